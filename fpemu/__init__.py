@@ -1,0 +1,34 @@
+"""fpemu: GEMM on FP16 tensor cores, bit for bit, and every scheme that makes FP32 or FP64 out of it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fpemu.errors import InputError
+from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, TF32, FloatFormat
+from fpemu.rounding import Rounding, bit_cut, round_to
+
+if TYPE_CHECKING:
+    from fpemu import inputs, metrics, mma, reference, schemes, simt
+    from fpemu.schemes import gemm
+
+__version__ = "0.1.0"
+__all__ = [
+    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "InputError",
+    "Rounding", "bit_cut", "gemm", "inputs", "metrics", "mma", "reference", "round_to", "schemes", "simt",
+]  # fmt: skip
+_ROOMS = ("inputs", "metrics", "mma", "reference", "schemes", "simt")
+
+
+def __getattr__(name: str) -> Any:
+    """Load the rooms of the house when they are first asked for."""
+    if name in _ROOMS:
+        return importlib.import_module(f"fpemu.{name}")
+    if name == "gemm":
+        return importlib.import_module("fpemu.schemes").gemm
+    raise AttributeError(f"module 'fpemu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,330 @@
+"""Floating-point formats as frozen data, and the way between values and bit patterns.
+
+A format is the set {±m · 2^(e-p+1)} with integer m < 2^p and emin <= e <= emax, plus what it has of Inf, NaN and -0.
+``decode`` and ``encode`` work on integers only, so no value passes through a rounding on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError, entries, unknown_name
+
+NanRule = Literal["ieee", "top", "negative-zero", "none"]
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """A binary floating-point format.
+
+    Parameters
+    ----------
+    name : str
+    precision : int
+        Bits of the significand, the implicit one included (fp16: 11). At most 53.
+    emin, emax : int
+        Exponents of the smallest and of the largest normal number (fp16: -14, 15).
+    inf : bool
+        Whether the format has infinities. Without them an overflow is NaN, or an error if there is no NaN either.
+    nan : {"ieee", "top", "negative-zero", "none"}
+        Which codes are NaN: the top exponent with a non-zero fraction, the code of all ones (e4m3), the code that
+        would be -0 (the "fnuz" formats), or none.
+    subnormals : bool
+        Whether numbers below 2^emin exist, in steps of 2^(emin-precision+1).
+    negative_zero : bool
+        Whether -0 is kept; without it every zero is +0.
+    padding : int
+        Unused low bits of the stored word (tf32 lives in an fp32 word: 13).
+    max_significand : int, optional
+        Integer significand of the largest number where it is not 2^precision - 1 (e4m3: 14, for 1.110 in binary).
+
+    Examples
+    --------
+    >>> FP16.decode(np.uint16(0x3C01))
+    np.float16(1.001)
+    >>> hex(int(BF16.encode(np.float32(-1.5))))
+    '0xbfc0'
+    """
+
+    name: str
+    precision: int
+    emin: int
+    emax: int
+    inf: bool = True
+    nan: NanRule = "ieee"
+    subnormals: bool = True
+    negative_zero: bool = True
+    padding: int = 0
+    max_significand: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.precision <= 53:
+            raise InputError(f"format {self.name!r}: precision {self.precision} is not between 1 and 53 bits")
+        if not self.emin <= self.emax:
+            raise InputError(f"format {self.name!r}: emin {self.emin} is above emax {self.emax}")
+        if self.emax > 1023 or self.emin - self.precision + 1 < -1074 or self.emin > self.precision - 1:
+            raise InputError(
+                f"format {self.name!r}: exponents {self.emin} to {self.emax} leave what float64 can carry "
+                f"(emax <= 1023, -1074 <= emin - precision + 1 <= 0)"
+            )
+        if self.inf and self.nan != "ieee":
+            raise InputError(f"format {self.name!r}: a format with Inf has NaN 'ieee', not {self.nan!r}")
+        if self.nan == "negative-zero" and self.negative_zero:
+            raise InputError(f"format {self.name!r}: the code of -0 cannot be both NaN and -0")
+
+    # --- what follows from the fields
+    @cached_property
+    def exponent_bits(self) -> int:
+        """Width of the exponent field: the normal exponents, 0, and a top one where Inf or IEEE NaN live there."""
+        return (self.emax - self.emin + 1 + self._top).bit_length()
+
+    @property
+    def _top(self) -> int:
+        return 1 if self.inf or self.nan == "ieee" else 0
+
+    @property
+    def fraction_bits(self) -> int:
+        """Stored bits of the significand."""
+        return self.precision - 1
+
+    @property
+    def width(self) -> int:
+        """Bits of the stored word."""
+        return 1 + self.exponent_bits + self.fraction_bits + self.padding
+
+    @property
+    def bias(self) -> int:
+        """Exponent field of 2^0."""
+        return 1 - self.emin
+
+    @property
+    def max(self) -> float:
+        """Largest finite value."""
+        m = self.max_significand or (1 << self.precision) - 1
+        return float(np.ldexp(float(m), self.emax - self.precision + 1))
+
+    @property
+    def min_normal(self) -> float:
+        """2^emin."""
+        return float(np.ldexp(1.0, self.emin))
+
+    @property
+    def min_subnormal(self) -> float:
+        """Smallest positive value: 2^(emin-precision+1), or 2^emin without subnormals."""
+        return float(np.ldexp(1.0, self.emin - (self.fraction_bits if self.subnormals else 0)))
+
+    @property
+    def unit_roundoff(self) -> float:
+        """2^-precision: half the distance from 1 to the next larger value."""
+        return float(np.ldexp(1.0, -self.precision))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The narrowest of float16, float32, float64 that holds every value."""
+        for carrier, p, lo, hi in ((np.float16, 11, -14, 15), (np.float32, 24, -126, 127)):
+            fits = self.precision <= p and self.emax <= hi and self.min_subnormal >= 2.0 ** (lo - p + 1)
+            if fits and (carrier is np.float32 or self.width == 16 and self.inf and self.exponent_bits == 5):
+                return np.dtype(carrier)
+        return np.dtype(np.float64)
+
+    @property
+    def code_dtype(self) -> np.dtype[Any]:
+        """Unsigned integer type of the codes."""
+        return np.dtype(next(f"u{b // 8}" for b in (8, 16, 32, 64) if self.width <= b))
+
+    def __str__(self) -> str:
+        return self.name
+
+    # --- codes
+    def decode(self, bits: Any) -> Any:
+        """Values of the codes ``bits`` (any shape of integers) as an array of ``self.dtype``; NaN payloads are kept.
+
+        Raises
+        ------
+        InputError
+            If ``bits`` is not of an integer type or a code has more than ``width`` bits.
+        """
+        codes = np.asarray(bits)
+        if codes.dtype.kind not in "ui":
+            raise InputError(f"{self.name}.decode takes integer codes, not {codes.dtype}")
+        bad = (codes < 0) | (codes.astype(np.uint64) >> np.uint64(self.width - 1) > 1)
+        if bad.any():
+            raise InputError(f"{self.name}.decode: codes wider than {self.width} bits: {entries(bad, codes)}")
+        raw = codes.astype(np.uint64) >> np.uint64(self.padding)
+        f, e = self.fraction_bits, self.exponent_bits
+        fraction = raw & np.uint64((1 << f) - 1)
+        field = ((raw >> np.uint64(f)) & np.uint64((1 << e) - 1)).astype(np.int64)
+        sign = (raw >> np.uint64(f + e)) & np.uint64(1)
+        normal = field > 0
+        significand = np.where(normal, fraction | np.uint64(1 << f), fraction if self.subnormals else np.uint64(0))
+        value = np.ldexp(significand.astype(np.float64), (np.maximum(field, 1) - self.bias - f).astype(np.int32))
+        out = value.view(np.uint64) | (sign << np.uint64(63))
+        nan, infinite = self._special(raw, field, fraction)
+        out = np.where(infinite, (sign << np.uint64(63)) | np.uint64(0x7FF << 52), out)
+        payload = fraction << np.uint64(52 - f) if self.nan == "ieee" else np.full_like(raw, np.uint64(1 << 51))
+        out = np.where(nan, (sign << np.uint64(63)) | np.uint64(0x7FF << 52) | payload, out)
+        return _narrow(out, self.dtype)[()]
+
+    def _special(self, raw: NDArray[Any], field: NDArray[Any], fraction: NDArray[Any]) -> tuple[Any, Any]:
+        """Which raw codes are NaN and which are infinite."""
+        none = np.zeros(raw.shape, bool)
+        top = field == (1 << self.exponent_bits) - 1
+        if self.nan == "ieee":
+            return top & (fraction != 0), top & (fraction == 0) if self.inf else none
+        if self.nan == "top":
+            return top & (fraction == (1 << self.fraction_bits) - 1), none
+        if self.nan == "negative-zero":
+            return raw == 1 << (self.exponent_bits + self.fraction_bits), none
+        return none, none
+
+    def encode(self, x: Any) -> Any:
+        """Codes of the values ``x`` (any shape), which must be values of this format: round with `round_to` first.
+
+        A NaN keeps its sign and the leading bits of its payload where the format has room for them.
+
+        Raises
+        ------
+        InputError
+            If an entry is not a value of the format: their count and the first of them.
+        """
+        wide = as_float64(x, f"{self.name}.encode")
+        bad = ~self.contains(wide)
+        if bad.any():
+            raise InputError(f"{self.name}.encode: not values of {self.name} (round_to first): {entries(bad, wide)}")
+        bits = wide.view(np.uint64)
+        sign = bits >> np.uint64(63)
+        f, e = self.fraction_bits, self.exponent_bits
+        with np.errstate(invalid="ignore"):
+            _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
+            exponent = np.maximum(exponent - 1, self.emin)
+            steps = np.abs(np.ldexp(np.where(np.isfinite(wide), wide, 0), f - exponent)).astype(np.uint64)
+        # adding instead of or-ing carries the implicit bit into the exponent field: a subnormal has field 0
+        code = ((exponent + self.bias - 1).astype(np.uint64) << np.uint64(f)) + steps
+        code = np.where(wide == 0, np.uint64(0), code)
+        top = np.uint64(((1 << e) - 1) << f)
+        code = np.where(np.isinf(wide), top, code)
+        if self.nan == "ieee":
+            payload = (bits & np.uint64((1 << 52) - 1)) >> np.uint64(52 - f)
+            quiet = np.uint64(1 << max(f - 1, 0))
+            code = np.where(np.isnan(wide), top | np.where(payload == 0, quiet, payload), code)
+        elif self.nan == "top":
+            code = np.where(np.isnan(wide), top | np.uint64((1 << f) - 1), code)
+        if self.nan == "negative-zero":
+            code = np.where(np.isnan(wide), np.uint64(0), code)
+            sign = np.where(np.isnan(wide), np.uint64(1), np.where(wide == 0, np.uint64(0), sign))
+        elif not self.negative_zero:
+            sign = np.where(wide == 0, np.uint64(0), sign)
+        return ((code | (sign << np.uint64(e + f))) << np.uint64(self.padding)).astype(self.code_dtype)[()]
+
+    def contains(self, x: Any) -> Any:
+        """Whether each entry of ``x`` is a value of the format, as a boolean array."""
+        wide = as_float64(x, f"{self.name}.contains")
+        with np.errstate(invalid="ignore"):
+            magnitude = np.abs(wide)
+            _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
+            low = np.maximum(exponent - 1, self.emin) - self.fraction_bits
+            scaled = np.ldexp(np.where(np.isfinite(wide), wide, 0), -low)
+            ok = (scaled == np.trunc(scaled)) & (magnitude <= self.max)
+            if not self.subnormals:
+                ok &= (wide == 0) | (magnitude >= self.min_normal)
+        ok |= np.isinf(wide) if self.inf else False
+        return ok | (np.isnan(wide) if self.nan != "none" else False)
+
+
+def as_float64(x: Any, who: str) -> NDArray[np.float64]:
+    """``x`` as float64 with the same values; NaN payloads are kept. Refuses what float64 cannot hold."""
+    a = np.asarray(x)
+    if a.dtype == object or a.dtype.kind not in "fiuVb" or a.dtype.itemsize > 8 or a.dtype.kind == "b":
+        raise InputError(f"{who} takes real numbers of at most 64 bits, not {a.dtype}")
+    if a.dtype.kind == "V" and a.dtype.names is not None:
+        raise InputError(f"{who} takes real numbers, not a structured array")
+    if a.dtype.kind in "iu":
+        wide = a.astype(np.float64)
+        limit = 2.0 ** (8 * a.dtype.itemsize - (a.dtype.kind == "i"))
+        fits = (wide < limit) & (wide >= -limit)
+        bad = (
+            ~fits | (np.where(fits, wide, 0).astype(a.dtype) != a) if a.dtype.itemsize == 8 else np.zeros(a.shape, bool)
+        )
+        if bad.any():
+            raise InputError(f"{who}: integers that float64 cannot hold: {entries(bad, a)}")
+        return wide
+    if a.dtype == np.float64:
+        return np.ascontiguousarray(a).reshape(a.shape)
+    return _widen(a)
+
+
+def _widen(a: NDArray[Any]) -> NDArray[np.float64]:
+    """To float64 without touching a NaN's payload (a cast would make a signalling one quiet)."""
+    with np.errstate(invalid="ignore"):
+        wide = np.array(a.astype(np.float64), dtype=np.float64, ndmin=0)
+    nan = np.isnan(wide)
+    if nan.any() and a.dtype in (np.float16, np.float32):
+        width, f = (16, 10) if a.dtype == np.float16 else (32, 23)
+        raw = np.ascontiguousarray(a).reshape(a.shape).view(f"u{width // 8}").astype(np.uint64)
+        pattern = ((raw >> np.uint64(width - 1)) << np.uint64(63)) | np.uint64(0x7FF << 52)
+        pattern |= (raw & np.uint64((1 << f) - 1)) << np.uint64(52 - f)
+        wide = np.where(nan, pattern, wide.view(np.uint64)).view(np.float64)
+    return wide
+
+
+def _narrow(pattern: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """float64 patterns whose values ``dtype`` holds exactly, as ``dtype``, payloads kept."""
+    wide = np.ascontiguousarray(pattern).reshape(pattern.shape).view(np.float64)
+    if dtype == np.float64:
+        return wide
+    with np.errstate(invalid="ignore", over="ignore"):
+        narrow = wide.astype(dtype)
+    nan = np.isnan(wide)
+    if nan.any():
+        width, f, top = (16, 10, 0x1F) if dtype == np.float16 else (32, 23, 0xFF)
+        raw = ((pattern >> np.uint64(63)) << np.uint64(width - 1)) | np.uint64(top << f)
+        raw |= (pattern & np.uint64((1 << 52) - 1)) >> np.uint64(52 - f)
+        code = f"u{width // 8}"
+        narrow = np.where(nan, raw.astype(code), narrow.view(code)).view(dtype)
+    return narrow
+
+
+FP16 = FloatFormat("fp16", 11, -14, 15)
+BF16 = FloatFormat("bf16", 8, -126, 127)
+TF32 = FloatFormat("tf32", 11, -126, 127, padding=13)
+FP32 = FloatFormat("fp32", 24, -126, 127)
+FP64 = FloatFormat("fp64", 53, -1022, 1023)
+E4M3 = FloatFormat("e4m3", 4, -6, 8, inf=False, nan="top", max_significand=14)
+E5M2 = FloatFormat("e5m2", 3, -14, 15)
+E3M2 = FloatFormat("e3m2", 3, -2, 4, inf=False, nan="none")
+E2M3 = FloatFormat("e2m3", 4, 0, 2, inf=False, nan="none")
+E2M1 = FloatFormat("e2m1", 2, 0, 2, inf=False, nan="none")
+E4M3FNUZ = FloatFormat("e4m3fnuz", 4, -7, 7, inf=False, nan="negative-zero", negative_zero=False)
+E5M2FNUZ = FloatFormat("e5m2fnuz", 3, -15, 15, inf=False, nan="negative-zero", negative_zero=False)
+
+_FORMATS = {f.name: f for f in (FP16, BF16, TF32, FP32, FP64, E4M3, E5M2, E3M2, E2M3, E2M1, E4M3FNUZ, E5M2FNUZ)}
+_ALIASES = {
+    "half": "fp16", "h": "fp16", "float16": "fp16", "f16": "fp16", "binary16": "fp16",
+    "bfloat16": "bf16", "b": "bf16", "brain": "bf16",
+    "tensorfloat32": "tf32", "tensorfloat": "tf32", "xf32": "tf32",
+    "single": "fp32", "s": "fp32", "float32": "fp32", "f32": "fp32", "float": "fp32", "binary32": "fp32",
+    "double": "fp64", "d": "fp64", "float64": "fp64", "f64": "fp64", "binary64": "fp64",
+    "e4m3fn": "e4m3", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "float6_e3m2fn": "e3m2",
+    "float6_e2m3fn": "e2m3", "float4_e2m1fn": "e2m1", "float8_e4m3fnuz": "e4m3fnuz", "float8_e5m2fnuz": "e5m2fnuz",
+}  # fmt: skip
+
+
+def get(fmt: FloatFormat | str) -> FloatFormat:
+    """A format by name or alias ("fp16", "half", "h", ...); a FloatFormat passes through."""
+    if isinstance(fmt, FloatFormat):
+        return fmt
+    key = str(fmt).lower().replace("-", "").strip()
+    key = _ALIASES.get(key, key)
+    if key not in _FORMATS:
+        raise unknown_name("format", fmt, _FORMATS)
+    return _FORMATS[key]
+
+
+def names() -> list[str]:
+    """The names of the formats known."""
+    return list(_FORMATS)

@@ -1,0 +1,258 @@
+"""The table of hardware as data: each row a matrix instruction, with its evidence and source.
+
+NVIDIA: a truncated fused dot product; the exponent floor follows E0 = emin(D) - (F - 18).
+AMD rows rest on the literature; the Ascend row is a stand-in, since no bit-level description is public.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from fpemu import formats
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.mma.spec import INTEGERS, MmaSpec
+
+_FASI = "Fasi, Higham, Mikaitis, Pranesh 2021 (10.7717/peerj-cs.330)"
+_KHATTAK = "Khattak, Mikaitis 2025 (arXiv 2512.07004)"
+_MMASIM = "Xie et al. 2025, MMA-Sim (arXiv 2511.10909)"
+_H200 = "NVIDIA H200, driver 580.159, CUDA 13.0, 2026: 430,080,000 outputs, 0 differing bits"
+_REPLAY = f"recordings of {{}} by {_KHATTAK}: 5,000 dot products per format, 0 differing bits"
+_A100, _V100, _ADA = _REPLAY.format("A100 and A2"), _REPLAY.format("V100"), _REPLAY.format("RTX 1000 Ada and L40S")
+_B200 = _REPLAY.format("B200")
+_AMD_NAN = 0x7FC00000
+
+# Default instruction of an architecture: its widest. The others are asked for by name.
+_DEFAULT_INSTRUCTION = {
+    "volta": "mma", "turing": "mma", "ampere": "mma", "ada": "mma", "hopper": "wgmma", "blackwell": "tcgen05",
+    "blackwell-rtx": "mma", "cdna1": "mfma", "cdna2": "mfma", "cdna3": "mfma", "ascend910a": "cube", "ideal": "ideal",
+}  # fmt: skip
+_GPUS = {
+    "volta": ("V100", "Titan V", "GV100", "sm_70"),
+    "turing": ("T4", "Titan RTX", "RTX 2080", "Quadro RTX 6000", "sm_75"),
+    "ampere": ("A100", "A800", "A2", "A10", "A30", "A40", "RTX 3090", "sm_80", "sm_86"),
+    "ada": ("L40S", "L40", "L4", "RTX 4090", "RTX 1000 Ada", "sm_89"),
+    "hopper": ("H100", "H200", "H800", "H20", "GH200", "sm_90", "sm_90a"),
+    "blackwell": ("B100", "B200", "GB200", "B300", "sm_100", "sm_100a"),
+    "blackwell-rtx": ("RTX 5090", "RTX PRO 6000", "sm_120"),
+    "cdna1": ("MI100", "gfx908"),
+    "cdna2": ("MI210", "MI250", "MI250X", "gfx90a"),
+    "cdna3": ("MI300", "MI300X", "MI300A", "gfx942"),
+    "ascend910a": ("Ascend 910A", "910A", "Ascend 910"),
+    "ideal": (),
+}
+
+
+def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int, **fields: Any) -> MmaSpec:
+    k = int(shape.rsplit("k", 1)[1])
+    out = d if d in INTEGERS else formats.get(d).name
+    name = f"{arch} {instruction} {shape} {ab}->{out}"
+    return MmaSpec(ab, ab, d, k=k, block=block, name=name, architecture=arch, instruction=instruction,
+                   shape=shape, **fields)  # fmt: skip
+
+
+def _nvidia(
+    arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, F: int, evidence: str, source: str
+) -> list[MmaSpec]:
+    """Rows of the truncated fused dot product; a shape shorter than `block` is one shorter block."""
+    emin = formats.get(d).emin
+    rows = []
+    for shape in shapes.split():
+        length = min(block, int(shape.rsplit("k", 1)[1]))
+        rows.append(_row(arch, instruction, shape, ab, d, length, F=F, E0=emin - (F - 18),
+                         final="RNE" if d == "fp16" else "RZ", evidence=evidence, source=source))  # fmt: skip
+    return rows
+
+
+def _fp8_13(arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, evidence: str, source: str) -> Any:
+    """fp8 on Ada and on Hopper's wgmma: 13 fraction bits throughout; the floor is that of the fp16 rows."""
+    rows = []
+    for shape in shapes.split():
+        length = min(block, int(shape.rsplit("k", 1)[1]))
+        half = d == "fp16"
+        rows.append(_row(arch, instruction, shape, ab, d, length, F=13, E0=-21 if half else -126,
+                         final="RNE" if half else "RZ", fraction_bits=None if half else 13,
+                         evidence=evidence, source=source))  # fmt: skip
+    return rows
+
+
+def _build() -> list[MmaSpec]:
+    rows: list[MmaSpec] = []
+    for d in ("fp32", "fp16"):
+        rows += _nvidia("volta", "mma", "m8n8k4", "fp16", d, 4, 23, "replayed", _V100)
+        rows += _nvidia("turing", "mma", "m16n8k8", "fp16", d, 8, 24, "claimed", _FASI)
+        rows += _nvidia("ampere", "mma", "m16n8k16 m16n8k8", "fp16", d, 8, 24, "replayed", _A100)
+        rows += _nvidia("ada", "mma", "m16n8k16 m16n8k8", "fp16", d, 8, 24, "replayed", _ADA)
+        rows += _nvidia("hopper", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "measured", _H200)
+        rows += _nvidia("hopper", "wgmma", "m64nNk16", "fp16", d, 16, 25, "measured", _H200)
+        rows += _nvidia("blackwell", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "replayed", _B200)
+        rows += _nvidia("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "claimed", _MMASIM)
+        rows += _nvidia("blackwell-rtx", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "claimed", _MMASIM)
+    for ab, shapes, tf in (("bf16", "m16n8k16 m16n8k8", 1), ("tf32", "m16n8k8 m16n8k4", 2)):
+        rows += _nvidia("ampere", "mma", shapes, ab, "fp32", 8 // tf, 24, "replayed", _A100)
+        rows += _nvidia("ada", "mma", shapes, ab, "fp32", 8 // tf, 24, "replayed", _ADA)
+        rows += _nvidia("hopper", "mma", shapes, ab, "fp32", 16 // tf, 25, "measured", _H200)
+        rows += _nvidia("hopper", "wgmma", f"m64nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "measured", _H200)
+        rows += _nvidia("blackwell", "mma", shapes, ab, "fp32", 16 // tf, 25, "replayed", _B200)
+        rows += _nvidia("blackwell", "tcgen05", f"m128nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "claimed", _MMASIM)
+        rows += _nvidia("blackwell-rtx", "mma", shapes, ab, "fp32", 16 // tf, 25, "claimed", _MMASIM)
+    for ab in ("e4m3", "e5m2"):
+        for d in ("fp32", "fp16"):
+            rows += _fp8_13("ada", "mma", "m16n8k32 m16n8k16", ab, d, 16, "replayed", _ADA)
+            rows += _fp8_13("hopper", "wgmma", "m64nNk32", ab, d, 32, "measured", _H200)
+            note = "" if d == "fp32" else "; open where an fp16 partial sum overflows"
+            for arch in ("hopper", "blackwell"):
+                rows += [
+                    _row(arch, "mma", shape, ab, d, int(shape[-2:]), arithmetic="via-half", F=25,
+                         E0=formats.get(d).emin - 7, final="RNE" if d == "fp16" else "RZ",
+                         evidence="measured" if arch == "hopper" else "claimed", source=_H200 + note)
+                    for shape in ("m16n8k32", "m16n8k16")
+                ]  # fmt: skip
+    for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
+        for d in ("fp32", "fp16"):
+            rows += _nvidia("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _MMASIM)
+            rows += _nvidia("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _MMASIM)
+    for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
+        shapes = ("m8n8k4", "m16n8k16", "m16n8k8") if arch in ("hopper", "blackwell") else ("m8n8k4",)
+        rows += [_row(arch, "mma", s, "fp64", "fp64", 1, arithmetic="fma", evidence="claimed", source=_MMASIM)
+                 for s in shapes]  # fmt: skip
+    for arch, instruction, shape in (
+        ("turing", "mma", "m8n8k16"), ("ampere", "mma", "m16n8k32"), ("ada", "mma", "m16n8k32"),
+        ("hopper", "mma", "m16n8k32"), ("hopper", "wgmma", "m64nNk32"), ("blackwell", "mma", "m16n8k32"),
+        ("blackwell", "tcgen05", "m128nNk32"), ("blackwell-rtx", "mma", "m16n8k32"),
+    ):  # fmt: skip
+        k = int(shape.rsplit("k", 1)[1])
+        rows.append(_row(arch, instruction, shape, "int8", "int32", k, arithmetic="integer", evidence="definition",
+                         source="exact; wraps modulo 2^32 without .satfinite"))  # fmt: skip
+    return rows + _amd() + _others()
+
+
+def _amd() -> list[MmaSpec]:
+    def row(arch: str, shape: str, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
+        nan = _AMD_NAN if d == "fp32" else 0x7FF8000000000000
+        return _row(arch, "mfma", shape, ab, d, block, arithmetic=arithmetic, final="RNE", nan_code=nan,
+                    F=24, evidence="claimed", source=_MMASIM)  # fmt: skip
+
+    rows = [row("cdna1", "m16n16k4", "fp32", 1, "fma")]
+    rows += [row("cdna1", "m16n16k16", "fp16", 4, "exact"), row("cdna1", "m16n16k8", "bf16", 2, "exact")]
+    rows += [row("cdna2", "m16n16k4", "fp64", 1, "fma", "fp64"), row("cdna2", "m16n16k4", "fp32", 1, "fma")]
+    rows += [row("cdna2", "m16n16k16", "fp16", 4, "flushed"), row("cdna2", "m16n16k16", "bf16", 4, "flushed")]
+    rows += [row("cdna2", "m16n16k8", "bf16", 2, "flushed")]  # without the suffix _1k
+    rows += [row("cdna3", "m16n16k4", "fp64", 1, "fma", "fp64"), row("cdna3", "m16n16k4", "fp32", 1, "fma")]
+    rows += [row("cdna3", "m16n16k16", ab, 8, "cdna3") for ab in ("fp16", "bf16")]
+    rows += [row("cdna3", "m16n16k8", "tf32", 4, "cdna3")]
+    rows += [row("cdna3", "m16n16k32", ab, 16, "cdna3-fp8") for ab in ("e4m3fnuz", "e5m2fnuz")]
+    return rows
+
+
+def _others() -> list[MmaSpec]:
+    rows = [_row("ascend910a", "cube", "m16n16k16", "fp16", "fp32", 16, arithmetic="exact", final="RNE",
+                 evidence="assumed", source="assumed: 16 products and the accumulator added exactly, one RNE")]  # fmt: skip
+    lengths = {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
+    for ab, k in lengths.items():
+        for d in ("fp32", "fp16") if ab not in ("bf16", "tf32") else ("fp32",):
+            rows.append(_row("ideal", "ideal", f"m16n16k{k}", ab, d, k, arithmetic="exact", final="RNE",
+                             evidence="definition", source="exact block sum, one RNE"))  # fmt: skip
+    return rows
+
+
+@cache
+def rows() -> tuple[MmaSpec, ...]:
+    """All instructions of the catalog."""
+    return tuple(_build())
+
+
+def architectures() -> list[str]:
+    """The architectures, oldest first within a vendor."""
+    return list(_GPUS)
+
+
+def gpu_names() -> dict[str, str]:
+    """Names of GPUs and compute capabilities, each with its architecture."""
+    return {gpu: arch for arch, gpus in _GPUS.items() for gpu in gpus}
+
+
+def architecture(hardware: str) -> str:
+    """The architecture of an architecture's, GPU's or compute capability's name (case and blanks do not matter)."""
+
+    def fold(name: str) -> str:
+        return "".join(c for c in name.lower() if c.isalnum())
+
+    known = {fold(a): a for a in architectures()} | {fold(g): a for g, a in gpu_names().items()}
+    key = fold(str(hardware).lower().removeprefix("nvidia").removeprefix("amd"))
+    if key not in known:
+        raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()])
+    return known[key]
+
+
+def spec(
+    hardware: str | MmaSpec,
+    ab_format: str | FloatFormat | tuple[str, str] = "fp16",
+    cd_format: str | FloatFormat | None = None,
+    instruction: str | None = None,
+    k: int | None = None,
+) -> MmaSpec:
+    """The matrix instruction of some hardware.
+
+    Parameters
+    ----------
+    hardware : str or MmaSpec
+        An architecture ("hopper"), a GPU ("A800"), a compute capability ("sm_80"); an MmaSpec passes through.
+    ab_format : str or FloatFormat
+        Format of A and B ("fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "int8" ...); a pair where they differ.
+    cd_format : str or FloatFormat, optional
+        Format of C and D; default: fp32, or the only one there is.
+    instruction : str, optional
+        "mma", "wgmma", "tcgen05", "mfma": default the architecture's widest that has these formats.
+    k : int, optional
+        Length in k; default the widest.
+
+    Raises
+    ------
+    InputError
+        Unknown names (with the nearest known), or a combination that the hardware does not have.
+
+    Examples
+    --------
+    >>> spec("H200", "fp16", "fp32").name
+    'hopper wgmma m64nNk16 fp16->fp32'
+    """
+    if isinstance(hardware, MmaSpec):
+        return hardware
+    arch = architecture(hardware)
+    pair = (ab_format, ab_format) if isinstance(ab_format, str | FloatFormat) else tuple(ab_format)
+    a, b = (_name(f, arch) for f in pair)
+    both_fp8 = {a, b} <= {"e4m3", "e5m2"}
+    if a != b and not both_fp8:
+        raise InputError(f"A in {a} with B in {b}: only e4m3 and e5m2 may be mixed")
+    found = [r for r in rows() if r.architecture == arch and str(r.a_format) == a]
+    if not found:
+        have = sorted({str(r.a_format) for r in rows() if r.architecture == arch})
+        raise InputError(f"{arch} has no matrix instruction for {a}; it has {', '.join(have)}")
+    d = _name(cd_format, arch) if cd_format is not None else None
+    if d is None:
+        d = "fp32" if any(str(r.d_format) == "fp32" for r in found) else str(found[0].d_format)
+    found = _narrow(found, "d_format", d, f"{arch} {a} ->", "results in")
+    default = _DEFAULT_INSTRUCTION[arch]
+    if instruction is not None or any(r.instruction == default for r in found):
+        found = _narrow(found, "instruction", instruction or default, f"{arch} {a}->{d}:", "instruction")
+    if k is not None:
+        found = _narrow(found, "k", k, f"{arch} {found[0].instruction} {a}->{d}:", "k =")
+    row = max(found, key=lambda r: r.k)
+    return row if a == b else row.replace(b_format=b, name=row.name.replace(a, f"{a}x{b}"), evidence=row.evidence)
+
+
+def _name(fmt: str | FloatFormat, arch: str) -> str:
+    if isinstance(fmt, str) and fmt in INTEGERS:
+        return fmt
+    name = formats.get(fmt).name
+    return name + "fnuz" if arch == "cdna3" and name in ("e4m3", "e5m2") else name
+
+
+def _narrow(found: list[MmaSpec], field: str, value: object, who: str, what: str) -> list[MmaSpec]:
+    kept = [r for r in found if str(getattr(r, field)) == str(value)]
+    if not kept:
+        have = sorted({str(getattr(r, field)) for r in found})
+        raise InputError(f"{who} no {what} {value}; it has {', '.join(have)}")
+    return kept

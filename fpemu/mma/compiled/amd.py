@@ -1,0 +1,130 @@
+"""Compiled CDNA2 and CDNA3 arithmetic; `fpemu.mma.amd` is the specification.
+
+CDNA2 is fp32 arithmetic as it stands: products of at most 22 bits. CDNA3 is exact in float64: a block's truncated
+products are integers below 2^26, and both grids of the final addition lie within 2^53 of one another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from fpemu.mma.compiled.bits import bits_of_f32, f64_of_bits, floor, trunc
+from fpemu.mma.compiled.panel import block, is_of
+
+_TINY = np.float32(2.0**-126)
+_NONE = -500  # below every exponent
+
+
+class Flushed(NamedTuple):
+    """CDNA2; the caller has flushed the subnormals of A, B and C."""
+
+    aligned = False
+
+    block: tuple[int, ...]  # two or four
+
+
+class Cdna3(NamedTuple):
+    """CDNA3 fp16, bf16, xf32."""
+
+    aligned = True
+
+    block: tuple[int, ...]
+
+
+class Cdna3Fp8(NamedTuple):
+    """CDNA3 fp8, bf8."""
+
+    aligned = True
+
+    block: tuple[int, ...]
+    drop: np.int64  # c is dropped where it lies this many binary places below
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _flush(x: Any) -> Any:
+    return np.copysign(np.float32(0), x) if abs(x) < _TINY else x
+
+
+@overload(block)
+def _block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if not is_of(params, Flushed):
+        return None
+
+    def flushed(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        for j in range(len(acc)):
+            s = _flush(_flush(a[k] * b[k, j]) + _flush(a[k + 1] * b[k + 1, j]))
+            if len(params.block) == 4:
+                s = _flush(s + _flush(_flush(a[k + 2] * b[k + 2, j]) + _flush(a[k + 3] * b[k + 3, j])))
+            acc[j] = _flush(acc[j] + s)
+
+    return flushed
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _power(e: int) -> float:
+    return f64_of_bits(np.int64(1023 + e) << 52)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _product(x: Any, y: Any) -> float:
+    p = np.float64(x) * np.float64(y)
+    return np.copysign(np.inf, p) if abs(p) >= 2.0**128 else p
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _add_accumulator(total: float, e_dot: int, c: Any, drop: int) -> Any:
+    ec = np.int64((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - 127
+    ec = max(ec, -126)
+    highest = max(e_dot, ec)
+    kept = floor(np.float64(c) * _power(24 - highest)) * _power(highest - 24)
+    kept = 0.0 if ec < highest - drop else kept
+    return np.float32(floor(total * _power(31 - highest)) * _power(highest - 31) + kept + 0.0)
+
+
+@overload(block)
+def _block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if not is_of(params, Cdna3):
+        return None
+
+    def cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        length = len(params.block)
+        ak, ek, bk, fk = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length]
+        for j in range(len(acc)):
+            e = np.int64(_NONE)
+            for q in range(length):
+                e = max(e, np.int64(ek[q]) + np.int64(fk[q, j]))
+            scale, total = _power(24 - e), 0.0
+            for q in range(length):
+                total += trunc(_product(ak[q], bk[q, j]) * scale)
+            acc[j] = _add_accumulator(total * _power(e - 24), e, acc[j], 10000)
+
+    return cdna3
+
+
+@overload(block)
+def _block_cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if not is_of(params, Cdna3Fp8):
+        return None
+
+    def cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        length = len(params.block)
+        ak, ek, bk, fk = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length]
+        for j in range(len(acc)):
+            e0 = np.int64(_NONE)
+            e1 = np.int64(_NONE)
+            for q in range(0, length, 2):
+                e0 = max(e0, np.int64(ek[q]) + np.int64(fk[q, j]))
+                e1 = max(e1, np.int64(ek[q + 1]) + np.int64(fk[q + 1, j]))
+            even, odd = 0.0, 0.0
+            for q in range(0, length, 2):
+                even += trunc(_product(ak[q], bk[q, j]) * _power(24 - e0))
+                odd += trunc(_product(ak[q + 1], bk[q + 1, j]) * _power(24 - e1))
+            e = max(e0, e1)
+            total = floor(even * _power(e0 - e)) + floor(odd * _power(e1 - e))
+            acc[j] = _add_accumulator(total * _power(e - 24), e, acc[j], params.drop)
+
+    return cdna3_fp8

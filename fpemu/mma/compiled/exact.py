@@ -1,0 +1,138 @@
+"""Compiled exact block sums; `fpemu.mma.exact` is the specification.
+
+Products are exact in float64. They are added with their TwoSum errors; where every error is zero the sum is exact and
+rounds once. The rest is added in a long fixed-point accumulator and rounded to odd at 53 bits first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, trunc
+from fpemu.mma.compiled.panel import block, is_of
+
+_LOWEST = 352  # 2^-352 lies below the last bit of any product of two fp32 numbers held in 53 bits
+_WORDS = 24  # of 32 bits: up to 2^416, above 64 products of 2^256
+
+
+class Exact(NamedTuple):
+    """Parameters of an exact block sum."""
+
+    aligned = False
+
+    block: tuple[int, ...]  # as long as the block
+    emin: np.int64  # of D
+    emax: np.int64
+    fraction: np.int64
+    nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add(words: Any, x: float) -> None:
+    """Add a float64 number to the long accumulator."""
+    bits = bits_of_f64(x)
+    field = (bits >> 52) & 2047
+    if field == 0:
+        return  # zero: no term is as small as a float64 subnormal
+    m = (bits & ((1 << 52) - 1)) | (1 << 52)
+    place = field - 1075 + _LOWEST
+    w, shift = place >> 5, place & 31
+    low, high = (m & 0xFFFFFFFF) << shift, (m >> 32) << shift
+    sign = -1 if bits < 0 else 1
+    words[w] += sign * (low & 0xFFFFFFFF)
+    words[w + 1] += sign * ((low >> 32) + (high & 0xFFFFFFFF))
+    words[w + 2] += sign * (high >> 32)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _to_odd(words: Any) -> float:
+    """The long accumulator rounded to odd at 53 bits."""
+    sign = 1.0
+    for _ in range(2):
+        carry = 0
+        for w in range(_WORDS):
+            carry += words[w]
+            words[w] = carry & 0xFFFFFFFF
+            carry >>= 32
+        if carry == 0:
+            break
+        sign = -1.0  # negative: turn round and carry again
+        for w in range(_WORDS):
+            words[w] = -words[w]
+        words[_WORDS - 1] -= carry << 32
+    top = _WORDS - 1
+    while top > 0 and words[top] == 0:
+        top -= 1
+    if words[top] == 0:
+        return 0.0
+    bits = 0
+    while words[top] >> bits:
+        bits += 1
+    end = 32 * top + bits  # the sum is below 2^(end - _LOWEST)
+    m, sticky = 0, False
+    for place in range(end - 1, -1, -1):
+        bit = (words[place >> 5] >> (place & 31)) & 1
+        if end - place <= 53:
+            m = 2 * m + bit
+        elif bit:
+            sticky = True
+            break
+    missing = max(53 - end, 0)
+    m <<= missing
+    return sign * float(m | sticky) * f64_of_bits(np.int64(1023 + end - 53 - _LOWEST) << 52)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _slow(a: Any, b: Any, k: int, length: int, j: int, c: float) -> float:
+    words = np.zeros(_WORDS, np.int64)
+    _add(words, c)
+    for q in range(k, k + length):
+        _add(words, np.float64(a[q]) * np.float64(b[q, j]))
+    return _to_odd(words)
+
+
+@overload(block)
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if not is_of(params, Exact):
+        return None
+
+    def exact_sum(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        length = len(params.block)
+        ak, bk, inexact = a[k : k + length], b[k : k + length], top[0]
+        count = 0
+        for j in range(len(acc)):
+            s, errors = np.float64(acc[j]), 0.0
+            for q in range(length):
+                p = np.float64(ak[q]) * np.float64(bk[q, j])
+                t = s + p
+                v = t - s
+                errors += abs((s - (t - v)) + (p - v))
+                s = t
+            inexact[j] = np.int16(errors > 0)
+            count += np.int64(errors > 0)
+            acc[j] = acc[j] if errors > 0 else _round(params, s)
+        if count > 0:
+            for j in range(len(acc)):
+                if inexact[j]:
+                    acc[j] = _round(params, _slow(a, b, k, length, j, np.float64(acc[j])))
+
+    return exact_sum
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _round(params: Any, v: float) -> Any:
+    """One rounding of a float64 number to D's format, the sign of a zero kept."""
+    ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
+    quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
+    if len(params.nearest) == 2:
+        magic = 1.5 * f64_of_bits((1023 + 52 + quantum) << 52)
+        r = (v + magic) - magic
+    else:
+        r = trunc(v * f64_of_bits((1023 - quantum) << 52)) * f64_of_bits((1023 + quantum) << 52)
+    limit = f64_of_bits((1024 + params.emax) << 52)
+    r = np.inf if abs(r) >= limit else r
+    return np.float32(np.copysign(r, v))

@@ -1,0 +1,76 @@
+"""Compiled FMA chains; `fpemu.mma.fma` is the specification.
+
+fp32 and fp64 are the machine's own FMA. fp16 is rounded to odd in float64 first, then once to fp16.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, fma32, fma64
+from fpemu.mma.compiled.panel import block, is_of
+
+
+class Fma16(NamedTuple):
+    """fp16 values in float32."""
+
+    aligned = False
+
+    block: tuple[int, ...]
+
+
+class Fma32(NamedTuple):
+    """fp32."""
+
+    aligned = False
+
+    block: tuple[int, ...]
+
+
+class Fma64(NamedTuple):
+    """fp64."""
+
+    aligned = False
+
+    block: tuple[int, ...]
+
+
+@overload(block)
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if is_of(params, Fma32):
+
+        def chain32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+            for j in range(len(acc)):
+                acc[j] = fma32(a[k], b[k, j], acc[j])
+
+        return chain32
+    if is_of(params, Fma64):
+
+        def chain64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+            for j in range(len(acc)):
+                acc[j] = fma64(a[k], b[k, j], acc[j])
+
+        return chain64
+    if is_of(params, Fma16):
+
+        def chain16(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+            for j in range(len(acc)):
+                p, c = np.float64(a[k]) * np.float64(b[k, j]), np.float64(acc[j])
+                s = p + c
+                v = s - p
+                error = (p - (s - v)) + (c - v)
+                bits = bits_of_f64(s)
+                # to odd: an even s moves one unit toward the error; away from zero if they have one sign
+                outward = (error > 0) == (s > 0)
+                move = (np.int64(1) if outward else np.int64(-1)) if error != 0 and bits & 1 == 0 else np.int64(0)
+                v = f64_of_bits(bits + move) if abs(s) < np.inf else s
+                ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
+                magic = 1.5 * f64_of_bits((1023 + 52 - 10 + min(max(ev, -14), 16)) << 52)
+                r = np.copysign((v + magic) - magic, v)
+                acc[j] = np.float32(np.copysign(np.inf, r) if abs(r) >= 65536.0 else r)
+
+        return chain16
+    return None

@@ -1,0 +1,89 @@
+"""The loop that every arithmetic shares: the rows of A against one panel of columns of B, K in order.
+
+An arithmetic is a NamedTuple of its parameters, with a class attribute `aligned` that says whether it needs the operands'
+exponents; `block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and block length. A tuple's length is part of its type: where a parameter has
+to be a constant for the compiler (the block length, the kind of rounding) it travels as the length of a tuple.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from fpemu.mma.compiled.bits import bits_of_f32
+
+WIDTH = 64  # columns of a panel: four registers of sixteen fp32 each
+NO_EXPONENT = np.int16(-2000)  # of a zero: a sum of two of them fits int16
+
+
+def block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    """One block: acc (W) <- the products of a[k:k+L] and b[k:k+L, :] with acc. Overloaded per arithmetic."""
+    raise TypeError("block is called from compiled code only")
+
+
+def exponent(params: Any, x: Any, emin: Any) -> Any:
+    """Binary exponent of a carrier's value, at least emin; nothing where the arithmetic does not align."""
+    raise TypeError("exponent is called from compiled code only")
+
+
+def is_of(params: Any, *kinds: type) -> bool:
+    """Whether a numba type is one of these NamedTuples."""
+    return isinstance(params, types.BaseNamedTuple) and params.instance_class in kinds
+
+
+@overload(exponent)
+def _exponent(params: Any, x: Any, emin: Any) -> Any:
+    def aligned(params: Any, x: Any, emin: Any) -> Any:
+        e = ((bits_of_f32(x) >> np.int32(23)) & np.int32(255)) - np.int32(127)
+        return NO_EXPONENT if x == 0 else np.int16(max(np.int32(emin), e))
+
+    def unused(params: Any, x: Any, emin: Any) -> Any:
+        return np.int16(0)
+
+    return aligned if params.instance_class.aligned else unused
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def panel(
+    params: Any, a: Any, b: Any, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int, emin_a: int,
+    emin_b: int, out: Any,
+) -> None:  # fmt: skip
+    """Rows a (R, K) against columns first : first + width of b (K, N), starting from c (R, N); results to out (R, N).
+
+    `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
+    """
+    rows, K = a.shape
+    length = len(params.block)
+    used = min(width, b.shape[1] - first)
+    bp = np.zeros((K, width), b.dtype)
+    eb = np.full((K, width), NO_EXPONENT, np.int16)
+    for k in range(K):
+        for j in range(used):
+            x = b[k, first + j]
+            bp[k, j] = x
+            eb[k, j] = exponent(params, x, emin_b)
+    ea = np.empty(K, np.int16)
+    acc = np.zeros(width, c.dtype)
+    outer = np.zeros(width, out.dtype)
+    top = np.empty((2, width), np.int16)
+    for i in range(rows):
+        row = a[i]
+        for k in range(K):
+            ea[k] = exponent(params, row[k], emin_a)
+        for j in range(used):
+            acc[j] = 0 if promote else c[i, first + j]
+            outer[j] = c[i, first + j]
+        k = 0
+        for q in range(len(cuts)):
+            for _ in range(per):
+                block(params, row, ea, bp, eb, k, acc, top)
+                k += length
+            if promote and cuts[q]:
+                for j in range(width):
+                    outer[j] += acc[j]
+                    acc[j] = 0
+        for j in range(used):
+            out[i, first + j] = outer[j] if promote else acc[j]

@@ -1,0 +1,115 @@
+"""Compiled truncated fused dot product, on two carriers; `fpemu.mma.fused` is the specification.
+
+float64 carrier, every spec. A product of two significands of at most 24 bits is exact; scaled by 2^(F - e_max) it is
+below 2^(F+2), truncation is one machine operation, and block + 1 such integers add exactly below 2^53 (F <= 35,
+block <= 64). NaN and Inf need no extra code: the scale is a finite power of two, so Inf stays Inf, and the sum makes
+the NaN of Inf - Inf; an accumulator that overflowed stays infinite.
+
+float32 carrier, for finite fp16 or fp8 operands, D in fp32 with RZ and 23 <= F. A product has at most 22 significant
+bits, so a·b and a·b·2^(F - e_max) are exact in fp32 (their exponents lie between -150 and 128, and what underflows is
+below one unit); conversion to int32 truncates; the significands are below 2, hence `block` products sum to less than
+block · 2^(F+2) <= 2^31 in int32. The accumulator's term is added in float64. If every product of a block is zero, c is
+kept: it has no more than 23 fraction bits. The caller makes sure that no accumulator comes near 2^127.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, trunc
+from fpemu.mma.compiled.panel import NO_EXPONENT, block, is_of
+
+
+class Truncated32(NamedTuple):
+    """Parameters of the float32 carrier."""
+
+    aligned = True
+
+    block: tuple[int, ...]  # as long as the block
+    F: np.int32
+    lowest: np.int32  # smallest exponent of a non-zero product
+
+
+class Truncated64(NamedTuple):
+    """Parameters of the float64 carrier."""
+
+    aligned = True
+
+    block: tuple[int, ...]  # as long as the block
+    F: np.int64
+    E0: np.int64
+    emin: np.int64  # of C and D
+    emax: np.int64
+    fraction: np.int64  # fraction bits of D
+    nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+
+
+@overload(block)
+def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if not is_of(params, Truncated32):
+        return None
+
+    def float32_carrier(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        length = len(params.block)
+        F = params.F
+        ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
+        for j in range(len(acc)):
+            e = np.int16(2 * NO_EXPONENT)
+            for q in range(length):
+                e = max(e, np.int16(ek[q] + fk[q, j]))
+            highest[j] = e
+        for j in range(len(acc)):
+            c = acc[j]
+            ec = ((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - np.int32(127)
+            e = max(max(np.int32(highest[j]), params.lowest), ec)
+            scale = f32_of_bits((np.int32(127) + F - e) << np.int32(23))
+            s = np.int32(0)
+            for q in range(length):
+                s += np.int32((ak[q] * bk[q, j]) * scale)
+            total = np.float64(s) + np.float64(np.int32(c * scale))
+            cut = np.float32(f64_of_bits(bits_of_f64(total) & np.int64(-(1 << 29))))
+            d = cut * f32_of_bits((np.int32(127) - F + e) << np.int32(23))
+            acc[j] = d if np.int32(highest[j]) >= params.lowest else c + np.float32(0)  # +0: a zero is positive
+
+    return float32_carrier
+
+
+@overload(block)
+def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    if not is_of(params, Truncated64):
+        return None
+
+    def float64_carrier(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        length = len(params.block)
+        F = params.F
+        ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
+        for j in range(len(acc)):
+            e = np.int16(2 * NO_EXPONENT)
+            for q in range(length):
+                e = max(e, np.int16(ek[q] + fk[q, j]))
+            highest[j] = e
+        for j in range(len(acc)):
+            c = acc[j]
+            ec = np.int64((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - 127
+            ec = max(ec, params.emin) if c != 0 else params.E0
+            e = max(max(np.int64(highest[j]), params.E0), ec)
+            scale = f64_of_bits((1023 + F - e) << 52)
+            s = trunc(np.float64(c) * scale)
+            for q in range(length):
+                s += trunc(np.float64(ak[q]) * np.float64(bk[q, j]) * scale)
+            v = s * f64_of_bits((1023 - F + e) << 52)
+            ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
+            quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
+            if len(params.nearest) == 2:
+                magic = 1.5 * f64_of_bits((1023 + 52 + quantum) << 52)
+                r = (v + magic) - magic  # the unit of magic is the quantum: the sum rounds to nearest even there
+            else:
+                r = trunc(v * f64_of_bits((1023 - quantum) << 52)) * f64_of_bits((1023 + quantum) << 52)
+            limit = f64_of_bits((1024 + params.emax) << 52)
+            r = np.copysign(np.inf, r) if abs(r) >= limit else r
+            acc[j] = np.float32(r + 0.0)
+
+    return float64_carrier

@@ -1,0 +1,62 @@
+"""Chains of IEEE fused multiply-adds: matrix instructions with a block of one, and ordinary (SIMT) cores.
+
+One rounding per step, shown for each format:
+
+fp32, fp16  The product of two numbers of at most 24 bits is exact in float64. s = RN(p + c) and the TwoSum error e give
+            the sum exactly; taking, where e is not zero and the last bit of s is even, the neighbour of s on e's side
+            rounds p + c to odd at 53 bits. Rounding that to q <= 51 bits, subnormals included, gives what one rounding
+            of p + c gives (Boldo and Melquiond 2008: to odd first keeps enough of what was lost to break every tie).
+fp64        The exact value is a ratio of integers, which Python divides with one rounding to nearest even.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.formats import FloatFormat
+from fpemu.mma.exact import two_sum
+from fpemu.mma.spec import MmaSpec
+
+
+def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
+    """One step: a (..., M, 1), b (..., 1, N), c (..., M, N) -> d (..., M, N), values in float64."""
+    return fma(a.astype(np.float64), b.astype(np.float64), c.astype(np.float64), spec.operand_formats[3])
+
+
+def fma(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], fmt: FloatFormat) -> NDArray[Any]:
+    """a·b + c, elementwise with broadcasting, rounded once to nearest even in `fmt` (fp16, fp32 or fp64)."""
+    if fmt.name == "fp64":
+        return np.asarray(_fma64(a, b, c), dtype=np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        s = sum_to_odd(a * b, c)
+        return s.astype(fmt.dtype).astype(np.float64)
+
+
+def sum_to_odd(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    """x + y in float64, rounded to odd (no overflow of float64 assumed)."""
+    s, error = two_sum(x, y)
+    even = np.asarray(s).view(np.uint64) % np.uint64(2) == 0
+    move = np.isfinite(s) & (error != 0) & even
+    return np.where(move, np.nextafter(s, np.copysign(np.inf, error)), s)
+
+
+def _scalar64(a: float, b: float, c: float) -> float:
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a * b + c
+    if not math.isfinite(c):
+        return c
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        return a * b + c if a * b == 0 == c else 0.0  # IEEE: only a sum of zeros can be -0
+    try:
+        return exact.numerator / exact.denominator
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+_fma64 = np.frompyfunc(_scalar64, 3, 1)

@@ -1,0 +1,202 @@
+"""A GEMM as chains of one matrix instruction over K."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+from fpemu.mma import operands, readable
+from fpemu.mma.order import KOrder, plan
+from fpemu.mma.spec import MmaSpec
+
+Backend = Literal["compiled", "numpy"]
+
+
+def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
+    """One matrix instruction: D = A B + C.
+
+    Parameters
+    ----------
+    A : array (..., M, k), B : array (..., k, N), C : array (..., M, N) or None
+        Values of the spec's formats, K exactly ``spec.k``; leading axes broadcast.
+    spec : MmaSpec
+    backend : {"compiled", "numpy"}
+        The compiled form or the readable one: the same bits.
+
+    Returns
+    -------
+    D : array (..., M, N) of float16, float32, float64 or int32, with the bits that the hardware returns
+
+    Raises
+    ------
+    InputError
+        Wrong shapes, dtypes or values.
+    """
+    _check_spec(spec)
+    shape = np.shape(A)
+    if len(shape) >= 2 and shape[-1] != spec.k:
+        raise InputError(f"A has K = {shape[-1]}: one instruction of {spec} takes K = {spec.k} (gemm takes any K)")
+    return chain([(A, B)], C, spec, backend=backend)
+
+
+def gemm(
+    A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: KOrder | None = None, *,
+    backend: Backend = "compiled",
+) -> Any:  # fmt: skip
+    """D = A B + C on matrix instructions, for any M, N, K.
+
+    Parameters
+    ----------
+    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
+        Values of the spec's formats; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
+    spec : MmaSpec
+        From `fpemu.mma.spec`.
+    order : KOrder, optional
+        Default: one chain, k ascending.
+    backend : {"compiled", "numpy"}
+
+    Returns
+    -------
+    D : array (..., M, N). Its dtype is that of the spec's D; with a split or a promotion in `order` the additions
+        outside are made in fp32 (fp64 for fp64), and an fp16 D is rounded from that once.
+
+    Raises
+    ------
+    InputError
+        Wrong shapes, dtypes or values.
+
+    Examples
+    --------
+    >>> import numpy as np, fpemu
+    >>> A = np.full((1, 4), [[-(2.0**13), -0.5, -0.25, -0.125]], np.float16)
+    >>> B = np.array([[2.0**10], [1], [1], [1]], np.float16)
+    >>> C = np.array([[2.0**23]], np.float32)
+    >>> [fpemu.mma.gemm(A, B, C, fpemu.mma.spec(gpu)).item() for gpu in ("V100", "A100", "H100")]
+    [0.0, -0.5, -0.75]
+    """
+    return chain([(A, B)], C, spec, order, backend=backend)
+
+
+def chain(
+    terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: KOrder | None = None, *,
+    step: int | Literal["instruction"] | None = None, backend: Backend = "compiled",
+) -> Any:  # fmt: skip
+    """One accumulator fed by several products: D = C + sum of X Y over the terms.
+
+    Parameters
+    ----------
+    terms : sequence of pairs (X, Y)
+        All X of one shape (..., M, K), all Y of one shape (..., K, N).
+    C, spec, order, backend : as in `gemm`
+    step : int, "instruction" or None
+        None: within each chain of `order`, the first term runs over the chain's whole range of k, then the next.
+        A number: the range is cut in steps of that length in k, and the terms take turns on each.
+
+    Returns
+    -------
+    D : array (..., M, N), as in `gemm`
+
+    Raises
+    ------
+    InputError
+        As `gemm`; no terms, or terms of different shapes.
+    """
+    spec = _check_spec(spec)
+    order = KOrder() if order is None else order
+    if not isinstance(order, KOrder):
+        raise InputError(f"order must be a fpemu.mma.KOrder, not {type(order).__name__}")
+    if backend not in ("compiled", "numpy"):
+        raise InputError(f"backend {backend!r} is not 'compiled' or 'numpy'")
+    step = spec.k if step == "instruction" else step
+    if step is not None and (not isinstance(step, int | np.integer) or step < 1):
+        raise InputError(f"step = {step!r} must be a positive integer, 'instruction' or None")
+    As, Bs = _check_terms(terms, spec)
+    M, K = As[0].shape[-2:]
+    N = Bs[0].shape[-1]
+    lead = operands.broadcast_shape([As[0].shape[:-2], Bs[0].shape[:-2]], "A and B")
+    if C is not None:
+        C = operands.check_values(C, _c_format(spec), "C")
+        lead = operands.broadcast_shape([lead, C.shape[:-2]], "A, B and C")
+        try:
+            C = np.broadcast_to(C, (*lead, M, N))
+        except ValueError:
+            raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
+    D = _run(As, Bs, C, spec, order, step, backend, lead)
+    return _bits(D.reshape(*lead, M, N), spec)
+
+
+def _run(
+    As: list[NDArray[Any]], Bs: list[NDArray[Any]], C: NDArray[Any] | None, spec: MmaSpec, order: KOrder,
+    step: int | None, backend: Backend, lead: tuple[int, ...],
+) -> NDArray[Any]:  # fmt: skip
+    """The slices of the order, joined: an array (products, M, N)."""
+    a = [operands.flatten(x, lead) for x in As]
+    b = [operands.flatten(x, lead) for x in Bs]
+    shape = (len(a[0].index), As[0].shape[-2], Bs[0].shape[-1])
+    start = np.zeros(shape, _accumulator(spec)) if C is None else C.reshape(shape).astype(_accumulator(spec))
+    slices = plan(order, As[0].shape[-1], len(As), step)
+    if not slices or 0 in shape:
+        return start
+    parts = []
+    for runs in slices:
+        A, cuts = operands.gather([x.matrices for x in a], runs, spec.a_format, spec.k, -1)
+        B, _ = operands.gather([x.matrices for x in b], runs, spec.b_format, spec.k, -2)
+        if order.promote is None:
+            cuts[:] = False
+        first = start if order.split is None else np.zeros(shape, start.dtype)
+        if backend == "numpy":
+            part = readable.chain(A[a[0].index], B[b[0].index], first, spec, cuts)
+        else:
+            from fpemu.mma import compiled  # numba is slow to import
+
+            part = compiled.chain(A, B, a[0].index, b[0].index, first, spec, cuts)
+        parts.append(part.astype(readable.outer_dtype(spec)) if order.split is not None else part)
+    if order.split is None:
+        return parts[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        joined = order.join_slices(parts)
+        return joined if C is None else start.astype(joined.dtype) + joined
+
+
+def _accumulator(spec: MmaSpec) -> Any:
+    """Carrier of C and D between instructions."""
+    return np.int32 if spec.is_integer else np.float64 if str(spec.d_format) == "fp64" else np.float32
+
+
+def _bits(D: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
+    """D in its own dtype, every NaN with the pattern of the hardware."""
+    if isinstance(spec.d_format, str):
+        return D
+    with np.errstate(over="ignore", invalid="ignore"):
+        D = D.astype(spec.d_format.dtype)
+    nan = np.isnan(D)
+    if nan.any():
+        D.view(spec.d_format.code_dtype)[nan] = spec.nan_code
+    return D
+
+
+def _check_spec(spec: Any) -> MmaSpec:
+    if not isinstance(spec, MmaSpec):
+        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {spec!r}")
+    return spec
+
+
+def _c_format(spec: MmaSpec) -> FloatFormat | str:
+    return spec.d_format if spec.c_format is None else spec.c_format
+
+
+def _check_terms(terms: Sequence[tuple[Any, Any]], spec: MmaSpec) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    if not terms:
+        raise InputError("chain needs at least one term (X, Y)")
+    As = [operands.check_values(x, spec.a_format, "A") for x, _ in terms]
+    Bs = [operands.check_values(y, spec.b_format, "B") for _, y in terms]
+    for A, B in zip(As, Bs, strict=True):
+        if As[0].shape != A.shape or Bs[0].shape != B.shape:
+            raise InputError(f"terms of different shapes: {As[0].shape}, {A.shape} and {Bs[0].shape}, {B.shape}")
+    operands.check_pair(As[0], Bs[0])
+    return As, Bs

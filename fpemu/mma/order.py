@@ -1,0 +1,123 @@
+"""In what order a GEMM runs over K: splits, tiles, promotion, joins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError, unknown_name
+
+Join = Literal["ascending", "descending", "pairwise"]
+_JOINS = ("ascending", "descending", "pairwise")
+
+
+@dataclass(frozen=True)
+class KOrder:
+    """The order of a GEMM over K. ``KOrder()`` is one chain, k ascending.
+
+    Parameters
+    ----------
+    split : int, optional
+        Length in k of one slice; each slice is a chain from zero (None: no split). The last may be shorter.
+    tile : int, optional
+        A slice runs in tiles of this length, each padded with zeros to whole instructions.
+    residue_first : bool
+        The slice's length modulo `tile` comes first (else last).
+    promote : int, optional
+        The chain restarts from zero after that many k, and the partial sum is added outside, in fp32 (fp64 for fp64)
+        to nearest. A residue that comes first counts as a whole tile.
+    join : {"ascending", "descending", "pairwise"}
+        How the slices are added, in the same outside arithmetic.
+
+    Notes
+    -----
+    Where C enters: it starts the accumulator of a single chain; with `promote` it starts the outer sum; with `split` it
+    is added last, after the join.
+
+    Examples
+    --------
+    >>> KOrder(split=104, tile=64, residue_first=True).segments(104)
+    [[[(0, 40), (40, 104)]]]
+    """
+
+    split: int | None = None
+    tile: int | None = None
+    residue_first: bool = False
+    promote: int | None = None
+    join: Join = "ascending"
+
+    def __post_init__(self) -> None:
+        for name in ("split", "tile", "promote"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+                raise InputError(f"KOrder: {name} = {value!r} must be a positive integer or None")
+        if self.join not in _JOINS:
+            raise unknown_name("join", self.join, _JOINS)
+        if self.residue_first and self.tile is None:
+            raise InputError("KOrder: residue_first needs a tile: the residue is the slice's length modulo tile")
+
+    def segments(self, K: int) -> list[list[list[tuple[int, int]]]]:
+        """For each slice, for each chain of it, the ranges of k that it runs through one after another."""
+        if K == 0:
+            return []
+        size = self.split or K
+        return [self._slice(start, min(start + size, K)) for start in range(0, K, size)]
+
+    def _slice(self, start: int, stop: int) -> list[list[tuple[int, int]]]:
+        length = stop - start
+        tile = self.tile or length
+        residue = length % tile
+        first = residue if self.residue_first and residue else min(tile, length)
+        cuts = [0, first]
+        while cuts[-1] < length:
+            cuts.append(min(cuts[-1] + tile, length))
+        if self.promote is None:
+            return [[(start + a, start + b) for a, b in zip(cuts, cuts[1:], strict=False)]]
+        chains: dict[int, list[tuple[int, int]]] = {}
+        for index, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            while a < b:
+                position = index * tile + a - cuts[index]
+                end = min(b, a + self.promote - position % self.promote)
+                chains.setdefault(position // self.promote, []).append((start + a, start + end))
+                a = end
+        return list(chains.values())
+
+    def join_slices(self, parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+        """Add the results of the slices in the order of `join`; each addition rounds to nearest in their dtype."""
+        if self.join == "pairwise":
+            while len(parts) > 1:
+                pairs = [parts[i] + parts[i + 1] for i in range(0, len(parts) - 1, 2)]
+                parts = pairs + parts[2 * len(pairs) :]
+            return parts[0]
+        parts = parts if self.join == "ascending" else parts[::-1]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+
+class Run(NamedTuple):
+    """A stretch of one accumulator's life: term `term` over start <= k < stop, padded to whole instructions."""
+
+    term: int
+    start: int
+    stop: int
+
+
+def plan(order: KOrder, K: int, terms: int, step: int | None) -> list[list[list[Run]]]:
+    """For each slice, for each chain, its runs: all the terms one after another, or in turns every `step` of k."""
+    return [[_interleave(segments, terms, step) for segments in chains] for chains in order.segments(K)]
+
+
+def _interleave(segments: list[tuple[int, int]], terms: int, step: int | None) -> list[Run]:
+    if step is None:
+        return [Run(t, a, b) for t in range(terms) for a, b in segments]
+    return [
+        Run(t, a, min(a + step, stop))
+        for start, stop in segments
+        for a in range(start, stop, step)
+        for t in range(terms)
+    ]

@@ -1,0 +1,171 @@
+"""What one matrix instruction computes, as frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+
+Arithmetic = Literal["truncated", "exact", "fma", "flushed", "cdna3", "cdna3-fp8", "via-half", "integer"]
+ARITHMETICS: dict[str, str] = {
+    "truncated": "products and accumulator truncated to one grid, added exactly, rounded once (NVIDIA)",
+    "exact": "products and accumulator added exactly, rounded once to nearest",
+    "fma": "a chain of IEEE fused multiply-adds, k ascending",
+    "flushed": "IEEE products and pairwise sums in fp32, subnormals flushed (CDNA2)",
+    "cdna3": "truncated sum of products, then added to the accumulator on a coarser grid (CDNA3 fp16, bf16, xf32)",
+    "cdna3-fp8": "as cdna3, with even and odd k summed apart (CDNA3 fp8, bf8)",
+    "via-half": "converted to fp16 and issued as half-precision instructions (fp8 through mma.sync on Hopper)",
+    "integer": "exact modulo 2^32",
+}
+EVIDENCE: dict[str, str] = {
+    "measured": "outputs of that GPU compared for this project",
+    "replayed": "recordings of that GPU published by others, all reproduced",
+    "claimed": "the literature alone",
+    "assumed": "no bit-level description is public",
+    "definition": "follows from the definition of the operation",
+    "custom": "made by the user",
+}
+INTEGERS = ("int8", "int32")
+
+
+@dataclass(frozen=True)
+class MmaSpec:
+    """The arithmetic of one matrix instruction.
+
+    Parameters
+    ----------
+    a_format, b_format, c_format, d_format : FloatFormat or str
+        Formats of A, B, C and D; "int8" and "int32" for the integer instruction. `c_format` defaults to `d_format`.
+    k : int
+        Length in k of one instruction.
+    block : int
+        L: products added in one rounding. An instruction is k / block such steps, k ascending.
+    arithmetic : str
+        Which rules: a key of `ARITHMETICS`.
+    F : int
+        Fraction bits kept below the largest exponent of a block when its terms are aligned ("truncated").
+    E0 : int, optional
+        Floor of that largest exponent (binary exponent). None: none but the exponents of the formats.
+    final : {"RZ", "RNE"}
+        Rounding of a block's sum to `d_format`. RZ here overflows to Inf, as the hardware does.
+    fraction_bits : int, optional
+        Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
+    nan_code : int, optional
+        The code of every NaN result (default: NVIDIA's all ones without sign, 0x7FFFFFFF or 0x7FFF).
+    name, architecture, instruction, shape, evidence, source : str
+        Where it comes from and how it is known: a key of `EVIDENCE`, and the source in words.
+
+    Raises
+    ------
+    InputError
+        If the fields contradict one another or leave what the 64-bit carriers hold exactly (F <= 35, block <= 64).
+
+    Examples
+    --------
+    >>> MmaSpec("fp16", "fp16", "fp32", k=8, block=8, F=24, E0=-132).block
+    8
+    """
+
+    a_format: FloatFormat | str
+    b_format: FloatFormat | str
+    d_format: FloatFormat | str
+    k: int
+    block: int
+    arithmetic: Arithmetic = "truncated"
+    F: int = 24
+    E0: int | None = None
+    final: Literal["RZ", "RNE"] = "RZ"
+    fraction_bits: int | None = None
+    c_format: FloatFormat | str | None = None
+    nan_code: int | None = None
+    name: str = "custom"
+    architecture: str = "custom"
+    instruction: str = "mma"
+    shape: str = ""
+    evidence: str = "custom"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("a_format", "b_format", "d_format"):
+            object.__setattr__(self, field, _format(getattr(self, field)))
+        object.__setattr__(self, "c_format", _format(self.c_format) if self.c_format is not None else self.d_format)
+        if self.nan_code is None and not self.is_integer:
+            width = self.d_format.width  # type: ignore[union-attr]
+            object.__setattr__(self, "nan_code", (1 << (width - 1)) - 1)
+        self._check()
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether this is the integer instruction."""
+        return self.arithmetic == "integer"
+
+    def replace(self, **changes: Any) -> MmaSpec:
+        """A copy with some fields changed, marked as custom unless a name is given."""
+        changes = {"name": f"{self.name} (changed)", "evidence": "custom", **changes}
+        if "d_format" in changes:
+            changes = {"c_format": None, "nan_code": None, **changes}
+        return replace(self, **changes)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _check(self) -> None:
+        def refuse(why: str) -> None:
+            raise InputError(f"MmaSpec {self.name!r}: {why}")
+
+        if self.arithmetic not in ARITHMETICS:
+            refuse(f"arithmetic {self.arithmetic!r} is not one of {', '.join(ARITHMETICS)}")
+        if not (isinstance(self.k, int) and isinstance(self.block, int) and self.k >= 1 and self.block >= 1):
+            refuse(f"k = {self.k!r} and block = {self.block!r} must be positive integers")
+        if self.k % self.block:
+            refuse(f"k = {self.k} is not a multiple of block = {self.block}")
+        if self.final not in ("RZ", "RNE"):
+            refuse(f"final rounding {self.final!r} is not 'RZ' or 'RNE'")
+        if self.is_integer != (self.a_format == "int8" and self.b_format == "int8" and self.d_format == "int32"):
+            refuse("the integer arithmetic goes with int8 inputs and int32 results, and only with them")
+        if self.evidence not in EVIDENCE:
+            refuse(f"evidence {self.evidence!r} is not one of {', '.join(EVIDENCE)}")
+        if self.is_integer:
+            return
+        a, b, c, d = self.operand_formats
+        if self.arithmetic == "fma":
+            if not (a == b == c == d) or d.name not in ("fp16", "fp32", "fp64") or self.block != 1:
+                refuse("an FMA chain has block = 1 and one format throughout: fp16, fp32 or fp64")
+            return
+        if c != d or d.name not in ("fp16", "fp32"):
+            refuse(f"C and D are {c} and {d}: they must be both fp16 or both fp32")
+        if max(a.precision, b.precision) > 24 or min(a.emin - a.precision, b.emin - b.precision) < -150:
+            refuse(f"inputs {a} and {b} are wider than fp32")
+        if not 1 <= self.F <= 35:
+            refuse(f"F = {self.F} is not between 1 and 35")
+        if self.block > 64:
+            refuse(f"block = {self.block} is more than 64")
+        if self.E0 is not None and not -300 <= self.E0 <= 300:
+            refuse(f"E0 = {self.E0} is not between -300 and 300")
+        if self.fraction_bits is not None and not (d.name == "fp32" and 1 <= self.fraction_bits <= 23):
+            refuse(f"fraction_bits = {self.fraction_bits} goes with an fp32 result and is between 1 and 23")
+        if self.arithmetic in ("flushed", "cdna3", "cdna3-fp8") and d.name != "fp32":
+            refuse(f"the arithmetic {self.arithmetic!r} has fp32 results")
+        if self.arithmetic == "flushed" and (self.block not in (2, 4) or max(a.precision, b.precision) > 11):
+            refuse("the flushed arithmetic has blocks of 2 or 4 and inputs of at most 11 significant bits")
+        if self.arithmetic == "cdna3-fp8" and self.block % 2:
+            refuse("even and odd k need an even block")
+        if self.arithmetic == "via-half" and (self.k % 4 or self.block != self.k):
+            refuse("the way through half precision needs k a multiple of 4 and block = k")
+
+    @property
+    def operand_formats(self) -> tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]:
+        """The formats of A, B, C, D of a floating-point instruction."""
+        found = (self.a_format, self.b_format, self.c_format, self.d_format)
+        if not all(isinstance(f, FloatFormat) for f in found):
+            raise InputError(f"MmaSpec {self.name!r} has integer operands")
+        return found  # type: ignore[return-value]
+
+
+def _format(fmt: FloatFormat | str | None) -> FloatFormat | str:
+    if isinstance(fmt, str) and fmt in INTEGERS:
+        return fmt
+    return formats.get(fmt if isinstance(fmt, FloatFormat) else str(fmt))

@@ -1,0 +1,205 @@
+"""Rounding to any format, in every mode, with one rounding: no value passes through a second format on its way.
+
+Why one rounding. A float64 x is scaled by a power of two so that the target's quantum becomes 1; the scaling is exact
+(the quotient keeps x's significand and lies in the normal range), and so is the split into an integer and a fraction.
+The decision between the two neighbours is then a comparison of exact numbers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FloatFormat, as_float64
+
+
+class Rounding(Enum):
+    """The rounding modes, each with the name of the field."""
+
+    RNE = "to nearest, ties to even"
+    RNA = "to nearest, ties away from zero"
+    RZ = "toward zero"
+    RU = "toward +infinity"
+    RD = "toward -infinity"
+    ODD = "to odd: an inexact result gets an odd last bit"
+    SR = "stochastic: up with the probability of the distance, by supplied random bits"
+
+
+_ALIASES = {
+    "rn": "RNE", "nearest": "RNE", "nearest-even": "RNE", "even": "RNE", "ties-even": "RNE",
+    "ties-away": "RNA", "away": "RNA", "nearest-away": "RNA",
+    "zero": "RZ", "truncate": "RZ", "rtz": "RZ", "toward-zero": "RZ", "up": "RU", "down": "RD",
+    "to-odd": "ODD", "ro": "ODD", "rto": "ODD", "stochastic": "SR",
+}  # fmt: skip
+
+
+def mode_of(mode: Rounding | str) -> Rounding:
+    """A `Rounding` by name ("RNE", "to-odd", "stochastic" ...); a Rounding passes through."""
+    if isinstance(mode, Rounding):
+        return mode
+    key = _ALIASES.get(str(mode).lower().replace("_", "-"), str(mode).upper())
+    if key not in Rounding.__members__:
+        raise unknown_name("rounding mode", mode, [*Rounding.__members__, "to-odd", "stochastic", "ties-away"])
+    return Rounding[key]
+
+
+def round_to(
+    x: Any,
+    fmt: FloatFormat | str,
+    mode: Rounding | str = "RNE",
+    *,
+    saturate: bool = False,
+    unbounded: bool = False,
+    random_bits: Any = None,
+) -> Any:
+    """Round ``x`` to values of ``fmt``.
+
+    Parameters
+    ----------
+    x : array_like, any shape
+        Real numbers of at most 64 bits.
+    fmt : FloatFormat or str
+    mode : Rounding or str
+        RNE, RNA (ties away), RZ, RU, RD, ODD ("to-odd") or SR ("stochastic").
+    saturate : bool
+        Overflow, and an infinite ``x``, give the largest finite value with the sign of ``x``.
+    unbounded : bool
+        Round to the precision of ``fmt`` with no limit on the exponent (no overflow, no subnormals) beyond float64's.
+    random_bits : array of unsigned integers, broadcastable to ``x``
+        For SR: a word of w bits rounds up where word + floor(2^w · fraction) carries out of w bits.
+
+    Returns
+    -------
+    array of ``fmt.dtype`` (float64 if ``unbounded``), same shape as ``x``
+
+    Raises
+    ------
+    InputError
+        Unknown names; SR without bits; an overflow or NaN in a format that has neither Inf nor NaN to show it.
+
+    Notes
+    -----
+    Overflow is decided after rounding with an unbounded exponent, as IEEE 754 has it: RNE, RNA and SR give Inf, RZ and
+    ODD the largest finite value, RU and RD one or the other by sign. A format without Inf gives NaN in place of Inf.
+
+    Examples
+    --------
+    >>> round_to(0.1, "fp16")
+    np.float16(0.1)
+    >>> float(round_to(1e6, "e4m3", saturate=True))
+    448.0
+    """
+    fmt, mode = formats.get(fmt), mode_of(mode)
+    wide = as_float64(x, "round_to")
+    dtype = np.dtype(np.float64) if unbounded else fmt.dtype
+    finite = np.isfinite(wide)
+    value = np.where(finite, wide, 0.0)
+    _, exponent = np.frexp(value)
+    exponent = exponent - 1
+    quantum = exponent - fmt.fraction_bits
+    if unbounded:
+        quantum = np.maximum(quantum, -1074)
+    else:
+        tiny = exponent < fmt.emin
+        quantum = np.where(tiny, fmt.emin - (fmt.fraction_bits if fmt.subnormals else 0), quantum)
+    scaled = np.ldexp(np.abs(value), -quantum)
+    steps = _choose(scaled, np.signbit(wide), mode, random_bits)
+    with np.errstate(over="ignore"):
+        rounded = np.copysign(np.ldexp(steps, quantum), wide)
+    rounded = np.where(finite, rounded, wide)
+    if not unbounded:
+        rounded = _overflow(rounded, wide, fmt, mode, saturate)
+        if not fmt.negative_zero:
+            rounded = np.where(rounded == 0, 0.0, rounded)
+    if np.isnan(wide).any() and not unbounded:
+        # quiet NaNs, as an arithmetic operation would leave them
+        rounded = np.where(np.isnan(wide), np.copysign(np.nan, wide), rounded)
+    with np.errstate(over="ignore"):
+        return rounded.astype(dtype)[()]
+
+
+def _choose(scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, random_bits: Any) -> NDArray[Any]:
+    """The integer next to ``scaled`` >= 0 that the mode asks for."""
+    low = np.floor(scaled)
+    fraction = scaled - low  # exact: both share the quantum of scaled
+    inexact = fraction > 0
+    odd = np.fmod(low, 2) == 1
+    if mode is Rounding.RNE:
+        up = (fraction > 0.5) | ((fraction == 0.5) & odd)
+    elif mode is Rounding.RNA:
+        up = fraction >= 0.5
+    elif mode is Rounding.RZ:
+        up = np.zeros(low.shape, bool)
+    elif mode is Rounding.RU:
+        up = inexact & ~negative
+    elif mode is Rounding.RD:
+        up = inexact & negative
+    elif mode is Rounding.ODD:
+        up = inexact & ~odd
+    else:
+        up = _carries(fraction, random_bits)
+    return np.asarray(low + up)
+
+
+def _carries(fraction: NDArray[Any], random_bits: Any) -> NDArray[Any]:
+    if random_bits is None:
+        raise InputError("stochastic rounding needs random_bits: an array of unsigned integers, one word per entry")
+    words = np.asarray(random_bits)
+    if words.dtype.kind != "u":
+        raise InputError(
+            f"random_bits must be unsigned integers (their width is the number of bits), not {words.dtype}"
+        )
+    try:
+        words = np.broadcast_to(words, fraction.shape)
+    except ValueError:
+        raise InputError(
+            f"random_bits of shape {words.shape} do not broadcast to x of shape {fraction.shape}"
+        ) from None
+    width = 8 * words.dtype.itemsize
+    threshold = np.floor(np.ldexp(fraction, width)).astype(np.uint64)
+    room = (np.uint64(0) - threshold) if width == 64 else np.uint64(1 << width) - threshold  # modulo 2^64 on purpose
+    return np.asarray((threshold > 0) & (words.astype(np.uint64) >= room))
+
+
+def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturate: bool) -> NDArray[Any]:
+    over = (np.abs(rounded) > fmt.max) & ~np.isnan(rounded)
+    if not over.any() and not (np.isnan(wide).any() and fmt.nan == "none"):
+        return np.asarray(rounded)
+    infinite = np.isinf(wide)
+    if mode in (Rounding.RZ, Rounding.ODD):
+        to_max = ~infinite
+    elif mode in (Rounding.RU, Rounding.RD):
+        to_max = ~infinite & (np.signbit(wide) if mode is Rounding.RU else ~np.signbit(wide))
+    else:
+        to_max = np.zeros(over.shape, bool)
+    to_max = np.ones(over.shape, bool) if saturate else to_max
+    lost = (over & ~to_max) | np.isnan(wide)
+    if fmt.nan == "none" and lost.any():
+        raise InputError(
+            f"round_to {fmt.name}: it has no Inf and no NaN (saturate=True clips overflow): {entries(lost, wide)}"
+        )
+    beyond = np.inf if fmt.inf else np.nan
+    return np.where(over, np.copysign(np.where(to_max, fmt.max, beyond), wide), rounded)
+
+
+def bit_cut(x: Any) -> Any:
+    """LE-GEMM's bit-cut of fp32 numbers to fp16: sign and top ten fraction bits copied, the exponent re-biased.
+
+    That is rounding toward zero, subnormal results included; a magnitude of 2^16 or more has no exponent field in fp16
+    and becomes Inf, and NaN stays NaN.
+
+    Source: Zhang et al., LE-GEMM (2025), Fig. 4 and Eq. 5.
+
+    Examples
+    --------
+    >>> bit_cut(np.float32(1 + 2**-10 + 2**-11))
+    np.float16(1.001)
+    """
+    wide = as_float64(x, "bit_cut")
+    cut = np.asarray(round_to(wide, formats.FP16, Rounding.RZ))
+    return np.where(np.abs(wide) >= 2.0**16, np.copysign(np.float16(np.inf), wide).astype(np.float16), cut)[()]

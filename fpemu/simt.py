@@ -1,0 +1,95 @@
+"""Ordinary cores: GEMM as chains of fused multiply-adds in fp16, fp32 or fp64, each step exactly one rounding.
+
+The proof that no step rounds twice stands in `fpemu.mma.fma`, the arithmetic that both forms share with the matrix
+instructions that are FMA chains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+from fpemu.mma import fma as _fma
+from fpemu.mma.gemm import Backend
+from fpemu.mma.gemm import gemm as _gemm
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+
+SPECS: dict[str, MmaSpec] = {
+    name: MmaSpec(
+        name, name, name, k=1, block=1, arithmetic="fma", final="RNE", name=f"simt {name}", architecture="simt",
+        instruction="fma", evidence="definition", source="IEEE 754 fusedMultiplyAdd",
+    )
+    for name in ("fp16", "fp32", "fp64")
+}  # fmt: skip
+
+
+def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
+    """a·b + c elementwise, one rounding to nearest even.
+
+    Parameters
+    ----------
+    a, b, c : arrays that broadcast, with values of ``fmt``
+    fmt : "fp16", "fp32" or "fp64"
+
+    Returns
+    -------
+    array of ``fmt.dtype``
+
+    Examples
+    --------
+    >>> fma(np.float16(0.1), np.float16(10), np.float16(-1), "fp16")
+    np.float16(-0.0002441)
+    """
+    fmt = _format(fmt)
+    values = []
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        wide = formats.as_float64(x, name)
+        if not np.all(fmt.contains(wide)):
+            raise InputError(f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them)")
+        values.append(wide)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _fma.fma(*values, fmt).astype(fmt.dtype)[()]
+
+
+def gemm(
+    A: Any, B: Any, C: Any = None, *, fmt: FloatFormat | str = "fp32", order: KOrder | None = None,
+    backend: Backend = "compiled",
+) -> Any:  # fmt: skip
+    """D = A B + C where each element is a chain of FMAs, k ascending or by ``order``.
+
+    Parameters
+    ----------
+    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
+        Values of ``fmt``; leading axes broadcast; any strides. Without C the chain starts from +0.
+    fmt : "fp16", "fp32" or "fp64"
+    order : KOrder, optional
+        Slices are added in fp32 (fp64 for fp64).
+    backend : {"compiled", "numpy"}
+
+    Returns
+    -------
+    D : array (..., M, N) of ``fmt.dtype``
+
+    Raises
+    ------
+    InputError
+        Wrong shapes, dtypes or values.
+
+    Examples
+    --------
+    >>> gemm(np.float32([[1, 2**-24]]), np.float32([[1], [1]])).item()
+    1.0
+    """
+    return _gemm(A, B, C, SPECS[_format(fmt).name], order, backend=backend)
+
+
+def _format(fmt: FloatFormat | str) -> FloatFormat:
+    found = formats.get(fmt)
+    if found.name not in SPECS:
+        raise InputError(f"ordinary cores have FMAs in {', '.join(SPECS)}, not in {found}")
+    return found
