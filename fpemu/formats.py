@@ -128,7 +128,7 @@ class FloatFormat:
         """The narrowest of float16, float32, float64 that holds every value."""
         for carrier, p, lo, hi in ((np.float16, 11, -14, 15), (np.float32, 24, -126, 127)):
             fits = self.precision <= p and self.emax <= hi and self.min_subnormal >= 2.0 ** (lo - p + 1)
-            if fits and (carrier is np.float32 or self.width == 16 and self.inf and self.exponent_bits == 5):
+            if fits and (carrier is np.float32 or (self.width == 16 and self.inf and self.exponent_bits == 5)):
                 return np.dtype(carrier)
         return np.dtype(np.float64)
 
@@ -162,7 +162,8 @@ class FloatFormat:
         sign = (raw >> np.uint64(f + e)) & np.uint64(1)
         normal = field > 0
         significand = np.where(normal, fraction | np.uint64(1 << f), fraction if self.subnormals else np.uint64(0))
-        value = np.ldexp(significand.astype(np.float64), (np.maximum(field, 1) - self.bias - f).astype(np.int32))
+        with np.errstate(over="ignore"):  # the top exponent field of fp64, replaced below
+            value = np.ldexp(significand.astype(np.float64), (np.maximum(field, 1) - self.bias - f).astype(np.int32))
         out = value.view(np.uint64) | (sign << np.uint64(63))
         nan, infinite = self._special(raw, field, fraction)
         out = np.where(infinite, (sign << np.uint64(63)) | np.uint64(0x7FF << 52), out)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.errors import InputError
+from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
 from fpemu.mma.gemm import Backend
@@ -46,14 +47,9 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
     np.float16(-0.0002441)
     """
     fmt = _format(fmt)
-    values = []
-    for name, x in (("a", a), ("b", b), ("c", c)):
-        wide = formats.as_float64(x, name)
-        if not np.all(fmt.contains(wide)):
-            raise InputError(f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them)")
-        values.append(wide)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _fma.fma(*values, fmt).astype(fmt.dtype)[()]
+    x, y, z = (_values(v, fmt, name) for name, v in (("a", a), ("b", b), ("c", c)))
+    with np.errstate(all="ignore"):
+        return _fma.fma(x, y, z, fmt).astype(fmt.dtype)[()]
 
 
 def gemm(
@@ -86,6 +82,15 @@ def gemm(
     1.0
     """
     return _gemm(A, B, C, SPECS[_format(fmt).name], order, backend=backend)
+
+
+def _values(x: Any, fmt: FloatFormat, name: str) -> NDArray[np.float64]:
+    wide = formats.as_float64(x, name)
+    good = np.asarray(fmt.contains(wide))
+    if not good.all():
+        what = f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them)"
+        raise InputError(f"{what}: {entries(~good, wide)}")
+    return wide
 
 
 def _format(fmt: FloatFormat | str) -> FloatFormat:

@@ -28,15 +28,14 @@ def block_cdna2(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec
     Products of inputs of at most 12 significant bits fit fp32's 24, so they round only by overflow or underflow.
     """
     fa, fb, _, _ = spec.operand_formats
-    tiny = np.float32(2.0**-126)
-    with np.errstate(all="ignore"):
-        a = flush(a.astype(np.float32), fa.min_normal, False)
-        b = flush(b.astype(np.float32), fb.min_normal, False)
-        p = [flush(a[..., :, k, None] * b[..., None, k, :], tiny, True) for k in range(a.shape[-1])]
-        while len(p) > 1:
-            p = [flush(x + y, tiny, True) for x, y in zip(p[::2], p[1::2], strict=True)]
-        c = flush(c.astype(np.float32), tiny, False)
-        return flush(c + p[0], tiny, True).astype(np.float64)
+    tiny = 2.0**-126
+    a = flush(a.astype(np.float32), fa.min_normal, False)
+    b = flush(b.astype(np.float32), fb.min_normal, False)
+    p = [flush(a[..., :, k, None] * b[..., None, k, :], tiny, True) for k in range(a.shape[-1])]
+    while len(p) > 1:
+        p = [flush(x + y, tiny, True) for x, y in zip(p[::2], p[1::2], strict=True)]
+    c = flush(c.astype(np.float32), tiny, False)
+    return flush(c + p[0], tiny, True).astype(np.float64)
 
 
 def block_cdna3(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
@@ -50,8 +49,7 @@ def block_cdna3_fp8(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: Mma
     even, e0 = _truncated_sum(a, b, spec, slice(0, None, 2))
     odd, e1 = _truncated_sum(a, b, spec, slice(1, None, 2))
     e_dot = np.maximum(e0, e1)
-    with np.errstate(invalid="ignore"):
-        total = _floor(even, e_dot - 24) + _floor(odd, e_dot - 24)
+    total = _floor(even, e_dot - 24) + _floor(odd, e_dot - 24)
     return _add_accumulator(total, e_dot, c, drop=25)
 
 
@@ -61,14 +59,13 @@ def _truncated_sum(a: NDArray[Any], b: NDArray[Any], spec: MmaSpec, ks: slice) -
     a, b = a[..., :, ks].astype(np.float64), b[..., ks, :].astype(np.float64)
     ea, eb = _exponent(a, fa.emin), _exponent(b, fb.emin)
     products, exponents = [], []
-    with np.errstate(invalid="ignore"):
-        for k in range(a.shape[-1]):
-            p = a[..., :, k, None] * b[..., None, k, :]
-            products.append(np.where(np.abs(p) >= 2.0**128, np.copysign(np.inf, p), p))
-            exponents.append(np.maximum(ea[..., :, k, None] + eb[..., None, k, :], _NONE))
-        e_max = np.max(exponents, axis=0)
-        unit = np.where(e_max == _NONE, 0, e_max - 24)
-        total = sum(np.ldexp(np.trunc(np.ldexp(p, -unit)), unit) for p in products)
+    for k in range(a.shape[-1]):
+        p = a[..., :, k, None] * b[..., None, k, :]
+        products.append(np.where(np.abs(p) >= 2.0**128, np.copysign(np.inf, p), p))
+        exponents.append(np.maximum(ea[..., :, k, None] + eb[..., None, k, :], _NONE))
+    e_max = np.max(exponents, axis=0)
+    unit = np.where(e_max == _NONE, 0, e_max - 24)
+    total = sum(np.ldexp(np.trunc(np.ldexp(p, -unit)), unit) for p in products)
     return np.asarray(total), e_max
 
 
@@ -80,11 +77,10 @@ def _add_accumulator(total: NDArray[Any], e_dot: NDArray[Any], c: NDArray[Any], 
     c = c.astype(np.float64)
     e_c = np.where(c == 0, -126, _exponent(c, -126))
     top = np.maximum(e_dot, e_c)
-    with np.errstate(invalid="ignore", over="ignore"):
-        kept = _floor(c, top - 24)
-        if drop is not None:
-            kept = np.where(np.isfinite(c) & (e_c < top - drop), 0.0, kept)
-        return (_floor(total, top - 31) + kept + 0.0).astype(np.float32).astype(np.float64)
+    kept = _floor(c, top - 24)
+    if drop is not None:
+        kept = np.where(np.isfinite(c) & (e_c < top - drop), 0.0, kept)
+    return (_floor(total, top - 31) + kept + 0.0).astype(np.float32).astype(np.float64)
 
 
 def _floor(x: NDArray[Any], unit: NDArray[Any]) -> NDArray[Any]:

@@ -77,6 +77,13 @@ def _fp8_13(arch: str, instruction: str, shapes: str, ab: str, d: str, block: in
     return rows
 
 
+def _converted(arch: str, shape: str, ab: str, d: str, evidence: str) -> MmaSpec:
+    """fp8 through mma.sync on Hopper: issued as half-precision instructions."""
+    note = "" if d == "fp32" else "; open where an fp16 partial sum overflows"
+    fields = {"arithmetic": "via-half", "F": 25, "E0": formats.get(d).emin - 7, "final": "RNE" if d == "fp16" else "RZ"}
+    return _row(arch, "mma", shape, ab, d, int(shape[-2:]), evidence=evidence, source=_H200 + note, **fields)
+
+
 def _build() -> list[MmaSpec]:
     rows: list[MmaSpec] = []
     for d in ("fp32", "fp16"):
@@ -101,22 +108,15 @@ def _build() -> list[MmaSpec]:
         for d in ("fp32", "fp16"):
             rows += _fp8_13("ada", "mma", "m16n8k32 m16n8k16", ab, d, 16, "replayed", _ADA)
             rows += _fp8_13("hopper", "wgmma", "m64nNk32", ab, d, 32, "measured", _H200)
-            note = "" if d == "fp32" else "; open where an fp16 partial sum overflows"
-            for arch in ("hopper", "blackwell"):
-                rows += [
-                    _row(arch, "mma", shape, ab, d, int(shape[-2:]), arithmetic="via-half", F=25,
-                         E0=formats.get(d).emin - 7, final="RNE" if d == "fp16" else "RZ",
-                         evidence="measured" if arch == "hopper" else "claimed", source=_H200 + note)
-                    for shape in ("m16n8k32", "m16n8k16")
-                ]  # fmt: skip
+            for arch, evidence in (("hopper", "measured"), ("blackwell", "claimed")):
+                rows += [_converted(arch, shape, ab, d, evidence) for shape in ("m16n8k32", "m16n8k16")]
     for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
         for d in ("fp32", "fp16"):
             rows += _nvidia("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _MMASIM)
             rows += _nvidia("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _MMASIM)
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
-        shapes = ("m8n8k4", "m16n8k16", "m16n8k8") if arch in ("hopper", "blackwell") else ("m8n8k4",)
-        rows += [_row(arch, "mma", s, "fp64", "fp64", 1, arithmetic="fma", evidence="claimed", source=_MMASIM)
-                 for s in shapes]  # fmt: skip
+        for s in ("m8n8k4", "m16n8k16", "m16n8k8") if arch in ("hopper", "blackwell") else ("m8n8k4",):
+            rows.append(_row(arch, "mma", s, "fp64", "fp64", 1, arithmetic="fma", evidence="claimed", source=_MMASIM))
     for arch, instruction, shape in (
         ("turing", "mma", "m8n8k16"), ("ampere", "mma", "m16n8k32"), ("ada", "mma", "m16n8k32"),
         ("hopper", "mma", "m16n8k32"), ("hopper", "wgmma", "m64nNk32"), ("blackwell", "mma", "m16n8k32"),
@@ -130,7 +130,7 @@ def _build() -> list[MmaSpec]:
 
 def _amd() -> list[MmaSpec]:
     def row(arch: str, shape: str, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
-        nan = _AMD_NAN if d == "fp32" else 0x7FF8000000000000
+        nan = _AMD_NAN if d == "fp32" else None
         return _row(arch, "mfma", shape, ab, d, block, arithmetic=arithmetic, final="RNE", nan_code=nan,
                     F=24, evidence="claimed", source=_MMASIM)  # fmt: skip
 

@@ -20,15 +20,14 @@ from fpemu.rounding import Rounding, round_to
 
 def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     """One block: a (..., M, L), b (..., L, N), c (..., M, N) -> d (..., M, N), values in float64."""
-    with np.errstate(invalid="ignore"):
-        a, b, total = a.astype(np.float64), b.astype(np.float64), c.astype(np.float64)
-        lost = np.zeros(np.broadcast_shapes(c.shape, a.shape[:-1] + (1,)), bool)
-        for k in range(a.shape[-1]):
-            total, error = two_sum(total, a[..., :, k, None] * b[..., None, k, :])
-            lost = lost | (error != 0)
+    a, b, total = a.astype(np.float64), b.astype(np.float64), c.astype(np.float64)
+    lost = np.zeros(np.broadcast_shapes(c.shape, (*a.shape[:-1], 1)), bool)
+    for k in range(a.shape[-1]):
+        total, error = two_sum(total, a[..., :, k, None] * b[..., None, k, :])
+        lost = lost | (error != 0)
     lost &= np.isfinite(total)
     for where in np.argwhere(lost):
-        *batch, i, j = (int(w) for w in where)
+        *batch, i, j = where.tolist()
         row = np.broadcast_to(a, (*lost.shape[:-2], *a.shape[-2:]))[(*batch, i)]
         column = np.broadcast_to(b, (*lost.shape[:-2], *b.shape[-2:]))[(*batch, slice(None), j)]
         total[(*batch, i, j)] = _to_odd([*(row * column), np.broadcast_to(c, lost.shape)[(*batch, i, j)]])
@@ -57,6 +56,6 @@ def round_once(total: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     """Round float64 sums to the format of D; RZ overflows to Inf, as in MmaSpec."""
     fmt = spec.operand_formats[3]
     if spec.final == "RNE":
-        return np.asarray(round_to(total, fmt)).astype(np.float64)
+        return total.astype(fmt.dtype).astype(np.float64)  # NumPy's casts round once, to nearest even
     cut = np.asarray(round_to(total, fmt, Rounding.RZ)).astype(np.float64)
     return np.where(np.abs(total) >= 2.0 ** (fmt.emax + 1), np.copysign(np.inf, total), cut)

@@ -32,9 +32,8 @@ def fma(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], fmt: FloatFormat) -> 
     """a·b + c, elementwise with broadcasting, rounded once to nearest even in `fmt` (fp16, fp32 or fp64)."""
     if fmt.name == "fp64":
         return np.asarray(_fma64(a, b, c), dtype=np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        s = sum_to_odd(a * b, c)
-        return s.astype(fmt.dtype).astype(np.float64)
+    s = sum_to_odd(a * b, c)
+    return s.astype(fmt.dtype).astype(np.float64)
 
 
 def sum_to_odd(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:

@@ -48,7 +48,7 @@ def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> N
 
 
 def decode(x: NDArray[Any], fmt: FloatFormat) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Integer significand with precision - 1 fraction bits, and exponent; a subnormal keeps emin, a zero has `_ZERO`."""
+    """Integer significands with precision - 1 fraction bits, and exponents: emin if subnormal, `_ZERO` if zero."""
     finite = np.where(np.isfinite(x), x, 0).astype(np.float64)
     _, exponent = np.frexp(finite)
     exponent = np.maximum(exponent.astype(np.int64) - 1, fmt.emin)
@@ -86,12 +86,11 @@ def specials(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], d: NDArray[Any])
     """Put NaN and Inf where an operand brings them: IEEE's rules on the exact sum decide which."""
     if np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all():
         return d
-    with np.errstate(invalid="ignore", over="ignore"):
-        shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        total = np.zeros((*shape, a.shape[-2], b.shape[-1])) + c.astype(np.float64)
-        wild = ~np.isfinite(total)
-        for k in range(a.shape[-1]):
-            product = a[..., :, k, None].astype(np.float64) * b[..., None, k, :].astype(np.float64)
-            total += product
-            wild |= ~np.isfinite(product)
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    total = np.zeros((*shape, a.shape[-2], b.shape[-1])) + c.astype(np.float64)
+    wild = ~np.isfinite(total)
+    for k in range(a.shape[-1]):
+        product = a[..., :, k, None].astype(np.float64) * b[..., None, k, :].astype(np.float64)
+        total += product
+        wild |= ~np.isfinite(product)
     return np.where(wild, total, d)

@@ -116,7 +116,7 @@ def chain(
     if step is not None and (not isinstance(step, int | np.integer) or step < 1):
         raise InputError(f"step = {step!r} must be a positive integer, 'instruction' or None")
     As, Bs = _check_terms(terms, spec)
-    M, K = As[0].shape[-2:]
+    M = As[0].shape[-2]
     N = Bs[0].shape[-1]
     lead = operands.broadcast_shape([As[0].shape[:-2], Bs[0].shape[:-2]], "A and B")
     if C is not None:
@@ -126,8 +126,9 @@ def chain(
             C = np.broadcast_to(C, (*lead, M, N))
         except ValueError:
             raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
-    D = _run(As, Bs, C, spec, order, step, backend, lead)
-    return _bits(D.reshape(*lead, M, N), spec)
+    with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
+        D = _run(As, Bs, C, spec, order, step, backend, lead)
+        return _bits(D.reshape(*lead, M, N), spec)
 
 
 def _run(
@@ -137,7 +138,7 @@ def _run(
     """The slices of the order, joined: an array (products, M, N)."""
     a = [operands.flatten(x, lead) for x in As]
     b = [operands.flatten(x, lead) for x in Bs]
-    shape = (len(a[0].index), As[0].shape[-2], Bs[0].shape[-1])
+    shape = (len(a[0].of), As[0].shape[-2], Bs[0].shape[-1])
     start = np.zeros(shape, _accumulator(spec)) if C is None else C.reshape(shape).astype(_accumulator(spec))
     slices = plan(order, As[0].shape[-1], len(As), step)
     if not slices or 0 in shape:
@@ -150,17 +151,16 @@ def _run(
             cuts[:] = False
         first = start if order.split is None else np.zeros(shape, start.dtype)
         if backend == "numpy":
-            part = readable.chain(A[a[0].index], B[b[0].index], first, spec, cuts)
+            part = readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
         else:
             from fpemu.mma import compiled  # numba is slow to import
 
-            part = compiled.chain(A, B, a[0].index, b[0].index, first, spec, cuts)
+            part = compiled.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
         parts.append(part.astype(readable.outer_dtype(spec)) if order.split is not None else part)
     if order.split is None:
         return parts[0]
-    with np.errstate(over="ignore", invalid="ignore"):
-        joined = order.join_slices(parts)
-        return joined if C is None else start.astype(joined.dtype) + joined
+    joined = order.join_slices(parts)
+    return joined if C is None else start.astype(joined.dtype) + joined
 
 
 def _accumulator(spec: MmaSpec) -> Any:
@@ -172,8 +172,7 @@ def _bits(D: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     """D in its own dtype, every NaN with the pattern of the hardware."""
     if isinstance(spec.d_format, str):
         return D
-    with np.errstate(over="ignore", invalid="ignore"):
-        D = D.astype(spec.d_format.dtype)
+    D = D.astype(spec.d_format.dtype)
     nan = np.isnan(D)
     if nan.any():
         D.view(spec.d_format.code_dtype)[nan] = spec.nan_code

@@ -50,7 +50,7 @@ class Stack(NamedTuple):
     """Matrices of one operand with their leading axes flattened, and which of them each product uses."""
 
     matrices: NDArray[Any]  # (stack, rows, columns), a view where possible
-    index: NDArray[np.int64]  # (products,) -> stack
+    of: NDArray[np.int64]  # (products,) -> stack
 
 
 def flatten(x: NDArray[Any], lead: tuple[int, ...]) -> Stack:
@@ -63,14 +63,13 @@ def flatten(x: NDArray[Any], lead: tuple[int, ...]) -> Stack:
 
 def carry(x: NDArray[Any], fmt: FloatFormat | str, out: NDArray[Any]) -> None:
     """Write the values of ``x`` into the carrier ``out``; a tf32 operand loses the low 13 bits of its word."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        if fmt == TF32 and x.dtype == np.float32:
-            words = np.ascontiguousarray(x).view(np.uint32)
-            cut = (words & np.uint32(0xFFFFE000)).view(np.float32)
-            # a NaN whose payload sits in the ignored bits is Inf to the hardware
-            out[...] = cut
-        else:
-            out[...] = x
+    if fmt == TF32 and x.dtype == np.float32:
+        words = np.ascontiguousarray(x).view(np.uint32)
+        cut = (words & np.uint32(0xFFFFE000)).view(np.float32)
+        # a NaN whose payload sits in the ignored bits is Inf to the hardware
+        out[...] = cut
+    else:
+        out[...] = x
 
 
 def carrier(fmt: FloatFormat | str) -> np.dtype[Any]:

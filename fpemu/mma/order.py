@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +76,9 @@ class KOrder:
         while cuts[-1] < length:
             cuts.append(min(cuts[-1] + tile, length))
         if self.promote is None:
-            return [[(start + a, start + b) for a, b in zip(cuts, cuts[1:], strict=False)]]
+            return [[(start + a, start + b) for a, b in pairwise(cuts)]]
         chains: dict[int, list[tuple[int, int]]] = {}
-        for index, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for index, (a, b) in enumerate(pairwise(cuts)):
             while a < b:
                 position = index * tile + a - cuts[index]
                 end = min(b, a + self.promote - position % self.promote)
@@ -85,7 +86,7 @@ class KOrder:
                 a = end
         return list(chains.values())
 
-    def join_slices(self, parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    def join_slices(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
         """Add the results of the slices in the order of `join`; each addition rounds to nearest in their dtype."""
         if self.join == "pairwise":
             while len(parts) > 1:

@@ -44,8 +44,7 @@ def _tile(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec, cuts
         ks = slice(index * spec.k, (index + 1) * spec.k)
         d = step(A[..., ks], B[..., ks, :], d, spec)
         if outer is not None and cut:
-            with np.errstate(over="ignore", invalid="ignore"):
-                outer = outer + d.astype(outer.dtype)
+            outer = outer + d.astype(outer.dtype)
             d = np.zeros_like(d)
     return d if outer is None else outer
 
@@ -68,8 +67,7 @@ def _via_half(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) 
     first = np.arange(spec.k) % 4 < 2
     for ks in (first, ~first):
         d = fused.block(A[..., ks], B[..., ks, :], d, half)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(round_to(C + d, spec.operand_formats[3])).astype(np.float64)
+    return np.asarray(round_to(C + d, spec.operand_formats[3])).astype(np.float64)
 
 
 @cache

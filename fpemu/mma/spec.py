@@ -29,6 +29,7 @@ EVIDENCE: dict[str, str] = {
     "custom": "made by the user",
 }
 INTEGERS = ("int8", "int32")
+_NAN_CODES = {"fp16": 0x7FFF, "fp32": 0x7FFFFFFF, "fp64": 0x7FF8000000000000}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class MmaSpec:
     fraction_bits : int, optional
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
     nan_code : int, optional
-        The code of every NaN result (default: NVIDIA's all ones without sign, 0x7FFFFFFF or 0x7FFF).
+        The code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the
+        plain quiet NaN (what the hardware returns there is not known).
     name, architecture, instruction, shape, evidence, source : str
         Where it comes from and how it is known: a key of `EVIDENCE`, and the source in words.
 
@@ -93,8 +95,7 @@ class MmaSpec:
             object.__setattr__(self, field, _format(getattr(self, field)))
         object.__setattr__(self, "c_format", _format(self.c_format) if self.c_format is not None else self.d_format)
         if self.nan_code is None and not self.is_integer:
-            width = self.d_format.width  # type: ignore[union-attr]
-            object.__setattr__(self, "nan_code", (1 << (width - 1)) - 1)
+            object.__setattr__(self, "nan_code", _NAN_CODES.get(str(self.d_format)))
         self._check()
 
     @property

@@ -22,26 +22,32 @@ _NONE = -500  # below every exponent
 class Flushed(NamedTuple):
     """CDNA2; the caller has flushed the subnormals of A, B and C."""
 
-    aligned = False
-
     block: tuple[int, ...]  # two or four
+
+    @staticmethod
+    def aligned() -> bool:
+        return False
 
 
 class Cdna3(NamedTuple):
     """CDNA3 fp16, bf16, xf32."""
 
-    aligned = True
-
     block: tuple[int, ...]
+
+    @staticmethod
+    def aligned() -> bool:
+        return True
 
 
 class Cdna3Fp8(NamedTuple):
     """CDNA3 fp8, bf8."""
 
-    aligned = True
-
     block: tuple[int, ...]
     drop: np.int64  # c is dropped where it lies this many binary places below
+
+    @staticmethod
+    def aligned() -> bool:
+        return True
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")

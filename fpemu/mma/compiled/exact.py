@@ -22,13 +22,15 @@ _WORDS = 24  # of 32 bits: up to 2^416, above 64 products of 2^256
 class Exact(NamedTuple):
     """Parameters of an exact block sum."""
 
-    aligned = False
-
     block: tuple[int, ...]  # as long as the block
     emin: np.int64  # of D
     emax: np.int64
     fraction: np.int64
     nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+
+    @staticmethod
+    def aligned() -> bool:
+        return False
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

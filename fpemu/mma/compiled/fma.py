@@ -17,25 +17,31 @@ from fpemu.mma.compiled.panel import block, is_of
 class Fma16(NamedTuple):
     """fp16 values in float32."""
 
-    aligned = False
-
     block: tuple[int, ...]
+
+    @staticmethod
+    def aligned() -> bool:
+        return False
 
 
 class Fma32(NamedTuple):
     """fp32."""
 
-    aligned = False
-
     block: tuple[int, ...]
+
+    @staticmethod
+    def aligned() -> bool:
+        return False
 
 
 class Fma64(NamedTuple):
     """fp64."""
 
-    aligned = False
-
     block: tuple[int, ...]
+
+    @staticmethod
+    def aligned() -> bool:
+        return False
 
 
 @overload(block)

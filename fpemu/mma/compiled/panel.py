@@ -1,8 +1,9 @@
 """The loop that every arithmetic shares: the rows of A against one panel of columns of B, K in order.
 
-An arithmetic is a NamedTuple of its parameters, with a class attribute `aligned` that says whether it needs the operands'
-exponents; `block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and block length. A tuple's length is part of its type: where a parameter has
-to be a constant for the compiler (the block length, the kind of rounding) it travels as the length of a tuple.
+An arithmetic is a NamedTuple of its parameters, with a static method `aligned` that says whether it needs the
+operands' exponents; `block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and
+block length. A tuple's length is part of its type: where a parameter has to be a constant for the compiler (the block
+length, the kind of rounding) it travels as the length of a tuple.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
     def unused(params: Any, x: Any, emin: Any) -> Any:
         return np.int16(0)
 
-    return aligned if params.instance_class.aligned else unused
+    return aligned if params.instance_class.aligned() else unused
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

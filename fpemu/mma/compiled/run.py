@@ -46,20 +46,25 @@ def chain(
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
     per = spec.k // spec.block
 
-    def task(p: int, row: int, first: int, rows: int) -> None:
+    promote = bool(cuts.any())
+
+    def task(where: tuple[int, int, int]) -> None:
+        p, row, first = where
         part = slice(row, row + rows)
-        panel(params, A[index_a[p]][part], B[index_b[p]], first, width, C[p][part], cuts, bool(cuts.any()), per,
-              fa.emin, fb.emin, out[p][part])  # fmt: skip
+        panel(
+            params, A[index_a[p]][part], B[index_b[p]], first, width, C[p][part], cuts, promote, per,
+            fa.emin, fb.emin, out[p][part],
+        )  # fmt: skip
 
     M, N = C.shape[-2:]
-    rows = min(_ROWS, M) if N > WIDTH else min(_ROWS, max(16, -(-M // _threads())))
+    rows = _ROWS if N > WIDTH else min(_ROWS, max(16, -(-M // _threads())))
     tasks = [(p, i, j) for p in range(len(C)) for j in range(0, N, width) for i in range(0, M, rows)]
-    if C.size * A.shape[-1] < _SMALL or len(tasks) == 1 or _threads() == 1:
-        for p, i, j in tasks:
-            task(p, i, j, rows)
+    task(tasks[0])  # alone: it may have to compile
+    if C.size * A.shape[-1] < _SMALL or _threads() == 1:
+        for where in tasks[1:]:
+            task(where)
     else:
-        task(*tasks[0], rows)  # alone: it may have to compile
-        list(_pool().map(lambda t: task(*t, rows), tasks[1:], chunksize=1))
+        list(_pool().map(task, tasks[1:]))
     return out
 
 
@@ -126,11 +131,10 @@ def _via_half(
     for q, cut in enumerate(cuts):
         ks = q * spec.k + turn
         part = chain(A[..., ks], B[..., ks, :], index_a, index_b, np.zeros_like(C), half, none)
-        with np.errstate(over="ignore", invalid="ignore"):
-            d = (d + part).astype(fmt.dtype).astype(C.dtype)
-            if outer is not None and cut:
-                outer += d
-                d = np.zeros_like(d)
+        d = (d + part).astype(fmt.dtype).astype(C.dtype)
+        if outer is not None and cut:
+            outer += d
+            d = np.zeros_like(d)
     return d if outer is None else outer
 
 
@@ -145,10 +149,18 @@ def _integer(
 
 
 def _threads() -> int:
+    """Threads to run on: FPEMU_THREADS, or as many as this process has cores."""
     asked = os.environ.get("FPEMU_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_threads(), thread_name_prefix="fpemu")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

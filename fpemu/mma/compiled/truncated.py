@@ -26,17 +26,17 @@ from fpemu.mma.compiled.panel import NO_EXPONENT, block, is_of
 class Truncated32(NamedTuple):
     """Parameters of the float32 carrier."""
 
-    aligned = True
-
     block: tuple[int, ...]  # as long as the block
     F: np.int32
     lowest: np.int32  # smallest exponent of a non-zero product
 
+    @staticmethod
+    def aligned() -> bool:
+        return True
+
 
 class Truncated64(NamedTuple):
     """Parameters of the float64 carrier."""
-
-    aligned = True
 
     block: tuple[int, ...]  # as long as the block
     F: np.int64
@@ -45,6 +45,10 @@ class Truncated64(NamedTuple):
     emax: np.int64
     fraction: np.int64  # fraction bits of D
     nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+
+    @staticmethod
+    def aligned() -> bool:
+        return True
 
 
 @overload(block)
