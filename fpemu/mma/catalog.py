@@ -148,7 +148,7 @@ def _amd() -> list[MmaSpec]:
 
 def _others() -> list[MmaSpec]:
     rows = [_row("ascend910a", "cube", "m16n16k16", "fp16", "fp32", 16, arithmetic="exact", final="RNE",
-                 evidence="assumed", source="assumed: 16 products and the accumulator added exactly, one RNE")]  # fmt: skip
+                 evidence="assumed", source="16 products and the accumulator added exactly, one RNE")]  # fmt: skip
     lengths = {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
     for ab, k in lengths.items():
         for d in ("fp32", "fp16") if ab not in ("bf16", "tf32") else ("fp32",):

@@ -14,6 +14,8 @@ from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma.order import Run
 
+_CHUNK = 2**18  # entries checked at a time: their temporaries are float64
+
 
 def check_values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
     """``x`` as an array whose entries are values of ``fmt``; the array itself where its dtype says so.
@@ -38,7 +40,10 @@ def check_values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
         return a
     if fmt == TF32 and carries == FP32:
         return a  # the hardware ignores the low 13 bits of each word: `carry` cuts them
-    good = fmt.contains(a)
+    good = np.ones(a.shape, bool)
+    step = max(_CHUNK * len(a) // max(a.size, 1), 1)
+    for i in range(0, len(a), step):
+        good[i : i + step] = fmt.contains(a[i : i + step])
     if not good.all():
         raise InputError(
             f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them): {entries(~good, a)}"

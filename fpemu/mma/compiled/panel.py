@@ -49,29 +49,30 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def panel(
-    params: Any, a: Any, b: Any, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int, emin_a: int,
-    emin_b: int, out: Any,
+    params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
+    emin_a: int, emin_b: int, out: Any,
 ) -> None:  # fmt: skip
     """Rows a (R, K) against columns first : first + width of b (K, N), starting from c (R, N); results to out (R, N).
 
+    The instructions run over k from `begin` on, as many as `cuts` has entries.
     `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
     """
-    rows, K = a.shape
     length = len(params.block)
+    K = len(cuts) * per * length
     used = min(width, b.shape[1] - first)
     bp = np.zeros((K, width), b.dtype)
     eb = np.full((K, width), NO_EXPONENT, np.int16)
     for k in range(K):
         for j in range(used):
-            x = b[k, first + j]
+            x = b[begin + k, first + j]
             bp[k, j] = x
             eb[k, j] = exponent(params, x, emin_b)
     ea = np.empty(K, np.int16)
     acc = np.zeros(width, c.dtype)
     outer = np.zeros(width, out.dtype)
     top = np.empty((2, width), np.int16)
-    for i in range(rows):
-        row = a[i]
+    for i in range(len(a)):
+        row = a[i, begin : begin + K]
         for k in range(K):
             ea[k] = exponent(params, row[k], emin_a)
         for j in range(used):

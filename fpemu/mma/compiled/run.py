@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fpemu.mma.spec import MmaSpec
 
 _SMALL = 2**18  # multiply-adds below which threads are not worth starting
 _ROWS = 256  # most rows of a task
+_LONG = 2**15  # k of a panel at a time: 12 MB a thread
 
 
 def chain(
@@ -51,10 +53,13 @@ def chain(
     def task(where: tuple[int, int, int]) -> None:
         p, row, first = where
         part = slice(row, row + rows)
-        panel(
-            params, A[index_a[p]][part], B[index_b[p]], first, width, C[p][part], cuts, promote, per,
-            fa.emin, fb.emin, out[p][part],
-        )  # fmt: skip
+        start = C[p][part]
+        for lo, hi in _stretches(cuts, max(_LONG // spec.k, 1)):
+            panel(
+                params, A[index_a[p]][part], B[index_b[p]], lo * spec.k, first, width, start, cuts[lo:hi], promote, per,
+                fa.emin, fb.emin, out[p][part],
+            )  # fmt: skip
+            start = out[p][part]
 
     M, N = C.shape[-2:]
     rows = _ROWS if N > WIDTH else min(_ROWS, max(16, -(-M // _threads())))
@@ -66,6 +71,22 @@ def chain(
     else:
         list(_pool().map(task, tasks[1:]))
     return out
+
+
+def _stretches(cuts: NDArray[np.bool_], most: int) -> list[tuple[int, int]]:
+    """Cut a long K into stretches of about `most` instructions, so that a panel's copy of B stays small.
+
+    With promotion a stretch ends where a chain does: between chains only the outer sum is alive.
+    """
+    ends = [*range(most, len(cuts), most)] if not cuts.any() else []
+    if cuts.any():
+        at = 0
+        for end in np.flatnonzero(cuts) + 1:
+            if end - at >= most:
+                ends.append(int(end))
+                at = int(end)
+    bounds = sorted({0, *ends, len(cuts)})
+    return list(pairwise(bounds))
 
 
 def parameters(spec: MmaSpec, bounded: bool) -> Any:
