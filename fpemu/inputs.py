@@ -1,0 +1,309 @@
+"""Operand distributions: those of the five papers, and hostile ones that a scheme should survive.
+
+Randomness is NumPy's PCG64 started by the seed as `numpy.random.default_rng` does it. All distributions but three use
+only the raw words of PCG64 and float64 additions, multiplications and scalings by powers of two, and so give the same
+bits on every machine; a uniform u in [0, 1) is the one of ``default_rng(seed).random``. "normal", "lognormal" and "phi"
+use NumPy's normal deviates and exponentials, whose last bit may depend on the machine's mathematical library.
+
+Values are drawn in float64 and rounded once (RNE) to the format asked for, so a uniform fp32 matrix is uniform over the
+reals rounded to fp32, not over multiples of 2^-24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.rounding import round_to
+
+Floats = NDArray[Any]
+Seed = int | Sequence[int]
+
+
+def make(name: str, shape: Any, seed: Seed, dtype: FloatFormat | str = "fp32", **parameters: Any) -> Floats:
+    """An array of the distribution ``name``.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`; `describe` says what each is, its parameters and its source.
+    shape : int or tuple of int
+    seed : int >= 0 or a sequence of them
+        Two seeds that differ only in trailing zeros of a sequence are the same seed, as in NumPy.
+    dtype : FloatFormat or str
+        Format of the values; the array has its carrier dtype (fp16 float16, fp32 and bf16 float32, fp64 float64).
+    **parameters
+        Of the distribution; the rest keep their defaults.
+
+    Raises
+    ------
+    InputError
+        Unknown names (the nearest known one is named), parameters out of range, values beyond the format's largest.
+
+    Examples
+    --------
+    >>> make("uniform", (2, 2), seed=1).dtype
+    dtype('float32')
+    >>> float(make("uniform", 100, seed=1, low=0.5, high=2.5).min()) >= 0.5
+    True
+    """
+    return _draw(name, _shape(shape), np.random.SeedSequence(_seed(seed)), formats.get(dtype), parameters)
+
+
+def operands(
+    name: str,
+    M: int,
+    N: int,
+    K: int,
+    seed: Seed,
+    dtype: FloatFormat | str = "fp32",
+    *,
+    batch: Any = (),
+    **parameters: Any,
+) -> tuple[Floats, Floats]:
+    """A (*batch, M, K) and B (*batch, K, N) of the distribution ``name``, from independent streams of one seed.
+
+    The streams are the children (0,) and (1,) of the seed in the sense of `numpy.random.SeedSequence`. "cancellation"
+    makes a pair whose product cancels: A as `make` has it, B uniform in [-1, 1] with its rows equal two by two.
+    """
+    fmt, lead = formats.get(dtype), _shape(batch)
+    first, second = (np.random.SeedSequence(_seed(seed), spawn_key=(i,)) for i in (0, 1))
+    A = _draw(name, (*lead, *_shape((M, K))), first, fmt, parameters)
+    if name == "cancellation":
+        rows = _draw("uniform", (*lead, (K + 1) // 2, *_shape(N)), second, fmt, {})
+        return A, np.ascontiguousarray(np.repeat(rows, 2, axis=-2)[..., :K, :])
+    return A, _draw(name, (*lead, *_shape((K, N))), second, fmt, parameters)
+
+
+def names() -> list[str]:
+    """The distributions known."""
+    return list(_KNOWN)
+
+
+def describe(name: str) -> str:
+    """One line on a distribution, with its parameters, their defaults and its source."""
+    return _get(name).text
+
+
+# --- the machinery
+class _Stream:
+    """Random words of PCG64."""
+
+    def __init__(self, seed: np.random.SeedSequence) -> None:
+        self.source = np.random.PCG64(seed)
+
+    def words(self, shape: tuple[int, ...]) -> NDArray[np.uint64]:
+        """Uniform 64-bit words."""
+        return np.asarray(self.source.random_raw(prod(shape)), dtype=np.uint64).reshape(shape)
+
+    def uniform(self, shape: tuple[int, ...]) -> Floats:
+        """Multiples of 2^-53 in [0, 1)."""
+        return np.ldexp((self.words(shape) >> np.uint64(11)).astype(np.float64), -53)
+
+    def signs(self, shape: tuple[int, ...]) -> Floats:
+        """-1.0 or 1.0."""
+        return np.where(self.words(shape) >> np.uint64(63), -1.0, 1.0)
+
+    def integers(self, low: int, high: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """From low to high inclusive, by the remainder of a word: n values are equally likely to n 2^-64."""
+        return low + (self.words(shape) % np.uint64(high - low + 1)).astype(np.int64)
+
+    def normal(self, shape: tuple[int, ...]) -> Floats:
+        """Standard normal deviates by NumPy's own method."""
+        return np.random.Generator(self.source).standard_normal(shape)
+
+
+Draw = Callable[..., Floats]
+
+
+@dataclass(frozen=True)
+class _Distribution:
+    draw: Draw  # (stream, shape, format, **parameters) -> float64, or values of the format
+    defaults: dict[str, Any]
+    text: str
+
+
+def _get(name: str) -> _Distribution:
+    if name not in _KNOWN:
+        raise unknown_name("distribution", name, _KNOWN)
+    return _KNOWN[name]
+
+
+def _draw(
+    name: str, shape: tuple[int, ...], seed: np.random.SeedSequence, fmt: FloatFormat, parameters: dict[str, Any]
+) -> Floats:
+    known = _get(name)
+    for key in parameters:
+        if not known.defaults:
+            raise InputError(f"distribution {name!r} has no parameters, {key!r} was given")
+        if key not in known.defaults:
+            raise unknown_name(f"parameter of {name!r}", key, known.defaults)
+    with np.errstate(over="ignore"):
+        values = known.draw(_Stream(seed), shape, fmt, **(known.defaults | parameters))
+    if known.draw is _all_bits:
+        return values  # codes decoded: values of the format already, NaN payloads included
+    beyond = np.abs(values) > fmt.max
+    if fmt.inf or fmt.nan != "none":
+        out = np.asarray(round_to(values, fmt))
+        beyond = ~np.isfinite(out)
+    if beyond.any():
+        raise InputError(f"inputs {name!r}: values beyond {fmt} (largest {fmt.max}): {entries(beyond, values)}")
+    return np.asarray(round_to(values, fmt))
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if not all(isinstance(s, int | np.integer) and s >= 0 for s in sizes):
+        raise InputError(f"inputs: a shape is made of integers >= 0, not {shape!r}")
+    return tuple(int(s) for s in sizes)
+
+
+def _seed(seed: Any) -> list[int]:
+    words: list[Any] = [seed]
+    if isinstance(seed, Sequence) and not isinstance(seed, str):
+        words = list(seed)
+    if not words or not all(isinstance(w, int | np.integer) and w >= 0 for w in words):
+        raise InputError(f"inputs: a seed is an integer >= 0 or a sequence of them, not {seed!r}")
+    return [int(w) for w in words]
+
+
+def _number(name: str, value: Any, low: float = -1e308, high: float = 1e308, *, integer: bool = False) -> Any:
+    """``value`` if it is a number between low and high."""
+    kinds = int | np.integer if integer else int | float | np.integer | np.floating
+    if isinstance(value, bool) or not isinstance(value, kinds) or not (isfinite(value) and low <= value <= high):
+        kind = "an integer" if integer else "a number"
+        raise InputError(f"inputs: {name} must be {kind} from {low:g} to {high:g}, not {value!r}")
+    return int(value) if integer else float(value)
+
+
+# --- the distributions
+def _uniform(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
+    low, high = _number("low", low), _number("high", high)
+    if not low <= high or not isfinite(high - low):
+        raise InputError(f"inputs: uniform needs low <= high with a finite difference, not low={low}, high={high}")
+    return low + (high - low) * stream.uniform(shape)
+
+
+def _symmetric(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, exponent: Any) -> Floats:
+    return np.ldexp(2.0 * stream.uniform(shape) - 1.0, _number("exponent", exponent, -1074, 1023, integer=True))
+
+
+def _nonnegative(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, exponent: Any) -> Floats:
+    return np.ldexp(stream.uniform(shape), _number("exponent", exponent, -1074, 1023, integer=True))
+
+
+def _phi(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, phi: Any) -> Floats:
+    phi = _number("phi", phi, 0, 1e6)
+    centred = stream.uniform(shape) - 0.5
+    return centred * np.exp(phi * stream.normal(shape))
+
+
+def _normal(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, mean: Any, deviation: Any) -> Floats:
+    return _number("mean", mean) + _number("deviation", deviation, 0) * stream.normal(shape)
+
+
+def _lognormal(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, sigma: Any) -> Floats:
+    sigma = _number("sigma", sigma, 0, 1e6)
+    signs = stream.signs(shape)
+    return signs * np.exp2(sigma * stream.normal(shape))
+
+
+def _exponents(stream: _Stream, shape: tuple[int, ...], low: Any, high: Any) -> NDArray[np.int64]:
+    low, high = (_number(n, v, -1074, 1023, integer=True) for n, v in (("low", low), ("high", high)))
+    if low > high:
+        raise InputError(f"inputs: low={low} is above high={high}")
+    return stream.integers(low, high, shape)
+
+
+def _wide(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
+    exponents = _exponents(stream, shape, low, high)
+    return np.ldexp(stream.signs(shape) * (1.0 + stream.uniform(shape)), exponents.astype(np.int32))
+
+
+def _powers(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
+    exponents = _exponents(stream, shape, low, high)
+    return np.ldexp(stream.signs(shape), exponents.astype(np.int32))
+
+
+def _positive(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat) -> Floats:
+    return 1.0 - stream.uniform(shape)
+
+
+def _subnormals(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat) -> Floats:
+    if not fmt.subnormals or not fmt.fraction_bits:
+        raise InputError(f"inputs 'subnormals': {fmt} has no subnormal numbers")
+    steps = stream.integers(1, (1 << fmt.fraction_bits) - 1, shape)
+    return stream.signs(shape) * np.ldexp(steps.astype(np.float64), fmt.emin - fmt.fraction_bits)
+
+
+def _all_bits(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, specials: Any) -> Floats:
+    if not isinstance(specials, bool):
+        raise InputError(f"inputs: specials must be True or False, not {specials!r}")
+    drop = np.uint64(64 - fmt.width + fmt.padding)
+
+    def draw(shape: tuple[int, ...]) -> Floats:
+        return np.asarray(fmt.decode(stream.words(shape) >> drop << np.uint64(fmt.padding)))
+
+    values = draw(shape)
+    while not specials and not (fine := np.isfinite(values)).all():
+        values[~fine] = draw((int(np.count_nonzero(~fine)),))
+    return values
+
+
+def _cancellation(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, bits: Any) -> Floats:
+    if not shape:
+        raise InputError("inputs 'cancellation' needs at least one axis, whose entries cancel two by two")
+    bits = fmt.precision // 2 if bits is None else _number("bits", bits, 0, 1000, integer=True)
+    half = (*shape[:-1], (shape[-1] + 1) // 2)
+    x = stream.signs(half) * (1.0 + stream.uniform(half)) / 2.0
+    small = np.ldexp(2.0 * stream.uniform(half) - 1.0, -bits)
+    pairs = np.stack([x, -x - x * small], axis=-1).reshape(*half[:-1], 2 * half[-1])
+    if shape[-1] % 2:  # the one without a partner is as small as what the others leave
+        pairs[..., -2] = (x * small)[..., -1]
+    return pairs[..., : shape[-1]]
+
+
+_KNOWN = {
+    "uniform": _Distribution(
+        _uniform, {"low": -1.0, "high": 1.0}, "uniform in [low=-1, high=1]: LE-GEMM's comparisons (section 5)"
+    ),
+    "legemm_applications": _Distribution(
+        _uniform, {"low": 0.5, "high": 2.5}, "uniform in [low=0.5, high=2.5]: LE-GEMM's applications (Fig. 15, 16)"
+    ),
+    "tsm2": _Distribution(_uniform, {"low": 0.0, "high": 1.0}, "uniform in [low=0, high=1]: TSM2 and ISM2"),
+    "offset_symmetric": _Distribution(
+        _symmetric, {"exponent": 0}, "uniform in [-2^exponent, 2^exponent], exponent=0: H2SGEMM, Fig. 8a"
+    ),
+    "offset_nonnegative": _Distribution(
+        _nonnegative, {"exponent": 0}, "uniform in [0, 2^exponent], exponent=0: H2SGEMM, Fig. 8b"
+    ),
+    "phi": _Distribution(_phi, {"phi": 1.0}, "(rand - 0.5) * exp(phi * randn), phi=1: DGEMM-TC (section 5.1)"),
+    "normal": _Distribution(_normal, {"mean": 0.0, "deviation": 1.0}, "normal: mean=0, deviation=1"),
+    "lognormal": _Distribution(
+        _lognormal, {"sigma": 3.0}, "+-2^(sigma * randn), sigma=3: exponents spread normally around 0"
+    ),
+    "wide": _Distribution(
+        _wide, {"low": -20, "high": 20}, "+-(1 + u) 2^e, e uniform among the integers of [low=-20, high=20]"
+    ),
+    "powers": _Distribution(
+        _powers, {"low": -10, "high": 10}, "+-2^e, e uniform among the integers of [low=-10, high=10]"
+    ),
+    "positive": _Distribution(_positive, {}, "uniform in (0, 1]: sums without cancellation"),
+    "subnormals": _Distribution(_subnormals, {}, "the subnormal numbers of the format, all equally likely"),
+    "all_bits": _Distribution(
+        _all_bits, {"specials": False}, "the codes of the format, all equally likely; specials=True: Inf and NaN too"
+    ),
+    "cancellation": _Distribution(
+        _cancellation,
+        {"bits": None},
+        "pairs x, -x(1 + d) along the last axis, |d| <= 2^-bits (default: half the precision): sums lose those bits",
+    ),
+}

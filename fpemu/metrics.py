@@ -1,0 +1,320 @@
+"""Every error measure of the papers, and the few more that a study of rounding needs.
+
+C (P in LE-GEMM's notation) is the result under test, R (S) the reference; the two have the same shape, any number of
+axes, and entries of at most 64 bits. The rules that all measures share:
+
+* they are computed in float64 from differences and quotients scaled by powers of two, so that matrices near 1e300 or
+  1e-300 lose nothing to overflow or underflow; sums are rounded once, so the value does not depend on the machine;
+* an exact hit counts 0, also where the reference is 0; a miss of a zero reference has an infinite relative error;
+* a NaN where the reference is NaN, or the same infinity, is a hit; any other NaN or Inf makes the error inf;
+* an empty matrix has error 0.0; a shape mismatch raises `InputError` with both shapes.
+
+For `relative_l2`, `max_relative` and `mred`, R may also be the object of ``fpemu.reference.matmul(out="exact")``: the
+error is then the one against the exact matrix, before any rounding of the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FloatFormat, as_float64
+
+Floats = NDArray[np.float64]
+
+
+# --- the papers' measures
+def relative_l2(C: Any, R: Any) -> float:
+    """||R - C||_F / ||R||_F.
+
+    H2SGEMM, Eq. 11 (there with R from DGEMM), Fig. 8 and 9. "L2" is the norm of the matrix as a vector (Frobenius).
+
+    Examples
+    --------
+    >>> relative_l2([3.0, 4.5], [3.0, 4.0])
+    0.1
+    """
+    if hasattr(R, "error_of"):
+        return float(R.error_of(C, "relative_l2"))
+    c, r, hit = _pair(C, R)
+    d, e = _difference(c, r, hit)
+    if np.isinf(d).any():
+        return math.inf
+    (top, s), (bottom, t) = _norm(d, e), _norm(*_parts(np.where(hit & ~np.isfinite(r), 0.0, r)))
+    if bottom == 0.0:
+        return math.inf if top else 0.0
+    return float(_scaled(top / bottom, s - t))
+
+
+def max_relative(C: Any, R: Any) -> float:
+    """max |C - R| / |R|, entry by entry.
+
+    DGEMM-TC, Fig. 3 and 8: R is the product in MPFR at 2048 bits rounded to the output format, which is what
+    ``fpemu.reference.matmul`` returns (or method="mpmath" at that precision).
+
+    Examples
+    --------
+    >>> max_relative([1.0, 2.5], [1.0, 2.0])
+    0.25
+    """
+    return float(R.error_of(C, "max_relative")) if hasattr(R, "error_of") else _max(relative(C, R))
+
+
+def max_error_legemm(P: Any, S: Any) -> float:
+    """max |p - s| / (|p| + |s|), the "Max_error" of LE-GEMM, Eq. 19; at most 1 for finite entries.
+
+    In the paper S is a single-precision CPU result; the exact product rounded to fp32 serves as well.
+    """
+    return _max(symmetric(P, S))
+
+
+def mred(P: Any, S: Any) -> float:
+    """Mean of |s - p| / |s|: the mean relative error distance of LE-GEMM, Eq. 20.
+
+    Examples
+    --------
+    >>> mred([1.0, 3.0], [1.0, 2.0])
+    0.25
+    """
+    return float(S.error_of(P, "mred")) if hasattr(S, "error_of") else _mean(relative(P, S))
+
+
+def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
+    """|C - R| / |R| of every entry, as an array: what `max_relative` and `mred` summarise.
+
+    ``signed`` gives each the sign of C - R, as for the histograms of LE-GEMM's Fig. 12 and 13, which do not say whether
+    they show this error or that of `symmetric`.
+    """
+    c, r, hit = _pair(C, R)
+    d, e = _difference(c, r, hit)
+    below, f = _parts(np.where(np.isfinite(r), r, 1.0))
+    error = np.where(d == 0, 0.0, _scaled(_divide(d, np.abs(below)), e - f))
+    return np.where(signed & (c < r), -error, error)
+
+
+def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
+    """|p - s| / (|p| + |s|) of every entry, as an array: what `max_error_legemm` summarises.
+
+    ``signed`` gives each the sign of p - s.
+    """
+    p, s, hit = _pair(P, S)
+    d, e = _difference(p, s, hit)
+    with np.errstate(invalid="ignore"):
+        below = np.abs(_scaled(p, -e)) + np.abs(_scaled(s, -e))
+    error = np.where(d == 0, 0.0, np.where(np.isinf(d), np.inf, _divide(d, np.where(np.isfinite(below), below, 1.0))))
+    return np.where(signed & (p < s), -error, error)
+
+
+# --- measures of numerical analysis
+def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
+    """max |C - R|_ij / (|A| |B|)_ij, entry by entry: the componentwise backward error of a product.
+
+    The classical bound is K u for a chain of K roundings (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+    Eq. 3.13), whatever the cancellation. A (..., M, K), B (..., K, N), C and R (..., M, N). The weight |A| |B| comes
+    from a float64 product, accurate to K 2^-53. Entries of A and B that are NaN or Inf count as 0 in the weight: R has
+    a NaN or Inf there, and C either hits it or not.
+    """
+    left, right = as_float64(A, "normwise"), as_float64(B, "normwise")
+    c, r, hit = _pair(C, R)
+    if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-2]:
+        raise InputError(f"normwise: A {left.shape} and B {right.shape} have no product")
+    try:
+        product = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
+    except ValueError:
+        raise InputError(f"normwise: leading axes of A {left.shape} and B {right.shape} do not broadcast") from None
+    if product != c.shape:
+        raise InputError(f"normwise: A {left.shape} times B {right.shape} is no matrix of C's shape {c.shape}")
+    d, e = _difference(c, r, hit)
+    weight, f = _weight(*(np.where(np.isfinite(X), np.abs(X), 0.0) for X in (left, right)))
+    return _max(np.where(d == 0, 0.0, _scaled(_divide(d, weight), e - f)))
+
+
+def max_absolute(C: Any, R: Any) -> float:
+    """max |C - R|; inf if the difference leaves float64."""
+    return _max(_scaled(*_difference(*_pair(C, R))))
+
+
+def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relative_l2") -> float:
+    """-log2 of an error: how many leading bits of C are right, in the sense of ``measure`` (a name or a function).
+
+    An error of 0 gives inf, an infinite one -inf.
+
+    Examples
+    --------
+    >>> effective_bits([1.0 + 2.0**-20], [1.0])
+    20.0
+    """
+    error = (get(measure) if isinstance(measure, str) else measure)(C, R)
+    return math.inf if error == 0 else -math.log2(error)
+
+
+# --- distances in units of representable numbers
+NOT_COMPARABLE = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""`ulps` between a NaN and a number: larger than any distance."""
+
+
+def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
+    """How many steps of ``fmt`` lie between C and R: the distance of their places among the numbers of the format.
+
+    Parameters
+    ----------
+    C, R : arrays of the same shape whose entries are values of ``fmt``
+    fmt : FloatFormat or str
+
+    Returns
+    -------
+    uint64 array
+        0 for equal values (+0 and -0 are one place), 1 for neighbours; infinity is the place after the largest finite
+        number. Two NaNs are 0 apart whatever their payload, a NaN and a number `NOT_COMPARABLE`.
+
+    Raises
+    ------
+    InputError
+        Entries that are no values of the format; shapes that differ.
+
+    Examples
+    --------
+    >>> int(ulps(1.0, 1.0 + 2.0**-10, "fp16"))
+    1
+    """
+    fmt = formats.get(fmt)
+    c, r, _ = _pair(C, R)
+    (p, below), (q, under) = _place(c, fmt), _place(r, fmt)
+    apart = np.where(below == under, np.maximum(p, q) - np.minimum(p, q), p + q)
+    nans = np.isnan(c).astype(int) + np.isnan(r).astype(int)
+    return np.asarray(np.choose(nans, [apart, NOT_COMPARABLE, np.uint64(0)]), dtype=np.uint64)
+
+
+def max_ulps(C: Any, R: Any, fmt: FloatFormat | str) -> float:
+    """The largest of `ulps`, as a float; inf where a NaN meets a number."""
+    distance = ulps(C, R, fmt)
+    if not distance.size:
+        return 0.0
+    return math.inf if (distance == NOT_COMPARABLE).any() else float(distance.max())
+
+
+def _place(x: Floats, fmt: FloatFormat) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Steps from zero, and on which side (NaN: anything)."""
+    code = np.asarray(fmt.encode(np.abs(np.where(np.isnan(x), 0.0, x)))).astype(np.uint64) >> np.uint64(fmt.padding)
+    if not fmt.subnormals:  # the codes between zero and the smallest normal number mean nothing
+        gap = np.uint64((1 << fmt.fraction_bits) - 1)
+        code = np.maximum(code, gap) - gap
+    return code, (x < 0) & (code > 0)
+
+
+# --- by name
+_MEASURES: dict[str, Callable[..., float]] = {
+    f.__name__: f
+    for f in (relative_l2, max_relative, max_error_legemm, mred, normwise, max_absolute, max_ulps, effective_bits)
+}
+_ALIASES = {
+    "h2sgemm": "relative_l2", "err": "relative_l2", "frobenius": "relative_l2", "relative_frobenius": "relative_l2",
+    "dgemm_tc": "max_relative", "mpfr": "max_relative",
+    "legemm": "max_error_legemm", "max_error": "max_error_legemm", "mean_relative": "mred", "componentwise": "normwise",
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """The measures that `get` knows; each gives one float from (C, R), `normwise` from (C, R, A, B), `max_ulps` from
+    (C, R, fmt)."""
+    return list(_MEASURES)
+
+
+def get(name: str) -> Callable[..., float]:
+    """A measure by name, or by the paper's or field's name for it ("h2sgemm", "dgemm-tc", "max_error", "frobenius")."""
+    key = str(name).lower().replace("-", "_")
+    key = _ALIASES.get(key, key)
+    if key not in _MEASURES:
+        raise unknown_name("measure", name, [*_MEASURES, *_ALIASES])
+    return _MEASURES[key]
+
+
+# --- arithmetic on scaled numbers: a pair (d, e) stands for d * 2^e
+def _pair(C: Any, R: Any) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Both as float64, and where C hits R."""
+    c, r = as_float64(C, "metrics"), as_float64(R, "metrics")
+    if c.shape != r.shape:
+        raise InputError(f"the result and the reference differ in shape: {c.shape} and {r.shape}")
+    return c, r, (c == r) | (np.isnan(c) & np.isnan(r))
+
+
+def _parts(x: Floats) -> tuple[Floats, NDArray[Any]]:
+    mantissa, exponent = np.frexp(x)
+    return mantissa, exponent.astype(np.int64)
+
+
+def _scaled(d: Any, e: Any) -> Floats:
+    """d * 2^e."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(d, np.clip(e, -5000, 5000).astype(np.int32)))
+
+
+def _difference(c: Floats, r: Floats, hit: NDArray[np.bool_]) -> tuple[Floats, NDArray[Any]]:
+    """|c - r| as (d, e): d is 0 at a hit, inf where one of the two is NaN or Inf, else below 2 and rounded once."""
+    fine = np.isfinite(c) & np.isfinite(r)
+    x, y = np.where(fine, c, 0.0), np.where(fine, r, 0.0)
+    # the larger of the two goes to [0.5, 1); the smaller may lose bits only some 2^1000 below
+    e = np.maximum(_parts(x)[1], _parts(y)[1])
+    e = np.where(x == 0, _parts(y)[1], np.where(y == 0, _parts(x)[1], e))
+    d = np.abs(_scaled(x, -e) - _scaled(y, -e))
+    return np.where(hit, 0.0, np.where(fine, d, np.inf)), e
+
+
+def _divide(d: Floats, below: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.divide(d, below))
+
+
+def _norm(d: Floats, e: NDArray[Any]) -> tuple[float, int]:
+    """The root of the sum of (d 2^e)^2 as a pair; the largest term is scaled to about 1."""
+    mantissa, exponent = _parts(d)
+    e = np.where(d == 0, -(1 << 20), e + exponent)
+    top = int(np.max(e, initial=-(1 << 20)))
+    return math.sqrt(_sum(np.square(_scaled(mantissa, e - top)))), top
+
+
+def _sum(x: Floats) -> float:
+    """The sum rounded once."""
+    flat = x.ravel()
+    return math.fsum(v for i in range(0, flat.size, 1 << 16) for v in flat[i : i + (1 << 16)].tolist())
+
+
+def _max(errors: Floats) -> float:
+    return float(np.max(errors, initial=0.0))
+
+
+def _mean(errors: Floats) -> float:
+    top = _max(errors)
+    if top == 0.0 or math.isinf(top):
+        return top
+    scale = int(np.frexp(top)[1])
+    return float(_scaled(_sum(_scaled(errors, -scale)) / errors.size, scale))
+
+
+def _weight(A: Floats, B: Floats) -> tuple[Floats, NDArray[Any]]:
+    """|A| |B| of non-negative matrices as (d, e), right also where float64 products of the entries would underflow."""
+    a, b = _top(A, -1), _top(B, -2)
+    X, Y = _scaled(A, -a), _scaled(B, -b)
+    W = np.matmul(X, Y)
+    E = np.broadcast_to(a + b, W.shape).copy()
+    # rows and columns now have a maximum near 1, but the two need not meet: such entries are done again on their own
+    faint = (W < 2.0**-900) & (np.matmul((A > 0).astype(np.float64), (B > 0).astype(np.float64)) > 0)
+    batch = W.shape[:-2]
+    A, B = (np.broadcast_to(M, (*batch, *M.shape[-2:])) for M in (A, B))
+    for index in np.argwhere(faint).tolist():
+        *lead, i, j = index
+        (x, s), (y, t) = _parts(A[tuple(lead)][i]), _parts(B[tuple(lead)][:, j])
+        terms, exponents = x * y, s + t
+        top = int(np.max(exponents[terms > 0]))
+        W[tuple(index)], E[tuple(index)] = _sum(_scaled(terms, exponents - top)), top
+    return W, E
+
+
+def _top(X: Floats, axis: int) -> NDArray[Any]:
+    return _parts(np.max(X, axis=axis, keepdims=True, initial=0.0))[1]

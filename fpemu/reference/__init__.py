@@ -1,0 +1,113 @@
+"""Exact matrix products, rounded once: what every other result of the package is measured against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import formats
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.reference import exact, slices
+from fpemu.reference.arguments import finite, operands, specials
+from fpemu.reference.exact import ExactMatrix
+
+__all__ = ["METHODS", "ExactMatrix", "matmul"]
+
+METHODS = ("auto", "blas", "flint", "python", "mpmath")
+"""The ways to compute a product; all give the same bits."""
+
+_MOST_PRODUCTS = 64  # of slices: beyond, FLINT's big integers are faster
+
+
+def matmul(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    out: FloatFormat | str = "fp64",
+    method: str = "auto",
+) -> Any:
+    """The exact value of alpha*A@B + beta*C, rounded once (RNE).
+
+    Parameters
+    ----------
+    A, B : array_like (..., M, K) and (..., K, N)
+        Real numbers of at most 64 bits (float16, float32, float64, ml_dtypes, integers that float64 holds); leading
+        axes broadcast as in `numpy.matmul`. M, N and K may be 0.
+    C : array_like, optional
+        Broadcasts to (..., M, N).
+    alpha, beta : int, float or Fraction
+        Taken exactly. As in BLAS, C is not read where beta is 0, nor A and B where alpha is 0.
+    out : FloatFormat or str
+        "fp64" (default), "fp32", "fp16" or any other format; "exact" for an `ExactMatrix`, which rounds in any mode.
+    method : {"auto", "blas", "flint", "python", "mpmath"}
+        "blas": error-free slices multiplied in float64 (see `fpemu.reference.slices`), for exponents within about 900
+        bits of each other in each row of A and column of B. "flint": FLINT's integer matrices (python-flint). "python":
+        Python integers. "mpmath": the independent oracle of `fpemu.reference.mpfr`, slow. "auto": "blas" where it needs
+        64 slice products or fewer, else "flint", else "python" if python-flint is missing.
+
+    Returns
+    -------
+    array (..., M, N) of the format's dtype (float64, float32, float16), or `ExactMatrix`
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit, unknown names, alpha or beta not finite, a method that cannot do this product.
+
+    Notes
+    -----
+    An exact zero is +0. A non-zero value that rounds to zero keeps its sign, overflow gives an infinity, subnormals are
+    rounded as IEEE 754 has it. With NaN or Inf among the operands, an entry is NaN if its sum meets a NaN, Inf * 0 or
+    Inf - Inf, else the infinity it meets; the other entries stay exact.
+
+    Examples
+    --------
+    >>> float(matmul([[1e16, 1.0, -1e16]], [[1.0], [1.0], [1.0]])[0, 0])
+    1.0
+    >>> str(matmul([[0.1]], [[2.0**55]], out="exact").fraction(0, 0))
+    '3602879701896397'
+    """
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    fmt = None if isinstance(out, str) and out == "exact" else formats.get(out)
+    if method == "mpmath":
+        if fmt is None:
+            raise InputError(
+                "method 'mpmath' has no exact object; fpemu.reference.mpfr.matmul(..., out='mpf') gives its numbers"
+            )
+        from fpemu.reference import mpfr
+
+        return mpfr.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
+    given = operands(A, B, C, alpha, beta)
+    left, right = finite(given.A), finite(given.B)
+    if not given.alpha:
+        left, right = np.zeros((*left.shape[:-1], 0)), np.zeros((*right.shape[:-2], 0, right.shape[-1]))
+    batch = given.shape[:-2]
+    left = np.broadcast_to(left, (*batch, *left.shape[-2:]))
+    right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
+    how = slices.plan(left, right) if method in ("auto", "blas") else None
+    if method == "blas" and how is None:
+        raise InputError("method 'blas': exponents in a row of A or a column of B range too widely; use 'flint'")
+    if method == "auto":
+        how = how if how is not None and how.products <= _MOST_PRODUCTS else None
+        method = "blas" if how else "flint" if _has_flint() else "python"
+    if method == "flint" and not _has_flint():
+        raise InputError("method 'flint' needs python-flint; method 'python' does without")
+    if how is not None and fmt is not None and given.alpha == 1 and given.C is None:
+        return exact.with_specials(slices.rounded(left, right, how, fmt), specials(given), fmt)
+    V, E = exact.product(left, right, method) if how is None else slices.significands(left, right, how)
+    result = exact.combine(given, V, E)
+    return result if fmt is None else result.round_to(fmt)
+
+
+def _has_flint() -> bool:
+    try:
+        import flint  # noqa: F401
+    except ImportError:
+        return False
+    return True

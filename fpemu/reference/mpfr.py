@@ -1,0 +1,119 @@
+"""The product by mpmath at any precision: the oracle, which shares only the checking of arguments with the rest.
+
+The DGEMM-TC paper (Mukunoki et al., 2020, section 5.1) measures errors against MPFR at 2048 bits rounded to the output
+format; mpmath does the same arithmetic (each operation rounded to nearest at the precision given).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+from fpemu.reference.arguments import operands
+
+PAPER_BITS = 2048
+
+
+def matmul(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    out: FloatFormat | str = "fp64",
+    bits: int | None = None,
+) -> NDArray[Any]:
+    """alpha*A@B + beta*C at ``bits`` bits of precision, then rounded to ``out`` (RNE).
+
+    Parameters
+    ----------
+    A, B, C, alpha, beta
+        As in `fpemu.reference.matmul`. One scalar at a time: for small matrices.
+    out : FloatFormat or str
+        A format, or "mpf" for an object array of mpmath numbers, not rounded further.
+    bits : int, optional
+        Precision of every operation. Default: 2048, or more if the operands need more for an exact sum.
+
+    Returns
+    -------
+    array (..., M, N) of ``out``'s dtype, or of objects
+
+    Examples
+    --------
+    >>> matmul([[1.0, 2.0**-60]], [[1.0], [1.0]], out="mpf")[0, 0] > 1
+    True
+    """
+    import mpmath
+
+    given = operands(A, B, C, alpha, beta)
+    fmt = None if out == "mpf" else formats.get(out)
+    if bits is not None and (not isinstance(bits, int) or bits < 2):
+        raise InputError(f"mpfr.matmul: bits must be an integer of at least 2, not {bits!r}")
+    batch = given.shape[:-2]
+    left = np.broadcast_to(given.A, (*batch, *given.A.shape[-2:]))
+    right = np.broadcast_to(given.B, (*batch, *given.B.shape[-2:]))
+    addend = None if given.C is None else np.broadcast_to(given.C, given.shape)
+    result = np.empty(given.shape, dtype=object if fmt is None else fmt.dtype)
+    with mpmath.workprec(bits or max(PAPER_BITS, _bits_needed(given))):
+        mpf = mpmath.mpf
+        p, q, r, s = given.alpha.numerator, given.alpha.denominator, given.beta.numerator, given.beta.denominator
+        for place in np.ndindex(*given.shape):
+            *b, i, j = place
+            total = mpf(0)
+            if p:
+                for x, y in zip(left[(*b, i)].tolist(), right[(*b, slice(None), j)].tolist(), strict=True):
+                    total += mpf(x) * mpf(y)
+                total *= p * s
+            if addend is not None:
+                total += mpf(float(addend[place])) * (r * q)
+            # the two scalars over one denominator: the only division comes last
+            total /= q * s
+            result[place] = total if fmt is None else _round(total, fmt)
+    return result
+
+
+def _bits_needed(given: Any) -> int:
+    """Precision at which no sum above is rounded, and a quotient by the denominators rounds as the exact one."""
+    tops, lows = [0], [0]
+    for array in (given.A, given.B):
+        sizes = [math.frexp(x)[1] for x in np.unique(array).tolist() if x and math.isfinite(x)] or [0]
+        tops.append(max(sizes))
+        lows.append(min(sizes) - 53)
+    top, low = sum(tops) + given.A.shape[-1].bit_length(), sum(lows)
+    if given.C is not None:
+        sizes = [math.frexp(x)[1] for x in np.unique(given.C).tolist() if x and math.isfinite(x)] or [0]
+        top, low = max(top, max(sizes)), min(low, min(sizes) - 53)
+    scalars = sum(x.numerator.bit_length() + x.denominator.bit_length() for x in (given.alpha, given.beta))
+    return top - low + 2 * scalars + 64
+
+
+def _round(x: Any, fmt: FloatFormat) -> float:
+    """An mpmath number rounded to nearest, ties to even; an exact zero is +0."""
+    import mpmath
+
+    if mpmath.isnan(x):
+        return math.nan
+    sign = -1.0 if x < 0 else 1.0
+    x = abs(x)
+    if x == 0:
+        return 0.0
+    beyond = math.inf if fmt.inf else math.nan
+    if mpmath.isinf(x):
+        return sign * beyond
+    exponent = int(mpmath.frexp(x)[1]) - 1
+    quantum = exponent - fmt.precision + 1
+    if exponent < fmt.emin:
+        quantum = fmt.emin - fmt.precision + 1 if fmt.subnormals else fmt.emin
+    nearest = mpmath.nint(mpmath.ldexp(x, -quantum))
+    if mpmath.ldexp(nearest, quantum) > fmt.max:
+        return sign * beyond
+    if nearest == 0 and not fmt.negative_zero:
+        return 0.0
+    return sign * math.ldexp(float(nearest), quantum)
