@@ -1,0 +1,106 @@
+"""Matrix products in fp32 and fp64 out of low-precision words: every published scheme behind one call.
+
+One file per scheme. `names()` lists them, `get(name).info` says what is published about one and which choices it
+leaves open, `gemm` runs one on a model of some hardware, `split_table` shows one number's way through a split.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import simt
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes import ranges
+from fpemu.schemes.base import Option, Scheme, SchemeInfo, SplitScheme, build, get, names
+from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_table
+
+# each module enters its schemes into the registry, in this order: baselines, then by year
+for _module in (
+    "sgemm", "dgemm", "fp16", "markidis", "bf16x", "egemm", "ootomo", "ootomo_tf32", "ape", "multiword", "legemm",
+    "h2sgemm", "staged",
+):  # fmt: skip
+    import_module(f"fpemu.schemes.{_module}")
+
+__all__ = [
+    "Option", "Scheme", "SchemeInfo", "SplitRow", "SplitScheme", "SplitTable", "build", "format_split", "gemm", "get",
+    "names", "split_table",
+]  # fmt: skip
+
+
+def gemm(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    on_range: str = "raise",
+    order: KOrder | None = None,
+    **options: Any,
+) -> NDArray[Any]:
+    """D = alpha · (A B by a scheme) + beta · C.
+
+    Parameters
+    ----------
+    A : array_like (..., M, K), B : array_like (..., K, N)
+        fp32 numbers in any real dtype and with any strides (fp64 for dgemm); leading axes broadcast.
+    C : array_like (..., M, N), optional
+        Not read if beta = 0.
+    scheme : str or Scheme
+        One of `names()`.
+    hardware : str or MmaSpec, optional
+        An architecture ("ampere"), a GPU ("H200") or a spec. Only sgemm and dgemm do without.
+    alpha, beta : fp32 numbers
+        t = fp32(alpha · product), D = fp32(t + fp32(beta · C)). A and B are not read if alpha = 0.
+    on_range : {"raise", "propagate", "scale", "scale-rows"}
+        About entries that the words cannot hold: an error that counts them; what the hardware gives; a power of two per
+        matrix, or per row of A and column of B, that brings the largest to [2^13, 2^14), undone at the end. NaN and Inf
+        inputs are such entries; with every policy but "raise" they give what SGEMM gives.
+    order : KOrder, optional
+        Order of addition within every product chain of the scheme. Its `promote` replaces the scheme's own.
+    **options
+        The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
+
+    Returns
+    -------
+    D : array (..., M, N) of float32 (float64 for dgemm); every NaN has the pattern of the hardware
+
+    Raises
+    ------
+    InputError
+        Unknown names and options, values that do not fit, shapes that do not match, entries out of range.
+
+    Examples
+    --------
+    >>> A = np.float32([[0.1, 1.0]]); B = np.float32([[3.0], [1e-4]])
+    >>> [gemm(A, B, scheme=s, hardware="ampere").item() for s in ("fp16", "ootomo")]
+    [0.3000267744064331, 0.3000999689102173]
+    """
+    chosen = build(scheme, options)
+    policy = ranges.policy(on_range)
+    chosen.check_order(order, options)
+    spec = chosen.spec(hardware)
+    fmt = chosen.operand
+    alpha, beta = ranges.scalar(alpha, "alpha", fmt), ranges.scalar(beta, "beta", fmt)
+    a, b = ranges.matrices(A, B, fmt, read=bool(alpha != 0))
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    c = ranges.addend(C, shape, beta, fmt)
+    empty = alpha == 0 or a.shape[-1] == 0 or 0 in shape
+    T = np.zeros(shape, fmt.dtype) if empty else chosen.product(a, b, spec, order, policy)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if empty:
+            D = T if c is None else beta * np.broadcast_to(c, np.broadcast_shapes(c.shape, shape))
+        else:
+            t = T if alpha == 1 else alpha * T
+            D = t if c is None else t + beta * c
+    nan = np.isnan(D)
+    if nan.any():
+        D = np.array(D)
+        D.view(fmt.code_dtype)[nan] = (simt.SPECS[fmt.name] if spec is None else spec).nan_code
+    return np.asarray(D)

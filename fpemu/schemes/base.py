@@ -1,0 +1,336 @@
+"""What a scheme is: a frozen object whose fields are its options, in a registry by name.
+
+An instance is a scheme with its choices made; `get(name)` returns the one with the published choices. A split scheme
+states its words (`rules`) and which of their products run where (`plan`); everything else is here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import mma
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FP16, FP32, FloatFormat
+from fpemu.mma import MmaSpec
+from fpemu.schemes import options as choose
+from fpemu.schemes import ranges, words
+from fpemu.schemes.words import Plan, Word
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One choice that a scheme leaves open: its name, the published value, what it means, the values it takes."""
+
+    name: str
+    default: Any
+    meaning: str
+    values: str
+
+
+@dataclass(frozen=True)
+class SchemeInfo:
+    """What is published about a scheme.
+
+    Parameters
+    ----------
+    name, title : str
+    paper : str
+        Authors, venue and year; "" for a scheme without a paper.
+    year : int or None
+    doi : str
+        "" if there is none.
+    parts : tuple of str
+        The formula of every word.
+    products : tuple of str
+        The products of words, in the order run; the first letter is A's word.
+    range : str
+        Which magnitudes the words hold without loss.
+    bound : str
+        Error relative to |A||B|, as a formula; `error_bound` evaluates it.
+    options : tuple of Option
+    """
+
+    name: str
+    title: str
+    paper: str = ""
+    year: int | None = None
+    doi: str = ""
+    parts: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
+    range: str = ""
+    bound: str = ""
+    options: tuple[Option, ...] = ()
+
+
+# --- schemes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """A way to multiply matrices: `product` gives A·B, everything around it is common to all."""
+
+    info: ClassVar[SchemeInfo]
+    needs_hardware: ClassVar[bool] = True
+    promote_option: ClassVar[str] = "promote"
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = f.metadata["check"](f"{self.name} option {f.name}", getattr(self, f.name))
+            object.__setattr__(self, f.name, value)
+        self.check()
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return self.info.name
+
+    @property
+    def operand(self) -> FloatFormat:
+        """Format of A, B, C and the result."""
+        return FP32
+
+    def check(self) -> None:
+        """Refuse choices that contradict one another."""
+
+    def refuse(self, why: str) -> None:
+        """Raise InputError in the scheme's name."""
+        raise InputError(f"{self.name}: {why}")
+
+    def check_order(self, order: Any, given: Collection[str] = ()) -> None:
+        """Refuse an order whose promotion contradicts one chosen for the scheme (a published default gives way)."""
+        mine, theirs = getattr(self, self.promote_option, None), getattr(order, "promote", None)
+        default = getattr(type(self), self.promote_option, None)
+        if mine is not None and theirs is not None and (self.promote_option in given or mine != default):
+            self.refuse(f"{self.promote_option}={mine!r} and order.promote={theirs} say the same thing twice: give one")
+
+    def spec(self, hardware: str | MmaSpec | None) -> MmaSpec | None:
+        """The matrix instruction that the scheme runs on (None for a scheme that uses none)."""
+        raise NotImplementedError
+
+    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
+        """A·B in the format `operand`: (..., M, K) times (..., K, N), the batch axes broadcast, K >= 1."""
+        raise NotImplementedError
+
+    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
+        """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N))."""
+        raise NotImplementedError
+
+    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
+        """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitScheme(Scheme):
+    """A scheme that multiplies words of a low format on a matrix instruction."""
+
+    scales_rows: ClassVar[bool] = False
+
+    instruction: str | None = choose.name("which matrix instruction, None: the widest", "mma | wgmma | tcgen05 | mfma")
+    k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction, None: the widest", none=True)
+
+    def rules(self) -> tuple[Word, ...]:
+        """The rule of every word of the split."""
+        raise NotImplementedError
+
+    def plan(self) -> Plan:
+        """Which products run, and where they are summed."""
+        raise NotImplementedError
+
+    @property
+    def accumulator_format(self) -> str:
+        """Format of the instruction's C and D."""
+        return "fp32"
+
+    def check(self) -> None:
+        plan = self.plan()
+        step, default_step = (getattr(s, "step", getattr(s, "correction_step", None)) for s in (self, type(self)))
+        if plan.accumulators == "one" and plan.combine_in == "fp64":
+            self.refuse("accumulators='one' leaves nothing to combine, so combine_in='fp64' has no effect")
+        if plan.accumulators == "one" and plan.exponent and len({i + j for i, j in plan.products}) > 1:
+            self.refuse(f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
+                        "residual_scale=1, or accumulators='band' or 'each'")  # fmt: skip
+        if plan.accumulators == "each" and step != default_step:
+            self.refuse("products with an accumulator each do not take turns, so the step has no effect")
+
+    def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
+        """The matrix instruction that the scheme runs on.
+
+        Raises
+        ------
+        InputError
+            Without hardware; if it lacks the instruction; if an MmaSpec's formats are not those of the words.
+        """
+        low, out = self.rules()[0].format, self.accumulator_format
+        if hardware is None:
+            self.refuse("runs on a matrix instruction: give hardware=, such as 'ampere', 'H200' or an MmaSpec")
+        assert hardware is not None
+        if isinstance(hardware, MmaSpec) and (self.instruction, self.k) != (None, None):
+            self.refuse("an MmaSpec is one instruction already: leave instruction= and k= out")
+        spec = mma.spec(hardware, low.name, out, self.instruction, self.k)
+        have = tuple(str(f) for f in (spec.a_format, spec.b_format, spec.c_format, spec.d_format))
+        if have != (low.name, low.name, out, out):
+            self.refuse(f"multiplies {low} by {low} into {out}, but {spec.name!r} takes "
+                        f"{have[0]}, {have[1]} and {have[2]} and gives {have[3]}")  # fmt: skip
+        return spec
+
+    def split(self, X: Any) -> tuple[Array, ...]:
+        """The words of the fp32 array `X`, as values of the low format (without any scaling of rows)."""
+        return words.split(np.asarray(X, np.float64), self.rules())
+
+    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
+        assert spec is not None
+        rules, policy = self.rules(), self._policy(on_range)
+        a = ranges.prepare(A, "A", rules, on_range, policy, self.name)
+        b = ranges.prepare(B, "B", rules, on_range, policy, self.name)
+        T = words.run(a.words, b.words, self.plan(), spec, order)
+        return ranges.patch(ranges.undo(T, a, b), A, B, a, b)
+
+    def _policy(self, on_range: str) -> str:
+        return "scale-rows" if self.scales_rows else on_range
+
+    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
+        """Bound on abs(D - AB), entry by entry, for these operands and the published order.
+
+        A running bound: what the split loses is computed exactly; what the accumulators lose is bounded by the
+        rounding errors of their blocks. Holds for alpha = 1, beta = 0 and finite results.
+
+        Parameters
+        ----------
+        A, B : array_like, (..., M, K) and (..., K, N)
+            fp32 numbers, finite.
+
+        Returns
+        -------
+        float64 array (..., M, N)
+        """
+        spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
+        A, B = ranges.matrices(A, B, FP32)
+        a = ranges.prepare(A, "A", rules, on_range, self._policy(on_range), self.name)
+        b = ranges.prepare(B, "B", rules, on_range, self._policy(on_range), self.name)
+        (wa, la, da), (wb, lb, db) = (words.magnitudes(x.values, rules, spec) for x in (a, b))
+        lost = da @ abs(b.values) + abs(a.values) @ db + da @ db
+        for i in range(len(rules)):
+            for j in range(len(rules)):
+                if (i, j) not in plan.products:
+                    lost = lost + wa[i] @ wb[j]
+        lost = lost + words.accumulation_error(lambda i, j: la[i] @ lb[j], plan, spec, A.shape[-1])
+        least = 2.0**-120 if spec.arithmetic == "flushed" else 2 * spec.operand_formats[3].min_subnormal
+        lost = lost * (1 + 2.0**-20) + A.shape[-1] * len(plan.products) * least
+        return np.asarray(np.ldexp(lost, -(a.exponents + b.exponents)) + 2.0**-149)
+
+    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
+        """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K, as long as no word is subnormal."""
+        spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
+        sizes, left = [], 1.0
+        for word in rules:
+            sizes.append(left * (1 + word.unit))
+            left *= word.unit
+        if left <= 2.0**-24:
+            left = 0.0  # what is left is a multiple of x's last place and smaller than it
+        lost = 2 * left + left**2
+        lost += sum(sizes[i] * sizes[j] for i in range(len(rules)) for j in range(len(rules))
+                    if (i, j) not in plan.products)  # fmt: skip
+        return float(lost + words.accumulation_error(lambda i, j: sizes[i] * sizes[j], plan, spec, K))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoParts(SplitScheme):
+    """A split into a high part h = round(x) and a residual r = round((x - h) · residual_scale).
+
+    In a product such as rh the first letter is A's part. The fields hold what most papers publish; a scheme restates
+    the ones where it differs, and adds the names that it has for its scale, its steps and its promotion.
+    """
+
+    high_rounding: str = choose.rounding("RNE", "rounding of the high part")
+    residual_rounding: str = choose.rounding("RNE", "rounding of the residual")
+    products: tuple[str, ...] | None = choose.products(("rh", "hr", "hh"), "hr")
+    accumulators: str = choose.accumulators("band")
+    combine_in: str = choose.combine_in()
+
+    def parts(self, scale: float, fmt: FloatFormat = FP16) -> tuple[Word, ...]:
+        """The two words."""
+        return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
+
+    def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
+        """The plan of the products kept."""
+        pairs = words.pairs(self.kept(), "hr")
+        return Plan(pairs, exponent_of(scale), self.accumulators, step, promote, combine_in=self.combine_in)
+
+    def kept(self) -> tuple[str, ...]:
+        """The products kept, in the order run."""
+        return self.products or ()
+
+
+def exponent_of(scale: float) -> int:
+    """Binary exponent of a power of two."""
+    return int(np.frexp(scale)[1]) - 1
+
+
+# --- the registry
+
+_SCHEMES: dict[str, type[Scheme]] = {}
+S = TypeVar("S", bound=type[Scheme])
+
+
+def register(cls: S) -> S:
+    """Enter a scheme into the registry under the name in its info, with its options listed there."""
+    options = tuple(
+        Option(f.name, f.default, f.metadata["meaning"], f.metadata["values"])
+        for f in sorted(fields(cls), key=lambda f: f.name in ("instruction", "k"))
+        if f.default is not MISSING
+    )
+    cls.info = replace(cls.info, options=options)
+    if cls.info.name in _SCHEMES:
+        raise ValueError(f"two schemes are named {cls.info.name!r}")
+    _SCHEMES[cls.info.name] = cls
+    return cls
+
+
+def names() -> list[str]:
+    """The names of all schemes."""
+    return list(_SCHEMES)
+
+
+def get(name: str | Scheme) -> Scheme:
+    """The scheme of a name, with its published choices; a Scheme passes through.
+
+    Raises
+    ------
+    InputError
+        If the name is not known; it shows the nearest ones.
+
+    Examples
+    --------
+    >>> get("ootomo").info.year
+    2022
+    """
+    if isinstance(name, Scheme):
+        return name
+    key = str(name).lower().replace("_", "-").strip()
+    if key not in _SCHEMES:
+        raise unknown_name("scheme", name, _SCHEMES)
+    return _SCHEMES[key]()
+
+
+def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
+    """A scheme with some of its choices made differently.
+
+    Raises
+    ------
+    InputError
+        Unknown scheme or option (with the nearest known), a value out of range, a contradiction.
+    """
+    plain = get(scheme)
+    known = [o.name for o in plain.info.options]
+    for name in options:
+        if name not in known:
+            raise unknown_name(f"{plain.name} option", name, known or ["(none)"])
+    return replace(plain, **options)

@@ -1,0 +1,54 @@
+"""Ootomo and Yokota (2022): error correction with scaled residuals, accumulated outside the tensor cores.
+
+H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
+performance", International Journal of High Performance Computing Applications 36(4), 2022,
+DOI 10.1177/10943420221090256.
+
+    h = RNE16(x)        r = RNE16((x - h) · 2^11)
+    main <- main + MMA(h_A, h_B, 0)     per instruction, the addition outside in fp32 to nearest
+    corr <- MMA(r_A, h_B, corr), then MMA(h_A, r_B, corr)     per instruction
+    A·B ≈ main + corr / 2^11
+
+Options beyond the paper: `promote` restarts the main accumulator less often; `correction_step` lets rh and hr take
+turns after more than one instruction. The Hopper kernel with stages of 64 is promote=64, correction_step=64.
+
+Range: |x| < 65520; r keeps its bits down to 2^-13 and is gone below 2^-23.
+Error: |D - AB| <= (3·2^-22 + (K/k + L + 2) 2^-24 + ...) |A||B|: no truncation builds up along K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fpemu.schemes import options as choose
+from fpemu.schemes.base import SchemeInfo, TwoParts, register
+from fpemu.schemes.words import Plan, Word
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Ootomo(TwoParts):
+    """Three products; the main one restarts every instruction."""
+
+    info = SchemeInfo(
+        name="ootomo",
+        title="Error-corrected SGEMM on tensor cores (fp16)",
+        paper="Ootomo, Yokota, IJHPCA 36(4), 2022",
+        year=2022,
+        doi="10.1177/10943420221090256",
+        parts=("h = RNE16(x)", "r = RNE16((x - h) 2^11)"),
+        products=("hh", "rh", "hr"),
+        range="|x| < 65520; r loses bits below 2^-13, gone below 2^-23",
+        bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
+    )
+
+    residual_scale: float = choose.scale(2.0**11)
+    products: tuple[str, ...] | None = choose.products(("hh", "rh", "hr"), "hr")
+    correction_step: int | str | None = choose.turns("instruction")
+    promote: int | str | None = choose.promotion("instruction")
+
+    def rules(self) -> tuple[Word, ...]:
+        return self.parts(self.residual_scale)
+
+    def plan(self) -> Plan:
+        return self.sums(self.residual_scale, self.correction_step, self.promote)

@@ -1,0 +1,49 @@
+"""Ootomo and Yokota (2022) with TF32 parts: the same sums over nearly all of fp32's range.
+
+H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
+performance", International Journal of High Performance Computing Applications 36(4), 2022,
+DOI 10.1177/10943420221090256.
+
+    h = RNE-tf32(x)     r = RNE-tf32(x - h), unscaled: tf32 has fp32's exponents
+    main <- main + MMA(h_A, h_B, 0)     per instruction, the addition outside in fp32 to nearest
+    corr <- MMA(r_A, h_B, corr), then MMA(h_A, r_B, corr)     per instruction
+    A·B ≈ main + corr
+
+Range: |x| < 2^128 (1 - 2^-12); r keeps its bits down to 2^-114.
+Error: |D - AB| <= (3·2^-22 + (K/k + L + 2) 2^-24 + ...) |A||B|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fpemu.formats import TF32
+from fpemu.schemes import options as choose
+from fpemu.schemes.base import SchemeInfo, register
+from fpemu.schemes.ootomo import Ootomo
+from fpemu.schemes.words import Word
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class OotomoTf32(Ootomo):
+    """Three products of tf32 parts; the main one restarts every instruction."""
+
+    info = SchemeInfo(
+        name="ootomo-tf32",
+        title="Error-corrected SGEMM on tensor cores (tf32)",
+        paper="Ootomo, Yokota, IJHPCA 36(4), 2022",
+        year=2022,
+        doi="10.1177/10943420221090256",
+        parts=("h = RNE-tf32(x)", "r = RNE-tf32(x - h)"),
+        products=("hh", "rh", "hr"),
+        range="|x| < 2^128 (1 - 2^-12); r loses bits below 2^-114",
+        bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
+    )
+
+    high_rounding: str = choose.rounding("RNE", "rounding of the high part", cut=False)
+    residual_rounding: str = choose.rounding("RNE", "rounding of the residual", cut=False)
+    residual_scale: float = choose.scale(1.0)
+
+    def rules(self) -> tuple[Word, ...]:
+        return self.parts(self.residual_scale, TF32)

@@ -1,0 +1,149 @@
+"""The choices that a scheme leaves open, as fields of a frozen dataclass: each with its check, meaning and values.
+
+A check takes who asks ("ootomo: promote") and the value given; it returns the value to keep or raises InputError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.rounding import mode_of
+from fpemu.schemes.words import BIT_CUT
+
+
+def option(default: Any, check: Callable[[str, Any], Any], meaning: str, values: str) -> Any:
+    """A field of a scheme. ``check(who, value)`` returns the value to keep, or raises InputError."""
+    return field(default=default, metadata={"check": check, "meaning": meaning, "values": values})
+
+
+def choice(default: str, known: Collection[str], meaning: str) -> Any:
+    """An option with a few names as values."""
+
+    def check(who: str, value: Any) -> str:
+        if value not in known:
+            raise unknown_name(f"value for {who}", value, known)
+        return str(value)
+
+    return option(default, check, meaning, " | ".join(known))
+
+
+def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
+    """A rounding mode by name, and "bit-cut" where the word is fp16."""
+
+    def check(who: str, value: Any) -> str:
+        if cut and value == BIT_CUT:
+            return BIT_CUT
+        mode = mode_of(value).name
+        if mode == "SR":
+            raise InputError(f"{who}: stochastic rounding needs random bits, which a split does not have")
+        return mode
+
+    return option(default, check, meaning, "RNE | RNA | RZ | RU | RD | ODD" + (f" | {BIT_CUT}" if cut else ""))
+
+
+def integer(default: int | None, low: int, high: int, meaning: str, *, none: bool = False) -> Any:
+    """An integer between two bounds; None too if `none`."""
+
+    def check(who: str, value: Any) -> int | None:
+        if none and value is None:
+            return None
+        if not _is_integer(value) or not low <= value <= high:
+            raise InputError(f"{who} must be an integer from {low} to {high}{' or None' * none}, got {value!r}")
+        return int(value)
+
+    return option(default, check, meaning, f"{low} to {high}{' | None' * none}")
+
+
+def scale(default: float | None, meaning: str = "power of two that the residual is multiplied by before it is rounded",
+          *, none: bool = False) -> Any:  # fmt: skip
+    """A power of two as a number (2**11), not as an exponent."""
+
+    def check(who: str, value: Any) -> float | None:
+        if none and value is None:
+            return None
+        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        if not number or not (value > 0 and np.isfinite(float(value)) and np.frexp(float(value))[0] == 0.5):
+            raise InputError(f"{who} must be a power of two such as 2**11, got {value!r}")
+        if not 2.0**-60 <= value <= 2.0**60:
+            raise InputError(f"{who} must lie between 2^-60 and 2^60, got {value!r}")
+        return float(value)
+
+    return option(default, check, meaning, "a power of two such as 2**11" + " | None" * none)
+
+
+def interval(default: int | str | None, meaning: str, *, none: bool = True) -> Any:
+    """A length in k: a positive integer, "instruction" (one instruction), None."""
+
+    def check(who: str, value: Any) -> Any:
+        if (none and value is None) or (isinstance(value, str) and value == "instruction"):
+            return value
+        if not _is_integer(value) or value < 1:
+            allowed = "a length in k (a positive integer), 'instruction'" + " or None" * none
+            raise InputError(f"{who} must be {allowed}, got {value!r}")
+        return int(value)
+
+    return option(default, check, meaning, "a length in k | instruction" + " | None" * none)
+
+
+def products(default: tuple[str, ...] | None, letters: str, meaning: str = "products kept, in the order run") -> Any:
+    """A tuple of two-letter names, or one string with commas; the first letter names A's word."""
+
+    def check(who: str, value: Any) -> tuple[str, ...] | None:
+        if value is None and default is None:
+            return None
+        given = value.replace(",", " ").split() if isinstance(value, str) else value
+        known = [a + b for a in letters for b in letters]
+        try:
+            chosen = tuple(str(v) for v in given)
+        except TypeError:
+            raise InputError(f"{who} must be a tuple of names such as {known[0]!r}, got {value!r}") from None
+        for name in chosen:
+            if name not in known:
+                raise unknown_name(f"product in {who}", name, known)
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise InputError(f"{who} must name each product once and at least one, got {value!r}")
+        return chosen
+
+    values = f"a tuple of two letters of {letters!r} each" + " | None" * (default is None)
+    return option(default, check, meaning, values)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+
+
+def name(meaning: str, values: str) -> Any:
+    """A name that somebody else checks, or None (the default)."""
+
+    def check(who: str, value: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{who} must be a name or None, got {value!r}")
+        return value
+
+    return option(None, check, meaning, f"{values} | None")
+
+
+def accumulators(default: str) -> Any:
+    """Which products share an accumulator."""
+    meaning = "one for all products; one for all of the same scale (hh; rh and hr; rr); one for each"
+    return choice(default, ("one", "band", "each"), meaning)
+
+
+def combine_in() -> Any:
+    """Arithmetic of the last combination."""
+    return choice("fp32", ("fp32", "fp64"), "arithmetic that joins the accumulators; fp64 rounds once, at the end")
+
+
+def turns(default: int | str | None) -> Any:
+    """How products that share an accumulator take turns."""
+    return interval(default, "products in one accumulator take turns after so many k (None: each over all of K)")
+
+
+def promotion(default: int | str | None, which: str = "the accumulator of hh") -> Any:
+    """How often an accumulator restarts."""
+    return interval(default, f"restart {which} from zero after so many k, adding outside in fp32 (None: one chain)")

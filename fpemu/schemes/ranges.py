@@ -1,0 +1,205 @@
+"""Operands on their way in and results on their way out: shapes, exact widening, range policies, NaN and Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import simt
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FP32, FloatFormat, as_float64
+from fpemu.schemes.words import Word, steps
+
+Array = NDArray[Any]
+POLICIES = {
+    "raise": "an error that counts the entries whose words overflow, and those that are NaN or infinite",
+    "propagate": "what the hardware would give; NaN and Inf give what SGEMM gives",
+    "scale": "one power of two per matrix brings its largest entry to [2^13, 2^14); undone at the end",
+    "scale-rows": "one power of two per row of A and per column of B; undone at the end",
+}
+TOP = 14  # binary exponent below which the largest entry is brought by scaling
+
+
+def policy(on_range: str) -> str:
+    """Check the name of a range policy."""
+    if on_range not in POLICIES:
+        raise unknown_name("on_range", on_range, POLICIES)
+    return on_range
+
+
+# --- operands
+
+
+def operand(X: Any, who: str, fmt: FloatFormat, *, read: bool = True) -> Array:
+    """`X` as an array of `fmt` (fp32 or fp64) with the same values, at least two-dimensional.
+
+    Raises
+    ------
+    InputError
+        Not real numbers; fewer than two axes; entries that are not numbers of `fmt` (how many, and the first).
+    """
+    x = np.asarray(X)
+    if x.ndim < 2:
+        raise InputError(f"{who} must be a matrix (..., rows, columns), not of shape {x.shape}")
+    if x.dtype == fmt.dtype:
+        return x
+    if not read:
+        return np.zeros(x.shape, fmt.dtype)
+    wide = as_float64(x, who)
+    if fmt is not FP32:
+        return wide
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = wide.astype(np.float32)
+    bad = (narrow != wide) & ~np.isnan(wide)
+    if bad.any():
+        raise InputError(f"{who}: not fp32 numbers: {entries(bad, wide)}; round it: {who}.astype(np.float32)")
+    return narrow
+
+
+def matrices(A: Any, B: Any, fmt: FloatFormat, *, read: bool = True) -> tuple[Array, Array]:
+    """A (..., M, K) and B (..., K, N) as arrays of `fmt` whose shapes fit each other."""
+    a, b = operand(A, "A", fmt, read=read), operand(B, "B", fmt, read=read)
+    if a.shape[-1] != b.shape[-2]:
+        raise InputError(
+            f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[-1]} columns and B {b.shape[-2]} rows"
+        )
+    try:
+        np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise InputError(f"A of shape {a.shape} and B of shape {b.shape}: their batch axes do not broadcast") from None
+    return a, b
+
+
+def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array | None:
+    """C as an array of `fmt` that broadcasts against the product of shape `shape`; None where beta = 0."""
+    if C is None:
+        if beta != 0:
+            raise InputError(f"beta = {float(beta)} needs C, a matrix of shape {shape}")
+        return None
+    c = operand(C, "C", fmt, read=bool(beta != 0))
+    fits = c.shape[-2:] == shape[-2:]
+    try:
+        np.broadcast_shapes(c.shape[:-2], shape[:-2])
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(f"C of shape {c.shape} does not fit the product of shape {shape}")
+    return c if beta != 0 else None
+
+
+def scalar(value: Any, who: str, fmt: FloatFormat) -> Any:
+    """alpha or beta as a number of `fmt`, finite or not."""
+    plain = isinstance(value, Real | np.bool_) or (isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0)
+    if not plain or isinstance(value, bool | np.bool_):
+        raise InputError(f"{who} must be one real number, not {value!r}")
+    wide = float(as_float64(value, who))
+    with np.errstate(over="ignore", under="ignore"):
+        number = fmt.dtype.type(wide)
+    if float(number) != wide and not np.isnan(wide):
+        raise InputError(f"{who} = {wide!r} is not an fp32 number; round it: np.float32({wide!r})")
+    return number
+
+
+# --- ranges
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An operand split: its finite values times 2^exponents, their words, and which rows (columns) had NaN or Inf."""
+
+    values: Array
+    words: tuple[Array, ...]
+    exponents: NDArray[np.int32]
+    special: NDArray[np.bool_] | None
+
+
+def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Ready:
+    """Scale an operand by its policy, split it, and check that its words hold it.
+
+    Parameters
+    ----------
+    X : array (..., M, K) or (..., K, N) of fp32
+    who : {"A", "B"}
+    on_range : str
+        What to do about entries out of range.
+    scaling : str
+        Which scaling to apply: "scale", "scale-rows", anything else none.
+    """
+    finite = np.isfinite(X)
+    special = None
+    if not finite.all():
+        if on_range == "raise":
+            raise InputError(
+                f"{who}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' gives what SGEMM gives"
+            )
+        special = np.asarray(~finite.all(axis=-1 if who == "A" else -2))
+        X = np.where(finite, X, np.float32(0))
+    values, exponents = X.astype(np.float64), np.zeros((1, 1), np.int32)
+    if scaling in ("scale", "scale-rows"):
+        axes = (-2, -1) if scaling == "scale" else ((-1,) if who == "A" else (-2,))
+        exponents = _exponents(values, axes, rules[0].format)
+        values = np.ldexp(values, exponents)
+    parts = []
+    for word, scaled, part, _ in steps(values, rules):
+        if on_range != "propagate":
+            over = word.overflows(scaled)
+            if over.any():
+                raise InputError(_overflow(who, word, over, X, on_range, scheme, first=word is rules[0]))
+        parts.append(part)
+    return Ready(values, tuple(parts), exponents, special)
+
+
+def _exponents(x: Array, axes: tuple[int, ...], fmt: FloatFormat) -> NDArray[np.int32]:
+    """Powers of two that bring the largest magnitude along `axes` to [2^13, 2^14), or as near as `fmt` allows."""
+    largest = np.max(np.abs(x), axis=axes, keepdims=True, initial=0.0)
+    _, e = np.frexp(largest)
+    return np.where(largest == 0, 0, min(TOP, fmt.emax - 1) - e).astype(np.int32)
+
+
+def _overflow(who: str, word: Word, over: Array, X: Array, on_range: str, scheme: str, *, first: bool) -> str:
+    part = f"the {word.format} part {word.name}" + (f" (times 2^{word.exponent})" if word.exponent else "")
+    cures = [] if first else ["a smaller residual scale keeps it in range"]
+    cures += ["on_range='scale' scales the matrices by powers of two"] if on_range == "raise" else []
+    cures += ["on_range='propagate' gives what the hardware would"]
+    return f"{who}: {part} of {scheme} overflows: {entries(over, X)}; {', '.join(cures)}"
+
+
+def undo(T: Array, a: Ready, b: Ready) -> Array:
+    """T without the operands' powers of two: exact in float64, then one rounding (only a subnormal result rounds)."""
+    if not (a.exponents.any() or b.exponents.any()):
+        return T
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.asarray(np.ldexp(T.astype(np.float64), -(a.exponents + b.exponents)).astype(np.float32))
+
+
+def patch(T: Array, A: Array, B: Array, a: Ready, b: Ready) -> Array:
+    """Give the outputs that a NaN or an Inf reaches what SGEMM gives there.
+
+    Every output of such a row of A or column of B is NaN or infinite, and which of these depends on the signs alone:
+    so a chain of FMAs over signs decides it, and finite entries cannot overflow on the way.
+    """
+    if a.special is None and b.special is None:
+        return T
+    T = np.array(T)
+    batch = T.shape[:-2]
+    signs_a, signs_b = (np.broadcast_to(_signs(X), batch + X.shape[-2:]) for X in (A, B))
+    rows = np.broadcast_to(False if a.special is None else a.special, batch + T.shape[-2:-1])
+    columns = np.broadcast_to(False if b.special is None else b.special, batch + T.shape[-1:])
+    for at in np.ndindex(*batch):
+        for where, x, y in (
+            ((rows[at], slice(None)), signs_a[at][rows[at]], signs_b[at]),
+            ((slice(None), columns[at]), signs_a[at], signs_b[at][:, columns[at]]),
+        ):
+            if x.size and y.size:
+                T[at][where] = simt.gemm(np.ascontiguousarray(x), np.ascontiguousarray(y), fmt="fp32")
+    return T
+
+
+def _signs(X: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(X), np.sign(X), X).astype(np.float32)

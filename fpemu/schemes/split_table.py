@@ -1,0 +1,223 @@
+"""One number's way through a split: every word with its bits, what it loses, and what is left at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import InputError
+from fpemu.formats import FP32, FloatFormat
+from fpemu.schemes import ranges, words
+from fpemu.schemes.base import Scheme, SplitScheme, build
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A stored word: its code and the three fields of it, as strings of 0 and 1."""
+
+    code: int
+    hex: str
+    sign: str
+    exponent: str
+    fraction: str
+
+
+@dataclass(frozen=True)
+class SplitRow:
+    """One word of a split.
+
+    Parameters
+    ----------
+    part : str
+        "h", "r", or the word's number.
+    format : str
+    rounding : str
+        Mode of the rounding that made it.
+    exponent : int
+        Binary exponent of its scale: the word stands for value / 2^exponent (before the row's power of two).
+    value : float
+        The stored word.
+    bits : Bits
+    error : float
+        What this word and those before it leave of x, in units of x.
+    bits_kept : int
+        Leading bits of x that they hold: the largest b <= 24 with abs(error) <= 2^-b · abs(x).
+    """
+
+    part: str
+    format: str
+    rounding: str
+    exponent: int
+    value: float
+    bits: Bits
+    error: float
+    bits_kept: int
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """One number's way through a split.
+
+    Parameters
+    ----------
+    scheme : str
+    choices : dict
+        The options that were given.
+    given : float
+        The number asked for.
+    x : float
+        It, rounded to fp32: what is split.
+    bits : Bits
+        Of x in fp32.
+    scaled_by : int
+        Binary exponent of the power of two that the scheme multiplies x by first (`staged`; else 0).
+    rows : tuple of SplitRow
+    reconstruction : float
+        The sum of what the words stand for.
+    error, relative_error, ulps : float
+        x - reconstruction: absolute, relative to x, in units in the last place of x in fp32.
+    bits_kept : int
+    """
+
+    scheme: str
+    choices: dict[str, Any]
+    given: float
+    x: float
+    bits: Bits
+    scaled_by: int
+    rows: tuple[SplitRow, ...]
+    reconstruction: float
+    error: float
+    relative_error: float
+    ulps: float
+    bits_kept: int
+
+
+def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
+    """How a scheme splits one number.
+
+    Parameters
+    ----------
+    x : real number
+        Rounded to fp32 first, to nearest even.
+    scheme : str or Scheme
+    **options
+        The scheme's choices.
+
+    Raises
+    ------
+    InputError
+        Not one finite number in fp32's range; a scheme that does not split; wrong options.
+
+    Examples
+    --------
+    >>> table = split_table(0.1, "h2sgemm", sb=12)
+    >>> [(row.part, row.value, row.bits.hex) for row in table.rows]
+    [('h', 0.0999755859375, '0x2e66'), ('r', 0.0999755859375, '0x2e66')]
+    >>> table.bits_kept
+    23
+    """
+    chosen = build(scheme, options)
+    if not isinstance(chosen, SplitScheme):
+        raise InputError(f"{chosen.name} does not split: it multiplies {chosen.operand} numbers as they are")
+    try:
+        given = float(x)
+    except (TypeError, ValueError):
+        raise InputError(f"split takes one real number, not {x!r}") from None
+    with np.errstate(over="ignore", under="ignore"):
+        single = np.float32(given)
+    if not np.isfinite(single):
+        raise InputError(f"{given!r} is not a finite number of fp32's range")
+    rules = chosen.rules()
+    one = single.reshape(1, 1)
+    ready = ranges.prepare(one, "A", rules, "propagate", "scale-rows" if chosen.scales_rows else "", chosen.name)
+    shift = int(ready.exponents[0, 0])
+    rows = []
+    for word, _, value, left in words.steps(ready.values, rules):
+        error = float(np.ldexp(left[0, 0], -shift))
+        rows.append(SplitRow(
+            word.name, str(word.format), word.rounding, word.exponent, float(value[0, 0]),
+            bits_of(value[0, 0], word.format), error, _bits_kept(error, float(single)),
+        ))  # fmt: skip
+    error = rows[-1].error
+    ulp = float(np.spacing(np.abs(single), dtype=np.float32))
+    return SplitTable(
+        scheme=chosen.name,
+        choices=dict(options),
+        given=given,
+        x=float(single),
+        bits=bits_of(single, FP32),
+        scaled_by=shift,
+        rows=tuple(rows),
+        reconstruction=float(single) - error,
+        error=error,
+        relative_error=abs(error / float(single)) if single else 0.0,
+        ulps=error / ulp,
+        bits_kept=rows[-1].bits_kept,
+    )
+
+
+def bits_of(value: Any, fmt: FloatFormat) -> Bits:
+    """The stored word of a value of `fmt` (unused low bits of the word are left out of the fraction)."""
+    code = int(fmt.encode(value))
+    text = format(code, f"0{fmt.width}b")
+    e = fmt.exponent_bits
+    hexa = f"0x{code:0{-(-fmt.width // 4)}x}"
+    return Bits(code, hexa, text[0], text[1 : 1 + e], text[1 + e : 1 + e + fmt.fraction_bits])
+
+
+def _bits_kept(error: float, x: float) -> int:
+    if error == 0:
+        return FP32.precision
+    if not np.isfinite(error):
+        return 0
+    quotient, e = np.frexp(abs(error) / abs(x))  # a quotient of numbers of at most 24 bits is no power of two by chance
+    return int(min(max(-(e - (quotient == 0.5)), 0), FP32.precision))
+
+
+def format_split(x: Any, scheme: str | Scheme | None = None, **options: Any) -> str:
+    """A split as text: a line per number, the bits of sign, exponent and fraction in columns.
+
+    Parameters
+    ----------
+    x : SplitTable or real number
+        A table as it is; a number with the `scheme` and `options` of `split_table`.
+    """
+    if not isinstance(x, SplitTable):
+        if scheme is None:
+            raise InputError("format_split takes a SplitTable, or a number and a scheme")
+        x = split_table(x, scheme, **options)
+    table = x
+    choices = ", ".join(f"{k}={v}" for k, v in table.choices.items())
+    title = f"{table.given!r} split by {table.scheme}" + (f" ({choices})" if choices else "")
+    lines: list[tuple[str, ...]] = [("", "value", "hex float", "code", "s", "exponent", "fraction", "bits kept")]
+    lines.append(("x given", repr(table.given), _hex(table.given), "", "", "", "", ""))
+    lines.append(_line("x fp32", table.x, table.bits, "24"))
+    for row in table.rows:
+        scale = row.exponent + table.scaled_by
+        label = f"{row.part} {row.format} {row.rounding}" + (f" / 2^{scale}" if scale else "")
+        lines.append(_line(label, row.value, row.bits, str(row.bits_kept)))
+    lines.append(("sum", repr(table.reconstruction), _hex(table.reconstruction), "", "", "", "", ""))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    rounding = table.given - table.x
+    text.append(f"lost by rounding to fp32: {rounding!r}" if rounding else "x is an fp32 number")
+    for row in table.rows[:-1]:
+        text.append(f"lost after {row.part}: {row.error!r}")
+    text.append(
+        f"lost in all: {table.error!r} absolute, {table.relative_error:.3g} relative, {table.ulps:.6g} ulp of fp32; "
+        f"{table.bits_kept} of 24 bits kept"
+    )
+    return "\n".join([title, *text])
+
+
+def _line(label: str, value: float, bits: Bits, kept: str) -> tuple[str, ...]:
+    return label, repr(value), _hex(value), bits.hex, bits.sign, bits.exponent, bits.fraction, kept
+
+
+def _hex(value: float) -> str:
+    """The hexadecimal float without the zeros at its end."""
+    digits, _, exponent = value.hex().partition("p")
+    return f"{digits.rstrip('0').rstrip('.')}p{exponent}" if exponent and "." in digits else value.hex()
