@@ -127,7 +127,7 @@ class FloatFormat:
     def dtype(self) -> np.dtype[Any]:
         """The narrowest of float16, float32, float64 that holds every value."""
         for carrier, p, lo, hi in ((np.float16, 11, -14, 15), (np.float32, 24, -126, 127)):
-            fits = self.precision <= p and self.emax <= hi and self.min_subnormal >= 2.0 ** (lo - p + 1)
+            fits = self.precision <= p and self.emax <= hi and self.emin - self.fraction_bits >= lo - p + 1
             if fits and (carrier is np.float32 or (self.width == 16 and self.inf and self.exponent_bits == 5)):
                 return np.dtype(carrier)
         return np.dtype(np.float64)
@@ -147,7 +147,8 @@ class FloatFormat:
         Raises
         ------
         InputError
-            If ``bits`` is not of an integer type or a code has more than ``width`` bits.
+            If ``bits`` is not of an integer type, a code has more than ``width`` bits, or it lies above the largest
+            number and is no Inf or NaN.
         """
         codes = np.asarray(bits)
         if codes.dtype.kind not in "ui":
@@ -166,6 +167,9 @@ class FloatFormat:
             value = np.ldexp(significand.astype(np.float64), (np.maximum(field, 1) - self.bias - f).astype(np.int32))
         out = value.view(np.uint64) | (sign << np.uint64(63))
         nan, infinite = self._special(raw, field, fraction)
+        beyond = (value > self.max) & ~nan & ~infinite
+        if beyond.any():
+            raise InputError(f"{self.name}.decode: codes that mean nothing in {self.name}: {entries(beyond, codes)}")
         out = np.where(infinite, (sign << np.uint64(63)) | np.uint64(0x7FF << 52), out)
         payload = fraction << np.uint64(52 - f) if self.nan == "ieee" else np.full_like(raw, np.uint64(1 << 51))
         out = np.where(nan, (sign << np.uint64(63)) | np.uint64(0x7FF << 52) | payload, out)

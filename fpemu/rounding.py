@@ -108,6 +108,9 @@ def round_to(
         tiny = exponent < fmt.emin
         quantum = np.where(tiny, fmt.emin - (fmt.fraction_bits if fmt.subnormals else 0), quantum)
     scaled = np.ldexp(np.abs(value), -quantum)
+    scaled = np.where(
+        (scaled == 0) & (value != 0), np.finfo(np.float64).smallest_subnormal, scaled
+    )  # a quantum above 1
     steps = _choose(scaled, np.signbit(wide), mode, random_bits)
     with np.errstate(over="ignore"):
         rounded = np.copysign(np.ldexp(steps, quantum), wide)

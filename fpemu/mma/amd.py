@@ -23,7 +23,7 @@ def flush(x: NDArray[Any], below: float, keep_sign: bool) -> NDArray[Any]:
 
 
 def block_cdna2(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
-    """CDNA2: subnormal inputs are +0; products, ((p0+p1)+(p2+p3)) and c + s in fp32 RNE, each flushed with its sign.
+    """CDNA2: subnormal A and B are +0; products, ((p0+p1)+(p2+p3)) and c + s in fp32 RNE, each flushed with its sign.
 
     Products of inputs of at most 12 significant bits fit fp32's 24, so they round only by overflow or underflow.
     """
@@ -34,8 +34,12 @@ def block_cdna2(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec
     p = [flush(a[..., :, k, None] * b[..., None, k, :], tiny, True) for k in range(a.shape[-1])]
     while len(p) > 1:
         p = [flush(x + y, tiny, True) for x, y in zip(p[::2], p[1::2], strict=True)]
-    c = flush(c.astype(np.float32), tiny, False)
-    return flush(c + p[0], tiny, True).astype(np.float64)
+    return flush(c.astype(np.float32) + p[0], tiny, True).astype(np.float64)
+
+
+def enter_cdna2(c: NDArray[Any]) -> NDArray[Any]:
+    """What an instruction makes of its C: subnormals, and a zero of either sign, are +0."""
+    return flush(c.astype(np.float32), 2.0**-126, False)
 
 
 def block_cdna3(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
@@ -70,9 +74,9 @@ def _truncated_sum(a: NDArray[Any], b: NDArray[Any], spec: MmaSpec, ks: slice) -
 
 
 def _add_accumulator(total: NDArray[Any], e_dot: NDArray[Any], c: NDArray[Any], drop: int | None) -> NDArray[Any]:
-    """The sum of products floored to multiples of 2^(E-31), c of 2^(E-24); one RNE to fp32. A zero c has e = -126.
+    """At E, the larger exponent: the sum of products floored 32 bits below it, c 24 bits below, and added.
 
-    Flooring the sum 32 bits below E and the result 31 bits below is the same: c lies on both grids.
+    The result is floored 31 bits below its own exponent and rounded to fp32, to nearest. A zero c has e = -126.
     """
     c = c.astype(np.float64)
     e_c = np.where(c == 0, -126, _exponent(c, -126))
@@ -80,14 +84,15 @@ def _add_accumulator(total: NDArray[Any], e_dot: NDArray[Any], c: NDArray[Any], 
     kept = _floor(c, top - 24)
     if drop is not None:
         kept = np.where(np.isfinite(c) & (e_c < top - drop), 0.0, kept)
-    return (_floor(total, top - 31) + kept + 0.0).astype(np.float32).astype(np.float64)
+    s = _floor(total, top - 32) + kept
+    return (_floor(s, _exponent(s, -126, zero=0) - 31) + 0.0).astype(np.float32).astype(np.float64)
 
 
 def _floor(x: NDArray[Any], unit: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.ldexp(np.floor(np.ldexp(x, -unit)), unit))
 
 
-def _exponent(x: NDArray[Any], emin: int) -> NDArray[Any]:
-    """floor(log2 |x|), at least emin; a zero lies below everything."""
+def _exponent(x: NDArray[Any], emin: int, zero: int = _NONE) -> NDArray[Any]:
+    """floor(log2 |x|), at least emin; that of a zero is given, by default below everything."""
     finite = np.where(np.isfinite(x), x, 1.0)
-    return np.where(finite == 0, _NONE, np.maximum(np.frexp(finite)[1] - 1, emin)).astype(np.int32)
+    return np.where(finite == 0, zero, np.maximum(np.frexp(finite)[1] - 1, emin)).astype(np.int32)

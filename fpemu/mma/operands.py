@@ -26,6 +26,7 @@ def check_values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
         For a dtype that is no number, fewer than two axes, or entries that are not values of ``fmt``.
     """
     a = np.asarray(x)
+    a = a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
     if a.ndim < 2:
         raise InputError(f"{name} has shape {a.shape}: it needs two axes or more")
     if isinstance(fmt, str):

@@ -52,6 +52,7 @@ def _tile(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec, cuts
 def _blocks(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     """One instruction as its blocks."""
     block = _BLOCKS[spec.arithmetic]
+    C = amd.enter_cdna2(C) if spec.arithmetic == "flushed" else C
     for k in range(0, spec.k, spec.block):
         C = block(A[..., k : k + spec.block], B[..., k : k + spec.block, :], C, spec)
     return C

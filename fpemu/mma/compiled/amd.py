@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from fpemu.mma.compiled.bits import bits_of_f32, f64_of_bits, floor, trunc
+from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f64_of_bits, floor, trunc
 from fpemu.mma.compiled.panel import block, is_of
 
 _TINY = np.float32(2.0**-126)
@@ -20,9 +20,10 @@ _NONE = -500  # below every exponent
 
 
 class Flushed(NamedTuple):
-    """CDNA2; the caller has flushed the subnormals of A, B and C."""
+    """CDNA2; the caller has flushed the subnormals of A and B."""
 
-    block: tuple[int, ...]  # two or four
+    block: tuple[int, ...]  # as long as the instruction, which flushes its C
+    group: tuple[int, ...]  # two or four
 
     @staticmethod
     def aligned() -> bool:
@@ -50,7 +51,7 @@ class Cdna3Fp8(NamedTuple):
         return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _flush(x: Any) -> Any:
     return np.copysign(np.float32(0), x) if abs(x) < _TINY else x
 
@@ -61,34 +62,40 @@ def _block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any
         return None
 
     def flushed(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+        group = len(params.group)
         for j in range(len(acc)):
-            s = _flush(_flush(a[k] * b[k, j]) + _flush(a[k + 1] * b[k + 1, j]))
-            if len(params.block) == 4:
-                s = _flush(s + _flush(_flush(a[k + 2] * b[k + 2, j]) + _flush(a[k + 3] * b[k + 3, j])))
-            acc[j] = _flush(acc[j] + s)
+            acc[j] = np.float32(0) if abs(acc[j]) < _TINY else acc[j]
+        for q in range(k, k + len(params.block), group):
+            for j in range(len(acc)):
+                s = _flush(_flush(a[q] * b[q, j]) + _flush(a[q + 1] * b[q + 1, j]))
+                if group == 4:
+                    s = _flush(s + _flush(_flush(a[q + 2] * b[q + 2, j]) + _flush(a[q + 3] * b[q + 3, j])))
+                acc[j] = _flush(acc[j] + s)
 
     return flushed
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _power(e: int) -> float:
     return f64_of_bits(np.int64(1023 + e) << 52)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _product(x: Any, y: Any) -> float:
     p = np.float64(x) * np.float64(y)
     return np.copysign(np.inf, p) if abs(p) >= 2.0**128 else p
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _add_accumulator(total: float, e_dot: int, c: Any, drop: int) -> Any:
     ec = np.int64((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - 127
     ec = max(ec, -126)
     highest = max(e_dot, ec)
     kept = floor(np.float64(c) * _power(24 - highest)) * _power(highest - 24)
     kept = 0.0 if ec < highest - drop else kept
-    return np.float32(floor(total * _power(31 - highest)) * _power(highest - 31) + kept + 0.0)
+    s = floor(total * _power(32 - highest)) * _power(highest - 32) + kept
+    own = max(((bits_of_f64(s) >> 52) & 2047) - 1023, -126)
+    return np.float32(floor(s * _power(31 - own)) * _power(own - 31) + 0.0)
 
 
 @overload(block)

@@ -33,7 +33,7 @@ class Exact(NamedTuple):
         return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _add(words: Any, x: float) -> None:
     """Add a float64 number to the long accumulator."""
     bits = bits_of_f64(x)
@@ -50,7 +50,7 @@ def _add(words: Any, x: float) -> None:
     words[w + 2] += sign * (high >> 32)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _to_odd(words: Any) -> float:
     """The long accumulator rounded to odd at 53 bits."""
     sign = 1.0
@@ -88,7 +88,7 @@ def _to_odd(words: Any) -> float:
     return sign * float(m | sticky) * f64_of_bits(np.int64(1023 + end - 53 - _LOWEST) << 52)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _slow(a: Any, b: Any, k: int, length: int, j: int, c: float) -> float:
     words = np.zeros(_WORDS, np.int64)
     _add(words, c)
@@ -125,7 +125,7 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
     return exact_sum
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _round(params: Any, v: float) -> Any:
     """One rounding of a float64 number to D's format, the sign of a zero kept."""
     ev = ((bits_of_f64(v) >> 52) & 2047) - 1023

@@ -8,7 +8,9 @@ length, the kind of rounding) it travels as the length of a tuple.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numba import njit, types
@@ -47,45 +49,59 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
     return aligned if params.instance_class.aligned() else unused
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def panel(
-    params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
-    emin_a: int, emin_b: int, out: Any,
-) -> None:  # fmt: skip
-    """Rows a (R, K) against columns first : first + width of b (K, N), starting from c (R, N); results to out (R, N).
+def _compile(stamp: int) -> Any:
+    @njit(cache=True, nogil=True, error_model="numpy")
+    def panel(
+        params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
+        emin_a: int, emin_b: int, out: Any,
+    ) -> None:  # fmt: skip
+        """Rows a (R, K) against columns first : first + width of b (K, N), from c (R, N); results to out (R, N).
 
-    The instructions run over k from `begin` on, as many as `cuts` has entries.
-    `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
-    """
-    length = len(params.block)
-    K = len(cuts) * per * length
-    used = min(width, b.shape[1] - first)
-    bp = np.zeros((K, width), b.dtype)
-    eb = np.full((K, width), NO_EXPONENT, np.int16)
-    for k in range(K):
-        for j in range(used):
-            x = b[begin + k, first + j]
-            bp[k, j] = x
-            eb[k, j] = exponent(params, x, emin_b)
-    ea = np.empty(K, np.int16)
-    acc = np.zeros(width, c.dtype)
-    outer = np.zeros(width, out.dtype)
-    top = np.empty((2, width), np.int16)
-    for i in range(len(a)):
-        row = a[i, begin : begin + K]
+        The instructions run over k from `begin` on, as many as `cuts` has entries.
+        `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
+        """
+        if stamp < 0:
+            return  # never: named here, the stamp is part of the cache's key
+        length = len(params.block)
+        K = len(cuts) * per * length
+        used = min(width, b.shape[1] - first)
+        bp = np.zeros((K, width), b.dtype)
+        eb = np.full((K, width), NO_EXPONENT, np.int16)
         for k in range(K):
-            ea[k] = exponent(params, row[k], emin_a)
-        for j in range(used):
-            acc[j] = 0 if promote else c[i, first + j]
-            outer[j] = c[i, first + j]
-        k = 0
-        for q in range(len(cuts)):
-            for _ in range(per):
-                block(params, row, ea, bp, eb, k, acc, top)
-                k += length
-            if promote and cuts[q]:
-                for j in range(width):
-                    outer[j] += acc[j]
-                    acc[j] = 0
-        for j in range(used):
-            out[i, first + j] = outer[j] if promote else acc[j]
+            for j in range(used):
+                x = b[begin + k, first + j]
+                bp[k, j] = x
+                eb[k, j] = exponent(params, x, emin_b)
+        ea = np.empty(K, np.int16)
+        acc = np.zeros(width, c.dtype)
+        outer = np.zeros(width, out.dtype)
+        top = np.empty((2, width), np.int16)
+        for i in range(len(a)):
+            row = a[i, begin : begin + K]
+            for k in range(K):
+                ea[k] = exponent(params, row[k], emin_a)
+            for j in range(used):
+                acc[j] = 0 if promote else c[i, first + j]
+                outer[j] = c[i, first + j]
+            k = 0
+            for q in range(len(cuts)):
+                for _ in range(per):
+                    block(params, row, ea, bp, eb, k, acc, top)
+                    k += length
+                if promote and cuts[q]:
+                    for j in range(width):
+                        outer[j] += acc[j]
+                        acc[j] = 0
+            for j in range(used):
+                out[i, first + j] = outer[j] if promote else acc[j]
+
+    return panel
+
+
+def _stamp() -> int:
+    """A checksum of the kernels' sources: numba's cache looks at the time stamp of this one file only."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return crc32(b"".join(path.read_bytes() for path in sources))
+
+
+panel = _compile(_stamp())

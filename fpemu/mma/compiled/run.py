@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
-from fpemu.mma import amd as readable_amd
 from fpemu.mma.compiled.amd import Cdna3, Cdna3Fp8, Flushed
 from fpemu.mma.compiled.exact import Exact
 from fpemu.mma.compiled.fma import Fma16, Fma32, Fma64
@@ -41,12 +40,11 @@ def chain(
     if spec.arithmetic == "flushed":
         for x, fmt in zip((A, B), spec.operand_formats, strict=False):
             x[np.abs(x) < fmt.min_normal] = 0  # A and B are the caller's scratch: gathered copies
-        C = readable_amd.flush(C, 2.0**-126, False)
     params = parameters(spec, bool(_bounded(A, B, C, spec)))
     out = np.empty(C.shape, outer_dtype(spec) if cuts.any() else C.dtype)
     fa, fb, _, _ = spec.operand_formats
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
-    per = spec.k // spec.block
+    per = spec.k // len(params.block)
 
     promote = bool(cuts.any())
 
@@ -109,7 +107,7 @@ def parameters(spec: MmaSpec, bounded: bool) -> Any:
         return Cdna3Fp8(block, np.int64(25))
     if spec.arithmetic == "fma":
         return {"fp16": Fma16, "fp32": Fma32, "fp64": Fma64}[d.name](block)
-    return {"flushed": Flushed, "cdna3": Cdna3}[spec.arithmetic](block)
+    return Flushed((0,) * spec.k, block) if spec.arithmetic == "flushed" else Cdna3(block)
 
 
 def _lowest(fa: FloatFormat, fb: FloatFormat) -> int:

@@ -1,0 +1,15 @@
+"""Settings shared by all tests: reproducible hypothesis runs without a deadline (the first call compiles)."""
+
+from __future__ import annotations
+
+from hostile import FACTOR, examples
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fpemu",
+    deadline=None,
+    derandomize=FACTOR == 1,
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("fpemu")

@@ -1,0 +1,183 @@
+"""Instructions: blocks chained over k, and the table of the specification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oracle.blocks import add, cdna2_block, cdna3_block, converted, exact_block, flushed, fma, truncated_block
+from oracle.codes import FORMATS, canonical_nan, decode
+
+Block = Callable[[Sequence[int], Sequence[int], int], int]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One element of one instruction: ``run(a, b, c)`` takes k codes, k codes and a code, and gives a code."""
+
+    k: int
+    a: str
+    b: str
+    c: str
+    d: str
+    run: Block
+    nan_code: int | None = None  # the only NaN it returns; None: not specified
+    zero_sign: bool = True  # whether the sign of a zero result is specified
+
+
+def in_blocks(block: Block, length: int) -> Block:
+    """Blocks in increasing k: the rounded result of one is the accumulator of the next."""
+
+    def run(a: Sequence[int], b: Sequence[int], c: int) -> int:
+        for start in range(0, len(a), length):
+            c = block(a[start : start + length], b[start : start + length], c)
+        return c
+
+    return run
+
+
+def truncated(
+    a: str, b: str, d: str, k: int, L: int, F: int, E0: int | None, final: str, keep: int | None = None
+) -> Instruction:
+    fa, fb, fd = FORMATS[a], FORMATS[b], FORMATS[d]
+
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        pairs = [(decode(p, fa), decode(q, fb)) for p, q in zip(x, y, strict=True)]
+        return truncated_block(pairs, decode(c, fd), F, E0, fd, final, keep)
+
+    return Instruction(k, a, b, d, d, in_blocks(block, L), canonical_nan(fd))
+
+
+def exact(a: str, b: str, d: str, k: int, L: int) -> Instruction:
+    fa, fb, fd = FORMATS[a], FORMATS[b], FORMATS[d]
+
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        return exact_block([(decode(p, fa), decode(q, fb)) for p, q in zip(x, y, strict=True)], decode(c, fd), fd)
+
+    return Instruction(k, a, b, d, d, in_blocks(block, L), None, zero_sign=False)
+
+
+def fma_chain(fmt: str, k: int) -> Instruction:
+    f = FORMATS[fmt]
+
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        return fma(decode(x[0], f), decode(y[0], f), decode(c, f), f)
+
+    return Instruction(k, fmt, fmt, fmt, fmt, in_blocks(block, 1), None)
+
+
+def cdna2(ab: str, k: int, L: int) -> Instruction:
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        return cdna2_block(x, y, c, FORMATS[ab])
+
+    def run(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        return in_blocks(block, L)(x, y, flushed(c, FORMATS["fp32"], False))
+
+    return Instruction(k, ab, ab, "fp32", "fp32", run, None)
+
+
+def cdna3(a: str, b: str, k: int, L: int, interleaved: bool = False) -> Instruction:
+    fa, fb, f32 = FORMATS[a], FORMATS[b], FORMATS["fp32"]
+
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        pairs = [(decode(p, fa), decode(q, fb)) for p, q in zip(x, y, strict=True)]
+        return cdna3_block(pairs, decode(c, f32), interleaved)
+
+    return Instruction(k, a, b, "fp32", "fp32", in_blocks(block, L), None, zero_sign=False)
+
+
+def fp8_through_half(a: str, b: str, d: str, k: int) -> Instruction:
+    """Hopper's mma.sync on fp8: a chain from zero over k mod 4 in {0, 1}, then {2, 3}; then C by one RNE.
+
+    fp16 holds every value of e4m3 and e5m2; the subnormals of e4m3 become normal there.
+    """
+    fa, fb, fd, f16 = FORMATS[a], FORMATS[b], FORMATS[d], FORMATS["fp16"]
+    half = TABLE["hopper", "mma", "fp16", d, 16]
+
+    def run(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        acc = 0
+        for group in ((0, 1), (2, 3)):
+            picked = [i for i in range(len(x)) if i % 4 in group]
+            acc = half.run([converted(x[i], fa, f16) for i in picked], [converted(y[i], fb, f16) for i in picked], acc)
+        return add(acc, c, fd)
+
+    return Instruction(k, a, b, d, d, run, canonical_nan(fd))
+
+
+# --- the table of the specification: (architecture, instruction, A and B, D, k) -> arithmetic
+
+
+def _nvidia() -> dict[tuple[str, str, str, str, int], Instruction]:
+    t: dict[tuple[str, str, str, str, int], Instruction] = {}
+
+    def row(
+        arch: str, name: str, ab: str, d: str, ks: Sequence[int], L: int, F: int, E0: int, final: str,
+        keep: int | None = None,
+    ) -> None:  # fmt: skip
+        for k in ks:
+            t[arch, name, ab, d, k] = truncated(ab, ab, d, k, min(L, k), F, E0, final, keep)
+
+    row("volta", "mma", "fp16", "fp32", (4,), 4, 23, -131, "RZ")
+    row("volta", "mma", "fp16", "fp16", (4,), 4, 23, -19, "RNE")
+    row("turing", "mma", "fp16", "fp32", (8,), 8, 24, -132, "RZ")
+    row("turing", "mma", "fp16", "fp16", (8,), 8, 24, -20, "RNE")
+    for arch in ("ampere", "ada"):
+        row(arch, "mma", "fp16", "fp32", (8, 16), 8, 24, -132, "RZ")
+        row(arch, "mma", "fp16", "fp16", (8, 16), 8, 24, -20, "RNE")
+        row(arch, "mma", "bf16", "fp32", (8, 16), 8, 24, -132, "RZ")
+        row(arch, "mma", "tf32", "fp32", (4, 8), 4, 24, -132, "RZ")
+    for ab in ("e4m3", "e5m2"):
+        # no effect for fp32 (any value at or below -126 - 13 serves); fp16 "unsettled": taken as on Hopper
+        row("ada", "mma", ab, "fp32", (16, 32), 16, 13, -133, "RZ", 13)
+        row("ada", "mma", ab, "fp16", (16, 32), 16, 13, -21, "RNE")
+        row("hopper", "wgmma", ab, "fp32", (32,), 32, 13, -133, "RZ", 13)
+        row("hopper", "wgmma", ab, "fp16", (32,), 32, 13, -21, "RNE")
+    like_hopper = ("hopper", "mma"), ("hopper", "wgmma"), ("blackwell", "mma"), ("blackwell", "tcgen05")
+    for arch, name in (*like_hopper, ("blackwell-rtx", "mma")):
+        wide = name in ("wgmma", "tcgen05")
+        row(arch, name, "fp16", "fp32", (16,) if wide else (8, 16), 16, 25, -133, "RZ")
+        row(arch, name, "fp16", "fp16", (16,) if wide else (8, 16), 16, 25, -21, "RNE")
+        row(arch, name, "bf16", "fp32", (16,) if wide else (8, 16), 16, 25, -133, "RZ")
+        row(arch, name, "tf32", "fp32", (8,) if wide else (4, 8), 8, 25, -133, "RZ")
+    for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
+        for arch, name in (("blackwell", "tcgen05"), ("blackwell-rtx", "mma")):
+            row(arch, name, ab, "fp32", (32,), 32, 25, -133, "RZ")
+            row(arch, name, ab, "fp16", (32,), 32, 25, -21, "RNE")
+    for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
+        for k in (4, 8, 16):
+            t[arch, "mma", "fp64", "fp64", k] = fma_chain("fp64", k)
+    return t
+
+
+def _amd_and_models() -> dict[tuple[str, str, str, str, int], Instruction]:
+    t: dict[tuple[str, str, str, str, int], Instruction] = {}
+    for arch in ("cdna1", "cdna2", "cdna3"):
+        t[arch, "mfma", "fp32", "fp32", 4] = fma_chain("fp32", 4)
+    for arch in ("cdna2", "cdna3"):
+        t[arch, "mfma", "fp64", "fp64", 4] = fma_chain("fp64", 4)
+    t["cdna1", "mfma", "fp16", "fp32", 16] = exact("fp16", "fp16", "fp32", 16, 4)
+    t["cdna1", "mfma", "bf16", "fp32", 8] = exact("bf16", "bf16", "fp32", 8, 2)
+    t["cdna2", "mfma", "fp16", "fp32", 16] = cdna2("fp16", 16, 4)
+    t["cdna2", "mfma", "bf16", "fp32", 16] = cdna2("bf16", 16, 4)  # bf16_1k
+    t["cdna2", "mfma", "bf16", "fp32", 8] = cdna2("bf16", 8, 2)
+    t["cdna3", "mfma", "fp16", "fp32", 16] = cdna3("fp16", "fp16", 16, 8)
+    t["cdna3", "mfma", "bf16", "fp32", 16] = cdna3("bf16", "bf16", 16, 8)
+    t["cdna3", "mfma", "tf32", "fp32", 8] = cdna3("tf32", "tf32", 8, 4)
+    for ab in ("e4m3fnuz", "e5m2fnuz"):
+        t["cdna3", "mfma", ab, "fp32", 32] = cdna3(ab, ab, 32, 16, interleaved=True)
+    t["ascend910a", "cube", "fp16", "fp32", 16] = exact("fp16", "fp16", "fp32", 16, 16)
+    for ab, d, k in (("fp16", "fp32", 16), ("fp16", "fp16", 16), ("bf16", "fp32", 16), ("tf32", "fp32", 8)):
+        t["ideal", "ideal", ab, d, k] = exact(ab, ab, d, k, k)
+    for ab in ("e4m3", "e5m2"):
+        for d in ("fp16", "fp32"):
+            t["ideal", "ideal", ab, d, 32] = exact(ab, ab, d, 32, 32)
+    return t
+
+
+TABLE = _nvidia() | _amd_and_models()
+for _arch in ("hopper", "blackwell"):
+    for _ab in ("e4m3", "e5m2"):
+        for _k in (16, 32):
+            TABLE[_arch, "mma", _ab, "fp32", _k] = fp8_through_half(_ab, _ab, "fp32", _k)
+            # fp16 result: open where a partial sum overflows; the same rule otherwise
+            TABLE[_arch, "mma", _ab, "fp16", _k] = fp8_through_half(_ab, _ab, "fp16", _k)

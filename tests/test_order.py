@@ -1,0 +1,221 @@
+"""The order of a GEMM over K, against an oracle that takes the order apart position by position."""
+
+from __future__ import annotations
+
+import hostile
+import numpy as np
+import oracle
+import pytest
+from hostile import bits, carrier, examples, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_mma_oracle import instruction_of, same
+
+from fpemu import mma
+from fpemu.errors import InputError
+from fpemu.mma import KOrder
+
+BACKENDS = ["compiled", "numpy"]
+SPECS = [
+    mma.spec("hopper", "fp16", "fp32"),
+    mma.spec("hopper", "fp16", "fp32", instruction="mma", k=8),
+    mma.spec("hopper", "fp16", "fp16"),
+    mma.spec("volta", "fp16", "fp32"),
+    mma.spec("ampere", "bf16", "fp32"),
+    mma.spec("ampere", "tf32", "fp32"),
+    mma.spec("hopper", "e4m3", "fp32", instruction="wgmma"),
+    mma.spec("hopper", "e4m3", "fp32", instruction="mma"),
+    mma.spec("ampere", "fp64", "fp64"),
+    mma.spec("cdna1", "fp16", "fp32"),
+    mma.spec("cdna2", "fp16", "fp32"),
+    mma.spec("cdna3", "bf16", "fp32"),
+]
+KINDS = [k for k in hostile.CLASSES if k not in ("zeros",)]
+JOINS = ["ascending", "descending", "pairwise"]
+
+
+def codes(ins, kind, seed, K, terms=1, M=2, N=2):
+    """Codes of `terms` products (M, K) and (N, K), and of C (M, N)."""
+    rng = np.random.default_rng(seed)
+    pairs = [(hostile.draw(ins.a, kind, rng, (M, K)), hostile.draw(ins.b, kind, rng, (N, K))) for _ in range(terms)]
+    return pairs, hostile.accumulators(ins.a, ins.b, ins.c, kind, rng, M * N).reshape(M, N)
+
+
+def assert_order(spec, pairs, C, order, step=None, what=""):
+    """Every output of both forms is the oracle's."""
+    ins = instruction_of(spec)
+    twin = oracle.Order(order.split, order.tile, order.residue_first, order.promote, order.join)
+    terms = [(carrier(A, ins.a), carrier(B, ins.b).T) for A, B in pairs]
+    length = spec.k if step == "instruction" else step
+    for backend in BACKENDS:
+        D = bits(mma.chain(terms, None if C is None else carrier(C, ins.c), spec, order, step=step, backend=backend))
+        for i in range(D.shape[0]):
+            for j in range(D.shape[1]):
+                c = None if C is None else int(C[i, j])
+                want = oracle.ordered(ins, [(integers(A[i]), integers(B[j])) for A, B in pairs], c, twin, length)
+                got = int(D[i, j])
+                assert same(got, want, ins), (
+                    f"{spec.name} {order} step {step} {backend} {what}: {got:#x}, exact {want:#x}"
+                )
+
+
+orders = st.one_of(
+    st.builds(KOrder),
+    st.builds(lambda s, j: KOrder(split=s, join=j), st.integers(1, 70), st.sampled_from(JOINS)),
+    st.builds(lambda p: KOrder(promote=p), st.integers(1, 70)),
+    st.builds(lambda t, f: KOrder(tile=t, residue_first=f), st.integers(1, 40), st.booleans()),
+    st.builds(
+        lambda s, t, f, tiles, j: KOrder(s, t, f, tiles and tiles * t, j),
+        st.none() | st.integers(1, 70),
+        st.integers(4, 40),
+        st.booleans(),
+        st.none() | st.integers(1, 3),
+        st.sampled_from(JOINS),
+    ),
+    st.builds(
+        lambda s, p, j: KOrder(split=s, promote=p, join=j),
+        st.integers(1, 70),
+        st.integers(1, 40),
+        st.sampled_from(JOINS),
+    ),
+)
+
+
+@settings(max_examples=examples(250))
+@given(
+    st.sampled_from(SPECS), orders, st.sampled_from(KINDS), st.integers(0, 2**31), st.integers(1, 100), st.booleans()
+)
+def test_one_product(spec, order, kind, seed, K, with_c):
+    pairs, C = codes(instruction_of(spec), kind, seed, K)
+    assert_order(spec, pairs, C if with_c else None, order, what=f"{kind} {K}")
+
+
+@settings(max_examples=examples(120))
+@given(st.data())
+def test_several_products_in_one_accumulator(data):
+    spec = data.draw(st.sampled_from(SPECS))
+    K, terms = data.draw(st.integers(1, 70)), data.draw(st.integers(2, 4))
+    order = data.draw(
+        st.sampled_from(
+            [KOrder(), KOrder(promote=spec.k), KOrder(promote=64), KOrder(split=32), KOrder(split=48, promote=16)]
+        )
+    )
+    step = data.draw(st.sampled_from([None, "instruction", 2 * spec.k, 64]) | st.integers(1, 40))
+    pairs, C = codes(
+        instruction_of(spec), data.draw(st.sampled_from(KINDS)), data.draw(st.integers(0, 2**31)), K, terms
+    )
+    assert_order(spec, pairs, C if data.draw(st.booleans()) else None, order, step)
+
+
+# --- what an order means, on examples
+
+
+def one_row(values, dtype=np.float16):
+    return np.array([values], dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_joins_add_in_their_order(backend):
+    # four slices of one product: 2^24, 1, 1, -2^24; a 1 is lost beside 2^24, but not beside -2^24
+    spec = mma.spec("hopper", "fp16", "fp32")
+    A, B = one_row([2.0**12, 1.0, 1.0, -(2.0**12)]), one_row([2.0**12, 1.0, 1.0, 2.0**12]).T
+    results = {j: mma.gemm(A, B, None, spec, KOrder(split=1, join=j), backend=backend).item() for j in JOINS}
+    assert results == {"ascending": 0.0, "descending": 2.0, "pairwise": 1.0}
+    A, B = one_row([2.0**12, 1.0, 1.0]), one_row([2.0**12, 1.0, 1.0]).T
+    results = {j: mma.gemm(A, B, None, spec, KOrder(split=1, join=j), backend=backend).item() for j in JOINS}
+    assert results == {"ascending": 2.0**24, "descending": 2.0**24 + 2, "pairwise": 2.0**24}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_promotion_rounds_outside_to_nearest_and_the_chain_toward_zero(backend):
+    spec = mma.spec("hopper", "fp16", "fp32")
+    A, B = np.zeros((1, 32), np.float16), np.ones((32, 1), np.float16)
+    A[0, 0], A[0, 16], B[16, 0] = 1.0, 1.5 * 2.0**-12, 2.0**-12
+    assert mma.gemm(A, B, None, spec, backend=backend).item() == 1.0
+    assert mma.gemm(A, B, None, spec, KOrder(promote=16), backend=backend).item() == 1.0 + 2.0**-23
+    assert mma.gemm(A, B, None, spec, KOrder(promote=32), backend=backend).item() == 1.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_where_c_enters(backend):
+    spec = mma.spec("hopper", "fp16", "fp32")
+    A, B, C = np.full((1, 32), 2.0**-24, np.float16), np.ones((32, 1), np.float16), np.ones((1, 1), np.float32)
+    A[0, :15] = A[0, 16:31] = 0
+    # twice 2^-24, half an ulp of C = 1: cut off in the chain, joined outside before C is added, or rounded beside C
+    assert mma.gemm(A, B, C, spec, backend=backend).item() == 1.0
+    assert mma.gemm(A, B, C, spec, KOrder(split=16), backend=backend).item() == 1.0 + 2.0**-23
+    assert mma.gemm(A, B, C, spec, KOrder(promote=16), backend=backend).item() == 1.0  # two ties to even
+    assert mma.gemm(A, B, C, spec, KOrder(split=32), backend=backend).item() == 1.0 + 2.0**-23
+
+
+def test_residue_first_moves_the_blocks():
+    # the documented case: slices of 104 in tiles of 64 run blocks of 16, 16, 8 and then 16 each
+    spec = mma.spec("hopper", "fp16", "fp32")
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((4, 104)).astype(np.float16), rng.standard_normal((104, 5)).astype(np.float16)
+    order = KOrder(split=104, tile=64, residue_first=True)
+    acc = np.zeros((4, 5), np.float32)
+    for start, stop in ((0, 16), (16, 32), (32, 40), (40, 56), (56, 72), (72, 88), (88, 104)):
+        acc = mma.gemm(A[:, start:stop], B[start:stop], acc, spec)
+    assert np.array_equal(bits(mma.gemm(A, B, None, spec, order)), bits(acc))
+    assert not np.array_equal(bits(mma.gemm(A, B, None, spec)), bits(acc))
+
+
+def test_a_split_longer_than_k_is_one_chain_joined_with_c_last():
+    spec = mma.spec("ampere", "fp16", "fp32")
+    rng = np.random.default_rng(1)
+    A, B = rng.standard_normal((4, 50)).astype(np.float16), rng.standard_normal((50, 5)).astype(np.float16)
+    assert np.array_equal(bits(mma.gemm(A, B, None, spec, KOrder(split=64))), bits(mma.gemm(A, B, None, spec)))
+    assert np.array_equal(bits(mma.gemm(A, B, None, spec, KOrder(promote=64))), bits(mma.gemm(A, B, None, spec)))
+
+
+def test_an_fp16_result_of_a_split_is_rounded_once_from_fp32():
+    spec = mma.spec("hopper", "fp16", "fp16")
+    A, B = one_row([1.0, 2.0**-11, 2.0**-24]), one_row([1.0, 1.0, 1.0]).T
+    # 1 + 2^-11 is a tie in fp16; the third slice, kept in fp32 beside it, decides
+    assert mma.gemm(A, B, None, spec, KOrder(split=1)).dtype == np.float16
+    assert (
+        mma.gemm(A, B, None, spec, KOrder(split=1, join="descending")).item() == 1.0
+    )  # 2^-11 + 2^-24, then + 1: a tie
+    A = one_row([1.0, 2.0**-11, 2.0**-23])
+    assert mma.gemm(A, B, None, spec, KOrder(split=1)).item() == 1.0 + 2.0**-10
+    assert mma.gemm(A, B, None, spec).item() == 1.0 + 2.0**-10
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"split": 0}, {"split": -4}, {"split": 2.5}, {"split": "16"}, {"split": True}, {"split": float("nan")},
+        {"tile": 0}, {"tile": -1}, {"tile": 1.0},
+        {"promote": 0}, {"promote": -16}, {"promote": "instruction"}, {"promote": 16.0},
+        {"join": "up"}, {"join": None}, {"join": ""}, {"join": "Ascending "},
+        {"residue_first": True},
+    ],
+)  # fmt: skip
+def test_wrong_orders(fields):
+    with pytest.raises(InputError) as e:
+        KOrder(**fields)
+    assert "\n" not in str(e.value)
+
+
+def test_an_unknown_join_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'descending'"):
+        KOrder(join="decending")
+
+
+def test_orders_are_frozen_and_equal_by_value():
+    assert KOrder(split=4) == KOrder(4)
+    assert len({KOrder(), KOrder()}) == 1
+    assert KOrder(split=np.int64(4)) == KOrder(split=4)
+    with pytest.raises(AttributeError):
+        KOrder().split = 3
+
+
+@pytest.mark.parametrize("order", ["ascending", 16, (16,), {"split": 16}])
+def test_only_an_order_is_taken_as_order(order):
+    x = np.zeros((2, 2), np.float16)
+    with pytest.raises(InputError):
+        mma.gemm(x, x, None, SPECS[0], order)
