@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, as_array, entries, unknown_name
 
 NanRule = Literal["ieee", "top", "negative-zero", "none"]
 
@@ -41,7 +41,7 @@ class FloatFormat:
     padding : int
         Unused low bits of the stored word (tf32 lives in an fp32 word: 13).
     max_significand : int, optional
-        Integer significand of the largest number where it is not 2^precision - 1 (e4m3: 14, for 1.110 in binary).
+        Integer significand of the largest number. Default: all ones, less one where that code is NaN (e4m3: 1.110).
 
     Examples
     --------
@@ -63,6 +63,11 @@ class FloatFormat:
     max_significand: int | None = None
 
     def __post_init__(self) -> None:
+        for field in ("precision", "emin", "emax", "padding"):
+            if type(getattr(self, field)) is not int:
+                raise InputError(f"format {self.name!r}: {field} = {getattr(self, field)!r} is not an integer")
+        if self.nan not in get_args(NanRule):
+            raise unknown_name(f"NaN rule of format {self.name!r}", self.nan, get_args(NanRule))
         if not 1 <= self.precision <= 53:
             raise InputError(f"format {self.name!r}: precision {self.precision} is not between 1 and 53 bits")
         if not self.emin <= self.emax:
@@ -76,6 +81,13 @@ class FloatFormat:
             raise InputError(f"format {self.name!r}: a format with Inf has NaN 'ieee', not {self.nan!r}")
         if self.nan == "negative-zero" and self.negative_zero:
             raise InputError(f"format {self.name!r}: the code of -0 cannot be both NaN and -0")
+        if self.padding < 0 or self.width > 64:
+            raise InputError(f"format {self.name!r}: a word of {self.width} bits (padding {self.padding})")
+        smallest, largest = 1 << (self.precision - 1), (1 << self.precision) - 1
+        if self.max_significand is not None and not smallest <= self.max_significand <= largest:
+            raise InputError(
+                f"format {self.name!r}: max_significand {self.max_significand} is not between {smallest} and {largest}"
+            )
 
     # --- what follows from the fields
     @cached_property
@@ -106,6 +118,12 @@ class FloatFormat:
     def max(self) -> float:
         """Largest finite value."""
         m = self.max_significand or (1 << self.precision) - 1
+        if (
+            self.max_significand is None
+            and self.nan == "top"
+            and self.emax + self.bias == (1 << self.exponent_bits) - 1
+        ):
+            m -= 1  # the code of all ones is NaN
         return float(np.ldexp(float(m), self.emax - self.precision + 1))
 
     @property
@@ -150,7 +168,7 @@ class FloatFormat:
             If ``bits`` is not of an integer type, a code has more than ``width`` bits, or it lies above the largest
             number and is no Inf or NaN.
         """
-        codes = np.asarray(bits)
+        codes = as_array(bits, f"{self.name}.decode")
         if codes.dtype.kind not in "ui":
             raise InputError(f"{self.name}.decode takes integer codes, not {codes.dtype}")
         bad = (codes < 0) | (codes.astype(np.uint64) >> np.uint64(self.width - 1) > 1)
@@ -170,6 +188,8 @@ class FloatFormat:
         beyond = (value > self.max) & ~nan & ~infinite
         if beyond.any():
             raise InputError(f"{self.name}.decode: codes that mean nothing in {self.name}: {entries(beyond, codes)}")
+        if not self.negative_zero:
+            out = np.where(significand == 0, np.uint64(0), out)
         out = np.where(infinite, (sign << np.uint64(63)) | np.uint64(0x7FF << 52), out)
         payload = fraction << np.uint64(52 - f) if self.nan == "ieee" else np.full_like(raw, np.uint64(1 << 51))
         out = np.where(nan, (sign << np.uint64(63)) | np.uint64(0x7FF << 52) | payload, out)
@@ -201,6 +221,8 @@ class FloatFormat:
         bad = ~self.contains(wide)
         if bad.any():
             raise InputError(f"{self.name}.encode: not values of {self.name} (round_to first): {entries(bad, wide)}")
+        if self.fraction_bits == 0 and self.nan in ("ieee", "top") and np.isnan(wide).any():
+            raise InputError(f"{self.name}.encode: one bit of precision leaves no code for NaN")
         bits = wide.view(np.uint64)
         sign = bits >> np.uint64(63)
         f, e = self.fraction_bits, self.exponent_bits
@@ -243,11 +265,7 @@ class FloatFormat:
 
 def as_float64(x: Any, who: str) -> NDArray[np.float64]:
     """``x`` as float64 with the same values; NaN payloads are kept. Refuses what float64 cannot hold."""
-    a = np.asarray(x)
-    if a.dtype == object or a.dtype.kind not in "fiuVb" or a.dtype.itemsize > 8 or a.dtype.kind == "b":
-        raise InputError(f"{who} takes real numbers of at most 64 bits, not {a.dtype}")
-    if a.dtype.kind == "V" and a.dtype.names is not None:
-        raise InputError(f"{who} takes real numbers, not a structured array")
+    a = as_array(x, who)
     if a.dtype.kind in "iu":
         wide = a.astype(np.float64)
         limit = 2.0 ** (8 * a.dtype.itemsize - (a.dtype.kind == "i"))
@@ -299,7 +317,7 @@ BF16 = FloatFormat("bf16", 8, -126, 127)
 TF32 = FloatFormat("tf32", 11, -126, 127, padding=13)
 FP32 = FloatFormat("fp32", 24, -126, 127)
 FP64 = FloatFormat("fp64", 53, -1022, 1023)
-E4M3 = FloatFormat("e4m3", 4, -6, 8, inf=False, nan="top", max_significand=14)
+E4M3 = FloatFormat("e4m3", 4, -6, 8, inf=False, nan="top")
 E5M2 = FloatFormat("e5m2", 3, -14, 15)
 E3M2 = FloatFormat("e3m2", 3, -2, 4, inf=False, nan="none")
 E2M3 = FloatFormat("e2m3", 4, 0, 2, inf=False, nan="none")
@@ -323,10 +341,11 @@ def get(fmt: FloatFormat | str) -> FloatFormat:
     """A format by name or alias ("fp16", "half", "h", ...); a FloatFormat passes through."""
     if isinstance(fmt, FloatFormat):
         return fmt
-    key = str(fmt).lower().replace("-", "").strip()
+    name = fmt if isinstance(fmt, str) else getattr(fmt, "__name__", fmt)  # np.float16 and other classes by their name
+    key = str(name).lower().replace("-", "").strip()
     key = _ALIASES.get(key, key)
     if key not in _FORMATS:
-        raise unknown_name("format", fmt, _FORMATS)
+        raise unknown_name("format", fmt, [*_FORMATS, *_ALIASES], _FORMATS)
     return _FORMATS[key]
 
 

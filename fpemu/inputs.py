@@ -248,6 +248,9 @@ def _all_bits(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, special
     if not isinstance(specials, bool):
         raise InputError(f"inputs: specials must be True or False, not {specials!r}")
     drop = np.uint64(64 - fmt.width + fmt.padding)
+    fields = (1 << fmt.exponent_bits) - (fmt.inf or fmt.nan == "ieee")
+    if fmt.emax + fmt.bias + 1 < fields:
+        raise InputError(f"inputs 'all_bits': {fmt} has codes that mean nothing")
 
     def draw(shape: tuple[int, ...]) -> Floats:
         return np.asarray(fmt.decode(stream.words(shape) >> drop << np.uint64(fmt.padding)))

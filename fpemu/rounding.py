@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, as_array, entries, unknown_name
 from fpemu.formats import FloatFormat, as_float64
 
 
@@ -152,7 +152,7 @@ def _choose(scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, random
 def _carries(fraction: NDArray[Any], random_bits: Any) -> NDArray[Any]:
     if random_bits is None:
         raise InputError("stochastic rounding needs random_bits: an array of unsigned integers, one word per entry")
-    words = np.asarray(random_bits)
+    words = as_array(random_bits, "random_bits")
     if words.dtype.kind != "u":
         raise InputError(
             f"random_bits must be unsigned integers (their width is the number of bits), not {words.dtype}"

@@ -48,6 +48,10 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
     """
     fmt = _format(fmt)
     x, y, z = (_values(v, fmt, name) for name, v in (("a", a), ("b", b), ("c", c)))
+    try:
+        np.broadcast_shapes(x.shape, y.shape, z.shape)
+    except ValueError:
+        raise InputError(f"a {x.shape}, b {y.shape} and c {z.shape} do not broadcast") from None
     with np.errstate(all="ignore"):
         return _fma.fma(x, y, z, fmt).astype(fmt.dtype)[()]
 

@@ -832,8 +832,7 @@ ONE = np.ones((2, 2), np.float32)
     ({"scheme": "ootomo", "hardware": mma.spec("hopper", "fp16", "fp16")}, "multiplies fp16 by fp16 into fp32"),
     ({"scheme": "fp16", "accumulator": "fp16", "hardware": mma.spec("hopper")}, "into fp16"),
     ({"scheme": "ootomo", "on_range": "wrap"}, "unknown on_range 'wrap'"),
-    ({"scheme": "ootomo", "alpha": 0.1}, "alpha = 0.1 is not an fp32 number; round it"),
-    ({"scheme": "ootomo", "beta": 1e300}, "beta = 1e\\+300 is not an fp32 number"),
+    ({"scheme": "ootomo", "beta": 1e300}, "beta = 1e\\+300 is beyond the largest fp32 number"),
     ({"scheme": "ootomo", "alpha": 1j}, "alpha must be one real number"),
     ({"scheme": "ootomo", "alpha": True}, "alpha must be one real number"),
     ({"scheme": "ootomo", "alpha": [1.0]}, "alpha must be one real number"),
@@ -893,3 +892,25 @@ def test_the_fast_way_to_fp16_is_one_rounding():
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     x = np.concatenate([x, halves, halves * (1 + 2.0**-11), [np.inf, -np.inf]]).reshape(1, -1)
     same(schemes.words.split(x, get("fp16").rules())[0], fpemu.round_to(x, "fp16"))
+
+
+def test_alpha_and_beta_round_to_fp32_as_in_a_blas_call():
+    A = np.float32([[1.5]])
+    D = gemm(A, A, A, scheme="sgemm", alpha=0.1, beta=0.7)
+    assert D.item() == np.float32(np.float32(0.1) * np.float32(2.25)) + np.float32(np.float32(0.7) * A[0, 0])
+
+
+def test_an_order_that_is_none_is_refused():
+    with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder, not 'x'"):
+        gemm(ONE, ONE, scheme="ootomo", hardware="hopper", order="x")
+
+
+@pytest.mark.parametrize("policy", ["scale", "scale-rows"])
+def test_scaling_up_does_not_go_with_an_fp16_accumulator(policy):
+    with pytest.raises(InputError, match="above what an fp16 accumulator holds"):
+        gemm(ONE, ONE, scheme="fp16", accumulator="fp16", hardware="hopper", on_range=policy)
+
+
+def test_split_takes_fp32_numbers_only():
+    with pytest.raises(InputError, match=r"1 of 1 entry, first 0\.1"):
+        get("ootomo").split(0.1)

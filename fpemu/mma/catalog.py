@@ -71,6 +71,7 @@ def _fp8_13(arch: str, instruction: str, shapes: str, ab: str, d: str, block: in
     for shape in shapes.split():
         length = min(block, int(shape.rsplit("k", 1)[1]))
         half = d == "fp16"
+        source += "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
         rows.append(_row(arch, instruction, shape, ab, d, length, F=13, E0=-21 if half else -126,
                          final="RNE" if half else "RZ", fraction_bits=None if half else 13,
                          evidence=evidence, source=source))  # fmt: skip
@@ -131,11 +132,13 @@ def _build() -> list[MmaSpec]:
     for arch, instruction, shape in (
         ("turing", "mma", "m8n8k16"), ("ampere", "mma", "m16n8k32"), ("ada", "mma", "m16n8k32"),
         ("hopper", "mma", "m16n8k32"), ("hopper", "wgmma", "m64nNk32"), ("blackwell", "mma", "m16n8k32"),
-        ("blackwell", "tcgen05", "m128nNk32"), ("blackwell-rtx", "mma", "m16n8k32"),
+        ("blackwell", "tcgen05", "m128nNk32"), ("blackwell-rtx", "mma", "m16n8k32"), ("cdna1", "mfma", "m16n16k16"),
+        ("cdna2", "mfma", "m16n16k16"), ("cdna3", "mfma", "m16n16k32"), ("ascend910a", "cube", "m16n16k32"),
+        ("ideal", "ideal", "m16n16k32"),
     ):  # fmt: skip
         k = int(shape.rsplit("k", 1)[1])
         rows.append(_row(arch, instruction, shape, "int8", "int32", k, arithmetic="integer", evidence="definition",
-                         source="exact; wraps modulo 2^32 without .satfinite"))  # fmt: skip
+                         source="exact; assumed to wrap modulo 2^32"))  # fmt: skip
     return rows + _amd() + _others()
 
 
@@ -193,7 +196,7 @@ def architecture(hardware: str) -> str:
     known = {fold(a): a for a in architectures()} | {fold(g): a for g, a in gpu_names().items()}
     key = fold(str(hardware).lower().removeprefix("nvidia").removeprefix("amd"))
     if key not in known:
-        raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()])
+        raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()], architectures())
     return known[key]
 
 
@@ -232,7 +235,7 @@ def spec(
     if isinstance(hardware, MmaSpec):
         return hardware
     arch = architecture(hardware)
-    pair = (ab_format, ab_format) if isinstance(ab_format, str | FloatFormat) else tuple(ab_format)
+    pair = ab_format if isinstance(ab_format, tuple) and len(ab_format) == 2 else (ab_format, ab_format)
     a, b = (_name(f, arch) for f in pair)
     both_fp8 = {a, b} <= {"e4m3", "e5m2"}
     if a != b and not both_fp8:
@@ -254,7 +257,7 @@ def spec(
     return row if a == b else row.replace(b_format=b, name=row.name.replace(a, f"{a}x{b}"), evidence=row.evidence)
 
 
-def _name(fmt: str | FloatFormat, arch: str) -> str:
+def _name(fmt: Any, arch: str) -> str:
     if isinstance(fmt, str) and fmt in INTEGERS:
         return fmt
     name = formats.get(fmt).name

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import operands, readable
-from fpemu.mma.order import KOrder, plan
+from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import MmaSpec
 
 Backend = Literal["compiled", "numpy"]
+_ENTRIES = 2**20  # of D worked on at a time where slices are joined
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
@@ -127,40 +128,48 @@ def chain(
         except ValueError:
             raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
     with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
-        D = _run(As, Bs, C, spec, order, step, backend, lead)
-        return _bits(D.reshape(*lead, M, N), spec)
+        if order.split is None:
+            D = _run(As, Bs, C, spec, order, step, backend, lead)
+        else:  # some rows at a time: the results of slices wait for one another
+            D = np.empty((*lead, M, N), readable.outer_dtype(spec))
+            rows = max(1, _ENTRIES // max(1, D[..., :1, :].size))
+            for some in (slice(i, i + rows) for i in range(0, M, rows)):
+                c = None if C is None else C[..., some, :]
+                D[..., some, :] = _run([A[..., some, :] for A in As], Bs, c, spec, order, step, backend, lead)
+        return _bits(D, spec)
 
 
 def _run(
     As: list[NDArray[Any]], Bs: list[NDArray[Any]], C: NDArray[Any] | None, spec: MmaSpec, order: KOrder,
     step: int | None, backend: Backend, lead: tuple[int, ...],
 ) -> NDArray[Any]:  # fmt: skip
-    """The slices of the order, joined: an array (products, M, N)."""
+    """The slices of the order, joined: an array (*lead, M, N) that is nobody else's."""
     a = [operands.flatten(x, lead) for x in As]
     b = [operands.flatten(x, lead) for x in Bs]
     shape = (len(a[0].of), As[0].shape[-2], Bs[0].shape[-1])
     start = np.zeros(shape, _accumulator(spec)) if C is None else C.reshape(shape).astype(_accumulator(spec))
     slices = plan(order, As[0].shape[-1], len(As), step)
+    whole = (*lead, *shape[-2:])
     if not slices or 0 in shape:
-        return start
-    parts = []
-    for runs in slices:
+        return start.reshape(whole)
+
+    def part(runs: list[list[Run]]) -> NDArray[Any]:
         A, cuts = operands.gather([x.matrices for x in a], runs, spec.a_format, spec.k, -1)
         B, _ = operands.gather([x.matrices for x in b], runs, spec.b_format, spec.k, -2)
         if order.promote is None:
             cuts[:] = False
         first = start if order.split is None else np.zeros(shape, start.dtype)
         if backend == "numpy":
-            part = readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
-        else:
-            from fpemu.mma import compiled  # numba is slow to import
+            return readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
+        from fpemu.mma import compiled  # numba is slow to import
 
-            part = compiled.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
-        parts.append(part.astype(readable.outer_dtype(spec)) if order.split is not None else part)
+        return compiled.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
+
     if order.split is None:
-        return parts[0]
-    joined = order.join_slices(parts)
-    return joined if C is None else start.astype(joined.dtype) + joined
+        return part(slices[0]).reshape(whole)
+    outer = readable.outer_dtype(spec)
+    joined = order.join_slices(part(runs).astype(outer, copy=False) for runs in order.sequence(slices))
+    return (joined if C is None else start.astype(outer, copy=False) + joined).reshape(whole)
 
 
 def _accumulator(spec: MmaSpec) -> Any:
@@ -172,7 +181,7 @@ def _bits(D: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     """D in its own dtype, every NaN with the pattern of the hardware."""
     if isinstance(spec.d_format, str):
         return D
-    D = D.astype(spec.d_format.dtype)
+    D = D.astype(spec.d_format.dtype, copy=False)
     nan = np.isnan(D)
     if nan.any():
         D.view(spec.d_format.code_dtype)[nan] = spec.nan_code
@@ -190,8 +199,8 @@ def _c_format(spec: MmaSpec) -> FloatFormat | str:
 
 
 def _check_terms(terms: Sequence[tuple[Any, Any]], spec: MmaSpec) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    if not terms:
-        raise InputError("chain needs at least one term (X, Y)")
+    if not isinstance(terms, Sequence) or not terms or any(not isinstance(t, tuple) or len(t) != 2 for t in terms):
+        raise InputError("terms must be a list of pairs (X, Y), at least one")
     As = [operands.check_values(x, spec.a_format, "A") for x, _ in terms]
     Bs = [operands.check_values(y, spec.b_format, "B") for _, y in terms]
     for A, B in zip(As, Bs, strict=True):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, entries
+from fpemu.errors import InputError, as_array, entries
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma.order import Run
 
@@ -25,17 +25,17 @@ def check_values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
     InputError
         For a dtype that is no number, fewer than two axes, or entries that are not values of ``fmt``.
     """
-    a = np.asarray(x)
-    a = a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+    a = as_array(x, name)
     if a.ndim < 2:
         raise InputError(f"{name} has shape {a.shape}: it needs two axes or more")
     if isinstance(fmt, str):
         wanted = np.dtype(fmt)
-        if a.dtype.kind not in "iu" or (a.dtype != wanted and a.size and (a != a.astype(wanted)).any()):
+        if a.dtype.kind not in "iu":
             raise InputError(f"{name} has dtype {a.dtype}: the instruction takes {fmt}")
+        bad = a != a.astype(wanted)
+        if bad.any():
+            raise InputError(f"{name} has entries that {fmt} does not hold: {entries(bad, a)}")
         return a.astype(wanted, copy=False)
-    if a.dtype.kind not in "fiuV" or a.dtype.itemsize > 8 or a.dtype.names is not None:
-        raise InputError(f"{name} has dtype {a.dtype}: it takes floats that are values of {fmt}")
     carries = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(a.dtype)
     if carries == fmt:
         return a

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError, unknown_name
 
 Join = Literal["ascending", "descending", "pairwise"]
+T = TypeVar("T")
 _JOINS = ("ascending", "descending", "pairwise")
 
 
@@ -86,17 +88,26 @@ class KOrder:
                 a = end
         return list(chains.values())
 
-    def join_slices(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
-        """Add the results of the slices in the order of `join`; each addition rounds to nearest in their dtype."""
-        if self.join == "pairwise":
-            while len(parts) > 1:
-                pairs = [parts[i] + parts[i + 1] for i in range(0, len(parts) - 1, 2)]
-                parts = pairs + parts[2 * len(pairs) :]
-            return parts[0]
-        parts = parts if self.join == "ascending" else parts[::-1]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
+    def sequence(self, slices: Sequence[T]) -> Sequence[T]:
+        """The slices in the order in which `join_slices` wants them."""
+        return slices[::-1] if self.join == "descending" else slices
+
+    def join_slices(self, parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        """Add the results of the slices, given in `sequence`; each addition rounds to nearest in their dtype.
+
+        Each is added as it comes. "pairwise" adds neighbours, then neighbouring sums, and so on: what waits is a stack
+        of sums over 2^n slices, n falling.
+        """
+        waiting: list[tuple[int, NDArray[Any]]] = []
+        for part in parts:
+            count = 1
+            while waiting and (waiting[-1][0] == count or self.join != "pairwise"):
+                before, total = waiting.pop()
+                count, part = count + before, total + part
+            waiting.append((count, part))
+        _, total = waiting.pop()
+        while waiting:
+            total = waiting.pop()[1] + total
         return total
 
 

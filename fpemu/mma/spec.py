@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from fpemu import formats
-from fpemu.errors import InputError
+from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 
 Arithmetic = Literal["truncated", "exact", "fma", "flushed", "cdna3", "cdna3-fp8", "via-half", "integer"]
@@ -47,11 +49,12 @@ class MmaSpec:
     arithmetic : str
         Which rules: a key of `ARITHMETICS`.
     F : int
-        Fraction bits kept below the largest exponent of a block when its terms are aligned ("truncated").
+        Fraction bits kept below the largest exponent of a block when its terms are aligned ("truncated", "via-half").
     E0 : int, optional
         Floor of that largest exponent (binary exponent). None: none but the exponents of the formats.
-    final : {"RZ", "RNE"}
-        Rounding of a block's sum to `d_format`. RZ here overflows to Inf, as the hardware does.
+    final : {"RZ", "RNE"}, optional
+        Rounding of a block's sum to `d_format`. RZ here overflows to Inf, as the hardware does. Default: RZ where the
+        arithmetic truncates and D is fp32, else RNE.
     fraction_bits : int, optional
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
     nan_code : int, optional
@@ -79,7 +82,7 @@ class MmaSpec:
     arithmetic: Arithmetic = "truncated"
     F: int = 24
     E0: int | None = None
-    final: Literal["RZ", "RNE"] = "RZ"
+    final: Literal["RZ", "RNE"] | None = None
     fraction_bits: int | None = None
     c_format: FloatFormat | str | None = None
     nan_code: int | None = None
@@ -94,6 +97,9 @@ class MmaSpec:
         for field in ("a_format", "b_format", "d_format"):
             object.__setattr__(self, field, _format(getattr(self, field)))
         object.__setattr__(self, "c_format", _format(self.c_format) if self.c_format is not None else self.d_format)
+        if self.final is None:
+            truncates = self.arithmetic in ("truncated", "via-half") and str(self.d_format) == "fp32"
+            object.__setattr__(self, "final", "RZ" if truncates else "RNE")
         if self.nan_code is None and not self.is_integer:
             object.__setattr__(self, "nan_code", _NAN_CODES.get(str(self.d_format)))
         self._check()
@@ -105,6 +111,9 @@ class MmaSpec:
 
     def replace(self, **changes: Any) -> MmaSpec:
         """A copy with some fields changed, marked as custom unless a name is given."""
+        unknown = [name for name in changes if name not in self.__dataclass_fields__]
+        if unknown:
+            raise unknown_name("field of MmaSpec", unknown[0], self.__dataclass_fields__)
         changes = {"name": f"{self.name} (changed)", "evidence": "custom", **changes}
         if "d_format" in changes:
             changes = {"c_format": None, "nan_code": None, **changes}
@@ -117,29 +126,41 @@ class MmaSpec:
         def refuse(why: str) -> None:
             raise InputError(f"MmaSpec {self.name!r}: {why}")
 
-        if self.arithmetic not in ARITHMETICS:
+        if self.arithmetic not in list(ARITHMETICS):
             refuse(f"arithmetic {self.arithmetic!r} is not one of {', '.join(ARITHMETICS)}")
-        if not (isinstance(self.k, int) and isinstance(self.block, int) and self.k >= 1 and self.block >= 1):
-            refuse(f"k = {self.k!r} and block = {self.block!r} must be positive integers")
+        for field in ("k", "block", "F", "E0", "fraction_bits", "nan_code"):
+            value = getattr(self, field)
+            if type(value) is not int and not (value is None and field in ("E0", "fraction_bits", "nan_code")):
+                refuse(f"{field} = {value!r} must be an integer")
+        if self.k < 1 or self.block < 1:
+            refuse(f"k = {self.k} and block = {self.block} must be positive")
         if self.k % self.block:
             refuse(f"k = {self.k} is not a multiple of block = {self.block}")
         if self.final not in ("RZ", "RNE"):
             refuse(f"final rounding {self.final!r} is not 'RZ' or 'RNE'")
         if self.is_integer != (self.a_format == "int8" and self.b_format == "int8" and self.d_format == "int32"):
             refuse("the integer arithmetic goes with int8 inputs and int32 results, and only with them")
-        if self.evidence not in EVIDENCE:
+        if self.evidence not in list(EVIDENCE):
             refuse(f"evidence {self.evidence!r} is not one of {', '.join(EVIDENCE)}")
         if self.is_integer:
             return
         a, b, c, d = self.operand_formats
+        if self.nan_code is None or not 0 <= self.nan_code < 1 << d.width or not np.isnan(d.decode(self.nan_code)):
+            refuse(f"nan_code {self.nan_code!r} is no NaN of {d}")
+        if self.arithmetic not in ("truncated", "via-half"):
+            idle = [f for f, v in (("F", 24), ("E0", None), ("fraction_bits", None)) if getattr(self, f) != v]
+            idle += ["final"] if self.arithmetic != "exact" and self.final != "RNE" else []
+            if idle:
+                refuse(f"{' and '.join(idle)} have no effect in the arithmetic {self.arithmetic!r}")
         if self.arithmetic == "fma":
             if not (a == b == c == d) or d.name not in ("fp16", "fp32", "fp64") or self.block != 1:
                 refuse("an FMA chain has block = 1 and one format throughout: fp16, fp32 or fp64")
             return
         if c != d or d.name not in ("fp16", "fp32"):
             refuse(f"C and D are {c} and {d}: they must be both fp16 or both fp32")
-        if max(a.precision, b.precision) > 24 or min(a.emin - a.precision, b.emin - b.precision) < -150:
-            refuse(f"inputs {a} and {b} are wider than fp32")
+        for fmt in (a, b):
+            if fmt.precision > 24 or fmt.emin < -126 or fmt.emax > 127:
+                refuse(f"the input format {fmt} is wider than fp32")
         if not 1 <= self.F <= 35:
             refuse(f"F = {self.F} is not between 1 and 35")
         if self.block > 64:
@@ -156,6 +177,8 @@ class MmaSpec:
             refuse("even and odd k need an even block")
         if self.arithmetic == "via-half" and (self.k % 4 or self.block != self.k):
             refuse("the way through half precision needs k a multiple of 4 and block = k")
+        if self.arithmetic == "via-half" and not all(_within_half(fmt) for fmt in (a, b)):
+            refuse(f"{a} and {b} do not both fit into fp16")
 
     @property
     def operand_formats(self) -> tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]:
@@ -164,6 +187,10 @@ class MmaSpec:
         if not all(isinstance(f, FloatFormat) for f in found):
             raise InputError(f"MmaSpec {self.name!r} has integer operands")
         return found  # type: ignore[return-value]
+
+
+def _within_half(fmt: FloatFormat) -> bool:
+    return fmt.precision <= 11 and fmt.emax <= 15 and fmt.emin - fmt.precision >= -25
 
 
 def _format(fmt: FloatFormat | str | None) -> FloatFormat | str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
+from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Option, Scheme, SchemeInfo, SplitScheme, build, get, names
@@ -56,8 +57,9 @@ def gemm(
         One of `names()`.
     hardware : str or MmaSpec, optional
         An architecture ("ampere"), a GPU ("H200") or a spec. Only sgemm and dgemm do without.
-    alpha, beta : fp32 numbers
-        t = fp32(alpha · product), D = fp32(t + fp32(beta · C)). A and B are not read if alpha = 0.
+    alpha, beta : real numbers
+        Rounded to fp32 (fp64 for dgemm), as a call of BLAS does; then t = fp32(alpha · product) and
+        D = fp32(t + fp32(beta · C)). A and B are not read if alpha = 0.
     on_range : {"raise", "propagate", "scale", "scale-rows"}
         About entries that the words cannot hold: an error that counts them; what the hardware gives; a power of two per
         matrix, or per row of A and column of B, that brings the largest to [2^13, 2^14), undone at the end. NaN and Inf
@@ -83,6 +85,8 @@ def gemm(
     [0.3000267744064331, 0.3000999689102173]
     """
     chosen = build(scheme, options)
+    if order is not None and not isinstance(order, KOrder):
+        raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
     policy = ranges.policy(on_range)
     chosen.check_order(order, options)
     spec = chosen.spec(hardware)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.errors import InputError, unknown_name
-from fpemu.formats import FP16, FP32, FloatFormat
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FP16, FP32, FloatFormat, as_float64
 from fpemu.mma import MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, words
@@ -182,8 +182,18 @@ class SplitScheme(Scheme):
         return spec
 
     def split(self, X: Any) -> tuple[Array, ...]:
-        """The words of the fp32 array `X`, as values of the low format (without any scaling of rows)."""
-        return words.split(np.asarray(X, np.float64), self.rules())
+        """The words of `X`, fp32 numbers of any shape, as values of the low format (without any scaling of rows).
+
+        Raises
+        ------
+        InputError
+            Entries that are not fp32 numbers.
+        """
+        wide = as_float64(X, f"{self.name}.split")
+        good = np.asarray(FP32.contains(wide))
+        if not good.all():
+            self.refuse(f"split takes fp32 numbers (np.float32(x) rounds): {entries(~good, wide)}")
+        return words.split(wide, self.rules())
 
     def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
         assert spec is not None
@@ -211,8 +221,12 @@ class SplitScheme(Scheme):
         -------
         float64 array (..., M, N)
         """
-        spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
         A, B = ranges.matrices(A, B, FP32)
+        with np.errstate(all="ignore"):  # words that overflow have an infinite bound
+            return self._running_bound(A, B, hardware, on_range)
+
+    def _running_bound(self, A: Array, B: Array, hardware: str | MmaSpec | None, on_range: str) -> Array:
+        spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
         a = ranges.prepare(A, "A", rules, on_range, self._policy(on_range), self.name)
         b = ranges.prepare(B, "B", rules, on_range, self._policy(on_range), self.name)
         (wa, la, da), (wb, lb, db) = (words.magnitudes(x.values, rules, spec) for x in (a, b))

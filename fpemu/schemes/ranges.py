@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, as_array, entries, unknown_name
 from fpemu.formats import FP32, FloatFormat, as_float64
 from fpemu.schemes.words import Word, steps
 
@@ -27,7 +27,7 @@ TOP = 14  # binary exponent below which the largest entry is brought by scaling
 
 def policy(on_range: str) -> str:
     """Check the name of a range policy."""
-    if on_range not in POLICIES:
+    if on_range not in list(POLICIES):
         raise unknown_name("on_range", on_range, POLICIES)
     return on_range
 
@@ -43,7 +43,7 @@ def operand(X: Any, who: str, fmt: FloatFormat, *, read: bool = True) -> Array:
     InputError
         Not real numbers; fewer than two axes; entries that are not numbers of `fmt` (how many, and the first).
     """
-    x = np.asarray(X)
+    x = as_array(X, who)
     if x.ndim < 2:
         raise InputError(f"{who} must be a matrix (..., rows, columns), not of shape {x.shape}")
     if x.dtype == fmt.dtype:
@@ -93,15 +93,15 @@ def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array
 
 
 def scalar(value: Any, who: str, fmt: FloatFormat) -> Any:
-    """alpha or beta as a number of `fmt`, finite or not."""
+    """alpha or beta rounded to `fmt`; one that is finite and beyond it is refused."""
     plain = isinstance(value, Real | np.bool_) or (isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0)
     if not plain or isinstance(value, bool | np.bool_):
         raise InputError(f"{who} must be one real number, not {value!r}")
     wide = float(as_float64(value, who))
     with np.errstate(over="ignore", under="ignore"):
         number = fmt.dtype.type(wide)
-    if float(number) != wide and not np.isnan(wide):
-        raise InputError(f"{who} = {wide!r} is not an fp32 number; round it: np.float32({wide!r})")
+    if np.isinf(number) and not np.isinf(wide):
+        raise InputError(f"{who} = {wide!r} is beyond the largest {fmt} number, {fmt.max}")
     return number
 
 

@@ -39,7 +39,8 @@ class Baseline(Scheme):
     ) -> NDArray[Any]:
         """Bound on abs(D - AB), entry by entry, for one ascending chain (float64, (..., M, N))."""
         A, B = ranges.matrices(A, B, self.operand)
-        sizes = abs(A).astype(np.float64) @ abs(B).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = abs(A).astype(np.float64) @ abs(B).astype(np.float64)
         tiny = A.shape[-1] * self.operand.min_subnormal
         return np.asarray(self.relative_bound(A.shape[-1]) * sizes * (1 + 2.0**-20) + tiny)
 

@@ -201,7 +201,7 @@ def _blocks(A: Sequence[Array], B: Sequence[Array], plan: Plan, spec: MmaSpec, o
                     block = mma.gemm(A[i][..., k:end], B[j][..., k:end, :], spec=spec)
                     total = total + np.ldexp(block.astype(np.float32, copy=False), -plan.exponent * (i + j))
             slices.append(total)
-        return np.asarray(order.join_slices(slices))
+        return np.asarray(order.join_slices(order.sequence(slices)))
 
 
 def in_k(interval: int | str | None, spec: MmaSpec) -> int | None:

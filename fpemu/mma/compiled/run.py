@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.compiled.amd import Cdna3, Cdna3Fp8, Flushed
 from fpemu.mma.compiled.exact import Exact
@@ -31,17 +32,18 @@ def chain(
 ) -> NDArray[Any]:  # fmt: skip
     """As `fpemu.mma.readable.chain`, with A (stack, M, K), B (stack, K, N), C (products, M, N) in their carriers.
 
-    Product p is A[index_a[p]] B[index_b[p]] + C[p].
+    Product p is A[index_a[p]] B[index_b[p]] + C[p]. The three arrays are scratch: C may become the result.
     """
     if spec.is_integer:
-        return _integer(A, B, index_a, index_b, C, cuts)
+        return _integer(A, B, index_a, index_b, C)
     if spec.arithmetic == "via-half":
         return _via_half(A, B, index_a, index_b, C, spec, cuts)
     if spec.arithmetic == "flushed":
         for x, fmt in zip((A, B), spec.operand_formats, strict=False):
-            x[np.abs(x) < fmt.min_normal] = 0  # A and B are the caller's scratch: gathered copies
+            x[np.abs(x) < fmt.min_normal] = 0
     params = parameters(spec, bool(_bounded(A, B, C, spec)))
-    out = np.empty(C.shape, outer_dtype(spec) if cuts.any() else C.dtype)
+    dtype = outer_dtype(spec) if cuts.any() else C.dtype
+    out = C if dtype == C.dtype else np.empty(C.shape, dtype)  # in place: a row of C is read before it is written
     fa, fb, _, _ = spec.operand_formats
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
     per = spec.k // len(params.block)
@@ -129,8 +131,9 @@ def _bounded(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) -
     """Finite operands, and a C that no sum of products can bring near 2^127."""
     if spec.arithmetic != "truncated" or not _fits_float32(spec):
         return False
-    largest = max(float(np.abs(C).max(initial=0)), 0.0)  # NaN compares false below
-    return bool(np.isfinite(A).all() and np.isfinite(B).all() and largest <= 2.0**120 and A.shape[-1] < 2**60)
+    limit = 2.0**120  # NaN compares false
+    small = C.max(initial=0) <= limit and C.min(initial=0) >= -limit
+    return bool(small and np.isfinite(A).all() and np.isfinite(B).all())
 
 
 def _via_half(
@@ -144,33 +147,42 @@ def _via_half(
     half, fmt = half_spec(spec), spec.operand_formats[3]
     k = np.arange(spec.k)
     turn = np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
-    none = np.zeros(2, bool)
-    outer = C.astype(outer_dtype(spec)) if cuts.any() else None
-    d = np.zeros_like(C) if outer is not None else C
-    for q, cut in enumerate(cuts):
-        ks = q * spec.k + turn
-        part = chain(A[..., ks], B[..., ks, :], index_a, index_b, np.zeros_like(C), half, none)
-        d = (d + part).astype(fmt.dtype).astype(C.dtype)
-        if outer is not None and cut:
-            outer += d
-            d = np.zeros_like(d)
-    return d if outer is None else outer
+    out = C
+    for i in range(0, C.shape[-2], _ROWS):  # some rows at a time: the sums in between are arrays
+        rows = slice(i, i + _ROWS)
+        outer = C[:, rows].copy()
+        d = np.zeros_like(outer) if cuts.any() else outer
+        for q, cut in enumerate(cuts):
+            ks = q * spec.k + turn
+            zero = np.zeros_like(outer)
+            part = chain(A[:, rows][..., ks], B[:, ks], index_a, index_b, zero, half, np.zeros(2, bool))
+            d = (d + part).astype(fmt.dtype).astype(np.float32)
+            if cuts.any() and cut:
+                outer += d
+                d = np.zeros_like(d)
+        out[:, rows] = outer if cuts.any() else d
+    return out
 
 
 def _integer(
-    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any],
-    cuts: NDArray[np.bool_],
-) -> NDArray[Any]:  # fmt: skip
-    """int8 products add exactly in float64 up to K = 2^39; promotion changes nothing modulo 2^32."""
-    a, b = A.astype(np.float64), B.astype(np.float64)
-    products = np.stack([a[i] @ b[j] for i, j in zip(index_a, index_b, strict=True)])
-    return (C.astype(np.int64) + products.astype(np.int64)).astype(np.int32)
+    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any]
+) -> NDArray[Any]:
+    """Exact modulo 2^32: over 1024 of k, int8 products add exactly in fp32 (2^14 each, 2^24 at most)."""
+    for p, (i, j) in enumerate(zip(index_a, index_b, strict=True)):
+        for k in range(0, A.shape[-1], 1024):
+            b = B[j, k : k + 1024].astype(np.float32)
+            for row in range(0, C.shape[-2], _ROWS):
+                rows = slice(row, row + _ROWS)
+                C[p, rows] += (A[i, rows, k : k + 1024].astype(np.float32) @ b).astype(np.int32)
+    return C
 
 
 def _threads() -> int:
     """Threads to run on: FPEMU_THREADS, or as many as this process has cores."""
     asked = os.environ.get("FPEMU_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
+    if asked:
+        if not asked.isdigit() or int(asked) < 1:
+            raise InputError(f"FPEMU_THREADS = {asked!r} must be a positive integer")
         return int(asked)
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1
