@@ -1,0 +1,45 @@
+# Everything sets itself up: Python 3.11 or newer and make are all that is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: help setup test lint reproduce bench clean
+
+help:
+	@echo "make reproduce   draw the papers' figures into figures/ (ARGS='legemm --full' for more)"
+	@echo "make test        run the tests (ARGS='-k mma' for some)"
+	@echo "make lint        ruff and mypy"
+	@echo "make bench       speed and memory of the emulation on this machine"
+	@echo "make setup       build .venv with the package and what the tests need"
+	@echo "make clean       remove what these commands made, figures and results excepted"
+
+setup: $(STAMP)
+
+# the stamp is written last: a set-up that was interrupted starts again
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here: install Python 3.11 or newer, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: fpemu needs Python 3.11 or newer (make PYTHON=/path/to/python3)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no venv: on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+reproduce: $(STAMP)
+	$(BIN)/fpemu reproduce $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/fpemu bench cpu $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,185 @@
+"""Speed and memory of the emulation on this machine: one line a kind of instruction.
+
+A line is the median time of several products, the compilation apart, as ns per multiply-add; its ratio to np.matmul in
+fp32 of the same shape in the same run; and the memory taken beyond the operands and the result, which may be four times
+the operands and 64 MB. The bars are for n = 1024 and hold for two cores.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+
+MEMORY_FIXED = 64e6
+MEMORY_TIMES_OPERANDS = 4
+RATIO_BAR = 35.0
+"""The first line's bar against np.matmul."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line: what runs, and its bar in ns per multiply-add (None: no bar)."""
+
+    name: str
+    hardware: str | None
+    ab: str = "fp16"
+    cd: str = "fp32"
+    bar: float | None = None
+    backend: str = "compiled"
+    instruction: str | None = None
+    size: int | None = None
+    """n of this line where it is not that of the others."""
+
+
+CASES = (
+    Case("hopper fp16->fp32", "hopper", bar=0.3),
+    Case("ampere fp16->fp32", "ampere", bar=1.0),
+    Case("volta fp16->fp32", "volta", bar=1.0),
+    Case("hopper bf16->fp32", "hopper", "bf16", bar=1.0),
+    Case("hopper tf32->fp32", "hopper", "tf32", bar=1.0),
+    Case("ampere tf32->fp32", "ampere", "tf32", bar=1.0),
+    Case("hopper fp16->fp16", "hopper", "fp16", "fp16", bar=1.0),
+    Case("hopper wgmma e4m3->fp32", "hopper", "e4m3", bar=1.0, instruction="wgmma"),
+    Case("hopper wgmma e5m2->fp32", "hopper", "e5m2", bar=1.0, instruction="wgmma"),
+    Case("cdna1 fp16->fp32", "cdna1", bar=3.0),
+    Case("cdna2 fp16->fp32", "cdna2", bar=3.0),
+    Case("cdna2 bf16->fp32", "cdna2", "bf16", bar=3.0),
+    Case("cdna3 fp16->fp32", "cdna3", bar=3.0),
+    Case("cdna3 e4m3->fp32", "cdna3", "e4m3", bar=3.0),
+    Case("ascend910a fp16->fp32", "ascend910a"),
+    Case("ideal fp16->fp32", "ideal"),
+    Case("simt fp32 (SGEMM)", None, "fp32", "fp32"),
+    Case("hopper fp16->fp32, NumPy form", "hopper", bar=25.0, backend="numpy", size=256),
+)
+
+
+def run(size: int = 1024, repeat: int = 3, only: str | None = None) -> dict[str, Any]:
+    """Measure every case.
+
+    Parameters
+    ----------
+    size : int
+        M = N = K of the compiled forms.
+    repeat : int
+        Runs, of which the median counts.
+    only : str, optional
+        Only the cases whose name contains this.
+
+    Returns
+    -------
+    dict
+        "threads", "versions" and "lines", a list of dicts: case, n, ns (per multiply-add), ratio (to np.matmul in
+        fp32), compile (seconds of the first call beyond a later one), memory and memory_bar (bytes), bar (ns), ok (None
+        where there is no bar, or another size than the bar is for).
+
+    Raises
+    ------
+    InputError
+        A size or repeat that is not positive; no case of that name.
+    """
+    if size < 1 or repeat < 1:
+        raise InputError(f"size {size} and repeat {repeat} must be positive")
+    chosen = [case for case in CASES if only is None or only.lower() in case.name.lower()]
+    if not chosen:
+        raise InputError(f"no case contains {only!r}: {', '.join(case.name for case in CASES)}")
+    import numba
+
+    lines = [_measure(case, size, repeat) for case in chosen]
+    versions = {"python": sys.version.split()[0], "numpy": np.__version__, "numba": numba.__version__}
+    return {"threads": int(numba.get_num_threads()), "versions": versions, "lines": lines}
+
+
+def _measure(case: Case, size: int, repeat: int) -> dict[str, Any]:
+    n = case.size or size
+    call, operands = _prepare(case, n)
+    start = time.perf_counter()
+    call()
+    first = time.perf_counter() - start
+    X, Y = (np.asarray(x, np.float32) for x in operands)
+    times, baseline = [], []
+    for _ in range(repeat):  # in turns, so that what else the machine does falls on both
+        times.append(_seconds(call))
+        baseline.append(_seconds(lambda: X @ Y))
+    seconds = statistics.median(times)
+    ratio = seconds / statistics.median(baseline)
+    ns = seconds / n**3 * 1e9
+    memory = _extra_memory(call)
+    memory_bar = MEMORY_TIMES_OPERANDS * sum(x.nbytes for x in operands) + MEMORY_FIXED
+    ok: bool | None = memory <= memory_bar
+    if case.bar is not None and (size == 1024 or case.size):
+        ok = ok and ns <= case.bar and (case is not CASES[0] or ratio <= RATIO_BAR)
+    return {
+        "case": case.name, "n": n, "ns": ns, "bar": case.bar, "ratio": ratio, "compile": max(0.0, first - seconds),
+        "memory": memory, "memory_bar": memory_bar, "ok": ok,
+    }  # fmt: skip
+
+
+def _prepare(case: Case, n: int) -> tuple[Callable[[], Any], tuple[NDArray[Any], NDArray[Any]]]:
+    """The product to time and its operands: seeded normal numbers rounded to the case's format."""
+    from fpemu import formats, mma, simt
+    from fpemu.rounding import round_to
+
+    fmt = formats.get(case.ab)
+    generator = np.random.default_rng(20260101)
+    A, B = (round_to(generator.standard_normal((n, n)), fmt).astype(fmt.dtype) for _ in range(2))
+    if case.hardware is None:
+        return lambda: simt.gemm(A, B, fmt=case.ab, backend=case.backend), (A, B)  # type: ignore[arg-type]
+    spec = mma.spec(case.hardware, case.ab, case.cd, case.instruction)
+    return lambda: mma.gemm(A, B, spec=spec, backend=case.backend), (A, B)  # type: ignore[arg-type]
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _extra_memory(call: Callable[[], Any]) -> float:
+    """Bytes at the peak of a call beyond what was there before it and its result.
+
+    The larger of two measures: what NumPy and Python allocate (tracemalloc), and, on Linux, the growth of the resident
+    set, which sees compiled code's own allocations too.
+    """
+    gc.collect()
+    before = _resident("VmRSS") if _reset_peak() else None
+    result = call()
+    peak = _resident("VmHWM")
+    grown = peak - before - result.nbytes if before is not None and peak is not None else 0.0
+    del result
+    gc.collect()
+    tracemalloc.start()
+    try:
+        result = call()
+        traced = tracemalloc.get_traced_memory()[1] - result.nbytes
+    finally:
+        tracemalloc.stop()
+    return float(max(grown, traced, 0))
+
+
+def _reset_peak() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def _resident(field: str) -> float | None:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith(field + ":")]
+    return float(found[0][1]) * 1024 if found else None

@@ -1,0 +1,102 @@
+"""The command line: one module a command, each thin over the library.
+
+Exit status: 0 done, 1 a check failed, 2 bad arguments or input (one line on stderr), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import fpemu
+from fpemu.cli import bench, gemm, listing, reproduce, split
+from fpemu.errors import InputError, unknown_name
+
+# typer 0.2x carries its own copy of click; the classes are taken from typer so that either kind is caught
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
+
+
+class _Group(TyperGroup):
+    """Commands whose unknown names are answered with the nearest known ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown_name("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="fpemu",
+    cls=_Group,
+    help="GEMM on FP16 tensor cores, bit for bit, and every scheme that makes FP32 out of it.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"fpemu {fpemu.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _fpemu(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command("list")(listing.listing)
+app.command("gemm")(gemm.gemm)
+# a number may begin with a minus sign
+app.command("split", context_settings={"ignore_unknown_options": True})(split.split)
+app.command("reproduce")(reproduce.reproduce)
+bench_app = typer.Typer(cls=_Group, help="Speed and memory, measured here.", no_args_is_help=False)
+bench_app.command("cpu")(bench.cpu)
+
+
+@bench_app.callback(invoke_without_command=True)
+def _bench(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.add_typer(bench_app, name="bench")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and give its exit status; what the user got wrong is one line on stderr, never a traceback."""
+    try:
+        status = app(args=list(arguments) if arguments is not None else None, prog_name="fpemu", standalone_mode=False)
+        sys.stdout.flush()
+        return int(status or 0)
+    except InputError as problem:
+        return _complain(str(problem))
+    except BrokenPipeError:
+        # the reader of a pipe went away (fpemu list | head): nothing more to say, and nothing to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        return _complain(where + (problem.strerror or str(problem)))
+    except (typer.Abort, KeyboardInterrupt):
+        print("fpemu: interrupted", file=sys.stderr)
+        return 130
+    except _USAGE_ERROR as problem:
+        return _complain(problem.format_message())
+
+
+def _complain(message: str) -> int:
+    print("fpemu: " + " ".join(message.split()), file=sys.stderr)
+    return 2

@@ -1,0 +1,117 @@
+"""What the commands share: the console, and how options and orders are written on the command line."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fpemu.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fpemu.mma import KOrder
+
+
+def console() -> Console:
+    """Where tables go. Wide enough for every table when the output is a file or a pipe."""
+    from rich.console import Console
+
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with status 1 on its own
+
+    return _Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False)
+
+
+def table(title: str, *columns: str, numbers: int = 0) -> Table:
+    """A plain table; the last ``numbers`` columns hold numbers and are set right. Headings wrap where room is short."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        number = index >= len(columns) - numbers
+        made.add_column(column, justify="right" if number else "left", overflow="fold")
+    return made
+
+
+def note(text: str) -> None:
+    """A line beside the results: on stderr, so that it does not get into a table that is piped on."""
+    print(text, file=sys.stderr)
+
+
+def show(value: float) -> str:
+    """A measured number in four significant digits, a count in full."""
+    if float(value).is_integer() and abs(value) < 1e9:
+        return str(int(value))
+    return f"{value:.3e}" if math.isfinite(value) and value and not 0.01 <= abs(value) < 1e5 else f"{value:.4g}"
+
+
+def parse_options(pairs: list[str] | None) -> dict[str, Any]:
+    """``["promote=16", "combine=term-wise"]`` as ``{"promote": 16, "combine": "term-wise"}``.
+
+    Raises
+    ------
+    InputError
+        If one is not ``name=value``, or a name comes twice.
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise InputError(f"option {pair!r} is not name=value")
+        if name in options:
+            raise InputError(f"option {name!r} is given twice")
+        options[name] = parse_value(text.strip())
+    return options
+
+
+def parse_value(text: str) -> Any:
+    """An integer, a float, a power (2**11, 2^11), true, false or none where the text is one; else the text itself."""
+    words: dict[str, Any] = {"true": True, "false": False, "none": None, "yes": True, "no": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    power = re.fullmatch(r"(\d{1,2})(?:\*\*|\^)(-?\d{1,4})", text)
+    if power:
+        try:
+            return int(power[1]) ** int(power[2])
+        except (ZeroDivisionError, OverflowError) as problem:
+            raise InputError(f"{text} is not a number: {problem}") from problem
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_order(text: str | None) -> KOrder | None:
+    """``"split=512,tile=64,residue_first=true,join=pairwise"`` as a KOrder; None passes through."""
+    from dataclasses import fields
+
+    from fpemu.mma import KOrder
+
+    if text is None:
+        return None
+    chosen = parse_options([part for part in text.split(",") if part.strip()])
+    known = [field.name for field in fields(KOrder)]
+    for name in chosen:
+        if name not in known:
+            raise unknown_name("part of an order", name, known)
+    return KOrder(**chosen)
+
+
+def finite_fp32(name: str, value: float) -> tuple[float, str | None]:
+    """A scalar rounded to fp32, as the hardware takes it, and a note if that changed it."""
+    import numpy as np
+
+    with np.errstate(over="ignore", under="ignore"):
+        single = float(np.float32(value))
+    if not math.isfinite(single):
+        raise InputError(f"{name} is {value}: a finite fp32 number is needed")
+    return single, None if single == value else f"{name}: {value!r} rounded to fp32, {single!r}"

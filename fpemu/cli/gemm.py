@@ -1,0 +1,182 @@
+"""``fpemu gemm``: a product of two files by one or more schemes, beside its error."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fpemu.cli.common import console, finite_fp32, note, parse_options, parse_order, show, table
+from fpemu.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fpemu.mma import KOrder
+
+
+def gemm(
+    a: Annotated[str, typer.Argument(metavar="A", help="A matrix: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    scheme: Annotated[
+        list[str] | None,
+        typer.Option("--scheme", "-s", help="A scheme; several by commas or by repeating the option; default: all."),
+    ] = None,
+    hardware: Annotated[
+        str, typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
+    ] = "A100",
+    alpha: Annotated[float, typer.Option("--alpha", help="α in α·A·B + β·C.")] = 1.0,
+    beta: Annotated[float, typer.Option("--beta", help="β in α·A·B + β·C.")] = 0.0,
+    c: Annotated[str | None, typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Write the result to this .npy or .mtx (one scheme).")
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order",
+            metavar="NAME=VALUE,...",
+            help="Order over K: split=512,tile=64,residue_first=true,join=pairwise.",
+        ),
+    ] = None,
+    on_range: Annotated[
+        str, typer.Option("--on-range", help="raise, propagate, scale or scale-rows where a part leaves its format.")
+    ] = "raise",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated."),
+    ] = None,
+    compare: Annotated[bool, typer.Option(help="Put SGEMM beside the schemes asked for.")] = True,
+) -> None:
+    """Multiply two matrices by split schemes and compare with the exact product.
+
+    The result is α·A·B + β·C in fp32. Inputs are rounded to fp32 first; the exact product is of the rounded inputs.
+    """
+    from fpemu import matrixio, mma, reference
+
+    names = _schemes(scheme or ["all"])
+    every = names == _every_scheme()
+    options, way = parse_options(option), parse_order(order)
+    if output is not None:
+        if len(names) > 1:
+            raise InputError(f"--output writes the result of one scheme, and {len(names)} are asked for")
+        matrixio.check_output(output)
+    if options and every:
+        raise InputError("--option needs --scheme: no option belongs to all the schemes")
+    if c is not None and beta == 0:
+        raise InputError("C is given but β is 0, so that it would not be used: add --beta")
+    if c is None and beta != 0:
+        raise InputError("β is given without C: add --c")
+    architecture = mma.catalog.architecture(hardware)
+
+    A, B, C = _inputs(a, b, c)
+    alpha, beta = _scalar("alpha", alpha), _scalar("beta", beta)
+    R, S = (reference.matmul(A, B, C, alpha=alpha, beta=beta, out=out) for out in ("fp64", "fp32"))
+    M, K, N = A.shape[0], A.shape[1], B.shape[1]
+    result = table(
+        f"{M}×{K} times {K}×{N} on {architecture}: error against the exact result",
+        "scheme",
+        "relative L2", "max relative", "max err/|A||B|", "max ulps (fp32)", "effective bits", "seconds", numbers=6,
+    )  # fmt: skip
+    shown = names if every or not compare or "sgemm" in names else [*names, "sgemm"]
+    left_out = []
+    for name in shown:
+        own = options if name in names else {}
+        start = time.perf_counter()
+        try:
+            D = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
+        except InputError as problem:
+            if not every:
+                raise
+            left_out.append(f"{name} is left out: {problem}")  # this hardware or these data do not allow it
+            continue
+        seconds = time.perf_counter() - start
+        result.add_row(name, *[show(e) for e in _errors(D, R, S, A, B, C, alpha, beta)], f"{seconds:.2f}")
+        if output is not None and name in names:
+            matrixio.write(output, D)
+            note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")
+    console().print(result)
+    for reason in left_out:
+        note(reason)
+
+
+def _every_scheme() -> list[str]:
+    from fpemu import schemes
+
+    return list(schemes.names())
+
+
+def _schemes(asked: list[str]) -> list[str]:
+    """The schemes asked for, each once, in the order asked; an unknown name is an InputError."""
+    known = _every_scheme()
+    names = [name.strip() for text in asked for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("no scheme is named")
+    if "all" in names:
+        if len(names) > 1:
+            raise InputError("--scheme all goes alone")
+        return known
+    for name in names:
+        if name not in known:
+            raise unknown_name("scheme", name, known)
+    return list(dict.fromkeys(names))
+
+
+def _inputs(a: str, b: str, c: str | None) -> tuple[Any, Any, Any]:
+    """A, B and C as fp32 of fitting shapes, with a note on each that was rounded."""
+    from fpemu import matrixio
+
+    read = {name: matrixio.read(name) for name in dict.fromkeys(name for name in (a, b, c) if name is not None)}
+    (M, K), (L, N) = read[a].shape, read[b].shape
+    if K != L:
+        raise InputError(f"{a} is {M}×{K} and {b} is {L}×{N}: the columns of A and the rows of B must be as many")
+    if c is not None and read[c].shape != (M, N):
+        rows, columns = read[c].shape
+        raise InputError(f"{c} is {rows}×{columns} and the product is {M}×{N}: C must have its shape")
+    single = {}
+    for name, matrix in read.items():
+        single[name], changed = matrixio.to_fp32(matrix, name)
+        if changed:
+            note(changed)
+    return single[a], single[b], None if c is None else single[c]
+
+
+def _scalar(name: str, value: float) -> float:
+    single, changed = finite_fp32(name, value)
+    if changed:
+        note(changed)
+    return single
+
+
+def _run(
+    A: NDArray[np.float32], B: NDArray[np.float32], C: NDArray[np.float32] | None, name: str, hardware: str,
+    alpha: float, beta: float, on_range: str, order: KOrder | None, options: dict[str, Any],
+) -> NDArray[Any]:  # fmt: skip
+    from fpemu import schemes
+
+    return schemes.gemm(
+        A, B, C, scheme=name, hardware=hardware, alpha=alpha, beta=beta, on_range=on_range, order=order, **options
+    )
+
+
+def _errors(D: NDArray[Any], R: Any, S: Any, A: Any, B: Any, C: Any, alpha: float, beta: float) -> tuple[float, ...]:
+    """The numbers of a row: D against the exact result, R in fp64 and S in fp32."""
+    import numpy as np
+
+    from fpemu import metrics
+
+    left, right = alpha * A.astype(np.float64), B
+    if C is not None:
+        # |αA | βI| times |B over C| is |α||A||B| + |β||C|: the size of all that goes into an entry
+        left, right = np.hstack([left, beta * np.eye(len(A))]), np.vstack([B, C])
+    with np.errstate(over="ignore"):
+        single = D.astype(np.float32)  # of dgemm: how near it is in places of fp32
+    return (
+        metrics.relative_l2(D, R),
+        metrics.max_relative(D, R),
+        metrics.normwise(D, R, left, right),
+        metrics.max_ulps(single, S, "fp32"),
+        metrics.effective_bits(D, R),
+    )

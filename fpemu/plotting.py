@@ -1,0 +1,184 @@
+"""The look of every figure: one style, one palette, and one function per kind of figure.
+
+Widths are those of a two-column journal. Colours are the Okabe-Ito palette (distinct for colour-blind readers), every
+series has a marker of its own as well, and the legend stands outside the axes, where it covers no data.
+matplotlib is imported when the first figure is made, and no display is needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SINGLE, DOUBLE = 3.5, 7.2
+"""Widths in inches of a figure in one column and across two."""
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+GREY = "#777777"
+
+_STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same glyphs, and bytes, on every machine
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "legend.fontsize": 7.0,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.4,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.8,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "savefig.dpi": 300.0,
+    "figure.dpi": 100.0,
+    "svg.hashsalt": "fpemu",  # without it the ids in an SVG are random
+    "svg.fonttype": "path",
+    "path.simplify": False,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Within this context matplotlib draws in the package's style, whatever the user's own settings are."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        parameters: Any = matplotlib.rcParams
+        parameters.update(_STYLE)
+        yield
+
+
+def figure(
+    columns: int = 1, rows: int = 1, *, width: float = DOUBLE, height: float = 2.6, share_y: bool = True
+) -> tuple[Figure, NDArray[Any]]:
+    """A figure with a grid of panels, without pyplot's global state.
+
+    Parameters
+    ----------
+    columns, rows : int
+    width, height : float
+        In inches; :data:`SINGLE` or :data:`DOUBLE` wide.
+    share_y : bool
+        One error axis for all the panels.
+
+    Returns
+    -------
+    figure, axes
+        ``axes`` of shape (rows, columns).
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(made)
+    axes = made.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
+    return made, np.asarray(axes)
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one method looks, the same in every figure it appears in."""
+
+    label: str
+    color: str
+    marker: str
+    dash: str = "-"
+    filled: bool = True
+
+    def line(self, **more: Any) -> dict[str, Any]:
+        face = self.color if self.filled else "white"
+        return {
+            "color": self.color, "marker": self.marker, "linestyle": self.dash, "markerfacecolor": face,
+            "markeredgecolor": self.color, "markeredgewidth": 0.8, "label": self.label, **more,
+        }  # fmt: skip
+
+
+def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], series: Series, **more: Any) -> None:
+    """One series: the mean over runs as a line, the range from the smallest to the largest run as a band.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+    x : sequence of length n
+    runs : n sequences of numbers
+        The runs at each x. Runs that are NaN or infinite leave a gap there: no mean hides them.
+    series : Series
+    """
+    means = [float(np.mean(run)) for run in runs]
+    low = [float(np.min(run)) for run in runs]
+    high = [float(np.max(run)) for run in runs]
+    finite = [value if np.isfinite(value) and value > 0 else np.nan for value in means]
+    axes.plot(x, finite, **series.line(**more))
+    axes.fill_between(x, low, high, where=np.isfinite(finite).tolist(), color=series.color, alpha=0.14, linewidth=0)
+
+
+def roundoff_guides(axes: Axes, precisions: Mapping[str, int] | None = None) -> None:
+    """Dotted lines at the unit roundoffs 2^-p, named at their right end: by default u16 = 2^-11 and u24 = 2^-24.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+        With a logarithmic error axis.
+    precisions : mapping of label to bits of the significand
+        The coarsest is named above its line, the others below theirs: away from the errors, which lie between.
+    """
+    default = {r"$u_{\mathrm{fp16}}=2^{-11}$": 11, r"$u_{\mathrm{fp32}}=2^{-24}$": 24}
+    chosen = default if precisions is None else precisions
+    for label, bits in chosen.items():
+        above = bits == min(chosen.values())
+        axes.axhline(2.0**-bits, color=GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        axes.annotate(
+            label, (1.0, 2.0**-bits), xycoords=("axes fraction", "data"), xytext=(-3, 2 if above else -2),
+            textcoords="offset points", ha="right", va="bottom" if above else "top", fontsize=7, color=GREY,
+        )  # fmt: skip
+
+
+def panel_titles(axes: NDArray[Any], titles: Sequence[str]) -> None:
+    """ "(a) ...", "(b) ..." above the panels, row by row."""
+    for letter, one, title in zip("abcdefghijkl", axes.ravel(), titles, strict=False):
+        one.set_title(f"({letter}) {title}", loc="left")
+
+
+def legend_below(made: Figure, axes: Axes, columns: int) -> None:
+    """One legend for the whole figure, below the panels: it takes room of its own and covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.4)
+
+
+def png(made: Figure) -> bytes:
+    """The figure as PNG, 300 dots per inch; the same bytes for the same figure."""
+    with style():
+        stream = io.BytesIO()
+        made.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def svg(made: Figure) -> bytes:
+    """The figure as SVG, letters as outlines; the same bytes for the same figure."""
+    with style():
+        stream = io.BytesIO()
+        made.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()

@@ -1,0 +1,223 @@
+"""Finding experiments: ``experiments/<paper>/<figure>.py``, a page of Python each.
+
+An experiment is a module with
+
+``PAPER``, ``TITLE``, ``CAPTION``, ``ASSUMPTIONS``
+    text: the paper, the figure's title and caption, and a list of what the paper does not say and we assume;
+``cells(size)``
+    the list of parameter dicts to evaluate, ``size`` being "quick" or "full";
+``evaluate(cell)``
+    a dict of numbers for one cell; figures that import the same ``evaluate`` share its results;
+``draw(rows)``
+    a matplotlib figure from the rows, a row being a cell's parameters and numbers in one dict;
+``claims(rows)``
+    the published statements and what the rows say about them (:class:`fpemu.sweep.claims.Claim`), and optionally
+``cost(cell)``
+    relative work of a cell, for the time left.
+
+Modules whose name begins with an underscore are shared pieces, not figures.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.sweep.store import Cell, Values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fpemu.sweep.claims import Claim
+
+SIZES = ("quick", "full")
+# what the numbers of a cell come from, besides the evaluator's own module
+_NUMERIC = ("formats.py", "rounding.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes", "reference")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure: where it is and what it does. Made by :func:`load`."""
+
+    name: str
+    """``paper/figure``"""
+    root: Path
+    """The folder of the papers' folders"""
+    module: types.ModuleType
+
+    @property
+    def title(self) -> str:
+        return str(self.module.TITLE)
+
+    @property
+    def caption(self) -> str:
+        return " ".join(str(self.module.CAPTION).split())
+
+    @property
+    def assumptions(self) -> list[str]:
+        return [" ".join(text.split()) for text in self.module.ASSUMPTIONS]
+
+    @property
+    def evaluator(self) -> str:
+        """The dotted name of the module that ``evaluate`` was written in: the shared part of the keys."""
+        return str(self.module.evaluate.__module__).split(".", 1)[1]
+
+    @functools.cached_property
+    def code(self) -> str:
+        """Version of everything that determines a cell's numbers: see :func:`code_version`."""
+        return code_version(Path(inspect.getsourcefile(self.module.evaluate) or ""))
+
+    def cells(self, size: str) -> list[Cell]:
+        """The parameters to evaluate at ``size``."""
+        if size not in SIZES:
+            raise unknown_name("size", size, SIZES)
+        return [dict(cell) for cell in self.module.cells(size)]
+
+    def evaluate(self, cell: Mapping[str, Any]) -> Values:
+        """The numbers of one cell."""
+        return dict(self.module.evaluate(dict(cell)))
+
+    def cost(self, cell: Mapping[str, Any]) -> float:
+        """Relative work of a cell; 1 where the experiment does not say."""
+        return float(self.module.cost(dict(cell))) if hasattr(self.module, "cost") else 1.0
+
+    def draw(self, rows: list[dict[str, Any]]) -> Figure:
+        """The figure, in the package's style."""
+        from fpemu import plotting
+
+        with plotting.style():
+            figure: Figure = self.module.draw(rows)
+        return figure
+
+    def claims(self, rows: list[dict[str, Any]]) -> list[Claim]:
+        """What the paper says, what the rows say."""
+        return list(self.module.claims(rows))
+
+
+def root() -> Path:
+    """The experiments folder: ``$FPEMU_EXPERIMENTS``, the one beside the package, or the one in the working directory.
+
+    Raises
+    ------
+    InputError
+        If there is none (the package alone was installed, without a checkout).
+    """
+    given = os.environ.get("FPEMU_EXPERIMENTS")
+    if given:
+        if not Path(given).is_dir():
+            raise InputError(f"FPEMU_EXPERIMENTS names {given}, which is not a folder")
+        return Path(given).resolve()
+    for folder in (Path(__file__).resolve().parents[2] / "experiments", Path("experiments")):
+        if folder.is_dir():
+            return folder.resolve()
+    raise InputError("no experiments folder here: run in a checkout of fpemu, or set FPEMU_EXPERIMENTS to one")
+
+
+def names() -> list[str]:
+    """Every experiment as ``paper/figure``, papers in order, figures in natural order (fig8 before fig10)."""
+    found = [p for p in root().glob("*/*.py") if not p.name.startswith("_") and not p.parent.name.startswith("_")]
+    return sorted((f"{p.parent.name}/{p.stem}" for p in found), key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    digits = "".join(c if c.isdigit() else f" {c} " for c in name).split()
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in digits]
+
+
+def select(wanted: str | None) -> list[str]:
+    """The experiments that ``wanted`` names: None is all, ``paper`` all of a paper, ``paper/figure`` one."""
+    known = names()
+    if wanted is None:
+        return known
+    wanted = wanted.strip("/")
+    chosen = [name for name in known if name == wanted or name.startswith(wanted + "/")]
+    if not chosen:
+        raise unknown_name("experiment", wanted, [*{name.split("/")[0] for name in known}, *known])
+    return chosen
+
+
+def load(name: str, folder: Path | None = None) -> Experiment:
+    """The experiment ``paper/figure``."""
+    where = root() if folder is None else folder.resolve()
+    path = where / f"{name}.py"
+    if name.count("/") != 1 or not path.is_file():
+        raise unknown_name("experiment", name, names())
+    # a package of our own over the folder, so that figures of a paper can share a module by relative import and a
+    # folder elsewhere with the same figures is another package
+    package = "fpemu_experiments_" + hashlib.sha256(str(where).encode()).hexdigest()[:12]
+    if package not in sys.modules:
+        holder = types.ModuleType(package)
+        holder.__path__ = [str(where)]
+        sys.modules[package] = holder
+    module = importlib.import_module(f"{package}.{name.replace('/', '.')}")
+    needed = ("PAPER", "TITLE", "CAPTION", "ASSUMPTIONS", "cells", "evaluate", "draw", "claims")
+    missing = [attribute for attribute in needed if not hasattr(module, attribute)]
+    if missing:
+        raise InputError(f"{path} is not an experiment: it has no {', '.join(missing)}")
+    return Experiment(name, where, module)
+
+
+def code_version(evaluator: Path) -> str:
+    """SHA-256 over the code that computes: the package's numeric modules, and in the evaluator's module the function
+    ``evaluate`` with everything it reaches there.
+
+    Comments, docstrings and layout do not count, nor what only chooses or draws cells, so that rewording a caption does
+    not throw hours of results away.
+    """
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for entry in _NUMERIC:
+        path = package / entry
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+        for file in files:
+            digest.update(f"{file.relative_to(package).as_posix()}\0{_meaning(file)}\0".encode())
+    digest.update(_meaning(evaluator, "evaluate").encode())
+    return digest.hexdigest()
+
+
+def _meaning(file: Path, reached_from: str | None = None) -> str:
+    """A module's syntax tree as text, without docstrings; only the part that one of its functions reaches, if named."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    if reached_from is not None:
+        tree.body = _reached(tree.body, reached_from)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [item for item in node.body if not _is_text(item)]
+    return ast.dump(tree)
+
+
+def _reached(body: list[ast.stmt], start: str) -> list[ast.stmt]:
+    """The top-level statements that define what ``start`` uses, directly or through one another; imports always."""
+    defined = [(statement, _defines(statement)) for statement in body]
+    wanted, reached = {start}, {id(s) for s in body if isinstance(s, ast.Import | ast.ImportFrom)}
+    grown = True
+    while grown:
+        grown = False
+        for statement, names in defined:
+            if id(statement) not in reached and names & wanted:
+                reached.add(id(statement))
+                wanted |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                grown = True
+    return [statement for statement in body if id(statement) in reached]
+
+
+def _defines(statement: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds; a compound one (if, for, with, try) binds all it assigns inside."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,404 @@
+"""The commands, run as a user runs them: what they print, what they write, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import bench, matrixio, schemes
+from fpemu.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with A.npy (8×32), B.npy (32×6), C.npy (8×6) in fp32."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(1)
+    for name, shape in (("A", (8, 32)), ("B", (32, 6)), ("C", (8, 6))):
+        np.save(f"{name}.npy", generator.uniform(-1, 1, shape).astype(np.float32))
+    return tmp_path
+
+
+def _rows(out):
+    """The lines of a table by their first word."""
+    return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
+
+
+def _refused(capsys, *arguments):
+    """The one line on stderr of a command that must exit with status 2 and print nothing else."""
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fpemu: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    return err
+
+
+# --- general
+def test_version_help_and_no_arguments(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fpemu {fpemu.__version__}\n"
+    for arguments in ([], ["--help"], ["gemm", "-h"], ["bench"]):
+        assert main(arguments) == 0
+        assert "Usage: fpemu" in capsys.readouterr().out
+
+
+def test_as_a_module_in_a_process_of_its_own(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "fpemu", "gemm", "no.npy", "B.npy"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fpemu: no.npy: No such file or directory\n")
+
+
+def test_a_reader_who_leaves_is_no_error(folder):
+    command = f"{sys.executable} -m fpemu list hardware | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.stderr == ""
+    assert done.stdout == "141\n"
+
+
+# --- list
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("hardware", ["hopper", "cdna2", "ascend910a", "assumed", "A800"]),
+        ("schemes", ["ootomo", "h2sgemm", "staged", "2022"]),
+        ("experiments", ["h2sgemm/fig8", "legemm/fig10", "legemm/fig11"]),
+        ("formats", ["e4m3", "448", "65504"]),
+        ("inputs", ["uniform", "phi"]),
+        ("metrics", ["relative_l2", "mred"]),
+    ],
+)
+def test_lists(capsys, kind, names):
+    assert main(["list", kind]) == 0
+    words = capsys.readouterr().out.split()
+    assert set(names) <= {word.strip(",()") for word in words}
+    assert main(["list"]) == 0
+    assert kind in capsys.readouterr().out
+
+
+# --- gemm
+def test_the_table_is_the_errors_of_the_schemes(folder, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "--scheme", "fp16,ootomo", "-s", "legemm", "--hardware", "MI210"]) == 0
+    out = capsys.readouterr().out
+    assert "8×32 times 32×6 on cdna2" in out
+    rows = _rows(out)
+    A, B = np.load("A.npy"), np.load("B.npy")
+    R = fpemu.reference.matmul(A, B)
+    for name in ("fp16", "ootomo", "legemm", "sgemm"):
+        D = schemes.gemm(A, B, scheme=name, hardware=None if name == "sgemm" else "cdna2")
+        assert float(rows[name][0]) == pytest.approx(fpemu.metrics.relative_l2(D, R), rel=1e-3)
+        assert float(rows[name][1]) == pytest.approx(fpemu.metrics.max_relative(D, R), rel=1e-3)
+        assert float(rows[name][2]) == pytest.approx(fpemu.metrics.normwise(D, R, A, B), rel=1e-3)
+        assert float(rows[name][4]) == pytest.approx(fpemu.metrics.effective_bits(D, R), rel=1e-3)
+    assert list(rows)[-1] == "sgemm"
+
+
+def test_sgemm_is_left_out_on_demand_and_not_shown_twice(folder, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ootomo", "--no-compare"]) == 0
+    assert "sgemm" not in capsys.readouterr().out
+    assert main(["gemm", "A.npy", "B.npy", "-s", "sgemm,ootomo"]) == 0
+    assert capsys.readouterr().out.count("sgemm") == 1
+
+
+def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "--hardware", "volta"]) == 0
+    out, err = capsys.readouterr()
+    rows = _rows(out)
+    missing = {
+        line.split()[0] for line in err.splitlines() if "is left out: volta has no matrix instruction for" in line
+    }
+    assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32"}
+    assert set(schemes.names()) <= set(rows) | missing
+    assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
+
+
+@pytest.mark.parametrize("name", ["D.npy", "D.mtx"])
+def test_the_result_is_written_bit_for_bit(folder, capsys, name):
+    arguments = ["--alpha", "0.5", "--beta", "-2", "--c", "C.npy", "-O", "residual_scale=2**12"]
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ootomo", "-H", "H200", "-o", name, *arguments]) == 0
+    assert f"wrote {name}: 8×6 float32" in capsys.readouterr().err
+    A, B, C = (np.load(f"{x}.npy") for x in "ABC")
+    expected = schemes.gemm(A, B, C, scheme="ootomo", hardware="hopper", alpha=0.5, beta=-2.0, residual_scale=2**12)
+    back = matrixio.to_fp32(matrixio.read(name), name)[0]
+    assert (back.view(np.uint32) == expected.view(np.uint32)).all()
+
+
+def test_alpha_and_beta_enter_the_exact_result_too(folder, capsys):
+    arguments = ["--alpha", "0.1", "--beta", "3", "--c", "C.npy", "-s", "dgemm", "--no-compare"]
+    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert "alpha: 0.1 rounded to fp32, 0.10000000149011612" in err
+    assert float(_rows(out)["dgemm"][0]) < 1e-15
+    assert float(_rows(out)["dgemm"][3]) == 0
+
+
+def test_order_and_options_reach_the_scheme(folder):
+    order = "split=16,join=descending"
+    assert main(["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", order, "-o", "D.npy"]) == 0
+    chosen = fpemu.mma.KOrder(split=16, join="descending")
+    D = schemes.gemm(np.load("A.npy"), np.load("B.npy"), scheme="fp16", hardware="ampere", order=chosen)
+    assert np.load("D.npy").tobytes() == D.tobytes()
+    arguments = ["-s", "h2sgemm", "-O", "sb=3", "--option", "combine=element-wise", "-o", "E.npy"]
+    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
+    E = schemes.gemm(
+        np.load("A.npy"), np.load("B.npy"), scheme="h2sgemm", hardware="A100", sb=3, combine="element-wise"
+    )
+    assert np.load("E.npy").tobytes() == E.tobytes()
+
+
+def test_wider_inputs_are_rounded_once_with_a_note(folder, capsys):
+    np.save("wide.npy", np.load("A.npy").astype(np.float64) + 2.0**-40)
+    np.save("whole.npy", np.arange(32 * 6).reshape(32, 6))
+    assert main(["gemm", "wide.npy", "whole.npy", "-s", "sgemm"]) == 0
+    assert re.search(r"wide.npy: float64 rounded to fp32, \d+ of 256 entries changed\n$", capsys.readouterr().err)
+
+
+def test_archives_and_matrix_market_as_inputs(folder, capsys):
+    np.savez("both.npz", a=np.load("A.npy"), b=np.load("B.npy"))
+    matrixio.write("B.mtx", np.load("B.npy"))
+    for a, b in (("both.npz:a", "both.npz:b"), ("A.npy", "B.mtx")):
+        assert main(["gemm", a, b, "-s", "ootomo", "-o", "D.npy"]) == 0
+        D = schemes.gemm(np.load("A.npy"), np.load("B.npy"), scheme="ootomo", hardware="ampere")
+        assert np.load("D.npy").tobytes() == D.tobytes()
+    capsys.readouterr()
+
+
+def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
+    A = np.load("A.npy")
+    A[2, 3] = 1e6
+    np.save("big.npy", A)
+    assert "1 of 256 entries, first at [2, 3]: 1e+06" in _refused(capsys, "gemm", "big.npy", "B.npy", "-s", "ootomo")
+    for policy in ("propagate", "scale", "scale-rows"):
+        assert main(["gemm", "big.npy", "B.npy", "-s", "ootomo", "--on-range", policy]) == 0
+        error = float(_rows(capsys.readouterr().out)["ootomo"][0])
+        assert (error == float("inf")) == (policy == "propagate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["B.npy", "A.npy"], "B.npy is 32×6 and A.npy is 8×32"),
+        (["A.npy", "B.npy", "--c", "A.npy", "--beta", "1"], "A.npy is 8×32 and the product is 8×6"),
+        (["A.npy", "no.npy"], "no.npy: No such file or directory"),
+        (["A.npy", "B.txt"], "ends in .npy, .npz or .mtx"),
+        (["A.npy", "B.npy", "-s", "otomo"], "unknown scheme 'otomo': did you mean 'ootomo'"),
+        (["A.npy", "B.npy", "-s", "ootomo,nonesuch"], "unknown scheme 'nonesuch'"),
+        (["A.npy", "B.npy", "-s", ","], "no scheme is named"),
+        (["A.npy", "B.npy", "-s", "all,ootomo"], "all goes alone"),
+        (["A.npy", "B.npy", "-s", "ootomo", "-H", "A10O"], "unknown hardware 'A10O': did you mean"),
+        (["A.npy", "B.npy", "-s", "bf16x9", "-H", "volta"], "volta has no matrix instruction for bf16"),
+        (["A.npy", "B.npy", "-s", "ootomo", "-O", "sb=12"], "option 'sb'"),
+        (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb=99999"], "sb"),
+        (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb"], "'sb' is not name=value"),
+        (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb=1", "-O", "sb=2"], "'sb' is given twice"),
+        (["A.npy", "B.npy", "-O", "sb=1"], "--option needs --scheme"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "splt=3"], "part of an order 'splt': did you mean 'split'"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "split=0"], "split = 0 must be a positive integer"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "join=up"], "unknown join 'up'"),
+        (["A.npy", "B.npy", "--c", "C.npy"], "β is 0"),
+        (["A.npy", "B.npy", "--beta", "2"], "β is given without C"),
+        (["A.npy", "B.npy", "--alpha", "nan"], "alpha is nan"),
+        (["A.npy", "B.npy", "--alpha", "1e300"], "alpha is 1e+300"),
+        (["A.npy", "B.npy", "--alpha", "one"], "--alpha"),
+        (["A.npy", "B.npy", "-s", "fp16", "--on-range", "clip"], "clip"),
+        (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and 2 are asked for"),
+        (["A.npy", "B.npy", "-s", "fp16", "-o", "D.txt"], "as .npy or .mtx"),
+        (["A.npy", "B.npy", "-s", "fp16", "-o", "no/D.npy"], "there is no folder no"),
+        (["A.npy"], "Missing argument"),
+        (["A.npy", "B.npy", "--shceme", "fp16"], "--shceme"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_leaves_nothing(folder, capsys, arguments, complaint):
+    before = sorted(os.listdir())
+    assert complaint in _refused(capsys, "gemm", *arguments)
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (np.zeros((2, 3, 4)), "a matrix has two axes"), (np.zeros(3), "a matrix has two axes"),
+        (np.zeros((3, 0)), "no entries"), (np.zeros((3, 3), complex), "complex"),
+        (np.array([[None]]), "Python objects"), (np.full((8, 32), 1e39), "beyond the range of fp32 in 256 of 256"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_one_line(folder, capsys, array, complaint):
+    np.save("x.npy", array, allow_pickle=True)
+    assert complaint in _refused(capsys, "gemm", "x.npy", "B.npy", "-s", "sgemm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["gem"], "unknown command 'gem': did you mean 'gemm'"),
+        (["list", "scheme"], "unknown kind of thing 'scheme': did you mean 'schemes'"),
+        (["split", "abc"], "'abc' is not a number"),
+        (["split", "nan"], "not a finite number"),
+        (["split", "1e39"], "1e+39"),
+        (["split", "0.1", "--sb", "1", "-O", "sb=2"], "sb is given twice"),
+        (["split", "0.1", "-s", "sgemm"], "sgemm"),
+        (["split", "0.1", "-s", "h2sgem"], "did you mean 'h2sgemm'"),
+        (["split", "0.1", "-s", "ootomo", "--sb", "3"], "option 'sb'"),
+        (["reproduce", "h2sgemm/fig9"], "unknown experiment 'h2sgemm/fig9': did you mean 'h2sgemm/fig8'"),
+        (["reproduce", "--jobs", "0"], "--jobs"),
+        (["reproduce", "-o", "A.npy"], "A.npy is not a folder"),
+        (["bench", "gpu"], "unknown command 'gpu'"),
+        (["bench", "cpu", "--size", "0"], "size 0"),
+        (["bench", "cpu", "--only", "abacus"], "no case contains 'abacus'"),
+    ],
+)
+def test_bad_arguments_of_other_commands(folder, capsys, arguments, complaint):
+    before = sorted(os.listdir())
+    assert complaint in _refused(capsys, *arguments)
+    assert sorted(os.listdir()) == before
+
+
+# --- split
+def test_split_shows_the_way_of_a_number(capsys):
+    assert main(["split", "0.1", "--scheme", "h2sgemm", "--sb", "12"]) == 0
+    out = capsys.readouterr().out
+    assert out.rstrip("\n") == schemes.format_split(schemes.split_table(0.1, "h2sgemm", sb=12)).rstrip("\n")
+    assert "0x2e66" in out
+    assert main(["split", "--scheme", "h2sgemm", "-O", "sb=12", "0.1"]) == 0
+    assert capsys.readouterr().out == out
+    assert main(["split", "0x1.99999ap-4", "--sb", "12"]) == 0
+    assert "0x3dcccccd" in capsys.readouterr().out
+
+
+def test_split_of_a_negative_number(capsys):
+    for arguments in (["--", "-0.1"], ["-0.1"]):
+        assert main(["split", "-s", "ootomo", *arguments]) == 0
+        assert "0xae66" in capsys.readouterr().out
+    assert "'--bogus' is not a number" in _refused(capsys, "split", "--bogus")
+
+
+# --- reproduce
+PAGE = """
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "p", "t", "c", []
+def cells(size):
+    return [{"n": n, "size": size} for n in range(1, 4)]
+def evaluate(cell):
+    import os, pathlib, time
+    with pathlib.Path("log").open("a") as log:
+        log.write(f"{cell['n']} ")
+    if os.environ.get("FPEMU_TEST_SLOW") and cell["n"] == 3:
+        pathlib.Path("third").touch()
+        time.sleep(60)
+    return {"value": 1.0 / cell["n"]}
+def draw(rows):
+    from fpemu import plotting
+    figure, axes = plotting.figure(1)
+    axes[0, 0].plot([row["n"] for row in rows], [row["value"] for row in rows])
+    return figure
+def claims(rows):
+    from fpemu.sweep.claims import reduction
+    return [reduction("a claim", 2.69, 3.0)]
+"""
+
+
+@pytest.fixture
+def paper(folder, monkeypatch):
+    (folder / "papers" / "paper").mkdir(parents=True)
+    (folder / "papers" / "paper" / "fig1.py").write_text(PAGE)
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "papers"))
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    return folder
+
+
+def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
+    assert main(["reproduce", "-j", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "figures/paper/fig1.{png,svg,csv,json}" in out
+    assert "2.69×" in out
+    assert "holds" in out
+    assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.png", "fig1.svg"]
+    assert Path("log").read_text().split() == ["1", "2", "3"]
+    first = {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")}
+    assert main(["reproduce", "paper/fig1"]) == 0
+    assert Path("log").read_text().split() == ["1", "2", "3"]
+    assert {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")} == first
+    assert main(["reproduce", "paper", "--full", "-o", "elsewhere", "-j", "1"]) == 0
+    assert json.loads(Path("elsewhere/paper/fig1.json").read_text())["command"] == "fpemu reproduce paper/fig1 --full"
+    assert Path("log").read_text().split() == ["1", "2", "3"] * 2
+    assert main(["reproduce", "--fresh"]) == 0
+    assert sorted(Path("log").read_text().split()) == sorted(["1", "2", "3"] * 3)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPEMU_TEST_SLOW": "1"}
+    command = [sys.executable, "-m", "fpemu", "reproduce", "paper", "--jobs", jobs]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 40
+        while not Path("third").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "fpemu: interrupted; what is finished is kept: 'fpemu reproduce paper' goes on from there" in err
+    assert "Traceback" not in err
+    assert not Path("figures").exists()
+    assert main(["reproduce", "paper"]) == 0
+    assert sorted(Path("log").read_text().split()) == ["1", "2", "3", "3"]
+
+
+def test_a_broken_store_is_one_line(paper, capsys):
+    Path(".fpemu").mkdir()
+    Path(".fpemu/results.sqlite").write_bytes(b"something else" * 99)
+    assert "is not a results file" in _refused(capsys, "reproduce")
+
+
+# --- bench
+def test_bench_measures_every_kind_and_writes_json(folder, capsys):
+    assert main(["bench", "cpu", "--size", "48", "--repeat", "1", "--only", "hopper fp16", "--json", "b.json"]) in (
+        0,
+        1,
+    )
+    out = capsys.readouterr().out
+    report = json.loads(Path("b.json").read_text())
+    names = [line["case"] for line in report["lines"]]
+    assert names == ["hopper fp16->fp32", "hopper fp16->fp16", "hopper fp16->fp32, NumPy form"]
+    assert all(name in out for name in names)
+    assert [line["n"] for line in report["lines"]] == [48, 48, 256]
+    for line in report["lines"]:
+        assert line["ns"] > 0
+        assert line["ratio"] > 0
+        assert line["memory"] <= line["memory_bar"]
+    assert report["threads"] >= 1
+
+
+def test_a_missed_bar_is_exit_status_1(folder, capsys, monkeypatch):
+    slow = bench.Case("slow", "hopper", bar=1e-9, size=32)
+    monkeypatch.setattr(bench, "CASES", (slow,))
+    assert main(["bench", "cpu"]) == 1
+    assert "missed" in capsys.readouterr().out
+
+
+def test_every_required_kind_is_in_the_benchmark():
+    names = " / ".join(case.name for case in bench.CASES)
+    for part in ("ampere fp16", "volta fp16", "bf16", "tf32", "fp16->fp16", "e4m3", "e5m2", "cdna1", "cdna2", "cdna3",
+                 "ascend910a", "ideal", "simt", "NumPy"):  # fmt: skip
+        assert part in names
+    assert bench.CASES[0].name == "hopper fp16->fp32"
+    assert bench.CASES[0].bar == 0.3

@@ -1,0 +1,96 @@
+"""The look of figures: readable sizes, distinct series, legends that cover nothing, the same bytes every time."""
+
+from __future__ import annotations
+
+import itertools
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fpemu import plotting
+from fpemu.plotting import Series
+
+NAMES = ("BLACK", "ORANGE", "SKY", "GREEN", "YELLOW", "BLUE", "VERMILION", "PURPLE", "GREY")
+LOOKS = [Series("first", plotting.BLUE, "o"), Series("second", plotting.VERMILION, "s", "--", filled=False)]
+
+
+def _drawn(width=plotting.DOUBLE, height=2.6):
+    with plotting.style():
+        figure, axes = plotting.figure(2, width=width, height=height)
+        for axis in axes[0]:
+            for scale, look in enumerate(LOOKS, 1):
+                plotting.band(axis, [1, 2, 3], [[1e-6 * scale, 2e-6], [1e-5, 3e-5], [1e-4, 2e-4]], look)
+            axis.set_yscale("log")
+            axis.set_ylim(1e-8, 1e-2)
+            plotting.roundoff_guides(axis)
+        plotting.panel_titles(axes, ["left", "right"])
+        plotting.legend_below(figure, axes[0, 0], 2)
+    return figure, axes
+
+
+def test_the_same_bytes_every_time():
+    (one, _), (two, _) = _drawn(), _drawn()
+    assert plotting.png(one) == plotting.png(two)
+    assert plotting.svg(one) == plotting.svg(two)
+    assert plotting.png(one) == plotting.png(one)
+    assert b"<dc:date>" not in plotting.svg(one)
+
+
+def test_size_and_resolution():
+    figure, _ = _drawn(width=plotting.SINGLE)
+    header = plotting.png(figure)[16:24]
+    assert int.from_bytes(header[:4], "big") == round(3.5 * 300)
+    assert int.from_bytes(header[4:], "big") == round(2.6 * 300)
+
+
+def test_the_users_settings_are_neither_used_nor_changed():
+    before = plotting.png(_drawn()[0])
+    with matplotlib.rc_context({"font.size": 30.0, "lines.linewidth": 9.0, "savefig.dpi": 10}):
+        assert plotting.png(_drawn()[0]) == before
+        assert matplotlib.rcParams["font.size"] == 30.0
+
+
+def test_no_text_is_smaller_than_7_points():
+    figure, _ = _drawn()
+    plotting.png(figure)  # makes the tick labels
+    texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
+    assert len(texts) > 10
+    assert min(text.get_fontsize() for text in texts) >= 7
+
+
+@pytest.mark.parametrize("width", [plotting.SINGLE, plotting.DOUBLE])
+def test_the_legend_lies_outside_the_panels_and_inside_the_figure(width):
+    figure, axes = _drawn(width)
+    plotting.png(figure)  # lays the figure out
+    legend = figure.legends[0].get_window_extent()
+    for axis in axes.ravel():
+        assert not legend.overlaps(axis.get_window_extent())
+    assert legend.x0 >= 0
+    assert legend.y0 >= 0
+    assert legend.x1 <= figure.bbox.x1
+
+
+def test_colours_differ_for_colour_blind_readers():
+    palette = [getattr(plotting, name) for name in NAMES]
+    linear = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in palette]) ** 2.2
+    # deuteranopia, Viénot, Brettel, Mollon 1999, as a matrix on linear RGB
+    seen = linear @ np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]]).T
+    distances = [np.abs(a - b).max() for a, b in itertools.combinations(seen, 2)]
+    assert min(distances) > 0.04
+
+
+def test_a_band_has_the_mean_and_the_range_and_gaps_where_there_is_no_number():
+    with plotting.style():
+        figure, axes = plotting.figure(1)
+        plotting.band(axes[0, 0], [1, 2, 3], [[1.0, 3.0], [np.nan, 1.0], [4.0, 4.0]], LOOKS[0])
+    line = axes[0, 0].lines[0]
+    assert line.get_ydata()[[0, 2]].tolist() == [2.0, 4.0]
+    assert np.isnan(line.get_ydata()[1])
+    assert plotting.png(figure)
+
+
+def test_guides_are_the_unit_roundoffs():
+    _, axes = _drawn()
+    guides = [line.get_ydata()[0] for line in axes[0, 0].lines[len(LOOKS) :]]
+    assert guides == [2.0**-11, 2.0**-24]

@@ -1,0 +1,170 @@
+"""The project's own papers: what README shows is what happens, versions agree, committed figures are whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The folder in which the Python example of README ran, and what it printed."""
+    folder = tmp_path_factory.mktemp("readme")
+    done = subprocess.run(
+        [sys.executable, "-c", _blocks("python")[0]], capture_output=True, text=True, check=True, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return folder, done.stdout
+
+
+def test_the_python_example_prints_what_readme_says(example):
+    assert example[1] == _blocks("text")[0]
+
+
+def _words(text):
+    """The words of a table, without rules and the last column of the error table, which is a time."""
+    lines = [line.rstrip() for line in text.strip().splitlines()]
+    lines = [re.sub(r"\s+\d\.\d\d$", "", line) for line in lines if "─" not in line]
+    return [line.split() for line in lines if line]
+
+
+@pytest.mark.parametrize("command", ["gemm", "split"])
+def test_the_commands_print_what_readme_says(example, command, capsys, monkeypatch):
+    monkeypatch.chdir(example[0])
+    block = next(b for b in _blocks("console") if b.startswith(f"$ fpemu {command}"))
+    line, _, shown = block.partition("\n")
+    assert main(line.split()[2:]) == 0
+    assert _words(capsys.readouterr().out) == _words(shown)
+
+
+def test_links_and_pictures_are_there():
+    for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            if not target.startswith("http"):
+                assert (ROOT / target).is_file(), f"{name} points to {target}"
+
+
+def test_the_version_is_one():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == fpemu.__version__
+    assert re.search(rf"^version: {re.escape(fpemu.__version__)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading
+    assert heading[1] == fpemu.__version__
+    assert project["license"] == "BSD-3-Clause"
+    assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause License\n\nCopyright (c) 2026, The fpemu developers")
+
+
+def test_the_map_names_every_room_and_no_other():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = text.partition("## Rooms")[2].partition("```\n")[2].partition("```")[0]
+    listed = set(re.findall(r"[\w.]+\.py|\w+/(?=\s)", rooms))
+    package = ROOT / "fpemu"
+    for path in [*package.glob("*.py"), *(package / "mma").glob("*.py"), *(package / "sweep").glob("*.py")]:
+        if not path.name.startswith("__"):
+            assert path.name in listed, f"ARCHITECTURE.md does not name {path.relative_to(ROOT)}"
+    there = {p.name for p in ROOT.rglob("*.py")} | {f"{p.name}/" for p in ROOT.rglob("*") if p.is_dir()}
+    assert {name for name in listed if not name.startswith("_")} <= there
+
+
+def test_public_names_of_the_map_exist():
+    for name in ("round_to", "bit_cut", "Rounding", "InputError", "FloatFormat", "gemm"):
+        assert callable(getattr(fpemu, name))
+    for room, names in {
+        "mma": ("spec", "MmaSpec", "catalog", "execute", "gemm", "chain", "KOrder"),
+        "simt": ("gemm", "fma"),
+        "schemes": ("names", "get", "split_table", "format_split"),
+        "reference": ("matmul",),
+        "metrics": ("relative_l2", "max_relative", "max_error_legemm", "mred", "normwise", "ulps"),
+        "inputs": ("make",),
+    }.items():
+        for name in names:
+            assert hasattr(getattr(fpemu, room), name), f"fpemu.{room}.{name}"
+
+
+def test_importing_is_light():
+    code = (
+        "import sys, fpemu; heavy = {'numba', 'scipy', 'matplotlib', 'pandas', 'mpmath', 'flint', 'typer', 'rich'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("target", ["setup", "test", "lint", "reproduce", "bench", "clean", "help"])
+def test_make_knows_its_targets(target):
+    done = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_old_python_is_told_apart(tmp_path):
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\ncase "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac\n')
+    old.chmod(0o755)
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    (tmp_path / "pyproject.toml").write_text("")
+    for python, message in (
+        (old, "Python 3.9.2 is too old: fpemu needs Python 3.11 or newer"),
+        ("nopython", "no nopython here"),
+    ):
+        done = subprocess.run(
+            ["make", "setup", f"PYTHON={python}"], capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert done.returncode != 0
+        assert message in done.stderr
+        assert not (tmp_path / ".venv").exists()
+
+
+FIGURES = sorted(path.with_suffix("") for path in (ROOT / "figures").glob("*/*.json"))
+
+
+def test_every_experiment_has_its_figure():
+    drawn = {path.relative_to(ROOT / "figures").as_posix() for path in FIGURES}
+    pages = {
+        p.relative_to(ROOT / "experiments").with_suffix("").as_posix()
+        for p in (ROOT / "experiments").glob("*/[!_]*.py")
+    }
+    assert drawn == pages
+
+
+@pytest.mark.parametrize("stem", FIGURES, ids=lambda path: path.name)
+def test_committed_figures_are_whole(stem):
+    record = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+    data = stem.with_suffix(".csv").read_bytes()
+    assert record["data"] == {"file": f"{stem.name}.csv", "sha256": hashlib.sha256(data).hexdigest()}
+    assert record["cells"] == len(data.decode().splitlines()) - 1
+    assert record["claims"]
+    assert record["code"]["version"] == fpemu.__version__
+    assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert stem.with_suffix(".svg").read_text(encoding="utf-8").rstrip().endswith("</svg>")
+    numbers = np.array([line.split(",")[-1] for line in data.decode().splitlines()[1:]], dtype=float)
+    assert np.isfinite(numbers).all()
+    text = json.dumps(record)
+    assert not re.search(r"(/home/|/root/|/tmp/|/work/|\d\d:\d\d:\d\d)", text)

@@ -1,0 +1,330 @@
+"""Cells, their store, and the runs over them: what is kept, what is evaluated again, what an interrupt leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import textwrap
+
+import numpy as np
+import pytest
+
+from fpemu.errors import InputError
+from fpemu.sweep import CellError, Store, claims, experiments, figures, run
+from fpemu.sweep import store as store_module
+from fpemu.sweep.run import keys
+
+PAGE = '''
+"""A made-up figure."""
+import os
+from pathlib import Path
+
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption\\n  in two lines", ["one"]
+SCALE = {scale}
+
+
+def cells(size):
+    return [{{"n": n, "kind": "odd" if n % 2 else "even"}} for n in range(4 if size == "quick" else 8)]
+
+
+def evaluate(cell):
+    """{doc}"""
+    log = Path(os.environ["FPEMU_TEST_LOG"])
+    log.write_text((log.read_text() if log.exists() else "") + f"{{cell['n']}} ")
+    if os.environ.get("FPEMU_TEST_FAIL") == str(cell["n"]):
+        raise ValueError("no luck")
+    if os.environ.get("FPEMU_TEST_INTERRUPT") == str(cell["n"]):
+        raise KeyboardInterrupt
+    return {{"value": SCALE * cell["n"], "odd": float("nan")}}
+
+
+def draw(rows):
+    from fpemu import plotting
+
+    figure, axes = plotting.figure(1, width=plotting.SINGLE)
+    look = plotting.Series("value", plotting.BLUE, "o")
+    plotting.band(axes[0, 0], [row["n"] for row in rows], [[row["value"] + 1] for row in rows], look)
+    return figure
+
+
+def claims(rows):
+    {comment}
+    from fpemu.sweep.claims import reduction
+
+    return [reduction("something", 2.0, 2.5)]
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPEMU_TEST_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
+    _page(tmp_path)
+    return tmp_path
+
+
+def _page(folder, paper="paper", figure="fig2", scale="0.1", doc="Text.", comment="pass"):
+    path = folder / "papers" / paper / f"{figure}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PAGE.format(scale=scale, doc=doc, comment=comment))
+    return path
+
+
+def _evaluated(folder):
+    log = folder / "log"
+    done = sorted(int(n) for n in log.read_text().split()) if log.exists() else []
+    log.unlink(missing_ok=True)
+    return done
+
+
+# --- the store
+def test_numbers_come_back_as_they_went_in(tmp_path):
+    values = {"a": 0.1, "tiny": 5e-324, "nan": float("nan"), "inf": float("-inf"), "count": 3, "half": np.float16(0.1)}
+    with Store(tmp_path / "deep" / "results.sqlite") as results:
+        results.put("k", "paper.fig", {"n": 1}, "code", values, 0.5)
+        assert results.get("other") is None
+    with Store(tmp_path / "deep" / "results.sqlite") as results:
+        back = results.get("k")
+        assert len(results) == 1
+    assert {name: np.float64(value).tobytes() for name, value in back.items()} == {
+        name: np.float64(value).tobytes() for name, value in values.items()
+    }
+
+
+def test_keys_depend_on_everything_and_on_nothing_else():
+    cell = {"n": 64, "hardware": "a100"}
+    same = store_module.key("e", cell, "c")
+    assert store_module.key("e", {"hardware": "a100", "n": np.int64(64)}, "c") == same
+    others = [("f", cell, "c"), ("e", cell, "d"), ("e", {**cell, "n": 65}, "c"), ("e", {**cell, "n": 64.5}, "c")]
+    assert len({same, *(store_module.key(*other) for other in others)}) == 5
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path):
+    path = tmp_path / "results.sqlite"
+    path.write_bytes(b"not a database, but something that someone may want to keep" * 20)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="is not a results file"):
+        Store(path)
+    assert path.read_bytes() == before
+    other = sqlite3.connect(tmp_path / "other.sqlite")
+    other.execute("CREATE TABLE cells (a)")
+    other.commit()
+    other.close()
+    with pytest.raises(InputError, match="is not a results file"):
+        Store(tmp_path / "other.sqlite")
+
+
+def test_the_store_is_where_it_is_said_to_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    Store().close()
+    assert (tmp_path / ".fpemu" / "results.sqlite").is_file()
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "elsewhere"))
+    Store().close()
+    assert (tmp_path / "elsewhere" / "results.sqlite").is_file()
+
+
+def test_what_is_no_number_is_refused(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        for bad in ("text", None, [1.0], 2**60 + 1):
+            with pytest.raises((TypeError, ValueError)):
+                results.put("k", "e", {}, "c", {"a": bad}, 0.0)
+        assert len(results) == 0
+
+
+# --- runs
+def test_rows_in_the_order_of_cells_and_nothing_twice(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        assert [(row["n"], row["kind"], row["value"]) for row in rows] == [
+            (0, "even", 0.0), (1, "odd", 0.1), (2, "even", 0.2), (3, "odd", 3 * 0.1),
+        ]  # fmt: skip
+        assert _evaluated(folder) == [0, 1, 2, 3]
+        run(experiment, "full", results=results)
+        assert _evaluated(folder) == [4, 5, 6, 7]
+        run(experiment, "full", results=results)
+        assert _evaluated(folder) == []
+        results.forget(keys(experiment, experiment.cells("quick")))
+        run(experiment, "full", results=results)
+        assert _evaluated(folder) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
+def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        monkeypatch.setenv(how, "2")
+        expected = CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt
+        with pytest.raises(expected) as problem:
+            run(experiment, results=results)
+        if expected is CellError:
+            assert str(problem.value) == 'paper/fig2: the cell {"kind":"even","n":2} failed: no luck'
+        assert len(results) == 2
+        monkeypatch.delenv(how)
+        _evaluated(folder)
+        assert len(run(experiment, results=results)) == 4
+        assert _evaluated(folder) == [2, 3]
+
+
+def test_processes_give_the_same_rows(folder, monkeypatch):
+    experiment = experiments.load("paper/fig2")
+    with Store(folder / "one.sqlite") as results:
+        alone = run(experiment, results=results)
+    with Store(folder / "two.sqlite") as results:
+        together = run(experiment, results=results, jobs=2)
+        assert len(results) == 4
+        monkeypatch.setenv("FPEMU_TEST_FAIL", "5")
+        with pytest.raises(CellError, match="no luck"):
+            run(experiment, "full", results=results, jobs=2)
+    assert str(alone) == str(together)
+
+
+def test_at_least_one_process(folder):
+    with Store() as results, pytest.raises(InputError, match="jobs is 0"):
+        run(experiments.load("paper/fig2"), results=results, jobs=0)
+
+
+def test_a_number_may_not_hide_a_parameter(folder):
+    path = _page(folder, figure="fig3")
+    path.write_text(path.read_text().replace('{"value": SCALE', '{"n": 1.0, "value": SCALE'))
+    with Store() as results, pytest.raises(InputError, match="n is both"):
+        run(experiments.load("paper/fig3"), results=results)
+
+
+# --- experiments and their code
+def test_names_in_natural_order_and_selected_by_paper(folder):
+    for paper, figure in (("paper", "fig10"), ("paper", "fig1"), ("another", "fig3"), ("paper", "_shared")):
+        _page(folder, paper, figure)
+    assert experiments.names() == ["another/fig3", "paper/fig1", "paper/fig2", "paper/fig10"]
+    assert experiments.select(None) == experiments.names()
+    assert experiments.select("paper") == ["paper/fig1", "paper/fig2", "paper/fig10"]
+    assert experiments.select("paper/fig1") == ["paper/fig1"]
+    with pytest.raises(InputError, match="unknown experiment 'paper/fig22': did you mean 'paper/fig2'"):
+        experiments.select("paper/fig22")
+    for name in ("paper", "paper/fig9", "../paper/fig1", "paper/../paper/fig1"):
+        with pytest.raises(InputError, match="unknown experiment"):
+            experiments.load(name)
+
+
+def test_an_unknown_size_or_folder(folder, monkeypatch):
+    with pytest.raises(InputError, match="unknown size 'ful': did you mean 'full'"):
+        experiments.load("paper/fig2").cells("ful")
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "nowhere"))
+    with pytest.raises(InputError, match="nowhere, which is not a folder"):
+        experiments.names()
+
+
+def test_a_page_that_is_no_experiment(folder):
+    (folder / "papers" / "paper" / "notes.py").write_text("PAPER = 'x'\n")
+    with pytest.raises(InputError, match=r"notes\.py is not an experiment: it has no TITLE"):
+        experiments.load("paper/notes")
+
+
+def test_only_what_computes_changes_the_code_version(tmp_path):
+    def version(**changes):
+        return experiments.code_version(_page(tmp_path, **changes))
+
+    plain = version()
+    assert version(doc="Other words.", comment="# a comment and a claim\n    pass") == plain
+    assert version(scale="0.2") != plain
+    path = _page(tmp_path)
+    path.write_text(path.read_text().replace("SCALE * cell", "2 * SCALE * cell"))
+    assert experiments.code_version(path) != plain
+
+
+def test_code_that_evaluate_reaches_through_others_counts(tmp_path):
+    page = textwrap.dedent("""
+        from math import {root}
+        ONE = {one}
+        TWO = {{"a": ONE}}
+        def helper(x):
+            return TWO["a"] * x
+        def evaluate(cell):
+            return {{"v": helper(cell["n"])}}
+        def draw(rows):
+            return {draw}
+    """)
+    path = tmp_path / "x.py"
+
+    def version(one="1", root="sqrt", draw="0"):
+        path.write_text(page.format(one=one, root=root, draw=draw))
+        return experiments.code_version(path)
+
+    assert version(draw="ONE") == version()
+    assert len({version(), version(one="3"), version(root="cbrt as sqrt")}) == 3
+
+
+# --- what is written out
+def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    first = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "one")}
+    second = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "two")}
+    assert first == second
+    assert set(first) == {".png", ".svg", ".csv", ".json"}
+    assert sorted(os.listdir("one/paper")) == ["fig2.csv", "fig2.json", "fig2.png", "fig2.svg"]
+    record = json.loads(first[".json"])
+    assert record["caption"] == "a caption in two lines"
+    assert record["parameters"] == {"n": [0, 1, 2, 3], "kind": ["even", "odd"]}
+    assert record["claims"] == [
+        {"claim": "something", "published": "2×", "measured": "2.5×", "verdict": "holds"},
+    ]
+    assert record["command"] == "fpemu reproduce paper/fig2"
+    assert str(folder) not in first[".json"].decode()
+    lines = list(csv.DictReader(first[".csv"].decode().splitlines()))
+    assert [(int(line["n"]), float(line["value"])) for line in lines] == [(row["n"], row["value"]) for row in rows]
+
+
+def test_the_revision_is_the_last_commit_that_changed_the_code(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)  # inside a hook they would point to another repository
+    (tmp_path / "experiments").mkdir()
+    assert figures.revision(tmp_path / "experiments") is None
+    if shutil.which("git") is None:
+        pytest.skip("no git here")
+
+    def git(*arguments):
+        command = ["git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "experiments" / "a.py").write_text("1")
+    git("add", "-A")
+    git("commit", "-qm", "code")
+    code = git("rev-parse", "HEAD")
+    (tmp_path / "notes").write_text("1")
+    git("add", "-A")
+    git("commit", "-qm", "notes")
+    assert figures.revision(tmp_path / "experiments") == code
+    (tmp_path / "experiments" / "a.py").write_text("2")
+    assert figures.revision(tmp_path / "experiments") == f"{code}+changes"
+
+
+# --- claims
+@pytest.mark.parametrize(
+    ("published", "measured", "verdict"),
+    [
+        (2.69, 2.69, "holds"), (2.69, 1.35, "holds"), (2.69, 5.38, "holds"), (2.69, 1.34, "holds in part"),
+        (2.69, 5.39, "holds in part"), (1.12, 1.0, "does not hold"), (1.12, 0.5, "does not hold"),
+        (2.0, float("nan"), "cannot be decided"), (2.0, float("inf"), "holds in part"),
+    ],
+)  # fmt: skip
+def test_verdict_on_a_factor(published, measured, verdict):
+    assert claims.reduction("c", published, measured).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("held", "verdict"),
+    [([1, 1], "holds"), ([1, 0], "holds in part"), ([1, 0, 0], "does not hold"), ([], "cannot be decided")],
+)
+def test_verdict_on_points(held, verdict):
+    claim = claims.share("c", "p", np.array(held, dtype=bool), "m")
+    assert claim.verdict == verdict
+    assert claim.measured == (f"m (at {sum(held)} of {len(held)} points)" if held else "m")
