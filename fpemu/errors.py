@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 class InputError(ValueError):
@@ -24,26 +23,6 @@ def unknown_name(kind: str, name: object, known: Iterable[str], shown: Iterable[
     near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(names[n]) for n in near)}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}known: {', '.join(sorted(shown or names.values()))}")
-
-
-def as_array(x: Any, who: str) -> NDArray[Any]:
-    """``x`` as an array of numbers in the machine's byte order.
-
-    Raises
-    ------
-    InputError
-        For ragged lists, structured or raw bytes, objects, text, complex numbers and truth values.
-    """
-    try:
-        a = np.asarray(x)
-        number = a.dtype.kind in "fiu" or (
-            a.dtype.kind == "V" and a.dtype.names is None and a.dtype.type is not np.void
-        )
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise InputError(f"{who} is no array: {str(problem).splitlines()[0]}") from None
-    if not number or a.dtype.itemsize > 8:
-        raise InputError(f"{who} takes real numbers of at most 64 bits, not {a.dtype}")
-    return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
 
 def entries(mask: Any, values: Any) -> str:

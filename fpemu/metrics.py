@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu.arrays import as_float64
 from fpemu.errors import InputError, unknown_name
-from fpemu.formats import FloatFormat, as_float64
+from fpemu.formats import FloatFormat
 
 Floats = NDArray[np.float64]
 

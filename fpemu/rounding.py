@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.errors import InputError, as_array, entries, unknown_name
-from fpemu.formats import FloatFormat, as_float64
+from fpemu.arrays import as_array, as_float64
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FloatFormat
 
 
 class Rounding(Enum):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
+from fpemu import arrays, formats
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
@@ -89,7 +89,7 @@ def gemm(
 
 
 def _values(x: Any, fmt: FloatFormat, name: str) -> NDArray[np.float64]:
-    wide = formats.as_float64(x, name)
+    wide = arrays.as_float64(x, name)
     good = np.asarray(fmt.contains(wide))
     if not good.all():
         what = f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them)"

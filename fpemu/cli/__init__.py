@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 import fpemu
 from fpemu.cli import bench, gemm, listing, reproduce, split
 from fpemu.errors import InputError, unknown_name
+from fpemu.sweep.run import CellError
 
 # typer 0.2x carries its own copy of click; the classes are taken from typer so that either kind is caught
 _USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -87,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of a pipe went away (fpemu list | head): nothing more to say, and nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except CellError as problem:
+        print(f"fpemu: {problem}", file=sys.stderr)
+        return 1
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""
         return _complain(where + (problem.strerror or str(problem)))

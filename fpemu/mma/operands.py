@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, as_array, entries
+from fpemu.arrays import as_array
+from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma.order import Run
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arrays import as_float64
 from fpemu.errors import InputError
-from fpemu.formats import as_float64
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -6,6 +6,7 @@ states its words (`rules`) and which of their products run where (`plan`); every
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, TypeVar
@@ -14,66 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
+from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
-from fpemu.formats import FP16, FP32, FloatFormat, as_float64
+from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma import MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, words
+from fpemu.schemes.info import Option, SchemeInfo
 from fpemu.schemes.words import Plan, Word
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Option:
-    """One choice that a scheme leaves open: its name, the published value, what it means, the values it takes."""
-
-    name: str
-    default: Any
-    meaning: str
-    values: str
-
-
-@dataclass(frozen=True)
-class SchemeInfo:
-    """What is published about a scheme.
-
-    Parameters
-    ----------
-    name, title : str
-    paper : str
-        Authors, venue and year; "" for a scheme without a paper.
-    year : int or None
-    doi : str
-        "" if there is none.
-    parts : tuple of str
-        The formula of every word.
-    products : tuple of str
-        The products of words, in the order run; the first letter is A's word.
-    range : str
-        Which magnitudes the words hold without loss.
-    bound : str
-        Error relative to |A||B|, as a formula; `error_bound` evaluates it.
-    options : tuple of Option
-    """
-
-    name: str
-    title: str
-    paper: str = ""
-    year: int | None = None
-    doi: str = ""
-    parts: tuple[str, ...] = ()
-    products: tuple[str, ...] = ()
-    range: str = ""
-    bound: str = ""
-    options: tuple[Option, ...] = ()
-
-
-# --- schemes
-
-
 @dataclass(frozen=True, kw_only=True)
-class Scheme:
+class Scheme(ABC):
     """A way to multiply matrices: `product` gives A·B, everything around it is common to all."""
 
     info: ClassVar[SchemeInfo]
@@ -96,7 +51,7 @@ class Scheme:
         """Format of A, B, C and the result."""
         return FP32
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 (a hook: most schemes have nothing to add)
         """Refuse choices that contradict one another."""
 
     def refuse(self, why: str) -> None:
@@ -110,21 +65,21 @@ class Scheme:
         if mine is not None and theirs is not None and (self.promote_option in given or mine != default):
             self.refuse(f"{self.promote_option}={mine!r} and order.promote={theirs} say the same thing twice: give one")
 
+    @abstractmethod
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec | None:
         """The matrix instruction that the scheme runs on (None for a scheme that uses none)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
         """A·B in the format `operand`: (..., M, K) times (..., K, N), the batch axes broadcast, K >= 1."""
-        raise NotImplementedError
 
+    @abstractmethod
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
         """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N))."""
-        raise NotImplementedError
 
+    @abstractmethod
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +91,13 @@ class SplitScheme(Scheme):
     instruction: str | None = choose.name("which matrix instruction, None: the widest", "mma | wgmma | tcgen05 | mfma")
     k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction, None: the widest", none=True)
 
+    @abstractmethod
     def rules(self) -> tuple[Word, ...]:
         """The rule of every word of the split."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self) -> Plan:
         """Which products run, and where they are summed."""
-        raise NotImplementedError
 
     @property
     def accumulator_format(self) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
-from fpemu.errors import InputError, as_array, entries, unknown_name
-from fpemu.formats import FP32, FloatFormat, as_float64
+from fpemu.arrays import as_array, as_float64
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes.words import Word, steps
 
 Array = NDArray[Any]

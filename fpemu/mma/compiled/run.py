@@ -62,10 +62,10 @@ def chain(
             start = out[p][part]
 
     M, N = C.shape[-2:]
-    rows = _ROWS if N > WIDTH else min(_ROWS, max(16, -(-M // _threads())))
+    rows = _ROWS if N > WIDTH else min(_ROWS, max(16, -(-M // threads())))
     tasks = [(p, i, j) for p in range(len(C)) for j in range(0, N, width) for i in range(0, M, rows)]
     task(tasks[0])  # alone: it may have to compile
-    if C.size * A.shape[-1] < _SMALL or _threads() == 1:
+    if C.size * A.shape[-1] < _SMALL or threads() == 1:
         for where in tasks[1:]:
             task(where)
     else:
@@ -177,7 +177,7 @@ def _integer(
     return C
 
 
-def _threads() -> int:
+def threads() -> int:
     """Threads to run on: FPEMU_THREADS, or as many as this process has cores."""
     asked = os.environ.get("FPEMU_THREADS", "")
     if asked:
@@ -190,7 +190,7 @@ def _threads() -> int:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_threads(), thread_name_prefix="fpemu")
+    return ThreadPoolExecutor(threads(), thread_name_prefix="fpemu")
 
 
 if hasattr(os, "register_at_fork"):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numba.extending import overload
 
 from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, trunc
@@ -51,6 +52,16 @@ class Truncated64(NamedTuple):
         return True
 
 
+@njit(nogil=True, error_model="numpy")
+def _highest(params: Any, ea: Any, eb: Any, highest: Any) -> None:
+    """The largest exponent of the products of a block, for each column."""
+    for j in range(len(highest)):
+        e = np.int16(2 * NO_EXPONENT)
+        for q in range(len(params.block)):
+            e = max(e, np.int16(ea[q] + eb[q, j]))
+        highest[j] = e
+
+
 @overload(block)
 def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
     if not is_of(params, Truncated32):
@@ -60,11 +71,7 @@ def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, to
         length = len(params.block)
         F = params.F
         ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
-        for j in range(len(acc)):
-            e = np.int16(2 * NO_EXPONENT)
-            for q in range(length):
-                e = max(e, np.int16(ek[q] + fk[q, j]))
-            highest[j] = e
+        _highest(params, ek, fk, highest)
         for j in range(len(acc)):
             c = acc[j]
             ec = ((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - np.int32(127)
@@ -90,11 +97,7 @@ def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, to
         length = len(params.block)
         F = params.F
         ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
-        for j in range(len(acc)):
-            e = np.int16(2 * NO_EXPONENT)
-            for q in range(length):
-                e = max(e, np.int16(ek[q] + fk[q, j]))
-            highest[j] = e
+        _highest(params, ek, fk, highest)
         for j in range(len(acc)):
             c = acc[j]
             ec = np.int64((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - 127

@@ -1,0 +1,79 @@
+"""What users pass as an array, taken without changing a value: any real dtype to float64 and back, payloads kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError, entries
+
+
+def as_array(x: Any, who: str) -> NDArray[Any]:
+    """``x`` as an array of numbers in the machine's byte order.
+
+    Raises
+    ------
+    InputError
+        For ragged lists, structured or raw bytes, objects, text, complex numbers and truth values.
+    """
+    try:
+        a = np.asarray(x)
+        number = a.dtype.kind in "fiu" or (
+            a.dtype.kind == "V" and a.dtype.names is None and a.dtype.type is not np.void
+        )
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise InputError(f"{who} is no array: {str(problem).splitlines()[0]}") from None
+    if not number or a.dtype.itemsize > 8:
+        raise InputError(f"{who} takes real numbers of at most 64 bits, not {a.dtype}")
+    return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+
+
+def as_float64(x: Any, who: str) -> NDArray[np.float64]:
+    """``x`` as float64 with the same values; NaN payloads are kept. Refuses what float64 cannot hold."""
+    a = as_array(x, who)
+    if a.dtype.kind in "iu":
+        wide = a.astype(np.float64)
+        limit = 2.0 ** (8 * a.dtype.itemsize - (a.dtype.kind == "i"))
+        fits = (wide < limit) & (wide >= -limit)
+        bad = (
+            ~fits | (np.where(fits, wide, 0).astype(a.dtype) != a) if a.dtype.itemsize == 8 else np.zeros(a.shape, bool)
+        )
+        if bad.any():
+            raise InputError(f"{who}: integers that float64 cannot hold: {entries(bad, a)}")
+        return wide
+    if a.dtype == np.float64:
+        return np.ascontiguousarray(a).reshape(a.shape)
+    return widen(a)
+
+
+def widen(a: NDArray[Any]) -> NDArray[np.float64]:
+    """To float64 without touching a NaN's payload (a cast would make a signalling one quiet)."""
+    with np.errstate(invalid="ignore"):
+        wide = np.array(a.astype(np.float64), dtype=np.float64, ndmin=0)
+    nan = np.isnan(wide)
+    if nan.any() and a.dtype in (np.float16, np.float32):
+        width, f = (16, 10) if a.dtype == np.float16 else (32, 23)
+        raw = np.ascontiguousarray(a).reshape(a.shape).view(f"u{width // 8}").astype(np.uint64)
+        pattern = ((raw >> np.uint64(width - 1)) << np.uint64(63)) | np.uint64(0x7FF << 52)
+        pattern |= (raw & np.uint64((1 << f) - 1)) << np.uint64(52 - f)
+        wide = np.where(nan, pattern, wide.view(np.uint64)).view(np.float64)
+    return wide
+
+
+def narrow(pattern: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """float64 patterns whose values ``dtype`` holds exactly, as ``dtype``, payloads kept."""
+    wide = np.ascontiguousarray(pattern).reshape(pattern.shape).view(np.float64)
+    if dtype == np.float64:
+        return wide
+    with np.errstate(invalid="ignore", over="ignore"):
+        narrow = wide.astype(dtype)
+    nan = np.isnan(wide)
+    if nan.any():
+        width, f, top = (16, 10, 0x1F) if dtype == np.float16 else (32, 23, 0xFF)
+        raw = ((pattern >> np.uint64(63)) << np.uint64(width - 1)) | np.uint64(top << f)
+        raw |= (pattern & np.uint64((1 << 52) - 1)) >> np.uint64(52 - f)
+        code = f"u{width // 8}"
+        narrow = np.where(nan, raw.astype(code), narrow.view(code)).view(dtype)
+    return narrow
