@@ -54,18 +54,17 @@ def _hardware() -> None:
     from fpemu import mma
 
     shown = table(
-        "matrix instructions", "architecture", "instruction", "shape", "A, B", "C, D", "arithmetic", "evidence"
-    )
+        "matrix instructions (L: products a rounding, F: bits kept in the alignment, E0: floor of its exponent)",
+        "architecture", "instruction", "shape", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "D by",
+        numbers=4,
+    )  # fmt: skip
     for row in mma.catalog.rows():
+        aligned = row.arithmetic in ("truncated", "via-half")
         shown.add_row(
-            row.architecture,
-            row.instruction,
-            row.shape,
-            str(row.a_format),
-            str(row.d_format),
-            row.arithmetic,
-            row.evidence,
-        )
+            row.architecture, row.instruction, row.shape, str(row.a_format), str(row.d_format), row.arithmetic,
+            row.evidence, str(row.block), str(row.F) if aligned else "-", str(row.E0) if aligned else "-",
+            "-" if row.is_integer else str(row.final) + (f", {row.fraction_bits} bits" if row.fraction_bits else ""),
+        )  # fmt: skip
     console().print(shown)
     named: dict[str, list[str]] = {}
     for gpu, architecture in mma.catalog.gpu_names().items():
