@@ -1,4 +1,4 @@
-"""fpemu: GEMM on FP16 tensor cores, bit for bit, and every scheme that makes FP32 or FP64 out of it."""
+"""fpemu: GEMM on FP16 tensor cores, bit for bit, and every scheme that makes FP32 out of it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, 
 from fpemu.rounding import Rounding, bit_cut, round_to
 
 if TYPE_CHECKING:
-    from fpemu import inputs, metrics, mma, reference, schemes, simt
+    from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt, sweep
     from fpemu.schemes import gemm
 
 __version__ = "0.1.0"
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "InputError",
-    "Rounding", "bit_cut", "gemm", "inputs", "metrics", "mma", "reference", "round_to", "schemes", "simt",
+    "Rounding", "bit_cut", "gemm", "inputs", "metrics", "mma", "plotting", "reference", "round_to", "schemes", "simt",
+    "sweep",
 ]  # fmt: skip
-_ROOMS = ("inputs", "metrics", "mma", "reference", "schemes", "simt")
+_ROOMS = ("inputs", "metrics", "mma", "plotting", "reference", "schemes", "simt", "sweep")
 
 
 def __getattr__(name: str) -> Any:

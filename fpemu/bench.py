@@ -24,6 +24,7 @@ from fpemu.errors import InputError
 
 MEMORY_FIXED = 64e6
 MEMORY_TIMES_OPERANDS = 4
+LARGEST = 16384
 RATIO_BAR = 35.0
 """The first line's bar against np.matmul."""
 
@@ -89,8 +90,8 @@ def run(size: int = 1024, repeat: int = 3, only: str | None = None) -> dict[str,
     InputError
         A size or repeat that is not positive; no case of that name.
     """
-    if size < 1 or repeat < 1:
-        raise InputError(f"size {size} and repeat {repeat} must be positive")
+    if not 1 <= size <= LARGEST or repeat < 1:
+        raise InputError(f"size {size} must lie between 1 and {LARGEST}, and repeat {repeat} must be positive")
     chosen = [case for case in CASES if only is None or only.lower() in case.name.lower()]
     if not chosen:
         raise InputError(f"no case contains {only!r}: {', '.join(case.name for case in CASES)}")

@@ -20,7 +20,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], shown: Iterable[
     "unknown scheme 'otomo': did you mean 'ootomo'? known: markidis, ootomo"
     """
     names = {n.lower(): n for n in sorted(known)}
-    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.55)
     hint = f"did you mean {' or '.join(repr(names[n]) for n in near)}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}known: {', '.join(sorted(shown or names.values()))}")
 

@@ -6,6 +6,20 @@ import os
 import tempfile
 from pathlib import Path
 
+from fpemu.errors import InputError
+
+
+def check_writable(name: str | os.PathLike[str]) -> None:
+    """InputError if a file cannot be written there: asked before a computation, not after it."""
+    path = Path(name)
+    if not str(name) or path.is_dir():
+        raise InputError(f"{str(name)!r} is a folder" if str(name) else "the name of the output is empty")
+    folder = path.parent
+    if not folder.is_dir():
+        raise InputError(f"{name}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{name}: cannot write in the folder {folder}")
+
 
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file: a temporary file in the same folder, then one rename. Missing folders are made.

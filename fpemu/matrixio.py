@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError, entries
-from fpemu.files import write_atomic
+from fpemu.files import check_writable, write_atomic
 
 MAX_ENTRIES = 2**30
 """More than this is refused: emulating its product would take days, and making it dense could exhaust the memory."""
@@ -112,16 +112,9 @@ def to_fp32(matrix: NDArray[Any], name: str) -> tuple[NDArray[np.float32], str |
 
 def check_output(name: str | os.PathLike[str]) -> None:
     """InputError if :func:`write` could not write there: asked before the computation, not after it."""
-    path = Path(name)
-    if path.suffix.lower() not in (".npy", ".mtx"):
-        raise InputError(f"{name}: results are written as .npy or .mtx")
-    if path.is_dir():
-        raise InputError(f"{name} is a folder")
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"{name}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{name}: cannot write in the folder {folder}")
+    if Path(name).suffix.lower() not in (".npy", ".mtx"):
+        raise InputError(f"{name!r}: results are written as .npy or .mtx")
+    check_writable(name)
 
 
 def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:

@@ -258,7 +258,7 @@ def test_bad_files_are_one_line(folder, capsys, array, complaint):
         (["split", "0.1", "-s", "ootomo", "--sb", "3"], "option 'sb'"),
         (["reproduce", "h2sgemm/fig9"], "unknown experiment 'h2sgemm/fig9': did you mean 'h2sgemm/fig8'"),
         (["reproduce", "--jobs", "0"], "--jobs"),
-        (["reproduce", "-o", "A.npy"], "A.npy is not a folder"),
+        (["reproduce", "-o", "A.npy"], "'A.npy' is not a folder"),
         (["bench", "gpu"], "unknown command 'gpu'"),
         (["bench", "cpu", "--size", "0"], "size 0"),
         (["bench", "cpu", "--only", "abacus"], "no case contains 'abacus'"),
@@ -402,3 +402,25 @@ def test_every_required_kind_is_in_the_benchmark():
         assert part in names
     assert bench.CASES[0].name == "hopper fp16->fp32"
     assert bench.CASES[0].bar == 0.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bench", "cpu", "--size", "100000000"], "must lie between 1 and 16384"),
+        (["bench", "cpu", "--json", "table.txt"], "the table is written as .json"),
+        (["bench", "cpu", "--json", "A.npy/table.json"], "there is no folder A.npy"),
+        (["reproduce", "-o", "A.npy/figures"], "nor can one be made there"),
+        (["reproduce", "-j", "1000"], "less than or equal to 256"),
+        (["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", "tile=64,residue_first=maybe"], "must be True or False"),
+    ],
+)
+def test_what_would_fail_late_is_refused_early(folder, capsys, arguments, complaint):
+    before = sorted(os.listdir())
+    assert complaint in _refused(capsys, *arguments)
+    assert sorted(os.listdir()) == before
+
+
+def test_split_says_that_a_word_overflows(capsys):
+    assert main(["split", "70000", "--scheme", "h2sgemm"]) == 0
+    assert "h overflows fp16" in capsys.readouterr().out

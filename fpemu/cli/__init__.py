@@ -5,6 +5,7 @@ Exit status: 0 done, 1 a check failed, 2 bad arguments or input (one line on std
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -78,12 +79,17 @@ app.add_typer(bench_app, name="bench")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give its exit status; what the user got wrong is one line on stderr, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × or β gets a question mark
     try:
         status = app(args=list(arguments) if arguments is not None else None, prog_name="fpemu", standalone_mode=False)
         sys.stdout.flush()
         return int(status or 0)
     except InputError as problem:
         return _complain(str(problem))
+    except MemoryError as problem:
+        return _complain(f"not enough memory: {problem}")
     except BrokenPipeError:
         # the reader of a pipe went away (fpemu list | head): nothing more to say, and nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fpemu.cli.common import console, show, table
+from fpemu.errors import InputError
 
 
 def cpu(
@@ -21,8 +22,12 @@ def cpu(
     Exit status 1 if a line misses its bar at the default size.
     """
     from fpemu import bench
-    from fpemu.files import write_atomic
+    from fpemu.files import check_writable, write_atomic
 
+    if json_file is not None:
+        if not json_file.endswith(".json"):
+            raise InputError(f"{json_file!r}: the table is written as .json")
+        check_writable(json_file)
     report = bench.run(size=size, repeat=repeat, only=only)
     shown = table(
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory",

@@ -52,6 +52,7 @@ def _experiment_names() -> str:
 
 def _hardware() -> None:
     from fpemu import mma
+    from fpemu.mma.spec import EVIDENCE
 
     shown = table(
         "matrix instructions (L: products a rounding, F: bits kept in the alignment, E0: floor of its exponent)",
@@ -66,6 +67,10 @@ def _hardware() -> None:
             "-" if row.is_integer else str(row.final) + (f", {row.fraction_bits} bits" if row.fraction_bits else ""),
         )  # fmt: skip
     console().print(shown)
+    legend = table("evidence", "word", "meaning")
+    for word, meaning in EVIDENCE.items():
+        legend.add_row(word, meaning)
+    console().print(legend)
     named: dict[str, list[str]] = {}
     for gpu, architecture in mma.catalog.gpu_names().items():
         named.setdefault(architecture, []).append(gpu)

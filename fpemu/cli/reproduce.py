@@ -21,7 +21,8 @@ def reproduce(
         bool, typer.Option("--full", help="The sizes and runs of the paper, as far as an hour allows.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Local processes; default: one a core, at most 4.")
+        int | None,
+        typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core."),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="Folder for the figures.")] = "figures",
@@ -36,8 +37,8 @@ def reproduce(
 
     size = "full" if full else "quick"
     chosen = [experiments.load(name) for name in experiments.select(figure)]
-    if Path(output).exists() and not Path(output).is_dir():
-        raise InputError(f"{output} is not a folder")
+    if not output or any(p.exists() and not p.is_dir() for p in (Path(output), *Path(output).parents)):
+        raise InputError(f"{output!r} is not a folder, nor can one be made there")
     try:
         with Store() as results:
             _all(chosen, size, results, jobs or default_jobs(), fresh, output)

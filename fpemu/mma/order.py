@@ -57,6 +57,8 @@ class KOrder:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
                 raise InputError(f"KOrder: {name} = {value!r} must be a positive integer or None")
+        if not isinstance(self.residue_first, bool):
+            raise InputError(f"KOrder: residue_first = {self.residue_first!r} must be True or False")
         if self.join not in _JOINS:
             raise unknown_name("join", self.join, _JOINS)
         if self.residue_first and self.tile is None:

@@ -202,6 +202,9 @@ def format_split(x: Any, scheme: str | Scheme | None = None, **options: Any) -> 
     lines.append(("sum", repr(table.reconstruction), _hex(table.reconstruction), "", "", "", "", ""))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    for row in table.rows:
+        if abs(row.value) == float("inf") and abs(table.x) != float("inf"):
+            text.append(f"{row.part} overflows {row.format}")
     rounding = table.given - table.x
     text.append(f"lost by rounding to fp32: {rounding!r}" if rounding else "x is an fp32 number")
     for row in table.rows[:-1]:

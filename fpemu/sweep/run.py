@@ -6,8 +6,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,12 +147,13 @@ def _parallel(
     before = set(multiprocessing.active_children())
     # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
     pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(threads,)
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(threads, os.getpid())
     )
     try:
-        futures: dict[Future[tuple[Values, float]], str] = {
-            pool.submit(_work, str(experiment.root), experiment.name, cell): name for name, cell in todo.items()
-        }
+        with _interrupts_held():
+            futures: dict[Future[tuple[Values, float]], str] = {
+                pool.submit(_work, str(experiment.root), experiment.name, cell): name for name, cell in todo.items()
+            }
         waiting = set(futures)
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -172,11 +174,32 @@ def _parallel(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepare(threads: int) -> None:
-    """In a worker: leave Ctrl-C to the parent, and take only this worker's share of the cores."""
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start: they inherit that, and leave it to the parent from their first moment."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare(threads: int, parent: int) -> None:
+    """In a worker: leave Ctrl-C to the parent, end with it, and take only this worker's share of the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     for name in ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
+
+
+def _end_with(parent: int) -> None:
+    """A parent that was killed cannot tell its workers to stop."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _work(root: str, name: str, cell: Cell) -> tuple[Values, float]:
