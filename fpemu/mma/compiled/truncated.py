@@ -52,7 +52,7 @@ class Truncated64(NamedTuple):
         return True
 
 
-@njit(nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _highest(params: Any, ea: Any, eb: Any, highest: Any) -> None:
     """The largest exponent of the products of a block, for each column."""
     for j in range(len(highest)):
