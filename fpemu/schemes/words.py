@@ -150,14 +150,14 @@ def pairs(names: Sequence[str], letters: str) -> tuple[tuple[int, int], ...]:
     return tuple((letters.index(name[0]), letters.index(name[1])) for name in names)
 
 
-def run(A: Sequence[Array], B: Sequence[Array], plan: Plan, spec: MmaSpec, order: Any = None) -> Array:
+def run(A: Sequence[Array], B: Sequence[Array], plan: Plan, spec: MmaSpec, order: KOrder | None = None) -> Array:
     """The sum of products of words by `plan`, as fp32 (..., M, N).
 
     Parameters
     ----------
     A, B : sequences of arrays (..., M, K) and (..., K, N)
         Words of the two matrices.
-    order : KOrder or tree, optional
+    order : KOrder, optional
         Order of addition inside every accumulator.
     """
     if plan.accumulators == "none":
@@ -188,7 +188,7 @@ def _join(sums: list[tuple[int, Array]], plan: Plan) -> Array:
 
 def _blocks(A: Sequence[Array], B: Sequence[Array], plan: Plan, spec: MmaSpec, order: Any) -> Array:
     order = KOrder() if order is None else order
-    if not isinstance(order, KOrder) or order.promote is not None:
+    if order.promote is not None:
         raise InputError("no chain outlives a step here (element-wise), so order takes a KOrder without promote")
     step = in_k(plan.step or "instruction", spec)
     assert step is not None
@@ -215,11 +215,6 @@ def _with_promotion(order: Any, promote: int | None) -> Any:
         return order
     if order is None:
         return KOrder(promote=promote)
-    if not isinstance(order, KOrder):
-        raise InputError(
-            "this scheme restarts its accumulator as it goes (promotion), which a tree cannot say: "
-            "give a KOrder, or promote=None to add exactly as the tree does"
-        )
     return order if order.promote is not None else replace(order, promote=promote)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError
+from fpemu.mma.threads import cores
 from fpemu.sweep import experiments, store
 
 if TYPE_CHECKING:
@@ -99,11 +100,6 @@ def run(
 def default_jobs() -> int:
     """A process a core, but at most 4: a large cell can take 2 GB, and large products use several threads anyway."""
     return min(4, cores())
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keys(experiment: Experiment, cells: list[Cell]) -> list[str]:

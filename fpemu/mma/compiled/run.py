@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.compiled.amd import Cdna3, Cdna3Fp8, Flushed
 from fpemu.mma.compiled.exact import Exact
@@ -20,6 +19,7 @@ from fpemu.mma.compiled.panel import WIDTH, panel
 from fpemu.mma.compiled.truncated import Truncated32, Truncated64
 from fpemu.mma.readable import half_spec, outer_dtype
 from fpemu.mma.spec import MmaSpec
+from fpemu.mma.threads import threads
 
 _SMALL = 2**18  # multiply-adds below which threads are not worth starting
 _ROWS = 256  # most rows of a task
@@ -175,17 +175,6 @@ def _integer(
                 rows = slice(row, row + _ROWS)
                 C[p, rows] += (A[i, rows, k : k + 1024].astype(np.float32) @ b).astype(np.int32)
     return C
-
-
-def threads() -> int:
-    """Threads to run on: FPEMU_THREADS, or as many as this process has cores."""
-    asked = os.environ.get("FPEMU_THREADS", "")
-    if asked:
-        if not asked.isdigit() or int(asked) < 1:
-            raise InputError(f"FPEMU_THREADS = {asked!r} must be a positive integer")
-        return int(asked)
-    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @cache
