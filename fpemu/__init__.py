@@ -5,19 +5,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fpemu.errors import InputError
+from fpemu.errors import GuaranteeError, InputError
 from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.rounding import Rounding, bit_cut, round_to
 
 if TYPE_CHECKING:
     from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt, sweep
-    from fpemu.schemes import gemm
+    from fpemu.schemes import certify, gemm
 
 __version__ = "0.1.0"
 __all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "InputError",
-    "Rounding", "bit_cut", "gemm", "inputs", "metrics", "mma", "plotting", "reference", "round_to", "schemes", "simt",
-    "sweep",
+    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "GuaranteeError",
+    "InputError", "Rounding", "bit_cut", "certify", "gemm", "inputs", "metrics", "mma", "plotting", "reference",
+    "round_to", "schemes", "simt", "sweep",
 ]  # fmt: skip
 _ROOMS = ("inputs", "metrics", "mma", "plotting", "reference", "schemes", "simt", "sweep")
 
@@ -26,8 +26,8 @@ def __getattr__(name: str) -> Any:
     """Load the rooms of the house when they are first asked for."""
     if name in _ROOMS:
         return importlib.import_module(f"fpemu.{name}")
-    if name == "gemm":
-        return importlib.import_module("fpemu.schemes").gemm
+    if name in ("gemm", "certify"):
+        return getattr(importlib.import_module("fpemu.schemes"), name)
     raise AttributeError(f"module 'fpemu' has no attribute {name!r}")
 
 

@@ -13,6 +13,11 @@ class InputError(ValueError):
     """A wrong argument or input file. The command line prints it as one line and exits with status 2."""
 
 
+class GuaranteeError(ArithmeticError):
+    """A condition on which an error-free scheme rests does not hold for these operands. The command line prints it as
+    one line and exits with status 1: the check failed, the command was right."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], shown: Iterable[str] | None = None) -> InputError:
     """The error for a name that is not known, with the nearest of the ``known`` and the list of those ``shown``.
 

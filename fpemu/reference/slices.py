@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
+from fpemu.heads import Heads, bits_of
 from fpemu.reference.arguments import Floats, Ints, span
-from fpemu.reference.exact import Heads, bits_of
 
 BLOCK = 1 << 21
 """Entries of the result worked on at a time: bounds the memory of the limbs."""

@@ -6,29 +6,31 @@ leaves open, `gemm` runs one on a model of some hardware, `split_table` shows on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import simt
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Option, Scheme, SchemeInfo, SplitScheme, build, get, names
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.report import Certified, Report
 from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_table
 
 # each module enters its schemes into the registry, in this order: baselines, then by year
 for _module in (
     "sgemm", "dgemm", "fp16", "markidis", "bf16x", "egemm", "ootomo", "ootomo_tf32", "ape", "multiword", "legemm",
-    "h2sgemm", "staged",
+    "h2sgemm", "staged", "ozaki", "ozimmu", "ozaki2",
 ):  # fmt: skip
     import_module(f"fpemu.schemes.{_module}")
 
 __all__ = [
-    "Option", "Scheme", "SchemeInfo", "SplitRow", "SplitScheme", "SplitTable", "build", "format_split", "gemm", "get",
-    "names", "split_table",
+    "Certified", "ErrorFree", "Option", "Report", "Scheme", "SchemeInfo", "SplitRow", "SplitScheme", "SplitTable",
+    "build", "certify", "format_split", "gemm", "get", "names", "split_table",
 ]  # fmt: skip
 
 
@@ -84,6 +86,80 @@ def gemm(
     >>> [gemm(A, B, scheme=s, hardware="ampere").item() for s in ("fp16", "ootomo")]
     [0.3000267744064331, 0.3000999689102173]
     """
+    call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
+    return call.finish(call.scheme.evaluate(**call.arguments, on_range=call.on_range) if not call.empty else None)
+
+
+def certify(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    on_range: str = "raise",
+    order: KOrder | None = None,
+    **options: Any,
+) -> Certified:
+    """The result of an error-free scheme with a report: which conditions it rests on were checked, and held.
+
+    Parameters and errors are those of `gemm`, but a broken condition is a fault in the report, not an exception: D is
+    then what the hardware would give.
+
+    Examples
+    --------
+    >>> found = certify([[0.1, 0.2]], [[3.0], [0.5]], scheme="ozaki", hardware="ampere", mode="CR")
+    >>> found.D.item(), found.report.ok, found.report.complete
+    (0.4, True, True)
+    """
+    call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
+    if not isinstance(call.scheme, ErrorFree):
+        able = [name for name in names() if isinstance(get(name), ErrorFree)]
+        raise InputError(f"{call.scheme.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
+    if call.empty:
+        return Certified(call.finish(None), Report(call.scheme.name, str(call.arguments["spec"])), ())
+    found = call.scheme.certified(**call.arguments)
+    return Certified(call.finish(found.D), found.report, found.reports)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A product with its arguments checked."""
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    on_range: str
+    arguments: dict[str, Any]  # of Scheme.evaluate
+
+    @property
+    def empty(self) -> bool:
+        """There is nothing to multiply: alpha = 0, or no entries."""
+        return self.arguments["alpha"] == 0 or self.arguments["A"].shape[-1] == 0 or 0 in self.shape
+
+    def finish(self, D: NDArray[Any] | None) -> NDArray[Any]:
+        """The result with the NaNs of the hardware; None is a product of zero."""
+        fmt, c = self.scheme.operand, self.arguments["C"]
+        if D is None:
+            D = np.zeros(self.shape, fmt.dtype)
+            if c is not None:
+                with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                    shape = np.broadcast_shapes(c.shape, self.shape)
+                    D = np.asarray(self.arguments["beta"] * np.broadcast_to(c, shape))
+                if self.scheme.rounds_once:  # an exact zero is +0
+                    D = np.where(c == 0, fmt.dtype.type(0), D)
+        nan = np.isnan(D)
+        if nan.any():
+            D = np.array(D)
+            D.view(fmt.code_dtype)[nan] = self.scheme.nan_code(self.arguments["spec"])
+        return np.asarray(D)
+
+
+def _call(
+    A: Any, B: Any, C: Any, scheme: str | Scheme, hardware: str | MmaSpec | None, alpha: Any, beta: Any, on_range: str,
+    order: KOrder | None, options: dict[str, Any],
+) -> _Call:  # fmt: skip
     chosen = build(scheme, options)
     if order is not None and not isinstance(order, KOrder):
         raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
@@ -95,16 +171,6 @@ def gemm(
     a, b = ranges.matrices(A, B, fmt, read=bool(alpha != 0))
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     c = ranges.addend(C, shape, beta, fmt)
-    empty = alpha == 0 or a.shape[-1] == 0 or 0 in shape
-    T = np.zeros(shape, fmt.dtype) if empty else chosen.product(a, b, spec, order, policy)
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if empty:
-            D = T if c is None else beta * np.broadcast_to(c, np.broadcast_shapes(c.shape, shape))
-        else:
-            t = T if alpha == 1 else alpha * T
-            D = t if c is None else t + beta * c
-    nan = np.isnan(D)
-    if nan.any():
-        D = np.array(D)
-        D.view(fmt.code_dtype)[nan] = (simt.SPECS[fmt.name] if spec is None else spec).nan_code
-    return np.asarray(D)
+    return _Call(chosen, shape, policy, {
+        "A": a, "B": b, "C": c, "alpha": alpha, "beta": beta, "spec": spec, "order": order,
+    })  # fmt: skip

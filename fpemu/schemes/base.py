@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
+from fpemu import mma, simt
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FP16, FP32, FloatFormat
@@ -51,6 +51,11 @@ class Scheme(ABC):
         """Format of A, B, C and the result."""
         return FP32
 
+    @property
+    def rounds_once(self) -> bool:
+        """Whether alpha, beta and C enter before the one rounding of the result."""
+        return False
+
     def check(self) -> None:  # noqa: B027 (a hook: most schemes have nothing to add)
         """Refuse choices that contradict one another."""
 
@@ -73,6 +78,25 @@ class Scheme(ABC):
     def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
         """A·B in the format `operand`: (..., M, K) times (..., K, N), the batch axes broadcast, K >= 1."""
 
+    def evaluate(
+        self,
+        A: Array,
+        B: Array,
+        C: Array | None,
+        alpha: Any,
+        beta: Any,
+        spec: MmaSpec | None,
+        order: Any,
+        on_range: str,
+    ) -> Array:
+        """alpha · (A·B) + beta · C, each operation outside the product rounded to the format `operand`."""
+        T = self.product(A, B, spec, order, on_range)
+        return scaled(T, C, alpha, beta)
+
+    def nan_code(self, spec: MmaSpec | None) -> int:
+        """The code of every NaN of the result."""
+        return int((simt.SPECS[self.operand.name] if spec is None else spec).nan_code or 0)
+
     @abstractmethod
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
         """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N))."""
@@ -80,6 +104,13 @@ class Scheme(ABC):
     @abstractmethod
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K."""
+
+
+def scaled(T: Array, C: Array | None, alpha: Any, beta: Any) -> Array:
+    """alpha · T + beta · C in the format of T, one rounding an operation, as a call of BLAS does."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        t = T if alpha == 1 else alpha * T
+        return t if C is None else np.asarray(t + beta * C)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +187,7 @@ class SplitScheme(Scheme):
         a = ranges.prepare(A, "A", rules, on_range, policy, self.name)
         b = ranges.prepare(B, "B", rules, on_range, policy, self.name)
         T = words.run(a.words, b.words, self.plan(), spec, order)
-        return ranges.patch(ranges.undo(T, a, b), A, B, a, b)
+        return ranges.patch(ranges.undo(T, a, b), A, B, a.special, b.special)
 
     def _policy(self, on_range: str) -> str:
         return "scale-rows" if self.scales_rows else on_range

@@ -21,15 +21,40 @@ def option(default: Any, check: Callable[[str, Any], Any], meaning: str, values:
     return field(default=default, metadata={"check": check, "meaning": meaning, "values": values})
 
 
-def choice(default: str, known: Collection[str], meaning: str) -> Any:
-    """An option with a few names as values."""
+def choice(default: str | None, known: Collection[str], meaning: str) -> Any:
+    """An option with a few names as values, and None if that is the default."""
 
-    def check(who: str, value: Any) -> str:
-        if value not in known:
+    def check(who: str, value: Any) -> str | None:
+        if value is None and default is None:
+            return None
+        if value not in list(known):
             raise unknown_name(f"value for {who}", value, known)
         return str(value)
 
-    return option(default, check, meaning, " | ".join(known))
+    return option(default, check, meaning, " | ".join(known) + " | None" * (default is None))
+
+
+def flag(meaning: str) -> Any:
+    """True, False or None (the default)."""
+
+    def check(who: str, value: Any) -> bool | None:
+        if value is not None and not isinstance(value, bool | np.bool_):
+            raise InputError(f"{who} must be True, False or None, got {value!r}")
+        return None if value is None else bool(value)
+
+    return option(None, check, meaning, "True | False | None")
+
+
+def number(default: float, low: float, high: float, meaning: str) -> Any:
+    """A real number between two bounds."""
+
+    def check(who: str, value: Any) -> float:
+        real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        if not real or not low <= value <= high:
+            raise InputError(f"{who} must be a number from {low:g} to {high:g}, got {value!r}")
+        return float(value)
+
+    return option(default, check, meaning, f"{low:g} to {high:g}")
 
 
 def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
@@ -46,17 +71,20 @@ def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
     return option(default, check, meaning, "RNE | RNA | RZ | RU | RD | ODD" + (f" | {BIT_CUT}" if cut else ""))
 
 
-def integer(default: int | None, low: int, high: int, meaning: str, *, none: bool = False) -> Any:
-    """An integer between two bounds; None too if `none`."""
+def integer(
+    default: int | None, low: int, high: int, meaning: str, *, none: bool = False, word: str | None = None
+) -> Any:
+    """An integer between two bounds; None too if `none`, and a word if there is one."""
 
-    def check(who: str, value: Any) -> int | None:
-        if none and value is None:
-            return None
+    def check(who: str, value: Any) -> int | str | None:
+        if (none and value is None) or (isinstance(value, str) and value == word):
+            return value
         if not _is_integer(value) or not low <= value <= high:
-            raise InputError(f"{who} must be an integer from {low} to {high}{' or None' * none}, got {value!r}")
+            others = f" or {word!r}" * (word is not None) + " or None" * none
+            raise InputError(f"{who} must be an integer from {low} to {high}{others}, got {value!r}")
         return int(value)
 
-    return option(default, check, meaning, f"{low} to {high}{' | None' * none}")
+    return option(default, check, meaning, f"{low} to {high}" + f" | {word}" * (word is not None) + " | None" * none)
 
 
 def scale(default: float | None, meaning: str = "power of two that the residual is multiplied by before it is rounded",

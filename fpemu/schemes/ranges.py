@@ -17,6 +17,7 @@ from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes.words import Word, steps
 
 Array = NDArray[Any]
+Mask = NDArray[np.bool_]
 POLICIES = {
     "raise": "an error that counts the entries whose words overflow, and those that are NaN or infinite",
     "propagate": "what the hardware would give; NaN and Inf give what SGEMM gives",
@@ -178,19 +179,19 @@ def undo(T: Array, a: Ready, b: Ready) -> Array:
         return np.asarray(np.ldexp(T.astype(np.float64), -(a.exponents + b.exponents)).astype(np.float32))
 
 
-def patch(T: Array, A: Array, B: Array, a: Ready, b: Ready) -> Array:
-    """Give the outputs that a NaN or an Inf reaches what SGEMM gives there.
+def patch(T: Array, A: Array, B: Array, rows: Mask | None, columns: Mask | None) -> Array:
+    """Give the outputs that a NaN or an Inf reaches what SGEMM and DGEMM give there.
 
     Every output of such a row of A or column of B is NaN or infinite, and which of these depends on the signs alone:
     so a chain of FMAs over signs decides it, and finite entries cannot overflow on the way.
     """
-    if a.special is None and b.special is None:
+    if rows is None and columns is None:
         return T
     T = np.array(T)
     batch = T.shape[:-2]
     signs_a, signs_b = (np.broadcast_to(_signs(X), batch + X.shape[-2:]) for X in (A, B))
-    rows = np.broadcast_to(False if a.special is None else a.special, batch + T.shape[-2:-1])
-    columns = np.broadcast_to(False if b.special is None else b.special, batch + T.shape[-1:])
+    rows = np.broadcast_to(False if rows is None else rows, batch + T.shape[-2:-1])
+    columns = np.broadcast_to(False if columns is None else columns, batch + T.shape[-1:])
     for at in np.ndindex(*batch):
         for where, x, y in (
             ((rows[at], slice(None)), signs_a[at][rows[at]], signs_b[at]),

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 SIZES = ("quick", "full")
 # what the numbers of a cell come from, besides the evaluator's own module
-_NUMERIC = ("formats.py", "rounding.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes", "reference")
+_NUMERIC = (
+    "formats.py", "rounding.py", "heads.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes", "reference",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

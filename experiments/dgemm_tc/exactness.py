@@ -1,0 +1,196 @@
+"""DGEMM-TC: how many bits a slice may have for its products to be exact, by the published formula and by instruction.
+
+Claimed: the products of two slices of floor((24 - log2 k) / 2) bits are free of rounding errors (Algorithm 1, and
+property 2 of section 3.1). The formula stands for fp16 words and IEEE fp32 sums; here every instruction is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import mma, plotting, round_to
+from fpemu.mma.exactness import published_bits, slice_bits, word_bits
+from fpemu.sweep.claims import Claim, share
+
+PAPER = """Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, and its accurate and reproducible versions (2020),
+section 3.1, Algorithm 1"""
+TITLE = "bits per slice for exact products"
+CAPTION = """Numbers: the most bits b per slice with which every sum of k products of digits up to 2^b is exact on the
+instruction (proof: fpemu.mma.exactness); top row: the published formula; dash: not even one bit. Sums in fp32, but for
+fp16 to fp16 and int8; fp8 on Ada and Hopper is mma and wgmma, without them Hopper's mma, Blackwell and CDNA3. Colours:
+what digits of the formula's bits gave on the emulated instructions. Yellow: the words do not hold them, and outputs are
+wrong; red: even cut to the bits that the words hold they give inexact sums; blue: all exact, and so are larger digits.
+Ascend 910A is an assumed model; AMD, Turing and tcgen05 rest on the literature."""
+ASSUMPTIONS = [
+    """The formula is read as a statement about digits: integers of magnitude 2^b at most, b = floor((24 - log2 k) / 2),
+    stored as digits · 2^-b. For int8 the magnitude is 2^b - 1 at most and the digits are the words.""",
+    """Digits that the words do not hold are rounded to them, to nearest even; int8 saturates. The paper speaks of fp16
+    only: what the formula does with other words is not its claim but what a user of it would get.""",
+    """Two kinds of digits: of one sign in the top quarter, 2^b - 2^(b-2) to 2^b, which bring the sums close to the
+    bound, and uniform in -2^b to 2^b. An output counts as inexact if it is not the integer that the digits give.""",
+    "A statement about exactness holds at a point if no output of either kind is inexact there.",
+    """Bits are the largest possible at a point if one bit more gives inexact outputs with digits of one sign. Every
+    chain runs over the whole of k, in one accumulator.""",
+]
+
+_FP16 = ("volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx")
+_AMD = ("cdna1", "cdna2", "cdna3")
+_LARGE = (("hopper", "mma"), ("blackwell", "tcgen05"), ("cdna3", "mfma"))
+_SMALL = (("ada", "mma"), ("hopper", "wgmma"))
+CLASSES: dict[str, list[mma.MmaSpec]] = {
+    "fp16, NVIDIA": [mma.spec(gpu, "fp16") for gpu in _FP16],
+    "fp16, AMD": [mma.spec(gpu, "fp16") for gpu in _AMD],
+    "fp16, Ascend": [mma.spec("ascend910a", "fp16")],
+    "tf32": [mma.spec(gpu, "tf32") for gpu in ("ampere", "hopper", "blackwell", "cdna3")],
+    "bf16": [mma.spec(gpu, "bf16") for gpu in ("ampere", "hopper", "blackwell", *_AMD)],
+    "e4m3": [mma.spec(gpu, "e4m3", instruction=name) for gpu, name in _LARGE],
+    "e5m2": [mma.spec(gpu, "e5m2", instruction=name) for gpu, name in _LARGE],
+    "e4m3, Ada and Hopper": [mma.spec(gpu, "e4m3", instruction=name) for gpu, name in _SMALL],
+    "e5m2, Ada and Hopper": [mma.spec(gpu, "e5m2", instruction=name) for gpu, name in _SMALL],
+    "fp16 to fp16": [mma.spec(gpu, "fp16", "fp16") for gpu in ("volta", "ampere", "hopper", "blackwell")],
+    "int8": [mma.spec(gpu, "int8") for gpu in ("hopper", "cdna3")],
+}
+BITS = ("formula", "cut", "derived", "one more")
+KINDS = ("one sign", "uniform")
+_SIZES = {"quick": {"m": 8, "n": 8, "runs": 1}, "full": {"m": 64, "n": 64, "runs": 3}}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    return [
+        {"instruction": spec.name, "k": 4**i, "m": chosen["m"], "n": chosen["n"], "seed": seed}
+        for specs in CLASSES.values() for spec in specs for i in range(8) for seed in range(chosen["runs"])
+    ]  # fmt: skip
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Bits per slice, and the share of outputs inexact with them: the formula's, cut to what words hold, derived."""
+    spec = next(row for row in mma.catalog.rows() if row.name == cell["instruction"])
+    formula, derived = published_bits(cell["k"]), slice_bits(spec, cell["k"])
+    numbers = {}
+    for name, bits in zip(BITS, (formula, min(formula, word_bits(spec.a_format)), derived, derived + 1), strict=True):
+        numbers[f"{name} bits"] = float(bits)
+        for kind, wrong in zip(KINDS, _inexact(spec, bits, **cell), strict=True):
+            numbers[f"{name} inexact {kind}"] = wrong
+    return numbers
+
+
+def _inexact(spec: mma.MmaSpec, bits: int, m: int, n: int, k: int, seed: int, **_: Any) -> list[float]:
+    """The share of outputs that are not the exact integer, for each kind of digits."""
+    if bits == 0:
+        return [0.0] * len(KINDS)  # no digits, no products
+    rng = np.random.default_rng([seed, k, bits])
+    top = 2**bits - spec.is_integer
+    low = np.array([top - max(2**bits // 4, 1), -top])[:, None, None]
+    x = rng.integers(low, top, (2, m, k), endpoint=True)
+    y = rng.integers(low, top, (2, k, n), endpoint=True)
+    D = np.ldexp(
+        mma.gemm(_words(x, spec, bits), _words(y, spec, bits), spec=spec).astype(np.float64),
+        0 if spec.is_integer else 2 * bits,
+    )
+    return [float(wrong) for wrong in (x @ y != D).mean(axis=(1, 2))]  # sums below 2^53: exact in float64 too
+
+
+def _words(digits: Any, spec: mma.MmaSpec, bits: int) -> Any:
+    if spec.is_integer:
+        return np.clip(digits, -127, 127).astype(np.int8)
+    return round_to(np.ldexp(digits.astype(np.float64), -bits), spec.a_format)
+
+
+_LOOK = {
+    "formula right": "white",
+    "formula too cautious": "#BFE0F5",
+    "digits too long for the words": "#FBE9A0",
+    "sums inexact": "#F2B48C",
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    from matplotlib.patches import Patch, Rectangle
+
+    ks = sorted({row["k"] for row in rows})
+    figure, axes = plotting.figure(width=plotting.SINGLE, height=3.3)
+    axis = axes[0, 0]
+    for column, k in enumerate(ks):
+        axis.text(column, 0, published_bits(k), ha="center", va="center", fontsize=7, weight="bold")
+        for line, specs in enumerate(CLASSES.values(), start=1):
+            there = _points(rows, specs, [k])
+            bits = min(row["derived bits"] for row in there)
+            box = Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=_LOOK[_outcome(there)], edgecolor="#DDDDDD")
+            axis.add_patch(box).set_linewidth(0.6)
+            axis.text(column, line, f"{bits:.0f}" if bits else "–", ha="center", va="center", fontsize=7)
+    axis.axhline(0.5, color=plotting.BLACK, linewidth=0.8)
+    axis.set_xlim(-0.5, len(ks) - 0.5)
+    axis.set_ylim(len(CLASSES) + 0.5, -0.5)
+    axis.set_xticks(range(len(ks)), [str(k) for k in ks], fontsize=6)
+    axis.set_yticks(range(len(CLASSES) + 1), ["published formula", *CLASSES])
+    axis.set_xlabel("products in a sum, $k$")
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    handles = [
+        Patch(facecolor=face, edgecolor=plotting.GREY, linewidth=0.5, label=name) for name, face in _LOOK.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.4)
+    return figure
+
+
+def _outcome(there: list[dict[str, Any]]) -> str:
+    """What the formula came to on a class of instructions, all of which have the same bits."""
+    if any(_worst(row, "cut") for row in there):
+        return "sums inexact"
+    if any(_worst(row, "formula") for row in there):
+        return "digits too long for the words"
+    return "formula too cautious" if there[0]["derived bits"] > there[0]["formula bits"] else "formula right"
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    every = sorted({row["k"] for row in rows})
+
+    def exact(text: str, which: str, groups: list[str], low: int = 1, high: int = 2**62) -> Claim:
+        ks = [k for k in every if low <= k <= high]
+        wrong = [_worst(row, which) for name in groups for row in _points(rows, CLASSES[name], ks)]
+        return share(text, "exact" if which == "formula" else "", [not one for one in wrong], _span(wrong))
+
+    fp16, narrow = ["fp16, NVIDIA", "fp16, AMD", "fp16, Ascend"], ["e4m3, Ada and Hopper", "e5m2, Ada and Hopper"]
+    found = [exact(f"formula: {name}, k from 4", "formula", [name], 4) for name in [*fp16, "tf32"]]
+    found += [
+        exact("formula: fp16 and tf32, k = 1, 12 bits", "formula", [*fp16, "tf32"], 1, 1),
+        exact("formula: bf16, k up to 64", "formula", ["bf16"], 1, 64),
+        exact("formula: bf16, k from 256", "formula", ["bf16"], 256),
+        exact("formula: e4m3 and e5m2", "formula", ["e4m3", "e5m2"]),
+        exact("formula: e4m3 and e5m2 on Ada and Hopper", "formula", narrow),
+        exact("formula: fp16 to fp16", "formula", ["fp16 to fp16"]),
+        exact("formula: int8, k up to 256", "formula", ["int8"], 1, 256),
+        exact("formula cut to the words: bf16, e4m3, e5m2, int8", "cut", ["bf16", "e4m3", "e5m2", "int8"]),
+        exact("formula cut to the words: e4m3 on Ada and Hopper, k up to 64", "cut", narrow[:1], 1, 64),
+        exact("formula cut to the words: e4m3 on Ada and Hopper, k from 256", "cut", narrow[:1], 256),
+    ]
+    bits = [
+        row["derived bits"] - row["formula bits"] for row in _points(rows, CLASSES["int8"], every) if row["k"] > 1024
+    ]
+    measured = f"{min(bits):.0f} to {max(bits):.0f} bits more" if bits else ""
+    found.append(share("formula: int8, k above 1024: no longer digits are exact", "", [not b for b in bits], measured))
+    wrong = [_worst(row, "derived") for row in rows]
+    found.append(share("derived bits: exact, every instruction", "", [not one for one in wrong], _span(wrong)))
+    wrong = [row["one more inexact one sign"] for row in rows]
+    found.append(
+        share("derived bits: one more is inexact, every instruction", "", [w > 0 for w in wrong], _span(wrong))
+    )
+    return found
+
+
+def _points(rows: list[dict[str, Any]], specs: list[mma.MmaSpec], ks: list[int]) -> list[dict[str, Any]]:
+    names = {spec.name for spec in specs}
+    return [row for row in rows if row["instruction"] in names and row["k"] in ks]
+
+
+def _worst(row: dict[str, Any], bits: str) -> float:
+    return max(row[f"{bits} inexact {kind}"] for kind in KINDS)
+
+
+def _span(wrong: list[float]) -> str:
+    low, high = min(wrong, default=0.0), max(wrong, default=0.0)
+    found = "none" if high == 0 else "all" if low == 1 else f"{low:.2g} to {high:.2g}"
+    return f"{found} of the outputs inexact"

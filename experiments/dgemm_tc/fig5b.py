@@ -1,0 +1,83 @@
+"""DGEMM-TC, figure 5b: number of slices and of products in DP mode, and the speed that follows (section 4.3).
+
+Claimed: 66 products at n = 7168, phi = 0.1, hence 0.7·92/66 = 0.98 TFLOP/s; more slices for wider inputs; 972.4, 823.0
+and 713.1 GFLOP/s at n = 10240 (Table 1). The third part of the figure, the speed of cublasGemmEx, needs the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.sweep.claims import Claim, share
+
+from . import _counts
+from ._counts import PHI, cells, cost, evaluate, lengths, means, memory
+
+__all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost", "draw", "evaluate"]
+
+PAPER = f"{_counts.PAPER}.2, figure 5b"
+TITLE = "slices and products of DGEMM-TC in DP mode"
+CAPTION = """(a) Slices of A (solid) and of B (dotted, mostly covered) by Algorithm 3 and (b) products of slices over n,
+operands (rand - 0.5)·exp(φ·randn), means over outer blocks; (c) the speed they allow, 0.7·92 TFLOP/s over the number of
+products, and published speeds: stars, n = 7168 from section 5.2 and n = 10240 from Table 1; dashed, cublasDgemm. At
+quick size A has 128 rows and B 128 columns, with the whole of k = n."""
+ASSUMPTIONS = [
+    *_counts.ASSUMPTIONS,
+    """Expected speed: tensor cores at 92 TFLOP/s for 70 % of the time, what the paper gives for n = 7168, φ = 0.1, for
+    every n and φ. A published speed is met within 10 %.""",
+    """Memory counts every product, s_A·s_B, since the paper keeps all of them, in fast mode too (section 4.3); 20 GB are
+    those of section 5.1.""",
+]
+SPEED = 0.7 * 92
+PUBLISHED = {(7168, 0.1): 0.98, (10240, 0.1): 0.9724, (10240, 1.0): 0.8230, (10240, 2.0): 0.7131}
+"""TFLOP/s by (n, phi)."""
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = _counts.draw_counts(rows, "DP")
+    axis = axes[0, 2]
+    _counts.panel(axis, rows, "TFLOP/s on fp64")
+    for phi, look in _counts.LOOK.items():
+        (products,) = means(rows, phi, "DP products")
+        axis.plot(lengths(rows), SPEED / products, **look.line(label="_expected"))
+    for (n, phi), speed in PUBLISHED.items():
+        color = _counts.LOOK[phi].color
+        axis.plot(n, speed, "*", color=color, markersize=9, markeredgecolor="black", markeredgewidth=0.5, zorder=4)
+    axis.axhline(0.539, color=plotting.BLACK, linestyle="--", linewidth=0.8)
+    axis.annotate("cublasDgemm", (1000, 0.539), xytext=(0, 3), textcoords="offset points", fontsize=7)
+    axis.set_ylim(bottom=0.4)
+    plotting.panel_titles(axes, ["slices", "products", "speed expected"])
+    plotting.legend_below(figure, axes[0, 0], 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    here = [row["DP products"] for row in rows if (row["n"], row["phi"]) == (7168, PHI[0])]
+    text = f"{_numbers(here)} with {_rows(rows, 7168)} rows"
+    found.append(share("products at n = 7168, φ = 0.1", "66", [count == 66 for count in here], text))
+    a, b, products = ([means(rows, phi, f"DP {what}")[0] for phi in PHI] for what in ("slices A", "slices B", "products"))
+    growth = [(x, y) for low, high in zip(a[:-1], a[1:], strict=True) for x, y in zip(low, high, strict=True)]
+    text = ", ".join(f"{_numbers(x)} at φ = {phi:g}" for phi, x in zip(PHI, a, strict=True))
+    found.append(share("slices grow with φ, at every n", "more for wider inputs", [x <= y for x, y in growth], text))
+    for (n, phi), speed in PUBLISHED.items():
+        count = products[PHI.index(phi)][lengths(rows).index(n)] if n in lengths(rows) else np.nan
+        held = [abs(SPEED / count / speed - 1) <= 0.1]
+        text = f"{SPEED / count:.3g} from {count:.4g} products"
+        found.append(share(f"TFLOP/s expected at n = {n}, φ = {phi:g}", f"{speed:g}", held, text))
+    sizes = [[memory(n, x, y) for n, x, y in zip(lengths(rows), a[i], b[i], strict=True)] for i in range(len(PHI))]
+    text = f"{np.min(sizes):.2g} to {np.max(sizes):.3g} GB"
+    found.append(share("memory of a block, DP mode", "within 20 GB", np.array(sizes) <= 20, text))
+    return found
+
+
+def _rows(rows: list[dict[str, Any]], n: int) -> str:
+    return " or ".join(str(r) for r in sorted({row["rows"] for row in rows if row["n"] == n}))
+
+
+def _numbers(values: Any) -> str:
+    low, high = np.min(values), np.max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

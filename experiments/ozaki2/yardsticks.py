@@ -1,0 +1,133 @@
+"""Ozaki scheme II: median relative errors beside those published with GEMMul8 for a GH200, double and single precision.
+
+Claimed: the errors in `PUBLISHED`, at n = 8192 in double and n = 4096 and 8192 in single precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import inputs, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "Ozaki, Uchino, Imamura: Ozaki scheme II, arXiv:2504.08009 (2025), and the public results of GEMMul8 on a GH200"
+TITLE = "median relative error of the ways to fp64 and fp32"
+CAPTION = """Median relative error against the exact product over its length k, operands (rand - 0.5)·exp(φ·randn),
+φ = 0.5, (a) in fp64 and (b) in fp32, on models of an H200; circles: k = 1024, triangles: 4096, squares: 8192, with few
+rows and columns; stars: published, k = 8192 in (a), k = 4096 in (b). Dotted: the median error of one rounding, 0.36 u."""
+ASSUMPTIONS = [
+    """The published errors are medians over n×n×n products on a GH200, which computes as an H200; here k is the same, but
+    A has 64 rows and B 64 columns at quick size, and at full size 1024 at k = 1024 and 256 above.""",
+    "DGEMM and SGEMM are one ascending chain of FMAs for each element; the order of cuBLAS is not known.",
+    """"Scaled fp16 with error correction" is taken to be Ootomo and Yokota's scheme, every matrix scaled by a power of two;
+    cuBLAS' own is not described.""",
+    "A published error is met if ours is within a factor of 4 of it.",
+    """The error of an entry is |D - AB| / |AB|, the exact product in two fp64 numbers; so the error of a result that is
+    rounded once is not zero but about 0.36 u at the median.""",
+]
+FACTOR = 4.0
+PHI = 0.5
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    "fp64": {
+        "DGEMM": {"scheme": "dgemm"},
+        "ozIMMU s = 8": {"scheme": "ozimmu", "slices": 8},
+        "ozIMMU s = 9": {"scheme": "ozimmu", "slices": 9},
+        "Ozaki II N = 14": {"scheme": "ozaki2", "moduli": 14},
+        "Ozaki II N = 15": {"scheme": "ozaki2", "moduli": 15},
+        "Ozaki II N = 16": {"scheme": "ozaki2", "moduli": 16},
+        "Ozaki II N = 15 invariant": {"scheme": "ozaki2", "moduli": 15, "scaling": "invariant"},
+        "DGEMM-TC DP": {"scheme": "ozaki"},
+        "DGEMM-TC CR": {"scheme": "ozaki", "mode": "CR"},
+    },
+    "fp32": {
+        "SGEMM": {"scheme": "sgemm"},
+        "fp16 corrected, scaled": {"scheme": "ootomo", "on_range": "scale"},
+        "Ozaki II N = 8": {"scheme": "ozaki2", "precision": "fp32", "moduli": 8},
+        "SGEMM-TC SP": {"scheme": "ozaki", "mode": "SP"},
+        "SGEMM-TC CR": {"scheme": "ozaki", "mode": "CR", "precision": "fp32"},
+    },
+}
+PUBLISHED = {
+    ("DGEMM", 8192): 2.5e-15,
+    ("ozIMMU s = 8", 8192): 1.1e-14,
+    ("ozIMMU s = 9", 8192): 1.2e-16,
+    ("Ozaki II N = 14", 8192): 4.6e-15,
+    ("Ozaki II N = 15", 8192): 4.6e-16,
+    ("Ozaki II N = 16", 8192): 5.1e-17,
+    ("SGEMM", 4096): 9.4e-7,
+    ("SGEMM", 8192): 1.3e-6,
+    ("fp16 corrected, scaled", 4096): 2.6e-7,
+    ("fp16 corrected, scaled", 8192): 3.5e-7,
+}
+"""By method and n."""
+LENGTHS = (1024, 4096, 8192)
+_ROWS = {"quick": {1024: 64, 4096: 64, 8192: 64}, "full": {1024: 1024, 4096: 256, 8192: 256}}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return [
+        {"hardware": "H200", "inputs": "phi", "phi": PHI, "precision": precision, "k": k, "rows": rows, "seed": seed}
+        for k, rows in _ROWS[size].items() for precision in METHODS for seed in range(2)
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["k"] * cell["rows"] * (cell["rows"] + 2000))
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    rows, precision = cell["rows"], cell["precision"]
+    A, B = inputs.operands(cell["inputs"], rows, rows, cell["k"], cell["seed"], precision, phi=cell["phi"])
+    head = reference.matmul(A, B)
+    tail = reference.matmul(A, B, head, beta=-1)
+    settings = METHODS[precision]
+    missing = dict.fromkeys((name for other in METHODS.values() for name in other if name not in settings), np.nan)
+    return missing | {
+        name: _median(schemes.gemm(A, B, hardware=cell["hardware"], **setting), head, tail)
+        for name, setting in settings.items()
+    }
+
+
+def _median(D: NDArray[Any], head: NDArray[Any], tail: NDArray[Any]) -> float:
+    """The exact product is head + tail; D - head is exact where D is near it."""
+    return float(np.median(np.abs((D - head) - tail) / np.abs(head)))
+
+
+_LOOK = dict(zip(LENGTHS, (("o", plotting.SKY), ("^", plotting.BLUE), ("s", plotting.BLACK)), strict=True))
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, height=3.1, share_y=False)
+    for axis, (precision, bits, published) in zip(axes[0], (("fp64", 53, 8192), ("fp32", 24, 4096)), strict=True):
+        names = list(METHODS[precision])
+        for k, (marker, color) in _LOOK.items():
+            look = Series(f"$k$ = {k}", color, marker, "none", filled=False)
+            axis.plot([np.mean(_runs(rows, k, name)) for name in names], range(len(names)), **look.line())
+        there = [(i, PUBLISHED[name, published]) for i, name in enumerate(names) if (name, published) in PUBLISHED]
+        look = Series("published", plotting.VERMILION, "*", "none")
+        axis.plot([x for _, x in there], [i for i, _ in there], **look.line(markersize=8, zorder=1.5))
+        axis.axvline(0.36 * 2.0**-bits, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        axis.set_xscale("log")
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_yticks(range(len(names)), names)
+        axis.set_xlabel("median relative error")
+    plotting.panel_titles(axes, ["fp64", "fp32"])
+    plotting.legend_below(figure, axes[0, 0], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for (name, n), published in PUBLISHED.items():
+        here = float(np.mean(_runs(rows, n, name)))
+        held = [published / FACTOR <= here <= published * FACTOR]
+        found.append(share(f"{name}, n = {n}", f"{published:.1e}", held, f"{here:.1e}"))
+    return found
+
+
+def _runs(rows: list[dict[str, Any]], k: int, name: str) -> list[float]:
+    return [row[name] for row in rows if row["k"] == k and not np.isnan(row[name])]

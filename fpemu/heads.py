@@ -1,0 +1,87 @@
+"""The leading bits of exact numbers, and their one rounding to any format.
+
+Whoever computes exactly, in Python integers or in limbs, leaves 62 bits and whether anything lies below them: all that
+a rounding to at most 53 bits can depend on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+from fpemu.rounding import Rounding, mode_of, round_to
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Leading bits of real numbers (-1)^negative * (head + rest) * 2^exponent, with 0 <= rest < 1.
+
+    ``sticky`` says where rest > 0, which may be only where head has 60 bits or more: enough for any format of at most
+    53 bits to be rounded as if from the exact number. head < 2^62.
+    """
+
+    negative: NDArray[np.bool_]
+    head: NDArray[np.uint64]
+    sticky: NDArray[np.bool_]
+    exponent: Ints
+
+    def round_to(self, fmt: FloatFormat | str, mode: Rounding | str = "RNE", *, saturate: bool = False) -> Any:
+        """Values of ``fmt`` in ``fmt.dtype``: one rounding, subnormals and overflow as in `fpemu.round_to`."""
+        fmt, mode = formats.get(fmt), mode_of(mode)
+        if mode is Rounding.SR:
+            raise InputError("an exact product is rounded by RNE, RNA, RZ, RU, RD or to odd, not stochastically")
+        leading = self.exponent + bits_of(self.head) - 1
+        quantum = leading - fmt.fraction_bits
+        if fmt.subnormals:
+            quantum = np.maximum(quantum, fmt.emin - fmt.fraction_bits)
+        else:
+            quantum = np.where(leading < fmt.emin, fmt.emin, quantum)
+        quantum = np.where(self.head == 0, self.exponent, quantum)
+        shift = quantum - self.exponent
+        # a shift beyond 63 leaves everything below half a quantum, as 63 does: head < 2^62 = half of 2^63
+        right = np.clip(shift, 0, 63).astype(np.uint64)
+        left = np.clip(-shift, 0, 63).astype(np.uint64)
+        steps = (self.head << left) >> right
+        low = self.head & ((np.uint64(1) << right) - np.uint64(1))
+        half = np.where(right > 0, np.uint64(1) << (np.maximum(right, 1) - np.uint64(1)), np.uint64(1 << 63))
+        steps = steps + self._up(mode, steps, low, half)
+        with np.errstate(over="ignore"):
+            value = np.ldexp(steps.astype(np.float64), np.clip(quantum, -1074, 2000).astype(np.int32))
+        value = np.where(self.negative, -value, value)
+        if fmt.negative_zero and bool((np.abs(value) <= fmt.max).all()):
+            return value.astype(fmt.dtype)  # values of fmt already
+        # round_to has only overflow to settle. It takes an Inf for an operand, so where the mode goes to the largest
+        # finite number it is given a finite one
+        stays = {Rounding.RZ: True, Rounding.ODD: True, Rounding.RU: self.negative, Rounding.RD: ~self.negative}
+        big = np.isinf(value) & stays.get(mode, False)
+        value = np.where(big, np.copysign(np.finfo(np.float64).max, value), value)
+        return np.asarray(round_to(value, fmt, mode, saturate=saturate))
+
+    def _up(self, mode: Rounding, steps: Any, low: Any, half: Any) -> NDArray[np.bool_]:
+        """Where the neighbour away from zero is the one to take."""
+        odd = steps % np.uint64(2) == 1
+        inexact = (low != 0) | self.sticky
+        if mode is Rounding.RNE:
+            return np.asarray((low > half) | ((low == half) & (self.sticky | odd)))
+        if mode is Rounding.RNA:
+            return np.asarray(low >= half)
+        if mode is Rounding.ODD:
+            return inexact & ~odd
+        if mode is Rounding.RZ:
+            return np.zeros(inexact.shape, bool)
+        return inexact & (self.negative if mode is Rounding.RD else ~self.negative)
+
+
+def bits_of(x: NDArray[np.uint64]) -> Ints:
+    """Bit lengths of integers below 2^63."""
+    upper = x >> np.uint64(32)
+    part = np.where(upper > 0, upper, x & np.uint64(0xFFFFFFFF))  # below 2^32: exact as a float
+    return np.asarray(np.frexp(part.astype(np.float64))[1] + np.where(upper > 0, 32, 0), dtype=np.int64)

@@ -1,0 +1,245 @@
+"""When a chain of matrix instructions on integers is exact: how many bits a slice of an error-free scheme may have.
+
+Digits are integers |x| <= X of A and |y| <= Y of B. The instruction gets words of magnitude 1 at most: the digits times
+2^-p and 2^-q, where 2^p and 2^q are the least powers of two from X and Y up (the scaling of the published splits).
+Counted in units of 2^-(p+q), the products are integers. A chain starts from zero, and S is its sum of |x||y|: it bounds
+every term, every partial sum in whatever order, and every accumulator. Write
+
+    P   bits that D keeps: its precision, or `fraction_bits` + 1;
+    G   binary places kept below the largest exponent of a block where terms are aligned: F, or 24 on CDNA3.
+
+**Theorem.** The chain is exact if (1) its words are values of A's and B's formats, and normal ones where the arithmetic
+flushes; (2) S <= 2^T with T = min(G + 1, P), or T = P where nothing is aligned; (3) no exponent that an alignment sees
+without a term as large exceeds G in units: the floor E0, the -126 of a zero c on CDNA3, and what a product shows if one
+of its words is subnormal and so counts with emin.
+
+**Proof** by induction over the blocks: c and the products of a block are integers whose magnitudes add up to S at most.
+
+*Rounding to D.* The sum is an integer of magnitude 2^P at most, hence has no more than P significant bits. Nor is it
+subnormal or too large in D: p + q < log2(XY) + 2 <= P + 2, so that a unit is 2^-(P+1) or more, normal in fp16, fp32 and
+fp64, and a sum is 2^P or less. So rounding, to nearest or toward zero, changes nothing. This is all there is to "exact"
+(c and the products are added exactly) and to "fma" (the same with one product). In "flushed" the products and the sums
+of pairs are integers up to 2^P as well, normal in fp32, and each is one more rounding that changes nothing.
+
+*Alignment.* A product of normal words shows the exponent e_x + e_y <= log2 |xy|, c shows floor(log2 |c|): both at most
+log2 S. If every term is below 2^(G+1), the largest exponent e is at most G, by (3) also where it is no term's own.
+Terms are then cut to multiples of 2^(e-G), which is 1 or a fraction: integers stay what they are. Else one term is
+2^(G+1) = S and all others are zero; then e <= G + 1, and 2^(G+1) is a multiple of 2. The sum is exact and is rounded to
+D as above: this is "truncated".
+
+*CDNA3* aligns the products alone (in fp8 those of even and of odd k apart), then their sum with c, none coarser than 24
+places below an exponent that is at most P = 24: the same argument, G + 1 > P. The cut 31 places below the sum is
+finer. In fp8 a c more than 25 places below the largest exponent is dropped: no integer is, other than zero.
+
+*"via-half"* is two truncated blocks on fp16 words, exact by the above, and one rounding of c + d, an integer up to S.
+
+*"integer"*: sums modulo 2^32 are right if they lie within ±(2^31 - 1), whatever happens in between.
+
+*Orders.* Zeros that pad a tile or a residue to whole instructions are terms of zero, which show no exponent. The chains
+that a `KOrder` cuts by promotion or split each start from zero and are added outside in fp32, fp64 or int32: exactly if
+the |x||y| of all of K add up to 2^24, 2^53 or 2^31 - 1 at most. An fp16 D is rounded from that sum at the end, so
+there it is 2^11.
+
+T cannot be larger: once a chain has reached 2^P, or 2^(G+1), a product of 1 in the next block is lost.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.formats import FP16, FloatFormat
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+
+_INTEGER_BITS = {"int8": 7, "int32": 31}
+
+
+def sum_bits(spec: MmaSpec) -> int:
+    """T: every chain of `spec` from zero whose sum of |x||y| is at most 2^T is exact (integer: below 2^T).
+
+    Raises
+    ------
+    InputError
+        If `spec` is no MmaSpec.
+
+    Examples
+    --------
+    >>> import fpemu
+    >>> [sum_bits(fpemu.mma.spec("H200", *f)) for f in (("fp16",), ("fp16", "fp16"), ("e4m3",), ("int8",))]
+    [24, 11, 14, 31]
+    """
+    if _check_spec(spec).is_integer:
+        return _INTEGER_BITS["int32"]
+    d = spec.operand_formats[3]
+    kept = d.precision if spec.fraction_bits is None else spec.fraction_bits + 1
+    places = _places(spec)
+    return kept if places is None else min(places + 1, kept)
+
+
+def sum_limit(spec: MmaSpec) -> int:
+    """The largest sum of |x||y| with which every chain of `spec` is exact: 2^T, or 2^31 - 1."""
+    return (1 << sum_bits(spec)) - spec.is_integer
+
+
+def outer_bits(spec: MmaSpec) -> int:
+    """Bits of a sum of promoted or split chains as it is handed back: fp32 24, fp64 53, int32 31.
+
+    The additions outside are made in fp32 for an fp16 D too, but their result is then rounded to it: 11.
+    """
+    return _INTEGER_BITS["int32"] if _check_spec(spec).is_integer else spec.operand_formats[3].precision
+
+
+def outer_limit(spec: MmaSpec) -> int:
+    """The largest sum of |x||y| over all of K with which joining chains outside is exact."""
+    return (1 << outer_bits(spec)) - spec.is_integer
+
+
+def word_bits(fmt: FloatFormat | str) -> int:
+    """The largest w for which every integer of magnitude <= 2^w, times 2^-w, is a value of `fmt` (int8: <= 2^w - 1).
+
+    The precision, unless the smallest subnormal is larger than 2^-w: fp16 11, bf16 8, e4m3 4, but e2m3 3 and e2m1 1.
+
+    Raises
+    ------
+    InputError
+        For a format that is not known, or one without the number 1.
+    """
+    if isinstance(fmt, str) and fmt in _INTEGER_BITS:
+        return _INTEGER_BITS[fmt]
+    fmt = formats.get(fmt)
+    if not fmt.contains(1.0):
+        raise InputError(f"{fmt} does not hold the number 1: digits cannot be stored in it")
+    return min(fmt.precision, (fmt.fraction_bits if fmt.subnormals else 0) - fmt.emin)
+
+
+def longest_chain(K: int, order: KOrder | None = None) -> int:
+    """The most products that one accumulator takes in a GEMM over K in this order."""
+    chains = [chain for slice_ in (order or KOrder()).segments(_count(K, "K")) for chain in slice_]
+    return max((sum(stop - start for start, stop in chain) for chain in chains), default=0)
+
+
+def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) -> bool:
+    """Whether the theorem makes every GEMM over K on digits of magnitude <= `x` in A and <= `y` in B exact.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+    x, y : int
+        The largest magnitudes of the digits. Each operand is stored as digits · 2^-b, 2^b the least power of two that
+        is not below the largest magnitude; for the integer instruction the digits are the words.
+    K : int
+    order : KOrder, optional
+        Default: one chain.
+
+    Raises
+    ------
+    InputError
+        For magnitudes or a K that are no integers or negative.
+
+    Examples
+    --------
+    >>> import fpemu
+    >>> [holds(fpemu.mma.spec(gpu, "e4m3"), 16, 16, 128) for gpu in ("H200", "B200")]
+    [False, True]
+    >>> holds(fpemu.mma.spec("H200", "e4m3"), 16, 16, 128, fpemu.mma.KOrder(promote=64))
+    True
+    """
+    return _fits(spec, _count(x, "x"), _count(y, "y"), _count(K, "K"), longest_chain(K, order))
+
+
+def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
+    """The largest b for which every GEMM over K on digits of magnitude <= 2^b (int8: <= 2^b - 1) is exact; 0 if none.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+    K : int
+    order : KOrder, optional
+        Default: one chain.
+
+    Raises
+    ------
+    InputError
+        For a K that is no integer or negative, or a format that cannot hold digits.
+
+    Examples
+    --------
+    >>> import fpemu
+    >>> [slice_bits(fpemu.mma.spec("H200", f), 1024) for f in ("fp16", "bf16", "e4m3", "int8")]
+    [7, 7, 2, 7]
+    """
+    chain = longest_chain(K, order)
+    widest = min(word_bits(fmt) for fmt in (_check_spec(spec).a_format, spec.b_format))
+    largest = {b: (1 << b) - spec.is_integer for b in range(widest, 0, -1)}
+    return next((b for b, x in largest.items() if _fits(spec, x, x, _count(K, "K"), chain)), 0)
+
+
+def published_bits(K: int, accumulator_bits: int = 24) -> int:
+    """Bits per slice by the published formula, floor((accumulator_bits - log2 K) / 2), in exact arithmetic; 0 at least.
+
+    It supposes IEEE arithmetic of that precision and words wide enough. Mukunoki, Ozaki, Ogita, Imamura: DGEMM using
+    tensor cores, and its accurate and reproducible versions (2020), Algorithm 1.
+
+    Raises
+    ------
+    InputError
+        For a K below 1.
+
+    Examples
+    --------
+    >>> [published_bits(K) for K in (16, 256, 1024, 4096, 16384)]
+    [10, 8, 7, 6, 5]
+    """
+    if _count(K, "K") < 1:
+        raise InputError("K = 0: a product of nothing has no digits")
+    return max((accumulator_bits - (K - 1).bit_length()) // 2, 0)  # 2b <= a - log2 K where 2b <= a - ceil(log2 K)
+
+
+def _fits(spec: MmaSpec, x: int, y: int, K: int, chain: int) -> bool:
+    """The theorem's conditions, and that of joining; `chain` is the longest chain."""
+    if chain * x * y > sum_limit(spec) or K * x * y > outer_limit(spec):
+        return False
+    pairs = ((spec.a_format, x), (spec.b_format, y))
+    if spec.is_integer:
+        return all(magnitude < 1 << word_bits(fmt) for fmt, magnitude in pairs)
+    if any(magnitude > 1 << word_bits(fmt) for fmt, magnitude in pairs):
+        return False
+    p, q = (max(magnitude - 1, 0).bit_length() for magnitude in (x, y))
+    fa, fb = (FP16, FP16) if spec.arithmetic == "via-half" else spec.operand_formats[:2]
+    if spec.arithmetic == "flushed":
+        return -p >= fa.emin and -q >= fb.emin
+    places = _places(spec)
+    return places is None or all(e + p + q <= places for e in _floors(spec, fa, fb, p, q))
+
+
+def _places(spec: MmaSpec) -> int | None:
+    """G: binary places kept below the largest exponent of a block; None where nothing is aligned."""
+    return {"truncated": spec.F, "via-half": spec.F, "cdna3": 24, "cdna3-fp8": 24}.get(spec.arithmetic)
+
+
+def _floors(spec: MmaSpec, fa: FloatFormat, fb: FloatFormat, p: int, q: int) -> list[int]:
+    """The largest exponents that an alignment may see without a term of that size; words are at most 1."""
+    floors = [spec.E0] if spec.E0 is not None else []
+    floors += [-126] if spec.arithmetic in ("cdna3", "cdna3-fp8") else []
+    floors += [fa.emin + max(fb.emin, 0)] if -p < fa.emin else []
+    floors += [fb.emin + max(fa.emin, 0)] if -q < fb.emin else []
+    return floors
+
+
+def _check_spec(spec: Any) -> MmaSpec:
+    if not isinstance(spec, MmaSpec):
+        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {spec!r}")
+    return spec
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        raise InputError(f"{name} = {value!r} must be an integer") from None
+    if number < 0:
+        raise InputError(f"{name} = {number} must not be negative")
+    return number

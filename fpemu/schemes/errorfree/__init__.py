@@ -1,0 +1,1 @@
+"""What the error-free schemes are made of."""

@@ -1,0 +1,53 @@
+"""Outer blocks: some rows of A against some columns of B at a time, so that the work stays within a memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt
+
+from fpemu.errors import InputError
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes that a block takes: so many for each of its rows of A, columns of B, and entries of D."""
+
+    row: int
+    column: int
+    entry: int
+
+    def bytes(self, rows: int, columns: int) -> int:
+        """Of a block."""
+        return rows * self.row + columns * self.column + rows * columns * self.entry
+
+
+def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, who: str) -> tuple[int, int]:
+    """Rows and columns of a block, as even as they can be: ceil(n / ceil(n / b)) for the largest b that fits.
+
+    That rule, and b = 3584 without a memory limit, are those of Mukunoki et al. (2020), section 4.2.
+
+    Raises
+    ------
+    InputError
+        If not even one row and one column fit; it says how much they need.
+    """
+    b = largest
+    if memory is not None:
+        if cost.bytes(1, 1) > memory:
+            raise InputError(f"{who}: memory={memory} bytes hold no block of one row and one column, which take about "
+                             f"{cost.bytes(1, 1)}: give more, or multiply in pieces along K")  # fmt: skip
+        linear = cost.row + cost.column  # the largest b with entry·b² + linear·b <= memory
+        b = min(b, (isqrt(linear * linear + 4 * cost.entry * memory) - linear) // (2 * cost.entry))
+        b = max(b, 1)
+    return even(M, b), even(N, b)
+
+
+def even(n: int, b: int) -> int:
+    """ceil(n / ceil(n / b)): the size of even pieces of at most b."""
+    return -(-n // -(-n // b))
+
+
+def pieces(n: int, size: int) -> Iterator[slice]:
+    """0 to n in pieces of a size."""
+    return (slice(i, min(i + size, n)) for i in range(0, n, size))

@@ -1,0 +1,222 @@
+"""Exact products of integer matrices: by BLAS where it makes no rounding error, or through the instruction's model.
+
+With sum over k of |x_ik y_kj| <= 2^24 every partial sum of a float32 product, in whatever order and with or without
+fused multiply-adds, is an integer of at most 24 bits, so no operation rounds; the same in float64 to 2^53. A BLAS that
+multiplies and adds in IEEE arithmetic gives the exact integers then: those of the instruction, where that is exact too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import mma
+from fpemu.formats import FloatFormat
+from fpemu.mma import KOrder, MmaSpec, exactness
+from fpemu.rounding import round_to
+from fpemu.schemes.errorfree.report import Fault, Report
+from fpemu.schemes.errorfree.split import Slices, times
+
+Array = NDArray[Any]
+
+
+def carrier(bound: int) -> Any:
+    """The dtype in which BLAS multiplies integers exactly, given the largest sum of |x||y|.
+
+    Raises
+    ------
+    ValueError
+        If there is none: the caller has to cut its operands finer.
+    """
+    if bound <= 2**24:
+        return np.float32
+    if bound <= 2**53:
+        return np.float64
+    raise ValueError(f"sums up to 2^{bound.bit_length() - 1} and more are not exact in float64")
+
+
+def integer_product(X: Array, Y: Array, bound: int) -> Array:
+    """X @ Y exactly, as float32 or float64.
+
+    Parameters
+    ----------
+    X, Y : arrays (M, K), (K, N) of integers
+    bound : int
+        At least the largest sum over k of |x_ik y_kj|.
+    """
+    dtype = carrier(bound)
+    if thin(X) or thin(Y):
+        from scipy.sparse import csr_array
+
+        if thin(X):
+            return np.asarray(csr_array(X.astype(dtype)) @ Y.astype(dtype, copy=False))
+        return np.asarray((csr_array(Y.T.astype(dtype)) @ X.T.astype(dtype)).T)
+    return np.asarray(np.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False)))
+
+
+def thin(X: Array) -> bool:
+    """Whether X is so empty that a sparse product is faster than BLAS: late slices hold a few last bits."""
+    return np.count_nonzero(X) * 256 < X.size and X.size > 4096
+
+
+def instruction_product(
+    X: Array, Y: Array, spec: MmaSpec, order: KOrder | None, backend: str, k_block: int | None = None
+) -> Array:
+    """X @ Y as the instruction computes it: float64 for floating-point words, int64 for integers.
+
+    Parameters
+    ----------
+    X, Y : arrays (M, K), (K, N)
+        Values of the words.
+    k_block : int, optional
+        A chain for every so many k, their results added in float64 (int64).
+    """
+    wide = np.int64 if spec.is_integer else np.float64
+    total = np.zeros((X.shape[0], Y.shape[1]), wide)
+    step = k_block or max(1, X.shape[1])
+    for k in range(0, X.shape[1], step):
+        part = mma.gemm(X[:, k : k + step], Y[k : k + step], spec=spec, order=order, backend=backend)  # type: ignore[arg-type]
+        total += part.astype(wide)
+    return total
+
+
+def stored(X: Array, fmt: FloatFormat | str) -> Array:
+    """X as the words of `fmt`, rounded to nearest where they do not hold it (integers wrap)."""
+    if isinstance(fmt, str):
+        return X.astype(np.int64).astype(fmt)
+    return np.asarray(round_to(X, fmt))
+
+
+@dataclass(frozen=True, eq=False)
+class SliceProducts:
+    """The products of the slices of A (M, K) and B (K, N) on an instruction, with the conditions of their exactness.
+
+    Parameters
+    ----------
+    a, b : Slices
+    spec : MmaSpec
+    order : KOrder or None
+        Of every chain.
+    carrier : {"blas", "compiled", "numpy"}
+        BLAS multiplies the digits, where that gives what the instruction gives; else the instruction's model runs.
+    k_block : int or None
+        Length in k of a chain.
+    shared : bool
+        Slices are stored with the exponent of their row's first, not each with its own.
+    """
+
+    a: Slices
+    b: Slices
+    spec: MmaSpec
+    order: KOrder | None
+    carrier: str
+    k_block: int | None = None
+    shared: bool = False
+
+    @property
+    def K(self) -> int:  # noqa: N802
+        """Length of the sums."""
+        return int(self.a.items[0].digits.shape[1])
+
+    @property
+    def chain(self) -> int:
+        """Length in k of the part that is summed on the instruction, or outside in its own format."""
+        return min(self.K, self.k_block or self.K)
+
+    @cached_property
+    def sum_bound(self) -> int:
+        """The largest sum of |x||y| of a chain that these digits allow."""
+        return exactness.longest_chain(self.chain, self.order) * self.a.largest * self.b.largest
+
+    @cached_property
+    def exact(self) -> bool:
+        """Every product is exact on the instruction, and the sum of its k-blocks in fp64."""
+        joined = self.K * self.a.largest * self.b.largest <= 2**53
+        return joined and exactness.holds(self.spec, self.a.largest, self.b.largest, self.chain, self.order)
+
+    @cached_property
+    def lost(self) -> bool:
+        """Some non-zero digit is not what its word holds: below the format's numbers, or flushed by the hardware."""
+        sides = ((self.a, self.spec.a_format), (self.b, self.spec.b_format))
+        return any(self._lost(x, p, fmt) for x, fmt in sides for p in range(len(x)))
+
+    def _lost(self, x: Slices, p: int, fmt: FloatFormat | str) -> bool:
+        if isinstance(fmt, str) or (not self.shared and -x.bits >= fmt.emin):
+            return False  # the last place of a slice is a normal number
+        exact = times(x.items[p].digits.astype(np.float64), self._scale(x, p))
+        words = stored(exact, fmt).astype(np.float64)
+        small = np.abs(exact) < fmt.min_normal
+        if self.spec.arithmetic == "flushed":
+            words = np.where(small, 0.0, words)
+        return bool(((words != exact) & small).any())
+
+    def _scale(self, x: Slices, p: int) -> Array:
+        """Exponent by which digits are scaled to be stored: words are 1 at most."""
+        if self.spec.is_integer:
+            return np.zeros_like(x.top)
+        return x.items[p].exponents - x.top if self.shared else np.full_like(x.top, -x.bits)
+
+    def __call__(self, p: int, q: int) -> Array:
+        """Slice p of A times slice q of B, in units of their last places: integers as float32, float64 or int64."""
+        X, Y = self.a.items[p].digits, self.b.items[q].digits
+        if self.by_blas:
+            return integer_product(X, Y, self.K * self.a.largest * self.b.largest)
+        s, t = self._scale(self.a, p), self._scale(self.b, q)
+        x = stored(times(X.astype(np.float64), s), self.spec.a_format)
+        y = stored(times(Y.astype(np.float64), t), self.spec.b_format)
+        backend = "numpy" if self.carrier == "numpy" else "compiled"
+        T = instruction_product(x, y, self.spec, self.order, backend, self.k_block)
+        return T if self.spec.is_integer else times(T, -(s + t))
+
+    @property
+    def by_blas(self) -> bool:
+        """Whether BLAS carries the products: it gives the same integers as the instruction."""
+        return self.carrier == "blas" and self.exact and not self.lost
+
+
+class Tally:
+    """What the blocks of a product report, put together."""
+
+    def __init__(self, scheme: str, spec: MmaSpec, bits: int) -> None:
+        self.scheme, self.spec, self.bits = scheme, spec, bits
+        self.exact, self.lost, self.complete, self.sum_bound = True, False, True, 0
+        self._filled: tuple[list[int], list[int]] = ([], [])
+        self._sizes = [0, 0]
+
+    def add(self, block: SliceProducts) -> None:
+        """Take one block into account."""
+        self.exact, self.lost = self.exact and block.exact, self.lost or block.lost
+        self.sum_bound = max(self.sum_bound, block.sum_bound)
+        for side, x in enumerate((block.a, block.b)):
+            self.complete = self.complete and x.complete
+            self._sizes[side] += x.items[0].digits.size
+            filled = self._filled[side]
+            filled += [0] * (len(x) - len(filled))
+            for p, item in enumerate(x.items):
+                filled[p] += int(np.count_nonzero(item.digits))
+
+    @property
+    def slices(self) -> tuple[int, int]:
+        """Slices of A and of B, the most of any block."""
+        return len(self._filled[0]), len(self._filled[1])
+
+    def report(self, *faults: Fault, **more: Any) -> Report:
+        """The report, with faults and fields of the scheme's own."""
+        limit = exactness.sum_limit(self.spec)
+        if not self.exact:
+            over = f"sums may reach {self.sum_bound}, and it is exact to {limit}"
+            why = over if self.sum_bound > limit else "its words do not hold them"
+            faults += (Fault("inexact-product", f"{self.scheme}: products of slices of {self.bits} bits are not exact "
+                             f"on {self.spec.name}: {why}; take fewer bits a slice or a smaller k_block"),)  # fmt: skip
+        if self.lost:
+            faults += (Fault("underflow", f"{self.scheme}: digits of late slices are lost on {self.spec.name}, below "
+                             f"the normal numbers of {self.spec.a_format}: take exponents='slice'"),)  # fmt: skip
+        left, right = (tuple(n / size for n in filled) for filled, size in zip(self._filled, self._sizes, strict=True))
+        return Report(
+            self.scheme, self.spec.name, self.bits, self.slices, exact=self.exact, sum_bound=self.sum_bound,
+            sum_limit=limit, complete=self.complete, fill=(left, right), underflow=self.lost, faults=faults, **more,
+        )  # fmt: skip

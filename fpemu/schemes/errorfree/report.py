@@ -1,0 +1,106 @@
+"""What an error-free scheme says about its own result: which of the conditions it rests on were checked, and held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+KINDS = {
+    "inexact-product": "a product of slices can lose bits on the instruction",
+    "crt": "the integers are too large to be found from their residues: 2 sum|a'||b'| >= P",
+    "int32-overflow": "an int32 sum can leave its range",
+    "underflow": "a digit of a slice is below the normal numbers of its format",
+}
+"""The conditions that can break."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One broken condition: a key of `KINDS`, and by how much it is broken and what to do, in words."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was checked. A field is None where the scheme has nothing of the kind.
+
+    Parameters
+    ----------
+    scheme : str
+    hardware : str
+        Name of the instruction.
+    bits : int
+        Bits a slice.
+    slices : (int, int)
+        Slices of A and of B.
+    products : int
+        Matrix products on the instruction.
+    fast : bool
+        Whether the products p + q > d + 1 were left out.
+    exact : bool
+        Every product of slices is exact on the instruction, by the condition of `fpemu.mma.exactness`.
+    sum_bound, sum_limit : int
+        The largest sum of magnitudes of a chain, in units, that the digits allow; and the largest that stays exact.
+    complete : bool
+        The slices add up to A and to B: nothing is left of either.
+    fill : (tuple of float, tuple of float)
+        Fraction of non-zero digits in every slice of A and of B.
+    crt : bool
+        2 sum|a'||b'| < P for every entry.
+    crt_bits : (float, float)
+        log2 of a bound on the largest 2 sum|a'||b'|, and of P.
+    int32 : bool
+        No int32 sum leaves its range.
+    int32_bound : int
+        A bound on the magnitude of every int32 sum.
+    underflow : bool
+        Whether a non-zero digit was stored as a subnormal number or lost.
+    block : (int, int)
+        Rows and columns of D worked on at a time.
+    faults : tuple of Fault
+    """
+
+    scheme: str
+    hardware: str = ""
+    bits: int | None = None
+    slices: tuple[int, int] | None = None
+    products: int | None = None
+    fast: bool | None = None
+    exact: bool | None = None
+    sum_bound: int | None = None
+    sum_limit: int | None = None
+    complete: bool | None = None
+    fill: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    crt: bool | None = None
+    crt_bits: tuple[float, float] | None = None
+    int32: bool | None = None
+    int32_bound: int | None = None
+    underflow: bool | None = None
+    block: tuple[int, int] | None = None
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """No condition is broken."""
+        return not self.faults
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A result and what was checked about it; for a batch the report of the first matrix with a fault, else the first.
+
+    Parameters
+    ----------
+    D : array (..., M, N)
+    report : Report
+    reports : tuple of Report
+        One for each matrix of a batch, in row-major order of the batch axes. Empty if there was nothing to multiply.
+    """
+
+    D: NDArray[Any]
+    report: Report
+    reports: tuple[Report, ...]

@@ -1,0 +1,192 @@
+"""Error-free splits: a matrix as a sum of slices of few bits, each row of A (column of B) with its own exponents.
+
+    X = sum over j of digits_j · 2^(exponents_j)  +  what is left
+
+A slice holds integers, its digits, and for every row the exponent of its unit digit. Four rules make the digits of a
+residual x, with 2^tau >= max|x| of the row (column) and the unit 2^(tau - b):
+
+published   fl(fl(x + sigma) - sigma) with u·sigma the unit (Mukunoki et al. 2020, Algorithm 1), tau anew for every
+            slice. fl(x + sigma) leaves the binade of sigma downwards where x < 0, and its last place is then half as
+            large: negative digits are any integers of at most 2^b, positive ones even. What is left is at most a unit,
+            so a slice takes b bits of the row.
+balanced    the nearest integer, tau anew for every slice. What is left is at most half a unit: b + 1 bits a slice.
+truncate    toward zero on a fixed grid: unit after unit, b bits apart (Ootomo, Ozaki, Yokota 2024).
+nearest     the nearest integer on such a grid (Uchino, Ozaki, Imamura 2025).
+
+No step rounds: x in units is x times a power of two, its digit is a multiple of x's last place or the other way round,
+and their difference is a multiple of x's last place smaller than x. Entries so far below a unit that they underflow
+in units have the digit 0 and are kept as they are. (Algorithm 1 in fp64 itself overflows for max|x| near 2^1023, and a
+slice of it cannot be scaled by 2^-tau in one step there; in units nothing overflows.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+ADAPTIVE = ("published", "balanced")
+FIXED = ("truncate", "nearest")
+_SIGMA = 2.0**53  # sigma in units: u·sigma = 1
+
+
+class Slice(NamedTuple):
+    """One slice of X: digits · 2^exponents.
+
+    Parameters
+    ----------
+    digits : float32 or float64 array of X's shape
+        Integers.
+    exponents : int64 array
+        Exponent of the unit digit, for every row of A (M, 1) or column of B (1, N). Where nothing was left before this
+        slice, that of the slice before.
+    """
+
+    digits: Array
+    exponents: Array
+
+
+class Rest(NamedTuple):
+    """What slices leave of X: left · 2^exponents."""
+
+    left: Array
+    exponents: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """X cut into slices.
+
+    Parameters
+    ----------
+    bits : int
+        b: units lie at 2^-b of a bound on what is left of a row (column).
+    top : int64 array
+        Exponent tau of every row (column): its entries are at most 2^tau in magnitude.
+    items : tuple of Slice
+    rest : Rest
+    """
+
+    bits: int
+    top: Array
+    items: tuple[Slice, ...]
+    rest: Rest
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is left of X."""
+        return not self.rest.left.any()
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest magnitude of a digit."""
+        return max(int(np.max(np.abs(s.digits), initial=0)) for s in self.items)
+
+    def magnitudes(self) -> tuple[list[Array], Array]:
+        """The slices as float64 numbers without signs, and the magnitude of what they leave of X."""
+        sizes = [np.ldexp(np.abs(s.digits.astype(np.float64)), s.exponents) for s in self.items]
+        return sizes, np.ldexp(np.abs(self.rest.left), self.rest.exponents)
+
+
+def split(X: Array, axis: int, bits: int, rule: str, count: int | None = None, limit: int | None = None) -> Slices:
+    """Cut X into at most `count` slices (None: until nothing is left); at least one, of zeros if X is zero.
+
+    Parameters
+    ----------
+    X : float64 array (M, K) or (K, N), finite, no axis empty
+    axis : int
+        The axis of K: 1 for A, 0 for B.
+    bits : int
+        b >= 1.
+    rule : {"published", "balanced", "truncate", "nearest"}
+    limit : int, optional
+        The largest digit allowed (default 2^b): a row where it would be exceeded starts one binade higher.
+    """
+    found = list(islice(slices(X, axis, bits, rule, limit), count))
+    if not found:
+        zero = np.zeros_like(np.max(X, axis=axis, keepdims=True), np.int64)
+        found = [(Slice(np.zeros(X.shape, _dtype(bits)), zero), Rest(np.zeros_like(X), zero))]
+    items = tuple(item for item, _ in found)
+    return Slices(bits, items[0].exponents + bits, items, found[-1][1])
+
+
+def slices(X: Array, axis: int, bits: int, rule: str, limit: int | None = None) -> Iterator[tuple[Slice, Rest]]:
+    """The slices of X one after another, each with what it leaves, as long as something is left before it."""
+    left, base, wide = _normalised(X, axis)
+    unit = base
+    first = True
+    while True:
+        largest = np.max(np.abs(left), axis=axis, keepdims=True)
+        there = largest > 0
+        if not there.any():
+            return
+        if first or rule in ADAPTIVE:
+            tau = ceil_log2(largest)
+            if limit is not None and limit < 2**bits:
+                ends = np.ldexp(largest, bits - tau)
+                tau = tau + (np.maximum(np.abs(_digits(ends, rule)), np.abs(_digits(-ends, rule))) > limit)
+            tau = base + tau
+        else:
+            tau = unit
+        unit = np.where(there, tau - bits, unit)
+        t = times(left, base - unit)
+        digits = _digits(t, rule)
+        if wide:
+            left = np.where(digits == 0, left, np.ldexp(t - digits, unit))
+        else:
+            left, base = t - digits, unit
+        first = False
+        yield Slice(digits.astype(_dtype(bits)), unit), Rest(left, base)
+
+
+def _normalised(X: Array, axis: int) -> tuple[Array, Array, bool]:
+    """X as Y · 2^base with Y at most 1 in every row (column); X itself, 0 and True if a row is too wide for that."""
+    base = ceil_log2(np.max(np.abs(X), axis=axis, keepdims=True))
+    Y = times(X, -base)
+    if np.array_equal(times(Y, base), X):
+        return Y, base, False
+    return X, np.zeros_like(base), True
+
+
+def times(x: Array, exponent: Array) -> Array:
+    """x · 2^exponent, one rounding where it leaves the normal range."""
+    if np.max(np.abs(exponent), initial=0) <= 1000:
+        return np.asarray(x * np.ldexp(1.0, exponent))
+    return np.asarray(np.ldexp(x, exponent))
+
+
+def ceil_log2(x: Array) -> Array:
+    """ceil(log2 x) for x > 0; 0 for x = 0."""
+    mantissa, exponent = np.frexp(x)
+    return np.where(x == 0, 0, exponent - (mantissa == 0.5)).astype(np.int64)
+
+
+def _digits(t: Array, rule: str) -> Array:
+    if rule == "published":
+        return (t + _SIGMA) - _SIGMA
+    return np.trunc(t) if rule == "truncate" else np.rint(t)
+
+
+def _dtype(bits: int) -> Any:
+    return np.float32 if bits <= 24 else np.float64
+
+
+def left_out(A: Array, B: Array, a: Slices, b: Slices, kept: Callable[[int, int], bool]) -> Array:
+    """Bound on what A·B loses where only the products of slices (p, q) that are `kept` are summed; float64."""
+    (x, rest_a), (y, rest_b) = a.magnitudes(), b.magnitudes()
+    with np.errstate(over="ignore"):
+        lost = rest_a @ abs(B) + abs(A) @ rest_b + rest_a @ rest_b
+        for p in range(len(x)):
+            for q in range(len(y)):
+                if not kept(p, q):
+                    lost = lost + x[p] @ y[q]
+    return np.asarray(lost)

@@ -1,0 +1,323 @@
+"""Mukunoki, Ozaki, Ogita, Imamura (2020): DGEMM and SGEMM by the Ozaki scheme on FP16 tensor cores.
+
+D. Mukunoki, K. Ozaki, T. Ogita, T. Imamura, "DGEMM using Tensor Cores, and its accurate and reproducible versions", ISC
+High Performance 2020, DOI 10.1007/978-3-030-50743-5_12.
+
+    A = sum of 2^cA[p] A_p      B = sum of 2^cB[q] B_q      slices of b bits, an exponent for every row (Algorithm 1)
+    C <- C + 2^(cA[p] + cB[q]) (A_p B_q)                    for q, for p: every A_p B_q is exact (Algorithm 2)
+
+    DP   d slices of each by Algorithm 3: the smallest d >= 2 with 2 sqrt(k) u (|A|(|B|e)) > (d + 1) |A_d|(|B|e) in
+         every row; only p + q <= d + 1 (fast mode); sums in fp64, u = 2^-53
+    SP   the same for fp32, u = 2^-24, sums in fp32
+    CR   slices until nothing is left, all products, one rounding of the exact alpha A B + beta C (in the paper alpha =
+         1 and beta = 0, by NearSum)
+
+b follows from the instruction (`fpemu.mma.exactness`), not from 24 bits as in the paper, where b = floor((24 - log2
+k)/2). The two agree for fp16 with fp32 accumulation on every architecture, truncating or not, and k >= 2.
+
+Our reading where the paper is silent. Zero rows meet Algorithm 3's criterion. Where A's split ends within d slices, the
+paper turns fast mode off and says nothing of B, which may need more: B's number then comes from the same criterion on
+the other side, (e^T|A|)|B_q|; slices="symmetric" takes the larger of the two for both, always. d is found for all of A
+and B before the outer blocks are formed, so that these change nothing (in the paper every block has its own d).
+
+Range: all of fp64 (fp32). NaN and Inf propagate as in DGEMM (SGEMM).
+Error: CR 2^-53 |AB|. DP: about DGEMM's where Algorithm 3's estimate holds; it bounds sums over rows, not entries, and
+looks at A only. `error_bound` evaluates what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.mma import MmaSpec, exactness
+from fpemu.schemes import options as choose
+from fpemu.schemes import ranges
+from fpemu.schemes.base import SchemeInfo, build, register
+from fpemu.schemes.errorfree import exact_sums
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.blocks import Cost, block, pieces
+from fpemu.schemes.errorfree.products import SliceProducts, Tally
+from fpemu.schemes.errorfree.report import Report
+from fpemu.schemes.errorfree.split import ADAPTIVE, ceil_log2, left_out, slices, split, times
+
+Array = NDArray[Any]
+WORDS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8", "fp64")
+BLOCK = 3584
+"""The paper's largest block of rows and columns."""
+_UNIT = {"fp64": 2.0**-53, "fp32": 2.0**-24}
+
+
+class Counts(NamedTuple):
+    """How much work a product is, known from splitting alone.
+
+    Parameters
+    ----------
+    slices : (int, int)
+        Slices of A and of B.
+    products : int
+        Matrix products on the instruction.
+    fast : bool
+        Whether the products p + q > d + 1 are left out.
+    bits : int
+        Bits a slice.
+    d : int
+        The larger number of slices asked for.
+    """
+
+    slices: tuple[int, int]
+    products: int
+    fast: bool
+    bits: int
+    d: int
+
+
+def algorithm3(A: Any, B: Any, *, bits: int | None = None, precision: str = "fp64", split: str = "published") -> int:
+    """The number d of slices with which the fast mode is as accurate as DGEMM (SGEMM), by Algorithm 3 of the paper.
+
+    Parameters
+    ----------
+    A, B : array_like (M, K), (K, N)
+        Finite, not empty.
+    bits : int, optional
+        Bits a slice; default the paper's, floor((24 - log2 K) / 2).
+    precision : {"fp64", "fp32"}
+    split : {"published", "balanced"}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> algorithm3(rng.random((64, 256)) - 0.5, rng.random((256, 64)) - 0.5)
+    8
+    """
+    a, b = (np.ascontiguousarray(X, np.float64) for X in ranges.matrices(A, B, formats.get(precision)))
+    b_bits = exactness.published_bits(a.shape[1]) if bits is None else bits
+    return _needed(a, _row_sums(b), b_bits, split, _UNIT[precision])
+
+
+def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **options: Any) -> Counts:
+    """Slices and products of A·B by `ozaki` with these options, without multiplying anything.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> counts(rng.random((64, 256)) - 0.5, rng.random((256, 64)) - 0.5, hardware="T4").products
+    36
+    """
+    scheme = build("ozaki", options)
+    assert isinstance(scheme, Ozaki)
+    a, b = (np.ascontiguousarray(X, np.float64) for X in ranges.matrices(A, B, scheme.operand))
+    return scheme.counts(a, b, scheme.spec(hardware), order)
+
+
+def _row_sums(B: Array, step: int | None = None) -> Array:
+    """|B| e, over a power of two; `step` rows at a time."""
+    top = ceil_log2(np.maximum(np.max(B, keepdims=True), -np.min(B)))
+    return np.concatenate([times(np.abs(B[k]), -top).sum(axis=1) for k in pieces(len(B), step or len(B))])
+
+
+def _needed(A: Array, weight: Array, bits: int, rule: str, u: float, limit: int | None = None) -> int:
+    """Algorithm 3's d. The sums are NumPy's, row by row: their order, and d, depends on neither threads nor blocks."""
+    top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
+    enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)
+    d = 0
+    for d, (item, _) in enumerate(slices(A, 1, bits, rule, limit), 1):
+        size = times(np.abs(item.digits.astype(np.float64)), item.exponents - top)
+        lost = (d + 1) * (size * weight).sum(axis=1)
+        if d >= 2 and ((enough > lost) | (lost == 0)).all():
+            return d
+    return max(2, d + 1)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Ozaki(ErrorFree):
+    """Slices of few bits, every product of slices exact."""
+
+    info = SchemeInfo(
+        name="ozaki",
+        title="Ozaki scheme on tensor cores (DGEMM-TC, SGEMM-TC)",
+        paper="Mukunoki, Ozaki, Ogita, Imamura, ISC 2020",
+        year=2020,
+        doi="10.1007/978-3-030-50743-5_12",
+        parts=("A_p = fl((x + sigma) - sigma) 2^-tau",),
+        products=("A_p B_q with p + q <= d + 1, or all",),
+        range="all of fp64 (fp32)",
+        bound="CR: 2^-53 |AB|; DP, SP: of the order of DGEMM's, SGEMM's",
+    )
+
+    mode: str = choose.choice("DP", ("DP", "SP", "CR"), "sums in fp64; in fp32; exact, rounded once")
+    precision: str | None = choose.choice(
+        None, ("fp64", "fp32"), "format of the operands and of the result; None: fp32 in mode SP, else fp64"
+    )
+    slices: int | str | None = choose.integer(
+        None, 1, 4096, "slices of A and of B at most; None: Algorithm 3; symmetric: Algorithm 3 on both sides",
+        none=True, word="symmetric",
+    )  # fmt: skip
+    fast: bool | None = choose.flag("leave out the products p + q > d + 1; None: unless d slices exhaust A")
+    split: str = choose.choice("published", ADAPTIVE, "Algorithm 1, or to nearest on one grid: a bit more a slice")
+    words: str = choose.choice("fp16", WORDS, "format of the slices, which picks the instruction")
+    bits: int | None = choose.integer(None, 1, 26, "bits a slice; None: as many as the instruction allows", none=True)
+    k_block: int | None = choose.integer(
+        None, 1, 1 << 30, "length in k of a chain on the instruction; chains are joined in fp64", none=True
+    )
+    exponents: str = choose.choice("slice", ("slice", "row"), "a power of two for every slice of a row, or one for all")
+    memory: int | None = choose.integer(
+        None, 1, 1 << 62, "bytes of work space, operands and result apart; None: blocks of 3584", none=True
+    )
+
+    def check(self) -> None:
+        if self.precision not in (None, {"DP": "fp64", "SP": "fp32"}.get(self.mode, self.precision)):
+            self.refuse(f"mode={self.mode!r} sums in {self.operand}: leave precision out, or take mode='CR'")
+        if self.mode == "CR" and (self.slices is not None or self.fast):
+            self.refuse("mode='CR' takes all slices and all products: leave slices and fast out")
+        if self.exponents == "row" and self.words == "int8":
+            self.refuse("int8 has no exponents: exponents='row' needs floating-point words")
+
+    @property
+    def operand(self) -> formats.FloatFormat:
+        default = "fp32" if self.mode == "SP" else "fp64"
+        return formats.get(default if self.mode != "CR" else self.precision or default)
+
+    @property
+    def word_format(self) -> str:
+        return self.words
+
+    @property
+    def rounds_once(self) -> bool:
+        return self.mode == "CR"
+
+    # --- how many slices
+
+    def slice_bits(self, spec: MmaSpec, K: int, order: Any = None) -> int:
+        """Bits a slice: the option, or as many as keep every chain exact."""
+        joined = (53 - (K - 1).bit_length()) // 2  # what k-blocks add up to is exact in fp64
+        found = self.bits or min(joined, exactness.slice_bits(spec, min(K, self.k_block or K), order))
+        least = (
+            2 if spec.is_integer and self.split == "published" else 1
+        )  # int8 has no 2^b, and positive digits are even
+        if found < least:
+            cure = "give bits=2 or more, or split='balanced'" if self.bits else "give a smaller k_block"
+            self.refuse(f"{found} bits a slice make no progress on {spec.name} for K = {K}: {cure}")
+        return found
+
+    def counts(self, A: Array, B: Array, spec: MmaSpec, order: Any = None) -> Counts:
+        """Slices and products of A·B: C-contiguous float64, finite, not empty."""
+        bits = self.slice_bits(spec, A.shape[1], order)
+        limit = (1 << bits) - spec.is_integer
+        step = max(1, (self.memory or 1 << 62) // (128 * A.shape[1]))
+        if self.mode == "CR":
+            a, b = (_length(X, bits, self.split, None, limit, step)[0] for X in (A, B.T))
+            return Counts((a, b), a * b, False, bits, max(a, b))
+
+        def needed(X: Array, Y: Array) -> int:
+            weight = _row_sums(Y, step)
+            rows = (np.ascontiguousarray(X[i]) for i in pieces(len(X), step))
+            return max(_needed(x, weight, bits, self.split, _UNIT[self.operand.name], limit) for x in rows)
+
+        d = self.slices if isinstance(self.slices, int) else needed(A, B)
+        other = d
+        if self.slices == "symmetric":
+            d = other = max(d, needed(B.T, A.T))
+        a, ended = _length(A, bits, self.split, d, limit, step)
+        if ended and self.slices is None:
+            other = needed(B.T, A.T)
+        b, _ = _length(B.T, bits, self.split, other, limit, step)
+        fast, d = not ended if self.fast is None else self.fast, max(d, other)
+        return Counts((a, b), sum(1 for _ in _pairs(a, b, d, fast)), fast, bits, d)
+
+    # --- the product
+
+    def multiply(
+        self, A: Array, B: Array, spec: MmaSpec, order: Any, alpha: float = 1.0, beta: float = 0.0, C: Any = None
+    ) -> tuple[Array, Report]:
+        (M, K), N = A.shape, B.shape[1]
+        bits = self.slice_bits(spec, K, order)
+        limit = (1 << bits) - spec.is_integer
+        if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
+            sA, sB, d, fast, cost = None, None, 0, False, Cost(0, 0, 0)
+        else:
+            (sA, sB), _, fast, _, d = found = self.counts(A, B, spec, order)
+            cost = self._cost(K, found)
+        rows, columns = block(M, N, cost, self.memory, BLOCK, self.name)
+        D, tally = np.empty((M, N), self.operand.dtype), Tally(self.name, spec, bits)
+        for i in pieces(M, rows):
+            a = split(A[i], 1, bits, self.split, sA, limit)
+            for j in pieces(N, columns):
+                b = split(B[:, j], 0, bits, self.split, sB, limit)
+                multiply = SliceProducts(a, b, spec, order, self.carrier, self.k_block, self.exponents == "row")
+                if self.mode == "CR":
+                    c = None if C is None else C[i, j]
+                    D[i, j] = exact_sums.exact_sum(multiply).round_to(self.operand, alpha, beta, c)
+                else:
+                    D[i, j] = self._sum(multiply, d, fast)
+                tally.add(multiply)
+        products = sum(1 for _ in _pairs(*tally.slices, d, fast))
+        return D, tally.report(products=products, fast=fast, block=(rows, columns))
+
+    def _sum(self, multiply: SliceProducts, d: int, fast: bool) -> Array:
+        """The products of Algorithm 2 in its order, added in the operands' format."""
+        a, b, fmt = multiply.a, multiply.b, self.operand
+        # sums that may come near the format's largest number are taken further down; a power of two changes nothing
+        back = np.maximum(0, a.top + b.top + multiply.K.bit_length() + 2 - fmt.emax)
+        total = np.zeros((a.top.shape[0], b.top.shape[1]), fmt.dtype)
+        with np.errstate(over="ignore", under="ignore"):
+            for p, q in _pairs(len(a), len(b), d, fast):
+                T = multiply(p, q).astype(np.float64, copy=False)
+                total += _weighted(T, a.items[p].exponents, b.items[q].exponents, back).astype(fmt.dtype, copy=False)
+            return np.ldexp(total, back) if back.any() else total
+
+    def _cost(self, K: int, found: Counts) -> Cost:
+        """What a block takes: the digits, a split's temporaries, and per entry of D some float64 or the limbs."""
+        row, column = (K * (4 * s + 64) for s in found.slices)
+        if self.mode != "CR":
+            return Cost(row, column, 64)
+        wide = sum(found.slices) * (found.bits + 1) + K.bit_length()  # bits of the exact sum
+        return Cost(row + 16 * K * found.slices[0], column + 16 * K * found.slices[1], 96 + 16 * (wide // 27 + 2))
+
+    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
+        """Bound on abs(D - AB), entry by entry (float64, (..., M, N)): what is left out and what is rounded.
+
+        A, B : array_like (..., M, K), (..., K, N), finite.
+        """
+        spec = self.spec(hardware)
+        return self.bounded(A, B, lambda a, b: self._bound(a, b, spec))
+
+    def _bound(self, A: Array, B: Array, spec: MmaSpec) -> Array:
+        lost, roundings = np.zeros((len(A), B.shape[1])), 1
+        if self.mode != "CR":
+            found = self.counts(A, B, spec)
+            limit = (1 << found.bits) - spec.is_integer
+            a, b = (split(X, axis, found.bits, self.split, count, limit)
+                    for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True))  # fmt: skip
+            lost = left_out(A, B, a, b, lambda p, q: not found.fast or p + q + 1 <= found.d)
+            roundings += found.products
+        return lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
+
+
+def _pairs(sA: int, sB: int, d: int, fast: bool) -> Iterator[tuple[int, int]]:
+    """The products in Algorithm 2's order, indices from 0; in fast mode p + q <= d + 1, counted from 1."""
+    return ((p, q) for q in range(sB) for p in range(sA) if not fast or p + q + 1 <= d)
+
+
+def _length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> tuple[int, bool]:
+    """How many slices the rows of X have, at most `count`, and whether nothing is left of X then."""
+    longest, complete = 0, True
+    for i in pieces(len(X), step):
+        part = split(np.ascontiguousarray(X[i]), 1, bits, rule, count, limit)
+        longest, complete = max(longest, len(part)), complete and part.complete
+    return longest, complete
+
+
+def _weighted(T: Array, rows: Array, columns: Array, back: Array) -> Array:
+    """T · 2^(rows + columns - back): exact unless the result leaves the normal range."""
+    if not back.any() and max(np.max(np.abs(rows)), np.max(np.abs(columns))) <= 500:
+        return T * np.ldexp(1.0, rows) * np.ldexp(1.0, columns)
+    return np.asarray(np.ldexp(T, rows + columns - back))

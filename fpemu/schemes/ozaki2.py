@@ -1,0 +1,160 @@
+"""Ozaki, Uchino, Imamura (2025): Ozaki scheme II, a product of integers by the Chinese remainder theorem.
+
+K. Ozaki, Y. Uchino, T. Imamura, "Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix multiplication
+using an integer modular technique", 2025, arXiv:2504.08009; modes as in the authors' public library GEMMul8.
+
+    A' = trunc(2^mu A) by rows    B' = trunc(B 2^nu) by columns                           (errorfree/scaling.py)
+    A'B' mod p_i: one int8 product for each of N pairwise coprime moduli 256, 255, 253, ...
+    C' = A'B' from its residues                                                            (errorfree/crt.py)
+    A·B ≈ round(C'_ij 2^-(mu_i + nu_j)), one rounding
+
+C' is found only if 2 sum_h |a'_ih||b'_hj| < P = product of the p_i for every entry. The published fast scaling breaks
+that for rows of small entries; it is checked whatever the scaling. More moduli seldom help: A' and B' grow with P.
+
+Two choices that the paper leaves open: here C' is exact and rounded once, so that every carrier and every order gives
+the same bits; and the third scaling, "invariant", is ours: it follows powers of two of rows and columns and needs no
+product to meet the condition.
+
+Range: all of fp64; what lies too far below the largest entry of its row of A or column of B is cut off.
+Error: |D - AB| <= 2^-mu |B| + |A| 2^-nu summed over k, and one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes import options as choose
+from fpemu.schemes import ranges
+from fpemu.schemes.base import SchemeInfo, register
+from fpemu.schemes.errorfree import crt, scaling
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.products import instruction_product, integer_product
+from fpemu.schemes.errorfree.report import Fault, Report
+from fpemu.schemes.errorfree.split import times
+from fpemu.schemes.errorfree.sums import ExactSum
+
+Array = NDArray[Any]
+_CHAIN = 2**16  # products of int8 in one int32 sum: 2^14 · 2^16 = 2^30 < 2^31
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Ozaki2(ErrorFree):
+    """Residues modulo N small integers, one int8 product each."""
+
+    info = SchemeInfo(
+        name="ozaki2",
+        title="Ozaki scheme II",
+        paper="Ozaki, Uchino, Imamura, arXiv:2504.08009, 2025",
+        year=2025,
+        doi="10.48550/arXiv.2504.08009",
+        parts=("x_i = trunc(2^mu x) mod p_i, in [-p_i/2, p_i/2)",),
+        products=("A_i B_i for every modulus p_i",),
+        range="all of fp64, small entries of a row cut off",
+        bound="none relative to |A||B|: 2^-mu |B| + |A| 2^-nu + 2^-53 |A||B|",
+    )
+
+    moduli: int | None = choose.integer(None, 2, 20, "number N of moduli, None: 15 for fp64, 8 for fp32", none=True)
+    scaling: str = choose.choice("accurate", scaling.RULES, "powers of two that make A and B integers")
+
+    def basis(self) -> crt.Basis:
+        """The moduli."""
+        return crt.basis(self.moduli or (15 if self.operand.name == "fp64" else 8))
+
+    @np.errstate(all="ignore")  # what underflows is cut off
+    def multiply(
+        self, A: Array, B: Array, spec: MmaSpec, order: Any, alpha: float = 1.0, beta: float = 0.0, C: Any = None
+    ) -> tuple[Array, Report]:
+        basis = self.basis()
+        mu, nu = self._exponents(A, B, spec, order)
+        X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
+        size, worst = crt.check(X, Y, basis)
+        t = np.empty((len(basis.moduli), len(A), B.shape[1]), np.int8)
+        parts = crt.parts(X), crt.parts(Y)
+        for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
+            x, y = (crt.residues(part, p) for part in parts)
+            t[i] = crt.digit(self._product(x, y, p // 2, spec, order), p, q)
+        total = ExactSum(-mu, -nu, basis.bits)
+        for limb, place in crt.integers(t, basis):
+            total.add(limb, place)
+        bits = math.log2(max(size, 1.0)), math.log2(basis.product)
+        longest = min(A.shape[1], _CHAIN) * (basis.moduli[0] // 2) ** 2
+        report = Report(
+            self.name,
+            spec.name,
+            products=len(basis.moduli) + (self.scaling == "accurate"),
+            exact=True,
+            sum_bound=longest,
+            sum_limit=2**31 - 1,
+            complete=np.array_equal(times(X, -mu), A) and np.array_equal(times(Y, -nu), B),
+            crt=worst is None,
+            crt_bits=bits,
+            int32=True,
+            int32_bound=longest,
+            faults=() if worst is None else (self._fault(worst, *bits),),
+        )
+        return total.round_to(self.operand, alpha, beta, C), report
+
+    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
+        """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N)).
+
+        AB - 2^-mu A'B' 2^-nu = (what is cut off A) B + (what is left of A) (what is cut off B); to that comes half a
+        unit in the last place. inf where the condition for C' cannot be shown. Holds for finite operands and results,
+        alpha = 1 and beta = 0.
+        """
+        A, B = (X.astype(np.float64) for X in ranges.matrices(A, B, self.operand))
+        batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        left, right = np.broadcast_to(A, batch + A.shape[-2:]), np.broadcast_to(B, batch + B.shape[-2:])
+        found = np.zeros((*batch, A.shape[-2], B.shape[-1]))
+        for at in np.ndindex(*batch if found.size and A.shape[-1] else (0,)):
+            found[at] = self._bound(left[at], right[at])
+        return found
+
+    def _exponents(self, A: Array, B: Array, spec: MmaSpec | None, order: KOrder | None) -> tuple[Array, Array]:
+        P = self.basis().product
+        if self.scaling == "accurate":
+            return scaling.accurate(A, B, P, lambda X, Y, largest: self._product(X, Y, largest, spec, order))
+        return (scaling.fast if self.scaling == "fast" else scaling.invariant)(A, B, P)
+
+    def _product(self, X: Array, Y: Array, largest: int, spec: MmaSpec | None, order: KOrder | None) -> Array:
+        """The exact product of integers of magnitude at most `largest` <= 128, as float64.
+
+        An int32 sum of 2^16 products is exact in whatever order, and so are the sums of those. BLAS takes as many as
+        float32 adds exactly.
+        """
+        if self.carrier != "blas" and spec is not None:
+            x, y = X.astype(np.int8), Y.astype(np.int8)
+            return instruction_product(x, y, spec, order, self.carrier, _CHAIN).astype(np.float64)
+        total = np.zeros((len(X), Y.shape[1]))
+        step = 2**24 // largest**2
+        for k in range(0, X.shape[1], step):
+            total += integer_product(X[:, k : k + step], Y[k : k + step], 2**24)
+        return total
+
+    def _fault(self, worst: tuple[int, int], size: float, room: float) -> Fault:
+        return Fault(
+            "crt",
+            f"{self.name}: 2 sum|a'||b'| reaches 2^{size:.1f} at {list(worst)}, but {len(self.basis().moduli)} moduli "
+            f"hold integers below P = 2^{room:.1f} only: scaling='accurate' and 'invariant' stay below it (more moduli "
+            f"seldom help: with {self.scaling!r} the integers grow as P does)",
+        )
+
+    @np.errstate(all="ignore")
+    def _bound(self, A: Array, B: Array) -> Array:
+        mu, nu = self._exponents(A, B, None, None)
+        X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
+        holds = 2 * crt.sums(X, Y) < self.basis().limit
+        # rows and columns brought to magnitudes below 1, where products only underflow; the cut parts are exact
+        a, b = (np.frexp(np.max(np.abs(Z), axis=axis, keepdims=True))[1] for Z, axis in ((A, 1), (B, 0)))
+        size_a, size_b = np.ldexp(np.abs(A), -a), np.ldexp(np.abs(B), -b)
+        cut_a, cut_b = np.ldexp(np.abs(A - times(X, -mu)), -a), np.ldexp(np.abs(B - times(Y, -nu)), -b)
+        lost = cut_a @ size_b + size_a @ cut_b + self.operand.unit_roundoff * (size_a @ size_b)
+        lost = lost * (1 + (A.shape[1] + 8) * 2.0**-51) + A.shape[1] * 2.0**-1060
+        lost = np.ldexp(lost, a + b) * (1 + 2.0**-52) + self.operand.min_subnormal
+        return np.where(holds, lost, np.inf)
