@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import formats
 from fpemu.errors import InputError, entries
 from fpemu.files import check_writable, write_atomic
 
@@ -77,37 +78,38 @@ def check(matrix: NDArray[Any], name: str) -> NDArray[Any]:
     return matrix
 
 
-def to_fp32(matrix: NDArray[Any], name: str) -> tuple[NDArray[np.float32], str | None]:
-    """The matrix rounded once to fp32 (nearest even), and a note if that changed anything.
+def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], str | None]:
+    """The matrix rounded once to fp32 or fp64 (nearest even), and a note if that changed anything.
 
     Parameters
     ----------
     matrix : ndarray of float or integer
     name : str
         What to call it in messages.
+    fmt : {"fp32", "fp64"}
 
     Returns
     -------
-    matrix : ndarray of float32
+    matrix : ndarray of float32 or float64
     note : str or None
         How many entries are not the file's any more.
 
     Raises
     ------
     InputError
-        If a finite entry is beyond fp32's range.
+        If a finite entry is beyond the format's range.
     """
     with np.errstate(over="ignore", under="ignore"):
-        single = matrix.astype(np.float32)
-    beyond = np.isinf(single) & np.isfinite(matrix)
+        rounded = matrix.astype(formats.get(fmt).dtype)
+    beyond = np.isinf(rounded) & np.isfinite(matrix)
     if beyond.any():
-        raise InputError(f"{name}: beyond the range of fp32 in {entries(beyond, matrix)}")
+        raise InputError(f"{name}: beyond the range of {fmt} in {entries(beyond, matrix)}")
     # compared in a type that holds both exactly: longdouble for int64, whose values float64 would round
-    wide = np.longdouble if matrix.dtype.kind in "iu" else np.promote_types(matrix.dtype, np.float32)
-    changed = int(np.count_nonzero((single.astype(wide) != matrix.astype(wide)) & ~np.isnan(single)))
+    wide = np.longdouble if matrix.dtype.kind in "iu" else np.promote_types(matrix.dtype, rounded.dtype)
+    changed = int(np.count_nonzero((rounded.astype(wide) != matrix.astype(wide)) & ~np.isnan(rounded)))
     if not changed:
-        return single, None
-    return single, f"{name}: {matrix.dtype} rounded to fp32, {changed} of {matrix.size} entries changed"
+        return rounded, None
+    return rounded, f"{name}: {matrix.dtype} rounded to {fmt}, {changed} of {matrix.size} entries changed"
 
 
 def check_output(name: str | os.PathLike[str]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import fpemu
 from fpemu import bench, matrixio, schemes
 from fpemu.cli import main
+from fpemu.schemes.errorfree.report import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,8 +80,8 @@ def test_a_reader_who_leaves_is_no_error(folder):
     ("kind", "names"),
     [
         ("hardware", ["hopper", "cdna2", "ascend910a", "assumed", "A800"]),
-        ("schemes", ["ootomo", "h2sgemm", "staged", "2022"]),
-        ("experiments", ["h2sgemm/fig8", "legemm/fig10", "legemm/fig11"]),
+        ("schemes", ["ootomo", "h2sgemm", "staged", "ozaki", "2022"]),
+        ("experiments", ["h2sgemm/fig8", "legemm/fig10", "dgemm_tc/fig3"]),
         ("formats", ["e4m3", "448", "65504"]),
         ("inputs", ["uniform", "phi"]),
         ("metrics", ["relative_l2", "mred"]),
@@ -124,7 +126,7 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     missing = {
         line.split()[0] for line in err.splitlines() if "is left out: volta has no matrix instruction for" in line
     }
-    assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32"}
+    assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "ozimmu", "ozaki2"}
     assert set(schemes.names()) <= set(rows) | missing
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
 
@@ -136,15 +138,15 @@ def test_the_result_is_written_bit_for_bit(folder, capsys, name):
     assert f"wrote {name}: 8×6 float32" in capsys.readouterr().err
     A, B, C = (np.load(f"{x}.npy") for x in "ABC")
     expected = schemes.gemm(A, B, C, scheme="ootomo", hardware="hopper", alpha=0.5, beta=-2.0, residual_scale=2**12)
-    back = matrixio.to_fp32(matrixio.read(name), name)[0]
+    back = matrixio.to_format(matrixio.read(name), name, "fp32")[0]
     assert (back.view(np.uint32) == expected.view(np.uint32)).all()
 
 
 def test_alpha_and_beta_enter_the_exact_result_too(folder, capsys):
-    arguments = ["--alpha", "0.1", "--beta", "3", "--c", "C.npy", "-s", "dgemm", "--no-compare"]
+    arguments = ["--alpha", "0.1", "--beta", "3", "--c", "C.npy", "-s", "dgemm,sgemm"]
     assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
     out, err = capsys.readouterr()
-    assert "alpha: 0.1 rounded to fp32, 0.10000000149011612" in err
+    assert err == "alpha: 0.1 rounded to fp32, 0.10000000149011612\n"
     assert float(_rows(out)["dgemm"][0]) < 1e-15
     assert float(_rows(out)["dgemm"][3]) == 0
 
@@ -168,6 +170,137 @@ def test_wider_inputs_are_rounded_once_with_a_note(folder, capsys):
     np.save("whole.npy", np.arange(32 * 6).reshape(32, 6))
     assert main(["gemm", "wide.npy", "whole.npy", "-s", "sgemm"]) == 0
     assert re.search(r"wide.npy: float64 rounded to fp32, \d+ of 256 entries changed\n$", capsys.readouterr().err)
+
+
+# --- gemm in fp64
+@pytest.fixture
+def double(folder):
+    """The files of `folder` in fp64, with entries that are no fp32 numbers, some beyond its range."""
+    generator = np.random.default_rng(2)
+    for name, shape in (("A", (8, 32)), ("B", (32, 6)), ("C", (8, 6))):
+        np.save(f"{name}.npy", generator.uniform(-1, 1, shape) * 10.0 ** generator.integers(-60, 60, shape))
+    return folder
+
+
+def _exact(A, B, alpha=1.0, beta=0.0, C=None):
+    """alpha A B + beta C as Fractions, rounded once by Python."""
+    A, B = ([[Fraction(x) for x in row] for row in X.tolist()] for X in (A, B))
+    sums = [[sum((x * y for x, y in zip(row, column, strict=True)), Fraction(0)) for column in zip(*B, strict=True)]
+            for row in A]  # fmt: skip
+    add = np.zeros((len(A), len(sums[0]))) if C is None else C
+    return np.array([[float(Fraction(alpha) * x + Fraction(beta) * Fraction(c)) for x, c in zip(row, more, strict=True)]
+                     for row, more in zip(sums, add.tolist(), strict=True)])  # fmt: skip
+
+
+def test_fp64_operands_stay_fp64_where_every_scheme_takes_them(double, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "--scheme", "ozaki", "-O", "mode=CR", "-o", "D.npy"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "wrote D.npy: 8×6 float64\n"
+    A, B = np.load("A.npy"), np.load("B.npy")
+    assert (np.load("D.npy") == _exact(A, B)).all()
+    assert "max ulps (fp64)" in out
+    rows = _rows(out)
+    assert rows["ozaki"][:4] == ["0", "0", "0", "0"]
+    # beside them stands DGEMM, against the exact product in fp64
+    plain = schemes.gemm(A, B, scheme="dgemm")
+    assert "sgemm" not in rows
+    assert float(rows["dgemm"][3]) == fpemu.metrics.max_ulps(plain, _exact(A, B), "fp64") > 0
+
+
+def test_alpha_beta_and_c_are_fp64_too(double, capsys):
+    arguments = ["-s", "ozaki", "-O", "mode=CR", "--alpha", "0.1", "--beta", "-1e40", "-c", "C.npy", "-o", "D.mtx"]
+    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
+    assert capsys.readouterr().err == "wrote D.mtx: 8×6 float64\n"
+    A, B, C = (np.load(f"{x}.npy") for x in "ABC")
+    assert (matrixio.read("D.mtx") == _exact(A, B, 0.1, -1e40, C)).all()
+
+
+def test_fp32_schemes_and_mixtures_round_as_before(folder, capsys):
+    np.save("wide.npy", np.load("A.npy").astype(np.float64) + 2.0**-40)
+    for chosen in (["-s", "ozaki,fp16"], ["-s", "ozaki", "-O", "mode=SP"], ["-s", "ozaki2", "-O", "precision=fp32"]):
+        assert main(["gemm", "wide.npy", "B.npy", *chosen]) == 0
+        out, err = capsys.readouterr()
+        assert re.fullmatch(r"wide.npy: float64 rounded to fp32, \d+ of 256 entries changed\n", err)
+        assert "max ulps (fp32)" in out
+        assert "sgemm" in _rows(out)
+        assert "dgemm" not in _rows(out)
+    assert main(["gemm", "wide.npy", "B.npy", "-s", "ozaki", "-O", "mode=CR", "-O", "precision=fp64"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_integers_beyond_fp64_are_rounded_with_a_note(folder, capsys):
+    np.save("i.npy", np.full((8, 32), 2**53 + 1))
+    assert main(["gemm", "i.npy", "B.npy", "-s", "ozimmu"]) == 0
+    assert capsys.readouterr().err == "i.npy: int64 rounded to fp64, 256 of 256 entries changed\n"
+
+
+def test_options_none_true_and_integers_reach_the_scheme(folder):
+    A, B = np.load("A.npy").astype(float) / 3, np.load("B.npy").astype(float) / 3
+    np.save("a.npy", A)
+    np.save("b.npy", B)
+    for written, meant in (
+        (["slices=3", "fast=false"], {"slices": 3, "fast": False}),
+        (["slices=None", "fast=True"], {"slices": None, "fast": True}),
+        (["slices=symmetric", "memory=2^20"], {"slices": "symmetric", "memory": 2**20}),
+    ):
+        arguments = [word for pair in written for word in ("-O", pair)]
+        assert main(["gemm", "a.npy", "b.npy", "-s", "ozaki", *arguments, "-o", "D.npy"]) == 0
+        D = schemes.gemm(A, B, scheme="ozaki", hardware="ampere", **meant)
+        assert np.load("D.npy").tobytes() == D.tobytes()
+
+
+def test_error_free_schemes_certify_below_the_table(double, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki,ozimmu,ozaki2,dgemm", "-H", "H200"]) == 0
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")[-3:]
+    A, B = np.load("A.npy"), np.load("B.npy")
+    for line, name in zip(lines, ("ozaki", "ozimmu", "ozaki2"), strict=True):
+        report = schemes.certify(A, B, scheme=name, hardware="H200").report
+        products = f"{report.products} products"
+        if name != "ozaki2":
+            (a, b), products = report.slices, f"{report.products} of {np.prod(report.slices)} products"
+            assert f"{a} slices of A, {b} of B" in line
+        assert line.startswith(f"{name}: ")
+        assert products in line
+        assert f"exact: yes, complete: {'yes' if report.complete else 'no'}" in line
+    assert main(["gemm", "A.npy", "B.npy", "-s", "dgemm"]) == 0
+    assert "complete" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["-s", "ozaki", "-O", "bits=12"], "not exact on"),
+        (["-s", "ozaki2", "-O", "scaling=fast", "-O", "moduli=8"], "2 sum|a'||b'|"),
+        (["-s", "ozimmu", "-O", "sums=group", "-O", "group=100000", "-O", "slices=40"], "int32"),
+        (["-s", "ozaki", "-O", "mode=CR", "-O", "exponents=row"], "underflow|below the normal numbers"),
+    ],
+)
+def test_a_broken_guarantee_is_one_line_and_exit_status_1(double, capsys, options, complaint):
+    np.save("a.npy", np.full((4, 1024), 2.0**-10) + np.array([[0.0], [2.0**-60], [0.0], [2.0**-40]]))
+    np.save("b.npy", np.full((1024, 3), 2.0**-10))
+    if "ozimmu" in options:
+        np.save("a.npy", np.full((4, 2**16), 1.0) - 2.0**-53)
+        np.save("b.npy", np.full((2**16, 3), 1.0) - 2.0**-53)
+    before = sorted(os.listdir())
+    assert main(["gemm", "a.npy", "b.npy", *options, "-o", "D.npy"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fpemu: oz")
+    assert err.count("\n") == 1
+    assert re.search(complaint.replace("|a'||b'|", r"\|a'\|\|b'\|"), err)
+    assert sorted(os.listdir()) == before
+
+
+def test_among_all_schemes_a_broken_guarantee_leaves_one_out_and_shows_in_the_status(folder, capsys, monkeypatch):
+    def refuse(self, *arguments):
+        return np.zeros((8, 6)), schemes.Report("ozaki", faults=(Fault("crt", "ozaki: made to fail"),))
+
+    monkeypatch.setattr(schemes.get("ozaki").__class__, "multiply", refuse)
+    assert main(["gemm", "A.npy", "B.npy"]) == 1
+    out, err = capsys.readouterr()
+    assert "ozaki is left out: ozaki: made to fail" in err
+    assert {"ozimmu", "ootomo"} <= set(_rows(out))
+    assert "ozaki" not in _rows(out)
 
 
 def test_archives_and_matrix_market_as_inputs(folder, capsys):
@@ -215,7 +348,11 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
         (["A.npy", "B.npy", "--c", "C.npy"], "β is 0"),
         (["A.npy", "B.npy", "--beta", "2"], "β is given without C"),
         (["A.npy", "B.npy", "--alpha", "nan"], "alpha is nan"),
-        (["A.npy", "B.npy", "--alpha", "1e300"], "alpha is 1e+300"),
+        (["A.npy", "B.npy", "--alpha", "1e300"], "alpha is 1e+300: a finite fp32 number"),
+        (["A.npy", "B.npy", "-s", "ozaki", "--alpha", "inf"], "alpha is inf: a finite fp64 number"),
+        (["A.npy", "B.npy", "-s", "ozaki", "-O", "mode=XX"], "ozaki option mode"),
+        (["A.npy", "B.npy", "-s", "ozaki,ozimmu", "-O", "mode=CR"], "unknown ozimmu option 'mode'"),
+        (["A.npy", "B.npy", "-s", "ozimmu", "-H", "volta"], "volta has no matrix instruction for int8"),
         (["A.npy", "B.npy", "--alpha", "one"], "--alpha"),
         (["A.npy", "B.npy", "-s", "fp16", "--on-range", "clip"], "clip"),
         (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and 2 are asked for"),

@@ -23,7 +23,7 @@ def _in_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["a.npy", "a.mtx", "a.MTX"])
 def test_written_matrix_comes_back_bit_for_bit(name):
     matrixio.write(name, A)
-    back, note = matrixio.to_fp32(matrixio.read(name), name)
+    back, note = matrixio.to_format(matrixio.read(name), name, "fp32")
     assert note is None
     assert (back.view(np.uint32) == A.view(np.uint32)).all()
 
@@ -142,18 +142,32 @@ def test_missing_files_and_folders():
 
 
 def test_rounding_to_fp32_is_counted():
-    single, note = matrixio.to_fp32(np.array([[0.1, 0.5, np.nan, np.inf, 1e-60]]), "A.npy")
+    single, note = matrixio.to_format(np.array([[0.1, 0.5, np.nan, np.inf, 1e-60]]), "A.npy", "fp32")
     assert note == "A.npy: float64 rounded to fp32, 2 of 5 entries changed"
     assert single[0, 0] == np.float32(0.1)
     assert np.isnan(single[0, 2])
     assert np.isinf(single[0, 3])
-    assert matrixio.to_fp32(np.float16([[65504.0, 6e-8]]), "h")[1] is None
-    assert matrixio.to_fp32(np.array([[2**24 + 1, 3]]), "i")[1] == "i: int64 rounded to fp32, 1 of 2 entries changed"
+    assert matrixio.to_format(np.float16([[65504.0, 6e-8]]), "h", "fp32")[1] is None
+    note = matrixio.to_format(np.array([[2**24 + 1, 3]]), "i", "fp32")[1]
+    assert note == "i: int64 rounded to fp32, 1 of 2 entries changed"
+
+
+def test_fp64_stays_as_it_is_and_wider_integers_are_rounded_with_a_note():
+    wide = np.array([[0.1, 5e-324, np.nan], [1e300, -np.inf, -0.0]])
+    same, note = matrixio.to_format(wide, "A.npy", "fp64")
+    assert note is None
+    assert same.dtype == np.float64
+    assert (same.view(np.uint64) == wide.view(np.uint64)).all()
+    rounded, note = matrixio.to_format(np.array([[2**53 + 1, 2**53]]), "i", "fp64")
+    assert note == "i: int64 rounded to fp64, 1 of 2 entries changed"
+    assert rounded.tolist() == [[2.0**53, 2.0**53]]
+    assert matrixio.to_format(np.array([[2**53 + 2]]), "i", "fp64")[1] is None
+    assert matrixio.to_format(np.float32([[0.1]]), "s", "fp64") == (np.float64(np.float32(0.1)), None)
 
 
 def test_beyond_fp32_is_an_error_that_counts():
     with pytest.raises(InputError, match=r"A: beyond the range of fp32 in 1 of 2 entries, first at \[0, 1\]: 1e\+300"):
-        matrixio.to_fp32(np.array([[1.0, 1e300]]), "A")
+        matrixio.to_format(np.array([[1.0, 1e300]]), "A", "fp32")
 
 
 def test_writing_elsewhere_is_refused_before_the_work():

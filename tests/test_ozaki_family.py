@@ -737,17 +737,18 @@ def immu(A, B, hardware="ampere", **options):
 @pytest.mark.parametrize("sums", ["group", "each"])
 @pytest.mark.parametrize("slices", [1, 2, 5, 8, 10])
 @pytest.mark.parametrize("shape", [(3, 20, 4), (1, 1, 1), (2, 129, 2)])
-def test_ozimmu_is_its_algorithm(shape, slices, sums):
+@pytest.mark.parametrize("headroom", [0, 1])
+def test_ozimmu_is_its_algorithm(shape, slices, sums, headroom):
     M, K, N = shape
     rng = np.random.default_rng([M, K, N])
     A, B = paper((M, K), 2.0, rng), np.ldexp(paper((K, N), 2.0, rng), rng.integers(-300, 300, (1, N)))
-    got = immu(A, B, slices=slices, sums=sums, split="truncate")
+    got = immu(A, B, slices=slices, sums=sums, split="truncate", headroom=headroom)
     assert got.report.ok
     assert got.report.bits == 7
     sa, sb = got.report.slices  # slices beyond the last digit may be left out
     assert max(sa, sb) <= slices
     assert got.report.products == sum(p + q <= slices + 1 for p in range(1, sa + 1) for q in range(1, sb + 1))
-    same(got.D, oracle.ozimmu(A, B, slices, sums))
+    same(got.D, oracle.ozimmu(A, B, slices, sums, headroom=headroom))
 
 
 def test_ozimmu_group_sums_are_split_at_2_to_the_r():

@@ -19,8 +19,8 @@ ASSUMPTIONS = [
     slices is exact there, so that V100 and every later GPU give the same bits.""",
     """cublasDgemm and cublasSgemm are one ascending chain of FMAs for each element: the order of cuBLAS is not known.
     An order in several partial sums errs less.""",
-    f""""Equivalent" means within a factor of {FACTOR:g} either way, errors being means over the runs; the paper prints no
-    numbers.""",
+    f""""Equivalent" means within a factor of {FACTOR:g} either way, errors being means over the runs; the paper prints
+    no numbers.""",
     """The reference is the exact product rounded once to the output format, by FLINT's integers for the smaller
     products and by error-free slices in fp64 for the others; the paper used MPFR at 2048 bits.""",
     """The paper's products are n×n×n. Here k = n always, but A has 64 rows and B 64 columns at quick size, n up to 2048

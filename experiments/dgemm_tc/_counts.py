@@ -16,8 +16,8 @@ from ._accuracy import PAPER, PHI
 __all__ = ["ASSUMPTIONS", "PAPER", "PHI", "cells", "cost", "draw_counts", "evaluate", "means", "memory", "panel"]
 
 ASSUMPTIONS = [
-    """Bits a slice are those of Algorithm 1, floor((24 - log2 n) / 2), which is also what keeps the products exact on the
-    tensor cores of the Titan RTX (the Turing row of the catalog).""",
+    """Bits a slice are those of Algorithm 1, floor((24 - log2 n) / 2), which is also what keeps the products exact on
+    the tensor cores of the Titan RTX (the Turing row of the catalog).""",
     """As in the paper A is cut into blocks of rows and B into blocks of columns, b = ceil(n / ceil(n / 3584)) of each;
     every pair of blocks has its own number of slices by Algorithm 3; shown are means over the pairs.""",
     """k = n throughout. At quick size A has 128 rows and B 128 columns, one block: with fewer rows Algorithm 3, which
@@ -26,7 +26,7 @@ ASSUMPTIONS = [
 ]
 LENGTHS = (1024, 2048, 3584, 5120, 7168, 10240)
 BLOCK = ozaki.BLOCK
-_SIZES = {"quick": {"rows": 128, "runs": 3}, "full": {"rows": None, "runs": 1}}
+_SIZES: dict[str, dict[str, Any]] = {"quick": {"rows": 128, "runs": 3}, "full": {"rows": None, "runs": 1}}
 
 
 def cells(size: str) -> list[dict[str, Any]]:

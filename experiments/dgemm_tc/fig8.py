@@ -18,7 +18,7 @@ PAPER = f"{_accuracy.PAPER}.3, figure 8"
 TITLE = "error of SGEMM-TC in SP mode over n"
 CAPTION = """Largest relative error against the exact product rounded to fp32, operands (rand - 0.5)·exp(φ·randn):
 SGEMM as one chain of FMAs (dashed) and SGEMM-TC in SP mode on a Turing GPU (solid). Lines: mean over seeded runs;
-bands: smallest to largest run."""
+bands: smallest to largest run. k = n; at quick size A has 64 rows and B 64 columns."""
 
 
 def cells(size: str) -> list[dict[str, Any]]:

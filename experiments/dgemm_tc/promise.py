@@ -18,10 +18,10 @@ from fpemu.sweep.claims import Claim, share
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 TITLE = "where Algorithm 3 keeps its promise"
-CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest error
-over |A||B|. "Symmetric" asks Algorithm 3's question of A and of B. Points: the largest of seeded runs; on the left edge: no
-error. X: (rand - 0.5)·exp(randn), drawn anew for A and B where nothing else is said; D: powers of two from 2^-40 to 2^40.
-CR mode has no error on any of them."""
+CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest
+error over |A||B|; dotted: 2^-53. "Symmetric" asks Algorithm 3's question of A and of B. Points: the largest of seeded
+runs; on the left edge: no error, or less than shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not said, A and B drawn
+independently; D: diagonal, powers of two from 2^-40 to 2^40. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
     "Tensor cores of the Titan RTX: the Turing row of the catalog (recordings of a T4 reproduced).",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",

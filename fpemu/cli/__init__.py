@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 import fpemu
 from fpemu.cli import bench, gemm, listing, reproduce, split
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
 
 # typer 0.2x carries its own copy of click; the classes are taken from typer so that either kind is caught
@@ -35,7 +35,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     name="fpemu",
     cls=_Group,
-    help="GEMM on FP16 tensor cores, bit for bit, and every scheme that makes FP32 out of it.",
+    help="GEMM on tensor cores, bit for bit, and every scheme that makes FP32 and FP64 out of it.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -94,9 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of a pipe went away (fpemu list | head): nothing more to say, and nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except CellError as problem:
-        print(f"fpemu: {problem}", file=sys.stderr)
-        return 1
+    except (CellError, GuaranteeError) as problem:
+        return _complain(str(problem), 1)
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""
         return _complain(where + (problem.strerror or str(problem)))
@@ -107,6 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(problem.format_message())
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, status: int = 2) -> int:
     print("fpemu: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+    return status

@@ -106,12 +106,14 @@ def parse_order(text: str | None) -> KOrder | None:
     return KOrder(**chosen)
 
 
-def finite_fp32(name: str, value: float) -> tuple[float, str | None]:
-    """A scalar rounded to fp32, as the hardware takes it, and a note if that changed it."""
+def finite(name: str, value: float, fmt: str) -> tuple[float, str | None]:
+    """A scalar rounded to fp32 or fp64, as the product takes it, and a note if that changed it."""
     import numpy as np
 
+    from fpemu import formats
+
     with np.errstate(over="ignore", under="ignore"):
-        single = float(np.float32(value))
-    if not math.isfinite(single):
-        raise InputError(f"{name} is {value}: a finite fp32 number is needed")
-    return single, None if single == value else f"{name}: {value!r} rounded to fp32, {single!r}"
+        rounded = float(formats.get(fmt).dtype.type(value))
+    if not math.isfinite(rounded):
+        raise InputError(f"{name} is {value}: a finite {fmt} number is needed")
+    return rounded, None if rounded == value else f"{name}: {value!r} rounded to {fmt}, {rounded!r}"

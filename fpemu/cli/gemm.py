@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, finite_fp32, note, parse_options, parse_order, show, table
-from fpemu.errors import InputError, unknown_name
+from fpemu.cli.common import console, finite, note, parse_options, parse_order, show, table
+from fpemu.errors import GuaranteeError, InputError, unknown_name
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from fpemu.mma import KOrder
+    from fpemu.schemes import Report
 
 
 def gemm(
@@ -48,11 +48,18 @@ def gemm(
         list[str] | None,
         typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated."),
     ] = None,
-    compare: Annotated[bool, typer.Option(help="Put SGEMM beside the schemes asked for.")] = True,
+    compare: Annotated[
+        bool, typer.Option(help="Put SGEMM beside the schemes asked for, or DGEMM if their operands are fp64.")
+    ] = True,
 ) -> None:
     """Multiply two matrices by split schemes and compare with the exact product.
 
-    The result is α·A·B + β·C in fp32. Inputs are rounded to fp32 first; the exact product is of the rounded inputs.
+    The result is α·A·B + β·C. Inputs are rounded to fp32 first, or to fp64 if that is the operands' format of every
+    scheme asked for; the exact product is of the rounded inputs.
+
+    Below the table stands what error-free schemes certify: slices, products, whether every product was exact, and
+    whether the slices are complete, so that they add up to A and B. Exit status 1 if a condition that such a scheme
+    rests on does not hold for these matrices.
     """
     from fpemu import matrixio, mma, reference
 
@@ -71,35 +78,45 @@ def gemm(
         raise InputError("β is given without C: add --c")
     architecture = mma.catalog.architecture(hardware)
 
-    A, B, C = _inputs(a, b, c)
-    alpha, beta = _scalar("alpha", alpha), _scalar("beta", beta)
-    R, S = (reference.matmul(A, B, C, alpha=alpha, beta=beta, out=out) for out in ("fp64", "fp32"))
+    fmt = _operands(names, options)
+    A, B, C = _inputs(a, b, c, fmt)
+    alpha, beta = _scalar("alpha", alpha, fmt), _scalar("beta", beta, fmt)
+    R = reference.matmul(A, B, C, alpha=alpha, beta=beta)
+    S = R if fmt == "fp64" else reference.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
     M, K, N = A.shape[0], A.shape[1], B.shape[1]
     result = table(
         f"{M}×{K} times {K}×{N} on {architecture}: error against the exact result",
         "scheme",
-        "relative L2", "max relative", "max err/|A||B|", "max ulps (fp32)", "effective bits", "seconds", numbers=6,
+        "relative L2", "max relative", "max err/|A||B|", f"max ulps ({fmt})", "effective bits", "seconds", numbers=6,
     )  # fmt: skip
-    shown = names if every or not compare or "sgemm" in names else [*names, "sgemm"]
-    left_out = []
+    plain = "dgemm" if fmt == "fp64" else "sgemm"
+    shown = names if every or not compare or plain in names else [*names, plain]
+    certificates, left_out, broken = [], [], False
     for name in shown:
         own = options if name in names else {}
         start = time.perf_counter()
         try:
-            D = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
-        except InputError as problem:
+            D, report = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
+        except (InputError, GuaranteeError) as problem:
             if not every:
                 raise
             left_out.append(f"{name} is left out: {problem}")  # this hardware or these data do not allow it
+            broken |= isinstance(problem, GuaranteeError)
             continue
         seconds = time.perf_counter() - start
-        result.add_row(name, *[show(e) for e in _errors(D, R, S, A, B, C, alpha, beta)], f"{seconds:.2f}")
+        result.add_row(name, *[show(e) for e in _errors(D, R, S, A, B, C, alpha, beta, fmt)], f"{seconds:.2f}")
+        if report is not None:
+            certificates.append(_certificate(report))
         if output is not None and name in names:
             matrixio.write(output, D)
             note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")
     console().print(result)
+    for line in certificates:
+        console().print(line)
     for reason in left_out:
         note(reason)
+    if broken:
+        raise typer.Exit(1)
 
 
 def _every_scheme() -> list[str]:
@@ -124,8 +141,15 @@ def _schemes(asked: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _inputs(a: str, b: str, c: str | None) -> tuple[Any, Any, Any]:
-    """A, B and C as fp32 of fitting shapes, with a note on each that was rounded."""
+def _operands(names: list[str], options: dict[str, Any]) -> str:
+    """The format that A, B and C are read in: fp64 if it is the operands' of every scheme, else fp32."""
+    from fpemu import schemes
+
+    return "fp64" if all(schemes.build(name, options).operand.name == "fp64" for name in names) else "fp32"
+
+
+def _inputs(a: str, b: str, c: str | None, fmt: str) -> tuple[Any, Any, Any]:
+    """A, B and C in a format and of fitting shapes, with a note on each that was rounded."""
     from fpemu import matrixio
 
     read = {name: matrixio.read(name) for name in dict.fromkeys(name for name in (a, b, c) if name is not None)}
@@ -135,48 +159,66 @@ def _inputs(a: str, b: str, c: str | None) -> tuple[Any, Any, Any]:
     if c is not None and read[c].shape != (M, N):
         rows, columns = read[c].shape
         raise InputError(f"{c} is {rows}×{columns} and the product is {M}×{N}: C must have its shape")
-    single = {}
+    rounded = {}
     for name, matrix in read.items():
-        single[name], changed = matrixio.to_fp32(matrix, name)
+        rounded[name], changed = matrixio.to_format(matrix, name, fmt)
         if changed:
             note(changed)
-    return single[a], single[b], None if c is None else single[c]
+    return rounded[a], rounded[b], None if c is None else rounded[c]
 
 
-def _scalar(name: str, value: float) -> float:
-    single, changed = finite_fp32(name, value)
+def _scalar(name: str, value: float, fmt: str) -> float:
+    rounded, changed = finite(name, value, fmt)
     if changed:
         note(changed)
-    return single
+    return rounded
 
 
 def _run(
-    A: NDArray[np.float32], B: NDArray[np.float32], C: NDArray[np.float32] | None, name: str, hardware: str,
+    A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None, name: str, hardware: str,
     alpha: float, beta: float, on_range: str, order: KOrder | None, options: dict[str, Any],
-) -> NDArray[Any]:  # fmt: skip
+) -> tuple[NDArray[Any], Report | None]:  # fmt: skip
+    """The result of a scheme, with what it certifies if it is an error-free one."""
     from fpemu import schemes
 
-    return schemes.gemm(
-        A, B, C, scheme=name, hardware=hardware, alpha=alpha, beta=beta, on_range=on_range, order=order, **options
-    )
+    call: dict[str, Any] = {"scheme": name, "hardware": hardware, "alpha": alpha, "beta": beta, "on_range": on_range}
+    if not isinstance(schemes.get(name), schemes.ErrorFree):
+        return schemes.gemm(A, B, C, order=order, **call, **options), None
+    found = schemes.certify(A, B, C, order=order, **call, **options)
+    if not found.report.ok:
+        raise GuaranteeError("; ".join(fault.message for fault in found.report.faults))
+    return found.D, found.report
 
 
-def _errors(D: NDArray[Any], R: Any, S: Any, A: Any, B: Any, C: Any, alpha: float, beta: float) -> tuple[float, ...]:
-    """The numbers of a row: D against the exact result, R in fp64 and S in fp32."""
+def _certificate(report: Report) -> str:
+    """A report in a line; what a scheme does not check is not mentioned."""
+    products = f"{report.products or 0} products"
+    if report.slices is not None:
+        a, b = report.slices
+        products = f"{a} slices of A, {b} of B, {report.products} of {a * b} products"
+    checks = {"exact": report.exact, "complete": report.complete}
+    found = [f"{what}: {'yes' if true else 'no'}" for what, true in checks.items() if true is not None]
+    return f"{report.scheme}: {', '.join([products, *found])}"
+
+
+def _errors(
+    D: NDArray[Any], R: Any, S: Any, A: Any, B: Any, C: Any, alpha: float, beta: float, fmt: str
+) -> tuple[float, ...]:  # fmt: skip
+    """The numbers of a row: D against the exact result, R in fp64 and S in the operands' format."""
     import numpy as np
 
-    from fpemu import metrics
+    from fpemu import formats, metrics
 
-    left, right = alpha * A.astype(np.float64), B
+    with np.errstate(over="ignore", under="ignore"):
+        left, right = alpha * A.astype(np.float64), B
+        near = D.astype(formats.get(fmt).dtype)  # fp64 results beside fp32 operands: how near in places of fp32
     if C is not None:
         # |αA | βI| times |B over C| is |α||A||B| + |β||C|: the size of all that goes into an entry
         left, right = np.hstack([left, beta * np.eye(len(A))]), np.vstack([B, C])
-    with np.errstate(over="ignore"):
-        single = D.astype(np.float32)  # of dgemm: how near it is in places of fp32
     return (
         metrics.relative_l2(D, R),
         metrics.max_relative(D, R),
         metrics.normwise(D, R, left, right),
-        metrics.max_ulps(single, S, "fp32"),
+        metrics.max_ulps(near, S, fmt),
         metrics.effective_bits(D, R),
     )

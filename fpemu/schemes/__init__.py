@@ -52,7 +52,8 @@ def gemm(
     Parameters
     ----------
     A : array_like (..., M, K), B : array_like (..., K, N)
-        fp32 numbers in any real dtype and with any strides (fp64 for dgemm); leading axes broadcast.
+        fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
+        broadcast.
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme
@@ -60,12 +61,13 @@ def gemm(
     hardware : str or MmaSpec, optional
         An architecture ("ampere"), a GPU ("H200") or a spec. Only sgemm and dgemm do without.
     alpha, beta : real numbers
-        Rounded to fp32 (fp64 for dgemm), as a call of BLAS does; then t = fp32(alpha · product) and
-        D = fp32(t + fp32(beta · C)). A and B are not read if alpha = 0.
+        Rounded to fp32 (fp64), as a call of BLAS does; then t = fp32(alpha · product) and
+        D = fp32(t + fp32(beta · C)); one rounding of it all in ozaki's CR mode. A and B are not read if alpha = 0.
     on_range : {"raise", "propagate", "scale", "scale-rows"}
         About entries that the words cannot hold: an error that counts them; what the hardware gives; a power of two per
         matrix, or per row of A and column of B, that brings the largest to [2^13, 2^14), undone at the end. NaN and Inf
-        inputs are such entries; with every policy but "raise" they give what SGEMM gives.
+        inputs are such entries; with every policy but "raise" they give what SGEMM gives. The Ozaki family covers all
+        of fp64 and has no use for a policy: NaN and Inf propagate as in DGEMM.
     order : KOrder, optional
         Order of addition within every product chain of the scheme. Its `promote` replaces the scheme's own.
     **options
@@ -73,12 +75,14 @@ def gemm(
 
     Returns
     -------
-    D : array (..., M, N) of float32 (float64 for dgemm); every NaN has the pattern of the hardware
+    D : array (..., M, N) of float32, or of the scheme's operands; every NaN has the pattern of the hardware
 
     Raises
     ------
     InputError
         Unknown names and options, values that do not fit, shapes that do not match, entries out of range.
+    GuaranteeError
+        A condition of an error-free scheme is broken; `certify` gives the result all the same.
 
     Examples
     --------

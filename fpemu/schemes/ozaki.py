@@ -299,7 +299,8 @@ class Ozaki(ErrorFree):
                     for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True))  # fmt: skip
             lost = left_out(A, B, a, b, lambda p, q: not found.fast or p + q + 1 <= found.d)
             roundings += found.products
-        return lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
+        lost = lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
+        return np.asarray(lost * (1 + 2.0**-20) + roundings * A.shape[1] * self.operand.min_subnormal)
 
 
 def _pairs(sA: int, sB: int, d: int, fast: bool) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges
 from fpemu.schemes.base import SchemeInfo, register
 from fpemu.schemes.errorfree import crt, scaling
 from fpemu.schemes.errorfree.base import ErrorFree
@@ -108,13 +107,7 @@ class Ozaki2(ErrorFree):
         unit in the last place. inf where the condition for C' cannot be shown. Holds for finite operands and results,
         alpha = 1 and beta = 0.
         """
-        A, B = (X.astype(np.float64) for X in ranges.matrices(A, B, self.operand))
-        batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-        left, right = np.broadcast_to(A, batch + A.shape[-2:]), np.broadcast_to(B, batch + B.shape[-2:])
-        found = np.zeros((*batch, A.shape[-2], B.shape[-1]))
-        for at in np.ndindex(*batch if found.size and A.shape[-1] else (0,)):
-            found[at] = self._bound(left[at], right[at])
-        return found
+        return self.bounded(A, B, self._bound)
 
     def _exponents(self, A: Array, B: Array, spec: MmaSpec | None, order: KOrder | None) -> tuple[Array, Array]:
         P = self.basis().product

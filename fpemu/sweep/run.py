@@ -143,10 +143,10 @@ def _parallel(
     before = set(multiprocessing.active_children())
     # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
     pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(threads, os.getpid())
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(os.getpid(),)
     )
     try:
-        with _interrupts_held():
+        with _interrupts_held(), _threads(threads):
             futures: dict[Future[tuple[Values, float]], str] = {
                 pool.submit(_work, str(experiment.root), experiment.name, cell): name for name, cell in todo.items()
             }
@@ -183,12 +183,23 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _prepare(threads: int, parent: int) -> None:
-    """In a worker: leave Ctrl-C to the parent, end with it, and take only this worker's share of the cores."""
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Give workers that start now their share of the cores; they load BLAS, which reads these once, before any code."""
+    names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, str(count)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _prepare(parent: int) -> None:
+    """In a worker: leave Ctrl-C to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    for name in ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(threads)
 
 
 def _end_with(parent: int) -> None:

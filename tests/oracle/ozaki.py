@@ -265,16 +265,17 @@ def ozimmu_bits(k: int) -> int:
     return min(7, (31 - (k - 1).bit_length()) // 2)
 
 
-def fixed_grid(x: Sequence[float], bits: int, most: int) -> tuple[list[list[int]], int, bool]:
+def fixed_grid(x: Sequence[float], bits: int, most: int, headroom: int = 1) -> tuple[list[list[int]], int, bool]:
     """Truncating split of one vector: (digits of each slice, e, whether anything is left).
 
-    |x| < 2^e, and slice p (from 1) is in units of 2^(e - p·bits).
+    |x| < 2^(e - headroom), and slice p (from 1) is in units of 2^(e - p·bits). The public code of ozIMMU doubles the
+    largest power of two of a row: headroom 1.
     """
     rest = [units(v) for v in x]
     largest = max(abs(r) for r in rest)
     if not largest:
         return [[0] * len(rest) for _ in range(most)], 0, False
-    e = floor_log2(fraction(largest, LEAST)) + 1
+    e = floor_log2(fraction(largest, LEAST)) + 1 + headroom
     parts = []
     for p in range(1, most + 1):
         unit = e - p * bits - LEAST  # in units of 2^LEAST
@@ -287,12 +288,12 @@ def fixed_grid(x: Sequence[float], bits: int, most: int) -> tuple[list[list[int]
     return parts, e, any(rest)
 
 
-def ozimmu(A: NDArray, B: NDArray, s: int, sums: str = "group", bits: int | None = None) -> NDArray:
+def ozimmu(A: NDArray, B: NDArray, s: int, sums: str = "group", bits: int | None = None, headroom: int = 1) -> NDArray:
     """Products with p + q <= s + 1, groups g = p + q ascending, p ascending, int32 sums of at most 2^r of a group."""
     K = A.shape[1]
     bits = ozimmu_bits(K) if bits is None else bits
     share = 1 << max(31 - 2 * bits - (K - 1).bit_length(), 0) if sums == "group" else 1
-    a, b = [fixed_grid(row, bits, s) for row in A], [fixed_grid(column, bits, s) for column in B.T]
+    a, b = ([fixed_grid(row, bits, s, headroom) for row in X] for X in (A, B.T))
     D = np.zeros((len(A), B.shape[1]))
     for i, (x, ea, _) in enumerate(a):
         for j, (y, eb, _) in enumerate(b):
@@ -306,10 +307,13 @@ def ozimmu(A: NDArray, B: NDArray, s: int, sums: str = "group", bits: int | None
 
 
 def mantissa_loss(A: NDArray, bits: int, s: int) -> Fraction:
-    """Average, over the elements of the rows of A, of the significand bits (of 53) that s slices do not reach."""
+    """Average, over the elements of the rows of A, of the significand bits (of 53) that s slices do not reach.
+
+    Of s·bits places one is the headroom.
+    """
     lost = 0
     for row in A:
-        top = max(floor_log2(abs(Fraction(float(x)))) for x in row)
+        top = max(floor_log2(abs(Fraction(float(x)))) for x in row) + 1
         lost += sum(max(0, top - floor_log2(abs(Fraction(float(x)))) + 53 - s * bits) for x in row)
     return Fraction(lost, A.size)
 
@@ -332,7 +336,7 @@ def ozimmu_bound(A: NDArray, B: NDArray, s: int) -> NDArray:
     bits = ozimmu_bits(K)
 
     def tops(X: NDArray) -> NDArray:
-        return np.frexp(abs(X).max(axis=1))[1]
+        return np.frexp(abs(X).max(axis=1))[1] + 1  # the headroom
 
     size = np.ldexp(float(K), tops(A)[:, None] + tops(B.T)[None, :])
     return size * (4 * (s + 1) * 2.0 ** (-s * bits) + 8 * s * (s + 1) / 2 * 2.0**-53)

@@ -140,7 +140,7 @@ class ErrorFree(Scheme):
         return super().nan_code(None)
 
     def bounded(self, A: Any, B: Any, bound: Callable[[Array, Array], Array]) -> Array:
-        """A bound on the error of single products, entry by entry, over the batch axes; underflow and margins added."""
+        """`bound`(A, B) of finite float64 matrices, for every pair of a batch: float64 (..., M, N)."""
         a, b = ranges.matrices(A, B, self.operand)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(X, batch + X.shape[-2:]) for X in (a, b))
@@ -149,7 +149,7 @@ class ErrorFree(Scheme):
             for at in np.ndindex(*batch):
                 with np.errstate(over="ignore"):
                     found[at] = bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)))
-        return found * (1 + 2.0**-20) + 4096 * self.operand.min_subnormal
+        return found
 
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """inf: rows are cut relative to their largest entry, so that a small entry of |A||B| may lose everything."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.schemes.errorfree.products import SliceProducts, integer_product, thin
+from fpemu.schemes.errorfree.products import SliceProducts
 from fpemu.schemes.errorfree.split import Slices, times
 from fpemu.schemes.errorfree.sums import ExactSum
 
@@ -43,43 +43,61 @@ def bins(slices: Slices, w: int) -> int:
     return int(np.max(slices.top - begins)) // w + 1
 
 
-def merge(slices: Slices, w: int) -> list[Array]:
-    """The bins of a matrix."""
-    filled: list[Array | None] = [None] * bins(slices, w)
+def merge(slices: Slices, w: int, axis: int) -> tuple[Array, list[Array]]:
+    """The bins of a matrix side by side along the axis of K, and each as a view; B's run backwards."""
+    shape, count = list(slices.items[0].digits.shape), bins(slices, w)
+    K = shape[axis]
+    shape[axis] = count * K
+    side = np.zeros(shape)
+    views = [
+        side[:, i * K : (i + 1) * K] if axis else side[(count - 1 - i) * K : (count - i) * K] for i in range(count)
+    ]
     for item in slices.items:
         below = slices.top - (item.exponents + slices.bits)
         place = below // w
         shift = (place + 1) * w - 1 - below
         for i in np.unique(place).tolist():
-            part = times(item.digits.astype(np.float64), np.where(place == i, shift, 0))
-            if (place != i).any():
-                part = np.where(place == i, part, 0.0)
-            before = filled[i]
-            filled[i] = part if before is None else before + part
-    zero = np.zeros_like(slices.items[0].digits, np.float64)
-    return [zero if x is None else x for x in filled]
+            here = place == i
+            part = times(item.digits, np.where(here, shift, 0))
+            views[i] += part if here.all() else np.where(here, part, 0.0)
+    return side, views
 
 
 def sums(a: Slices, b: Slices, w: int) -> Iterator[tuple[Array, int]]:
     """Integer matrices and exponents above `lowest(a, w)` + `lowest(b, w)`, whose sum is (sum of a) @ (sum of b)."""
-    X, Y = merge(a, w), merge(b, w)
-    K = X[0].shape[1]
-    largest = [max(1, *(int(np.max(np.abs(x))) for x in side)) for side in (X, Y)]
+    (left, X), (right, Y) = merge(a, w, 1), merge(b, w, 0)
+    K, last = X[0].shape[1], len(X) + len(Y) - 2
+    largest = [max(1, int(max(np.max(x), -np.min(x)))) for x in (left, right)]
     room = 2**53 // (K * largest[0] * largest[1])
-    assert room >= 1, "stride leaves room for several products"
+    assert room >= 1, "the stride leaves room for several products"
     m, n = (max((i + 1 for i, x in enumerate(side) if not thin(x)), default=1) for side in (X, Y))
-    last = len(X) + len(Y) - 2
-    left, right = np.hstack(X[:m]), np.vstack(Y[:n][::-1])
     for d in range(m + n - 1):
         start, stop = max(0, d - n + 1), min(d, m - 1) + 1
         for i in range(start, stop, room):
             end = min(i + room, stop)
-            j = n - 1 - d + i  # the place of bin d - i of B, which runs backwards
+            j = len(Y) - 1 - d + i  # the place of bin d - i of B, which run backwards
             yield left[:, i * K : end * K] @ right[j * K : (j + end - i) * K], (last - d) * w
-    for i, x in enumerate(X):  # the last bins hold a few last bits: their products are sparse
-        for j, y in enumerate(Y):
-            if i >= m or j >= n:
-                yield integer_product(x, y, K * largest[0] * largest[1]), (last - i - j) * w
+    yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
+
+
+def thin(X: Array) -> bool:
+    """Whether X is so empty that a sparse product is faster than BLAS."""
+    return X.size > 4096 and int(np.count_nonzero(X)) * 256 < X.size
+
+
+def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int, int, Array]]:
+    """The products with bins from m on of A or from n on of B, which hold a few last bits."""
+    if m == len(X) and n == len(Y):
+        return
+    from scipy.sparse import csr_array
+
+    for i in range(m, len(X)):
+        few = csr_array(X[i])
+        yield from ((i, j, few @ y) for j, y in enumerate(Y))
+    turned = [np.ascontiguousarray(x.T) for x in X[:m]] if n < len(Y) else []
+    for j in range(n, len(Y)):
+        few = csr_array(Y[j].T)
+        yield from ((i, j, (few @ x).T) for i, x in enumerate(turned))
 
 
 def exact_sum(products: SliceProducts) -> ExactSum:

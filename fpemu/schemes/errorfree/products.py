@@ -49,18 +49,7 @@ def integer_product(X: Array, Y: Array, bound: int) -> Array:
         At least the largest sum over k of |x_ik y_kj|.
     """
     dtype = carrier(bound)
-    if thin(X) or thin(Y):
-        from scipy.sparse import csr_array
-
-        if thin(X):
-            return np.asarray(csr_array(X.astype(dtype)) @ Y.astype(dtype, copy=False))
-        return np.asarray((csr_array(Y.T.astype(dtype)) @ X.T.astype(dtype)).T)
     return np.asarray(np.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False)))
-
-
-def thin(X: Array) -> bool:
-    """Whether X is so empty that a sparse product is faster than BLAS: late slices hold a few last bits."""
-    return np.count_nonzero(X) * 256 < X.size and X.size > 4096
 
 
 def instruction_product(

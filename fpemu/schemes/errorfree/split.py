@@ -97,7 +97,9 @@ class Slices:
         return sizes, np.ldexp(np.abs(self.rest.left), self.rest.exponents)
 
 
-def split(X: Array, axis: int, bits: int, rule: str, count: int | None = None, limit: int | None = None) -> Slices:
+def split(
+    X: Array, axis: int, bits: int, rule: str, count: int | None = None, limit: int | None = None, headroom: int = 0
+) -> Slices:
     """Cut X into at most `count` slices (None: until nothing is left); at least one, of zeros if X is zero.
 
     Parameters
@@ -110,8 +112,10 @@ def split(X: Array, axis: int, bits: int, rule: str, count: int | None = None, l
     rule : {"published", "balanced", "truncate", "nearest"}
     limit : int, optional
         The largest digit allowed (default 2^b): a row where it would be exceeded starts one binade higher.
+    headroom : int
+        Bits left free above the largest entry of a row, on a fixed grid.
     """
-    found = list(islice(slices(X, axis, bits, rule, limit), count))
+    found = list(islice(slices(X, axis, bits, rule, limit, headroom), count))
     if not found:
         zero = np.zeros_like(np.max(X, axis=axis, keepdims=True), np.int64)
         found = [(Slice(np.zeros(X.shape, _dtype(bits)), zero), Rest(np.zeros_like(X), zero))]
@@ -119,32 +123,35 @@ def split(X: Array, axis: int, bits: int, rule: str, count: int | None = None, l
     return Slices(bits, items[0].exponents + bits, items, found[-1][1])
 
 
-def slices(X: Array, axis: int, bits: int, rule: str, limit: int | None = None) -> Iterator[tuple[Slice, Rest]]:
-    """The slices of X one after another, each with what it leaves, as long as something is left before it."""
+def slices(
+    X: Array, axis: int, bits: int, rule: str, limit: int | None = None, headroom: int = 0
+) -> Iterator[tuple[Slice, Rest]]:
+    """The slices of X one after another, as long as something is left; the rest beside each is good until the next."""
     left, base, wide = _normalised(X, axis)
-    unit = base
-    first = True
+    work, unit, first = np.empty_like(left), base, True
     while True:
-        largest = np.max(np.abs(left), axis=axis, keepdims=True)
+        largest = np.max(np.abs(left, out=work), axis=axis, keepdims=True)
         there = largest > 0
         if not there.any():
             return
         if first or rule in ADAPTIVE:
             tau = ceil_log2(largest)
             if limit is not None and limit < 2**bits:
-                ends = np.ldexp(largest, bits - tau)
-                tau = tau + (np.maximum(np.abs(_digits(ends, rule)), np.abs(_digits(-ends, rule))) > limit)
-            tau = base + tau
+                ends = np.ldexp(np.stack([largest, -largest]), bits - tau)
+                tau = tau + (np.abs(_digits(ends, rule)).max(axis=0) > limit)
+            tau = base + tau + headroom
         else:
             tau = unit
-        unit = np.where(there, tau - bits, unit)
-        t = times(left, base - unit)
-        digits = _digits(t, rule)
+        unit, first = np.where(there, tau - bits, unit), False
         if wide:
+            t = np.ldexp(left, -unit)
+            digits = _digits(t, rule, work)
             left = np.where(digits == 0, left, np.ldexp(t - digits, unit))
         else:
-            left, base = t - digits, unit
-        first = False
+            left = times(left, base - unit, left)
+            digits = _digits(left, rule, work)
+            left -= digits
+            base = unit
         yield Slice(digits.astype(_dtype(bits)), unit), Rest(left, base)
 
 
@@ -157,11 +164,11 @@ def _normalised(X: Array, axis: int) -> tuple[Array, Array, bool]:
     return X, np.zeros_like(base), True
 
 
-def times(x: Array, exponent: Array) -> Array:
+def times(x: Array, exponent: Array, out: Array | None = None) -> Array:
     """x · 2^exponent, one rounding where it leaves the normal range."""
     if np.max(np.abs(exponent), initial=0) <= 1000:
-        return np.asarray(x * np.ldexp(1.0, exponent))
-    return np.asarray(np.ldexp(x, exponent))
+        return np.asarray(np.multiply(x, np.ldexp(1.0, exponent), out=out))
+    return np.asarray(np.ldexp(x, exponent, out=out))
 
 
 def ceil_log2(x: Array) -> Array:
@@ -170,10 +177,11 @@ def ceil_log2(x: Array) -> Array:
     return np.where(x == 0, 0, exponent - (mantissa == 0.5)).astype(np.int64)
 
 
-def _digits(t: Array, rule: str) -> Array:
+def _digits(t: Array, rule: str, out: Array | None = None) -> Array:
     if rule == "published":
-        return (t + _SIGMA) - _SIGMA
-    return np.trunc(t) if rule == "truncate" else np.rint(t)
+        sum_ = np.add(t, _SIGMA, out=out)
+        return np.asarray(np.subtract(sum_, _SIGMA, out=sum_))
+    return np.asarray(np.trunc(t, out=out) if rule == "truncate" else np.rint(t, out=out))
 
 
 def _dtype(bits: int) -> Any:
@@ -183,10 +191,9 @@ def _dtype(bits: int) -> Any:
 def left_out(A: Array, B: Array, a: Slices, b: Slices, kept: Callable[[int, int], bool]) -> Array:
     """Bound on what A·B loses where only the products of slices (p, q) that are `kept` are summed; float64."""
     (x, rest_a), (y, rest_b) = a.magnitudes(), b.magnitudes()
-    with np.errstate(over="ignore"):
-        lost = rest_a @ abs(B) + abs(A) @ rest_b + rest_a @ rest_b
-        for p in range(len(x)):
-            for q in range(len(y)):
-                if not kept(p, q):
-                    lost = lost + x[p] @ y[q]
+    lost = rest_a @ abs(B) + abs(A) @ rest_b + rest_a @ rest_b
+    for p in range(len(x)):
+        for q in range(len(y)):
+            if not kept(p, q):
+                lost = lost + x[p] @ y[q]
     return np.asarray(lost)
