@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fpemu
 from fpemu import InputError, mma, reference
 from fpemu.schemes import build
-from fpemu.schemes.errorfree import exact_sums
+from fpemu.schemes.errorfree import merging
 from fpemu.schemes.errorfree.blocks import Cost, block, even, pieces
 from fpemu.schemes.errorfree.products import SliceProducts, carrier, integer_product
 from fpemu.schemes.errorfree.split import ADAPTIVE, FIXED, split
@@ -127,10 +127,11 @@ def test_merged_sums_are_the_sum_of_the_products_on_the_instruction(hardware):
     A, B = spread((13, 40), 60, 1), spread((40, 11), 60, 2)
     spec = mma.spec(hardware)
     a, b = split(A, 1, 8, "published"), split(B, 0, 8, "published")
-    assert exact_sums.stride(40, 8) is not None
-    every = [exact_sums.exact_sum(SliceProducts(a, b, spec, None, how)) for how in ("blas", "compiled", "numpy")]
+    assert merging.stride(40, 8) is not None
+    every = [merging.exact_sum(SliceProducts(a, b, spec, None, how)) for how in ("blas", "compiled", "numpy")]
     exact = reference.matmul(A, B, method="python")
-    for total in every:
+    for total, broken in every:
+        assert not broken.any()
         assert (total.round_to("fp64") == exact).all()
 
 
@@ -141,9 +142,9 @@ def test_merged_sums_with_almost_empty_last_bins(tiny):
     A[3, 5], A[70, 1], B[5, 3], B[89, 0] = tiny, -3 * tiny, 5 * tiny, tiny
     spec = mma.spec("turing")
     a, b = split(A, 1, 8, "published"), split(B, 0, 8, "published")
-    w = exact_sums.stride(90, 8)
-    assert any(exact_sums.thin(x) for x in exact_sums.merge(a, w, 1)[1])
-    D = exact_sums.exact_sum(SliceProducts(a, b, spec, None, "blas")).round_to("fp64")
+    w = merging.stride(90, 8)
+    assert any(merging.thin(x) for x in merging.merge(a, w, 1)[1])
+    D = merging.exact_sum(SliceProducts(a, b, spec, None, "blas"))[0].round_to("fp64")
     assert np.array_equal(D, reference.matmul(A, B, method="flint"))
 
 
@@ -228,3 +229,125 @@ def test_slices_that_are_lost_show_in_the_bound():
         bound = build(scheme, options).error_bound(A, B, "turing")
         assert D[0, 0] == 0
         assert bound[0, 0] >= 2.0**-60
+
+
+def test_no_bound_where_a_condition_is_broken():
+    A = np.full((2, 64), 2047.0)
+    assert np.isinf(build("ozaki", {"bits": 11, "mode": "CR"}).error_bound(A, A.T, "A100")).all()
+    assert np.isfinite(build("ozaki", {"mode": "CR"}).error_bound(A, A.T, "A100")).all()
+
+
+def test_bounds_hold_where_products_underflow():
+    K = 2**12
+    A, B = np.full((1, K + 1), 2.0**-600), np.full((K + 1, 1), 2.0**-475)
+    A[0, 0], B[0, 0] = 1, 0
+    exact = reference.matmul(A, B, out="exact").fraction(0, 0)
+    for scheme in ("ozaki", "ozimmu", "ozaki2"):
+        options = {} if scheme == "ozaki2" else {"slices": 1}
+        D = fpemu.gemm(A, B, scheme=scheme, hardware="turing", **options)
+        bound = build(scheme, options).error_bound(A, B, "turing")
+        assert abs(Fraction(float(D[0, 0])) - exact) <= Fraction(float(bound[0, 0]))
+
+
+# --- what only some combinations show
+
+
+def test_sums_near_overflow_do_not_lose_small_entries():
+    """The row is scaled for its largest entry, which meets a zero."""
+    A, B = np.array([[2.0**1000, 2.0**-500, 0.0]]), np.array([[0.0], [1.0], [2.0**1000]])
+    for scheme, options in (("ozaki", {"fast": False, "slices": 6}), ("ozimmu", {"slices": 500})):
+        assert fpemu.gemm(A, B, scheme=scheme, hardware="turing", **options).item() == 2.0**-500
+    big = np.full((1, 3), 1.5 * 2.0**511)
+    for scheme in ("ozaki", "ozimmu"):  # 3 · 2.25 · 2^1022 is beyond the range, 2.25 · 2^1022 is not
+        assert np.isposinf(fpemu.gemm(big, big.T, scheme=scheme, hardware="turing"))
+        mixed = big.T * [[1.0], [1.0], [-1.0]]
+        assert fpemu.gemm(big, mixed, scheme=scheme, hardware="turing").item() == 2.25 * 2.0**1022
+
+
+@pytest.mark.parametrize("slices", [None, "symmetric"])
+def test_slices_count_entries_that_no_slice_has_reached(slices):
+    """Algorithm 3 as printed takes them for done: their digits are zero."""
+    A, B = np.array([[1.3 * 2.0**60, 1.7]]), np.array([[2.0**-200], [1.0]])
+    assert fpemu.gemm(A, B, scheme="ozaki", hardware="A100", slices=slices).item() == 1.7
+    assert fpemu.gemm(A, B, scheme="ozaki", hardware="A100", slices="printed").item() < 1e-40
+    assert fpemu.schemes.ozaki.algorithm3(A, B, printed=True) == 2
+    assert fpemu.schemes.ozaki.algorithm3(A, B) > 6
+
+
+@pytest.mark.parametrize(
+    ("hardware", "words"), [("H200", "bf16"), ("MI250X", "bf16"), ("MI300X", "bf16"), ("fp16", "fp16")]
+)
+def test_one_exponent_for_all_slices_reports_what_the_instruction_drops(hardware, words):
+    tiny = 2.0**-14 if hardware == "fp16" else 2.0**-80
+    spec = mma.spec("A100", "fp16", "fp16") if hardware == "fp16" else hardware
+    A, B = np.array([[1.0, tiny, 0]]), np.array([[0.0], [tiny], [1.0]])
+    options = {"scheme": "ozaki", "hardware": spec, "words": words, "mode": "CR", "exponents": "row"}
+    found = [fpemu.certify(A, B, **options, carrier=how) for how in ("blas", "compiled")]
+    assert found[0].D == found[1].D
+    assert [f.kind for f in found[0].report.faults] == ["underflow"]
+    with pytest.raises(fpemu.GuaranteeError, match="exponents='slice'"):
+        fpemu.gemm(A, B, **options)
+
+
+def test_the_last_k_block_may_have_the_longest_chain():
+    order = mma.KOrder(tile=21, promote=65, residue_first=True)
+    K = 85 + 84
+    A, B = np.full((1, K), 16.0), np.full((K, 1), 16.0)
+    A[0, 85] = B[85, 0] = 1
+    for how in ("blas", "compiled"):
+        found = fpemu.certify(A, B, scheme="ozaki", hardware="H200", words="e4m3", k_block=85, order=order, mode="CR",
+                              carrier=how, split="balanced")  # fmt: skip
+        assert found.report.ok
+        assert found.D.item() == 43009
+
+
+@pytest.mark.parametrize("mode", ["CR", "DP"])
+def test_special_values_beside_finite_ones_that_would_overflow(mode):
+    A, B = np.array([[np.inf, 1.0], [1.0, 2.0]]), np.eye(2)
+    C = np.full((2, 2), 1.7e308)
+    D = fpemu.gemm(A, B, C, beta=-2.0, scheme="ozaki", hardware="A100", mode="CR")
+    assert D[0, 0] == np.inf
+    assert (D[1] == -np.inf).all()
+    zero = np.zeros((2, 2))
+    for alpha, K in ((0.0, 2), (1.0, 0)):
+        X, Y = np.ones((2, K)), np.ones((K, 2))
+        D = fpemu.gemm(X, Y, zero, alpha=alpha, beta=np.nan, scheme="ozaki", hardware="A100", mode=mode)
+        assert np.isnan(D).all()
+    empty = fpemu.gemm(np.eye(2), B, np.zeros((0, 2, 2)), beta=1.0, scheme="ozaki", hardware="A100", mode=mode)
+    assert empty.shape == (0, 2, 2)
+
+
+def test_rows_with_gaps_take_no_more_products_than_their_slices():
+    A = np.where(np.arange(64) % 2, 2.0**500, 2.0**-500)[None].repeat(64, 0)
+    a, b = split(A, 1, 9, "published"), split(A.T, 0, 9, "published")
+    assert len(a) == len(b) == 2
+    assert merging.bins(a, merging.stride(64, 9)) > 50
+    found = fpemu.certify(A, A.T, scheme="ozaki", hardware="turing", mode="CR", memory=3 * 2**20)
+    assert found.report.products == 4
+    assert np.array_equal(found.D, reference.matmul(A, A.T, method="python"))
+
+
+def test_infinite_products_of_slices_end_as_nan():
+    spec = mma.spec("A100", "fp16", "fp16")
+    A = np.ones((1, 70000))
+    order = mma.KOrder(promote=1024)
+    found = fpemu.certify(A, A.T, scheme="ozaki", hardware=spec, mode="CR", bits=3, order=order)
+    assert np.isnan(found.D).all()
+    assert [f.kind for f in found.report.faults] == ["inexact-product"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"A": np.zeros((2, 0)), "B": np.zeros((0, 2))}, "not empty"),
+        ({"A": np.zeros((2, 2, 2))}, "one product of matrices"),
+        ({"A": np.full((2, 2), np.nan)}, "A: NaN or infinite: 4 of 4"),
+        ({"precision": "fp16"}, "unknown precision 'fp16'"),
+        ({"bits": 2.5}, "bits must be an integer"),
+        ({"split": "foo"}, "published"),
+    ],
+)
+def test_counting_refuses_what_it_cannot_count(arguments, message):
+    arguments = {"A": np.eye(2), "B": np.eye(2), **arguments}
+    with pytest.raises(InputError, match=message):
+        fpemu.schemes.ozaki.algorithm3(arguments.pop("A"), arguments.pop("B"), **arguments)

@@ -296,8 +296,8 @@ def test_int32_sums_of_one_product_overflow():
 def test_int32_sums_of_a_group_overflow():
     """k = 2^15: r = 31 - 14 - 15 = 2, so four products share a sum; seven of 127² · 2^15 do not fit."""
     A = np.full((1, 2**15), 1 - 2.0**-53)
-    got = broken("int32-overflow", A, A.T, scheme="ozimmu", hardware="ampere", slices=8, sums="group", group=64, headroom=0,
-                 carrier="compiled", names=("int32", "group|share"))  # fmt: skip
+    got = broken("int32-overflow", A, A.T, scheme="ozimmu", hardware="ampere", slices=8, sums="group", group=64,
+                 headroom=0, carrier="compiled", names=("int32", "group|share"))  # fmt: skip
     assert got.report.int32 is False
     assert got.report.int32_bound >= 7 * 127**2 * 2**15
     exact = oracle.product(A, A.T).item()

@@ -177,6 +177,21 @@ def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
     return next((b for b, x in largest.items() if _fits(spec, x, x, _count(K, "K"), chain)), 0)
 
 
+def unit_fits(spec: MmaSpec, unit: int) -> bool:
+    """Whether products that are multiples of 2^unit, of words of magnitude 1 at most, stay above what is dropped.
+
+    That is above D's smallest subnormal (normal, where subnormals are flushed), and condition (3) of the theorem with
+    any word subnormal. It is for words that are stored with a larger power of two than `holds` supposes.
+    """
+    if spec.is_integer:
+        return True
+    fa, fb = (FP16, FP16) if spec.arithmetic == "via-half" else spec.operand_formats[:2]
+    d, places = spec.operand_formats[3], _places(spec)
+    if unit < (d.emin if spec.arithmetic == "flushed" else d.emin - d.fraction_bits):
+        return False
+    return places is None or all(e - unit <= places for e in _floors(spec, fa, fb, -unit, -unit))
+
+
 def published_bits(K: int, accumulator_bits: int = 24) -> int:
     """Bits per slice by the published formula, floor((accumulator_bits - log2 K) / 2), in exact arithmetic; 0 at least.
 

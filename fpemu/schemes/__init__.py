@@ -140,7 +140,9 @@ class _Call:
     @property
     def empty(self) -> bool:
         """There is nothing to multiply: alpha = 0, or no entries."""
-        return self.arguments["alpha"] == 0 or self.arguments["A"].shape[-1] == 0 or 0 in self.shape
+        c = self.arguments["C"]
+        batch = () if c is None else c.shape[:-2]
+        return self.arguments["alpha"] == 0 or self.arguments["A"].shape[-1] == 0 or 0 in (*self.shape, *batch)
 
     def finish(self, D: NDArray[Any] | None) -> NDArray[Any]:
         """The result with the NaNs of the hardware; None is a product of zero."""
@@ -151,7 +153,7 @@ class _Call:
                 with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                     shape = np.broadcast_shapes(c.shape, self.shape)
                     D = np.asarray(self.arguments["beta"] * np.broadcast_to(c, shape))
-                if self.scheme.rounds_once:  # an exact zero is +0
+                if self.scheme.rounds_once and np.isfinite(self.arguments["beta"]):  # an exact zero is +0
                     D = np.where(c == 0, fmt.dtype.type(0), D)
         nan = np.isnan(D)
         if nan.any():

@@ -27,9 +27,9 @@ def choice(default: str | None, known: Collection[str], meaning: str) -> Any:
     def check(who: str, value: Any) -> str | None:
         if value is None and default is None:
             return None
-        if value not in list(known):
+        if not isinstance(value, str) or value not in known:
             raise unknown_name(f"value for {who}", value, known)
-        return str(value)
+        return value
 
     return option(default, check, meaning, " | ".join(known) + " | None" * (default is None))
 
@@ -72,19 +72,19 @@ def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
 
 
 def integer(
-    default: int | None, low: int, high: int, meaning: str, *, none: bool = False, word: str | None = None
+    default: int | None, low: int, high: int, meaning: str, *, none: bool = False, words: tuple[str, ...] = ()
 ) -> Any:
-    """An integer between two bounds; None too if `none`, and a word if there is one."""
+    """An integer between two bounds; None too if `none`, and words if there are any."""
 
     def check(who: str, value: Any) -> int | str | None:
-        if (none and value is None) or (isinstance(value, str) and value == word):
+        if (none and value is None) or (isinstance(value, str) and value in words):
             return value
         if not _is_integer(value) or not low <= value <= high:
-            others = f" or {word!r}" * (word is not None) + " or None" * none
+            others = "".join(f" or {word!r}" for word in words) + " or None" * none
             raise InputError(f"{who} must be an integer from {low} to {high}{others}, got {value!r}")
         return int(value)
 
-    return option(default, check, meaning, f"{low} to {high}" + f" | {word}" * (word is not None) + " | None" * none)
+    return option(default, check, meaning, " | ".join([f"{low} to {high}", *words, *["None"] * none]))
 
 
 def scale(default: float | None, meaning: str = "power of two that the residual is multiplied by before it is rounded",

@@ -15,14 +15,17 @@ High Performance 2020, DOI 10.1007/978-3-030-50743-5_12.
 b follows from the instruction (`fpemu.mma.exactness`), not from 24 bits as in the paper, where b = floor((24 - log2
 k)/2). The two agree for fp16 with fp32 accumulation on every architecture, truncating or not, and k >= 2.
 
-Our reading where the paper is silent. Zero rows meet Algorithm 3's criterion. Where A's split ends within d slices, the
+Where the paper is silent or its Algorithm 3 fails, our reading. |A_d| is taken with what is left after it: the digits
+of slice d alone are zero where an entry lies so far below its row's largest that no slice has reached it, and would
+count it as done (slices="printed" does so). Zero rows meet the criterion. Where A's split ends within d slices, the
 paper turns fast mode off and says nothing of B, which may need more: B's number then comes from the same criterion on
 the other side, (e^T|A|)|B_q|; slices="symmetric" takes the larger of the two for both, always. d is found for all of A
 and B before the outer blocks are formed, so that these change nothing (in the paper every block has its own d).
 
 Range: all of fp64 (fp32). NaN and Inf propagate as in DGEMM (SGEMM).
 Error: CR 2^-53 |AB|. DP: about DGEMM's where Algorithm 3's estimate holds; it bounds sums over rows, not entries, and
-looks at A only. `error_bound` evaluates what is left out.
+looks at A only: entries of |A||B| that are small beside others of their row may lose everything. `error_bound`
+evaluates what is left out.
 """
 
 from __future__ import annotations
@@ -35,16 +38,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.mma import MmaSpec, exactness
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges
 from fpemu.schemes.base import SchemeInfo, build, register
-from fpemu.schemes.errorfree import exact_sums
+from fpemu.schemes.errorfree import merging
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.blocks import Cost, block, pieces
-from fpemu.schemes.errorfree.products import SliceProducts, Tally
+from fpemu.schemes.errorfree.counting import length, needed_for, row_sums
+from fpemu.schemes.errorfree.products import SliceProducts, Tally, lengths
 from fpemu.schemes.errorfree.report import Report
-from fpemu.schemes.errorfree.split import ADAPTIVE, ceil_log2, left_out, slices, split, times
+from fpemu.schemes.errorfree.split import ADAPTIVE, left_out, split, within_range
 
 Array = NDArray[Any]
 WORDS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8", "fp64")
@@ -68,6 +73,8 @@ class Counts(NamedTuple):
         Bits a slice.
     d : int
         The larger number of slices asked for.
+    spread : int
+        Bits from the first to the last of a row's slices, of A and of B together, at most.
     """
 
     slices: tuple[int, int]
@@ -75,9 +82,12 @@ class Counts(NamedTuple):
     fast: bool
     bits: int
     d: int
+    spread: int
 
 
-def algorithm3(A: Any, B: Any, *, bits: int | None = None, precision: str = "fp64", split: str = "published") -> int:
+def algorithm3(
+    A: Any, B: Any, *, bits: int | None = None, precision: str = "fp64", split: str = "published", printed: bool = False
+) -> int:
     """The number d of slices with which the fast mode is as accurate as DGEMM (SGEMM), by Algorithm 3 of the paper.
 
     Parameters
@@ -88,6 +98,13 @@ def algorithm3(A: Any, B: Any, *, bits: int | None = None, precision: str = "fp6
         Bits a slice; default the paper's, floor((24 - log2 K) / 2).
     precision : {"fp64", "fp32"}
     split : {"published", "balanced"}
+    printed : bool
+        As printed, with the digits of slice d alone: see the module's text.
+
+    Raises
+    ------
+    InputError
+        Operands that are empty, not finite or no matrices; options that do not fit.
 
     Examples
     --------
@@ -96,9 +113,15 @@ def algorithm3(A: Any, B: Any, *, bits: int | None = None, precision: str = "fp6
     >>> algorithm3(rng.random((64, 256)) - 0.5, rng.random((256, 64)) - 0.5)
     8
     """
-    a, b = (np.ascontiguousarray(X, np.float64) for X in ranges.matrices(A, B, formats.get(precision)))
-    b_bits = exactness.published_bits(a.shape[1]) if bits is None else bits
-    return _needed(a, _row_sums(b), b_bits, split, _UNIT[precision])
+    if precision not in list(_UNIT):
+        raise unknown_name("precision", precision, _UNIT)
+    scheme = build("ozaki", {"bits": bits, "split": split, "mode": {"fp64": "DP", "fp32": "SP"}[precision]})
+    assert isinstance(scheme, Ozaki)
+    a, b = _finite(A, B, scheme.operand)
+    chosen = scheme.bits or exactness.published_bits(a.shape[1])
+    if chosen < 1:
+        raise InputError(f"algorithm3: the published formula leaves no bit a slice for K = {a.shape[1]}: give bits=")
+    return needed_for(a, row_sums(b), chosen, scheme.split, _UNIT[precision], printed=printed)
 
 
 def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **options: Any) -> Counts:
@@ -109,31 +132,24 @@ def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **opti
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> counts(rng.random((64, 256)) - 0.5, rng.random((256, 64)) - 0.5, hardware="T4").products
-    36
+    49
     """
     scheme = build("ozaki", options)
     assert isinstance(scheme, Ozaki)
-    a, b = (np.ascontiguousarray(X, np.float64) for X in ranges.matrices(A, B, scheme.operand))
-    return scheme.counts(a, b, scheme.spec(hardware), order)
+    if order is not None and not isinstance(order, KOrder):
+        raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
+    return scheme.counts(*_finite(A, B, scheme.operand), scheme.spec(hardware), order)
 
 
-def _row_sums(B: Array, step: int | None = None) -> Array:
-    """|B| e, over a power of two; `step` rows at a time."""
-    top = ceil_log2(np.maximum(np.max(B, keepdims=True), -np.min(B)))
-    return np.concatenate([times(np.abs(B[k]), -top).sum(axis=1) for k in pieces(len(B), step or len(B))])
-
-
-def _needed(A: Array, weight: Array, bits: int, rule: str, u: float, limit: int | None = None) -> int:
-    """Algorithm 3's d. The sums are NumPy's, row by row: their order, and d, depends on neither threads nor blocks."""
-    top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
-    enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)
-    d = 0
-    for d, (item, _) in enumerate(slices(A, 1, bits, rule, limit), 1):
-        size = times(np.abs(item.digits.astype(np.float64)), item.exponents - top)
-        lost = (d + 1) * (size * weight).sum(axis=1)
-        if d >= 2 and ((enough > lost) | (lost == 0)).all():
-            return d
-    return max(2, d + 1)
+def _finite(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array]:
+    """Two matrices that fit, neither empty, all entries finite: float64, C-contiguous."""
+    a, b = ranges.matrices(A, B, fmt)
+    for X, who in ((a, "A"), (b, "B")):
+        if X.ndim != 2 or not X.size:
+            raise InputError(f"{who} of shape {X.shape}: slices are counted for one product of matrices, not empty")
+        if not np.isfinite(X).all():
+            raise InputError(f"{who}: NaN or infinite: {entries(~np.isfinite(X), X)}")
+    return np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64)
 
 
 @register
@@ -158,8 +174,8 @@ class Ozaki(ErrorFree):
         None, ("fp64", "fp32"), "format of the operands and of the result; None: fp32 in mode SP, else fp64"
     )
     slices: int | str | None = choose.integer(
-        None, 1, 4096, "slices of A and of B at most; None: Algorithm 3; symmetric: Algorithm 3 on both sides",
-        none=True, word="symmetric",
+        None, 1, 4096, "slices of A and of B; None: Algorithm 3; symmetric: on both sides; printed: to the letter",
+        none=True, words=("symmetric", "printed"),
     )  # fmt: skip
     fast: bool | None = choose.flag("leave out the products p + q > d + 1; None: unless d slices exhaust A")
     split: str = choose.choice("published", ADAPTIVE, "Algorithm 1, or to nearest on one grid: a bit more a slice")
@@ -199,7 +215,8 @@ class Ozaki(ErrorFree):
     def slice_bits(self, spec: MmaSpec, K: int, order: Any = None) -> int:
         """Bits a slice: the option, or as many as keep every chain exact."""
         joined = (53 - (K - 1).bit_length()) // 2  # what k-blocks add up to is exact in fp64
-        found = self.bits or min(joined, exactness.slice_bits(spec, min(K, self.k_block or K), order))
+        fits = (exactness.slice_bits(spec, n, order) for n in lengths(K, self.k_block))
+        found = self.bits or min(joined, *fits)
         least = (
             2 if spec.is_integer and self.split == "published" else 1
         )  # int8 has no 2^b, and positive digits are even
@@ -214,24 +231,25 @@ class Ozaki(ErrorFree):
         limit = (1 << bits) - spec.is_integer
         step = max(1, (self.memory or 1 << 62) // (128 * A.shape[1]))
         if self.mode == "CR":
-            a, b = (_length(X, bits, self.split, None, limit, step)[0] for X in (A, B.T))
-            return Counts((a, b), a * b, False, bits, max(a, b))
+            (a, _, wide), (b, _, high) = (length(X, bits, self.split, None, limit, step) for X in (A, B.T))
+            return Counts((a, b), a * b, False, bits, max(a, b), wide + high)
 
         def needed(X: Array, Y: Array) -> int:
-            weight = _row_sums(Y, step)
+            weight = row_sums(Y, step)
             rows = (np.ascontiguousarray(X[i]) for i in pieces(len(X), step))
-            return max(_needed(x, weight, bits, self.split, _UNIT[self.operand.name], limit) for x in rows)
+            options = (bits, self.split, _UNIT[self.operand.name], limit, self.slices == "printed")
+            return max(needed_for(x, weight, *options) for x in rows)
 
         d = self.slices if isinstance(self.slices, int) else needed(A, B)
         other = d
         if self.slices == "symmetric":
             d = other = max(d, needed(B.T, A.T))
-        a, ended = _length(A, bits, self.split, d, limit, step)
-        if ended and self.slices is None:
+        a, ended, wide = length(A, bits, self.split, d, limit, step)
+        if ended and self.slices in (None, "printed"):
             other = needed(B.T, A.T)
-        b, _ = _length(B.T, bits, self.split, other, limit, step)
+        b, _, high = length(B.T, bits, self.split, other, limit, step)
         fast, d = not ended if self.fast is None else self.fast, max(d, other)
-        return Counts((a, b), sum(1 for _ in _pairs(a, b, d, fast)), fast, bits, d)
+        return Counts((a, b), sum(1 for _ in _pairs(a, b, d, fast)), fast, bits, d, wide + high)
 
     # --- the product
 
@@ -244,7 +262,7 @@ class Ozaki(ErrorFree):
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
             sA, sB, d, fast, cost = None, None, 0, False, Cost(0, 0, 0)
         else:
-            (sA, sB), _, fast, _, d = found = self.counts(A, B, spec, order)
+            (sA, sB), _, fast, _, d, _ = found = self.counts(A, B, spec, order)
             cost = self._cost(K, found)
         rows, columns = block(M, N, cost, self.memory, BLOCK, self.name)
         D, tally = np.empty((M, N), self.operand.dtype), Tally(self.name, spec, bits)
@@ -254,8 +272,9 @@ class Ozaki(ErrorFree):
                 b = split(B[:, j], 0, bits, self.split, sB, limit)
                 multiply = SliceProducts(a, b, spec, order, self.carrier, self.k_block, self.exponents == "row")
                 if self.mode == "CR":
-                    c = None if C is None else C[i, j]
-                    D[i, j] = exact_sums.exact_sum(multiply).round_to(self.operand, alpha, beta, c)
+                    total, broken = merging.exact_sum(multiply)
+                    rounded = total.round_to(self.operand, alpha, beta, None if C is None else C[i, j])
+                    D[i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
                 else:
                     D[i, j] = self._sum(multiply, d, fast)
                 tally.add(multiply)
@@ -265,22 +284,23 @@ class Ozaki(ErrorFree):
     def _sum(self, multiply: SliceProducts, d: int, fast: bool) -> Array:
         """The products of Algorithm 2 in its order, added in the operands' format."""
         a, b, fmt = multiply.a, multiply.b, self.operand
-        # sums that may come near the format's largest number are taken further down; a power of two changes nothing
-        back = np.maximum(0, a.top + b.top + multiply.K.bit_length() + 2 - fmt.emax)
-        total = np.zeros((a.top.shape[0], b.top.shape[1]), fmt.dtype)
-        with np.errstate(over="ignore", under="ignore"):
+
+        def add(back: Array) -> Array:
+            total = np.zeros((a.top.shape[0], b.top.shape[1]), fmt.dtype)
             for p, q in _pairs(len(a), len(b), d, fast):
                 T = multiply(p, q).astype(np.float64, copy=False)
                 total += _weighted(T, a.items[p].exponents, b.items[q].exponents, back).astype(fmt.dtype, copy=False)
-            return np.ldexp(total, back) if back.any() else total
+            return total
+
+        return within_range(add, a, b, fmt)
 
     def _cost(self, K: int, found: Counts) -> Cost:
         """What a block takes: the digits, a split's temporaries, and per entry of D some float64 or the limbs."""
         row, column = (K * (4 * s + 64) for s in found.slices)
         if self.mode != "CR":
             return Cost(row, column, 64)
-        wide = sum(found.slices) * (found.bits + 1) + K.bit_length()  # bits of the exact sum
-        return Cost(row + 16 * K * found.slices[0], column + 16 * K * found.slices[1], 96 + 16 * (wide // 27 + 2))
+        limbs = (found.spread + K.bit_length() + 2) // 52 + 2
+        return Cost(row + 16 * K * found.slices[0], column + 16 * K * found.slices[1], 96 + 16 * limbs)
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
         """Bound on abs(D - AB), entry by entry (float64, (..., M, N)): what is left out and what is rounded.
@@ -291,30 +311,25 @@ class Ozaki(ErrorFree):
         return self.bounded(A, B, lambda a, b: self._bound(a, b, spec))
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec) -> Array:
+        found = self.counts(A, B, spec)
+        limit = (1 << found.bits) - spec.is_integer
+        a, b = (split(X, axis, found.bits, self.split, count, limit)
+                for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True))  # fmt: skip
+        products = SliceProducts(a, b, spec, None, self.carrier, self.k_block, self.exponents == "row")
+        if products.inexact or products.lost:
+            return np.full((len(A), B.shape[1]), np.inf)
         lost, roundings = np.zeros((len(A), B.shape[1])), 1
         if self.mode != "CR":
-            found = self.counts(A, B, spec)
-            limit = (1 << found.bits) - spec.is_integer
-            a, b = (split(X, axis, found.bits, self.split, count, limit)
-                    for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True))  # fmt: skip
             lost = left_out(A, B, a, b, lambda p, q: not found.fast or p + q + 1 <= found.d)
             roundings += found.products
         lost = lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
-        return np.asarray(lost * (1 + 2.0**-20) + roundings * A.shape[1] * self.operand.min_subnormal)
+        underflow = (len(a) * len(b) + roundings + 4) * A.shape[1] * 2.0**-1074
+        return np.asarray(lost * (1 + 2.0**-20) + roundings * self.operand.min_subnormal + underflow)
 
 
 def _pairs(sA: int, sB: int, d: int, fast: bool) -> Iterator[tuple[int, int]]:
     """The products in Algorithm 2's order, indices from 0; in fast mode p + q <= d + 1, counted from 1."""
     return ((p, q) for q in range(sB) for p in range(sA) if not fast or p + q + 1 <= d)
-
-
-def _length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> tuple[int, bool]:
-    """How many slices the rows of X have, at most `count`, and whether nothing is left of X then."""
-    longest, complete = 0, True
-    for i in pieces(len(X), step):
-        part = split(np.ascontiguousarray(X[i]), 1, bits, rule, count, limit)
-        longest, complete = max(longest, len(part)), complete and part.complete
-    return longest, complete
 
 
 def _weighted(T: Array, rows: Array, columns: Array, back: Array) -> Array:

@@ -9,7 +9,9 @@ using an integer modular technique", 2025, arXiv:2504.08009; modes as in the aut
     A·B ≈ round(C'_ij 2^-(mu_i + nu_j)), one rounding
 
 C' is found only if 2 sum_h |a'_ih||b'_hj| < P = product of the p_i for every entry. The published fast scaling breaks
-that for rows of small entries; it is checked whatever the scaling. More moduli seldom help: A' and B' grow with P.
+that for rows of small entries, and cuts rows of large ones to zeros without breaking anything; the condition is checked
+whatever the scaling. More moduli seldom help: A' and B' grow with P. The residues are below 2^7 and a chain has 2^16
+products at most, so that no int32 sum can overflow: `exact` and `int32` of the report hold by construction.
 
 Two choices that the paper leaves open: here C' is exact and rounded once, so that every carrier and every order gives
 the same bits; and the third scaling, "invariant", is ours: it follows powers of two of rows and columns and needs no
@@ -107,6 +109,8 @@ class Ozaki2(ErrorFree):
         unit in the last place. inf where the condition for C' cannot be shown. Holds for finite operands and results,
         alpha = 1 and beta = 0.
         """
+        if hardware is not None:
+            self.spec(hardware)
         return self.bounded(A, B, self._bound)
 
     def _exponents(self, A: Array, B: Array, spec: MmaSpec | None, order: KOrder | None) -> tuple[Array, Array]:

@@ -35,13 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
+from fpemu.formats import FP64
 from fpemu.mma import MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import SchemeInfo, register
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.products import SliceProducts, Tally, integer_product
 from fpemu.schemes.errorfree.report import Fault, Report
-from fpemu.schemes.errorfree.split import FIXED, Slices, left_out, split
+from fpemu.schemes.errorfree.split import FIXED, Slices, left_out, split, within_range
 
 Array = NDArray[Any]
 INT32 = 2**31 - 1
@@ -83,7 +84,7 @@ class Ozimmu(ErrorFree):
             self.refuse(f"K = {K} leaves no bit a slice in int32 sums")
         return found
 
-    def shared(self, K: int) -> int:
+    def sharing(self, K: int) -> int:
         """How many products share an int32 sum."""
         if self.sums == "each":
             return 1
@@ -97,16 +98,18 @@ class Ozimmu(ErrorFree):
         s = self.slices or self._automatic(A, B, bits)
         a, b = self._split(A, B, bits, s)
         multiply = SliceProducts(a, b, spec, order, self.carrier)
-        sums = list(_sums(len(a), len(b), s, self.shared(K)))
-        bound = max((len(pairs) for pairs in sums), default=0) * K * a.largest * b.largest
-        D = np.zeros((A.shape[0], B.shape[1]))
-        back = np.maximum(0, a.top + b.top + K.bit_length() + 2 - 1023)
-        with np.errstate(over="ignore", under="ignore"):
+        sums = list(_sums(len(a), len(b), s, self.sharing(K)))
+        bound = max((len(pairs) for pairs in sums), default=0) * multiply.bound
+
+        def add(back: Array) -> Array:
+            D = np.zeros((A.shape[0], B.shape[1]))
             for pairs in sums:
                 T = self._sum(multiply, pairs, bound)
                 weight = a.top + b.top - (sum(pairs[0]) + 2) * bits
                 D += np.ldexp(T.astype(np.float64, copy=False), weight - back)
-            D = (np.ldexp(D, back) if back.any() else D).astype(self.operand.dtype)
+            return D
+
+        D = within_range(add, a, b, FP64).astype(self.operand.dtype)
         faults = []
         if bound > INT32:
             most = max(len(pairs) for pairs in sums)
@@ -155,6 +158,8 @@ class Ozimmu(ErrorFree):
 
         A, B : array_like (..., M, K), (..., K, N), finite.
         """
+        if hardware is not None:
+            self.spec(hardware)
         return self.bounded(A, B, self._bound)
 
     def _bound(self, A: Array, B: Array) -> Array:
@@ -163,9 +168,10 @@ class Ozimmu(ErrorFree):
         s = self.slices or self._automatic(A, B, bits)
         a, b = self._split(A, B, bits, s)
         lost = left_out(A, B, a, b, lambda p, q: p + q + 1 <= s)
-        sums = sum(1 for _ in _sums(len(a), len(b), s, self.shared(K)))
+        sums = sum(1 for _ in _sums(len(a), len(b), s, self.sharing(K)))
         lost = lost + ((sums + 1) * 2.0**-53 + self.operand.unit_roundoff) * (abs(A) @ abs(B))
-        return np.asarray(lost * (1 + 2.0**-20) + (sums + 1) * K * self.operand.min_subnormal)
+        tiny = (sums + 1) * self.operand.min_subnormal + (len(a) * len(b) + sums + 4) * K * 2.0**-1074
+        return np.asarray(lost * (1 + 2.0**-20) + tiny)
 
 
 def _sums(sA: int, sB: int, s: int, shared: int) -> Iterator[list[tuple[int, int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from fpemu.schemes.base import Scheme, scaled
 from fpemu.schemes.errorfree.report import Certified, Report
 
 Array = NDArray[Any]
+Mask = NDArray[np.bool_]
 CARRIERS = ("blas", "compiled", "numpy")
 
 
@@ -29,8 +30,6 @@ class ErrorFree(Scheme):
 
     NaN and Inf propagate as in DGEMM (SGEMM), whatever the range policy: the schemes cover all of fp64 (fp32).
     """
-
-    promote_option: ClassVar[str] = ""
 
     precision: str | None = choose.choice("fp64", ("fp64", "fp32"), "format of the operands and of the result")
     carrier: str = choose.choice(
@@ -102,17 +101,19 @@ class ErrorFree(Scheme):
         rows, columns = (_where(np.asarray(~np.isfinite(X).all(axis))) for X, axis in ((A, 1), (B, 0)))
         a, b = (np.ascontiguousarray(X if special is None else np.where(np.isfinite(X), X, 0.0), np.float64)
                 for X, special in ((A, rows), (B, columns)))  # fmt: skip
-        if not (self.rounds_once and np.isfinite(alpha) and np.isfinite(beta)):
+        if not self.rounds_once:
             T, report = self.multiply(a, b, spec, order)
             return scaled(ranges.patch(T, A, B, rows, columns), C, alpha, beta), report
+        if not (np.isfinite(alpha) and np.isfinite(beta)):
+            T, report = self.multiply(a, b, spec, order)
+            return _special(np.sign(T), A, B, C, alpha, beta, rows, columns), report
         c = None if C is None else np.where(np.isfinite(C), C, 0.0).astype(np.float64)
         D, report = self.multiply(a, b, spec, order, float(alpha), float(beta), c)
         special = np.zeros(D.shape, bool) if C is None else ~np.isfinite(C)
         special |= False if rows is None else rows[:, None]
         special |= False if columns is None else columns
-        if special.any():  # no rounding matters where an operand is NaN or infinite
-            T = ranges.patch(np.zeros_like(D), A, B, rows, columns)
-            D = np.where(special, scaled(T, C, alpha, beta), D)
+        if special.any():
+            D = np.where(special, _special(np.zeros_like(D), A, B, C, alpha, beta, rows, columns), D)
         return D, report
 
     def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
@@ -154,6 +155,21 @@ class ErrorFree(Scheme):
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """inf: rows are cut relative to their largest entry, so that a small entry of |A||B| may lose everything."""
         return float("inf")
+
+
+def _special(
+    T: Array, A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, rows: Mask | None, columns: Mask | None
+) -> Array:
+    """alpha · A·B + beta · C where something is NaN or infinite; T has the sign of finite entries of A·B.
+
+    Sizes do not count there, only signs: finite numbers are kept from overflowing against an infinity.
+    """
+    T = ranges.patch(T, A, B, rows, columns)
+    if np.isfinite(alpha):
+        T = np.where(np.isfinite(T), 0, T).astype(T.dtype)
+    if C is not None and np.isfinite(beta):
+        C = np.where(np.isfinite(C), 0, C).astype(C.dtype)
+    return scaled(T, C, alpha, beta)
 
 
 def _where(mask: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

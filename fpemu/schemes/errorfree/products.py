@@ -94,7 +94,7 @@ class SliceProducts:
         BLAS multiplies the digits, where that gives what the instruction gives; else the instruction's model runs.
     k_block : int or None
         Length in k of a chain.
-    shared : bool
+    one_exponent : bool
         Slices are stored with the exponent of their row's first, not each with its own.
     """
 
@@ -104,7 +104,7 @@ class SliceProducts:
     order: KOrder | None
     carrier: str
     k_block: int | None = None
-    shared: bool = False
+    one_exponent: bool = False
 
     @property
     def K(self) -> int:  # noqa: N802
@@ -112,29 +112,45 @@ class SliceProducts:
         return int(self.a.items[0].digits.shape[1])
 
     @property
-    def chain(self) -> int:
-        """Length in k of the part that is summed on the instruction, or outside in its own format."""
-        return min(self.K, self.k_block or self.K)
+    def bound(self) -> int:
+        """The largest sum of |x||y| over all of K that these digits allow."""
+        return self.K * self.a.largest * self.b.largest
 
     @cached_property
     def sum_bound(self) -> int:
-        """The largest sum of |x||y| of a chain that these digits allow."""
-        return exactness.longest_chain(self.chain, self.order) * self.a.largest * self.b.largest
+        """The same over a chain on the instruction."""
+        longest = max(exactness.longest_chain(n, self.order) for n in lengths(self.K, self.k_block))
+        return longest * self.a.largest * self.b.largest
 
     @cached_property
-    def exact(self) -> bool:
-        """Every product is exact on the instruction, and the sum of its k-blocks in fp64."""
-        joined = self.K * self.a.largest * self.b.largest <= 2**53
-        return joined and exactness.holds(self.spec, self.a.largest, self.b.largest, self.chain, self.order)
+    def inexact(self) -> str:
+        """Why a product may not be exact on the instruction, or k-blocks not join exactly; "" if all is exact."""
+        x, y = self.a.largest, self.b.largest
+        limit, outer = exactness.sum_limit(self.spec), exactness.outer_limit(self.spec)
+        longest = max(lengths(self.K, self.k_block)) * x * y
+        if self.sum_bound > limit:
+            return f"sums may reach {self.sum_bound}, and it is exact to {limit}"
+        if longest > outer:
+            return f"chains may add up to {longest}, and their sum is exact to {outer}"
+        if self.bound > 2**53:
+            return f"k-blocks may add up to {self.bound}, and their sum is exact to 2^53"
+        if all(exactness.holds(self.spec, x, y, n, self.order) for n in lengths(self.K, self.k_block)):
+            return ""
+        return "its words do not hold them"
 
     @cached_property
     def lost(self) -> bool:
-        """Some non-zero digit is not what its word holds: below the format's numbers, or flushed by the hardware."""
+        """Some non-zero digit or its products are lost: below what a word, or the instruction's sums, can hold."""
+        if self.spec.is_integer:
+            return False
+        unit = sum(min(int(np.min(self._scale(x, p))) for p in range(len(x))) for x in (self.a, self.b))
         sides = ((self.a, self.spec.a_format), (self.b, self.spec.b_format))
-        return any(self._lost(x, p, fmt) for x, fmt in sides for p in range(len(x)))
+        return not exactness.unit_fits(self.spec, unit) or any(
+            self._lost(x, p, fmt) for x, fmt in sides for p in range(len(x))
+        )
 
     def _lost(self, x: Slices, p: int, fmt: FloatFormat | str) -> bool:
-        if isinstance(fmt, str) or (not self.shared and -x.bits >= fmt.emin):
+        if isinstance(fmt, str) or (not self.one_exponent and -x.bits >= fmt.emin):
             return False  # the last place of a slice is a normal number
         exact = times(x.items[p].digits.astype(np.float64), self._scale(x, p))
         words = stored(exact, fmt).astype(np.float64)
@@ -147,13 +163,13 @@ class SliceProducts:
         """Exponent by which digits are scaled to be stored: words are 1 at most."""
         if self.spec.is_integer:
             return np.zeros_like(x.top)
-        return x.items[p].exponents - x.top if self.shared else np.full_like(x.top, -x.bits)
+        return x.items[p].exponents - x.top if self.one_exponent else np.full_like(x.top, -x.bits)
 
     def __call__(self, p: int, q: int) -> Array:
         """Slice p of A times slice q of B, in units of their last places: integers as float32, float64 or int64."""
         X, Y = self.a.items[p].digits, self.b.items[q].digits
         if self.by_blas:
-            return integer_product(X, Y, self.K * self.a.largest * self.b.largest)
+            return integer_product(X, Y, self.bound)
         s, t = self._scale(self.a, p), self._scale(self.b, q)
         x = stored(times(X.astype(np.float64), s), self.spec.a_format)
         y = stored(times(Y.astype(np.float64), t), self.spec.b_format)
@@ -164,7 +180,17 @@ class SliceProducts:
     @property
     def by_blas(self) -> bool:
         """Whether BLAS carries the products: it gives the same integers as the instruction."""
-        return self.carrier == "blas" and self.exact and not self.lost
+        return self.carrier == "blas" and not self.inexact and not self.lost
+
+
+def lengths(K: int, k_block: int | None) -> set[int]:
+    """Lengths in k of the parts that the instruction sums: all of K, or its k-blocks, of which the last is shorter.
+
+    Not always the longest is the worst: a residue that comes first counts as a whole tile where chains are promoted.
+    """
+    if k_block is None or k_block >= K:
+        return {K}
+    return {k_block} | ({K % k_block} if K % k_block else set())
 
 
 class Tally:
@@ -172,13 +198,13 @@ class Tally:
 
     def __init__(self, scheme: str, spec: MmaSpec, bits: int) -> None:
         self.scheme, self.spec, self.bits = scheme, spec, bits
-        self.exact, self.lost, self.complete, self.sum_bound = True, False, True, 0
+        self.inexact, self.lost, self.complete, self.sum_bound = "", False, True, 0
         self._filled: tuple[list[int], list[int]] = ([], [])
         self._sizes = [0, 0]
 
     def add(self, block: SliceProducts) -> None:
         """Take one block into account."""
-        self.exact, self.lost = self.exact and block.exact, self.lost or block.lost
+        self.inexact, self.lost = self.inexact or block.inexact, self.lost or block.lost
         self.sum_bound = max(self.sum_bound, block.sum_bound)
         for side, x in enumerate((block.a, block.b)):
             self.complete = self.complete and x.complete
@@ -195,17 +221,15 @@ class Tally:
 
     def report(self, *faults: Fault, **more: Any) -> Report:
         """The report, with faults and fields of the scheme's own."""
-        limit = exactness.sum_limit(self.spec)
-        if not self.exact:
-            over = f"sums may reach {self.sum_bound}, and it is exact to {limit}"
-            why = over if self.sum_bound > limit else "its words do not hold them"
-            faults += (Fault("inexact-product", f"{self.scheme}: products of slices of {self.bits} bits are not exact "
-                             f"on {self.spec.name}: {why}; take fewer bits a slice or a smaller k_block"),)  # fmt: skip
+        if self.inexact:
+            why = f"are not exact on {self.spec.name}: {self.inexact}; take fewer bits a slice or a smaller k_block"
+            faults += (Fault("inexact-product", f"{self.scheme}: products of slices of {self.bits} bits {why}"),)
         if self.lost:
-            faults += (Fault("underflow", f"{self.scheme}: digits of late slices are lost on {self.spec.name}, below "
-                             f"the normal numbers of {self.spec.a_format}: take exponents='slice'"),)  # fmt: skip
+            why = f"are lost on {self.spec.name}, too small for its formats: take exponents='slice'"
+            faults += (Fault("underflow", f"{self.scheme}: digits of late slices, or their products, {why}"),)
         left, right = (tuple(n / size for n in filled) for filled, size in zip(self._filled, self._sizes, strict=True))
+        limit = exactness.sum_limit(self.spec)
         return Report(
-            self.scheme, self.spec.name, self.bits, self.slices, exact=self.exact, sum_bound=self.sum_bound,
+            self.scheme, self.spec.name, self.bits, self.slices, exact=not self.inexact, sum_bound=self.sum_bound,
             sum_limit=limit, complete=self.complete, fill=(left, right), underflow=self.lost, faults=faults, **more,
         )  # fmt: skip

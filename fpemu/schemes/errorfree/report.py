@@ -11,7 +11,7 @@ KINDS = {
     "inexact-product": "a product of slices can lose bits on the instruction",
     "crt": "the integers are too large to be found from their residues: 2 sum|a'||b'| >= P",
     "int32-overflow": "an int32 sum can leave its range",
-    "underflow": "a digit of a slice is below the normal numbers of its format",
+    "underflow": "a digit of a slice, or a product of digits, is lost below the smallest numbers of a format",
 }
 """The conditions that can break."""
 
@@ -58,7 +58,7 @@ class Report:
     int32_bound : int
         A bound on the magnitude of every int32 sum.
     underflow : bool
-        Whether a non-zero digit was stored as a subnormal number or lost.
+        Whether a non-zero digit is lost in its word, flushed by the hardware, or its products can be lost.
     block : (int, int)
         Rows and columns of D worked on at a time.
     faults : tuple of Fault

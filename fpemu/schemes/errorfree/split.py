@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.formats import FloatFormat
+
 Array = NDArray[Any]
 ADAPTIVE = ("published", "balanced")
 FIXED = ("truncate", "nearest")
@@ -197,3 +199,19 @@ def left_out(A: Array, B: Array, a: Slices, b: Slices, kept: Callable[[int, int]
             if not kept(p, q):
                 lost = lost + x[p] @ y[q]
     return np.asarray(lost)
+
+
+def within_range(add: Callable[[Array], Array], a: Slices, b: Slices, fmt: FloatFormat) -> Array:
+    """A floating-point sum of products of slices that overflows only where its result does.
+
+    `add(back)` sums the products times 2^-back, for every entry of D. Where the plain sum is not finite, the one taken
+    so far down that no partial sum can overflow is brought up again: what underflows there does not count beside it.
+    """
+    none = np.zeros((1, 1), np.int64)
+    with np.errstate(all="ignore"):
+        total = add(none)
+        over = ~np.isfinite(total)
+        if over.any():
+            back = np.maximum(0, a.top + b.top + a.items[0].digits.shape[1].bit_length() + 2 - fmt.emax)
+            total = np.where(over, np.ldexp(add(back), back), total)
+    return total

@@ -100,18 +100,29 @@ def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int
         yield from ((i, j, (few @ x).T) for i, x in enumerate(turned))
 
 
-def exact_sum(products: SliceProducts) -> ExactSum:
-    """The sum of all products of slices, unrounded; merged where BLAS carries them, else one after another."""
+def exact_sum(products: SliceProducts) -> tuple[ExactSum, NDArray[np.bool_]]:
+    """The sum of all products of slices, unrounded, and where a product was not finite (only where it is not exact).
+
+    Merged where BLAS carries the products and bins are no more than slices: not where rows have wide gaps.
+    """
     a, b, K = products.a, products.b, products.K
     w = stride(K, a.bits) if products.by_blas else None
+    if w is not None and (bins(a, w) > len(a) or bins(b, w) > len(b)):
+        w = None
     rows, columns = (x.items[-1].exponents if w is None else lowest(x, w) for x in (a, b))
-    spread = int(np.max(a.top - rows)) + int(np.max(b.top - columns))
-    total = ExactSum(rows, columns, spread + K.bit_length() + 2)
+    # products that are not exact may be larger than those of their digits
+    spare = K.bit_length() + 2 + 64 * bool(products.inexact or products.lost)
+    total = ExactSum(rows, columns, int(np.max(a.top - rows)) + int(np.max(b.top - columns)) + spare)
+    broken = np.zeros(total.shape, bool)
     if w is not None:
         for T, shift in sums(a, b, w):
             total.add(T, shift)
-        return total
+        return total, broken
     for p, x in enumerate(a.items):
         for q, y in enumerate(b.items):
-            total.add(products(p, q), x.exponents - rows + (y.exponents - columns))
-    return total
+            T = products(p, q)
+            infinite = ~np.isfinite(T)
+            if infinite.any():
+                T, broken = np.where(infinite, 0, T), broken | infinite
+            total.add(T, x.exponents - rows + (y.exponents - columns))
+    return total, broken

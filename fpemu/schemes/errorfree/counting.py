@@ -1,0 +1,66 @@
+"""How many slices a product needs: Algorithm 3 of Mukunoki et al. (2020), and splits counted some rows at a time.
+
+The error of DGEMM is estimated as |fl(AB) - AB| e <= 2 sqrt(k) u |A||B| e (Eq. 1). Slice d of A and what follows add
+(d + 1) |A_d|(|B| e) at most to it, if as many products of that size are left out. d is the smallest number from 2 on
+with which the second is below the first in every row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.schemes.errorfree.blocks import pieces
+from fpemu.schemes.errorfree.split import ceil_log2, slices, split, times
+
+Array = NDArray[Any]
+
+
+def row_sums(B: Array, step: int | None = None) -> Array:
+    """|B| e, over a power of two, for B (K, N); `step` rows at a time."""
+    top = ceil_log2(np.maximum(np.max(B, keepdims=True), -np.min(B)))
+    rows = (np.ascontiguousarray(B[k]) for k in pieces(len(B), step or len(B)))
+    return np.concatenate([times(np.abs(b), -top).sum(axis=1) for b in rows])
+
+
+def needed_for(
+    A: Array, weight: Array, bits: int, rule: str, u: float, limit: int | None = None, printed: bool = False
+) -> int:
+    """Algorithm 3's d for A (M, K) and `weight` = |B| e (K,).
+
+    Parameters
+    ----------
+    bits, rule, limit
+        Of the split.
+    u : float
+        Unit roundoff of the accuracy wanted.
+    printed : bool
+        Judge by the digits of slice d alone, not by them and what is left after them.
+
+    Notes
+    -----
+    The sums are NumPy's, row by row: their order, and so d, depends on neither threads nor blocks.
+    """
+    top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
+    enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)
+    d = 0
+    for d, (item, rest) in enumerate(slices(A, 1, bits, rule, limit), 1):
+        size = times(item.digits.astype(np.float64), item.exponents - top)
+        if not printed:
+            size = size + times(rest.left, rest.exponents - top)
+        lost = (d + 1) * (np.abs(size) * weight).sum(axis=1)
+        if d >= 2 and ((enough > lost) | (lost == 0)).all():
+            return d
+    return max(2, d + 1)
+
+
+def length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> tuple[int, bool, int]:
+    """How many slices the rows of X have, at most `count`; whether nothing is left then; bits from top to bottom."""
+    longest, complete, spread = 0, True, 0
+    for i in pieces(len(X), step):
+        part = split(np.ascontiguousarray(X[i]), 1, bits, rule, count, limit)
+        longest, complete = max(longest, len(part)), complete and part.complete
+        spread = max(spread, int(np.max(part.top - part.items[-1].exponents)))
+    return longest, complete, spread
