@@ -221,7 +221,7 @@ def test_counts_are_means_over_the_pairs_of_blocks(monkeypatch):
         calls.append((mode, A.shape, B.shape))
         i = len([call for call in calls if call[0] == mode])
         slices = (10.0 * i, 4.0 * i) if mode == "CR" else (i, 2 * i)
-        return blocks.ozaki.Counts(slices, i**2, mode == "DP", 7, i)
+        return blocks.ozaki.Counts(slices, i**2, mode == "DP", 7, i, 0)
 
     monkeypatch.setattr(blocks, "BLOCK", 4)
     monkeypatch.setattr(blocks.ozaki, "counts", counts)
@@ -292,7 +292,7 @@ MADE_UP = {
     "dgemm_tc/fig7b": _counts,
     "dgemm_tc/promise": lambda cell: {
         f"{method} {what}": 10.0 ** -(14 - i)
-        for i, method in enumerate(("DGEMM", "published", "symmetric")) for what in ("relative", "normwise")
+        for i, method in enumerate(("DGEMM", "printed", "default", "symmetric")) for what in ("relative", "normwise")
     },
     "ozaki2/yardsticks": lambda cell: {
         name: 10.0 ** -(10 + i) * cell["k"]

@@ -21,8 +21,8 @@ TITLE = "where Algorithm 3 keeps its promise"
 CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest
 error over |A||B|; dotted: 2^-53. "As printed" judges by the digits of slice d of A alone; the default adds what is left
 after them; "symmetric" asks that of A and of B. Points: the largest of seeded runs; on the left edge: no error, or less
-than shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not said, A and B drawn independently; D and G: diagonal, powers of
-two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
+than shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not said, A and B drawn independently; D and G: diagonal, powers
+of two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
     "Tensor cores of the Titan RTX: the Turing row of the catalog (recordings of a T4 reproduced).",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",
@@ -111,7 +111,7 @@ def _operands(family: str, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any
 
 _LOOK = {
     "DGEMM": Series("DGEMM", plotting.BLACK, "s", "none", filled=False),
-    "printed": Series("DP mode, as printed", plotting.ORANGE, "x", "none"),
+    "printed": Series("DP mode, as printed", plotting.BLACK, "x", "none"),
     "default": Series("DP mode, default", plotting.VERMILION, "o", "none"),
     "symmetric": Series("DP mode, symmetric", plotting.BLUE, "D", "none", filled=False),
 }
@@ -125,7 +125,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         for name, look in _LOOK.items():
             largest = [max(_runs(rows, family, f"{name} {measure}")) for family in FAMILIES]
             points = np.maximum(largest, 1.5 * _EDGE)
-            size = 7 if name == "symmetric" else 4  # around the point it mostly coincides with
+            size = {"symmetric": 7, "default": 5}.get(name, 3.5)  # around the point it mostly coincides with
             axis.plot(points, range(len(FAMILIES)), **look.line(markersize=size, zorder=6 - size / 2))
         axis.axvline(2.0**-53, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
         axis.set_xscale("log")

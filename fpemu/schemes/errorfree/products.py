@@ -225,7 +225,7 @@ class Tally:
             why = f"are not exact on {self.spec.name}: {self.inexact}; take fewer bits a slice or a smaller k_block"
             faults += (Fault("inexact-product", f"{self.scheme}: products of slices of {self.bits} bits {why}"),)
         if self.lost:
-            why = f"are lost on {self.spec.name}, too small for its formats: take exponents='slice'"
+            why = f"are lost to underflow on {self.spec.name}: take exponents='slice'"
             faults += (Fault("underflow", f"{self.scheme}: digits of late slices, or their products, {why}"),)
         left, right = (tuple(n / size for n in filled) for filled, size in zip(self._filled, self._sizes, strict=True))
         limit = exactness.sum_limit(self.spec)
