@@ -1,4 +1,4 @@
-"""fpemu: GEMM on FP16 tensor cores, bit for bit, and every scheme that makes FP32 out of it."""
+"""fpemu: GEMM on low-precision matrix units, bit for bit, and every scheme that makes FP32 and FP64 out of it."""
 
 from __future__ import annotations
 
