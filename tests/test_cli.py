@@ -261,7 +261,7 @@ def test_error_free_schemes_certify_below_the_table(double, capsys):
             assert f"{a} slices of A, {b} of B" in line
         assert line.startswith(f"{name}: ")
         assert products in line
-        assert f"exact: yes, complete: {'yes' if report.complete else 'no'}" in line
+        assert f"each exact: yes, slices complete: {'yes' if report.complete else 'no'}" in line
     assert main(["gemm", "A.npy", "B.npy", "-s", "dgemm"]) == 0
     assert "complete" not in capsys.readouterr().out
 
@@ -351,7 +351,7 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
         (["A.npy", "B.npy", "--alpha", "1e300"], "alpha is 1e+300: a finite fp32 number"),
         (["A.npy", "B.npy", "-s", "ozaki", "--alpha", "inf"], "alpha is inf: a finite fp64 number"),
         (["A.npy", "B.npy", "-s", "ozaki", "-O", "mode=XX"], "ozaki option mode"),
-        (["A.npy", "B.npy", "-s", "ozaki,ozimmu", "-O", "mode=CR"], "unknown ozimmu option 'mode'"),
+        (["A.npy", "B.npy", "-s", "ozaki,ozimmu", "-O", "modulii=8"], "unknown ozaki or ozimmu option 'modulii'"),
         (["A.npy", "B.npy", "-s", "ozimmu", "-H", "volta"], "volta has no matrix instruction for int8"),
         (["A.npy", "B.npy", "--alpha", "one"], "--alpha"),
         (["A.npy", "B.npy", "-s", "fp16", "--on-range", "clip"], "clip"),
@@ -507,6 +507,14 @@ def test_a_broken_store_is_one_line(paper, capsys):
 
 
 # --- bench
+def test_bench_holds_the_exact_product_against_its_own_bar():
+    (line,) = bench.run(repeat=1, only="ozaki CR")["lines"]
+    assert line["n"] == 512
+    assert line["bar"] > 0
+    assert line["ns"] > 0
+    assert line["ok"] == (line["memory"] <= line["memory_bar"] and line["ns"] <= line["bar"])
+
+
 def test_bench_measures_every_kind_and_writes_json(folder, capsys):
     assert main(["bench", "cpu", "--size", "48", "--repeat", "1", "--only", "hopper fp16", "--json", "b.json"]) in (
         0,

@@ -194,7 +194,8 @@ def test_power_at_its_steps():
 def test_rows_and_columns_that_never_meet(rule):
     A, B = np.array([[1.0, 0.0], [0.0, 2.0**-1074]]), np.array([[0.0, 0.0], [1.0, TOP]])
     found = certify(A, B, scaling=rule)
-    assert found.report.ok
+    assert found.report.crt
+    assert found.report.ok == (rule != "fast")  # which leaves nothing of the column of TOP
     assert np.array_equal(found.D[0], [0, 0])
     assert rule == "fast" or np.array_equal(found.D[1], [2.0**-1074, 2.0**-1074 * TOP])
 
@@ -325,13 +326,16 @@ def test_more_moduli_do_not_mend_the_fast_scaling():
 def test_from_which_size_on_the_fast_scaling_is_right(count):
     """The condition holds if the exponents of the largest entries of row and column add up to -2 or more."""
     for a, b, K in ((0, -2, 64), (-1, -1, 64), (5, -7, 64), (-1, -1, 4096), (0, -2, 1000)):
-        assert certify(np.full((1, K), 2.0**a), np.full((K, 1), 2.0**b), moduli=count, scaling="fast").report.ok
-    assert not certify(np.full((1, 64), 0.25), np.full((64, 1), 0.25), moduli=count, scaling="fast").report.ok
+        assert certify(np.full((1, K), 2.0**a), np.full((K, 1), 2.0**b), moduli=count, scaling="fast").report.crt
+    assert not certify(np.full((1, 64), 0.25), np.full((64, 1), 0.25), moduli=count, scaling="fast").report.crt
 
 
 def test_fast_scaling_cuts_large_entries_to_nothing():
     A, B = np.full((2, 4), 2.0**60), np.full((4, 2), 1.0)
-    assert (certify(A, B, scaling="fast", moduli=15).D == 0).all()
+    found = certify(A, B, scaling="fast", moduli=15)
+    assert (found.D == 0).all()
+    assert [fault.kind for fault in found.report.faults] == ["underflow"]
+    assert "2 rows of A and 0 columns of B" in found.report.faults[0].message
     assert (certify(A, B, scaling="invariant", moduli=15).D == 2.0**62).all()
 
 

@@ -31,14 +31,14 @@ def example(tmp_path_factory):
     """The folder in which the Python example of README ran, and what it printed."""
     folder = tmp_path_factory.mktemp("readme")
     done = subprocess.run(
-        [sys.executable, "-c", _blocks("python")[0]], capture_output=True, text=True, check=True, cwd=folder,
+        [sys.executable, "-c", "\n".join(_blocks("python"))], capture_output=True, text=True, check=True, cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return folder, done.stdout
 
 
 def test_the_python_example_prints_what_readme_says(example):
-    assert example[1] == _blocks("text")[0]
+    assert example[1] == "".join(_blocks("text"))
 
 
 def _words(text):

@@ -172,7 +172,7 @@ def test_the_hex_floats_are_python_s():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    ((0.1, "sgemm"), "sgemm does not split: it multiplies fp32 numbers"),
+    ((0.1, "sgemm"), "sgemm does not split one number: it multiplies fp32 numbers"),
     ((0.1, "otomo"), "did you mean 'ootomo'"),
     (("a", "ootomo"), "one real number"),
     (([1, 2], "ootomo"), "one real number"),

@@ -15,7 +15,7 @@ PHI = (0.1, 1.0, 2.0)
 FACTOR = 10.0
 """Errors within this factor of one another count as equivalent."""
 ASSUMPTIONS = [
-    """Tensor cores of the Titan RTX: the Turing row of the catalog (recordings of a T4 reproduced). Every product of
+    """Tensor cores of the Titan RTX: the Turing row of the catalog (claimed in the literature). Every product of
     slices is exact there, so that V100 and every later GPU give the same bits.""",
     """cublasDgemm and cublasSgemm are one ascending chain of FMAs for each element: the order of cuBLAS is not known.
     An order in several partial sums errs less.""",

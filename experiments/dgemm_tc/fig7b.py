@@ -44,6 +44,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             sizes = [memory(n, x, y) for n, x, y in zip(lengths(rows), a, b, strict=True)]
             axis.plot(lengths(rows), sizes, **look.line(label="_memory", **style))
     axis.axhline(20, color=plotting.BLACK, linestyle="--", linewidth=0.8)
+    axis.annotate("20 GB", (1000, 20), xytext=(0, -9), textcoords="offset points", fontsize=7)
     axis.set_ylim(bottom=0)
     plotting.panel_titles(axes, ["slices", "products", "memory of a block"])
     plotting.legend_below(figure, axes[0, 0], 3)

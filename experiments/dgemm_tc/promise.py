@@ -24,7 +24,7 @@ after them; "symmetric" asks that of A and of B. Points: the largest of seeded r
 than shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not said, A and B drawn independently; D and G: diagonal, powers
 of two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
-    "Tensor cores of the Titan RTX: the Turing row of the catalog (recordings of a T4 reproduced).",
+    "Tensor cores of the Titan RTX: the Turing row of the catalog (claimed in the literature).",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",
     """FP64-equivalent accuracy is kept on a family if the largest error is at most 10 times DGEMM's in every run; an
     error within 2^-53 of the result, or of |A||B|, counts as kept whatever DGEMM's.""",

@@ -54,10 +54,11 @@ def gemm(
 ) -> None:
     """Multiply two matrices by split schemes and compare with the exact product.
 
-    The result is α·A·B + β·C. Inputs are rounded to fp32 first, or to fp64 if that is the operands' format of every
-    scheme asked for; the exact product is of the rounded inputs.
+    The result is α·A·B + β·C. Inputs stay fp64 where all the schemes asked for take fp64 (dgemm, ozaki, ozimmu,
+    ozaki2), else they are rounded to fp32; the exact product is of the inputs as rounded. An option goes to the schemes
+    that have it: 'fpemu list schemes NAME' shows them.
 
-    Below the table stands what error-free schemes certify: slices, products, whether every product was exact, and
+    Below the table stands what error-free schemes certify: slices, products, whether each product was exact, and
     whether the slices are complete, so that they add up to A and B. Exit status 1 if a condition that such a scheme
     rests on does not hold for these matrices.
     """
@@ -78,6 +79,7 @@ def gemm(
         raise InputError("β is given without C: add --c")
     architecture = mma.catalog.architecture(hardware)
 
+    _check_options(names, options)
     fmt = _operands(names, options)
     A, B, C = _inputs(a, b, c, fmt)
     alpha, beta = _scalar("alpha", alpha, fmt), _scalar("beta", beta, fmt)
@@ -93,7 +95,7 @@ def gemm(
     shown = names if every or not compare or plain in names else [*names, plain]
     certificates, left_out, broken = [], [], False
     for name in shown:
-        own = options if name in names else {}
+        own = _own(name, options) if name in names else {}
         start = time.perf_counter()
         try:
             D, report = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
@@ -145,7 +147,25 @@ def _operands(names: list[str], options: dict[str, Any]) -> str:
     """The format that A, B and C are read in: fp64 if it is the operands' of every scheme, else fp32."""
     from fpemu import schemes
 
-    return "fp64" if all(schemes.build(name, options).operand.name == "fp64" for name in names) else "fp32"
+    found = {name: schemes.build(name, _own(name, options)).operand.name for name in names}
+    return "fp64" if set(found.values()) == {"fp64"} else "fp32"
+
+
+def _own(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that a scheme has."""
+    from fpemu import schemes
+
+    return {option: options[option] for option in options if option in {o.name for o in schemes.get(name).info.options}}
+
+
+def _check_options(names: list[str], options: dict[str, Any]) -> None:
+    """Refuse an option that none of the schemes has: each goes to those that have it."""
+    from fpemu import schemes
+
+    known = sorted({option.name for name in names for option in schemes.get(name).info.options})
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"{' or '.join(names)} option", option, known or ["(none)"])
 
 
 def _inputs(a: str, b: str, c: str | None, fmt: str) -> tuple[Any, Any, Any]:
@@ -195,8 +215,8 @@ def _certificate(report: Report) -> str:
     products = f"{report.products or 0} products"
     if report.slices is not None:
         a, b = report.slices
-        products = f"{a} slices of A, {b} of B, {report.products} of {a * b} products"
-    checks = {"exact": report.exact, "complete": report.complete}
+        products = f"{a} slice{'s' * (a != 1)} of A, {b} of B, {report.products} of {a * b} products"
+    checks = {"each exact": report.exact, "slices complete": report.complete}
     found = [f"{what}: {'yes' if true else 'no'}" for what, true in checks.items() if true is not None]
     return f"{report.scheme}: {', '.join([products, *found])}"
 

@@ -18,9 +18,17 @@ def listing(
             metavar="[KIND]", help="hardware, schemes, experiments, formats, inputs or metrics; default: all."
         ),
     ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="After 'schemes': one of them.")] = None,
 ) -> None:
-    """List the hardware, schemes, experiments, formats, input distributions and error measures known."""
-    if what is None:
+    """List the hardware, schemes, experiments, formats, input distributions and error measures known.
+
+    'fpemu list schemes NAME' shows a scheme with its options.
+    """
+    if name is not None and what != "schemes":
+        raise InputError(f"only 'fpemu list schemes' takes a name, not {what!r}")
+    if name is not None:
+        _scheme(name)
+    elif what is None:
         _overview()
     elif what in _KINDS:
         _KINDS[what]()
@@ -88,6 +96,19 @@ def _schemes() -> None:
         info = schemes.get(name).info
         paper = info.paper if str(info.year) in info.paper or not info.paper else f"{info.paper}, {info.year}"
         shown.add_row(name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range)
+    console().print(shown)
+
+
+def _scheme(name: str) -> None:
+    from fpemu import schemes
+
+    info = schemes.get(name).info
+    paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
+    console().print(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}", soft_wrap=True)
+    console().print(f"range: {info.range}; error: {info.bound}\n", soft_wrap=True)
+    shown = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
+    for option in info.options:
+        shown.add_row(option.name, str(option.default), option.values, option.meaning)
     console().print(shown)
 
 

@@ -118,10 +118,12 @@ def certify(
     >>> found.D.item(), found.report.ok, found.report.complete
     (0.4, True, True)
     """
-    call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
-    if not isinstance(call.scheme, ErrorFree):
+    chosen = get(scheme)
+    if not isinstance(chosen, ErrorFree):
         able = [name for name in names() if isinstance(get(name), ErrorFree)]
-        raise InputError(f"{call.scheme.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
+        raise InputError(f"{chosen.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
+    call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
+    assert isinstance(call.scheme, ErrorFree)
     if call.empty:
         return Certified(call.finish(None), Report(call.scheme.name, str(call.arguments["spec"])), ())
     found = call.scheme.certified(**call.arguments)

@@ -186,7 +186,7 @@ class Ozaki(ErrorFree):
     )
     exponents: str = choose.choice("slice", ("slice", "row"), "a power of two for every slice of a row, or one for all")
     memory: int | None = choose.integer(
-        None, 1, 1 << 62, "bytes of work space, operands and result apart; None: blocks of 3584", none=True
+        None, 1, 1 << 62, "work space in bytes, operands and result apart; None: blocks of 3584", none=True
     )
 
     def check(self) -> None:
@@ -217,9 +217,7 @@ class Ozaki(ErrorFree):
         joined = (53 - (K - 1).bit_length()) // 2  # what k-blocks add up to is exact in fp64
         fits = (exactness.slice_bits(spec, n, order) for n in lengths(K, self.k_block))
         found = self.bits or min(joined, *fits)
-        least = (
-            2 if spec.is_integer and self.split == "published" else 1
-        )  # int8 has no 2^b, and positive digits are even
+        least = 1 + (spec.is_integer and self.split == "published")  # no 2^b there, and positive digits are even
         if found < least:
             cure = "give bits=2 or more, or split='balanced'" if self.bits else "give a smaller k_block"
             self.refuse(f"{found} bits a slice make no progress on {spec.name} for K = {K}: {cure}")
@@ -303,7 +301,7 @@ class Ozaki(ErrorFree):
         return Cost(row + 16 * K * found.slices[0], column + 16 * K * found.slices[1], 96 + 16 * limbs)
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), entry by entry (float64, (..., M, N)): what is left out and what is rounded.
+        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): what is left out and what is rounded.
 
         A, B : array_like (..., M, K), (..., K, N), finite.
         """

@@ -9,9 +9,10 @@ using an integer modular technique", 2025, arXiv:2504.08009; modes as in the aut
     A·B ≈ round(C'_ij 2^-(mu_i + nu_j)), one rounding
 
 C' is found only if 2 sum_h |a'_ih||b'_hj| < P = product of the p_i for every entry. The published fast scaling breaks
-that for rows of small entries, and cuts rows of large ones to zeros without breaking anything; the condition is checked
-whatever the scaling. More moduli seldom help: A' and B' grow with P. The residues are below 2^7 and a chain has 2^16
-products at most, so that no int32 sum can overflow: `exact` and `int32` of the report hold by construction.
+that for rows of small entries, and cuts bits off rows of large ones, in the end all of them; both are checked, whatever
+the scaling. More moduli seldom help: A' and B' grow with P. Residues are at most 2^7 and a chain has at most 2^16
+products, so that no int32 sum can overflow: `exact` and `int32` of the report hold by construction. The accurate
+scaling takes one int8 product more.
 
 Two choices that the paper leaves open: here C' is exact and rounded once, so that every carrier and every order gives
 the same bits; and the third scaling, "invariant", is ours: it follows powers of two of rows and columns and needs no
@@ -76,6 +77,8 @@ class Ozaki2(ErrorFree):
         mu, nu = self._exponents(A, B, spec, order)
         X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
         size, worst = crt.check(X, Y, basis)
+        vanished = [int(np.sum(Z.any(axis=x) & ~W.any(axis=x))) for Z, W, x in ((A, X, 1), (B, Y, 0))]
+        vanished = vanished if any(vanished) else []
         t = np.empty((len(basis.moduli), len(A), B.shape[1]), np.int8)
         parts = crt.parts(X), crt.parts(Y)
         for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
@@ -98,7 +101,8 @@ class Ozaki2(ErrorFree):
             crt_bits=bits,
             int32=True,
             int32_bound=longest,
-            faults=() if worst is None else (self._fault(worst, *bits),),
+            underflow=bool(vanished),
+            faults=(*(() if worst is None else (self._fault(worst, *bits),)), *self._vanished(vanished)),
         )
         return total.round_to(self.operand, alpha, beta, C), report
 
@@ -133,6 +137,13 @@ class Ozaki2(ErrorFree):
         for k in range(0, X.shape[1], step):
             total += integer_product(X[:, k : k + step], Y[k : k + step], 2**24)
         return total
+
+    def _vanished(self, counts: list[int]) -> list[Fault]:
+        """Rows of A and columns of B that are not zero and of which nothing is left."""
+        if not counts:
+            return []
+        message = f"{self.name}: {counts[0]} rows of A and {counts[1]} columns of B are cut to zeros: scaling="
+        return [Fault("underflow", f"{message}{self.scaling!r} leaves them no bit; take 'accurate' or more moduli")]
 
     def _fault(self, worst: tuple[int, int], size: float, room: float) -> Fault:
         return Fault(

@@ -121,7 +121,12 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     """
     chosen = build(scheme, options)
     if not isinstance(chosen, SplitScheme):
-        raise InputError(f"{chosen.name} does not split: it multiplies {chosen.operand} numbers as they are")
+        how = (
+            f"multiplies {chosen.operand} numbers as they are"
+            if not chosen.needs_hardware
+            else "cuts whole rows into slices"
+        )
+        raise InputError(f"{chosen.name} does not split one number: it {how}")
     try:
         given = float(x)
     except (TypeError, ValueError):

@@ -136,7 +136,7 @@ class SliceProducts:
             return f"k-blocks may add up to {self.bound}, and their sum is exact to 2^53"
         if all(exactness.holds(self.spec, x, y, n, self.order) for n in lengths(self.K, self.k_block)):
             return ""
-        return "its words do not hold them"
+        return f"digits of {max(x, y)} do not fit {self.spec.a_format}"
 
     @cached_property
     def lost(self) -> bool:

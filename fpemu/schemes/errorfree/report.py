@@ -38,11 +38,12 @@ class Report:
     slices : (int, int)
         Slices of A and of B.
     products : int
-        Matrix products on the instruction.
+        Matrix products on the instruction, one that finds a scaling included.
     fast : bool
         Whether the products p + q > d + 1 were left out.
     exact : bool
-        Every product of slices is exact on the instruction, by the condition of `fpemu.mma.exactness`.
+        Every product of slices is exact on the instruction, by the condition of `fpemu.mma.exactness`. That says
+        nothing of what a scheme leaves out of its result.
     sum_bound, sum_limit : int
         The largest sum of magnitudes of a chain, in units, that the digits allow; and the largest that stays exact.
     complete : bool
@@ -58,7 +59,8 @@ class Report:
     int32_bound : int
         A bound on the magnitude of every int32 sum.
     underflow : bool
-        Whether a non-zero digit is lost in its word, flushed by the hardware, or its products can be lost.
+        Whether a non-zero digit is lost in its word, flushed by the hardware, or its products can be lost; or nothing
+        is left of a row of A or a column of B.
     block : (int, int)
         Rows and columns of D worked on at a time.
     faults : tuple of Fault
