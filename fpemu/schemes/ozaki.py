@@ -15,17 +15,19 @@ High Performance 2020, DOI 10.1007/978-3-030-50743-5_12.
 b follows from the instruction (`fpemu.mma.exactness`), not from 24 bits as in the paper, where b = floor((24 - log2
 k)/2). The two agree for fp16 with fp32 accumulation on every architecture, truncating or not, and k >= 2.
 
-Where the paper is silent or its Algorithm 3 fails, our reading. |A_d| is taken with what is left after it: the digits
-of slice d alone are zero where an entry lies so far below its row's largest that no slice has reached it, and would
-count it as done (slices="printed" does so). Zero rows meet the criterion. Where A's split ends within d slices, the
-paper turns fast mode off and says nothing of B, which may need more: B's number then comes from the same criterion on
-the other side, (e^T|A|)|B_q|; slices="symmetric" takes the larger of the two for both, always. d is found for all of A
-and B before the outer blocks are formed, so that these change nothing (in the paper every block has its own d).
+Where the paper is silent or its Algorithm 3 fails, our reading; slices="printed" follows the paper to the letter.
+* The criterion is asked of B too, (e^T|A|)|B_q|, and its d taken if it is larger by two or more: the paper looks at A
+  alone and gives B as many slices, far too few where B ranges more widely. On data alike the two differ by one at most.
+* |A_d| is taken with what is left after it: the digits of slice d alone are zero where an entry lies so far below its
+  row's largest that no slice has reached it, and would count it as done.
+* Zero rows meet the criterion. Where d slices exhaust A, fast mode is off, as in the paper, which says nothing of B
+  then: its own criterion decides, d being the least (printed: no least).
+* d is found for all of A and B before the outer blocks are formed, so that these change nothing (in the paper every
+  block has its own d).
 
 Range: all of fp64 (fp32). NaN and Inf propagate as in DGEMM (SGEMM).
-Error: CR 2^-53 |AB|. DP: about DGEMM's where Algorithm 3's estimate holds; it bounds sums over rows, not entries, and
-looks at A only: entries of |A||B| that are small beside others of their row may lose everything. `error_bound`
-evaluates what is left out.
+Error: CR 2^-53 |AB|. DP: about DGEMM's where Algorithm 3's estimate holds; it bounds sums over rows, not entries: those
+of |A||B| that are small beside others of their row may lose everything. `error_bound` evaluates what is left out.
 """
 
 from __future__ import annotations
@@ -146,7 +148,9 @@ def _finite(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array]:
     a, b = ranges.matrices(A, B, fmt)
     for X, who in ((a, "A"), (b, "B")):
         if X.ndim != 2 or not X.size:
-            raise InputError(f"{who} of shape {X.shape}: slices are counted for one product of matrices, not empty")
+            raise InputError(
+                f"{who} of shape {X.shape}: slices are counted for one product of matrices that are not empty"
+            )
         if not np.isfinite(X).all():
             raise InputError(f"{who}: NaN or infinite: {entries(~np.isfinite(X), X)}")
     return np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64)
@@ -174,8 +178,8 @@ class Ozaki(ErrorFree):
         None, ("fp64", "fp32"), "format of the operands and of the result; None: fp32 in mode SP, else fp64"
     )
     slices: int | str | None = choose.integer(
-        None, 1, 4096, "slices of A and of B; None: Algorithm 3; symmetric: on both sides; printed: to the letter",
-        none=True, words=("symmetric", "printed"),
+        None, 1, 4096, "slices of A and of B at most; None: Algorithm 3 on both sides; printed: on A, to the letter",
+        none=True, words=("printed",),
     )  # fmt: skip
     fast: bool | None = choose.flag("leave out the products p + q > d + 1; None: unless d slices exhaust A")
     split: str = choose.choice("published", ADAPTIVE, "Algorithm 1, or to nearest on one grid: a bit more a slice")
@@ -239,12 +243,13 @@ class Ozaki(ErrorFree):
             return max(needed_for(x, weight, *options) for x in rows)
 
         d = self.slices if isinstance(self.slices, int) else needed(A, B)
-        other = d
-        if self.slices == "symmetric":
-            d = other = max(d, needed(B.T, A.T))
+        mine = 0 if isinstance(self.slices, int) else needed(B.T, A.T)  # what B asks for
+        if self.slices is None and mine > d + 1:
+            d = mine
         a, ended, wide = length(A, bits, self.split, d, limit, step)
-        if ended and self.slices in (None, "printed"):
-            other = needed(B.T, A.T)
+        other = d
+        if ended and not isinstance(self.slices, int):
+            other = mine if self.slices == "printed" else max(d, mine)
         b, _, high = length(B.T, bits, self.split, other, limit, step)
         fast, d = not ended if self.fast is None else self.fast, max(d, other)
         return Counts((a, b), sum(1 for _ in _pairs(a, b, d, fast)), fast, bits, d, wide + high)

@@ -109,7 +109,8 @@ class Ozimmu(ErrorFree):
                 D += np.ldexp(T.astype(np.float64, copy=False), weight - back)
             return D
 
-        D = within_range(add, a, b, FP64).astype(self.operand.dtype)
+        with np.errstate(over="ignore", under="ignore"):
+            D = within_range(add, a, b, FP64).astype(self.operand.dtype)
         faults = []
         if bound > INT32:
             most = max(len(pairs) for pairs in sums)
@@ -167,8 +168,10 @@ class Ozimmu(ErrorFree):
         bits = self.slice_bits(K)
         s = self.slices or self._automatic(A, B, bits)
         a, b = self._split(A, B, bits, s)
-        lost = left_out(A, B, a, b, lambda p, q: p + q + 1 <= s)
-        sums = sum(1 for _ in _sums(len(a), len(b), s, self.sharing(K)))
+        groups = list(_sums(len(a), len(b), s, self.sharing(K)))
+        if max(map(len, groups)) * K * a.largest * b.largest > INT32:
+            return np.full((len(A), B.shape[1]), np.inf)
+        lost, sums = left_out(A, B, a, b, lambda p, q: p + q + 1 <= s), len(groups)
         lost = lost + ((sums + 1) * 2.0**-53 + self.operand.unit_roundoff) * (abs(A) @ abs(B))
         tiny = (sums + 1) * self.operand.min_subnormal + (len(a) * len(b) + sums + 4) * K * 2.0**-1074
         return np.asarray(lost * (1 + 2.0**-20) + tiny)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, mma
-from fpemu.errors import GuaranteeError
+from fpemu.errors import GuaranteeError, InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec
 from fpemu.schemes import options as choose
@@ -105,7 +105,8 @@ class ErrorFree(Scheme):
             T, report = self.multiply(a, b, spec, order)
             return scaled(ranges.patch(T, A, B, rows, columns), C, alpha, beta), report
         if not (np.isfinite(alpha) and np.isfinite(beta)):
-            T, report = self.multiply(a, b, spec, order)
+            # only signs count: a power of two keeps a product from being rounded to zero
+            T, report = self.multiply(a, b, spec, order, alpha=2.0**1023)
             return _special(np.sign(T), A, B, C, alpha, beta, rows, columns), report
         c = None if C is None else np.where(np.isfinite(C), C, 0.0).astype(np.float64)
         D, report = self.multiply(a, b, spec, order, float(alpha), float(beta), c)
@@ -143,6 +144,9 @@ class ErrorFree(Scheme):
     def bounded(self, A: Any, B: Any, bound: Callable[[Array, Array], Array]) -> Array:
         """`bound`(A, B) of finite float64 matrices, for every pair of a batch: float64 (..., M, N)."""
         a, b = ranges.matrices(A, B, self.operand)
+        for X, who in ((a, "A"), (b, "B")):
+            if not np.isfinite(X).all():
+                raise InputError(f"{who}: NaN or infinite, which has no error: {entries(~np.isfinite(X), X)}")
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(X, batch + X.shape[-2:]) for X in (a, b))
         found = np.zeros((*batch, a.shape[-2], b.shape[-1]))

@@ -7,13 +7,14 @@ with which the second is below the first in every row.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.schemes.errorfree.blocks import pieces
-from fpemu.schemes.errorfree.split import ceil_log2, slices, split, times
+from fpemu.schemes.errorfree.split import ceil_log2, slices, times
 
 Array = NDArray[Any]
 
@@ -58,9 +59,15 @@ def needed_for(
 
 def length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> tuple[int, bool, int]:
     """How many slices the rows of X have, at most `count`; whether nothing is left then; bits from top to bottom."""
-    longest, complete, spread = 0, True, 0
+    longest, complete, spread = 1, True, bits
     for i in pieces(len(X), step):
-        part = split(np.ascontiguousarray(X[i]), 1, bits, rule, count, limit)
-        longest, complete = max(longest, len(part)), complete and part.complete
-        spread = max(spread, int(np.max(part.top - part.items[-1].exponents)))
+        found, top = 0, None
+        for found, (item, rest) in enumerate(
+            islice(slices(np.ascontiguousarray(X[i]), 1, bits, rule, limit), count), 1
+        ):
+            top = item.exponents + bits if top is None else top
+            spread = max(spread, int(np.max(top - item.exponents)))
+            left = found == count and bool(rest.left.any())
+            complete = complete and not left
+        longest = max(longest, found)
     return longest, complete, spread

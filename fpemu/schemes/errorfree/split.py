@@ -117,12 +117,13 @@ def split(
     headroom : int
         Bits left free above the largest entry of a row, on a fixed grid.
     """
-    found = list(islice(slices(X, axis, bits, rule, limit, headroom), count))
-    if not found:
+    items: list[Slice] = []
+    for item, rest in islice(slices(X, axis, bits, rule, limit, headroom), count):  # noqa: B007 (the last is kept)
+        items.append(item)
+    if not items:
         zero = np.zeros_like(np.max(X, axis=axis, keepdims=True), np.int64)
-        found = [(Slice(np.zeros(X.shape, _dtype(bits)), zero), Rest(np.zeros_like(X), zero))]
-    items = tuple(item for item, _ in found)
-    return Slices(bits, items[0].exponents + bits, items, found[-1][1])
+        items, rest = [Slice(np.zeros(X.shape, _dtype(bits)), zero)], Rest(np.zeros_like(X), zero)
+    return Slices(bits, items[0].exponents + bits, tuple(items), rest)
 
 
 def slices(
