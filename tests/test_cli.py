@@ -241,7 +241,7 @@ def test_options_none_true_and_integers_reach_the_scheme(folder):
     for written, meant in (
         (["slices=3", "fast=false"], {"slices": 3, "fast": False}),
         (["slices=None", "fast=True"], {"slices": None, "fast": True}),
-        (["slices=symmetric", "memory=2^20"], {"slices": "symmetric", "memory": 2**20}),
+        (["slices=printed", "memory=2^20"], {"slices": "printed", "memory": 2**20}),
     ):
         arguments = [word for pair in written for word in ("-O", pair)]
         assert main(["gemm", "a.npy", "b.npy", "-s", "ozaki", *arguments, "-o", "D.npy"]) == 0

@@ -125,7 +125,7 @@ _WAYS = {"printed": ", as printed", "default": ""}
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    figure, axes = plotting.figure(2, height=4.0)
+    figure, axes = plotting.figure(2, height=4.9)
     for axis, measure in zip(axes[0], ("relative", "normwise"), strict=True):
         for name, look in _LOOK.items():
             largest = [max(_runs(rows, family, f"{name} {measure}")) for family in FAMILIES]
