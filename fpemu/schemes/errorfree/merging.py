@@ -94,10 +94,10 @@ def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int
     for i in range(m, len(X)):
         few = csr_array(X[i])
         yield from ((i, j, few @ y) for j, y in enumerate(Y))
-    turned = [np.ascontiguousarray(x.T) for x in X[:m]] if n < len(Y) else []
-    for j in range(n, len(Y)):
-        few = csr_array(Y[j].T)
-        yield from ((i, j, (few @ x).T) for i, x in enumerate(turned))
+    tails = [(j, csr_array(Y[j].T)) for j in range(n, len(Y))]
+    for i in range(m if tails else 0):
+        turned = np.ascontiguousarray(X[i].T)
+        yield from ((i, j, (few @ turned).T) for j, few in tails)
 
 
 def exact_sum(products: SliceProducts) -> tuple[ExactSum, NDArray[np.bool_]]:
