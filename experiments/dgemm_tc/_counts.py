@@ -10,6 +10,7 @@ from fpemu import inputs, plotting
 from fpemu.plotting import Series
 from fpemu.schemes import ozaki
 from fpemu.schemes.errorfree.blocks import even, pieces
+from fpemu.sweep.claims import Claim, share
 
 from ._accuracy import PAPER, PHI
 
@@ -108,3 +109,24 @@ def panel(axis: Any, rows: list[dict[str, Any]], label: str) -> None:
     axis.set_xlabel("$n$")
     axis.set_xticks(range(2048, 10241, 2048), [str(n) for n in range(2048, 10241, 2048)])
     axis.set_xlim(500, 10800)
+
+
+def slices_claim(rows: list[dict[str, Any]], mode: str) -> Claim:
+    """Wider inputs take more slices."""
+    slices = [means(rows, phi, f"{mode} slices A")[0] for phi in PHI]
+    text = ", ".join(f"{numbers(x)} at φ = {phi:g}" for phi, x in zip(PHI, slices, strict=True))
+    return share("more slices at φ = 2 than at φ = 0.1, every n", "more for wider inputs", slices[-1] > slices[0], text)
+
+
+def memory_claim(rows: list[dict[str, Any]], mode: str) -> Claim:
+    """A block fits into the memory of the paper."""
+    pairs = [means(rows, phi, f"{mode} slices A", f"{mode} slices B") for phi in PHI]
+    sizes = [[memory(n, x, y) for n, x, y in zip(lengths(rows), a, b, strict=True)] for a, b in pairs]
+    text = f"{np.min(sizes):.2g} to {np.max(sizes):.3g} GB"
+    return share(f"memory of a block, {mode} mode", "within 20 GB", np.array(sizes) <= 20, text)
+
+
+def numbers(values: Any) -> str:
+    """A range in words."""
+    low, high = np.min(values), np.max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -14,7 +14,7 @@ from fpemu import plotting
 from fpemu.sweep.claims import Claim, share
 
 from . import _counts
-from ._counts import PHI, cells, cost, evaluate, lengths, means, memory
+from ._counts import PHI, cells, cost, evaluate, lengths, means
 
 __all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost", "draw", "evaluate"]
 
@@ -57,27 +57,18 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     here = [row["DP products"] for row in rows if (row["n"], row["phi"]) == (7168, PHI[0])]
-    text = f"{_numbers(here)} with {_rows(rows, 7168)} rows"
+    text = f"{_counts.numbers(here)} with {_rows(rows, 7168)} rows"
     found.append(share("products at n = 7168, φ = 0.1", "66", [count == 66 for count in here], text))
-    a, b, products = (np.array([means(rows, phi, f"DP {what}")[0] for phi in PHI])
-                      for what in ("slices A", "slices B", "products"))  # fmt: skip
-    text = ", ".join(f"{_numbers(x)} at φ = {phi:g}" for phi, x in zip(PHI, a, strict=True))
-    found.append(share("more slices at φ = 2 than at φ = 0.1, every n", "more for wider inputs", a[-1] > a[0], text))
+    products = [means(rows, phi, "DP products")[0] for phi in PHI]
+    found.append(_counts.slices_claim(rows, "DP"))
     for (n, phi), speed in PUBLISHED.items():
         count = products[PHI.index(phi)][lengths(rows).index(n)] if n in lengths(rows) else np.nan
         held = [abs(SPEED / count / speed - 1) <= 0.1]
         text = f"{SPEED / count:.3g} from {count:.4g} products"
         found.append(share(f"TFLOP/s expected at n = {n}, φ = {phi:g}", f"{speed:g}", held, text))
-    sizes = [[memory(n, x, y) for n, x, y in zip(lengths(rows), a[i], b[i], strict=True)] for i in range(len(PHI))]
-    text = f"{np.min(sizes):.2g} to {np.max(sizes):.3g} GB"
-    found.append(share("memory of a block, DP mode", "within 20 GB", np.array(sizes) <= 20, text))
+    found.append(_counts.memory_claim(rows, "DP"))
     return found
 
 
 def _rows(rows: list[dict[str, Any]], n: int) -> str:
     return " or ".join(str(r) for r in sorted({row["rows"] for row in rows if row["n"] == n}))
-
-
-def _numbers(values: Any) -> str:
-    low, high = np.min(values), np.max(values)
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

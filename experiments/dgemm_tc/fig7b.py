@@ -57,23 +57,11 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     ratio = np.array(every) / np.array(fast)
     text = f"{np.min(ratio):.2g} to {np.max(ratio):.2g} × as many"
     found.append(share("CR mode takes more products than DP mode", "more", ratio > 1, text))
-    slices = [means(rows, phi, "CR slices A")[0] for phi in PHI]
-    text = ", ".join(f"{np.min(x):.4g} to {np.max(x):.4g} at φ = {phi:g}" for phi, x in zip(PHI, slices, strict=True))
-    found.append(
-        share("more slices at φ = 2 than at φ = 0.1, every n", "more for wider inputs", slices[-1] > slices[0], text)
-    )
+    found.append(_counts.slices_claim(rows, "CR"))
     for phi, speed in PUBLISHED.items():
         last = every[PHI.index(phi)][-1] if lengths(rows)[-1] == 10240 else np.nan
         part = speed * last / 92
         text = f"{part:.0%} from {last:.4g} products"
         found.append(share(f"time in products at n = 10240, φ = {phi:g}", "below DP's 70 %", [part < 0.7], text))
-    sizes = [
-        [
-            memory(n, x, y)
-            for n, x, y in zip(lengths(rows), *means(rows, phi, "CR slices A", "CR slices B"), strict=True)
-        ]
-        for phi in PHI
-    ]
-    text = f"{np.min(sizes):.2g} to {np.max(sizes):.3g} GB"
-    found.append(share("memory of a block, CR mode", "within 20 GB", np.array(sizes) <= 20, text))
+    found.append(_counts.memory_claim(rows, "CR"))
     return found

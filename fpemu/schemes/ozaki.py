@@ -40,18 +40,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges
 from fpemu.schemes.base import SchemeInfo, build, register
 from fpemu.schemes.errorfree import merging
-from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.base import ErrorFree, finite
 from fpemu.schemes.errorfree.blocks import Cost, block, pieces
 from fpemu.schemes.errorfree.counting import length, needed_for, row_sums
 from fpemu.schemes.errorfree.products import SliceProducts, Tally, lengths
 from fpemu.schemes.errorfree.report import Report
-from fpemu.schemes.errorfree.split import ADAPTIVE, left_out, split, within_range
+from fpemu.schemes.errorfree.split import ADAPTIVE, Slices, left_out, split, within_range
 
 Array = NDArray[Any]
 WORDS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8", "fp64")
@@ -119,7 +118,7 @@ def algorithm3(
         raise unknown_name("precision", precision, _UNIT)
     scheme = build("ozaki", {"bits": bits, "split": split, "mode": {"fp64": "DP", "fp32": "SP"}[precision]})
     assert isinstance(scheme, Ozaki)
-    a, b = _finite(A, B, scheme.operand)
+    a, b = _one_product(A, B, scheme.operand)
     chosen = scheme.bits or exactness.published_bits(a.shape[1])
     if chosen < 1:
         raise InputError(f"algorithm3: the published formula leaves no bit a slice for K = {a.shape[1]}: give bits=")
@@ -140,19 +139,17 @@ def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **opti
     assert isinstance(scheme, Ozaki)
     if order is not None and not isinstance(order, KOrder):
         raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
-    return scheme.counts(*_finite(A, B, scheme.operand), scheme.spec(hardware), order)
+    return scheme.counts(*_one_product(A, B, scheme.operand), scheme.spec(hardware), order)
 
 
-def _finite(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array]:
+def _one_product(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array]:
     """Two matrices that fit, neither empty, all entries finite: float64, C-contiguous."""
-    a, b = ranges.matrices(A, B, fmt)
+    a, b = finite(A, B, fmt)
     for X, who in ((a, "A"), (b, "B")):
         if X.ndim != 2 or not X.size:
             raise InputError(
                 f"{who} of shape {X.shape}: slices are counted for one product of matrices that are not empty"
             )
-        if not np.isfinite(X).all():
-            raise InputError(f"{who}: NaN or infinite: {entries(~np.isfinite(X), X)}")
     return np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64)
 
 
@@ -243,13 +240,15 @@ class Ozaki(ErrorFree):
             return max(needed_for(x, weight, *options) for x in rows)
 
         d = self.slices if isinstance(self.slices, int) else needed(A, B)
-        mine = 0 if isinstance(self.slices, int) else needed(B.T, A.T)  # what B asks for
-        if self.slices is None and mine > d + 1:
-            d = mine
-        a, ended, wide = length(A, bits, self.split, d, limit, step)
         other = d
-        if ended and not isinstance(self.slices, int):
-            other = mine if self.slices == "printed" else max(d, mine)
+        if self.slices is None:
+            mine = needed(B.T, A.T)
+            d, other = (mine, mine) if mine > d + 1 else (d, max(d, mine))
+        a, ended, wide = length(A, bits, self.split, d, limit, step)
+        if not ended:
+            other = d
+        elif self.slices == "printed":
+            other = needed(B.T, A.T)
         b, _, high = length(B.T, bits, self.split, other, limit, step)
         fast, d = not ended if self.fast is None else self.fast, max(d, other)
         return Counts((a, b), sum(1 for _ in _pairs(a, b, d, fast)), fast, bits, d, wide + high)
@@ -261,7 +260,6 @@ class Ozaki(ErrorFree):
     ) -> tuple[Array, Report]:
         (M, K), N = A.shape, B.shape[1]
         bits = self.slice_bits(spec, K, order)
-        limit = (1 << bits) - spec.is_integer
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
             sA, sB, d, fast, cost = None, None, 0, False, Cost(0, 0, 0)
         else:
@@ -270,9 +268,9 @@ class Ozaki(ErrorFree):
         rows, columns = block(M, N, cost, self.memory, BLOCK, self.name)
         D, tally = np.empty((M, N), self.operand.dtype), Tally(self.name, spec, bits)
         for i in pieces(M, rows):
-            a = split(A[i], 1, bits, self.split, sA, limit)
+            a = self._cut(A[i], 1, bits, spec, sA)
             for j in pieces(N, columns):
-                b = split(B[:, j], 0, bits, self.split, sB, limit)
+                b = self._cut(B[:, j], 0, bits, spec, sB)
                 multiply = SliceProducts(a, b, spec, order, self.carrier, self.k_block, self.exponents == "row")
                 if self.mode == "CR":
                     total, broken = merging.exact_sum(multiply)
@@ -283,6 +281,9 @@ class Ozaki(ErrorFree):
                 tally.add(multiply)
         products = sum(1 for _ in _pairs(*tally.slices, d, fast))
         return D, tally.report(products=products, fast=fast, block=(rows, columns))
+
+    def _cut(self, X: Array, axis: int, bits: int, spec: MmaSpec, count: int | None) -> Slices:
+        return split(X, axis, bits, self.split, count, (1 << bits) - spec.is_integer)
 
     def _sum(self, multiply: SliceProducts, d: int, fast: bool) -> Array:
         """The products of Algorithm 2 in its order, added in the operands' format."""
@@ -315,8 +316,7 @@ class Ozaki(ErrorFree):
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec) -> Array:
         found = self.counts(A, B, spec)
-        limit = (1 << found.bits) - spec.is_integer
-        a, b = (split(X, axis, found.bits, self.split, count, limit)
+        a, b = (self._cut(X, axis, found.bits, spec, count)
                 for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True))  # fmt: skip
         products = SliceProducts(a, b, spec, None, self.carrier, self.k_block, self.exponents == "row")
         if products.inexact or products.lost:

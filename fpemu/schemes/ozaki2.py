@@ -36,7 +36,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import SchemeInfo, register
 from fpemu.schemes.errorfree import crt, scaling
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.products import instruction_product, integer_product
+from fpemu.schemes.errorfree.products import backend_of, instruction_product, integer_product
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import times
 from fpemu.schemes.errorfree.sums import ExactSum
@@ -131,7 +131,7 @@ class Ozaki2(ErrorFree):
         """
         if self.carrier != "blas" and spec is not None:
             x, y = X.astype(np.int8), Y.astype(np.int8)
-            return instruction_product(x, y, spec, order, self.carrier, _CHAIN).astype(np.float64)
+            return instruction_product(x, y, spec, order, backend_of(self.carrier), _CHAIN).astype(np.float64)
         total = np.zeros((len(X), Y.shape[1]))
         step = 2**24 // largest**2
         for k in range(0, X.shape[1], step):

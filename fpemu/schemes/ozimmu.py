@@ -96,7 +96,7 @@ class Ozimmu(ErrorFree):
         K = A.shape[1]
         bits = self.slice_bits(K)
         s = self.slices or self._automatic(A, B, bits)
-        a, b = self._split(A, B, bits, s)
+        a, b = self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
         multiply = SliceProducts(a, b, spec, order, self.carrier)
         sums = list(_sums(len(a), len(b), s, self.sharing(K)))
         bound = max((len(pairs) for pairs in sums), default=0) * multiply.bound
@@ -121,9 +121,6 @@ class Ozimmu(ErrorFree):
         work = {"products": sum(map(len, sums)), "fast": True, "block": D.shape}
         return D, tally.report(*faults, int32=bound <= INT32, int32_bound=bound, **work)
 
-    def _split(self, A: Array, B: Array, bits: int, s: int) -> tuple[Slices, Slices]:
-        return self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
-
     def _cut(self, X: Array, axis: int, bits: int, s: int) -> Slices:
         return split(X, axis, bits, self.split, s, (1 << bits) - 1, self.headroom)
 
@@ -137,8 +134,7 @@ class Ozimmu(ErrorFree):
             return integer_product(X, Y, bound)
         terms = [(multiply.a.items[p].digits.astype(np.int8), multiply.b.items[q].digits.astype(np.int8))
                  for p, q in pairs]  # fmt: skip
-        backend = "numpy" if self.carrier == "numpy" else "compiled"
-        return np.asarray(mma.chain(terms, spec=multiply.spec, order=multiply.order, backend=backend))  # type: ignore[arg-type]
+        return np.asarray(mma.chain(terms, spec=multiply.spec, order=multiply.order, backend=multiply.backend))
 
     def _automatic(self, A: Array, B: Array, bits: int) -> int:
         """The smallest number of slices that loses no more than `loss` bits an element on average."""
@@ -167,7 +163,7 @@ class Ozimmu(ErrorFree):
         K = A.shape[1]
         bits = self.slice_bits(K)
         s = self.slices or self._automatic(A, B, bits)
-        a, b = self._split(A, B, bits, s)
+        a, b = self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
         groups = list(_sums(len(a), len(b), s, self.sharing(K)))
         if max(map(len, groups)) * K * a.largest * b.largest > INT32:
             return np.full((len(A), B.shape[1]), np.inf)

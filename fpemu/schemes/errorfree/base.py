@@ -143,10 +143,7 @@ class ErrorFree(Scheme):
 
     def bounded(self, A: Any, B: Any, bound: Callable[[Array, Array], Array]) -> Array:
         """`bound`(A, B) of finite float64 matrices, for every pair of a batch: float64 (..., M, N)."""
-        a, b = ranges.matrices(A, B, self.operand)
-        for X, who in ((a, "A"), (b, "B")):
-            if not np.isfinite(X).all():
-                raise InputError(f"{who}: NaN or infinite, which has no error: {entries(~np.isfinite(X), X)}")
+        a, b = finite(A, B, self.operand)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(X, batch + X.shape[-2:]) for X in (a, b))
         found = np.zeros((*batch, a.shape[-2], b.shape[-1]))
@@ -159,6 +156,16 @@ class ErrorFree(Scheme):
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """inf: rows are cut relative to their largest entry, so that a small entry of |A||B| may lose everything."""
         return float("inf")
+
+
+def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:
+    """A (..., M, K) and B (..., K, N) as arrays of `fmt` that fit each other, all entries finite."""
+    a, b = ranges.matrices(A, B, fmt)
+    for X, who in ((a, "A"), (b, "B")):
+        good = np.isfinite(X)
+        if not good.all():
+            raise InputError(f"{who}: NaN or infinite: {entries(~good, X)}")
+    return a, b
 
 
 def _special(
@@ -176,5 +183,5 @@ def _special(
     return scaled(T, C, alpha, beta)
 
 
-def _where(mask: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+def _where(mask: Mask) -> Mask | None:
     return mask if mask.any() else None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
+from fpemu.mma.gemm import Backend
 from fpemu.rounding import round_to
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import Slices, times
@@ -52,8 +53,13 @@ def integer_product(X: Array, Y: Array, bound: int) -> Array:
     return np.asarray(np.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False)))
 
 
+def backend_of(carrier: str) -> Backend:
+    """The form of the instruction's model that a carrier stands for, or that runs where BLAS cannot carry."""
+    return "numpy" if carrier == "numpy" else "compiled"
+
+
 def instruction_product(
-    X: Array, Y: Array, spec: MmaSpec, order: KOrder | None, backend: str, k_block: int | None = None
+    X: Array, Y: Array, spec: MmaSpec, order: KOrder | None, backend: Backend, k_block: int | None = None
 ) -> Array:
     """X @ Y as the instruction computes it: float64 for floating-point words, int64 for integers.
 
@@ -68,7 +74,7 @@ def instruction_product(
     total = np.zeros((X.shape[0], Y.shape[1]), wide)
     step = k_block or max(1, X.shape[1])
     for k in range(0, X.shape[1], step):
-        part = mma.gemm(X[:, k : k + step], Y[k : k + step], spec=spec, order=order, backend=backend)  # type: ignore[arg-type]
+        part = mma.gemm(X[:, k : k + step], Y[k : k + step], spec=spec, order=order, backend=backend)
         total += part.astype(wide)
     return total
 
@@ -173,9 +179,13 @@ class SliceProducts:
         s, t = self._scale(self.a, p), self._scale(self.b, q)
         x = stored(times(X.astype(np.float64), s), self.spec.a_format)
         y = stored(times(Y.astype(np.float64), t), self.spec.b_format)
-        backend = "numpy" if self.carrier == "numpy" else "compiled"
-        T = instruction_product(x, y, self.spec, self.order, backend, self.k_block)
+        T = instruction_product(x, y, self.spec, self.order, self.backend, self.k_block)
         return T if self.spec.is_integer else times(T, -(s + t))
+
+    @property
+    def backend(self) -> Backend:
+        """The form of the instruction's model."""
+        return backend_of(self.carrier)
 
     @property
     def by_blas(self) -> bool:
