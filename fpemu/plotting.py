@@ -55,6 +55,7 @@ _STYLE: dict[str, Any] = {
     "figure.dpi": 100.0,
     "svg.hashsalt": "fpemu",  # without it the ids in an SVG are random
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # TrueType: letters stay letters
     "path.simplify": False,
 }
 
@@ -98,6 +99,12 @@ def figure(
     return made, np.asarray(axes)
 
 
+U16, U24, U53 = (
+    {r"$u_{\mathrm{fp16}}=2^{-11}$": 11}, {r"$u_{\mathrm{fp32}}=2^{-24}$": 24}, {r"$u_{\mathrm{fp64}}=2^{-53}$": 53},
+)  # fmt: skip
+"""Guide lines for `roundoff_guides`; join them with |."""
+
+
 @dataclass(frozen=True)
 class Series:
     """How one method looks, the same in every figure it appears in."""
@@ -114,6 +121,35 @@ class Series:
             "color": self.color, "marker": self.marker, "linestyle": self.dash, "markerfacecolor": face,
             "markeredgecolor": self.color, "markeredgewidth": 0.8, "label": self.label, **more,
         }  # fmt: skip
+
+
+HARDWARE = {
+    "volta": Series("Volta", VERMILION, "o"),
+    "turing": Series("Turing", PURPLE, "p"),
+    "ampere": Series("Ampere", ORANGE, "^"),
+    "ada": Series("Ada", YELLOW, "h"),
+    "hopper": Series("Hopper", GREEN, "D"),
+    "blackwell": Series("Blackwell", SKY, "v"),
+    "cdna1": Series("CDNA 1", GREY, "<", "--"),
+    "cdna2": Series("CDNA 2", BLUE, "s", "--"),
+    "cdna3": Series("CDNA 3", PURPLE, "P", "--"),
+    "ascend910a": Series("Ascend 910A (assumed)", GREY, ">", "-."),
+    "ideal": Series("ideal", BLACK, "x", ":"),
+}
+"""How an architecture looks where a figure compares architectures."""
+
+SCHEMES = {
+    "fp16": Series("plain fp16", GREY, "x"),
+    "markidis": Series("Markidis", ORANGE, "^"),
+    "egemm": Series("EGEMM-TC", YELLOW, "<"),
+    "ootomo": Series("Ootomo", SKY, "D"),
+    "ape": Series("APE (Ma)", PURPLE, "v"),
+    "legemm": Series("LE-GEMM", VERMILION, "o"),
+    "h2sgemm": Series("H2SGEMM", BLUE, "P"),
+    "staged": Series("staged", GREEN, "h"),
+    "sgemm": Series("SGEMM (fp32)", BLACK, "s", "--", filled=False),
+}
+"""How a scheme looks where a figure compares schemes."""
 
 
 def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], series: Series, **more: Any) -> None:
@@ -145,8 +181,7 @@ def roundoff_guides(axes: Axes, precisions: Mapping[str, int] | None = None) -> 
     precisions : mapping of label to bits of the significand
         The coarsest is named above its line, the others below theirs: away from the errors, which lie between.
     """
-    default = {r"$u_{\mathrm{fp16}}=2^{-11}$": 11, r"$u_{\mathrm{fp32}}=2^{-24}$": 24}
-    chosen = default if precisions is None else precisions
+    chosen = U16 | U24 if precisions is None else precisions
     for label, bits in chosen.items():
         above = bits == min(chosen.values())
         axes.axhline(2.0**-bits, color=GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
@@ -154,6 +189,48 @@ def roundoff_guides(axes: Axes, precisions: Mapping[str, int] | None = None) -> 
             label, (1.0, 2.0**-bits), xycoords=("axes fraction", "data"), xytext=(-3, 2 if above else -2),
             textcoords="offset points", ha="right", va="bottom" if above else "top", fontsize=7, color=GREY,
         )  # fmt: skip
+
+
+def heatmap(
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    values: NDArray[Any],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """A map of a positive quantity over two regular axes, on a logarithmic colour scale; give it to `colour_bar`.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+    x, y : sequences of lengths n and m
+        Equally spaced; each value is the centre of its cells.
+    values : (m, n) array
+        Zero, NaN and infinite values are hatched: the scale has no colour for them.
+    low, high : float, optional
+        Ends of the colour scale; by default the smallest and the largest value. Give both where panels share a bar.
+    """
+    from matplotlib.colors import LogNorm
+
+    drawable = np.isfinite(values) & (values > 0)
+    shown = np.ma.masked_array(np.where(drawable, values, 1.0), ~drawable)
+    axes.grid(False)
+    axes.patch.set(hatch="xxxx", edgecolor="#BBBBBB")
+    made = axes.pcolormesh(
+        np.asarray(x), np.asarray(y), shown, norm=LogNorm(low, high), cmap="cividis", shading="nearest",
+        rasterized=True, linewidth=0, zorder=0.5,
+    )  # fmt: skip
+    axes.set_axisbelow(False)
+    return made
+
+
+def colour_bar(made: Figure, of: Any, axes: Any, label: str) -> None:
+    """The scale of a `heatmap`, at the right of ``axes`` (one or several)."""
+    bar = made.colorbar(of, ax=axes, pad=0.02, aspect=30)
+    bar.set_label(label)
+    bar.outline.set_linewidth(0.6)
 
 
 def panel_titles(axes: NDArray[Any], titles: Sequence[str]) -> None:
@@ -173,6 +250,14 @@ def png(made: Figure) -> bytes:
     with style():
         stream = io.BytesIO()
         made.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def pdf(made: Figure) -> bytes:
+    """The figure as PDF, for LaTeX; the same bytes for the same figure."""
+    with style():
+        stream = io.BytesIO()
+        made.savefig(stream, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return stream.getvalue()
 
 
