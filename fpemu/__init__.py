@@ -10,16 +10,16 @@ from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, 
 from fpemu.rounding import Rounding, bit_cut, round_to
 
 if TYPE_CHECKING:
-    from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt, sweep
+    from fpemu import bitpicture, inputs, metrics, mma, plotting, reference, schemes, simt, sweep
     from fpemu.schemes import certify, gemm
 
 __version__ = "0.1.0"
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "GuaranteeError",
-    "InputError", "Rounding", "bit_cut", "certify", "gemm", "inputs", "metrics", "mma", "plotting", "reference",
-    "round_to", "schemes", "simt", "sweep",
+    "InputError", "Rounding", "bit_cut", "bitpicture", "certify", "gemm", "inputs", "metrics", "mma", "plotting",
+    "reference", "round_to", "schemes", "simt", "sweep",
 ]  # fmt: skip
-_ROOMS = ("inputs", "metrics", "mma", "plotting", "reference", "schemes", "simt", "sweep")
+_ROOMS = ("bitpicture", "inputs", "metrics", "mma", "plotting", "reference", "schemes", "simt", "sweep")
 
 
 def __getattr__(name: str) -> Any:

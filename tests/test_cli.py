@@ -393,7 +393,7 @@ def test_bad_files_are_one_line(folder, capsys, array, complaint):
         (["split", "0.1", "-s", "sgemm"], "sgemm"),
         (["split", "0.1", "-s", "h2sgem"], "did you mean 'h2sgemm'"),
         (["split", "0.1", "-s", "ootomo", "--sb", "3"], "option 'sb'"),
-        (["reproduce", "h2sgemm/fig9"], "unknown experiment 'h2sgemm/fig9': did you mean 'h2sgemm/fig8'"),
+        (["reproduce", "h2sgemm/fig99"], "unknown experiment 'h2sgemm/fig99': did you mean 'h2sgemm/fig9'"),
         (["reproduce", "--jobs", "0"], "--jobs"),
         (["reproduce", "-o", "A.npy"], "'A.npy' is not a folder"),
         (["bench", "gpu"], "unknown command 'gpu'"),
@@ -462,10 +462,10 @@ def paper(folder, monkeypatch):
 def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
     assert main(["reproduce", "-j", "1"]) == 0
     out = capsys.readouterr().out
-    assert "figures/paper/fig1.{png,svg,csv,json}" in out
+    assert "figures/paper/fig1.{png,svg,pdf,csv,json}" in out
     assert "2.69×" in out
     assert "holds" in out
-    assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.png", "fig1.svg"]
+    assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.pdf", "fig1.png", "fig1.svg"]
     assert Path("log").read_text().split() == ["1", "2", "3"]
     first = {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")}
     assert main(["reproduce", "paper/fig1"]) == 0

@@ -64,6 +64,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FPEMU_TEST_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
     _page(tmp_path)
     return tmp_path
 
@@ -163,13 +164,15 @@ def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
         expected = CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt
         with pytest.raises(expected) as problem:
             run(experiment, results=results)
-        if expected is CellError:
-            assert str(problem.value) == 'paper/fig2: the cell {"kind":"even","n":2} failed: no luck'
-        assert len(results) == 2
+        failed = expected is CellError
+        if failed:
+            message = 'paper/fig2: 1 of 4 cells failed; the first, {"kind":"even","n":2}: ValueError: no luck'
+            assert str(problem.value) == message
+        assert len(results) == 3 if failed else 2  # the rest goes on
         monkeypatch.delenv(how)
         _evaluated(folder)
         assert len(run(experiment, results=results)) == 4
-        assert _evaluated(folder) == [2, 3]
+        assert _evaluated(folder) == ([2] if failed else [2, 3])
 
 
 def test_processes_give_the_same_rows(folder, monkeypatch):
@@ -183,6 +186,62 @@ def test_processes_give_the_same_rows(folder, monkeypatch):
         with pytest.raises(CellError, match="no luck"):
             run(experiment, "full", results=results, jobs=2)
     assert str(alone) == str(together)
+
+
+def test_rows_of_cells_that_failed_are_given_if_asked_for(folder, monkeypatch):
+    monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results, keep_failures=True)
+        assert rows[1] == {"n": 1, "kind": "odd", "error": "ValueError: no luck"}
+        names = keys(experiment, experiment.cells("quick"))
+        assert results.failures(names) == {names[1]: "ValueError: no luck"}
+        assert set(results.find(names)) == {names[0], *names[2:]}
+        monkeypatch.delenv("FPEMU_TEST_FAIL")
+        assert "error" not in run(experiment, results=results, keep_failures=True)[1]
+        assert results.failures(names) == {}
+
+
+def test_fresh_results_replace_old_ones_and_only_then(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        with pytest.raises(InputError, match=r"no Dask scheduler|distributed"):
+            run(experiment, results=results, scheduler="nothing://", fresh=True)
+        assert len(results) == 4
+        _evaluated(folder)
+        assert str(run(experiment, results=results, fresh=True)) == str(rows)
+        assert _evaluated(folder) == [0, 1, 2, 3]
+
+
+def test_a_result_that_is_no_number_is_a_failure(folder):
+    path = _page(folder, figure="fig3")
+    path.write_text(path.read_text().replace('"value": SCALE * cell["n"]', '"value": "text"'))
+    with Store() as results, pytest.raises(CellError, match=r"4 of 4 cells failed; .*: ValueError: could not convert"):
+        run(experiments.load("paper/fig3"), results=results)
+
+
+def test_workers_refuse_other_code(folder):
+    from dataclasses import replace
+
+    from fpemu.sweep.executors import Source, WorkerError
+
+    experiment = experiments.load("paper/fig2")
+    source = Source(experiment.code, str(experiment.root), experiment.name)
+    assert source.load()({"n": 3})["value"] == experiment.evaluate({"n": 3})["value"]
+    for other in (replace(source, code="0" * 64), replace(source, numpy="1.0"), replace(source, name="paper/fig99")):
+        with pytest.raises(WorkerError, match=r"a worker (has other code|cannot load)"):
+            other.load()
+
+
+def test_unknown_executors(folder):
+    with Store() as results:
+        for how, message in (
+            ({"executor": "mpi"}, "unknown executor"),
+            ({"executor": "processes", "scheduler": "x"}, "needs"),
+        ):
+            with pytest.raises(InputError, match=message):
+                run(experiments.load("paper/fig2"), results=results, **how)
 
 
 def test_at_least_one_process(folder):
@@ -268,14 +327,13 @@ def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
     first = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "one")}
     second = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "two")}
     assert first == second
-    assert set(first) == {".png", ".svg", ".csv", ".json"}
-    assert sorted(os.listdir("one/paper")) == ["fig2.csv", "fig2.json", "fig2.png", "fig2.svg"]
+    assert set(first) == {".png", ".svg", ".pdf", ".csv", ".json"}
+    assert sorted(os.listdir("one/paper")) == ["fig2.csv", "fig2.json", "fig2.pdf", "fig2.png", "fig2.svg"]
     record = json.loads(first[".json"])
     assert record["caption"] == "a caption in two lines"
     assert record["parameters"] == {"n": [0, 1, 2, 3], "kind": ["even", "odd"]}
-    assert record["claims"] == [
-        {"claim": "something", "published": "2×", "measured": "2.5×", "verdict": "holds"},
-    ]
+    told = {"claim": "something", "published": "2×", "measured": "2.5×", "verdict": "holds"}
+    assert [claim | told for claim in record["claims"]] == record["claims"]
     assert record["command"] == "fpemu reproduce paper/fig2"
     assert str(folder) not in first[".json"].decode()
     lines = list(csv.DictReader(first[".csv"].decode().splitlines()))

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import fpemu
-from fpemu.cli import bench, gemm, listing, reproduce, split
+from fpemu.cli import bench, gemm, ledger, listing, reproduce, split, sweep
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
 
@@ -64,6 +64,8 @@ app.command("gemm")(gemm.gemm)
 # a number may begin with a minus sign
 app.command("split", context_settings={"ignore_unknown_options": True})(split.split)
 app.command("reproduce")(reproduce.reproduce)
+app.command("ledger")(ledger.ledger)
+app.add_typer(sweep.app, name="sweep")
 bench_app = typer.Typer(cls=_Group, help="Speed and memory, measured here.", no_args_is_help=False)
 bench_app.command("cpu")(bench.cpu)
 

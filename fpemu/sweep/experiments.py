@@ -11,9 +11,17 @@ An experiment is a module with
 ``draw(rows)``
     a matplotlib figure from the rows, a row being a cell's parameters and numbers in one dict;
 ``claims(rows)``
-    the published statements and what the rows say about them (:class:`fpemu.sweep.claims.Claim`), and optionally
+    the published statements and what the rows say about them (:class:`fpemu.sweep.claims.Claim`); it must also work on
+    the rows of one seed and on a part of the sizes. Optionally
 ``cost(cell)``
-    relative work of a cell, for the time left.
+    relative work of a cell, for the time left;
+``finding(rows)``
+    one paragraph on what the figure shows, every number in it computed from the rows;
+``EXPLAINS``
+    the figures whose failed claims this page explains: their names, or a mapping from a name to words, where only the
+    claims with one of the words in them are explained;
+``KIND``
+    "E" (an error figure, the default) or "M" (a model or formula).
 
 Modules whose name begins with an underscore are shared pieces, not figures.
 """
@@ -71,6 +79,18 @@ class Experiment:
         return [" ".join(text.split()) for text in self.module.ASSUMPTIONS]
 
     @property
+    def kind(self) -> str:
+        """ "E" or "M"."""
+        return str(getattr(self.module, "KIND", "E"))
+
+    @property
+    def explains(self) -> dict[str, list[str]]:
+        """The figures whose failed claims this page explains, each with the words of these claims; no words: all."""
+        given = getattr(self.module, "EXPLAINS", ())
+        pairs = given.items() if isinstance(given, Mapping) else ((name, ()) for name in given)
+        return {name: [words] if isinstance(words, str) else list(words) for name, words in pairs}
+
+    @property
     def evaluator(self) -> str:
         """The dotted name of the module that ``evaluate`` was written in: the shared part of the keys."""
         return str(self.module.evaluate.__module__).split(".", 1)[1]
@@ -105,6 +125,10 @@ class Experiment:
     def claims(self, rows: list[dict[str, Any]]) -> list[Claim]:
         """What the paper says, what the rows say."""
         return list(self.module.claims(rows))
+
+    def finding(self, rows: list[dict[str, Any]]) -> str | None:
+        """What the figure shows, in a paragraph; None where the page has none."""
+        return " ".join(str(self.module.finding(rows)).split()) if hasattr(self.module, "finding") else None
 
 
 def root() -> Path:
@@ -167,6 +191,8 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     missing = [attribute for attribute in needed if not hasattr(module, attribute)]
     if missing:
         raise InputError(f"{path} is not an experiment: it has no {', '.join(missing)}")
+    if isinstance(getattr(module, "EXPLAINS", ()), str):
+        raise InputError(f"{path}: EXPLAINS is a text, and must be a tuple of names of figures")
     return Experiment(name, where, module)
 
 

@@ -1,4 +1,4 @@
-"""Write an experiment out: the picture as PNG and SVG, its data as CSV, its provenance as JSON.
+"""Write an experiment out: picture as PNG, SVG and PDF, data as CSV, provenance as JSON; and read the last two back.
 
 Nothing in these files depends on the time, the machine's name or its folders: drawing twice gives the same bytes.
 """
@@ -12,16 +12,21 @@ import io
 import json
 import os
 import platform
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import fpemu
+from fpemu.errors import InputError
 from fpemu.files import write_atomic
+from fpemu.sweep.claims import spreads
+from fpemu.sweep.store import canonical
 
 if TYPE_CHECKING:
-    from fpemu.sweep.claims import Claim
     from fpemu.sweep.experiments import Experiment
     from fpemu.sweep.run import Row
 
@@ -29,7 +34,7 @@ _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
 
 
 def write(experiment: Experiment, size: str, rows: list[Row], folder: str | os.PathLike[str] = "figures") -> list[Path]:
-    """Draw and write ``folder/<paper>/<figure>.{png,svg,csv,json}``; each file appears whole or not at all.
+    """Draw and write ``folder/<paper>/<figure>.{png,svg,pdf,csv,json}``; each file appears whole or not at all.
 
     Parameters
     ----------
@@ -48,10 +53,11 @@ def write(experiment: Experiment, size: str, rows: list[Row], folder: str | os.P
 
     made = experiment.draw(rows)
     data = table(rows)
-    record = provenance(experiment, size, rows, data, experiment.claims(rows))
+    record = provenance(experiment, size, rows, data)
     contents = {
         "png": plotting.png(made),
         "svg": plotting.svg(made),
+        "pdf": plotting.pdf(made),
         "csv": data,
         "json": (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(),
     }
@@ -62,34 +68,131 @@ def write(experiment: Experiment, size: str, rows: list[Row], folder: str | os.P
 
 
 def table(rows: list[Row]) -> bytes:
-    """The rows as CSV: parameters, then numbers, floats with as many digits as give the same float back."""
+    """The rows as CSV: parameters, then numbers, floats with as many digits as give the same float back.
+
+    None is ``None``, a column that a row does not have is empty, and a text that would be read as something else
+    (``12``, ``nan``) stands in quotation marks of its own; lists are JSON.
+    """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
 
 
-def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes, claims: list[Claim]) -> dict[str, Any]:
-    """Everything needed to make the figure again, and what the paper's claims came to."""
-    names = experiment.cells(size)[0].keys() if rows else ()
+def read(path: str | os.PathLike[str]) -> list[Row]:
+    """The rows of a CSV that :func:`write` wrote, with their types: the same as were drawn.
+
+    Raises
+    ------
+    InputError
+        If the file is not there, or not such a table.
+    """
+    path = Path(path)
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            lines = list(csv.reader(stream, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise InputError(f"cannot read the data of a figure from {path}: {problem}") from problem
+    names, *rest = lines or [[]]
+    for number, line in enumerate(rest, start=2):
+        if len(line) != len(names):
+            raise InputError(f"{path}: row {number} has {len(line)} values for {len(names)} columns")
+    return [{name: _value(text) for name, text in zip(names, line, strict=True) if text} for line in rest]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    plain = value if isinstance(value, str) else repr(value)
+    back = _value(plain)
+    if plain and type(back) is type(value) and (back == value or back != back):
+        return plain
+    return json.dumps(value, ensure_ascii=False)
+
+
+_WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf|nan)")
+
+
+def _value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if text[:1] in ('"', "[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+    return text
+
+
+def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) -> dict[str, Any]:
+    """Everything needed to make the figure again, and what the paper's claims came to, together and at single seeds."""
+    names = list(experiment.cells(size)[0]) if rows else []
+    claims = zip(experiment.claims(rows), spreads(experiment.claims, rows, names), strict=True)
     return {
         "figure": experiment.name,
         "paper": experiment.module.PAPER,
         "title": experiment.title,
+        "kind": experiment.kind,
         "caption": experiment.caption,
         "assumptions": experiment.assumptions,
         "command": f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
         "size": size,
         "cells": len(rows),
-        "parameters": {name: list(dict.fromkeys(row[name] for row in rows)) for name in names},
+        "parameters": {name: _distinct(row[name] for row in rows) for name in names},
         "hardware": hardware(rows),
-        "claims": [claim.as_dict() for claim in claims],
+        "claims": [{**claim.as_dict(), "spread": spread and spread.as_dict()} for claim, spread in claims],
+        "finding": experiment.finding(rows),
+        "explains": experiment.explains,
         "data": {"file": f"{experiment.name.split('/')[1]}.csv", "sha256": hashlib.sha256(data).hexdigest()},
         "code": {"version": fpemu.__version__, "sha256": experiment.code, "revision": revision(experiment.root)},
         "versions": {"python": platform.python_version(), **_versions()},
     }
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order they come; lists have no hash."""
+    return list({canonical(value): value for value in values}.values())
+
+
+_FIELDS = {
+    "figure": str, "paper": str, "title": str, "command": str, "size": str, "caption": str, "assumptions": list,
+    "claims": list, "data": dict,
+}  # fmt: skip
+
+
+def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The provenance that :func:`write` wrote, checked for being one.
+
+    Raises
+    ------
+    InputError
+        If the file is not there, or not such a record.
+    """
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise InputError(f"cannot read the record of a figure from {path}: {problem}") from problem
+    wrong = [name for name, kind in _FIELDS.items() if not isinstance(_entry(record, name), kind)]
+    wrong += [
+        f"claims: {field}"
+        for field in ("claim", "published", "measured", "verdict")
+        if not wrong and not all(isinstance(_entry(claim, field), str) for claim in record["claims"])
+    ]
+    if wrong:
+        raise InputError(f"{path} is not the record of a figure: {', '.join(wrong)} missing or of another kind")
+    return dict(record)
+
+
+def _entry(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, dict) else None
 
 
 def hardware(rows: list[Row]) -> list[dict[str, Any]]:

@@ -1,100 +1,129 @@
-"""Evaluate the cells of an experiment that are not in the store yet, one after another or by local processes."""
+"""Evaluate the cells of an experiment or a grid that are not in the store yet, and give all its rows."""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fpemu.errors import InputError
 from fpemu.mma.threads import cores
-from fpemu.sweep import experiments, store
+from fpemu.sweep import executors, store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fpemu.sweep.experiments import Experiment
-    from fpemu.sweep.store import Cell, Store, Values
+    from fpemu.sweep.store import Cell, Entry, Known, Store, Values
 
 Row = dict[str, Any]
+EXECUTORS = ("processes", "dask")
 
 
 class CellError(RuntimeError):
-    """A cell could not be evaluated; the cells finished before it are kept."""
+    """Cells could not be evaluated; all others are stored."""
+
+
+class Job(Protocol):
+    """What can be run: an `Experiment` or a `Grid`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def evaluator(self) -> str: ...
+    @property
+    def code(self) -> str: ...
+    def cells(self, size: str) -> list[Cell]: ...
+    def evaluate(self, cell: Mapping[str, Any]) -> Values: ...
+    def cost(self, cell: Mapping[str, Any]) -> float: ...
 
 
 def run(
-    experiment: Experiment,
+    job: Job,
     size: str = "quick",
     *,
     results: Store,
     jobs: int = 1,
+    executor: str | None = None,
+    scheduler: str | None = None,
     progress: Progress | None = None,
+    keep_failures: bool = False,
+    fresh: bool = False,
 ) -> list[Row]:
-    """Evaluate what is missing and give every row of the experiment, in the order of its cells.
+    """Evaluate what is missing and give every row, in the order of the cells.
 
     Parameters
     ----------
-    experiment : Experiment
+    job : Experiment or Grid
     size : {"quick", "full"}
+        Of an experiment; a grid has one size.
     results : Store
         Finished cells are read from it, and each new one is written to it as soon as it is known.
     jobs : int
         Local processes; 1 evaluates here. The cores are shared out among them.
+    executor : {None, "processes", "dask"}
+        None: "processes", or "dask" if there is a scheduler.
+    scheduler : str, optional
+        Address of a Dask scheduler; executor "dask" without one starts a local cluster of ``jobs`` workers.
     progress : rich.progress.Progress, optional
         A running progress display to add a bar to.
+    keep_failures : bool
+        Give rows with the text "error" instead of numbers for the cells that failed, instead of raising.
+    fresh : bool
+        Evaluate again what is stored; it is dropped when the first new result is there.
 
     Returns
     -------
     list of dict
-        A cell's parameters and its numbers in one dict.
+        A cell's parameters (without the list of a grid's metrics) and its numbers in one dict.
 
     Raises
     ------
     CellError
-        If a cell fails.
+        If cells failed, after all the others have been evaluated. A later run tries them again.
     InputError
-        If ``jobs`` is not positive or a number has the name of a parameter.
+        If ``jobs`` is not positive, the executor cannot be had, or a number has the name of a parameter.
+    OSError
+        If results cannot be stored. What is stored stays, the next run goes on from there.
     KeyboardInterrupt
-        On Ctrl-C: what is finished is in the store, the next run goes on from there.
+        On Ctrl-C: likewise.
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
-    cells = experiment.cells(size)
-    names = keys(experiment, cells)
-    values: dict[str, Values] = {}
-    todo: dict[str, Cell] = {}
-    for name, cell in zip(names, cells, strict=True):
-        known = results.get(name)
-        if known is None:
-            todo[name] = cell
-        else:
-            values[name] = known
+    plan = survey(job, size, results)
+    old = list(plan.stored) if fresh else []
+    plan = plan.afresh() if fresh else plan
+    failed: dict[str, str] = {}
+    advance = _bar(job, plan, progress)
+    # on an interrupt here too, the processes end now and not when the garbage goes
+    with contextlib.closing(_batches(job, plan.todo, jobs, executor, scheduler)) as source:
+        for batch in source:
+            for entry in batch:
+                _row(job, entry.cell, entry.values or {})
+            results.forget(old)
+            old = []
+            results.keep(job.evaluator, job.code, batch)
+            for entry in batch:
+                if entry.values is None:
+                    failed[entry.key] = entry.error
+                else:
+                    plan.stored[entry.key] = store.Known(dict(entry.values), entry.seconds)
+                advance(entry)
+    if failed and not keep_failures:
+        raise failure(job.name, [(plan.cells[name], error) for name, error in failed.items()], len(plan.cells))
+    return [
+        {**_plain(cell), "error": failed[name]} if name in failed else _row(job, cell, plan.stored[name].values)
+        for name, cell in zip(plan.keys, plan.listed, strict=True)
+    ]
 
-    def keep(name: str, numbers: Values, seconds: float) -> None:
-        results.put(name, experiment.evaluator, todo[name], experiment.code, numbers, seconds)
-        values[name] = results.get(name) or {}
 
-    advance = _bar(experiment, todo, progress)
-    source = _sequential(experiment, todo) if jobs == 1 else _parallel(experiment, todo, jobs)
-    with contextlib.closing(source):  # on an interrupt here too, the processes end now and not when the garbage goes
-        for name, numbers, seconds in source:
-            keep(name, numbers, seconds)
-            advance(name)
-    rows = []
-    for name, cell in zip(names, cells, strict=True):
-        double = sorted(set(cell) & set(values[name]))
-        if double:
-            raise InputError(f"{experiment.name}: {', '.join(double)} is both a parameter and a number")
-        rows.append({**cell, **values[name]})
-    return rows
+def failure(name: str, failed: Sequence[tuple[Mapping[str, Any], str]], total: int) -> CellError:
+    """The error that says how many cells failed, and why the first did."""
+    cell, error = failed[0]
+    return CellError(
+        f"{name}: {len(failed)} of {total} cells failed; the first, {store.canonical(dict(cell))}: {error}"
+    )
 
 
 def default_jobs() -> int:
@@ -102,114 +131,118 @@ def default_jobs() -> int:
     return min(4, cores())
 
 
-def keys(experiment: Experiment, cells: list[Cell]) -> list[str]:
-    """The keys of an experiment's cells in the store."""
-    return [store.key(experiment.evaluator, cell, experiment.code) for cell in cells]
+def keys(job: Job, cells: list[Cell]) -> list[str]:
+    """The keys of a job's cells in the store."""
+    evaluator, code = job.evaluator, job.code
+    return [store.key(evaluator, cell, code) for cell in cells]
 
 
-def _bar(experiment: Experiment, todo: dict[str, Cell], progress: Progress | None) -> Callable[[str], None]:
+# --- what there is to do
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a job, and which of them are stored."""
+
+    listed: list[Cell]
+    """As the job lists them"""
+    keys: list[str]
+    """Their keys, in the same order"""
+    cells: dict[str, Cell]
+    """Each once, by key"""
+    stored: dict[str, Known]
+    failed_before: dict[str, str]
+    """The error of cells that failed the last time"""
+
+    @property
+    def todo(self) -> dict[str, Cell]:
+        """The cells to evaluate, in order."""
+        return {name: cell for name, cell in self.cells.items() if name not in self.stored}
+
+    def afresh(self) -> Plan:
+        """As if nothing were stored."""
+        return replace(self, stored={}, failed_before={})
+
+
+def survey(job: Job, size: str, results: Store) -> Plan:
+    """What a run would do."""
+    listed = job.cells(size)
+    names = keys(job, listed)
+    cells = dict(zip(names, listed, strict=True))
+    return Plan(listed, names, cells, results.find(list(cells)), results.failures(list(cells)))
+
+
+def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
+    """Seconds that the missing cells of a plan will take, at least one, and what that rests on.
+
+    The seconds of stored cells of the same job, or those of its cheapest cell measured now, grow as `cost` does. The
+    number is None if that cell fails.
+    """
+    todo = plan.todo
+    work = sum(job.cost(cell) for cell in todo.values())
+    if plan.stored:
+        done = sum(job.cost(plan.cells[name]) for name in plan.stored)
+        seconds = sum(known.seconds for known in plan.stored.values())
+        basis = f"from {len(plan.stored)} stored cells"
+    else:
+        cell = min(todo.values(), key=job.cost)
+        try:
+            job.evaluate(cell)  # compiles, and draws the operands that neighbours share
+            start = time.perf_counter()
+            job.evaluate(cell)
+        except Exception as problem:
+            return None, f"unknown: the cell {store.canonical(cell)} failed: {problem}"
+        done, seconds = job.cost(cell), time.perf_counter() - start
+        basis = "from one cell measured now"
+    return seconds / done * work / min(jobs, cores(), len(todo)), basis
+
+
+def _batches(job: Job, todo: dict[str, Cell], jobs: int, executor: str | None, scheduler: str | None) -> Any:
+    if executor is None:
+        executor = "processes" if scheduler is None else "dask"
+    if executor not in EXECUTORS:
+        raise InputError(f"unknown executor {executor!r}: known: {', '.join(EXECUTORS)}")
+    if executor == "processes" and scheduler is not None:
+        raise InputError("a scheduler's address needs the executor dask")
+    if not todo:
+        return _nothing()
+    if executor == "processes" and jobs == 1:
+        return executors.here(job.evaluate, todo)
+    root = getattr(job, "root", None)
+    source = executors.Source(job.code, None if root is None else str(root), None if root is None else job.name)
+    if executor == "processes":
+        return executors.processes(source, todo, jobs)
+    from fpemu.sweep import cluster
+
+    return cluster.workers(source, todo, jobs, scheduler)
+
+
+def _nothing() -> executors.Batches:
+    yield from ()
+
+
+def _bar(job: Job, plan: Plan, progress: Progress | None) -> Callable[[Entry], None]:
     """A bar measured in work, not in cells, so that the time left means something; gives the function to advance it.
 
     Stored cells are left out: they would make the first estimate of the time left far too short.
     """
     if progress is None:
-        return lambda name: None
-    costs = {name: experiment.cost(cell) for name, cell in todo.items()}
+        return lambda entry: None
+    todo = plan.todo
     task = progress.add_task(
-        experiment.name if todo else f"{experiment.name} (stored)", total=sum(costs.values()) or 1.0
+        job.name if todo else f"{job.name} (stored)", total=sum(job.cost(cell) for cell in todo.values()) or 1.0
     )
     if not todo:
         progress.advance(task, 1.0)
-    return lambda name: progress.advance(task, costs[name])
+    return lambda entry: progress.advance(task, job.cost(entry.cell))
 
 
-def _sequential(experiment: Experiment, todo: dict[str, Cell]) -> Generator[tuple[str, Values, float], None, None]:
-    for name, cell in todo.items():
-        start = time.perf_counter()
-        try:
-            numbers = experiment.evaluate(cell)
-        except Exception as problem:
-            raise CellError(f"{experiment.name}: the cell {store.canonical(cell)} failed: {problem}") from problem
-        yield name, numbers, time.perf_counter() - start
+def _plain(cell: Mapping[str, Any]) -> Row:
+    """A cell without what is no parameter of it: the names of the metrics are columns."""
+    return {name: value for name, value in cell.items() if name != "metrics"}
 
 
-def _parallel(
-    experiment: Experiment, todo: dict[str, Cell], jobs: int
-) -> Generator[tuple[str, Values, float], None, None]:
-    if not todo:
-        return
-    jobs = min(jobs, len(todo))
-    threads = max(1, cores() // jobs)
-    before = set(multiprocessing.active_children())
-    # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(os.getpid(),)
-    )
-    try:
-        with _interrupts_held(), _threads(threads):
-            futures: dict[Future[tuple[Values, float]], str] = {
-                pool.submit(_work, str(experiment.root), experiment.name, cell): name for name, cell in todo.items()
-            }
-        waiting = set(futures)
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                try:
-                    numbers, seconds = future.result()
-                except Exception as problem:
-                    cell = store.canonical(todo[futures[future]])
-                    raise CellError(f"{experiment.name}: the cell {cell} failed: {problem}") from problem
-                yield futures[future], numbers, seconds
-    except BaseException:
-        # Ctrl-C or a failed cell: do not wait for the long cells that are still running
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start: they inherit that, and leave it to the parent from their first moment."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Give workers that start now their share of the cores; they load BLAS, which reads these once, before any code."""
-    names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, str(count)))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def _prepare(parent: int) -> None:
-    """In a worker: leave Ctrl-C to the parent, and end with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """A parent that was killed cannot tell its workers to stop."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def _work(root: str, name: str, cell: Cell) -> tuple[Values, float]:
-    experiment = experiments.load(name, Path(root))
-    start = time.perf_counter()
-    return experiment.evaluate(cell), time.perf_counter() - start
+def _row(job: Job, cell: Mapping[str, Any], values: Values | Mapping[str, Any]) -> Row:
+    row = _plain(cell)
+    double = sorted(set(row) & set(values))
+    if double:
+        raise InputError(f"{job.name}: {', '.join(double)} is both a parameter and a number")
+    return {**row, **values}

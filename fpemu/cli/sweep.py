@@ -1,0 +1,180 @@
+"""``fpemu sweep FILE``: evaluate the cells of a grid that are not stored yet, and export them as a table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fpemu.cli import planes
+from fpemu.cli.common import console, note, show, table
+from fpemu.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from fpemu.sweep import Grid, Store
+    from fpemu.sweep.run import Plan
+
+_LINES = 60  # of the table of medians
+
+
+class _Group(TyperGroup):
+    """A first word that is no subcommand is a file: ``fpemu sweep grid.toml`` is ``fpemu sweep run grid.toml``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="Errors over a grid of cells: fpemu sweep FILE [OPTIONS], 'fpemu sweep run -h' lists them.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _sweep(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("run")
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A grid: FILE.toml, or FILE.py that binds GRID.")],
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor", "-e", help="processes (default) or dask; dask without --scheduler starts workers here."
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, such as tcp://host:8786.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the cells and estimate the time.")] = False,
+    export: Annotated[
+        list[str] | None,
+        typer.Option("--export", metavar="OUT", help="Write all rows to OUT.csv or OUT.parquet; may be repeated."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
+) -> None:
+    """Evaluate every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders, the errors of each.
+
+    Finished cells are kept in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run goes on where it stopped. A
+    cell that fails does not stop the others; exit status 1 if any did, and the next run tries it again.
+    """
+    from fpemu.sweep import Grid, Store
+    from fpemu.sweep.export import check_target
+    from fpemu.sweep.run import EXECUTORS, default_jobs, survey
+
+    if executor is not None and executor not in EXECUTORS:
+        raise unknown_name("executor", executor, EXECUTORS)
+    targets = export or []
+    for target in targets:
+        check_target(target)
+    if not file.endswith((".toml", ".py")) and not _is_there(file):
+        raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
+    grid = Grid.read(file)
+    count = jobs or default_jobs()
+    try:
+        with Store() as results:
+            if dry_run:
+                plan = survey(grid, "quick", results)
+                _plan(grid, plan if not fresh else plan.afresh(), results, count)
+                return
+            _run(grid, results, targets, jobs=count, executor=executor, scheduler=scheduler, fresh=fresh)
+    except KeyboardInterrupt:
+        again = ["fpemu", "sweep", file]
+        for name, value in (("--executor", executor), ("--scheduler", scheduler), ("-j", jobs)):
+            again += [name, str(value)] if value is not None else []
+        for target in targets:
+            again += ["--export", target]
+        print(
+            f"fpemu: interrupted; what is finished is kept: '{shlex.join(again)}' goes on from there", file=sys.stderr
+        )
+        raise typer.Exit(130) from None
+
+
+def _is_there(file: str) -> bool:
+    from pathlib import Path
+
+    return Path(file).exists()
+
+
+def _run(grid: Grid, results: Store, targets: list[str], **how: Any) -> None:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from fpemu.sweep.export import export
+    from fpemu.sweep.run import failure, run
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        rows = run(grid, results=results, progress=progress, keep_failures=True, **how)
+    for target in targets:
+        export(rows, target)
+        note(f"wrote {target}: {len(rows)} rows")
+    if not targets:
+        _medians(grid, rows)
+    note(f"{len(rows)} cells, results in {results.path}")
+    failed = [(cell, row["error"]) for cell, row in zip(grid.cells(), rows, strict=True) if "error" in row]
+    if failed:
+        raise failure(grid.name, failed, len(rows))
+
+
+def _medians(grid: Grid, rows: list[dict[str, Any]]) -> None:
+    from fpemu.sweep.export import medians
+
+    metrics = grid.cells()[0]["metrics"]
+    shown = table(f"{grid.name}: median over cells", "scheme", "hardware", *metrics, "cells", numbers=len(metrics) + 1)
+    lines = medians(rows, metrics)
+    for scheme, hardware, middle, count in lines[:_LINES]:
+        shown.add_row(scheme, hardware, *[show(value) for value in middle], str(count))
+    console().print(shown)
+    if len(lines) > _LINES:
+        note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
+
+
+def _plan(grid: Grid, plan: Plan, results: Store, jobs: int) -> None:
+    from fpemu.sweep.run import estimate
+
+    todo = plan.todo
+    again = sum(name in plan.failed_before for name in todo)
+    counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
+    console().print(f"{grid.name}: {counts}" + (f", {again} of which failed before" if again else ""))
+    console().print(f"results: {results.path}")
+    if todo:
+        seconds, basis = estimate(grid, plan, jobs)
+        by = f" by {jobs} process{'es' * (jobs > 1)}"
+        console().print(f"time: {basis}" if seconds is None else f"time: about {_time(seconds)}{by} ({basis})")
+
+
+def _time(seconds: float) -> str:
+    """Seconds in the unit that suits them: "40 s", "12 min", "3.5 h".
+
+    >>> _time(0.2), _time(700), _time(12600)
+    ('1 s', '12 min', '3.5 h')
+    """
+    if seconds < 120:
+        return f"{max(round(seconds), 1)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.2g} h"
+
+
+app.command("scaling")(planes.scaling)
+app.command("plane")(planes.plane)

@@ -1,0 +1,85 @@
+"""One cell of a grid: operands, the product by a scheme, and its errors against the exact product.
+
+The keys of stored results hold a hash of this module's code, as of the numeric modules that it calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from fpemu import inputs, metrics, reference, schemes
+from fpemu.mma import KOrder
+
+
+def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of one cell, by name.
+
+    Parameters
+    ----------
+    cell : dict
+        As `fpemu.sweep.Grid.cells` gives it: M, N, K, seed, inputs and its parameters ("inputs.exponent"), scheme and
+        its options ("scheme.sb"), hardware (None for a scheme that runs on none), parts of an order ("order.split"),
+        on_range, out (format of the exact product) and metrics (a list of names).
+
+    Returns
+    -------
+    dict of float
+        ``normwise`` takes the operands too; ``max_ulps`` counts in the format of the result, from the exact product
+        rounded to that format, whatever ``out`` is.
+
+    Raises
+    ------
+    InputError, GuaranteeError
+        From the scheme, for operands that it does not take.
+
+    Notes
+    -----
+    Operands are drawn in the format that the scheme takes, fp32 or fp64; the last few pairs and their exact products
+    are kept, since neighbouring cells share them.
+
+    Examples
+    --------
+    >>> cell = {"M": 8, "N": 8, "K": 32, "seed": 0, "inputs": "uniform", "scheme": "sgemm", "hardware": None}
+    >>> evaluate({**cell, "on_range": "raise", "out": "fp64", "metrics": ["relative_l2"]})["relative_l2"] < 1e-6
+    True
+    """
+    options, order = part(cell, "scheme"), part(cell, "order")
+    fmt = schemes.build(cell["scheme"], options).operand.name
+    drawn = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
+    A, B = _operands(*drawn)
+    D = schemes.gemm(
+        A, B, scheme=cell["scheme"], hardware=cell["hardware"], on_range=cell["on_range"],
+        order=KOrder(**order) if order else None, **options,
+    )  # fmt: skip
+    found = {}
+    for name in cell["metrics"]:
+        measure = metrics.get(name)
+        if measure is metrics.max_ulps:
+            found[name] = metrics.max_ulps(D, _exact(*drawn, fmt), fmt)
+        elif measure is metrics.normwise:
+            found[name] = metrics.normwise(D, _exact(*drawn, cell["out"]), A, B)
+        else:
+            found[name] = measure(D, _exact(*drawn, cell["out"]))
+    return found
+
+
+def part(cell: Mapping[str, Any], of: str) -> dict[str, Any]:
+    """The entries "of.name" of a cell, by name.
+
+    >>> part({"scheme": "h2sgemm", "scheme.sb": 12, "seed": 0}, "scheme")
+    {'sb': 12}
+    """
+    return {name.removeprefix(f"{of}."): value for name, value in cell.items() if name.startswith(f"{of}.")}
+
+
+@functools.lru_cache(maxsize=2)
+def _operands(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str) -> Any:
+    return inputs.operands(name, M, N, K, seed, fmt, **dict(parameters))
+
+
+@functools.lru_cache(maxsize=4)
+def _exact(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str, out: str
+           ) -> Any:  # fmt: skip
+    return reference.matmul(*_operands(name, parameters, M, N, K, seed, fmt), out=out)

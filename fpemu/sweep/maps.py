@@ -1,0 +1,213 @@
+"""A map of a sweep written out: picture (PNG, SVG, PDF), data (CSV) and provenance (JSON), the same bytes each time."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fpemu
+from fpemu.files import write_atomic
+from fpemu.sweep import figures, planes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fpemu.schemes import Scheme
+    from fpemu.sweep.axes import Number
+    from fpemu.sweep.grid import Grid
+    from fpemu.sweep.planes import Plane
+
+Row = dict[str, Any]
+SUFFIXES = ("png", "svg", "pdf", "csv", "json")
+_ERRORS = {
+    "relative_l2": "relative $L_2$ error", "max_relative": "largest relative error", "mred": "mean relative error",
+    "max_error_legemm": "largest error over $|p|+|s|$", "normwise": "largest error over $|A||B|$",
+    "max_absolute": "largest absolute error", "max_ulps": "largest error in ulps",
+}  # fmt: skip
+_PACKAGES = ("numpy", "numba", "matplotlib")
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """What is swept and how its axes are called.
+
+    Parameters
+    ----------
+    kind : str
+        "scaling" or "plane".
+    title : str
+        Of the picture: scheme, what is fixed, hardware.
+    stem : str
+        Name of the files, without suffix.
+    command : str
+        That makes the map again.
+    scheme : Scheme
+        With the first value of the swept option.
+    grid : Grid
+    metric : str
+        The column that is drawn.
+    x, y : str
+        Names of the axes, short.
+    columns : (str, str)
+        Columns of the rows that hold x and y.
+    labels : (str, str)
+        What stands at the axes.
+    exponents : bool
+        y is the binary exponent of its column, not the value.
+    equation6 : bool
+        The map is one of scaling and offset exponents to which H2SGEMM's equation 6 applies.
+    """
+
+    kind: str
+    title: str
+    stem: str
+    command: str
+    scheme: Scheme
+    grid: Grid
+    metric: str
+    x: str
+    y: str
+    columns: tuple[str, str]
+    labels: tuple[str, str]
+    exponents: bool = False
+    equation6: bool = False
+
+    def plane(self, rows: Sequence[Mapping[str, Any]]) -> Plane:
+        """The rows over the two axes."""
+        x, y = self.columns
+        up = [int(math.log2(row[y])) if self.exponents else row[y] for row in rows]
+        short = [
+            {self.x: row[x], self.y: value, "error": row.get(self.metric)} for row, value in zip(rows, up, strict=True)
+        ]
+        return planes.plane(short, self.x, self.y, "error")
+
+    def paths(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """The files that `write` writes."""
+        return [Path(folder) / f"{self.stem}.{suffix}" for suffix in SUFFIXES]
+
+
+def show(value: Number) -> str:
+    """A value of an axis: integers without a point.
+
+    >>> show(12), show(0.5), show(2048.0)
+    ('12', '0.5', '2048')
+    """
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e9 else f"{value:g}"
+
+
+def shown(values: Sequence[Number]) -> Callable[[Number], str]:
+    """How the values of an axis are written: as powers of two where all are and they do not stay between 1/8 and 1024.
+
+    >>> shown([16, 4096])(16), shown([256, 1024])(256)
+    ('2^4', '256')
+    """
+    powers = all(value > 0 and math.frexp(value)[0] == 0.5 for value in values)
+    if powers and (min(values) < 2**-3 or max(values) > 1024):
+        return lambda value: f"2^{math.frexp(value)[1] - 1}"
+    return show
+
+
+def _tick(values: Sequence[Number]) -> Callable[[Number], str]:
+    write = shown(values)
+    return lambda value: re.sub(r"^2\^(.+)$", r"$2^{\1}$", write(value))
+
+
+def answer(found: Plane, factor: float) -> str:
+    """One line: which single y is within ``factor`` of the best at the most x."""
+    one = planes.single(found, factor)
+    if not one.ys:
+        return f"no {found.y} has a finite error anywhere"
+    left = len(found.xs) - one.points
+    which = planes.spans(one.ys, found.ys, shown(found.ys)) + (" (each)" if len(one.ys) > 1 else "")
+    return (
+        f"{found.y} = {which} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
+        f"{found.x}" + (f"; at {left} more no {found.y} has a finite error" if left else "")
+    )  # fmt: skip
+
+
+def largest(exponent: Number) -> int:
+    """Offset exponent of the largest entries of inputs up to 2^exponent: half of them lie in the binade below it."""
+    return int(exponent) - 1
+
+
+def draw(this: Map, found: Plane) -> Figure:
+    """The picture."""
+    from fpemu import plotting
+
+    with plotting.style():
+        figure, axes = plotting.figure(height=4.2, width=5.4)
+        lines = planes.bounds(found, largest) if this.equation6 else {}
+        mesh = planes.draw(axes[0, 0], found, lines=lines, labels=(_tick(found.xs), _tick(found.ys)))
+        axes[0, 0].set(xlabel=this.labels[0], ylabel=this.labels[1])
+        axes[0, 0].set_title(this.title, loc="left")
+        plotting.colour_bar(figure, mesh, axes[0, 0], _ERRORS[this.metric])
+        plotting.legend_below(figure, axes[0, 0], 3 if lines else 2)
+    return figure
+
+
+def write(this: Map, rows: list[Row], factor: float, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the five files: all are made before the first is written, and each appears whole or not at all."""
+    from fpemu import plotting
+
+    found = this.plane(rows)
+    made, data = draw(this, found), figures.table(rows)
+    record = provenance(this, rows, found, factor, data)
+    contents = (plotting.png(made), plotting.svg(made), plotting.pdf(made), data,
+                (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())  # fmt: skip
+    paths = this.paths(folder)
+    for path, content in zip(paths, contents, strict=True):
+        write_atomic(path, content)
+    return paths
+
+
+def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: bytes) -> dict[str, Any]:
+    """Everything needed to make the map again, and what it says."""
+    spec = this.scheme.spec(rows[0]["hardware"])
+    fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
+    numbers = (*this.grid.cells()[0]["metrics"], "error")
+    parameters = {name: None for row in rows for name in row if name not in numbers}
+    smallest = planes.best(found)
+    record = {
+        "sweep": this.kind,
+        "title": this.title,
+        "command": this.command,
+        "cells": len(rows),
+        "failed": sum("error" in row for row in rows),
+        "parameters": {name: list(dict.fromkeys(row.get(name) for row in rows)) for name in parameters},
+        "metric": this.metric,
+        "hardware": None if spec is None else {name: getattr(spec, name) for name in fields},
+        "best": [
+            {this.x: one.x, "error": one.error if math.isfinite(one.error) else None, this.y: list(one.ys)}
+            for one in smallest
+        ],
+        "tie": planes.TIE,
+        "factor": factor,
+        "answer": answer(found, factor),
+    }
+    if this.equation6:
+        record["equation 6"] = [
+            {this.x: x, "printed": _ends(planes.equation6(largest(x), largest(x), printed=True)),
+             "holds": _ends(planes.equation6(largest(x), largest(x)))}
+            for x in found.xs
+        ]  # fmt: skip
+    root = Path(fpemu.__file__).resolve().parents[1]
+    return record | {
+        "data": {"file": f"{this.stem}.csv", "sha256": hashlib.sha256(data).hexdigest()},
+        "code": {"version": fpemu.__version__, "sha256": this.grid.code,
+                 "revision": figures.revision(root / "experiments")},
+        "versions": {"python": platform.python_version(),
+                     **{name: importlib.metadata.version(name) for name in _PACKAGES}},
+    }  # fmt: skip
+
+
+def _ends(allowed: range) -> list[int] | None:
+    return [allowed.start, allowed.stop - 1] if allowed else None

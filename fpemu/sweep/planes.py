@@ -1,0 +1,260 @@
+"""Maps of an error over two parameters: which setting is best where, which single one serves best, and how it looks.
+
+The two axes are an option of a scheme (y) and a parameter of its inputs or sizes (x). Equation 6 of H2SGEMM, which
+says what scaling exponents may be used, is here as well, as printed and as it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.sweep.axes import Number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Row = Mapping[str, Any]
+TIE = 1.05
+"""Errors within this factor of the smallest are equally good: a few roundings that fall otherwise make as much."""
+
+
+# --- Equation 6
+def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
+    """Scaling exponents with which H2SGEMM keeps 22 mantissa bits of every number of given offset exponents.
+
+    x = h + r / 2^sb with h and r rounded to fp16, to nearest. For |x| in [2^E, 2^(E+1)), -14 <= E <= 15, the paper's
+    22 bits mean an error of at most 2^(E-23), half of the last of them, and Eq. 6 (section 3.1.3) prints
+
+        -2 - E_min <= sb <= 27 - E_max
+
+    from the place of the last bit, 2^(E-22+sb) >= 2^-24, and of the first one, 2^(E-12+sb) <= 2^15. The lower bound
+    holds. The upper one does not: |x - h| reaches 2^(E-11), half of h's last place, when x lies midway between two
+    fp16 numbers, so that sb = 27 - E makes a residual of 2^16, which overflows. 26 - E_max holds.
+
+    Parameters
+    ----------
+    lowest, highest : int
+        Offset exponents of the smallest and the largest number, binary exponents of their leading bits.
+    printed : bool
+        The upper bound of the paper, not the one that holds.
+
+    Returns
+    -------
+    range
+        Empty if no exponent serves: below -14 h is subnormal and the two parts together hold fewer bits whatever the
+        scale; from 16 on h overflows.
+
+    Examples
+    --------
+    >>> equation6(-14, 15, printed=True), list(equation6(-14, 15)), equation6(0, 0)
+    (range(12, 13), [], range(-2, 27))
+    """
+    if lowest > highest:
+        raise InputError(f"the lowest offset exponent, {lowest}, is above the highest, {highest}")
+    if lowest < -14 or highest > 15:
+        return range(0)
+    return range(-2 - lowest, max(-2 - lowest, (27 if printed else 26) - highest + 1))
+
+
+# --- what a plane shows
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """An error over two axes: the mean over the runs; NaN or inf where any run is, or where there is none."""
+
+    x: str
+    y: str
+    xs: tuple[Number, ...]
+    ys: tuple[Number, ...]
+    errors: NDArray[np.float64]
+    """Of shape (len(ys), len(xs))"""
+
+    def column(self, x: Number) -> NDArray[np.float64]:
+        """The errors at one x, in the order of `ys`."""
+        return np.asarray(self.errors[:, self.xs.index(x)])
+
+
+def plane(rows: Sequence[Row], x: str, y: str, value: str) -> Plane:
+    """The plane of column ``value`` over the columns ``x`` and ``y``; a row without the value is a failed run."""
+    if not rows:
+        raise InputError("there are no rows to make a plane of")
+    xs, ys = (tuple(sorted({row[name] for row in rows})) for name in (x, y))
+    runs: dict[tuple[Number, Number], list[float]] = {}
+    for row in rows:
+        found = row.get(value)
+        runs.setdefault((row[x], row[y]), []).append(math.nan if found is None else float(found))
+    errors = np.array([[np.mean(runs.get((a, b), [math.nan])) for a in xs] for b in ys])
+    return Plane(x, y, xs, ys, errors)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best settings at one x: the smallest error and every y that reaches it (none if no error is finite)."""
+
+    x: Number
+    error: float
+    ys: tuple[Number, ...]
+
+
+def best(of: Plane, tie: float = TIE) -> list[Best]:
+    """At each x the y with the smallest error, with all those within the factor ``tie`` of it."""
+    found = []
+    for x in of.xs:
+        column = of.column(x)
+        usable = np.isfinite(column)
+        smallest = float(np.min(column[usable])) if usable.any() else math.nan
+        tied = usable & (column <= tie * smallest)
+        found.append(Best(x, smallest, tuple(y for y, good in zip(of.ys, tied, strict=True) if good)))
+    return found
+
+
+def losses(of: Plane) -> NDArray[np.float64]:
+    """Error over the smallest error at the same x, of the shape of ``of.errors``; inf where the error is no number.
+
+    1 where both are zero, and NaN where no y has a finite error.
+    """
+    smallest = np.array([one.error for one in best(of)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(of.errors == smallest, 1.0, of.errors / smallest)
+    return np.asarray(np.where(np.isfinite(of.errors) | np.isnan(smallest), ratio, np.inf))
+
+
+@dataclass(frozen=True)
+class Single:
+    """The one setting for everywhere: each y of ``ys`` is near the best at ``count`` of ``points`` values of x."""
+
+    ys: tuple[Number, ...]
+    count: int
+    points: int
+
+
+def single(of: Plane, factor: float) -> Single:
+    """Which y is within ``factor`` of the best at the most x (all that tie); an x without a finite error counts not."""
+    ratio = losses(of)
+    counts = np.count_nonzero(ratio <= factor, axis=1)
+    most = int(counts.max())
+    ys = tuple(y for y, count in zip(of.ys, counts.tolist(), strict=True) if count == most and most > 0)
+    return Single(ys, most, int(np.count_nonzero(~np.isnan([one.error for one in best(of)]))))
+
+
+def spans(chosen: Sequence[Number], every: Sequence[Number], show: Callable[[Number], str] = str) -> str:
+    """Values as text, neighbours in ``every`` joined: "3, 5 to 8"; "none" if there are none."""
+    groups: list[list[Number]] = []
+    for position, value in enumerate(every):
+        if value not in chosen:
+            continue
+        if groups and position and every[position - 1] == groups[-1][-1]:
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    return ", ".join(show(g[0]) if len(g) == 1 else f"{show(g[0])} to {show(g[-1])}" for g in groups) or "none"
+
+
+# --- how it looks
+def bounds(of: Plane, offset: Callable[[Number], int]) -> dict[str, list[float]]:
+    """Equation 6 as lines between the cells of a plane whose y is the scaling exponent, by label; NaN: no bound.
+
+    ``offset(x)`` is the offset exponent of the largest entries at x.
+    """
+    kinds: dict[str, list[float]] = {"Eq. 6, lower": [], "Eq. 6, upper, as printed": [], "upper bound that holds": []}
+    for x in of.xs:
+        exponent = offset(x)
+        held, printed = equation6(exponent, exponent), equation6(exponent, exponent, printed=True)
+        edges = (held.start - 0.5, printed.stop - 0.5, held.stop - 0.5) if held else (math.nan,) * 3
+        for line, edge in zip(kinds.values(), edges, strict=True):
+            line.append(edge)
+    return kinds
+
+
+def draw(
+    axes: Axes,
+    of: Plane,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    lines: Mapping[str, Sequence[float]] | None = None,
+    labels: tuple[Callable[[Number], str], Callable[[Number], str]] = (str, str),
+) -> Any:
+    """The map of a plane with the best y's outlined and ``lines`` between cells; returns the mesh for a colour bar.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+    of : Plane
+    low, high : float, optional
+        Ends of the colour scale.
+    lines : mapping of label to one y for every x, optional
+        Such as `bounds`; in the order of solid, dashed and dotted.
+    labels : two callables
+        How a value is written at x and at y where the values are not equally spaced.
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.ticker import MaxNLocator
+
+    from fpemu import plotting
+
+    xs, ys = (_positions(values) for values in (of.xs, of.ys))
+    if not np.any(np.isfinite(of.errors) & (of.errors > 0)):
+        low, high = low or 1e-8, high or 1.0  # nothing has a colour, yet the bar needs two ends
+    mesh = plotting.heatmap(axes, xs, ys, of.errors, low=low, high=high)
+    across, up = _edges(xs), _edges(ys)
+    tied = np.array([[y in one.ys for one in best(of)] for y in of.ys])
+    name = f"best, within {100 * (TIE - 1):.0f} %"
+    edges = _outline(across, up, tied)
+    axes.add_collection(LineCollection(edges, color=plotting.SKY, linewidth=1.3, label=name, zorder=3))
+    rows, columns = np.nonzero(tied)  # stippled as well: a line alone has no inside
+    dot = max(0.7, min(6.0, 500 / tied.size))
+    axes.scatter(np.asarray(xs)[columns], np.asarray(ys)[rows], s=dot, color=plotting.SKY, linewidth=0, zorder=2)
+    looks = ((plotting.VERMILION, "-"), (plotting.VERMILION, (0, (4, 1.6))), (plotting.BLACK, (0, (1, 1.1))))
+    for (name, heights), (color, dash) in zip((lines or {}).items(), looks, strict=False):
+        line = np.repeat(_between(heights, of.ys, up), 2)
+        if np.isfinite(line).any():
+            axes.plot(
+                np.repeat(across, 2)[1:-1], line, color=color, linestyle=dash, linewidth=1.3, label=name, zorder=4
+            )
+    axes.fill_between([], [], hatch="xxxx", facecolor="none", edgecolor="#BBBBBB", linewidth=0, label="overflow or NaN")
+    axes.set_xlim(across[0], across[-1])
+    axes.set_ylim(up[0], up[-1])
+    for values, at, axis, label in zip((of.xs, of.ys), (xs, ys), (axes.xaxis, axes.yaxis), labels, strict=True):
+        if list(at) != list(values):
+            every = -(-len(values) // 12)
+            axis.set_ticks(list(at)[::every], [label(value) for value in values[::every]])
+        elif all(isinstance(value, int) for value in values):
+            axis.set_major_locator(MaxNLocator(nbins=9, integer=True))
+    return mesh
+
+
+def _positions(values: Sequence[Number]) -> Sequence[float]:
+    """The values themselves where they are equally spaced, else 0, 1, 2 ...: a map has cells of one size."""
+    gaps = np.diff(np.asarray(values, float))
+    regular = len(values) > 1 and bool(np.all(np.abs(gaps - gaps[0]) <= 1e-9 * np.abs(gaps[0])))
+    return list(values) if regular else list(range(len(values)))
+
+
+def _edges(centres: Sequence[float]) -> NDArray[np.float64]:
+    at = np.asarray(centres, float)
+    half = (at[1] - at[0]) / 2 if len(at) > 1 else 0.5
+    return np.concatenate([at - half, [at[-1] + half]])
+
+
+def _between(heights: Sequence[float], ys: Sequence[Number], up: NDArray[Any]) -> NDArray[np.float64]:
+    """The edges of cells that part the y's below each height from those above; NaN where there are none of either."""
+    below = np.searchsorted(np.asarray(ys, float), np.asarray(heights, float))
+    inside = (below > 0) & (below < len(ys)) & np.isfinite(heights)
+    return np.where(inside, up[below], np.nan)
+
+
+def _outline(across: NDArray[Any], up: NDArray[Any], inside: NDArray[np.bool_]) -> list[list[tuple[float, float]]]:
+    """The edges between cells inside and cells outside, as segments; none along the rim of the map."""
+    framed = np.pad(inside, 1, mode="edge")
+    upright = np.argwhere(framed[1:-1, 1:] != framed[1:-1, :-1])
+    level = np.argwhere(framed[1:, 1:-1] != framed[:-1, 1:-1])
+    return [[(across[j], up[i]), (across[j], up[i + 1])] for i, j in upright.tolist()] + [
+        [(across[j], up[i]), (across[j + 1], up[i])] for i, j in level.tolist()
+    ]

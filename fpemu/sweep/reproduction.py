@@ -1,0 +1,133 @@
+"""An experiment with its rows: evaluated now, or read from the data of a figure that was drawn before."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.sweep import experiments, figures
+from fpemu.sweep.run import Row, run
+from fpemu.sweep.store import Store
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from fpemu.sweep.claims import Claim
+    from fpemu.sweep.experiments import Experiment
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure of a paper with its numbers. Made by :func:`reproduce` and :func:`committed`."""
+
+    experiment: Experiment
+    size: str
+    """ "quick" or "full" """
+    rows: list[Row] = field(repr=False)
+    """A cell's parameters and its numbers in one dict"""
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """The rows as a table, a column for each parameter and number."""
+        from fpemu.sweep.export import frame
+
+        return frame(self.rows)
+
+    def figure(self) -> Figure:
+        """The figure, drawn anew."""
+        return self.experiment.draw(self.rows)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What the paper says, what the rows say, and the verdict."""
+        return self.experiment.claims(self.rows)
+
+    @property
+    def finding(self) -> str | None:
+        """What the figure shows, in a paragraph; None where the page has none."""
+        return self.experiment.finding(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Reproduction({self.experiment.name!r}, {self.size!r}, {len(self.rows)} rows)"
+
+    def _repr_html_(self) -> str:
+        head = f"<p><b>{html.escape(self.experiment.name)}</b> ({self.size}): {html.escape(self.experiment.title)}</p>"
+        names = ("claim", "published", "measured", "verdict")
+        lines = ["".join(f"<th>{name}</th>" for name in names)]
+        lines += ["".join(f"<td>{html.escape(getattr(claim, name))}</td>" for name in names) for claim in self.claims]
+        return head + "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def reproduce(name: str, size: str = "quick", jobs: int = 1, results: Store | None = None) -> Reproduction:
+    """An experiment with its cells evaluated; those in the store are not evaluated again.
+
+    Parameters
+    ----------
+    name : str
+        ``paper/figure``.
+    size : {"quick", "full"}
+    jobs : int
+        Local processes.
+    results : Store, optional
+        Default: the store of the command line (:func:`fpemu.sweep.store.default_path`).
+
+    Raises
+    ------
+    InputError
+        If there is no such experiment or size.
+    CellError
+        If a cell fails.
+    """
+    experiment = experiments.load(name)
+    if results is not None:
+        return Reproduction(experiment, size, run(experiment, size, results=results, jobs=jobs))
+    with Store() as opened:
+        return Reproduction(experiment, size, run(experiment, size, results=opened, jobs=jobs))
+
+
+def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "figures") -> Reproduction:
+    """An experiment with the rows of its figure in ``folder`` (of full size: in ``folder/full``): nothing is evaluated.
+
+    Parameters
+    ----------
+    name : str
+        ``paper/figure``.
+    size : {"quick", "full"}
+    folder : path-like
+        A relative folder that is not in the working directory is looked for beside the experiments.
+
+    Raises
+    ------
+    InputError
+        If there is no such experiment or figure, or its data are not those that it was drawn from.
+    """
+    experiment = experiments.load(name)
+    if size not in experiments.SIZES:
+        raise unknown_name("size", size, experiments.SIZES)
+    stem = size_folder(folder, size) / name
+    data, record = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.json")
+    if not data.is_file():
+        raise InputError(f"there is no {data}: 'fpemu reproduce {name}{' --full' * (size == 'full')}' makes it")
+    rows = figures.read(data)
+    if record.is_file() and figures.load_record(record)["data"].get("sha256") != _sha256(data):
+        raise InputError(f"{data} was changed: it is not what {record} speaks of")
+    return Reproduction(experiment, size, rows)
+
+
+def size_folder(folder: str | os.PathLike[str], size: str) -> Path:
+    """Where the figures of a size are: full ones in ``full`` under the others."""
+    where = Path(folder)
+    if not where.is_absolute() and not where.is_dir():
+        beside = experiments.root().parent / where
+        where = beside if beside.is_dir() else where
+    return where / "full" if size == "full" else where
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

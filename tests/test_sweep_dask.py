@@ -1,0 +1,130 @@
+"""Sweeps on Dask: the rows of a run here, bit for bit, and what is said where nothing answers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+pytest.importorskip("distributed")
+import distributed
+
+from fpemu.cli import main
+from fpemu.errors import InputError
+from fpemu.sweep import CellError, Grid, Store, cluster, executors, experiments, run
+
+PAGE = """
+import os, signal
+
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
+
+
+def cells(size):
+    return [{"n": n} for n in range(6)]
+
+
+def evaluate(cell):
+    if cell["n"] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if cell["n"] == 4:
+        raise ValueError("no luck")
+    return {"value": cell["n"] / 3}
+
+
+def draw(rows):
+    return None
+
+
+def claims(rows):
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Two worker processes of one thread each, as a scheduler with an address."""
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as local,
+    ):
+        yield local.scheduler_address
+
+
+@pytest.fixture
+def grid():
+    return Grid(
+        inputs=[{"name": "offset_symmetric", "exponent": "-4:0:2"}], schemes=["ootomo", "sgemm", "dgemm"], seeds=3,
+        hardware=["ampere", "volta"], M=8, N=8, K=[24, 40], metrics=["relative_l2", "max_ulps"],
+    )  # fmt: skip
+
+
+def test_the_rows_are_those_of_a_run_here(tmp_path, grid, workers):
+    with Store(tmp_path / "here.sqlite") as results:
+        here = run(grid, results=results)
+    with Store(tmp_path / "there.sqlite") as results:
+        there = run(grid, results=results, scheduler=workers)
+        assert len(results) == len(grid.cells()) == 72
+        assert run(grid, results=results) == there  # all stored: nothing is asked of anyone
+    assert [{k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in there] == [
+        {k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in here
+    ]
+
+
+def test_the_command_with_an_address(tmp_path, workers, monkeypatch, capsys):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    path = tmp_path / "grid.toml"
+    path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
+    assert main(["sweep", str(path), "--scheduler", workers]) == 0
+    assert "5 cells, results in" in capsys.readouterr().err
+
+
+def test_cells_that_fail_or_kill_their_worker(tmp_path, workers):
+    page = tmp_path / "papers" / "paper" / "fig1.py"
+    page.parent.mkdir(parents=True)
+    page.write_text(PAGE)
+    experiment = experiments.load("paper/fig1", tmp_path / "papers")
+    with Store(tmp_path / "r.sqlite") as results:
+        with pytest.raises(CellError, match="2 of 6 cells failed"):
+            run(experiment, results=results, scheduler=workers)
+        rows = run(experiment, results=results, scheduler=workers, keep_failures=True)
+    assert [row.get("value", row.get("error")) for row in rows] == [
+        0.0, 1 / 3, 2 / 3, executors.DIED, "ValueError: no luck", 5 / 3,
+    ]  # fmt: skip
+
+
+def test_workers_with_other_code_take_no_part(tmp_path, grid, workers, monkeypatch):
+    monkeypatch.setitem(grid.__dict__, "code", "0" * 64)
+    with Store(tmp_path / "r.sqlite") as results:
+        with pytest.raises(InputError, match=r"a worker has other code than this process: .*000000000000"):
+            run(grid, results=results, scheduler=workers)
+        assert len(results) == 0
+        assert results.failures([]) == {}
+
+
+def test_a_cluster_of_its_own(tmp_path, grid):
+    with Store(tmp_path / "r.sqlite") as results:
+        rows = run(grid, results=results, executor="dask", jobs=2)
+        assert len(rows) == 72
+        assert all(row["relative_l2"] < 1e-5 for row in rows)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])
+def test_nobody_answers(tmp_path, grid, monkeypatch, address):
+    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+    with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="no Dask scheduler answers at"):
+        run(grid, results=results, scheduler=address)
+
+
+def test_without_dask(tmp_path, grid, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match=r"pip install 'fpemu\[dask\]'"):
+        run(grid, results=results, executor="dask")
