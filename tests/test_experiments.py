@@ -51,24 +51,53 @@ SMALL = {
     "dgemm_tc/fig7b": {"n": 256, "rows": 8},
     "dgemm_tc/exactness": {"k": 16},
     "dgemm_tc/promise": {"n": 32},
+    "dgemm_tc/chain": {"n": 64, "rows": 8},
     "ozaki2/yardsticks": {"k": 64, "rows": 8},
+    "h2sgemm/fig9": {"m": 8, "n": 8, "k": 64},
+    "h2sgemm/plane": {"m": 8, "n": 8, "k": 64},
+    "h2sgemm/promotion": {"m": 8, "n": 8, "k": 256},
+    "h2sgemm/termwise": {"m": 8, "n": 8, "k": 64},
+    "h2sgemm/underflow": {"m": 8, "n": 8, "k": 64},
+    "legemm/fig12": {"m": 16, "n": 16, "k": 64},
+    "legemm/fig13": {"m": 16, "n": 16, "k": 64},
+    "legemm/fig16": {"K": 64},
+    "legemm/fig18": {"n": 64},
+    "legemm/hardware": {"k": 64, "rows": 8},
+    "legemm/markidis_budget": {"k": 64, "rows": 8},
+    "legemm/split_rounding": {"k": 64, "rows": 8},
+    "magma/accuracy": {"n": 16, "batch": 2},
+    "magma/bias": {"m": 8, "n": 8, "k": 64},
+    "tsm2/accuracy": {"m": 16, "k": 64},
+    "tsm2/chains": {"k": 64},
 }
+"""What makes a cell small; pages that are not here are counted out at their own size, which is small."""
+SIGNED = {"magma/bias"}
+"""Pages whose numbers may be below zero."""
+OVERFLOWS = {"h2sgemm/plane"}
+"""Pages that go beyond the range of fp16 on purpose."""
 
 
 def _small(experiment):
     """A cell of every setting of the experiment, at a small size."""
-    cells = [{**cell, **SMALL[experiment.name]} for cell in experiment.cells("quick")]
+    cells = [{**cell, **SMALL.get(experiment.name, {})} for cell in experiment.cells("quick")]
     return list({canonical(cell): cell for cell in cells}.values())
 
 
 def test_a_small_cell_gives_finite_numbers_twice_the_same(experiment):
+    found = []
     for cell in (_small(experiment)[0], _small(experiment)[-1]):
         numbers = experiment.evaluate(cell)
         assert numbers
         assert all(type(number) is float for number in numbers.values())
-        assert all(math.isfinite(number) and number >= 0 for number in numbers.values())
-        assert any(number > 0 for number in numbers.values())
-        assert experiment.evaluate(cell) == numbers
+        assert experiment.name in OVERFLOWS or all(math.isfinite(number) for number in numbers.values())
+        assert experiment.name in SIGNED or not any(number < 0 for number in numbers.values())
+        assert canonical(_hex(experiment.evaluate(cell))) == canonical(_hex(numbers))
+        found += numbers.values()
+    assert any(number > 0 for number in found)
+
+
+def _hex(numbers):
+    return {name: number.hex() for name, number in numbers.items()}
 
 
 def test_figures_10_and_11_share_their_cells():

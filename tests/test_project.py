@@ -119,7 +119,9 @@ def test_importing_is_light():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("target", ["setup", "test", "lint", "reproduce", "bench", "clean", "help"])
+@pytest.mark.parametrize(
+    "target", ["setup", "test", "lint", "reproduce", "ledger", "notebooks", "bench", "clean", "help"]
+)
 def test_make_knows_its_targets(target):
     done = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def claims(rows: list[dict[str, Any]], plain: str, ours: str) -> list[Claim]:
         count = sum(row["CR differing"] for row in rows if row["phi"] == phi)
         entries = sum(row["rows"] ** 2 for row in rows if row["phi"] == phi)
         text = f"CR mode, φ = {phi:g}: entries other than the exact product rounded once"
-        found.append(Claim(text, "zero", f"{count:g} of {entries}", FAILS if count else HOLDS))
+        found.append(Claim(text, "zero", f"{count:g} of {entries}", FAILS if count else HOLDS, count))
     return found
 
 

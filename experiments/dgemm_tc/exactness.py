@@ -35,6 +35,7 @@ ASSUMPTIONS = [
     chain runs over the whole of k, in one accumulator.""",
 ]
 
+EXPLAINS = ("dgemm_tc/exactness",)
 _FP16 = ("volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx")
 _AMD = ("cdna1", "cdna2", "cdna3")
 _LARGE = (("hopper", "mma"), ("blackwell", "tcgen05"), ("cdna3", "mfma"))
@@ -147,13 +148,14 @@ def _outcome(there: list[dict[str, Any]]) -> str:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     every = sorted({row["k"] for row in rows})
+    fp16, narrow = ["fp16, NVIDIA", "fp16, AMD", "fp16, Ascend"], ["e4m3, Ada and Hopper", "e5m2, Ada and Hopper"]
 
     def exact(text: str, which: str, groups: list[str], low: int = 1, high: int = 2**62) -> Claim:
         ks = [k for k in every if low <= k <= high]
         wrong = [_worst(row, which) for name in groups for row in _points(rows, CLASSES[name], ks)]
-        return share(text, "exact" if which == "formula" else "", [not one for one in wrong], _span(wrong))
+        published = "exact" if which == "formula" and groups[0] in fp16 else ""  # the paper speaks of fp16 only
+        return share(text, published, [not one for one in wrong], _span(wrong))
 
-    fp16, narrow = ["fp16, NVIDIA", "fp16, AMD", "fp16, Ascend"], ["e4m3, Ada and Hopper", "e5m2, Ada and Hopper"]
     found = [exact(f"formula: {name}, k from 4", "formula", [name], 4) for name in [*fp16, "tf32"]]
     found += [
         exact("formula: fp16 and tf32, k = 1, 12 bits", "formula", [*fp16, "tf32"], 1, 1),
@@ -183,6 +185,34 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         share("derived bits: one more is inexact, every instruction", "", [w > 0 for w in wrong], _span(wrong))
     )
     return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    ks = sorted({row["k"] for row in rows})
+    right, found = [], []
+    for name, specs in CLASSES.items():
+        there = _points(rows, specs, ks)
+        wrong = [row for row in there if _worst(row, "formula")]
+        if not wrong:
+            right.append(name)
+            continue
+        over = [row["formula bits"] - row["derived bits"] for row in wrong]
+        cut = sum(1 for row in wrong if _worst(row, "cut"))
+        lengths = sorted({row["k"] for row in wrong})
+        span = f"k = {lengths[0]}" if len(lengths) == 1 else f"k = {lengths[0]} to {lengths[-1]}"
+        least, most = f"{min(over):.0f}", f"{max(over):.0f}"
+        bits = f"{least} to {most} bits" if least != most else f"{least} bit" + "s" * (least != "1")
+        rest = "cut to the words it is exact" if not cut else f"cut to the words still inexact at {cut} of these points"
+        found.append(f"{name}: {span}, {bits} too long; {rest}")
+    good = f"exact everywhere: {', '.join(right)}. " if right else ""
+    text = f"{good}Where digits of the formula's bits go wrong: {'. '.join(found)}." if found else good
+    derived = sum(1 for row in rows if _worst(row, "derived"))
+    longer = sum(1 for row in rows if row["one more inexact one sign"] > 0)
+    return (
+        f"{text[0].upper()}{text[1:]} The formula counts the 24 bits of an IEEE fp32 sum; it knows neither the bits of "
+        f"a word nor what an instruction cuts off. With the derived bits {derived} of {len(rows)} points are inexact, "
+        f"with one bit more {longer}."
+    )
 
 
 def _points(rows: list[dict[str, Any]], specs: list[mma.MmaSpec], ks: list[int]) -> list[dict[str, Any]]:

@@ -121,9 +121,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     for (name, n), published in PUBLISHED.items():
-        here = float(np.mean(_runs(rows, n, name)))
-        held = [published / FACTOR <= here <= published * FACTOR]
-        found.append(share(f"{name}, n = {n}", f"{published:.1e}", held, f"{here:.1e}"))
+        runs = _runs(rows, n, name)
+        here = float(np.mean(runs)) if runs else np.nan
+        held = [published / FACTOR <= here <= published * FACTOR] if runs else []
+        found.append(share(f"{name}, n = {n}", f"{published:.1e}", held, f"{here:.1e}" if runs else "", here))
     return found
 
 

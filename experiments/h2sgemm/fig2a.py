@@ -1,0 +1,267 @@
+"""H2SGEMM, figure 2(a): how likely the residual of a split underflows, Equations 3 to 5 against all 2^23 mantissas.
+
+A number x = 1.M · 2^E is split as h = RNE16(x) and the residual d = x - h, whose exponent is E - 12 - N. Equation 3
+gives the probability that h was rounded down (T) or up (R) and that d has N = n. It is a joint probability, though it
+is introduced as one "given N = n". Equation 5 sums it over the N with which d is below fp16's smallest normal number,
+2^-14 (underflow or gradual underflow, u + gu) or below its smallest number at all, 2^-24 (underflow, u).
+
+What enumeration shows. With N counted from E, Equation 3 is right in every term and sums to one; with N as
+Equation 2 defines it, from the exponent E' of h after a carry, it is not, and N reaches -1 and 11, not 0 and 10.
+Equation 5 counts exact splits (d = 0, N = 12) as underflows, a share of 2^-13, wherever a residual of exponent
+E - 24 would be one. And in its second line a residual below
+2^-24 counts as gone, though RNE16 takes all above 2^-25 to 2^-24. Gone are 0 < abs(d) <= 2^-25, and for E >= -14
+
+    P_gone(E) = sum over n = E + 14 to 11 of (P(n, T) + P(n, R))  +  2^-12 if -1 < E + 13 < 12  +  2^-13 if E + 13 = -1
+
+where the last two terms are the residuals of exactly 2^-25: about half of what is printed, the curve one exponent to
+the left.
+
+Why 2^14 mantissas may stand for all. For E >= -14 and h finite, h is the multiple of 2^(E - 10) nearest to x, a tie
+going to the even one. Written in units of 2^(E - 23), x is 2^23 + M; d depends on the low 13 bits of M, and in a tie
+on bit 13, which says whether the lower multiple is even. So d has the period 2^14 in M, and shares over M < 2^14 are
+those over all M. Below -14 the multiples are of 2^-24 and the period is 2^(14 - 14 - E). What depends on a carry into
+the exponent of h has no such period: it is read from the exponents where all 2^23 are enumerated (at full size: all).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.plotting import Series
+from fpemu.schemes import words
+from fpemu.schemes.h2sgemm import H2sgemm
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
+EXPLAINS = ("h2sgemm/fig2a",)
+TITLE = "probability of underflow of the residual"
+KIND = "M"
+CAPTION = """Residual d = x - RNE16(x) of x = 1.M·2^E over all 2^23 mantissas M (at quick size at E = -14 and 0;
+elsewhere over one period of d in M, which gives the same shares). (a) Probability that d has the
+exponent E - 12 - N: Equation 3 (open) and counted (filled), h rounded down (T) or up (R); N = 12 is d = 0. Crosses: N
+counted from the exponent of h after a carry, as Equation 2 has it. (b) Over E: Equation 5 (lines) and counted
+(markers) for residuals below fp16's normal range, 2^-14, and below its smallest number, 2^-24; and those that really
+become zero (abs(d) at most 2^-25, d not 0), counted and by the corrected formula."""
+ASSUMPTIONS = [
+    """T and R are read as the events that rounding to nearest took h down or up in magnitude (R) within one RNE
+    split, and P(N, X) as a joint probability: then alone Equation 5 adds them.""",
+    "All 2^23 mantissas of an exponent are equally likely; the sign does not matter.",
+    "N is counted from the exponent E of x (Equations 3 to 5), and once from that of h after a carry (Equation 2).",
+    "A probability formula agrees at a point if it equals the count exactly; both are multiples of 2^-23.",
+    """The exponents of figure 2(a) are not printed: -16 to 4. The formulas need h to be normal and finite: they are
+    judged from -14 on.""",
+    """"Significant" underflow is more than 10 %, the mark that the paper itself uses; "approaching 100 %" is 99 % or
+    more.""",
+]
+
+FRACTION = 23
+N_RANGE = range(-1, 13)
+EXPONENTS = range(-16, 5)
+_CHUNK = 1 << 18
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return [
+        {"exponent": e, "mantissas": FRACTION if size == "full" or e in (-14, 0) else period(e), "seed": 0}
+        for e in EXPONENTS
+    ]
+
+
+def period(exponent: int) -> int:
+    """How many low bits of the mantissa decide the residual at an exponent below 15; the proof is above."""
+    return min(FRACTION, 14 + max(0, -14 - exponent))
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Shares of the mantissas 0 to 2^mantissas - 1 at an exponent.
+
+    "T n" and "R n" by N from x's exponent, "carry n" by N from h's; "below normal", "below least": abs(d) < 2^-14 and
+    2^-24, d = 0 included; "gone": the fp16 word of d is 0, d is not; "exact": d = 0.
+    """
+    e, count = cell["exponent"], 1 << cell["mantissas"]
+    rules = H2sgemm(sb=0).rules()
+    down, up, carried = (np.zeros(64, np.int64) for _ in range(3))
+    tally = dict.fromkeys(("below normal", "below least", "gone", "exact"), 0)
+    for start in range(0, count, _CHUNK):
+        x = (2.0**FRACTION + np.arange(start, min(start + _CHUNK, count))) * 2.0 ** (e - FRACTION)
+        (_, _, h, d), (_, _, r, _) = words.steps(x, rules)
+        zero, size = d == 0, np.abs(d)
+        exponent = np.frexp(size)[1] - 1
+        n = np.where(zero, 12, e - 12 - exponent)
+        after = np.where(zero, 12, np.frexp(h.astype(np.float64))[1] - 1 - 12 - exponent)
+        # 40 keeps the index positive where h is subnormal and N falls below -1
+        up += np.bincount(n[d < 0] + 40, minlength=64)
+        down += np.bincount(n[d >= 0] + 40, minlength=64)
+        carried += np.bincount(after + 40, minlength=64)
+        tally["below normal"] += int(np.count_nonzero(size < 2.0**-14))
+        tally["below least"] += int(np.count_nonzero(size < 2.0**-24))
+        tally["gone"] += int(np.count_nonzero((r == 0) & ~zero))
+        tally["exact"] += int(np.count_nonzero(zero))
+    found = {name: number / count for name, number in tally.items()}
+    for name, histogram in (("T", down), ("R", up), ("carry", carried)):
+        found |= {f"{name} {n}": float(histogram[n + 40]) / count for n in N_RANGE}
+    return found
+
+
+def equation_3(n: int, event: str) -> float:
+    """P(N = n, event) as printed, l_M = 23 and l_Mhigh = 10."""
+    if n == -1:
+        return 2.0**-14
+    if 0 <= n < 12:
+        return 2.0 ** -(n + 2)
+    return 2.0**-13 if (n, event) == (12, "T") else 0.0
+
+
+def equation_5(exponent: int, *, gradual: bool) -> float:
+    """P_{u+gu} or P_u at an exponent, as printed."""
+    first = exponent - 10 + 13 if gradual else exponent + 13
+    return sum(equation_3(n, event) for n in N_RANGE for event in "TR" if n >= first)
+
+
+def gone(exponent: int) -> float:
+    """The corrected P_u: the share of numbers whose residual is not 0 and whose fp16 word is; exponent -14 or more.
+
+    The residual is i · 2^(E - 23) with abs(i) <= 2^12 and RNE16 takes it to 0 if abs(i) <= 2^(-2 - E). Every i with
+    0 < abs(i) < 2^12 has a share of 2^-13, and so have i = 2^12 and -2^12 together (a tie goes down or up).
+    """
+    strictly_below = sum(equation_3(n, event) for n in range(max(exponent + 14, -1), 12) for event in "TR")
+    ties = 2.0**-12 if -1 < exponent + 13 < 12 else 2.0**-13 if exponent + 13 == -1 else 0.0
+    return strictly_below + ties
+
+
+_LOOK = {
+    "T": Series("T counted", plotting.BLUE, "o", ""),
+    "R": Series("R counted", plotting.ORANGE, "D", ""),
+    "carry": Series("T + R, N after the carry", plotting.VERMILION, "x", ""),
+    "below normal": Series("below $2^{-14}$, counted", plotting.GREEN, "s", ""),
+    "below least": Series("below $2^{-24}$, counted", plotting.PURPLE, "^", ""),
+    "gone": Series("becomes 0, counted", plotting.BLACK, "o", ""),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, height=3.7, share_y=False)
+    left, right = axes[0]
+    row = _whole(rows)[0]
+    for event, shift in (("T", -0.16), ("R", 0.16)):
+        look = _LOOK[event]
+        ns = [n for n in N_RANGE if row[f"{event} {n}"] or equation_3(n, event)]
+        ring = Series(f"{event}, Eq. 3", look.color, look.marker, "", filled=False)
+        left.plot([n + shift for n in ns], [equation_3(n, event) for n in ns], **ring.line(markersize=7.5))
+        left.plot([n + shift for n in ns], [row[f"{event} {n}"] for n in ns], **look.line())
+    left.plot(list(N_RANGE), [row[f"carry {n}"] for n in N_RANGE], **_LOOK["carry"].line())
+    left.set_yscale("log", base=2)
+    left.set_xticks(list(N_RANGE))
+    left.set_xlabel("$N$: the residual's exponent is $E - 12 - N$")
+    left.set_ylabel("probability")
+    exponents = [row["exponent"] for row in rows]
+    for name, formula in _FORMULAS.items():
+        look = _LOOK[name]
+        label = {"gone": "becomes 0, corrected"}.get(name, f"{name.replace('below', 'Eq. 5, below')}")
+        label = label.replace("normal", "$2^{-14}$").replace("least", "$2^{-24}$")
+        judged = [e for e in exponents if e >= -14 or name != "gone"]
+        right.plot(judged, [formula(e) for e in judged], color=look.color, label=label)
+        right.plot(exponents, [row[name] for row in rows], **look.line(zorder=3))
+    right.set_xlabel("exponent $E$ of the number")
+    right.set_ylabel("probability")
+    right.set_xticks(range(-16, 5, 4))
+    for share_, words_ in ((0.1, "10 %"),):
+        right.axhline(share_, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        right.annotate(
+            words_, (0.0, share_), xycoords=("axes fraction", "data"), xytext=(4, 2), textcoords="offset points",
+            fontsize=7, color=plotting.GREY,
+        )  # fmt: skip
+    plotting.panel_titles(axes, ["exponent of the residual", "underflow over the exponent"])
+    for axis in (left, right):
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, columnspacing=1.2)
+    return figure
+
+
+_FORMULAS = {
+    "below normal": lambda e: equation_5(e, gradual=True),
+    "below least": lambda e: equation_5(e, gradual=False),
+    "gone": gone,
+}
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    judged = _normal(rows)
+    total = sum(equation_3(n, event) for n in N_RANGE for event in "TR")
+    found = [share("Eq. 3 sums to one over N, T and R", "1", [total == 1], f"{total:.10g}")]
+    for name, text in (("", "N from the exponent of x"), ("carry", "N from the exponent of h (Eq. 2)")):
+        held, worst = [], 0.0
+        for row in _whole(rows) if name else judged:
+            for n in N_RANGE:
+                printed = {event: equation_3(n, event) for event in "TR"}
+                if name:
+                    pairs = [(sum(printed.values()), row[f"carry {n}"])]
+                else:
+                    pairs = [(printed[event], row[f"{event} {n}"]) for event in "TR"]
+                held += [a == b for a, b in pairs]
+                worst = max([worst, *(abs(a - b) for a, b in pairs)])
+        found.append(share(f"Eq. 3 = counted, {text}", "every N", held, f"differs by {worst:.3g} at most"))
+    beyond = max((row["T -1"] + row["R -1"] + row["T 11"] + row["R 11"] for row in judged), default=0.0)
+    found.append(
+        share("N lies between 0 and 10 (section 3.1.1)", "0 <= N <= 10", [beyond == 0], f"outside: {beyond:.3g}")
+    )
+    for name, text, formula in (
+        ("below normal", "Eq. 5, P_u+gu = residuals below 2^-14", _FORMULAS["below normal"]),
+        ("below least", "Eq. 5, P_u = residuals below 2^-24", _FORMULAS["below least"]),
+    ):
+        found.append(_agreement(text + ", exact splits counted", judged, lambda row, n=name: row[n], formula))
+        found.append(_agreement(text + ", d not 0", judged, lambda row, n=name: row[n] - row["exact"], formula))
+    found.append(
+        _agreement("Eq. 5, P_u = residuals that become 0", judged, lambda row: row["gone"], _FORMULAS["below least"])
+    )
+    found.append(_agreement("corrected P_u = residuals that become 0", judged, lambda row: row["gone"], gone))
+    at = {row["exponent"]: row for row in judged}
+    if 0 in at:
+        measured = f"{100 * at[0]['below normal']:.4g} %"
+        found.append(share("gradual underflow at E = 0", "more than 10 %", [at[0]["below normal"] > 0.1], measured))
+    for name, text in (("below least", "residuals below 2^-24"), ("gone", "residuals that become 0")):
+        high = [at[e][name] for e in sorted(at) if e >= -10]
+        low = [at[e][name] for e in sorted(at) if e < -12]
+        found.append(
+            share(f"{text}: not significant from E = -10 on", "10 % at most", [p <= 0.1 for p in high], _span(high))
+        )
+        found.append(
+            share(f"{text}: nearly all below E = -12", "approaching 100 %", [p >= 0.99 for p in low], _span(low))
+        )
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Which equations hold, in numbers of the rows."""
+    at = {row["exponent"]: row for row in _normal(rows)}
+    pairs = [
+        f"at E = {e} {100 * at[e]['gone']:.3g} % and not {100 * equation_5(e, gradual=False):.3g} %"
+        for e in (-13, -12, -11, -10) if e in at
+    ]  # fmt: skip
+    return (
+        "Equation 3 is exact as a joint probability with N counted from the exponent of x. Equation 5 takes every "
+        "residual below 2^-24 for gone, but rounding to nearest lifts those above 2^-25 to 2^-24, and it counts the "
+        f"exact splits: really lost are {', '.join(pairs)}."
+    )
+
+
+def _agreement(text: str, rows: list[dict[str, Any]], counted: Any, formula: Any) -> Claim:
+    apart = [formula(row["exponent"]) - counted(row) for row in rows]
+    worst = max(apart, key=abs, default=0.0)
+    return share(text, "every E from -14 on", [a == 0 for a in apart], f"printed - counted: {worst:.3g} at most")
+
+
+def _normal(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in which h is a normal number."""
+    return [row for row in rows if row["exponent"] >= -14]
+
+
+def _whole(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of them with all mantissas."""
+    return [row for row in _normal(rows) if row["mantissas"] == FRACTION]
+
+
+def _span(shares: list[float]) -> str:
+    return f"{100 * min(shares):.3g} to {100 * max(shares):.3g} %" if shares else ""

@@ -1,0 +1,277 @@
+"""H2SGEMM, figure 2(b): bits kept by a split over the exponent, Rules 1 and 2 and Equation 6 against all mantissas.
+
+x = 1.M · 2^E is split as h = RNE16(x) and r = RNE16((x - h) · 2^sb). Bits kept at E are the most b with
+abs(x - h - r / 2^sb) <= 2^(E - b) for every mantissa whose words are finite, 24 at most.
+
+Equation 6 as printed: -24 + 22 - E_min <= sb <= 15 + 12 - E_max keeps 22 bits and does not overflow. It counts the
+places that r holds; rounding to nearest leaves half of the last place at most, one bit more than counted. And it puts
+the largest residual at N = 0, below 2^(E - 11), where a tie (N = -1) has 2^(E - 11) itself. With the count of bits
+above, for E from -14 to 15,
+
+    -25 + 22 - E_min <= sb <= 15 + 11 - E_max
+
+Over fp16's whole range, E from -14 to 15, the printed bounds leave sb = 12 alone. Its residuals overflow at E = 15
+within one fp32 place of a tie (3 of 2^13 mantissas: x = 2^15 + 16 has the residual 16, and 16 · 2^12 = 65536). The
+corrected bounds leave sb = 11 alone, and that one keeps 22 bits and never overflows.
+
+Why a part of the mantissas may stand for all: figure 2(a)'s page proves that the residual x - h has the period 2^14 in
+M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the bits kept depend on the residual alone, so
+quick cells enumerate one period. How often h overflows has no period: at E = 15 sb = 11 and 12 take all 2^23 at any
+size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.plotting import Series
+from fpemu.schemes import words
+from fpemu.schemes.h2sgemm import H2sgemm
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
+EXPLAINS = ("h2sgemm/fig2b",)
+TITLE = "bits kept by the split over the exponent"
+KIND = "M"
+CAPTION = """Split of x = 1.M·2^E into fp16 words h and r (residual scaled by 2^sb) over all mantissas, at quick size
+over one period of the residual, which gives the same. (a) Bits kept in the worst case: the most b with an error of at
+most 2^(E - b) for every M with finite words; lines: as printed, min(22, E + 24 + sb) and not below the 11 of h where h
+is normal; no marker: nothing is kept. sb = 11 is shown where h is normal. (b) sb over E: filled, 22 bits are kept and
+no r overflows; ring, an r overflows; cross, fewer bits; lines: Equation 6 as printed (dashed) and corrected."""
+ASSUMPTIONS = [
+    """Bits kept are counted by error, not by places: the most b with abs(x - h - r/2^sb) <= 2^(E - b) for all mantissas
+    of the exponent whose words are finite, 24 at most; 0 where there are none.""",
+    """Figure 2(b) as printed is read from Equation 6 and the text: min(22, E + 24 + sb) bits from -14 to 15, not below
+    11 (the bits of h); the figure has no numbers. The exponents shown end at 27, the last one that the text names.""",
+    """Rule 1 holds at an exponent if sb = 0 keeps fewer than 22 bits exactly where it says that scaling is needed, and
+    no bit beyond h's 11 exactly where it says that the split fails.""",
+    """"In the representable range": the words of every number of that exponent are finite and keep 22 bits.""",
+    "Rounding to nearest even throughout; the sign does not matter.",
+]
+
+FRACTION = 23
+CURVES = (0, 12, 11)
+EXPONENTS = {"quick": range(-25, 28), "full": range(-30, 28)}
+NORMAL = range(-14, 16)
+_CHUNK = 1 << 18
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    lowest = {0: -24, 12: EXPONENTS[size][0], 11: NORMAL[0]}  # unscaled, nothing is held below 2^-24
+    wanted = {(e, sb) for e in EXPONENTS[size] for sb in CURVES if e >= lowest[sb]}
+    wanted |= {(e, low + i) for e in NORMAL for low in (-3 - e, 26 - e) for i in range(-2, 3)}
+    return [
+        {"exponent": e, "sb": sb, "seed": 0,
+         "mantissas": FRACTION if size == "full" or (e == 15 and sb in (11, 12)) else period(e)}
+        for e, sb in sorted(wanted)
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(2 ** cell["mantissas"] + 2**12)
+
+
+def period(exponent: int) -> int:
+    """How many low bits of the mantissa decide the residual where h does not overflow."""
+    return min(FRACTION, 14 + max(0, -14 - exponent))
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Bits kept in the worst case, and the shares of the mantissas 0 to 2^mantissas - 1 whose h or r overflows."""
+    e, count = cell["exponent"], 1 << cell["mantissas"]
+    rules = H2sgemm(sb=cell["sb"]).rules()
+    worst, finite, over_h, over_r = 0.0, 0, 0, 0
+    for start in range(0, count, _CHUNK):
+        x = (2.0**FRACTION + np.arange(start, min(start + _CHUNK, count))) * 2.0 ** (e - FRACTION)
+        (_, _, h, _), (_, _, r, left) = words.steps(x, rules)
+        whole = np.isfinite(h)
+        kept = whole & np.isfinite(r)
+        over_h += int(np.count_nonzero(~whole))
+        over_r += int(np.count_nonzero(whole & ~kept))
+        finite += int(np.count_nonzero(kept))
+        worst = max(worst, float(np.max(np.abs(left), where=kept, initial=0.0)))
+    bits = 24 if worst == 0 else min(24, e - int(np.ceil(np.log2(worst))))  # at most 14 bits: the logarithm is safe
+    return {
+        "bits": float(max(bits, 0) if finite else 0),
+        "h overflows": over_h / count,
+        "r overflows": over_r / count,
+    }
+
+
+def printed_bits(exponent: int, sb: int) -> float:
+    """Figure 2(b) as the text has it, for numbers that fp16 holds as normal ones; NaN elsewhere."""
+    return float(max(11, min(22, exponent + 24 + sb))) if exponent in NORMAL else np.nan
+
+
+def equation_6(low: int, high: int, *, corrected: bool = False) -> tuple[int, int]:
+    """The least and the largest sb for exponents from `low` to `high`."""
+    return (-3 - low, 26 - high) if corrected else (-2 - low, 27 - high)
+
+
+_LOOK = {
+    0: Series("sb = 0", plotting.SKY, "^", ""),
+    12: Series("sb = 12", plotting.VERMILION, "o", ""),
+    11: Series("sb = 11", plotting.BLUE, "x", ""),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, height=3.7, share_y=False)
+    left, right = axes[0]
+    left.axvspan(-30.7, -14.5, color=plotting.GREY, alpha=0.1, linewidth=0)
+    for sb in CURVES:
+        points = sorted((row["exponent"], row["bits"]) for row in rows if row["sb"] == sb and row["bits"])
+        look = _LOOK[sb]
+        left.plot(*zip(*points, strict=True), **look.line(markersize=5.0 if sb == 12 else 3.6))
+        if sb != 11:
+            printed = [printed_bits(e, sb) for e in NORMAL]
+            left.plot(list(NORMAL), printed, color=look.color, label=f"sb = {sb}, as printed")
+    left.set_xlim(-30.7, 27.7)
+    left.set_ylim(0, 25)
+    left.set_yticks([0, 5, 11, 15, 22, 24])
+    left.set_xlabel("exponent $E$ of the number")
+    left.set_ylabel("bits kept in the worst case")
+    kinds = {
+        "22 bits, no overflow": (plotting.BLUE, "o", plotting.BLUE, lambda row: _safe(row)),
+        "22 bits, but r overflows": (plotting.VERMILION, "o", "white", lambda row: _bits(row) and not _fits(row)),
+        "fewer bits": (plotting.GREY, "x", plotting.GREY, lambda row: not _bits(row)),
+    }
+    shown = [row for row in rows if row["exponent"] in NORMAL]
+    for label, (color, marker, face, test) in kinds.items():
+        points = [(row["exponent"], row["sb"]) for row in shown if test(row)]
+        if points:
+            right.plot(*zip(*points, strict=True), color=color, marker=marker, markerfacecolor=face, linestyle="",
+                       markersize=2.8, markeredgewidth=0.7, label=label)  # fmt: skip
+    for name, dash, corrected in (("Eq. 6 as printed", "--", False), ("Eq. 6 corrected", "-", True)):
+        bounds = [equation_6(e, e, corrected=corrected) for e in NORMAL]
+        right.plot(
+            list(NORMAL), [b[0] for b in bounds], color=plotting.BLACK, linestyle=dash, linewidth=0.8, label=name
+        )
+        right.plot(list(NORMAL), [b[1] for b in bounds], color=plotting.BLACK, linestyle=dash, linewidth=0.8)
+    right.set_xlim(-15, 16)
+    right.set_xlabel("exponent $E$ of the number")
+    right.set_ylabel("scaling exponent $sb$")
+    plotting.panel_titles(axes, ["bits kept", "scaling exponents allowed"])
+    for axis in (left, right):
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, columnspacing=1.2)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    at = {(row["exponent"], row["sb"]): row for row in rows}
+    plain = {e: row for (e, sb), row in at.items() if sb == 0}
+    scaled = {e: row for (e, sb), row in at.items() if sb == 12}
+    found = []
+    inside = [e for e in sorted(plain) if e in NORMAL]
+    short = [e for e in inside if plain[e]["bits"] < 22]
+    measured = f"fewer than 22 bits from E = {min(short)} to {max(short)}" if short else "22 bits everywhere"
+    held = [(plain[e]["bits"] < 22) == (e < -2) for e in inside]
+    found.append(share("Rule 1: below 2^-2 the low part must be scaled for 22 bits", "E < -2", held, measured))
+    lost = [e for e in inside if plain[e]["bits"] <= 11]
+    measured = f"11 bits or fewer at {_list(lost)}"
+    held = [(plain[e]["bits"] <= 11) == (e < -12) for e in inside]
+    found.append(share("Rule 1: below 2^-12 the split fails without scaling", "E < -12", held, measured))
+    for sb in (0, 12):
+        curve = {e: at[e, sb]["bits"] for e in inside if (e, sb) in at}
+        apart = [curve[e] - printed_bits(e, sb) for e in curve]
+        measured = f"{min(apart):+.0f} to {max(apart):+.0f} bits against the printed" if apart else ""
+        text = f"figure 2(b), sb = {sb}: min(22, E + 24 + sb) bits, 11 at least; no fewer are kept"
+        found.append(share(text, "E from -14 to 15", [a >= 0 for a in apart], measured))
+        text = f"figure 2(b), sb = {sb}: exactly as many are kept"
+        found.append(share(text, "E from -14 to 15", [a == 0 for a in apart], measured))
+    inner = [scaled[e]["bits"] for e in inside if e in scaled]
+    measured = f"{min(inner):.0f} bits or more" if inner else ""
+    found.append(share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured))
+    over = {e: scaled[e]["r overflows"] for e in inside if e in scaled}
+    measured = f"{max(over.values()):.3g} of the mantissas at {_list([e for e in over if over[e]])}" if over else ""
+    found.append(
+        share("Rule 2: sb = 12 does not overflow", "no overflow", [not share_ for share_ in over.values()], measured)
+    )
+    beyond = [row for e, row in scaled.items() if 15 <= e <= 27]
+    measured = (
+        f"h overflows at {sum(row['h overflows'] == 1 for row in beyond)} of {len(beyond)} exponents for all mantissas"
+    )
+    found.append(
+        share(
+            "sb = 12: E in [15, 27] is in the representable range",
+            "remapped to [3, 15]",
+            [_safe(row) for row in beyond],
+            measured,
+        )
+    )
+    small = [scaled[e]["bits"] for e in scaled if -26 <= e < -24]
+    measured = f"{min(small):.0f} to {max(small):.0f} bits kept by r alone" if small else ""
+    found.append(
+        share("sb = 12: below 2^-24 both parts must be scaled", "h and r are gone", [not b for b in small], measured)
+    )
+    for corrected in (False, True):
+        name = "corrected" if corrected else "as printed"
+        for side in (0, 1):
+            near = [(e, sb, row) for (e, sb), row in at.items() if e in NORMAL and _near(sb, e, side)]
+            bounds = {e: equation_6(e, e, corrected=corrected)[side] for e in NORMAL}
+            held = [(_fits if side else _bits)(row) == _within(sb, bounds[e], side) for e, sb, row in near]
+            text = f"Eq. 6 {name}: {'upper' if side else 'lower'} bound"
+            found.append(
+                share(
+                    text, "no r overflows" if side else "22 bits", held, "exactly there" if all(held) else "not there"
+                )
+            )
+        low, high = equation_6(NORMAL[0], NORMAL[-1], corrected=corrected)
+        ends = [at[e, sb] for sb in range(low, high + 1) for e in (NORMAL[0], NORMAL[-1]) if (e, sb) in at]
+        measured = f"sb from {low} to {high}" + (": an r overflows" if any(row["r overflows"] for row in ends) else "")
+        found.append(
+            share(
+                f"Eq. 6 {name}, E from -14 to 15: its sb keeps 22 bits, no r overflows",
+                "sb = 12",
+                [_bits(row) and _fits(row) for row in ends],
+                measured,
+            )
+        )
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Which rules hold, in numbers of the rows."""
+    at = {(row["exponent"], row["sb"]): row for row in rows}
+    if (15, 12) not in at or (15, 11) not in at:
+        return ""
+    top, safe = at[15, 12], at[15, 11]
+    least = min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=0)
+    return (
+        f"sb = 12 lets {top['r overflows'] * 2**13:.0f} of every 2^13 residuals overflow at E = 15, all within one "
+        f"place of a tie; sb = 11 lets {safe['r overflows'] * 2**13:.0f} overflow and keeps {least:.0f} bits or more "
+        "from E = -14 to 15. Both bounds of Equation 6 are one too high: rounding to nearest gains a bit at the lower "
+        "one, a tie costs one at the upper. Beyond 2^16 no sb helps, since h itself overflows; below 2^-24 r alone "
+        "still holds numbers when it is scaled."
+    )
+
+
+def _bits(row: dict[str, Any]) -> bool:
+    return bool(row["bits"] >= 22)
+
+
+def _fits(row: dict[str, Any]) -> bool:
+    return bool(row["r overflows"] == 0)
+
+
+def _safe(row: dict[str, Any]) -> bool:
+    """22 bits, and no word of the scaled residual overflows; numbers whose h overflows are out of any sb's reach."""
+    return _bits(row) and _fits(row)
+
+
+def _near(sb: int, exponent: int, side: int) -> bool:
+    """Whether the cells sample this bound: two sb on either side of it."""
+    return abs(sb - (26 - exponent if side else -3 - exponent)) <= 2
+
+
+def _within(sb: int, bound: int, side: int) -> bool:
+    return sb <= bound if side else sb >= bound
+
+
+def _list(exponents: list[int]) -> str:
+    if not exponents:
+        return "no E"
+    return f"E = {min(exponents)}" + (f" to {max(exponents)}" if len(exponents) > 1 else "")

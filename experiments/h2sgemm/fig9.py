@@ -1,0 +1,190 @@
+"""H2SGEMM, figure 9: error over the sizes of the product, offset exponent 0.
+
+Claimed: errors are stable across m and n, since the depth of accumulation does not change; as k grows, term-wise
+H2SGEMM scales better than SGEMM and than the other variants and keeps a lower error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 9"
+TITLE = "relative error over the sizes of the product"
+CAPTION = """Relative L2 error against the exact product at offset exponent 0 over (a, d) m = n with k = 64·44, (b, e) k
+with m = 176 and n = 32, (c, f) m = n = k; (a-c) operands uniform in [-1, 1], (d-f) in [0, 1]. Lines: mean over
+seeded runs; bands: smallest to largest run (at full size 10 runs, 3 above 10^9 products and 1 above 10^10). At this
+exponent sb = 0 and sb = 12 lie on each other. Ascend 910A cube as an assumed model."""
+ASSUMPTIONS = [
+    """The cube of the Ascend 910A adds 16 products and the accumulator exactly and rounds once to fp32 (assumed:
+    nothing bit-exact is public).""",
+    "HGEMM is one product of the operands rounded to fp16, with fp32 accumulation and an fp32 result.",
+    """SGEMM is one ascending chain of fp32 FMAs for each element; the paper ran OpenBLAS on a CPU, whose order is not
+    given.""",
+    """The lengths shown are not printed. "m = 176, n = 32 (matching optimal block size × core count)" is read as
+    printed; read as m = 176·32 it changes nothing, for errors do not depend on m and n.""",
+    "The paper does not say which of its two distributions figure 9 shows: both are shown.",
+    """Stable across m and n: the largest mean error of a method is at most twice its smallest. Scales better: the
+    exponent p of error ~ k^p (least squares in the logarithms) is smaller; HGEMM, whose error is the rounding of its
+    operands, is among the others. Keeps a lower error: at every k shown.""",
+    "The reference is the exact product, rounded once to fp64, where the paper used DGEMM.",
+]
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "HGEMM": {"scheme": "fp16"},
+    "SGEMM": {"scheme": "sgemm"},
+    **{
+        f"sb={sb} {combine}": {"scheme": "h2sgemm", "sb": sb, "combine": combine}
+        for sb in (0, 12)
+        for combine in ("element-wise", "term-wise")
+    },
+}
+KINDS = {"offset_symmetric": "uniform in $[-1,\\,1]$", "offset_nonnegative": "uniform in $[0,\\,1]$"}
+PANELS = {
+    "m = n": ("$m = n$, $k = 64\\cdot 44$", "$m = n$"),
+    "k": ("$m = 176$, $n = 32$", "$k$"),
+    "m = n = k": ("$m = n = k$", "$m = n = k$"),
+}
+_LENGTHS = {
+    "quick": {"m = n": (16, 48), "k": (64, 256, 1024, 2048), "m = n = k": (32, 64, 128, 256)},
+    "full": {
+        "m = n": (44, 88, 176, 352, 704, 1408, 2816),
+        "k": (64, 176, 352, 704, 1408, 2816, 5632, 11264, 22528, 45056),
+        "m = n = k": (64, 128, 256, 512, 1024, 2048, 4096),
+    },
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    found = []
+    for kind in KINDS:
+        for panel, lengths in _LENGTHS[size].items():
+            for x in lengths:
+                m, n, k = {"m = n": (x, x, 64 * 44), "k": (176, 32, x), "m = n = k": (x, x, x)}[panel]
+                products = m * n * k
+                runs = 3 if size == "quick" else 10 if products < 1e9 else 3 if products < 1e10 else 1
+                found += [
+                    {"hardware": "ascend910a", "inputs": kind, "panel": panel, "length": x, "seed": seed,
+                     "m": m, "n": n, "k": k} for seed in range(runs)
+                ]  # fmt: skip
+    return found
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["m"] * cell["n"] * cell["k"] + 10**6)  # the second part: what a cell costs whatever its size
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=0)
+    exact = reference.matmul(A, B)
+    return {
+        name: metrics.relative_l2(schemes.gemm(A, B, hardware=cell["hardware"], **setting), exact)
+        for name, setting in SETTINGS.items()
+    }
+
+
+_LOOK = {
+    "HGEMM": Series("HGEMM (fp16)", plotting.GREY, "x", "-"),
+    "SGEMM": Series("SGEMM (fp32)", plotting.BLACK, "s", "-"),
+    "sb=0 element-wise": Series("sb = 0, element-wise", plotting.SKY, "v", "--", filled=False),
+    "sb=0 term-wise": Series("sb = 0, term-wise", plotting.SKY, "^"),
+    "sb=12 element-wise": Series("sb = 12, element-wise", plotting.VERMILION, "o", "--", filled=False),
+    "sb=12 term-wise": Series("sb = 12, term-wise", plotting.BLUE, "o"),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 2, height=4.8)
+    for line, kind in zip(axes, KINDS, strict=True):
+        for axis, (panel, (_, label)) in zip(line, PANELS.items(), strict=True):
+            lengths = _lengths(rows, panel)
+            for name, look in _LOOK.items():
+                runs = [_runs(rows, kind, panel, x, name) for x in lengths]
+                # sb = 0 lies under sb = 12: larger, so that both can be seen
+                size = 6.0 if name.startswith("sb=0") else 3.8
+                plotting.band(axis, lengths, runs, look, markersize=size)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            shown = lengths if len(lengths) < 6 else lengths[len(lengths) % 2 == 0 :: 2]
+            axis.set_xticks(shown, [str(x) for x in shown])
+            axis.tick_params(axis="x", which="minor", bottom=False)
+            plotting.roundoff_guides(axis)
+            if kind == list(KINDS)[-1]:
+                axis.set_xlabel(label)
+        line[0].set_ylabel("relative $L_2$ error")
+    low = min(row[name] for row in rows for name in SETTINGS)
+    axes[0, 0].set_ylim(min(low / 2, 2e-8), 2e-3)
+    titles = [f"{kind}, {title}" for kind in ("$[-1,\\,1]$", "$[0,\\,1]$") for title, _ in PANELS.values()]
+    plotting.panel_titles(axes, titles)
+    plotting.legend_below(figure, axes[0, 0], 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for letters, kind in zip(("abc", "def"), KINDS, strict=True):
+        error = {panel: {n: _means(rows, kind, panel, n) for n in SETTINGS} for panel in PANELS}
+        spread = [float(e.max() / e.min()) if len(e) else np.nan for e in error["m = n"].values()]
+        measured = f"largest / smallest error: {min(spread):.2g} to {max(spread):.2g} over the methods"
+        held = [x <= 2 for x in spread if not np.isnan(x)]
+        found.append(share(f"({letters[0]}) errors are stable across m = n", "stable", held, measured))
+        for letter, panel in zip(letters[1:], ("k", "m = n = k"), strict=True):
+            ks = np.array(_lengths(rows, panel))
+            ours = error[panel]["sb=12 term-wise"]
+            for other in ("SGEMM", "sb=12 element-wise", "sb=0 element-wise", "HGEMM"):
+                if len(ks) < 2:
+                    continue
+                slopes = [growth(ks, e) for e in (ours, error[panel][other])]
+                text = f"({letter}) term-wise, sb=12, grows less with k than {other}"
+                measured = f"error ~ k^{slopes[0]:.2f} against k^{slopes[1]:.2f}"
+                found.append(share(text, "scales better", [slopes[0] < slopes[1]], measured))
+            for other in ("SGEMM", "sb=12 element-wise"):
+                ratio = error[panel][other] / ours
+                text = f"({letter}) {other} / term-wise, sb=12"
+                found.append(share(text, "above 1", ratio > 1, _span(ratio)))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What the figure shows, in numbers of the rows."""
+    parts = []
+    for kind, name in zip(KINDS, ("[-1, 1]", "[0, 1]"), strict=True):
+        ks = np.array(_lengths(rows, "k"))
+        mean = {n: _means(rows, kind, "k", n) for n in SETTINGS}
+        if len(ks) < 2:
+            continue
+        parts.append(
+            f"in {name} from k = {ks[0]} to {ks[-1]} SGEMM's error grows as k^{growth(ks, mean['SGEMM']):.2f} and that "
+            f"of term-wise with sb = 12 as k^{growth(ks, mean['sb=12 term-wise']):.2f}, from "
+            f"{mean['SGEMM'][0] / mean['sb=12 term-wise'][0]:.2g} to "
+            f"{mean['SGEMM'][-1] / mean['sb=12 term-wise'][-1]:.2g} times less, while HGEMM's goes as "
+            f"k^{growth(ks, mean['HGEMM']):.2f}"
+        )
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def growth(lengths: Any, errors: Any) -> float:
+    """The exponent p of errors ~ lengths^p, by least squares in the logarithms."""
+    return float(np.polyfit(np.log(lengths), np.log(errors), 1)[0])
+
+
+def _lengths(rows: list[dict[str, Any]], panel: str) -> list[int]:
+    return sorted({row["length"] for row in rows if row["panel"] == panel})
+
+
+def _means(rows: list[dict[str, Any]], kind: str, panel: str, name: str) -> Any:
+    return np.array([np.mean(_runs(rows, kind, panel, x, name)) for x in _lengths(rows, panel)])
+
+
+def _runs(rows: list[dict[str, Any]], kind: str, panel: str, length: int, name: str) -> list[float]:
+    return [row[name] for row in rows if (row["inputs"], row["panel"], row["length"]) == (kind, panel, length)]
+
+
+def _span(values: Any) -> str:
+    return f"{np.min(values):.2g} to {np.max(values):.2g}" if len(values) else ""

@@ -1,0 +1,139 @@
+"""Error over the promotion interval: how often the main accumulator should leave the matrix core.
+
+No claim is published on this for H2SGEMM. Ootomo and Yokota add every instruction's result outside, in fp32 to nearest,
+because tensor cores truncate; how often that is needed, and on which hardware it helps at all, only a bit-exact model
+can say without the hardware. Here the accumulator of h·h restarts from zero after P products, P from one instruction to
+never.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.schemes.h2sgemm import H2sgemm
+from fpemu.sweep.claims import Claim
+
+PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
+TITLE = "error over the promotion interval"
+CAPTION = """Term-wise H2SGEMM, sb = 12, offset exponent 0: relative L2 error against the exact product over the
+promotion interval P, the number of products after which the accumulator of h·h restarts from zero and is added outside
+in fp32 to nearest; right end: never. Operands uniform in (a) [-1, 1] and (b) [0, 1]; black: SGEMM in one chain of
+FMAs; dotted: the unit roundoff of fp32. Lines: mean over seeded runs; bands: smallest to largest run. Hopper and
+Blackwell lie on each other; CDNA 3 rests on the literature; "ideal" adds 16 products exactly and rounds to nearest."""
+ASSUMPTIONS = [
+    """Only the accumulator of h·h is promoted, as in Ootomo and Yokota; those of the two corrections, 2^11 times
+    smaller, are one chain each.""",
+    "P = 16 is one instruction of fp16 products on all of them (on Ampere two blocks of 8).",
+    "SGEMM is one ascending chain of fp32 FMAs for each element.",
+    "The best interval is the one with the smallest mean error over the runs.",
+]
+
+HARDWARE = ("ampere", "hopper", "blackwell", "cdna3", "ideal")
+KINDS = {"offset_symmetric": "uniform in $[-1,\\,1]$", "offset_nonnegative": "uniform in $[0,\\,1]$"}
+NAMES = {"offset_symmetric": "[-1, 1]", "offset_nonnegative": "[0, 1]"}
+_SIZES: dict[str, dict[str, Any]] = {
+    "quick": {"m": 24, "k": 4096, "runs": 3, "intervals": (16, 64, 256, 1024, 0)},
+    "full": {"m": 128, "k": 16384, "runs": 10, "intervals": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0)},
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    """`promote` 0 stands for never; without hardware the cell is SGEMM's."""
+    chosen = _SIZES[size]
+    return [
+        {"inputs": kind, "seed": seed, "hardware": gpu, "promote": interval,
+         "k": chosen["k"], "m": chosen["m"], "n": chosen["m"]}
+        for kind in KINDS for seed in range(chosen["runs"])
+        for gpu, interval in [("", 0), *((gpu, interval) for gpu in HARDWARE for interval in chosen["intervals"])]
+    ]  # fmt: skip
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    A, B, exact = _operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"])
+    if cell["hardware"]:
+        scheme = H2sgemm(sb=12, promote=cell["promote"] or None)
+        D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"])
+    else:
+        D = schemes.gemm(A, B, scheme="sgemm", hardware=None)
+    return {"error": metrics.relative_l2(D, exact)}
+
+
+@functools.lru_cache(maxsize=1)
+def _operands(kind: str, m: int, n: int, k: int, seed: int) -> tuple[Any, Any, Any]:
+    A, B = inputs.operands(kind, m, n, k, seed, exponent=0)
+    return A, B, reference.matmul(A, B)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, height=3.3)
+    intervals, k = _intervals(rows), rows[0]["k"]
+    never = 2 * k if intervals[-1] == 0 else 0
+    places = [interval or never for interval in intervals]
+    for axis, kind in zip(axes[0], KINDS, strict=True):
+        for gpu in HARDWARE:
+            look = plotting.HARDWARE[gpu]
+            if gpu == "blackwell":  # the same bits as Hopper: a ring around its marker
+                look = Series(look.label, look.color, "o", ":", filled=False)
+            runs = [_runs(rows, kind, gpu, interval) for interval in intervals]
+            ring = {"markersize": 7.5, "zorder": 1.9} if gpu == "blackwell" else {}
+            plotting.band(axis, places, runs, look, **ring)
+        plain = _runs(rows, kind, "", 0)
+        axis.axhspan(min(plain), max(plain), color=plotting.BLACK, alpha=0.12, linewidth=0)
+        axis.axhline(float(np.mean(plain)), color=plotting.BLACK, linewidth=1.1, label="SGEMM (fp32), one chain")
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xticks(places, [str(interval) if interval else "never" for interval in intervals])
+        if len(places) > 6:
+            axis.tick_params(axis="x", rotation=45)
+        axis.tick_params(axis="x", which="minor", bottom=False)
+        axis.axhline(2.0**-24, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        axis.set_xlabel("promotion interval $P$ in products")
+    axes[0, 0].set_ylabel("relative $L_2$ error")
+    plotting.panel_titles(axes, [f"{title}, $k = {k}$" for title in KINDS.values()])
+    plotting.legend_below(figure, axes[0, 0], 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    """Nothing is published."""
+    return []
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The best interval on each hardware and what it gains, in numbers of the rows."""
+    intervals, k = _intervals(rows), rows[0]["k"]
+    sentences = []
+    for kind, name in NAMES.items():
+        plain = float(np.mean(_runs(rows, kind, "", 0)))
+        parts = []
+        for gpu in HARDWARE:
+            error = {interval: float(np.mean(_runs(rows, kind, gpu, interval))) for interval in intervals}
+            best = min(error, key=lambda interval: error[interval])
+            better = [interval for interval in intervals if interval and error[interval] < plain]
+            reach = f"better than SGEMM up to P = {max(better)}" if better else "never better than SGEMM"
+            if error[0] < plain:
+                reach = (
+                    "better than SGEMM at every P"
+                    if len(better) == len(intervals) - 1
+                    else "better than SGEMM unpromoted"
+                )
+            parts.append(
+                f"{plotting.HARDWARE[gpu].label}: best {f'P = {best}' if best else 'never'}, "
+                f"{error[0] / error[best]:.3g} times below never promoting, {reach}"
+            )
+        sentences.append(f"Operands in {name}, k = {k}: {'; '.join(parts)}.")
+    return " ".join(sentences)
+
+
+def _intervals(rows: list[dict[str, Any]]) -> list[int]:
+    """Those of the rows, ascending, never (0) last."""
+    return sorted({row["promote"] for row in rows if row["hardware"]}, key=lambda interval: (interval == 0, interval))
+
+
+def _runs(rows: list[dict[str, Any]], kind: str, gpu: str, interval: int) -> list[float]:
+    return [row["error"] for row in rows if (row["inputs"], row["hardware"], row["promote"]) == (kind, gpu, interval)]

@@ -1,0 +1,201 @@
+"""LE-GEMM, figures 12 and 13: one product of inner length 1024 by every method, its errors counted in bins.
+
+A bin holds the errors of one sign with a magnitude in [2^x, 2^(x + 1/2)); the bin "0" holds those below `SMALLEST`,
+exact hits included. The last bin of either sign also holds everything above it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import inputs, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ._accuracy import PLATFORMS
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
+ASSUMPTIONS = [
+    """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
+    those of the A800 the Ampere rows (recordings reproduced).""",
+    """The error of an entry is p - s: which error the paper counts, and in which bins, is not said. The result s is one
+    ascending chain of fp32 FMAs, as for figures 10 and 11.""",
+    """At quick size A has 128 rows and B 128 columns, with the whole inner length of 1024: an entry's distribution
+    depends on that length alone.""",
+    """The distribution is judged by three numbers, each the mean over the runs: the largest |p - s| (its range), the
+    root of the mean square (its width) and the median |p - s| (how close to 0 half of the entries lie).""",
+    """"Widest": the largest range and the largest width of the four. "Obvious advantages in range and maximum": range
+    and width smaller. "More evident on MI210": a larger factor there than on the A800. "Similar to Ootomo's": width and
+    median within a factor of 2. "More concentrated around 0": width and median smaller.""",
+]
+METHODS = {"plain": "fp16", "Markidis": "markidis", "Ootomo": "ootomo", "LE-GEMM": "legemm"}
+REFERENCES = {"s": "against SGEMM", "exact": "against the exact product"}
+HALVES = range(-60, -7)
+"""Twice the binary exponent of a bin's lower end."""
+SMALLEST = 2.0 ** (HALVES[0] / 2)
+_SIZES = {"quick": {"m": 128, "n": 128, "runs": 3}, "full": {"m": 1024, "n": 1024, "runs": 10}}
+
+
+def cells(size: str, platforms: tuple[str, ...]) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    # the platforms innermost: they share the operands and both reference products
+    return [
+        {"m": chosen["m"], "n": chosen["n"], "k": 1024, "seed": seed, "hardware": hardware}
+        for seed in range(chosen["runs"]) for hardware in platforms
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["m"] * cell["n"] * cell["k"])
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    A, B, against = _operands(cell["m"], cell["n"], cell["k"], cell["seed"])
+    found: dict[str, float] = {}
+    for name, scheme in METHODS.items():
+        P = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"])
+        for ref in REFERENCES:
+            found |= {f"{name} {ref} {what}": value for what, value in summary(P - against[ref]).items()}
+    return found
+
+
+def summary(errors: NDArray[Any]) -> dict[str, float]:
+    """The bins of signed errors, and the three numbers that the claims are judged by."""
+    sizes = np.abs(errors)
+    squares = math.fsum(np.square(sizes).ravel().tolist())  # rounded once: the same on every machine
+    numbers = {"range": np.max(sizes), "width": math.sqrt(squares / sizes.size), "median": np.median(sizes)}
+    return {name: float(value) for name, value in numbers.items()} | counts(errors)
+
+
+def counts(errors: NDArray[Any]) -> dict[str, float]:
+    """How many errors lie in each bin; from the most negative to the most positive, they sum to the entries."""
+    sizes = np.abs(errors.ravel().astype(np.float64))
+    edges = np.array([2.0 ** (h / 2) for h in HALVES])
+    place = np.searchsorted(edges, sizes, side="right")  # 0: below all edges
+    signed = np.where(errors.ravel() < 0, -place, place)
+    many = np.bincount(signed + len(edges), minlength=2 * len(edges) + 1)
+    return dict(zip(bins(), many.astype(float).tolist(), strict=True))
+
+
+def bins() -> list[str]:
+    """The names of the bins, in the order of their errors."""
+    names = [f"2^{h / 2:g}" for h in HALVES]
+    return [f"-{name}" for name in reversed(names)] + ["0"] + [f"+{name}" for name in names]
+
+
+@functools.lru_cache(maxsize=1)
+def _operands(m: int, n: int, k: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+    A, B = inputs.operands("uniform", m, n, k, seed, low=-1.0, high=1.0)
+    s = schemes.gemm(A, B, scheme="sgemm", hardware="ampere").astype(np.float64)
+    return A, B, {"s": s, "exact": reference.matmul(A, B)}
+
+
+_LOOK = {
+    "plain": Series("plain fp16 (rocWMMA, WMMA)", plotting.GREY, "None"),
+    "Markidis": Series("Markidis", plotting.ORANGE, "None", "-."),
+    "Ootomo": Series("Ootomo", plotting.SKY, "None", "--"),
+    "LE-GEMM": Series("LE-GEMM", plotting.VERMILION, "None"),
+}
+_DECADES = (-2, -4, -6, -8)
+
+
+def draw(rows: list[dict[str, Any]], hardware: str) -> Any:
+    """Two panels, the references; the bins of either sign side by side, the smallest errors in the middle."""
+    figure, axes = plotting.figure(2, height=2.9)
+    here = [row for row in rows if row["hardware"] == hardware]
+    entries = sum(row["m"] * row["n"] for row in here)
+    at = np.arange(2 * len(HALVES) + 2) - len(HALVES) - 0.5
+    for axis, ref in zip(axes[0], REFERENCES, strict=True):
+        for name, look in _LOOK.items():
+            many = np.array([sum(row[f"{name} {ref} {bin_}"] for row in here) for bin_ in bins()])
+            used = np.flatnonzero(many)
+            part = slice(used[0], used[-1] + 1)
+            shares = np.concatenate([[0.0], many[part] / entries, [0.0]])
+            edges = at[used[0] : used[-1] + 2]
+            axis.step(np.append(edges, edges[-1]), shares, where="pre", color=look.color, linestyle=look.dash,
+                      label=look.label)  # fmt: skip
+        axis.axvline(0, color=plotting.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
+        places = [_place(d) for d in _DECADES]
+        ticks = [*[-p for p in places], 0, *reversed(places)]
+        labels = [*[f"$-10^{{{d}}}$" for d in _DECADES], "0", *[f"$10^{{{d}}}$" for d in reversed(_DECADES)]]
+        axis.set_xticks(ticks, labels)
+        axis.set_yscale("log")
+        axis.set_ylim(0.6 / entries, 0.3)
+        axis.set_xlabel("error $p - s$" if ref == "s" else "error $p - AB$")
+    axes[0, 0].set_ylabel("share of the entries in a bin")
+    plotting.panel_titles(axes, [f"{PLATFORMS[hardware]}, {how}" for how in REFERENCES.values()])
+    plotting.legend_below(figure, axes[0, 0], 4)
+    return figure
+
+
+def _place(decade: int) -> float:
+    """Where 10^decade lies on the axis of bins, whose unit is half an octave and whose middle bin is one unit wide."""
+    return float(2 * np.log2(10.0**decade) - HALVES[0] + 0.5)
+
+
+def claims(rows: list[dict[str, Any]], hardware: str) -> list[Claim]:
+    found = []
+    for letter, ref in zip("ab", REFERENCES, strict=True):
+        wide, width, median = (_by_method(rows, hardware, ref, what) for what in ("range", "width", "median"))
+        others = [name for name in METHODS if name != "plain"]
+        apart = [number["plain"] / max(number[n] for n in others) for number in (wide, width)]
+        markidis = [number["Markidis"] / number["LE-GEMM"] for number in (wide, width)]
+        ootomo = [number["Ootomo"] / number["LE-GEMM"] for number in (width, median)]
+        best = [min(number[n] for n in METHODS if n != "LE-GEMM") / number["LE-GEMM"] for number in (wide, median)]
+        statements: list[tuple[str, str, list[bool], str]] = [
+            ("plain fp16's distribution is the widest", "widest", [x > 1 for x in apart],
+             f"range {apart[0]:.3g}×, width {apart[1]:.3g}× the next"),
+            ("LE-GEMM against Markidis: range and width smaller", "obvious advantages", [x > 1 for x in markidis],
+             f"Markidis' range {markidis[0]:.3g}×, width {markidis[1]:.3g}×"),
+            ("LE-GEMM against Ootomo: similar", "similar", [0.5 <= x <= 2 for x in ootomo],
+             f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×"),
+            ("LE-GEMM against Ootomo: more concentrated around 0", "more concentrated", [x > 1 for x in ootomo],
+             f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×"),
+            ("LE-GEMM's range and median are the least of the four", "outperforms the others", [x >= 1 for x in best],
+             f"the others' least range {best[0]:.3g}×, median {best[1]:.3g}×"),
+        ]  # fmt: skip
+        found += [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
+    return found
+
+
+def compared(rows: list[dict[str, Any]]) -> list[Claim]:
+    """The statement about both platforms: the advantage over Markidis is more evident on the MI210."""
+    found = []
+    for letter, ref in zip("ab", REFERENCES, strict=True):
+        factors = {}
+        for hardware in PLATFORMS:
+            width = _by_method(rows, hardware, ref, "width")
+            factors[hardware] = width["Markidis"] / width["LE-GEMM"]
+        amd, nvidia = factors["cdna2"], factors["ampere"]
+        text = f"({letter}) LE-GEMM against Markidis: the advantage is more evident on MI210 than on A800"
+        found.append(share(text, "more evident", [amd > max(nvidia, 1.0)], f"width {amd:.3g}× and {nvidia:.3g}×"))
+    return found
+
+
+def finding(rows: list[dict[str, Any]], hardware: str) -> str:
+    platform = PLATFORMS[hardware].split()[0]
+    width = _by_method(rows, hardware, "exact", "width")
+    s = _by_method(rows, hardware, "s", "width")
+    hits = {name: _share(rows, hardware, name, "s", "0") for name in METHODS}
+    return (
+        f"On the {platform} the root-mean-square error against the exact product is {width['plain']:.2g} for plain "
+        f"fp16, {width['Markidis']:.2g} for Markidis, {width['Ootomo']:.2g} for Ootomo and {width['LE-GEMM']:.2g} for "
+        f"LE-GEMM ({width['LE-GEMM'] / width['Ootomo']:.2f} times Ootomo's); against an fp32 chain s, whose own error "
+        f"is part of every method's, Ootomo's and LE-GEMM's widths are {s['Ootomo']:.2g} and {s['LE-GEMM']:.2g}. "
+        f"{hits['LE-GEMM']:.1%} of LE-GEMM's entries and {hits['Ootomo']:.1%} of Ootomo's equal s."
+    )
+
+
+def _by_method(rows: list[dict[str, Any]], hardware: str, ref: str, what: str) -> dict[str, float]:
+    here = [row for row in rows if row["hardware"] == hardware]
+    return {name: float(np.mean([row[f"{name} {ref} {what}"] for row in here])) for name in METHODS}
+
+
+def _share(rows: list[dict[str, Any]], hardware: str, name: str, ref: str, bin_: str) -> float:
+    here = [row for row in rows if row["hardware"] == hardware]
+    return float(sum(row[f"{name} {ref} {bin_}"] for row in here) / sum(row["m"] * row["n"] for row in here))

@@ -1,0 +1,205 @@
+"""LE-GEMM, figure 16: Max_error and MRED of LE-GEMM on the products of three applications, MI210 and A800.
+
+Claimed: the error depends mainly on the inner length K, and both measures grow with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ._accuracy import PLATFORMS
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
+EXPLAINS = {"legemm/fig16": ("[-1, 1]",)}
+TITLE = "Max_error and MRED of LE-GEMM on products of applications"
+CAPTION = """Max_error (Eq. 19, above) and MRED (Eq. 20, below) of LE-GEMM over the inner length K of the products in
+K-means (K = 128 features), BERT's feed-forward layers (768 and 3072) and linear layers of language models (the rest);
+filled: against an fp32 chain of FMAs as in the paper; hollow: against the exact product; grey: the chain against the
+exact product. K is whole; M and N are cut, at quick size to at most 64 and 32. Points: means over seeded runs.
+Max_error divides by |p| + |s|, about twice what MRED divides by."""
+ASSUMPTIONS = [
+    """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
+    those of the A800 the Ampere rows (recordings reproduced).""",
+    """The shapes are not printed. K-means: 8192 to 65536 points, 256 centroids, 128 features; BERT base: 128 to 512
+    tokens, 768 to 3072 and 3072 to 768; language models: 2048 tokens, square weights of 1024 to 8192.""",
+    """M and N are divided by the same number within an application (K-means: M by 1024 and N by 8 at quick size), so
+    that the shapes keep their ratios; K, which the errors depend on, is whole.""",
+    """The range [0.5, 2.5] is printed for the data of language models alone, [-1, 1] for the experiments in general:
+    every product is run with both.""",
+    "The result s is one ascending chain of fp32 FMAs for each element; the paper's CPU code is not described.",
+    """"Grows with K": the mean error over all shapes of one K is larger than that of the next smaller K. "Mainly on K":
+    between shapes of one K the mean error differs by less than a factor of 2, between the smallest and the largest K
+    by more.""",
+]
+RANGES = {"LLM": (0.5, 2.5), "general": (-1.0, 1.0)}
+REFERENCES = ("s", "exact")
+METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
+APPLICATIONS: dict[str, list[tuple[int, int, int]]] = {
+    "K-means": [(points, 256, 128) for points in (8192, 16384, 32768, 65536)],
+    "BERT": [s for tokens in (128, 256, 512) for s in ((tokens, 3072, 768), (tokens, 768, 3072))],
+    "LLM": [(2048, width, width) for width in (1024, 2048, 4096, 5120, 8192)],
+}
+"""(M, N, K) of every product."""
+_CUTS = {
+    "quick": {"K-means": (1024, 8), "BERT": (8, 96), "LLM": (128, 256)},
+    "full": {"K-means": (64, 1), "BERT": (1, 12), "LLM": (8, 32)},
+}
+"""What M and N are divided by."""
+_RUNS = {"quick": 3, "full": 10}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    found = []
+    for name, shapes in APPLICATIONS.items():
+        over, along = _CUTS[size][name]
+        # the platforms innermost: they share the operands and both reference products
+        found += [
+            {"application": name, "M": M, "N": N, "K": K, "m": M // over, "n": N // along, "data": data, "seed": seed,
+             "hardware": hardware}
+            for M, N, K in shapes for data in RANGES for seed in range(_RUNS[size]) for hardware in PLATFORMS
+        ]  # fmt: skip
+    return found
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["K"] * (cell["m"] * cell["n"] + 200 * (cell["m"] + cell["n"])))
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    A, B, against = _operands(cell["m"], cell["n"], cell["K"], cell["data"], cell["seed"])
+    P = schemes.gemm(A, B, scheme="legemm", hardware=cell["hardware"])
+    found = {f"{measure} {ref}": float(METRICS[measure](P, against[ref])) for measure in METRICS for ref in REFERENCES}
+    return found | {f"SGEMM {name}": float(METRICS[name](against["s"], against["exact"])) for name in METRICS}
+
+
+@functools.lru_cache(maxsize=1)
+def _operands(m: int, n: int, k: int, data: str, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+    low, high = RANGES[data]
+    A, B = inputs.operands("uniform", m, n, k, seed, low=low, high=high)
+    return A, B, {"s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere"), "exact": reference.matmul(A, B)}
+
+
+_LOOK = {
+    "K-means": Series("K-means", plotting.GREEN, "s"),
+    "BERT": Series("BERT, feed-forward layers", plotting.BLUE, "D"),
+    "LLM": Series("language models, linear layers", plotting.VERMILION, "o"),
+}
+_SGEMM = Series("SGEMM against the exact product", plotting.GREY, "x", ":")
+_WAYS = {"LLM": "[0.5, 2.5]", "general": "[-1, 1]"}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    """Columns: platforms and ranges; rows: measures."""
+    figure, axes = plotting.figure(4, 2, height=4.4)
+    panels = [(hardware, data) for data in RANGES for hardware in PLATFORMS]
+    for line, measure in zip(axes, METRICS, strict=True):
+        for axis, (hardware, data) in zip(line, panels, strict=True):
+            here = _panel(rows, hardware, data)
+            lengths = sorted({row["K"] for row in here})
+            for name, look in _LOOK.items():
+                for ref in REFERENCES:
+                    points = _points(here, name, f"{measure} {ref}")
+                    filled = ref == "s"
+                    axis.plot(
+                        [K for K, _ in points], [error for _, error in points],
+                        **look.line(linestyle="none", markerfacecolor=look.color if filled else "white",
+                                    label=look.label if filled else None, zorder=2.5 if filled else 2.2),
+                    )  # fmt: skip
+            chain = [_mean(here, K, f"SGEMM {measure}") for K in lengths]
+            axis.plot(lengths, chain, **_SGEMM.line(zorder=1.8))
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_xlim(90, 11600)
+            axis.set_xticks([128, 512, 2048, 8192], ["128", "512", "2048", "8192"])
+        line[0].set_ylabel({"max_error": "Max_error", "mred": "MRED"}[measure])
+    for axis in axes[-1]:
+        axis.set_xlabel("inner length $K$")
+    titles = [f"{PLATFORMS[hardware].split()[0]}, {_WAYS[data]}" for _ in METRICS for hardware, data in panels]
+    plotting.panel_titles(axes, titles)
+    plotting.legend_below(figure, axes[0, 0], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for data in RANGES:
+        for hardware, platform in PLATFORMS.items():
+            here = _panel(rows, hardware, data)
+            for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
+                for ref, how in (("s", ""), ("exact", ", exact")):
+                    where = f"{platform.split()[0]}, {_WAYS[data]}{how}: {label}"
+                    found += _judged(here, f"{measure} {ref}", where)
+    return found
+
+
+def _judged(here: list[dict[str, Any]], column: str, where: str) -> list[Claim]:
+    shapes: dict[int, list[float]] = {}
+    for M, N, K in sorted({(row["M"], row["N"], row["K"]) for row in here}):
+        runs = [row[column] for row in here if (row["M"], row["N"], row["K"]) == (M, N, K)]
+        shapes.setdefault(K, []).append(float(np.mean(runs)))
+    lengths = sorted(shapes)
+    means = np.array([np.mean(shapes[K]) for K in lengths])
+    growth = means[1:] / means[:-1]
+    apart = max(max(errors) / min(errors) for errors in shapes.values()) if shapes else np.nan
+    whole = means[-1] / means[0] if len(means) > 1 else np.nan
+    span = f"{means.min():.2g} to {means.max():.2g}" if len(means) else ""
+    mainly = [apart < 2, whole > 2] if len(means) > 1 else []
+    measured = f"{apart:.3g}× between shapes of one K, {whole:.3g}× from the smallest K to the largest"
+    return [
+        share(f"{where} grows with K", "grows", growth > 1, span),
+        share(f"{where} depends mainly on K", "mainly on K", mainly, measured),
+    ]
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    low, high = min(row["K"] for row in rows), max(row["K"] for row in rows)
+    parts = []
+    for data in RANGES:
+        for hardware, platform in PLATFORMS.items():
+            here = _panel(rows, hardware, data)
+            ours = [_mean(here, K, "mred exact") for K in (low, high)]
+            chain = [_mean(here, K, "SGEMM mred") for K in (low, high)]
+            parts.append(
+                f"{platform.split()[0]} on {_WAYS[data]} from {ours[0]:.2g} at K = {low} to {ours[1]:.2g} at {high} "
+                f"(an fp32 chain: {chain[0]:.2g} to {chain[1]:.2g})"
+            )
+    grown = {
+        hardware: [_mean(_panel(rows, hardware, "LLM"), K, "mred exact") for K in (low, high)] for hardware in PLATFORMS
+    }
+    nearest, truncated = (grown[hardware][1] / grown[hardware][0] for hardware in ("cdna2", "ampere"))
+    signed = _panel(rows, "cdna2", "general")
+    worst = {
+        column: [_mean(signed, K, column) for K in sorted({row["K"] for row in signed})]
+        for column in ("max_error exact", "SGEMM max_error")
+    }
+    spread, single = (max(errors) / min(errors) for errors in worst.values())
+    return (
+        "LE-GEMM's MRED against the exact product goes on the " + "; on the ".join(parts) + ". On the positive data "
+        f"it grows {truncated:.3g} times on the A800, whose accumulator truncates and so loses in one direction at "
+        f"every step, and {nearest:.3g} times on the MI210, which rounds to nearest. On [-1, 1] "
+        "Max_error is that of the one entry that cancels most, whatever K is: over K it varies by a factor of "
+        f"{spread:.2g} on the MI210, and by {single:.2g} for an fp32 chain on the same operands."
+    )
+
+
+def _panel(rows: list[dict[str, Any]], hardware: str, data: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["hardware"] == hardware and row["data"] == data]
+
+
+def _points(here: list[dict[str, Any]], name: str, column: str) -> list[tuple[int, float]]:
+    shapes = sorted({(row["K"], row["M"], row["N"]) for row in here if row["application"] == name})
+    return [
+        (K, float(np.mean([row[column] for row in here if (row["K"], row["M"], row["N"]) == (K, M, N)])))
+        for K, M, N in shapes
+    ]
+
+
+def _mean(here: list[dict[str, Any]], K: int, column: str) -> float:
+    return float(np.mean([row[column] for row in here if row["K"] == K]))

@@ -1,0 +1,129 @@
+"""LE-GEMM, figure 18: the error half of speed against error, for three compute modes on the A800.
+
+Claimed: CUBLAS_COMPUTE_32F_FAST_16F, which converts the operands to fp16, errs most; CUBLAS_COMPUTE_64F least; LE-GEMM
+lies between the two and comes to single precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
+TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
+CAPTION = """The error half of a trade-off between speed and error, the speeds being no matter of an emulator: Max_error
+(Eq. 19) and MRED (Eq. 20) of n×n×n products on the A800 (Ampere), operands fp32 uniform in [-1, 1]; (a), (c) against an
+fp32 chain of FMAs as in the paper, (b), (d) against the exact product. FAST_16F: operands converted to fp16; 64F: fp64
+throughout. Lines: mean over seeded runs; bands: smallest to largest run."""
+ASSUMPTIONS = [
+    """FAST_16F is the scheme of plain fp16, operands rounded to nearest, one chain of Ampere instructions: the paper
+    calls it the same as WMMA. 64F is one ascending chain of fp64 FMAs over the same fp32 operands, its result kept in
+    fp64.""",
+    """Which error measure figure 18 shows is not said: both of the paper's are computed. The result s is one ascending
+    chain of fp32 FMAs for each element.""",
+    """"Significant errors" of FAST_16F: more than 100 times LE-GEMM's. "Single-precision results": an error against the
+    exact product of at most twice SGEMM's.""",
+]
+MODES = {"FAST_16F": "fp16", "LE-GEMM": "legemm", "64F": "dgemm", "SGEMM": "sgemm"}
+REFERENCES = {"s": "against SGEMM", "exact": "against the exact product"}
+METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
+_RUNS = {
+    "quick": dict.fromkeys((64, 128, 256, 512), 5),
+    "full": {**dict.fromkeys((64, 128, 256, 512, 1024, 2048), 10), 4096: 3},
+}
+"""Runs of each n."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return [
+        {"n": n, "seed": seed, "hardware": "ampere"} for n, runs in _RUNS[size].items() for seed in range(runs)
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["n"] ** 3 + 200**3)  # the second part: what a cell costs whatever its size
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    A, B = inputs.operands("uniform", cell["n"], cell["n"], cell["n"], cell["seed"], low=-1.0, high=1.0)
+    results = {mode: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"]) for mode, scheme in MODES.items()}
+    against = {"s": results["SGEMM"], "exact": reference.matmul(A, B)}
+    return {
+        f"{mode} {measure} {ref}": float(METRICS[measure](P, against[ref]))
+        for mode, P in results.items() for measure in METRICS for ref in REFERENCES
+        if (mode, ref) != ("SGEMM", "s")
+    }  # fmt: skip
+
+
+_LOOK = {
+    "FAST_16F": Series("FAST_16F", plotting.GREY, "x"),
+    "LE-GEMM": plotting.SCHEMES["legemm"],
+    "64F": Series("64F", plotting.BLUE, "v"),
+    "SGEMM": plotting.SCHEMES["sgemm"],
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, 2, height=4.4)
+    lengths = sorted({row["n"] for row in rows})
+    for line, measure in zip(axes, METRICS, strict=True):
+        for axis, ref in zip(line, REFERENCES, strict=True):
+            for mode, look in _LOOK.items():
+                if (mode, ref) != ("SGEMM", "s"):
+                    plotting.band(axis, lengths, [_runs(rows, n, f"{mode} {measure} {ref}") for n in lengths], look)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_xticks(lengths, [str(n) for n in lengths])
+            axis.tick_params(axis="x", which="minor", bottom=False)
+        line[0].set_ylabel({"max_error": "Max_error", "mred": "MRED"}[measure])
+    for axis in axes[-1]:
+        axis.set_xlabel("$n$ (product of $n\\times n$ by $n\\times n$)")
+    plotting.panel_titles(axes, [f"{label}, {how}" for label in ("Max_error", "MRED") for how in REFERENCES.values()])
+    plotting.legend_below(figure, axes[0, 1], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    lengths = sorted({row["n"] for row in rows})
+    found = []
+    for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
+        for ref, how in REFERENCES.items():
+            error = {
+                mode: np.array([np.mean(_runs(rows, n, f"{mode} {measure} {ref}")) for n in lengths])
+                for mode in MODES if (mode, ref) != ("SGEMM", "s")
+            }  # fmt: skip
+            fast, ours, wide = error["FAST_16F"], error["LE-GEMM"], error["64F"]
+            statements = [
+                ("FAST_16F errs significantly more than LE-GEMM", "significant", fast / ours > 100, fast / ours),
+                ("64F errs less than LE-GEMM", "higher precision", wide < ours, ours / wide),
+            ]
+            if ref == "exact":
+                ratio = ours / error["SGEMM"]
+                statements.append(("LE-GEMM comes to single precision", "single precision", ratio <= 2, ratio))
+            for text, published, held, ratio in statements:
+                span = f"{np.min(ratio):.3g} to {np.max(ratio):.3g}×" if len(ratio) else ""
+                found.append(share(f"{label} {how}: {text}", published, held, span))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    n = max(row["n"] for row in rows)
+    exact = {mode: float(np.mean(_runs(rows, n, f"{mode} mred exact"))) for mode in MODES}
+    wide = float(np.mean(_runs(rows, n, "64F mred s")))
+    ours = float(np.mean(_runs(rows, n, "LE-GEMM mred s")))
+    return (
+        f"At n = {n} the MRED against the exact product is {exact['FAST_16F']:.2g} for FAST_16F, "
+        f"{exact['LE-GEMM']:.2g} for LE-GEMM, {exact['SGEMM']:.2g} for SGEMM and {exact['64F']:.2g} for 64F: "
+        f"LE-GEMM is {exact['FAST_16F'] / exact['LE-GEMM']:.0f} times better than FAST_16F and "
+        f"{exact['LE-GEMM'] / exact['SGEMM']:.2f} times as large as SGEMM. Against the fp32 chain s the error of 64F, "
+        f"{wide:.2g}, is s's own, so that LE-GEMM's {ours:.2g} looks only {ours / wide:.2f} times as large."
+    )
+
+
+def _runs(rows: list[dict[str, Any]], n: int, column: str) -> list[float]:
+    return [row[column] for row in rows if row["n"] == n]

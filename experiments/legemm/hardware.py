@@ -1,0 +1,155 @@
+"""The two-part schemes side by side on every modelled architecture: which hardware differs, and by what rule.
+
+No paper shows this: each ran one or two GPUs. The columns differ in the arithmetic of one instruction alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LogNorm
+
+from fpemu import inputs, metrics, mma, plotting, reference, schemes
+from fpemu.sweep.claims import Claim
+
+PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
+TITLE = "two-part schemes on every architecture"
+CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven ways to fp32 from two fp16 parts,
+between plain fp16 and an fp32 chain of FMAs, on models of eleven matrix units: operands uniform in [-1, 1] (above) and
+in [0, 1] (below), inner length 1024 (left) and 4096 (right). Mean over seeded runs. CDNA, Turing and Blackwell's
+tcgen05 as claimed in the literature; the Ascend is assumed."""
+ASSUMPTIONS = [
+    """Every architecture runs its widest fp16 instruction (Hopper wgmma, Blackwell tcgen05) as the catalog has it;
+    nothing is public on the Ascend 910A's bits, which are assumed.""",
+    "The schemes make their published choices; SGEMM is one ascending chain of fp32 FMAs and the same in every column.",
+    """Two architectures are called the same if all errors of all runs agree; an architecture differs from the ideal one
+    (exact block sums, one rounding to nearest) if the mean error of some scheme is more than 1.5 times as large.""",
+    """The operands have few rows and columns, 12 at quick size and 128 at full: the error of an entry depends on k and
+    the data alone.""",
+]
+SCHEMES = ("fp16", "markidis", "egemm", "ape", "legemm", "h2sgemm", "ootomo", "staged", "sgemm")
+DATA = {"zero-mean": (-1.0, 1.0), "positive": (0.0, 1.0)}
+LENGTHS = (1024, 4096)
+CHAINED = ("markidis", "egemm", "ape", "legemm", "h2sgemm")
+"""Schemes whose main product is one chain over all of K."""
+FACTOR = 1.5
+_SIZES = {"quick": {"rows": 12, "runs": 3}, "full": {"rows": 128, "runs": 5}}
+_WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    return [
+        {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
+        for data in DATA for k in LENGTHS for seed in range(chosen["runs"]) for hardware in plotting.HARDWARE
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    low, high = DATA[cell["data"]]
+    A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
+    exact = reference.matmul(A, B)
+    return {
+        name: metrics.relative_l2(schemes.gemm(A, B, scheme=name, hardware=cell["hardware"]), exact)
+        for name in SCHEMES
+    }  # fmt: skip
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, 2, height=5.6)
+    chips = [name for name in plotting.HARDWARE if any(row["hardware"] == name for row in rows)]
+    panels = [(data, k) for data in DATA for k in sorted({row["k"] for row in rows})]
+    maps = [_means(rows, data, k, chips) * 2.0**24 for data, k in panels]
+    low, high = min(m.min() for m in maps), max(m.max() for m in maps)
+    colour = LogNorm(low, high)
+    for axis, values in zip(axes.ravel(), maps, strict=True):
+        made = plotting.heatmap(axis, range(len(chips)), range(len(SCHEMES)), values, low=low, high=high)
+        for (i, j), value in np.ndenumerate(values):
+            ink = "black" if colour(value) > 0.5 else "white"
+            axis.text(j, i, _short(value), ha="center", va="center", fontsize=5.6, color=ink)
+        axis.set_yticks(range(len(SCHEMES)), [plotting.SCHEMES[name].label for name in SCHEMES])
+        axis.set_xticks(
+            range(len(chips)), [plotting.HARDWARE[name].label.split(" (")[0] for name in chips], rotation=50,
+            ha="right", rotation_mode="anchor",
+        )  # fmt: skip
+        axis.tick_params(length=0)
+        axis.set_ylim(len(SCHEMES) - 0.5, -0.5)
+    plotting.colour_bar(figure, made, axes, "relative $L_2$ error in units of $2^{-24}$")
+    plotting.panel_titles(axes, [f"uniform in {_WAYS[data]}, $k$ = {k}" for data, k in panels])
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    return []
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    k = max(row["k"] for row in rows)
+    groups = same(rows)
+    chips = [group[0] for group in groups]
+    text = [
+        "Architectures with the same errors in every run: "
+        + "; ".join(f"{', '.join(plotting.HARDWARE[c].label for c in group)} ({rule(group[0])})" for group in groups)
+        + "."
+    ]
+    for data in DATA:
+        table = dict(zip(SCHEMES, _means(rows, data, k, [*chips, "ideal"]), strict=True))
+        parts, useless = [], []
+        for i, chip in enumerate(chips):
+            ratio = {name: float(errors[i] / errors[-1]) for name, errors in table.items()}
+            chained = [ratio[name] for name in CHAINED]
+            if min(table[name][i] for name in CHAINED) * FACTOR > table["fp16"][i]:
+                useless.append(plotting.HARDWARE[chip].label)
+            if max(ratio.values()) > FACTOR:
+                parts.append(f"{plotting.HARDWARE[chip].label} {min(chained):.3g} to {max(chained):.3g}, "
+                             f"{ratio['ootomo']:.2g}, {ratio['staged']:.2g}")  # fmt: skip
+        text.append(
+            f"Error over that on ideal hardware on {_WAYS[data]}, k = {k}, of the schemes that chain all of K, of "
+            f"Ootomo's and of the staged one, where any is above {FACTOR:g}: {'; '.join(parts) or 'none'}."
+        )
+        if useless:
+            text.append(f"There the best of these chains gains less than {FACTOR:g}× over plain fp16 on "
+                        f"{', '.join(useless)}: what remains is the accumulator's truncation.")  # fmt: skip
+    return " ".join(text)
+
+
+def same(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Architectures in groups whose errors agree in every run, column by column."""
+    seen: dict[tuple[Any, ...], list[str]] = {}
+    for chip in dict.fromkeys(row["hardware"] for row in rows):
+        errors = sorted((row["data"], row["k"], row["seed"], *(row[s] for s in SCHEMES))
+                        for row in rows if row["hardware"] == chip)  # fmt: skip
+        seen.setdefault(tuple(errors), []).append(chip)
+    return list(seen.values())
+
+
+def rule(hardware: str) -> str:
+    """What an architecture's fp16 instruction does to a sum, in words, from its specification."""
+    spec = mma.spec(hardware, "fp16", "fp32")
+    final = {"RZ": "toward zero", "RNE": "to nearest"}[str(spec.final)]
+    if spec.arithmetic == "truncated":
+        return f"k {spec.k} in blocks of {spec.block}, terms cut {spec.F} bits below the largest, sums rounded {final}"
+    if spec.arithmetic == "exact":
+        return f"k {spec.k} in blocks of {spec.block}, added exactly and rounded {final}"
+    if spec.arithmetic == "flushed":
+        return f"k {spec.k} in blocks of {spec.block}, pairwise fp32 sums {final}, subnormal operands read as zero"
+    return f"k {spec.k} in blocks of {spec.block}, products cut {spec.F} bits below the largest, sums rounded {final}"
+
+
+def _means(rows: list[dict[str, Any]], data: str, k: int, chips: list[str]) -> Any:
+    """Mean errors over the runs, schemes by chips."""
+    here = [row for row in rows if row["data"] == data and row["k"] == k]
+    return np.array(
+        [[np.mean([row[name] for row in here if row["hardware"] == chip]) for chip in chips] for name in SCHEMES]
+    )
+
+
+def _short(value: float) -> str:
+    if value < 9.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 999.5 else f"{value / 1000:.1f}k"

@@ -1,0 +1,193 @@
+"""LE-GEMM's bit-cut split against Ootomo's rounded split: split and accumulation exchanged one at a time.
+
+LE-GEMM gives the split the credit for erring less than Ootomo's method. The two differ in the split (bit-cut, residual
+truncated, 2^10; or both rounded to nearest, 2^11) and in the accumulation (one chain over K; or restarted every
+instruction and added outside). Both schemes are run with either split and either accumulation, so that each effect
+stands alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
+TITLE = "bit-cut against rounding, chain against promotion"
+EXPLAINS = {"legemm/split_rounding": (), **{f"legemm/fig{n}": ("Ootomo", "least") for n in (10, 11, 12, 13)}}
+CAPTION = """Relative L2 error against the exact product of the LE-GEMM and Ootomo schemes with each one's split and
+each one's accumulation, on eleven modelled architectures, operands uniform in (a) [-1, 1] and (b) [0, 1]; the Ascend is
+assumed. Red: bit-cut split, blue: split rounded to nearest, drawn a little lower; circles: one chain over K, squares:
+restarted every instruction and added outside; filled: LE-GEMM's order of the corrections, hollow: Ootomo's. Mean over
+seeded runs."""
+ASSUMPTIONS = [
+    """The bit-cut split is LE-GEMM's: ten fraction bits copied, the residual times 2^10 rounded toward zero. The
+    rounded split is Ootomo's: both parts to nearest, the residual times 2^11. Two mixed ones change one part alone.""",
+    """Chained: the main product is one chain over K. Promoted: it restarts from zero every instruction and is added
+    outside in fp32 to nearest. The corrections are chained in either case.""",
+    """At a point (hardware, accumulation, scheme, data, K) a split beats the other if its error, the mean over the
+    runs, is lower by more than 5 %.""",
+    "The claims are judged by the relative L2 error; MRED, which figure 11 shows, is computed beside it.",
+    """The operands have few rows and columns, 16 at quick size and 128 at full: the error of an entry depends on k and
+    the data alone.""",
+]
+SPLITS: dict[str, dict[str, Any]] = {
+    "cut": {"high_rounding": "bit-cut", "residual_rounding": "RZ", "residual_scale": 2.0**10},
+    "cut, residual to nearest": {"high_rounding": "bit-cut", "residual_rounding": "RNE", "residual_scale": 2.0**10},
+    "rounded, residual cut": {"high_rounding": "RNE", "residual_rounding": "RZ", "residual_scale": 2.0**11},
+    "rounded": {"high_rounding": "RNE", "residual_rounding": "RNE", "residual_scale": 2.0**11},
+}
+MIXED = ("cut, residual to nearest", "rounded, residual cut")
+ACCUMULATIONS: dict[str, dict[str, Any]] = {"chained": {"promote": None}, "promoted": {"promote": "instruction"}}
+SCHEMES = ("legemm", "ootomo")
+DATA = {"zero-mean": (-1.0, 1.0), "positive": (0.0, 1.0)}
+MARGIN = 1.05
+_SIZES: dict[str, dict[str, Any]] = {
+    "quick": {"rows": 16, "lengths": (256, 1024), "runs": 3},
+    "full": {"rows": 128, "lengths": (256, 4096), "runs": 5},
+}
+_WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    return [
+        {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
+        for data in DATA for k in chosen["lengths"] for seed in range(chosen["runs"]) for hardware in plotting.HARDWARE
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    low, high = DATA[cell["data"]]
+    A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
+    exact = reference.matmul(A, B)
+    found = {}
+    for scheme, split, accumulation in settings():
+        options = SPLITS[split] | ACCUMULATIONS[accumulation]
+        D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], **options)
+        found[f"{scheme} {accumulation} {split}"] = metrics.relative_l2(D, exact)
+        found[f"{scheme} {accumulation} {split} mred"] = metrics.mred(D, exact)
+    return found
+
+
+def settings() -> list[tuple[str, str, str]]:
+    """Scheme, split and accumulation of every column; the mixed splits with LE-GEMM's order alone."""
+    return [
+        (scheme, split, accumulation)
+        for scheme in SCHEMES for accumulation in ACCUMULATIONS for split in SPLITS
+        if scheme == "legemm" or split not in MIXED
+    ]  # fmt: skip
+
+
+_COLOURS = {"cut": (plotting.VERMILION, "bit-cut"), "rounded": (plotting.BLUE, "rounded")}
+_SHIFT = {"cut": -0.18, "rounded": 0.18}
+_SHAPES = {"chained": "o", "promoted": "s"}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, height=4.3)
+    k = max(row["k"] for row in rows)
+    chips = [name for name in plotting.HARDWARE if any(row["hardware"] == name for row in rows)]
+    for axis, data in zip(axes[0], DATA, strict=True):
+        for scheme in SCHEMES:
+            for split, (colour, split_name) in _COLOURS.items():
+                for accumulation, marker in _SHAPES.items():
+                    column = f"{scheme} {accumulation} {split}"
+                    look = Series(f"{split_name}, {accumulation}", colour, marker, "none", scheme == "legemm")
+                    axis.plot(
+                        [_mean(rows, chip, data, k, column) for chip in chips], np.arange(len(chips)) + _SHIFT[split],
+                        **look.line(markersize=2.8 if scheme == "legemm" else 5.2,
+                                    label=look.label if scheme == "legemm" else None,
+                                    zorder=3 if scheme == "legemm" else 2.5),
+                    )  # fmt: skip
+        axis.set_xscale("log")
+        axis.set_xlim(5e-8, 3e-4)
+        axis.set_ylim(len(chips) - 0.5, -0.5)
+        axis.set_yticks(range(len(chips)), [plotting.HARDWARE[c].label.split(" (")[0] for c in chips])
+        axis.set_xlabel(f"relative $L_2$ error, $k$ = {k}")
+    plotting.panel_titles(axes, [f"uniform in {way}" for way in _WAYS.values()])
+    plotting.legend_below(figure, axes[0, 0], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for accumulation, words in (("chained", "both chained, as LE-GEMM"), ("promoted", "both promoted, as Ootomo")):
+        ratios = np.array(list(_split_ratios(rows, accumulation).values()))
+        found.append(
+            share(f"the bit-cut errs less than rounding, {words}", "avoids the fluctuation of rounding",
+                  ratios < 1 / MARGIN, _span(ratios, "the rounded split's error"))
+        )  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    k = max(row["k"] for row in rows)
+    text = []
+    for accumulation in ACCUMULATIONS:
+        ratios = _split_ratios(rows, accumulation)
+        mred = list(_split_ratios(rows, accumulation, " mred").values())
+        won = [where for where, ratio in ratios.items() if ratio < 1 / MARGIN]
+        lost = sum(ratio > MARGIN for ratio in ratios.values())
+        low, high = (pick(ratios, key=lambda w: ratios[w]) for pick in (min, max))
+        wins = f"wins at {len(won)} of {len(ratios)} points" + (f" ({', '.join(map(_named, won[:4]))})" if won else "")
+        text.append(
+            f"{accumulation.capitalize()}, the bit-cut split {wins} and loses at {lost}; its error is between "
+            f"{ratios[low]:.2f} ({_named(low)}) and {ratios[high]:.2f} ({_named(high)}) times the rounded split's "
+            f"(in MRED {min(mred):.2f} to {max(mred):.2f}, at the median {np.median(mred):.2f})."
+        )
+    outside = _promotion_ratios(rows, k)
+    chips = {c: [r for (chip, *_), r in outside.items() if chip == c] for c in dict.fromkeys(w[0] for w in outside)}
+    gains = ", ".join(f"{plotting.HARDWARE[c].label} {min(r):.3g} to {max(r):.3g}" for c, r in chips.items())
+    text.append(f"Promotion instead of a chain divides the error at k = {k}, whatever the split, by: {gains}.")
+    parts = []
+    for split in SPLITS:
+        errors = [_mean(rows, "ideal", data, k, f"legemm promoted {split}") for data in DATA]
+        parts.append(f"{split} {errors[0]:.2g} and {errors[1]:.2g}")
+    text.append(f"On ideal hardware, promoted, on {' and '.join(_WAYS.values())}: {'; '.join(parts)}.")
+    return " ".join(text)
+
+
+def _split_ratios(
+    rows: list[dict[str, Any]], accumulation: str, measure: str = ""
+) -> dict[tuple[str, str, str, int], float]:
+    """Error of the bit-cut split over that of the rounded one: by (hardware, scheme, data, k)."""
+    return {
+        (chip, scheme, data, k): _mean(rows, chip, data, k, f"{scheme} {accumulation} cut{measure}")
+        / _mean(rows, chip, data, k, f"{scheme} {accumulation} rounded{measure}")
+        for chip, data, k in _points(rows) for scheme in SCHEMES
+    }  # fmt: skip
+
+
+def _promotion_ratios(rows: list[dict[str, Any]], k: int) -> dict[tuple[str, str, str], float]:
+    """Error of the chain over that of the promoted sum, either split: by (hardware, data, split)."""
+    return {
+        (chip, data, split): _mean(rows, chip, data, k, f"legemm chained {split}")
+        / _mean(rows, chip, data, k, f"legemm promoted {split}")
+        for chip, data, length in _points(rows) if length == k for split in _COLOURS
+    }  # fmt: skip
+
+
+def _points(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    return list(dict.fromkeys((row["hardware"], row["data"], row["k"]) for row in rows))
+
+
+def _named(where: tuple[str, str, str, int]) -> str:
+    chip, scheme, data, k = where
+    return f"{plotting.HARDWARE[chip].label}, {plotting.SCHEMES[scheme].label}'s order, {_WAYS[data]}, k = {k}"
+
+
+def _mean(rows: list[dict[str, Any]], hardware: str, data: str, k: int, column: str) -> float:
+    return float(np.mean([r[column] for r in rows if r["hardware"] == hardware and r["data"] == data and r["k"] == k]))
+
+
+def _span(ratios: Any, of: str) -> str:
+    return f"{np.min(ratios):.3g} to {np.max(ratios):.3g} × {of}" if len(ratios) else ""

@@ -1,0 +1,202 @@
+"""What truncation does to a long sum, from the fields of an instruction alone: no product is computed here.
+
+Operands have magnitudes uniform in [0, 1] and one sign ("positive") or both ("zero mean"). A product has exponent
+e = e_a + e_b, a mean magnitude m(e), and is a multiple of its last place g = 2^(e - (p_a - 1) - (p_b - 1)).
+
+**One step.** An instruction adds L products to a running sum c. E is the exponent of c, but at least that of the
+products; everything is cut to multiples of q = 2^(E - F). Let E' be the exponent of the new sum.
+
+*Alignment.* A product of two integers has trailing zeros: x y mod 2^j, x and y uniform, is (2^j - 2^v)/2 on average if
+x has v of them, hence (2^j - 1 - j/2)/2. With q = 2^j g each product loses
+
+    l(E) = g (2^j - 1 - j/2) / 2,   nothing for j <= 0,   all of m(e) for q >= 4·2^e,
+
+about q/2. The sum itself loses (q - u)/2 where its own unit in the last place u is below q.
+
+*Final rounding.* The new sum is a multiple of q and is cut to u = 2^(E' - f), f fraction bits: to zero (RZ) it loses
+r = (u - q)/2, nothing for u <= q; to nearest it loses nothing on average. (Where all products are coarser than q, in
+the first steps of formats with few bits, it loses less than that.)
+
+A step loses L l + r. With f = 23 that is, in units in the last place of the sum and per product, 1/2 for L = 4 and
+F = 23 (Volta), 9/32 for L = 8, F = 24 (Ampere) and 19/128 for L = 16, F = 25 (Hopper).
+
+**Positive data.** c after t steps is taken as normal, its mean t L E[p] less what was lost before, its variance that of
+t L products; the loss of k products is the sum over the steps. c is proportional to k and u to c, so the relative loss
+is proportional to k.
+
+**Zero mean.** What is lost points against what it is cut from: r against the new sum, l against each product. Their
+part along the sign of the final sum S counts. c is normal with variance t L s^2, and what follows it independent of it:
+
+    E[r sign(c') sign(S)] = E[r erf(|c'| / sqrt(2 v))],   v = (T - t - 1) L s^2, the variance of S - c', T steps in all,
+    E[l sign(p) sign(S)] = 2 E[l |p|] E[phi(c)],   phi the density of S - c: how often p decides the sign of S.
+
+Both are averaged over c at quantiles, and divided by the root mean square of S, s sqrt(k). The first is proportional to
+k again (each c loses the same fraction), the second to sqrt(k).
+
+**CDNA 3** truncates products 24 bits below their own largest exponent, then cuts downwards: the sum of products to
+2^(E - 32), everything to 2^(E' - 31), and rounds to nearest. Downwards is a loss for positive data; for others it is a
+drift to minus infinity that is the same for either sign of S.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.mma import MmaSpec
+
+Floats = NDArray[np.float64]
+_QUANTILES, _BLOCKS, _STRETCHES = 301, 15, 120
+_MEAN, _SQUARE = 1 / 4, 1 / 9
+"""Of a product of two magnitudes uniform in [0, 1]."""
+
+
+def positive(spec: MmaSpec, k: int) -> float:
+    """Expected (exact - computed) / exact of a sum of k products of operands uniform in [0, 1]."""
+    made, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    block = _MEAN * L + _deviation(_SQUARE - _MEAN**2, L) * _quantiles(_BLOCKS)
+    for steps, t in _walk(k, L):
+        spread = _deviation(_SQUARE - _MEAN**2, t * L) * _quantiles(_QUANTILES)
+        # a sum of positive products is not negative, as the normal approximation has it in the first steps
+        c = np.abs(t * L * _MEAN - lost + spread)[:, None]
+        lost += steps * float(np.mean(L * made.alignment(c) + made.entering(c) + made.final(c, c + block)))
+    return lost / (k * _MEAN)
+
+
+def towards_zero(spec: MmaSpec, k: int) -> float:
+    """Expected -(computed - exact) sign(exact) over the rms of the exact sum, operands uniform in [-1, 1]."""
+    from scipy.special import erf  # slow to import
+
+    made, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    whole = -(-k // L)
+    for steps, t in _walk(k, L):
+        c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
+        ahead = _deviation(_SQUARE, (whole - t) * L)
+        density = np.exp(-0.5 * (c / ahead) ** 2) / (math.sqrt(2 * math.pi) * ahead)
+        along = 2 * L * made.alignment(np.abs(c), by_size=True) * density
+        if spec.arithmetic != "cdna3":
+            after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
+            later = max(_deviation(_SQUARE, (whole - t - 1) * L), 1e-9)
+            along = along + made.entering(np.abs(c)) * erf(np.abs(c) / (math.sqrt(2) * ahead))
+            along = along + made.final(np.abs(c), np.abs(after)) * erf(np.abs(after) / (math.sqrt(2) * later))
+        lost += steps * float(np.mean(along))
+    return lost / math.sqrt(k * _SQUARE)
+
+
+def downwards(spec: MmaSpec, k: int) -> float:
+    """Expected (exact - computed) over the rms of the exact sum, operands uniform in [-1, 1]."""
+    made, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    for steps, t in _walk(k, L) if spec.arithmetic == "cdna3" else ():
+        c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
+        after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
+        lost += steps * float(np.mean(made.final(np.abs(c), np.abs(after))))
+    return lost / math.sqrt(k * _SQUARE)
+
+
+@dataclass(frozen=True)
+class _Products:
+    """The products of an instruction by exponent, and what they and the sum c that they are added to lose on average.
+
+    The methods take magnitudes of sums.
+    """
+
+    spec: MmaSpec
+    kept: int
+    """f"""
+    classes: tuple[tuple[int, float, float], ...]
+    """Exponent, probability and mean magnitude."""
+    places: int
+    """A product is a multiple of 2^(its exponent - places)."""
+    top: int
+    """The largest exponent that the products of a block usually have."""
+
+    @staticmethod
+    @functools.cache
+    def of(spec: MmaSpec) -> _Products:
+        a, b, _, d = spec.operand_formats
+        found: dict[int, tuple[float, float]] = {}
+        for ea, pa, ma in _magnitudes(a.emin):
+            for eb, pb, mb in _magnitudes(b.emin):
+                p, total = found.get(ea + eb, (0.0, 0.0))
+                found[ea + eb] = (p + pa * pb, total + pa * pb * ma * mb)
+        classes = tuple((e, p, total / p) for e, (p, total) in found.items())
+        kept = d.precision - 1 if spec.fraction_bits is None else spec.fraction_bits
+        top = max(e for e, p, _ in classes if p * spec.block >= 0.5)
+        return _Products(spec, kept, classes, a.precision + b.precision - 2, top)
+
+    def grid(self, c: Floats) -> Floats:
+        """q; 0 where nothing is cut."""
+        if self.spec.arithmetic == "cdna3":
+            return np.full_like(c, 2.0 ** (self.top - 24))
+        if self.spec.arithmetic == "exact":
+            return np.zeros_like(c)
+        return np.ldexp(1.0, np.maximum(_exponent(c), self.top) - self.spec.F)
+
+    def alignment(self, c: Floats, by_size: bool = False) -> Floats:
+        """l, or E[l |p|]."""
+        grids, where = np.unique(self.grid(c), return_inverse=True)
+        return np.array([self._lost(q, by_size) for q in grids.tolist()])[where].reshape(c.shape)
+
+    def entering(self, c: Floats) -> Floats:
+        """What the sum itself loses in the alignment."""
+        if self.spec.arithmetic != "truncated":
+            return np.zeros_like(c)
+        return np.where(c > 0, np.maximum(self.grid(c) - np.ldexp(1.0, _exponent(c) - self.kept), 0.0) / 2, 0.0)
+
+    def final(self, c: Floats, after: Floats) -> Floats:
+        """r"""
+        if self.spec.arithmetic == "cdna3":
+            low = np.ldexp(1.0, np.maximum(_exponent(c), self.top) - 32)
+            high = np.ldexp(1.0, _exponent(after) - 31)
+            return (np.maximum(low - self.grid(c), 0.0) + np.maximum(high - np.maximum(low, self.grid(c)), 0.0)) / 2
+        if self.spec.final == "RNE":
+            return np.zeros_like(after)
+        return np.maximum(np.ldexp(1.0, _exponent(after) - self.kept) - self.grid(c), 0.0) / 2
+
+    def _lost(self, q: float, by_size: bool) -> float:
+        total = 0.0
+        for e, p, mean in self.classes:
+            last = 2.0 ** (e - self.places)
+            j = math.log2(q / last) if q > last else 0.0
+            loss = mean if q >= 4 * 2.0**e else last * (2.0**j - 1 - j / 2) / 2
+            total += p * loss * (mean if by_size else 1.0)
+        return total
+
+
+def _magnitudes(emin: int) -> list[tuple[int, float, float]]:
+    """Exponent, probability and mean of a magnitude uniform in [0, 1]; the last class has what is smaller too."""
+    least = max(emin, -30)
+    normal = [(e, 2.0**e, 1.5 * 2.0**e) for e in range(-1, least, -1)]
+    return [*normal, (least, 2.0 ** (least + 1), 2.0**least)]
+
+
+def _walk(k: int, L: int) -> Iterator[tuple[int, float]]:
+    """Stretches of steps: how many, and the steps before the middle one."""
+    steps = -(-k // L)
+    edges = np.unique(np.rint(np.linspace(0, steps, min(steps, _STRETCHES) + 1)).astype(int)).tolist()
+    for start, stop in pairwise(edges):
+        yield stop - start, (start + stop - 1) / 2
+
+
+def _deviation(square: float, count: float) -> float:
+    return math.sqrt(max(square * count, 0.0))
+
+
+@functools.cache
+def _quantiles(count: int) -> Any:
+    """Of the standard normal distribution, in the middles of equally likely parts."""
+    from scipy.special import ndtri  # slow to import
+
+    return ndtri((np.arange(count) + 0.5) / count)
+
+
+def _exponent(c: Floats) -> NDArray[Any]:
+    """floor(log2 c); of 0: below every product's."""
+    return np.where(c > 0, np.frexp(c)[1] - 1, -80)

@@ -1,0 +1,155 @@
+"""MAGMA's batched HGEMM: what its arithmetic does to errors over the size of the matrices.
+
+The paper is about speed and has no error figure; this is the numerical side of its kernels. The tensor-core kernel
+accumulates in the fragments of its instruction, in fp32 or in fp16, over k in steps of the instruction; the kernel for
+tiny matrices has a thread for each output, which runs a chain of fused multiply-adds in fp16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import formats, inputs, metrics, mma, plotting, reference, round_to, simt
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), sections 3, 4 and 8"""
+TITLE = "errors of batched HGEMM over the size of its matrices"
+CAPTION = """Error against the exact product over n, batches of n×n×n products of fp16 matrices uniform in (a) [-1, 1]
+and (b) [0, 1]: relative L2 error of a batch; (c) the largest error over |A||B| in a batch, operands as in (a). The
+result is fp16 in all of them: accumulated in fp16, or in fp32 and rounded once, on Volta (filled), Ampere and Hopper
+(open), three lines that lie on one another; for n up to 16 also as chains of FMAs in fp16, one thread for each output.
+Lines: mean over seeded batches; bands: smallest to largest. Emulated is the arithmetic of the kernels, a chain over k
+in steps of the instruction; complex products are not in this figure."""
+ASSUMPTIONS = [
+    """The paper gives neither errors nor the distribution of its operands: uniform in [-1, 1], and in [0, 1] where sums
+    grow.""",
+    """Each output is one chain over k, ascending, in steps of the instruction: what the kernel's main loop does,
+    whatever its tiles. k is padded with zeros to whole instructions.""",
+    """HGEMM's C is fp16. With fp32 accumulation the fragment is rounded to it once, to nearest, at the end; alpha = 1
+    and beta = 0.""",
+    "The kernel for tiny matrices is taken to accumulate in fp16 by fused multiply-adds, k ascending.",
+    "The batch is 20 matrices at quick size, fewer where n is 128 or 256; 50 at full size.",
+]
+METHODS: dict[str, tuple[str, str]] = {
+    f"{gpu} {d}": (gpu, d) for gpu in ("volta", "ampere", "hopper") for d in ("fp32", "fp16")
+}
+"""Hardware and the format of the accumulator."""
+SMALL = "small"
+_LARGEST_SMALL = 16
+KINDS = {"zero mean": -1.0, "positive": 0.0}
+LENGTHS = [2**i for i in range(1, 9)]
+_SIZES: dict[str, Any] = {
+    "quick": {"runs": 3, "batch": {n: {128: 8, 256: 3}.get(n, 20) for n in LENGTHS}},
+    "full": {"runs": 5, "batch": dict.fromkeys([*LENGTHS, *range(24, 249, 32)], 50)},
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    return [
+        {"hardware": "volta", "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
+        for n, batch in sorted(chosen["batch"].items()) for low in KINDS.values() for seed in range(chosen["runs"])
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["batch"] * cell["n"] ** 3)
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    n = cell["n"]
+    A, B = inputs.operands(
+        cell["inputs"], n, n, n, cell["seed"], "fp16", batch=cell["batch"], low=cell["low"], high=1.0
+    )
+    exact = reference.matmul(A, B)
+    results = {}
+    for name, (hardware, d) in METHODS.items():
+        D = mma.gemm(A, B, spec=mma.spec(hardware, "fp16", d))
+        results[name] = D if d == "fp16" else round_to(D, formats.FP16)
+    # beyond its range the kernel for tiny matrices is emulated too, not drawn: rows have the same columns
+    results[SMALL] = simt.gemm(A, B, fmt="fp16")
+    results["once"] = round_to(exact, formats.FP16)
+    found = {}
+    for name, D in results.items():
+        found[f"{name} relative_l2"] = metrics.relative_l2(D, exact)
+        found[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
+    return found
+
+
+_SIZE = {"volta": 6.0, "ampere": 4.5, "hopper": 3.0}  # so that all three show where they coincide
+
+
+def _look(name: str) -> Series:
+    if name == SMALL:
+        return Series("tiny kernel, fp16 FMAs", plotting.PURPLE, "P", ":")
+    hardware, d = METHODS[name]
+    base = plotting.HARDWARE[hardware]
+    return Series(
+        f"{base.label}, {d}", base.color, base.marker, "-" if d == "fp32" else "--", filled=hardware == "volta"
+    )
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, height=3.2, share_y=False)
+    panels = ((-1.0, "relative_l2"), (0.0, "relative_l2"), (-1.0, "normwise"))
+    lengths = sorted({row["n"] for row in rows})
+    for axis, (low, measure) in zip(axes[0], panels, strict=True):
+        for name in [*METHODS, SMALL]:
+            there = [n for n in lengths if name != SMALL or n <= _LARGEST_SMALL]
+            runs = [_runs(rows, low, n, f"{name} {measure}") for n in there]
+            plotting.band(axis, there, runs, _look(name), markersize=_SIZE.get(name.split()[0], 4))
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("$n$")
+        axis.set_xticks([n for n in lengths if n & (n - 1) == 0][::2])
+        axis.tick_params(axis="x", which="minor", bottom=False)
+        axis.set_ylim(8e-5, 1.6e-3)
+        axis.axhline(2.0**-11, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+    (label,) = plotting.U16  # at the left, where no line passes
+    axes[0, 0].annotate(
+        label, (2, 2.0**-11), xytext=(-2, 3), textcoords="offset points", fontsize=7, color=plotting.GREY
+    )
+    axes[0, 0].set_ylabel("relative $L_2$ error")
+    axes[0, 2].set_ylabel("largest error over $|A||B|$")
+    plotting.panel_titles(axes, ["zero mean", "positive", "zero mean, largest"])
+    plotting.legend_below(figure, axes[0, 0], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    """None: the paper says nothing about errors."""
+    return []
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    lengths = sorted({row["n"] for row in rows})
+    last, parts = lengths[-1], []
+    for kind, low in KINDS.items():
+        error = {name: np.mean(_runs(rows, low, last, f"{name} relative_l2")) for name in [*METHODS, "once"]}
+        ratio = [error[f"{gpu} fp16"] / error[f"{gpu} fp32"] for gpu in ("volta", "ampere", "hopper")]
+        parts.append(
+            f"{kind}, n = {last}: fp16 accumulation errs {ratio[0]:.3g} times as much as fp32 accumulation on Volta, "
+            f"{ratio[1]:.3g} on Ampere and {ratio[2]:.3g} on Hopper, with a rounding for every 4, 8 and 16 products"
+        )
+        excess = max(error[f"{gpu} fp32"] / error["once"] for gpu in ("volta", "ampere", "hopper"))
+        parts.append(
+            f"accumulated in fp32, the one rounding to fp16 is nearly all: at most {excess:.4f} times its error"
+        )
+    tiny = [n for n in lengths if n <= _LARGEST_SMALL]
+    if tiny:
+        ratios = [
+            np.mean(_runs(rows, -1.0, n, f"{SMALL} relative_l2"))
+            / np.mean(_runs(rows, -1.0, n, "volta fp16 relative_l2"))
+            for n in tiny
+        ]
+        text = ", ".join(f"{ratio:.2f} at n = {n}" for n, ratio in zip(tiny, ratios, strict=True))
+        parts.append(f"the FMA chain of the tiny kernel errs, times Volta's fp16 accumulation: {text}")
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+
+
+def _runs(rows: list[dict[str, Any]], low: float, n: int, column: str) -> list[float]:
+    return [row[column] for row in rows if row["low"] == low and row["n"] == n]

@@ -1,0 +1,215 @@
+"""The bias of truncation over k: how far sums on matrix instructions are off on average, measured and predicted.
+
+Nothing of this is in the paper; it is what fp32 accumulation on tensor cores costs where sums are long. The prediction
+(`_truncation`, with its derivation) knows only the fields of the instruction and the distribution of the operands.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import inputs, mma, plotting, reference
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim
+
+from . import _truncation
+
+PAPER = (
+    "Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half precision, JPDC (2020)"
+)
+TITLE = "bias of truncation over the length of a sum"
+CAPTION = """How far sums of k products are off on average, fp32 accumulation, one chain over k: (a) operands uniform in
+[0, 1]: mean of (exact - computed) / exact; (b) operands uniform in [-1, 1]: mean error towards zero over the rms of the
+exact sums, for CDNA 3, which cuts downwards, the mean error downwards; (c) operands uniform in [0, 1]: root mean square
+of the error over that of the exact sums; ideal: a block's exact sum, rounded to nearest. Markers: means over all
+outputs of seeded runs, left out within two standard errors of zero; lines in (a) and (b): predicted from block length,
+bits kept in alignment and final rounding, nothing fitted. Inputs are fp16, or e4m3 on Hopper's wgmma, which keeps 13
+fraction bits. Blackwell's fp16, not shown, has Hopper's bits."""
+ASSUMPTIONS = [
+    """Not in the paper, but of its arithmetic: a study of what fp32 accumulation on tensor cores does to long sums.
+    Operands are uniform in [0, 1] or [-1, 1], rounded to the input format.""",
+    "Every output is one chain over k; a kernel that splits k or promotes partial sums restarts the growth.",
+    """A prediction agrees at a point if the measured mean is within 10 % of it, or within three standard errors of the
+    mean over all outputs of the runs.""",
+    """Bias overtakes rounding to nearest at the first k where the bias of a truncating instruction, alone, is above the
+    rms error of the ideal one.""",
+    "Volta, Ampere and Hopper are replayed or measured hardware; CDNA 3 rests on the literature (claimed).",
+]
+INSTRUCTIONS = {
+    "volta": ("volta", "fp16"), "ampere": ("ampere", "fp16"), "hopper": ("hopper", "fp16"),
+    "blackwell": ("blackwell", "fp16"), "cdna3": ("cdna3", "fp16"), "ideal": ("ideal", "fp16"),
+    "hopper e4m3": ("hopper", "e4m3"),
+}  # fmt: skip
+KINDS = {"positive": 0.0, "zero mean": -1.0}
+"""Lower ends of the operands' range."""
+_SIZES: dict[str, dict[str, Any]] = {
+    "quick": {"m": 16, "n": 16, "runs": 3, "lengths": [4**i for i in range(2, 9)]},
+    "full": {"m": 64, "n": 64, "runs": 5, "lengths": [2**i for i in range(4, 18)]},
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    return [
+        {"hardware": hardware, "ab": ab, "inputs": "uniform", "low": low, "k": k, "m": chosen["m"], "n": chosen["n"],
+         "seed": seed}
+        for k in chosen["lengths"] for low in KINDS.values() for seed in range(chosen["runs"])
+        for hardware, ab in INSTRUCTIONS.values()
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["k"] * cell["m"] * cell["n"])
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Means of the error, as (a) and (b) have them, their standard errors, and the rms relative error of (c)."""
+    A, B, exact = _problem(cell["inputs"], cell["low"], cell["ab"], cell["m"], cell["n"], cell["k"], cell["seed"])
+    D = mma.gemm(A, B, spec=mma.spec(cell["hardware"], cell["ab"], "fp32")).astype(np.float64)
+    rms = np.sqrt(np.mean(exact**2))
+    errors = {
+        "relative loss": (exact - D) / np.abs(exact),
+        "towards zero": (exact - D) * np.sign(exact) / rms,
+        "downwards": (exact - D) / rms,
+    }
+    found = {}
+    for name, error in errors.items():
+        found[name] = float(np.mean(error))
+        found[f"{name} deviation"] = float(np.std(error))
+    return found | {"rms": float(np.sqrt(np.mean((D - exact) ** 2)) / rms)}
+
+
+@functools.lru_cache(maxsize=2)  # the instructions of one problem are neighbours among the cells
+def _problem(name: str, low: float, ab: str, m: int, n: int, k: int, seed: int) -> tuple[NDArray[Any], ...]:
+    A, B = inputs.operands(name, m, n, k, seed, ab, low=low, high=1.0)
+    return A, B, reference.matmul(A, B)
+
+
+_LOOK = {
+    **{name: plotting.HARDWARE[name] for name in ("volta", "ampere", "hopper", "cdna3")},
+    "hopper e4m3": Series("Hopper, e4m3", plotting.BLUE, "s"),
+    "ideal": Series("ideal (RNE)", plotting.BLACK, "x", ":"),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, height=3.1, share_y=False)
+    lengths = sorted({row["k"] for row in rows})
+    for axis, low in zip(axes[0], (0.0, -1.0), strict=False):
+        for name, look in _LOOK.items():
+            if name != "ideal":
+                seen = [mean if mean > 2 * error else np.nan for mean, error in _measured(rows, name, low)]
+                axis.plot(lengths, seen, **look.line(linestyle="none"))
+                line = [predicted(name, low, k) for k in lengths]
+                axis.plot(lengths, line, color=look.color, linestyle=look.dash, linewidth=0.9, zorder=1.5)
+        axis.set_ylim(3e-9, 2 * axis.get_ylim()[1])
+    for name, look in _LOOK.items():
+        plotting.band(axes[0, 2], lengths, [[row["rms"] for row in _rows(rows, name, 0.0, k)] for k in lengths], look)
+    for axis in axes[0]:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("$k$")
+        axis.set_xticks([2**i for i in range(4, 18, 4)])
+        axis.tick_params(axis="x", which="minor", bottom=False)
+    axes[0, 0].set_ylabel("mean relative loss")
+    axes[0, 1].set_ylabel("mean error towards zero / rms")
+    axes[0, 2].set_ylabel("rms error / rms")
+    plotting.panel_titles(axes, ["bias, positive data", "bias, zero mean", "whole error, positive data"])
+    plotting.legend_below(figure, axes[0, 2], 6)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    """None: the paper says nothing about errors."""
+    return []
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    lengths = sorted({row["k"] for row in rows})
+    parts = []
+    for kind, low in KINDS.items():
+        agree, total, ratios = 0, 0, []
+        for name in _LOOK:
+            for k, (mean, error) in zip(lengths, _measured(rows, name, low), strict=True):
+                expected = predicted(name, low, k)
+                total += 1
+                agree += abs(mean - expected) <= max(0.1 * expected, 3 * error)
+                if expected > 20 * error > 0:
+                    ratios.append((mean / expected, _LOOK[name].label, k))
+        text = f"{kind}: the predicted bias agrees at {agree} of {total} points"
+        if ratios:
+            (low_ratio, label, k), (high_ratio, *_) = min(ratios), max(ratios)
+            text += (
+                f"; where it is above 20 standard errors, the measured bias is {low_ratio:.3f} ({label}, k = {k}) to "
+            )
+            text += f"{high_ratio:.3f} times it"
+        parts.append(text)
+    for kind, low in KINDS.items():
+        ideal = [np.mean([row["rms"] for row in _rows(rows, "ideal", low, k)]) for k in lengths]
+        over = []
+        for name in ("volta", "ampere", "hopper"):
+            bias = [mean for mean, _ in _measured(rows, name, low)]
+            first = next((k for k, x, y in zip(lengths, bias, ideal, strict=True) if x > y), None)
+            at = "nowhere" if first is None else f"first at k = {first}"
+            over.append(f"{name.capitalize()} {at} ({bias[-1] / ideal[-1]:.3g} times it at k = {lengths[-1]})")
+        parts.append(f"{kind}: the bias alone exceeds the rms error of rounding to nearest on {', '.join(over)}")
+    if len(lengths) > 1:
+        powers = []
+        for kind, low in KINDS.items():
+            for name in ("volta", "hopper"):
+                bias = [abs(mean) for mean, _ in _measured(rows, name, low)]
+                powers.append(f"{kind} {_LOOK[name].label} k^{_power(lengths, bias):.2f}")
+        ideal = [float(np.mean([row["rms"] for row in _rows(rows, "ideal", 0.0, k)])) for k in lengths]
+        text = f"from k = {lengths[-2]} to {lengths[-1]} the bias grows as {', '.join(powers)}; "
+        parts.append(text + f"the rms error of rounding to nearest, positive data, as k^{_power(lengths, ideal):.2f}")
+    pairs = [_rows(rows, name, low, k) for k in lengths for low in KINDS.values() for name in ("hopper", "blackwell")]
+    columns = ("relative loss", "towards zero", "rms")
+    same = sum(
+        x[c] == y[c]
+        for h, b in zip(pairs[::2], pairs[1::2], strict=True)
+        for x, y in zip(h, b, strict=True)
+        for c in columns
+    )
+    parts.append(f"Blackwell's numbers are Hopper's in {same} of {sum(map(len, pairs[::2])) * len(columns)} cases")
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+
+
+def _power(lengths: list[int], values: list[float]) -> float:
+    return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
+
+
+def _measured(rows: list[dict[str, Any]], name: str, low: float) -> list[tuple[float, float]]:
+    """The mean over all outputs at each k, and its standard error."""
+    found = []
+    for k in sorted({row["k"] for row in rows}):
+        there, column = _rows(rows, name, low, k), _column(name, low)
+        count = sum(row["m"] * row["n"] for row in there)
+        spread = np.sqrt(np.mean([row[f"{column} deviation"] ** 2 for row in there]) / count)
+        found.append((float(np.mean([row[column] for row in there])), float(spread)))
+    return found
+
+
+def predicted(name: str, low: float, k: int) -> float:
+    """What the fields of the instruction say about `_column`."""
+    return _predicted(*INSTRUCTIONS[name], low, k)
+
+
+@functools.cache
+def _predicted(hardware: str, ab: str, low: float, k: int) -> float:
+    spec = mma.spec(hardware, ab, "fp32")
+    if low == 0:
+        return _truncation.positive(spec, k)
+    return _truncation.downwards(spec, k) if hardware == "cdna3" else _truncation.towards_zero(spec, k)
+
+
+def _column(name: str, low: float) -> str:
+    return "relative loss" if low == 0 else "downwards" if name == "cdna3" else "towards zero"
+
+
+def _rows(rows: list[dict[str, Any]], name: str, low: float, k: int) -> list[dict[str, Any]]:
+    wanted = (*INSTRUCTIONS[name], low, k)
+    return [row for row in rows if (row["hardware"], row["ab"], row["low"], row["k"]) == wanted]

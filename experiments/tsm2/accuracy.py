@@ -1,0 +1,145 @@
+"""TSM2 and ISM2: what a chain of fused multiply-adds over k does to the error, in fp32 and fp64.
+
+Both kernels give every entry of C to one thread, which adds its products one after another in a register: one chain of
+FMAs, k ascending, whatever the tiles (t1, t2, t3, tcf). TSM2 multiplies a large matrix, k in the ten thousands, by a
+tall and skinny one; ISM2 a tall and skinny matrix by a small one, k from 2 to 16. The paper has no error figure.
+
+The growth model: positive data, so the sum c_t after t steps is about t/4, and each rounding to nearest is off by an
+error uniform in half a unit in the last place either way, of variance ulp(c_t)^2 / 12, independent of the others. So
+
+    rms relative error = sqrt(sum_t ulp(c_t)^2 / 12) / c_k,
+
+0.22 to 0.26 u sqrt(k), u the unit roundoff; the classical bound is k u. The model knows the mean of c_t only: for a
+handful of steps, when the sums spread over several binades, it is too large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, reference, simt
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim
+
+PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
+(2020), Algorithms 1 to 4, 6 and 7; sections 4 and 5"""
+TITLE = "errors of TSM2 and ISM2 over the length of the chain"
+CAPTION = """Error over k of the chains of FMAs that TSM2 and ISM2 compute, operands uniform in [0, 1], against the
+exact product, in units of the roundoff u (2^-24 in fp32, 2^-53 in fp64): (a) relative L2 error, (b) largest relative
+error. k up to 16, shaded: the shapes of ISM2, a tall matrix times k×n; above: those of TSM2, a large matrix times k×n;
+n = 8 in both, few rows of the large one. Markers: mean over seeded runs; bands: smallest to largest. Line: growth
+expected of independent roundings, nothing fitted; dashed: the bound k u. Any setting of the kernels' parameters gives
+these bits."""
+ASSUMPTIONS = [
+    "Every entry of C is one ascending chain of FMAs from zero in the format of the operands, for every tile.",
+    """Operands are uniform in [0, 1], as in the paper, and n is 8. Rows of A do not influence one another: 32 stand for
+    the paper's 10240 to 30720, and 1000 for the 10^4 to 10^7 of ISM2; at full size 256 and 10000.""",
+    """Expected growth: the sum after t steps is t/4 and every rounding error uniform and independent. A measured
+    relative L2 error agrees with it if it is within 10 %.""",
+]
+FORMATS = {"fp32": 24, "fp64": 53}
+TALL = (2, 4, 8, 16)
+_SIZES: dict[str, dict[str, Any]] = {
+    "quick": {"lengths": [64, 256, 1024, 4096, 10240, 30720], "rows": (1000, 32), "runs": 3},
+    "full": {"lengths": [*(2**i for i in range(5, 14)), *range(10240, 30721, 5120)], "rows": (10000, 256), "runs": 10},
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    chosen = _SIZES[size]
+    tall, large = chosen["rows"]
+    return [
+        {"inputs": "uniform", "format": fmt, "m": tall if k in TALL else large, "n": 8, "k": k, "seed": seed}
+        for k in [*TALL, *chosen["lengths"]] for fmt in FORMATS for seed in range(chosen["runs"])
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["m"] * cell["n"] * cell["k"] + 10**5)
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    fmt = cell["format"]
+    A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], fmt, low=0.0, high=1.0)
+    D = simt.gemm(A, B, fmt=fmt).astype(np.float64)
+    head = reference.matmul(A, B)
+    tail = reference.matmul(A, B, head, beta=-1)  # the exact product is head + tail: fp64 chains need both
+    error = (D - head) - tail
+    return {
+        "relative_l2": float(np.sqrt(np.sum(error**2) / np.sum(head**2))),
+        "max_relative": float(np.max(np.abs(error) / head)),
+        "normwise": metrics.normwise(D, head, A, B),
+    }
+
+
+def expected(k: int, bits: int) -> float:
+    """The rms relative error that the growth model of this page gives for a chain of ``k`` FMAs."""
+    sums = np.arange(1, k + 1) / 4
+    ulps = np.ldexp(1.0, np.frexp(sums)[1] - bits)
+    return float(np.sqrt(np.sum(ulps**2) / 12) / sums[-1])
+
+
+_LOOK = {
+    "fp32": Series("fp32", plotting.VERMILION, "o", "none"),
+    "fp64": Series("fp64", plotting.BLUE, "s", "none", filled=False),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, height=3.0)
+    lengths = sorted({row["k"] for row in rows})
+    for axis, measure in zip(axes[0], ("relative_l2", "max_relative"), strict=True):
+        axis.axvspan(1.6, 22, color=plotting.GREY, alpha=0.1, linewidth=0)
+        for fmt, look in _LOOK.items():
+            scaled = [[x * 2.0 ** FORMATS[fmt] for x in _runs(rows, k, fmt, measure)] for k in lengths]
+            plotting.band(
+                axis, lengths, scaled, look, markersize=6 if fmt == "fp64" else 3.5, zorder=3 - 0.1 * (fmt == "fp64")
+            )
+        if measure == "relative_l2":
+            line = [expected(k, 24) * 2.0**24 for k in lengths]
+            axis.plot(lengths, line, color=plotting.BLACK, linewidth=0.8, zorder=1.5, label="expected")
+        axis.plot(lengths, lengths, color=plotting.GREY, linestyle="--", linewidth=0.8, zorder=1.5, label="$k$ (bound)")
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlim(1.6, 2**15.4)
+        axis.set_ylim(0.15, 2000)
+        axis.set_xticks([2**i for i in range(1, 16, 2)])
+        axis.tick_params(axis="x", which="minor", bottom=False)
+        axis.set_xlabel("$k$")
+        axis.annotate("ISM2", (6, 1100), fontsize=7, color=plotting.GREY, ha="center")
+        axis.annotate("TSM2", (8000, 1100), fontsize=7, color=plotting.GREY, ha="center")
+    axes[0, 0].set_ylabel("error / $u$")
+    plotting.panel_titles(axes, ["relative $L_2$ error", "largest relative error"])
+    plotting.legend_below(figure, axes[0, 0], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    """None: the paper says nothing about errors."""
+    return []
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    lengths = sorted({row["k"] for row in rows})
+    ratios = {
+        (k, fmt): np.mean(_runs(rows, k, fmt, "relative_l2")) / expected(k, bits)
+        for k in lengths for fmt, bits in FORMATS.items()
+    }  # fmt: skip
+    off = [k for (k, _), ratio in ratios.items() if abs(ratio - 1) > 0.1]
+    where = f" (the others: k up to {max(off)})" if off else ""
+    both = [ratios[k, "fp64"] / ratios[k, "fp32"] for k in lengths]
+    last = lengths[-1]
+    l2, most = (np.mean(_runs(rows, last, "fp32", m)) * 2.0**24 for m in ("relative_l2", "max_relative"))
+    return (
+        f"The relative L2 error is {min(ratios.values()):.3f} to {max(ratios.values()):.3f} times what independent "
+        f"roundings give, within 10 % at {len(ratios) - len(off)} of {len(ratios)} points{where}; in units of its "
+        f"roundoff fp64 errs {min(both):.3f} to {max(both):.3f} times as much as fp32. At k = {last} an entry is off "
+        f"by {l2:.3g} u (root mean square) and {most:.3g} u at most, where the bound is {last} u: in fp32 that is "
+        f"{l2 * 2.0**-24:.2g} and {most * 2.0**-24:.2g}."
+    )
+
+
+def _runs(rows: list[dict[str, Any]], k: int, fmt: str, measure: str) -> list[float]:
+    return [row[measure] for row in rows if row["k"] == k and row["format"] == fmt]
