@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup test lint reproduce bench clean
+.PHONY: help setup test lint reproduce ledger notebooks bench clean
 
 help:
 	@echo "make reproduce   draw the papers' figures into figures/ (ARGS='legemm --full' for more)"
+	@echo "make ledger      every published claim and what was found, from the figures' data"
+	@echo "make notebooks   run the notebooks and write them with their outputs (ARGS='tour' for one)"
 	@echo "make test        run the tests (ARGS='-k mma' for some)"
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       speed and memory of the emulation on this machine"
@@ -36,6 +38,12 @@ lint: $(STAMP)
 
 reproduce: $(STAMP)
 	$(BIN)/fpemu reproduce $(ARGS)
+
+ledger: $(STAMP)
+	$(BIN)/fpemu ledger $(ARGS)
+
+notebooks: $(STAMP)
+	$(BIN)/python notebooks/build.py $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/fpemu bench cpu $(ARGS)

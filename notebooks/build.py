@@ -1,0 +1,171 @@
+"""Execute the notebooks: ``python notebooks/build.py [NAME ...] [--check] [--output FOLDER]``.
+
+A notebook's source is ``NAME.py``, cells in jupytext's percent format; ``NAME.ipynb`` beside it is made from it, with
+the outputs. Nothing in it changes from run to run: times, versions and random ids are left out. The kernel is the
+Python that runs this file, started in the repository's root, without the user's IPython settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+Notebook = nbformat.NotebookNode
+
+
+class _ThisPython(AsyncKernelManager):
+    """A kernel on the Python that runs here, whatever kernel is registered as python3; no port is opened for it."""
+
+    transport = "ipc" if os.name == "posix" else "tcp"
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(**get_kernel_dict())
+
+
+def names() -> list[str]:
+    """The notebooks there are."""
+    return sorted(path.stem for path in HERE.glob("*.py") if path != Path(__file__).resolve())
+
+
+def source(name: str) -> Notebook:
+    """``NAME.py`` as a notebook without outputs; a cell's id follows from its text."""
+    made = jupytext.read(HERE / f"{name}.py", fmt="py:percent")
+    seen: Counter[str] = Counter()
+    for cell in made.cells:
+        mark = hashlib.sha256(f"{cell.cell_type}\0{cell.source}".encode()).hexdigest()[:12]
+        seen[mark] += 1
+        cell.id = mark if seen[mark] == 1 else f"{mark}-{seen[mark]}"
+        cell.metadata = {}
+    made.metadata = nbformat.from_dict(_METADATA)
+    made.nbformat, made.nbformat_minor = 4, 5
+    return made
+
+
+def execute(made: Notebook) -> Notebook:
+    """Run the cells in place, in the repository's root.
+
+    Raises
+    ------
+    nbclient.exceptions.CellExecutionError
+        If a cell fails.
+    RuntimeError
+        If a cell wrote to stderr: a warning is no output to publish.
+    """
+    client = NotebookClient(
+        made, timeout=600, record_timing=False, coalesce_streams=True, kernel_manager_class=_ThisPython,
+        resources={"metadata": {"path": str(ROOT)}}, extra_arguments=["--HistoryManager.enabled=False"],
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as settings:
+        client.execute(env={**os.environ, "IPYTHONDIR": settings})
+    for cell in made.cells:
+        cell.metadata = {}
+        for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr":
+                raise RuntimeError(f"a cell wrote to stderr:\n{cell.source}\n{output.text}")
+            if "metadata" in output:
+                output.metadata = {}
+    made.metadata = nbformat.from_dict(_METADATA)
+    nbformat.validate(made)
+    return made
+
+
+def read(path: Path) -> Notebook:
+    """A notebook as it is on the disk."""
+    return nbformat.read(path, as_version=4)
+
+
+def text(made: Notebook) -> str:
+    """The content of the file."""
+    return nbformat.writes(made) + "\n"
+
+
+def differences(name: str, found: Notebook) -> list[str]:
+    """What keeps an executed notebook from being the one that ``NAME.py`` describes: one line each, none if it is."""
+    wanted = source(name)
+    problems = []
+    cells = [[(cell.get("id"), cell.cell_type, cell.source) for cell in made.cells] for made in (wanted, found)]
+    if cells[0] != cells[1]:
+        problems.append(f"{name}: the cells of {name}.ipynb are not those of {name}.py")
+    if found.metadata != wanted.metadata:
+        problems.append(f"{name}: the notebook's metadata are not those that build.py writes")
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
+        problems.append(f"{name}: the cells were not executed once each, in order")
+    for cell in code:
+        if any(output.output_type == "error" for output in cell.outputs):
+            problems.append(f"{name}: a cell failed: {cell.source.splitlines()[0]}")
+        elif shows(cell.source) and not cell.outputs:
+            problems.append(f"{name}: no output of the cell that begins: {cell.source.splitlines()[0]}")
+    return problems
+
+
+def shows(code: str) -> bool:
+    """Whether a cell has something to show: it ends with an expression, or prints."""
+    tree = ast.parse("\n".join(line for line in code.splitlines() if not line.startswith(("%", "!"))))
+    if not tree.body:
+        return False
+    calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return isinstance(tree.body[-1], ast.Expr) or bool(calls & {"print", "display"})
+
+
+def outputs(made: Notebook) -> list[list[str]]:
+    """The texts that each code cell shows, blanks folded; of a picture only that there is one."""
+    return [[_plain(output) for output in cell.outputs] for cell in made.cells if cell.cell_type == "code"]
+
+
+def _plain(output: Any) -> str:
+    data = output.get("data", {})
+    return "(picture)" if "image/png" in data else " ".join(output.get("text", data.get("text/plain", "")).split())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Execute the notebooks named, or check those that are there; 0 if all is well."""
+    parser = argparse.ArgumentParser(prog="build.py", description="Run the notebooks, write them with their outputs.")
+    parser.add_argument("name", nargs="*", help=f"default: all ({', '.join(names())})")
+    parser.add_argument("--check", action="store_true", help="run nothing: compare the .ipynb there with the .py")
+    parser.add_argument("--output", type=Path, default=HERE, metavar="FOLDER", help="default: beside the sources")
+    chosen = parser.parse_args(arguments)
+    unknown = sorted(set(chosen.name) - set(names()))
+    if unknown:
+        parser.error(f"no notebook {unknown[0]!r} here; there are {', '.join(names())}")
+    problems = []
+    for name in chosen.name or names():
+        path = chosen.output / f"{name}.ipynb"
+        if not chosen.check:
+            _write(path, text(execute(source(name))))
+            print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
+        problems += differences(name, read(path)) if path.is_file() else [f"{name}: there is no {path.name}"]
+    print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _write(path: Path, content: str) -> None:
+    from fpemu.files import write_atomic
+
+    write_atomic(path, content.encode())
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
