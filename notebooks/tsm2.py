@@ -1,0 +1,256 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     name: python3
+# ---
+
+# %% [markdown]
+# # TSM2: one chain of FMAs over a long $k$
+#
+# C. Rivera et al., *ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs*, 2020. TSM2 multiplies a
+# large matrix, $k$ in the ten thousands, by a tall and skinny one, $n \le 16$; ISM2 a tall and skinny one by a small
+# one. The kernels are about bandwidth: who loads which tile when. In all of them each entry of $C$ belongs to one
+# thread,
+#
+# $$c_{ij} \leftarrow \mathrm{fl}(c_{ij} + a_{ik} b_{kj}), \qquad k = 1, 2, \dots$$
+#
+# a chain of fused multiply-adds (FMAs) in fp32 or fp64. So the bits do not depend on the tiles, and the error is that
+# of recursive summation with $k$ terms, for which every textbook has the bound $k\,u$. The paper has no error figure.
+# What is really seen?
+
+# %%
+# %matplotlib inline
+# %config InlineBackend.print_figure_kwargs = {"dpi": 110, "bbox_inches": None}
+import textwrap
+
+import numpy as np
+import pandas as pd
+from IPython.display import display
+from scipy.special import ndtri
+
+import fpemu
+from fpemu import plotting, simt, sweep
+
+U = 2.0**-24  # unit roundoff of fp32
+
+# %% [markdown]
+# ## The tiles do not matter
+#
+# Ten rows of $k = 5000$; whole, in tiles of $C$, and in tiles over $k$ that go on with the accumulator:
+
+# %%
+A, B = fpemu.inputs.operands("tsm2", 10, 8, 5000, seed=0)
+whole = simt.gemm(A, B)
+tiles = np.block([[simt.gemm(A[i : i + 4], B[:, j : j + 2]) for j in range(0, 8, 2)] for i in range(0, 10, 4)])
+along = np.zeros_like(whole)
+for k in range(0, 5000, 128):
+    along = simt.gemm(A[:, k : k + 128], B[k : k + 128], along)
+assert (tiles == whole).all()
+assert (along == whole).all()
+print(f"{whole.size} entries, the same bits three times: {fpemu.FP32.encode(whole[0, 0]):08X} ...")
+
+# %% [markdown]
+# ## What to expect
+#
+# Step $t$ rounds the sum $c_t$, by up to half a unit in its last place. If these errors are uniform and independent,
+# their variances add up:
+#
+# $$\frac{\text{error}}{\text{result}} \approx
+# \sqrt{\frac{1}{12}\,\frac{\sum_t \mathrm{E}\,\mathrm{ulp}(c_t)^2}{\mathrm{E}\,c_k^2}} \;\sim\; \sqrt{k}\,u .$$
+#
+# For positive data $c_t \approx t/4$, for zero-mean data $c_t$ is normal with variance $t/9$. In both the ulp grows
+# with the sum, and the sum over $t$ grows by one power of $k$ more than $c_k^2$ does: $\sqrt{k}$, whatever the mean.
+
+# %%
+normal = ndtri((np.arange(301) + 0.5) / 301)
+lengths = [2**i for i in range(4, 15, 2)]
+expected = {}
+for k in lengths:
+    t = np.arange(1, k + 1)[:, None]
+    for kind, sums in (("zero mean", np.sqrt(t / 9) * normal), ("positive", t / 4 + np.sqrt(7 / 144 * t) * normal)):
+        variance = np.sum(np.mean(np.ldexp(1.0, np.frexp(sums)[1] - 24) ** 2, axis=1)) / 12
+        expected[kind, k] = np.sqrt(variance / np.mean(sums[-1] ** 2)) / U
+
+# %%
+grid = sweep.Grid(
+    inputs=[{"name": "uniform", "low": [-1.0, 0.0]}],
+    schemes=["sgemm"],
+    M=12,
+    N=12,
+    K=lengths,
+    seeds=3,
+)
+with sweep.Store() as results:
+    frame = sweep.frame(sweep.run(grid, results=results))
+frame["data"] = frame["inputs.low"].map({-1.0: "zero mean", 0.0: "positive"})
+table = frame.groupby(["data", "K"])["relative_l2"].mean().to_frame("measured / u") / U
+table["expected / u"] = pd.Series(expected)
+ratio = table["measured / u"] / table["expected / u"]
+assert 0.85 < ratio.min() < ratio.max() < 1.15
+for kind in ("zero mean", "positive"):
+    growth = np.polyfit(np.log(lengths), np.log(table.loc[kind, "measured / u"].to_numpy(float)), 1)[0]
+    print(f"{kind}: error ~ k^{growth:.2f}")
+    assert 0.45 < growth < 0.55
+assert (table.loc["positive", "measured / u"] < table.loc["zero mean", "measured / u"]).all()
+table.unstack("K").map("{:.2f}".format)
+
+# %% [markdown]
+# Positive data are a little *better* than zero-mean data, since nothing cancels in the result. There is no growth with
+# $k$ itself: that takes errors of one sign, and rounding to nearest has none.
+#
+# ## Over the paper's range
+#
+# The page computes both formats and the largest error too. Markers should lie on the black line; the distance to the
+# dashed one is what the bound gives away.
+
+# %%
+accuracy = sweep.committed("tsm2/accuracy")
+accuracy.figure()
+
+# %%
+print(textwrap.fill(accuracy.finding, 115))
+frame = accuracy.frame
+last = frame[(frame["k"] == frame["k"].max()) & (frame["format"] == "fp32")]
+k = int(last["k"].iloc[0])
+assert last["relative_l2"].mean() / U < 0.3 * k**0.5
+assert last["max_relative"].max() / U < k / 50
+chain = frame[(frame["format"] == "fp32") & (frame["k"] >= 16)].groupby("k")["relative_l2"].mean()
+assert (chain / U / chain.index**0.5).between(0.2, 0.3).all()
+
+# %% [markdown]
+# In ISM2's range, $k \le 16$, the model is a little too large: the sums spread over several binades, and it knows their
+# mean only. In units of its own $u$ fp64 behaves as fp32 does.
+#
+# ## When growth with $k$ does come
+#
+# The roundings are independent as long as products are not small against an ulp of the sum. At $c = 2^p$, $p$ the bits
+# of the format, half an ulp is 1, and no product of numbers in $[0, 1)$ changes it: the chain *stands still*. In fp32
+# that needs $k > 2^{26}$. In fp16 it can be watched:
+
+# %%
+X, Y = fpemu.inputs.operands("tsm2", 8, 8, 2**15, seed=0, dtype="fp16")
+sums = {k: simt.gemm(X[:, :k], Y[:k], fmt="fp16").astype(np.float64) for k in (2**i for i in range(9, 16))}
+loss = pd.Series({k: 1 - D.mean() / fpemu.reference.matmul(X[:, :k], Y[:k]).mean() for k, D in sums.items()})
+assert abs(loss[2**10]) < 0.01
+assert (sums[2**15] == 2**11).all()
+assert loss[2**15] > 0.7
+loss.map("{:+.1%}".format).rename_axis("k").to_frame("lost on average").transpose()
+
+# %% [markdown]
+# All entries end at $2^{11}$, and from there the relative error goes to 1.
+#
+# ## Orders: shorter chains
+#
+# Cut $k$ into blocks of $b$, each a chain from zero, and add the $k/b$ sums. A block's error is about $\sqrt{b}\,u$ of
+# the block, and $k/b$ independent ones average to $b/\sqrt{k}$; a chain over the sums adds $\sqrt{k/b}$:
+#
+# $$\Bigl(\frac{\text{error}}{\text{const}\cdot u}\Bigr)^2 \approx \frac{b^2}{k} + \frac{k}{b},
+# \qquad\text{least at}\quad b = (k^2/2)^{1/3},$$
+#
+# which is 512 for $k = 2^{14}$, and not $\sqrt{k} = 128$, where the worst-case bound $b + k/b$ has its minimum.
+
+# %%
+k, blocks = 2**14, [2**i for i in range(5, 14)]
+grid = sweep.Grid(
+    inputs=["tsm2"],
+    schemes=["sgemm"],
+    orders=[{"split": [*blocks, k]}, {"split": blocks, "join": "pairwise"}],
+    M=8,
+    N=8,
+    K=k,
+    seeds=4,
+)
+with sweep.Store() as results:
+    frame = sweep.frame(sweep.run(grid, results=results))
+frame["join"] = frame["order.join"].fillna("ascending")
+errors = frame.groupby(["join", "order.split"])["relative_l2"].mean() / U
+chain = errors["ascending", k]
+with plotting.style():
+    figure, axes = plotting.figure(1, width=plotting.SINGLE, height=2.9)
+    axes[0, 0].plot([*blocks, k], errors["ascending"], **plotting.HARDWARE["volta"].line(label="joined in order"))
+    axes[0, 0].plot(blocks, errors["pairwise"], **plotting.HARDWARE["ascend910a"].line(label="joined pairwise"))
+    model = chain / np.sqrt(k + 1) * np.sqrt(np.array(blocks) ** 2 / k + k / np.array(blocks))
+    axes[0, 0].plot(blocks, model, color=plotting.BLACK, linewidth=0.9, label="model")
+    axes[0, 0].set_xscale("log", base=2)
+    axes[0, 0].set_yscale("log")
+    axes[0, 0].set(xlabel=f"block length $b$, $k = {k}$", ylabel="relative $L_2$ error / $u$")
+    axes[0, 0].legend()
+display(figure)
+
+# %%
+inner = errors["ascending"].drop(k)
+assert 256 <= inner.idxmin() <= 1024
+assert chain > 8 * inner.min()
+assert (abs(np.log(inner.to_numpy() / model)) < np.log(1.3)).all()
+assert (errors["pairwise"][[32, 64, 128, 256]] < 1).all()
+print(f"one chain {chain:.1f} u; best blocks, b = {inner.idxmin()}: {inner.min():.1f} u", end="; ")
+print(f"pairwise, b = 32: {errors['pairwise', 32]:.2f} u")
+
+# %% [markdown]
+# The best blocks take away more than a factor of eight, for $k/b$ more additions. Joined pairwise there is no best
+# length: the shorter the blocks the better, and the error falls below $u$. (What that costs in a kernel, a second
+# register or more, we have not timed.)
+#
+# ## Against split schemes on tensor cores
+#
+# The same positive data in schemes that make fp32 products out of fp16 or bf16 parts. The chain (black squares) is what
+# they have to beat.
+
+# %%
+chains = sweep.committed("tsm2/chains")
+chains.figure()
+
+# %%
+print(textwrap.fill(chains.finding, 115))
+frame = chains.frame[chains.frame["k"] == chains.frame["k"].max()]
+last = frame.drop(columns=["m", "n", "k", "seed", "inputs"]).groupby("hardware").mean()
+for gpu in ("ampere", "hopper"):
+    assert last.loc[gpu, ["markidis", "legemm"]].min() > 50 * last.loc[gpu, "chain"]
+    assert last.loc[gpu, ["ootomo", "ootomo-tf32", "staged"]].max() < last.loc[gpu, "chain"] / 2
+    assert last.loc[gpu, "bf16x9"] > 50 * last.loc[gpu, "chain"]
+    assert last.loc[gpu, "pairwise"] < last.loc[gpu, ["ootomo", "staged"]].min()
+means = chains.frame.groupby(["hardware", "k"]).mean(numeric_only=True)
+for gpu in ("ampere", "hopper"):
+    growth = np.log(means.loc[(gpu, 2**16)] / means.loc[(gpu, 2**10)]) / np.log(2**6)
+    assert growth[["markidis", "legemm"]].between(0.9, 1.1).all()
+    assert (growth[["ootomo", "ootomo-tf32", "staged"]] < 0.6).all()
+(last / U).rename_axis("error / u").map("{:.1f}".format).transpose()
+
+# %% [markdown]
+# The schemes part into two camps, and it is not the bits of their words that part them. Those that leave the main sum
+# in the accumulator (Markidis, LE-GEMM, and bf16x9 for all its nine products) grow as $k$, and end more than fifty
+# times above the plain chain. Those that add outside (Ootomo's, after every instruction; staged, after 64) grow as
+# $\sqrt{k}$ at most, and end below it. The signs tell where the growth comes from:
+
+# %%
+X, Y = fpemu.inputs.operands("tsm2", 16, 16, 2**14, seed=1)
+exact = fpemu.reference.matmul(X, Y)
+low = {}
+for name in ("sgemm", "markidis", "bf16x9", "ootomo", "staged"):
+    D = fpemu.gemm(X, Y, scheme=name, hardware="H200").astype(np.float64)
+    error = (D - exact) / exact
+    low[name] = {"entries too small": np.mean(error < 0), "mean error / u": np.mean(error) / U}
+low = pd.DataFrame(low)
+assert (low.loc["entries too small", ["markidis", "bf16x9"]] == 1).all()
+assert 0.2 < low.loc["entries too small", "sgemm"] < 0.8
+assert 0.2 < low.loc["entries too small", "ootomo"] < 0.8
+assert -20 < low.loc["mean error / u", "staged"] < -1
+low.map("{:.2f}".format)
+
+# %% [markdown]
+# Every single entry is too small where the accumulator truncates, and about half of them elsewhere. Staged keeps a
+# small bias, that of 64 products.
+
+# %% [markdown]
+# ## What to take away
+#
+# * A chain of FMAs errs by $0.2$ to $0.3\,\sqrt{k}\,u$ on positive data: far below $k\,u$, and $\sqrt{k}$ with either
+#   kind of data. The bound's $k$ is seen only where the sum stands still, or where a unit truncates.
+# * Blocks of $(k^2/2)^{1/3}$, or short blocks joined pairwise, are accuracy for few additions.
+# * A scheme's split says little about its error on long sums; ask where its accumulator is rounded, and how.
+#
+# Next: [magma](magma.ipynb) derives the truncation's bias, [legemm](legemm.ipynb) compares splits,
+# [dgemm_tc](dgemm_tc.ipynb) has no rounding errors at all.
