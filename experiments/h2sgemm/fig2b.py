@@ -243,9 +243,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return (
         f"sb = 12 lets {top['r overflows'] * 2**13:.0f} of every 2^13 residuals overflow at E = 15, all within one "
         f"place of a tie; sb = 11 lets {safe['r overflows'] * 2**13:.0f} overflow and keeps {least:.0f} bits or more "
-        "from E = -14 to 15. Both bounds of Equation 6 are one too high: rounding to nearest gains a bit at the lower "
-        "one, a tie costs one at the upper. Beyond 2^16 no sb helps, since h itself overflows; below 2^-24 r alone "
-        "still holds numbers when it is scaled."
+        "from E = -14 to 15. With an error of at most 2^(E-22) called 22 bits, both bounds of Equation 6 are one too "
+        "high: rounding to nearest gains a bit at the lower one, a tie costs one at the upper. With 2^(E-23), half of "
+        "the 22nd place after the leading bit, the lower one is as printed. Beyond 2^16 no sb helps, since h itself "
+        "overflows; below 2^-24 r alone still holds numbers when it is scaled."
     )
 
 

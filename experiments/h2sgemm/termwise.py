@@ -167,6 +167,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 said = "above 1" if (name, gpu) == ("SGEMM chain", "ascend910a") else ""
                 found.append(share(text, said, ratio > 1, _span(ratio)))
     at = _at(rows)
+    if not at:
+        return found
     for letter, kind in zip("bd", KINDS, strict=True):
         chain = float(np.mean(_runs(rows, kind, at, "SGEMM chain")))
         blocked = {

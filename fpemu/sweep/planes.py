@@ -35,8 +35,9 @@ def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
         -2 - E_min <= sb <= 27 - E_max
 
     from the place of the last bit, 2^(E-22+sb) >= 2^-24, and of the first one, 2^(E-12+sb) <= 2^15. The lower bound
-    holds. The upper one does not: |x - h| reaches 2^(E-11), half of h's last place, when x lies midway between two
-    fp16 numbers, so that sb = 27 - E makes a residual of 2^16, which overflows. 26 - E_max holds.
+    holds (where an error of 2^(E-22) is called 22 bits, as on the page of figure 2b, it could be one lower). The upper
+    one does not: |x - h| reaches 2^(E-11), half of h's last place, when x lies midway between two fp16 numbers, so that
+    sb = 27 - E makes a residual of 2^16, which overflows. 26 - E_max holds.
 
     Parameters
     ----------
