@@ -208,7 +208,7 @@ def heatmap(
     x, y : sequences of lengths n and m
         Equally spaced; each value is the centre of its cells.
     values : (m, n) array
-        Zero, NaN and infinite values are hatched: the scale has no colour for them.
+        NaN and infinite values are hatched, zeros are white: the scale has no colour for them.
     low, high : float, optional
         Ends of the colour scale; by default the smallest and the largest value. Give both where panels share a bar.
     """
@@ -218,6 +218,12 @@ def heatmap(
     shown = np.ma.masked_array(np.where(drawable, values, 1.0), ~drawable)
     axes.grid(False)
     axes.patch.set(hatch="xxxx", edgecolor="#BBBBBB")
+    if (values == 0).any():
+        white = np.ma.masked_array(np.ones_like(values), values != 0)
+        axes.pcolormesh(
+            np.asarray(x), np.asarray(y), white, cmap="Greys", vmin=1, vmax=2, shading="nearest", rasterized=True,
+            linewidth=0, zorder=0.5,
+        )  # fmt: skip
     made = axes.pcolormesh(
         np.asarray(x), np.asarray(y), shown, norm=LogNorm(low, high), cmap="cividis", shading="nearest",
         rasterized=True, linewidth=0, zorder=0.5,

@@ -380,6 +380,23 @@ def test_check_compares_and_writes_nothing(drawn, capsys):
     assert Path("figures/LEDGER.md").read_text() == "edited"
 
 
+def test_check_finds_records_that_their_pages_would_not_write_now(drawn, capsys):
+    path = Path("figures/toy/fig1.json")
+    before = path.read_text()
+    path.write_text(before.replace('"does not hold"', '"holds"'))
+    assert path.read_text() != before
+    assert _fpemu("ledger") == 0
+    capsys.readouterr()
+    assert _fpemu("ledger", "--check") == 1
+    assert "not what the pages say of the data now: toy/fig1" in capsys.readouterr().err
+    path.write_text(before)
+    data = path.with_suffix(".csv")
+    rows = data.read_text().rstrip("\n")
+    data.write_text(rows[:-1] + ("2" if rows[-1] == "1" else "1") + "\n")
+    assert _fpemu("ledger", "--check") == 2
+    assert "fig1.csv was changed" in capsys.readouterr().err
+
+
 def test_output_goes_elsewhere_and_its_links_come_back(drawn):
     assert _fpemu("ledger", "--output", "docs/pages") == 0
     assert not Path("figures/LEDGER.md").exists()
@@ -407,7 +424,11 @@ def _edit(**changes):
         (lambda: _edit(size="full"), "figures/toy/fig1.json speaks of toy/fig1 at full size"),
         (lambda: _edit(figure="toy/fig3"), "figures/toy/fig1.json speaks of toy/fig3"),
         (lambda: _edit(claims=[dict.fromkeys(FIELDS, "x")]), "the verdict 'x' is none"),
-        (lambda: _edit(finding=3), "finding a text"),
+        (lambda: _edit(finding=3), "finding is not a text"),
+        (lambda: _edit(assumptions=[3]), "assumptions missing or of another kind"),
+        (lambda: _edit(explains={"toy/fig1": "word"}), "lists of words"),
+        (lambda: _edit(explains={"toy/fig1": [3]}), "lists of words"),
+        (lambda: _edit(finding="\ud800"), "cannot read the record"),
         (lambda: Path("figures/toy/fig1.json").rename("figures/toy/fig9.json"), "speaks of toy/fig1"),
         (lambda: Path("papers/items.toml").write_text("papers = 1"), "items.toml: there is no [papers.NAME]"),
         (lambda: Path("papers/items.toml").write_text(ITEMS.replace("toy/why", "toy/x")), "does not name toy/why"),

@@ -94,3 +94,23 @@ def test_guides_are_the_unit_roundoffs():
     _, axes = _drawn()
     guides = [line.get_ydata()[0] for line in axes[0, 0].lines[len(LOOKS) :]]
     assert guides == [2.0**-11, 2.0**-24]
+
+
+def test_a_map_keeps_exact_cells_apart_from_those_without_a_number():
+    values = np.array([[1e-3, 1e-6], [0.0, np.nan], [np.inf, 1e-6]])
+
+    def drawn():
+        with plotting.style():
+            figure, axes = plotting.figure(width=3.5, height=3.0)
+            mesh = plotting.heatmap(axes[0, 0], [0, 1], [0, 1, 2], values)
+            plotting.colour_bar(figure, mesh, axes[0, 0], "error")
+        return figure, axes, mesh
+
+    figure, axes, mesh = drawn()
+    assert np.array_equal(np.ma.getmaskarray(mesh.get_array()), ~(np.isfinite(values) & (values > 0)))
+    white = next(one for one in axes[0, 0].collections if one is not mesh)
+    assert np.array_equal(np.ma.getmaskarray(white.get_array()), values != 0)
+    assert white.cmap(white.norm(1.0)) == (1.0, 1.0, 1.0, 1.0)
+    assert axes[0, 0].patch.get_hatch()
+    assert (mesh.norm.vmin, mesh.norm.vmax) == (1e-6, 1e-3)
+    assert plotting.pdf(figure) == plotting.pdf(drawn()[0])

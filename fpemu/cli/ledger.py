@@ -24,7 +24,12 @@ def ledger(
         str | None, typer.Option("--output", "-o", help="Folder for LEDGER.md and LEDGER.csv; default: the figures'.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit status 1 if the files are not what the figures give.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Write nothing; exit status 1 if the files are not what the figures give, or these not what their "
+            "pages say of their data.",
+        ),
     ] = False,
 ) -> None:
     """Write the ledger of published claims, LEDGER.md and LEDGER.csv, from the data of the figures; show a summary.
@@ -34,6 +39,7 @@ def ledger(
     from fpemu.files import write_atomic
     from fpemu.sweep import ledger_text
     from fpemu.sweep.ledger import collect
+    from fpemu.sweep.ledger import stale as outdated
 
     if not Path(figures).is_dir():
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
@@ -47,6 +53,11 @@ def ledger(
         "LEDGER.csv": ledger_text.table(found),
     }
     if check:
+        old = outdated(found, figures)
+        if old:
+            print(f"fpemu: not what the pages say of the data now: {', '.join(old)}: run 'fpemu reproduce' for them",
+                  file=sys.stderr)  # fmt: skip
+            raise typer.Exit(1)
         stale = [name for name, content in contents.items() if _bytes(folder / name) != content]
         if stale:
             print(f"fpemu: {' and '.join(stale)} in {folder} are not what the figures give: run 'fpemu ledger'",

@@ -186,7 +186,10 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         holder = types.ModuleType(package)
         holder.__path__ = [str(where)]
         sys.modules[package] = holder
-    module = importlib.import_module(f"{package}.{name.replace('/', '.')}")
+    try:
+        module = importlib.import_module(f"{package}.{name.replace('/', '.')}")
+    except (Exception, SystemExit) as problem:
+        raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
     needed = ("PAPER", "TITLE", "CAPTION", "ASSUMPTIONS", "cells", "evaluate", "draw", "claims")
     missing = [attribute for attribute in needed if not hasattr(module, attribute)]
     if missing:

@@ -135,25 +135,35 @@ def _value(text: str) -> Any:
 def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) -> dict[str, Any]:
     """Everything needed to make the figure again, and what the paper's claims came to, together and at single seeds."""
     names = list(experiment.cells(size)[0]) if rows else []
-    claims = zip(experiment.claims(rows), spreads(experiment.claims, rows, names), strict=True)
+    said = statements(experiment, size, rows)
     return {
         "figure": experiment.name,
+        **{name: said[name] for name in ("paper", "title", "kind", "caption", "assumptions")},
+        "command": f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
+        "size": size,
+        "cells": len(rows),
+        "parameters": {name: _distinct(row[name] for row in rows) for name in names},
+        "hardware": hardware(experiment, rows),
+        **{name: said[name] for name in ("claims", "finding", "explains")},
+        "data": {"file": f"{experiment.name.split('/')[1]}.csv", "sha256": hashlib.sha256(data).hexdigest()},
+        "code": {"version": fpemu.__version__, "sha256": experiment.code, "revision": revision(experiment.root)},
+        "versions": {"python": platform.python_version(), **_versions()},
+    }
+
+
+def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, Any]:
+    """What a record says in words and verdicts: all of it follows from the page and the rows."""
+    names = list(experiment.cells(size)[0]) if rows else []
+    claims = zip(experiment.claims(rows), spreads(experiment.claims, rows, names), strict=True)
+    return {
         "paper": experiment.module.PAPER,
         "title": experiment.title,
         "kind": experiment.kind,
         "caption": experiment.caption,
         "assumptions": experiment.assumptions,
-        "command": f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
-        "size": size,
-        "cells": len(rows),
-        "parameters": {name: _distinct(row[name] for row in rows) for name in names},
-        "hardware": hardware(rows),
         "claims": [{**claim.as_dict(), "spread": spread and spread.as_dict()} for claim, spread in claims],
         "finding": experiment.finding(rows),
         "explains": experiment.explains,
-        "data": {"file": f"{experiment.name.split('/')[1]}.csv", "sha256": hashlib.sha256(data).hexdigest()},
-        "code": {"version": fpemu.__version__, "sha256": experiment.code, "revision": revision(experiment.root)},
-        "versions": {"python": platform.python_version(), **_versions()},
     }
 
 
@@ -178,9 +188,12 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
+        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair cannot be written again
     except (OSError, ValueError) as problem:
         raise InputError(f"cannot read the record of a figure from {path}: {problem}") from problem
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(_entry(record, name), kind)]
+    if not wrong and not all(isinstance(text, str) for text in record["assumptions"]):
+        wrong.append("assumptions")
     wrong += [
         f"claims: {field}"
         for field in ("claim", "published", "measured", "verdict")
@@ -195,11 +208,15 @@ def _entry(record: Any, name: str) -> Any:
     return record.get(name) if isinstance(record, dict) else None
 
 
-def hardware(rows: list[Row]) -> list[dict[str, Any]]:
-    """The fp16 instructions behind the ``hardware`` parameter of the rows: their arithmetic, evidence and source."""
+def hardware(experiment: Experiment, rows: list[Row]) -> list[dict[str, Any]]:
+    """The instructions that the numbers come from: their arithmetic, evidence and source.
+
+    Those that the page names in ``SPECS``, or else the fp16 ones of the ``hardware`` parameter.
+    """
     from fpemu import mma
 
-    specs = [mma.spec(str(name), "fp16", "fp32") for name in dict.fromkeys(row.get("hardware") for row in rows) if name]
+    columns = [(str(name), "fp16", "fp32") for name in dict.fromkeys(row.get("hardware") for row in rows) if name]
+    specs = [mma.spec(*given) for given in getattr(experiment.module, "SPECS", columns)]
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
     return [{field: getattr(spec, field) for field in fields} for spec in specs]
 

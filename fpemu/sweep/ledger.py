@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from fpemu.errors import InputError
 from fpemu.sweep import experiments, figures, inventory
 from fpemu.sweep.claims import FAILS, OPEN, VERDICTS
 from fpemu.sweep.inventory import Paper
-from fpemu.sweep.reproduction import size_folder
+from fpemu.sweep.reproduction import committed, size_folder
 
 MISSING, ELSEWHERE = "not drawn yet", "needs other hardware"
 STATES = (*VERDICTS, MISSING, ELSEWHERE)
@@ -91,9 +92,30 @@ def _record(path: Path, name: str, size: str) -> dict[str, Any]:
     for claim in record["claims"]:
         if claim["verdict"] not in VERDICTS:
             raise InputError(f"{path}: the verdict {claim['verdict']!r} is none of {', '.join(VERDICTS)}")
-    if not isinstance(record.get("explains", {}), dict) or not isinstance(record.get("finding"), str | None):
-        raise InputError(f"{path}: explains is a mapping from figures to words, finding a text")
+        spread = claim.get("spread")
+        if spread is not None and not (isinstance(spread, dict) and isinstance(spread.get("text"), str)):
+            raise InputError(f"{path}: the spread of {claim['claim']!r} is not one")
+    explains = record.get("explains", {})
+    if not (isinstance(explains, dict) and all(map(_are_words, explains.values()))):
+        raise InputError(f"{path}: explains is not a mapping from figures to lists of words")
+    if not isinstance(record.get("finding"), str | None):
+        raise InputError(f"{path}: finding is not a text")
     return record
+
+
+def _are_words(words: Any) -> bool:
+    return isinstance(words, list) and all(isinstance(word, str) for word in words)
+
+
+def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
+    """The figures whose record does not say what the page says of the data now, or whose data were changed."""
+    found = []
+    for name, record in ledger.records.items():
+        made = committed(name, record["size"], folder)
+        said = figures.statements(made.experiment, made.size, made.rows)
+        if json.loads(json.dumps(said)) != {key: record.get(key) for key in said}:
+            found.append(name)
+    return found
 
 
 def _lines(paper: Paper, records: dict[str, dict[str, Any]]) -> list[Line]:

@@ -50,16 +50,16 @@ def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
     -------
     range
         Empty if no exponent serves: below -14 h is subnormal and the two parts together hold fewer bits whatever the
-        scale; from 16 on h overflows.
+        scale; from 65520 on h overflows, which is in the binade of 15: only the printed bounds go as far.
 
     Examples
     --------
-    >>> equation6(-14, 15, printed=True), list(equation6(-14, 15)), equation6(0, 0)
-    (range(12, 13), [], range(-2, 27))
+    >>> equation6(-14, 15, printed=True), equation6(-14, 14), equation6(0, 0)
+    (range(12, 13), range(12, 13), range(-2, 27))
     """
     if lowest > highest:
         raise InputError(f"the lowest offset exponent, {lowest}, is above the highest, {highest}")
-    if lowest < -14 or highest > 15:
+    if lowest < -14 or highest > (15 if printed else 14):
         return range(0)
     return range(-2 - lowest, max(-2 - lowest, (27 if printed else 26) - highest + 1))
 
@@ -167,7 +167,8 @@ def bounds(of: Plane, offset: Callable[[Number], int]) -> dict[str, list[float]]
     for x in of.xs:
         exponent = offset(x)
         held, printed = equation6(exponent, exponent), equation6(exponent, exponent, printed=True)
-        edges = (held.start - 0.5, printed.stop - 0.5, held.stop - 0.5) if held else (math.nan,) * 3
+        low, high = (printed.start - 0.5, printed.stop - 0.5) if printed else (math.nan, math.nan)
+        edges = (low, high, held.stop - 0.5 if held else math.nan)
         for line, edge in zip(kinds.values(), edges, strict=True):
             line.append(edge)
     return kinds
@@ -219,6 +220,8 @@ def draw(
             axes.plot(
                 np.repeat(across, 2)[1:-1], line, color=color, linestyle=dash, linewidth=1.3, label=name, zorder=4
             )
+    if (of.errors == 0).any():
+        axes.fill_between([], [], facecolor="white", edgecolor=plotting.GREY, linewidth=0.6, label="no error at all")
     axes.fill_between([], [], hatch="xxxx", facecolor="none", edgecolor="#BBBBBB", linewidth=0, label="overflow or NaN")
     axes.set_xlim(across[0], across[-1])
     axes.set_ylim(up[0], up[-1])

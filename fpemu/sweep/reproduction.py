@@ -115,8 +115,12 @@ def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "
     if not data.is_file():
         raise InputError(f"there is no {data}: 'fpemu reproduce {name}{' --full' * (size == 'full')}' makes it")
     rows = figures.read(data)
-    if record.is_file() and figures.load_record(record)["data"].get("sha256") != _sha256(data):
-        raise InputError(f"{data} was changed: it is not what {record} speaks of")
+    if record.is_file():
+        known = figures.load_record(record)
+        if known["data"].get("sha256") != _sha256(data):
+            raise InputError(f"{data} was changed: it is not what {record} speaks of")
+        if (known["figure"], known["size"]) != (name, size):
+            raise InputError(f"{record} speaks of {known['figure']} at {known['size']} size, not of {name} at {size}")
     return Reproduction(experiment, size, rows)
 
 
