@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import bench, matrixio, schemes
+from fpemu import bench, matrixio, schemes, sweep
 from fpemu.cli import main
 from fpemu.schemes.errorfree.report import Fault
+from fpemu.sweep import Store, executors, experiments
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -472,10 +473,56 @@ def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
     assert Path("log").read_text().split() == ["1", "2", "3"]
     assert {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")} == first
     assert main(["reproduce", "paper", "--full", "-o", "elsewhere", "-j", "1"]) == 0
-    assert json.loads(Path("elsewhere/paper/fig1.json").read_text())["command"] == "fpemu reproduce paper/fig1 --full"
+    assert (
+        json.loads(Path("elsewhere/full/paper/fig1.json").read_text())["command"] == "fpemu reproduce paper/fig1 --full"
+    )
     assert Path("log").read_text().split() == ["1", "2", "3"] * 2
     assert main(["reproduce", "--fresh"]) == 0
     assert sorted(Path("log").read_text().split()) == sorted(["1", "2", "3"] * 3)
+    assert sweep.committed("paper/fig1", "full", "elsewhere").rows[0]["size"] == "full"
+
+
+def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared_once(paper, monkeypatch):
+    (paper / "papers" / "paper" / "fig2.py").write_text(
+        "from .fig1 import *\nfrom .fig1 import cells, claims, draw, evaluate\n"
+    )
+    assert main(["reproduce", "-j", "1"]) == 0
+    assert Path("log").read_text().split() == ["1", "2", "3"]
+    assert main(["reproduce", "-j", "1", "--fresh"]) == 0
+    assert Path("log").read_text().split() == ["1", "2", "3"] * 2
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executors, "here", interrupted)
+    assert main(["reproduce", "-j", "1", "--fresh"]) == 130
+    with Store() as results:
+        assert len(results) == 3
+
+
+def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys):
+    page = paper / "papers" / "paper" / "fig0.py"
+    page.write_text(PAGE.replace("    from fpemu import plotting\n", "    1 / 0\n"))
+    page.with_name("fig00.py").write_text(PAGE.replace("    from fpemu import plotting\n", "    raise SystemExit\n"))
+    assert main(["reproduce", "-j", "1"]) == 1
+    out, err = capsys.readouterr()
+    assert "paper/fig1.{png" in out
+    assert "paper/fig0: ZeroDivisionError: division by zero (" in err
+    assert "not drawn, because their pages failed: paper/fig0" in err
+    assert "Traceback" not in err
+    assert Path("figures/paper/fig1.png").exists()
+
+
+@pytest.mark.parametrize("arguments", [["reproduce", "paper"], ["sweep", "g.toml"]])
+def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments, "select", interrupted)
+    monkeypatch.setattr(sweep.Grid, "read", interrupted)
+    Path("g.toml").touch()
+    assert main(arguments) == 130
+    assert f"'fpemu {' '.join(arguments)}' goes on from there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -109,6 +109,20 @@ def test_axes(value, meant):
     assert [cell["K"] for cell in _small(K=value).cells()] == meant
 
 
+def test_numbers_and_arrays_of_numpy():
+    schemes = [{"name": "ozimmu", "slices": np.array([3, 4])}]
+    sizes = {"M": np.int64(4), "K": np.array([8, 16]), "seeds": np.int32(2)}
+    numpys = _small(**sizes, schemes=schemes, hardware=np.array(["A100"]))
+    plain = _small(K=[8, 16], seeds=2, schemes=[{"name": "ozimmu", "slices": [3, 4]}], hardware="A100")
+    assert numpys.cells() == plain.cells()
+    assert type(numpys.cells()[0]["M"]) is int
+
+
+def test_no_other_evaluate_under_the_same_keys():
+    with pytest.raises(TypeError, match="Grid cannot be subclassed"):
+        type("Other", (Grid,), {})
+
+
 def test_decimal_ranges_do_not_drift():
     grid = _small(inputs=[{"name": "phi", "phi": "0.1:1:0.1"}])
     assert [cell["inputs.phi"] for cell in grid.cells()] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
@@ -171,6 +185,15 @@ def test_a_scheme_may_have_hardware_of_its_own():
         ({"seeds": 0}, "seeds is 0: at least one"),
         ({"seeds": [-1]}, "a seed is an integer"),
         ({"M": "1:1000", "N": "1:1000", "K": "1:1000"}, "cells; at most"),
+        ({"M": [*range(1, 1001)], "N": "1:500", "K": "1:2", "seeds": 2}, "cells; at most"),
+        ({"seeds": 300_000_000_000}, "has 300000000000 cells; at most 1000000"),
+        ({"seeds": range(10**30)}, "too many values"),
+        ({"K": range(1, 10**12)}, "cells; at most 1000000"),
+        ({"schemes": [{"name": "h2sgemm", "sb": range(10**12)}]}, "cells; at most 1000000"),
+        ({"inputs": [{"name": "phi", "phi": "1:1000"}] * 1001}, "has 1001000 cells"),
+        ({"M": b"4"}, "M is b'4': a size is a positive integer"),
+        ({"M": np.float64(4)}, "M is 4.0"),
+        ({"seeds": np.array([[1]])}, "seeds has array"),
         ({"title": 3}, "title must be a text"),
         ({"inputs": [{"name": "phi", "phi": float("nan")}]}, "finite numbers"),
         ({"schemes": [{"name": "ootomo", "promote": 16}], "orders": [{"promote": 32}], "hardware": "ampere"}, "twice"),
@@ -190,6 +213,7 @@ def test_what_is_wrong_is_said_before_anything_runs(changes, message):
         ("g.toml", "inputs = [", r"g\.toml: TOMLDecodeError: "),
         ("g.py", "GRAD = 1", r"g\.py binds no GRID"),
         ("g.py", "1 / 0", r"g\.py: ZeroDivisionError"),
+        ("g.py", "import sys\nsys.exit()", r"g\.py: SystemExit"),
         ("g.py", "from fpemu.sweep import Grid\nGRID = Grid([], [])", r"g\.py: inputs is empty"),
         ("g.json", "{}", r"g\.json: a grid is a \.toml file"),
     ],
@@ -265,6 +289,32 @@ def test_the_estimate_grows_with_the_work(tmp_path):
         assert large.cost(large.cells()[0]) > 100 * small.cost(small.cells()[0])
         assert stored > seconds
         assert len(results) == 4
+
+
+def test_the_estimate_of_a_large_cell_measures_a_part_of_it(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(Grid, "evaluate", lambda grid, cell: measured.append(cell))
+    grid = _small(schemes=["ozaki"], hardware="A100", M=1500, N=3000, K=1500)
+    with Store(tmp_path / "r.sqlite") as results:
+        seconds, basis = estimate(grid, survey(grid, "quick", results), 1)
+    assert basis == "from one cell measured now, with M = 93, N = 187 instead of 1500, 3000: likely too much"
+    assert [(cell["M"], cell["N"], cell["K"]) for cell in measured] == [(93, 187, 1500)] * 2
+    assert grid.cost(measured[0]) <= 1e9
+    assert seconds > 0
+
+
+def test_a_stored_row_without_all_metrics_is_evaluated_again(file, capsys):
+    path = file.with_name("small.toml")
+    path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
+    assert main(["sweep", "small.toml", "-j", "1", "--export", "first.csv"]) == 0
+    with Store() as results:
+        results._db.execute("UPDATE cells SET numbers = ? WHERE cell LIKE '%\"K\":4%'", ('{"max_relative": 1.0}',))
+        results._db.commit()
+    capsys.readouterr()
+    assert main(["sweep", "small.toml", "--dry-run"]) == 0
+    assert "5 cells: 4 stored, 1 to do" in capsys.readouterr().out
+    assert main(["sweep", "small.toml", "-j", "1", "--export", "second.csv"]) == 0
+    assert file.with_name("second.csv").read_bytes() == file.with_name("first.csv").read_bytes()
 
 
 # --- tables

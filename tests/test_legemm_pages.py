@@ -160,6 +160,36 @@ def test_figure_18_orders_the_three_modes(fast, wide, single, verdicts):
     assert set(_verdicts(*found).values()) == verdicts
 
 
+@pytest.mark.parametrize(("power", "concluded"), [(1.0, True), (0.1, False), (-1.0, False)])
+def test_figure_16_concludes_from_the_growth_it_finds_alone(power, concluded):
+    def numbers(cell):
+        error = 1e-7 * cell["K"] ** (power if cell["hardware"] == "ampere" else 0.1)
+        names = ("max_error s", "max_error exact", "mred s", "mred exact", "SGEMM max_error", "SGEMM mred")
+        return {name: error * (7 if "max" in name else 1) for name in names}
+
+    page, rows = _made_up("fig16", numbers)
+    text = page.module.finding(rows)
+    assert ("all of one sign, adds up" in text) == concluded
+    steps = 7 if power > 0 else 0
+    assert f"on the A800 it is 7 to 7 times the MRED, rises with K at {steps} of 7 steps" in text
+    assert "cancels most" not in text
+
+
+@pytest.mark.parametrize("wide", [1e-15, 1e-6])
+def test_figure_18_calls_the_error_of_64f_that_of_s_only_if_it_is(wide):
+    def numbers(_):
+        errors = {"FAST_16F": 1e-3, "LE-GEMM": 2e-3, "64F": wide, "SGEMM": 1e-6}
+        return {f"{m} {x} {r}": e for m, e in errors.items() for x in ("max_error", "mred") for r in ("s", "exact")} | {
+            f"64F {x} s": 1.4e-6 for x in ("max_error", "mred")
+        }
+
+    page, rows = _made_up("fig18", numbers)
+    text = page.module.finding(rows)
+    assert ("nearly all of 64F's" in text) == (wide < 1e-8)
+    assert "FAST_16F's is 0.5 times LE-GEMM's" in text  # nothing is called better where it is not
+    assert "better" not in text
+
+
 # --- every architecture
 def test_architectures_are_the_same_only_if_every_error_agrees():
     module = _page("hardware").module
@@ -181,6 +211,30 @@ def test_ampere_and_ada_are_one_arithmetic_and_volta_another():
         cell = {**page.cells("quick")[0], "rows": 4, "k": 64, "hardware": chip}
         rows.append({**cell, **page.evaluate(cell)})
     assert page.module.same(rows) == [["volta"], ["ampere", "ada"]]
+
+
+@pytest.mark.parametrize("useless", [("volta", "turing", "ampere", "hopper"), ("volta", "cdna2"), ()])
+def test_truncation_is_blamed_only_if_it_tells_the_useless_chains_apart(useless):
+    module = _page("hardware").module
+    same = {"ada": "ampere", "blackwell": "hopper"}
+    chips = [chip for chip in plotting.HARDWARE if chip not in same]
+
+    def numbers(cell):
+        chip = same.get(cell["hardware"], cell["hardware"])
+        error = 9e-5 if chip in useless else 1e-6 * (1 + chips.index(chip) / 100)
+        return dict.fromkeys(module.SCHEMES, error) | {"fp16": 1e-4 + 1e-9 * chips.index(chip)}
+
+    _, rows = _made_up("hardware", numbers)
+    text = module.finding(rows)
+    assert ("gains less than 1.5× over plain fp16" in text) == bool(useless)
+    assert ("round sums toward zero and these alone" in text) == (len(useless) == 4)
+    assert "Ampere, Ada (k 16 in blocks of 8" in text
+
+
+def test_architectures_that_agree_by_different_rules_have_all_of_them_named():
+    page, rows = _made_up("hardware", lambda _: dict.fromkeys(_page("hardware").module.SCHEMES, 1e-6))
+    text = page.module.finding(rows)
+    assert "terms cut 23 bits below the largest, sums rounded toward zero or k 8 in blocks of 8" in text
 
 
 # --- split against accumulation
@@ -282,3 +336,26 @@ def test_shares_sum_to_one_and_name_the_cause():
     assert share["direction"] == pytest.approx(0.75)
     assert share["flushed"] == 0
     assert share["bits"] == pytest.approx(0.09)
+
+
+@pytest.mark.parametrize(("alone", "concluded"), [(1.5e-5, True), (5e-6, False)])
+def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, concluded):
+    module = _page("markidis_budget").module
+
+    def numbers(_):
+        made = {f"left after {part}": 1e-6 for part in module.PARTS}
+        made |= {"error": 1e-5, "without alignment alone": alone}
+        return {f"{name} {what}": value for name in module.METHODS for what, value in made.items()}
+
+    _, rows = _made_up("markidis_budget", numbers)
+    text = module.finding(rows)
+    assert f"exact alignment alone multiplies it by {alone / 1e-5:.3g}" in text
+    assert ("err less together than that rounding by itself" in text) == concluded
+
+
+def test_the_reading_of_outperforming_is_an_assumption_and_quotations_are_the_papers():
+    assert any("is our reading" in text for text in _page("fig12").assumptions)
+    settings = _page("split_rounding").module.settings()
+    numbers = {f"{scheme} {accumulation} {split}": 1e-7 for scheme, split, accumulation in settings}
+    page, rows = _made_up("split_rounding", lambda _: numbers)
+    assert {claim.published for claim in page.claims(rows)} == {"rounding's fluctuation avoided"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def _worst(exponent, sb):
     )
 
 
-@pytest.mark.parametrize("exponent", [-14, -13, -8, -2, 0, 7, 14, 15])
+@pytest.mark.parametrize("exponent", [-14, -13, -8, -2, 0, 7, 14])
 def test_equation_6_by_enumeration(exponent):
     held, printed = planes.equation6(exponent, exponent), planes.equation6(exponent, exponent, printed=True)
     assert (printed.start, printed.stop - 1) == (-24 + 22 - exponent, 15 + 12 - exponent)
@@ -172,6 +173,12 @@ def test_equation_6_by_enumeration(exponent):
     assert good == list(held)
     assert _worst(exponent, held.start - 1) == 2  # one bit less than the 22
     assert math.isinf(_worst(exponent, printed.stop - 1))
+
+
+def test_in_the_last_binade_h_overflows_whatever_the_scale():
+    assert all(math.isinf(schemes.build("h2sgemm", {"sb": sb}).split(np.float64(65520.0))[0]) for sb in (-17, 0, 11))
+    assert not planes.equation6(15, 15)
+    assert planes.equation6(15, 15, printed=True) == range(-17, 13)
 
 
 def test_below_the_normal_range_no_scale_keeps_22_bits():
@@ -207,7 +214,7 @@ def test_the_bounds_part_the_cells_that_equation_6_allows():
         )
         axis, lines = _lines(plane)
         assert list(lines) == ["Eq. 6, lower", "Eq. 6, upper, as printed", "upper bound that holds"]
-        for e in (-14, -3, 5, 15):
+        for e in (-14, -3, 5, 14):
             allowed, printed = planes.equation6(e, e), planes.equation6(e, e, printed=True)
             heights = [points[points[:, 0] == e - 0.5][-1][1] for points in lines.values()]
             ends = (allowed.start - 0.5, printed.stop - 0.5, allowed.stop - 0.5)
@@ -248,11 +255,39 @@ def folder(tmp_path, monkeypatch):
 _SMALL = ("--size", "8x8x32", "--seeds", "2", "-j", "1")
 
 
+def _written(words):
+    """The map that was written under these words and a hash, without suffix."""
+    (one,) = Path("maps").glob(f"{words}-????????.json")
+    return one.absolute().with_suffix("")
+
+
+def test_maps_of_other_sizes_ranges_seeds_and_metrics_are_other_files(folder, capsys):
+    plain = ["sweep", "scaling", "--sb", "0,12", "--offset", "-9,0", "--size", "4x4x8", "--seeds", "1", "--dry-run"]
+    others = [[], ["--sb", "0:12"], ["--offset", "-9:0"], ["--size", "4x4x16"], ["--seeds", "2"], ["--metric", "mred"]]
+    names = []
+    for other in [*others, []]:
+        assert main([*plain, *other]) == 0
+        names.append(capsys.readouterr().out.splitlines()[-1])
+    assert len(set(names)) == len(others)
+    assert names[-1] == names[0]
+
+
+def test_an_interrupted_map_says_all_of_the_command(folder, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate, "evaluate", interrupted)
+    given = ["-e", "processes", "--export", "my rows.csv", "-o", "other"]
+    assert main(["sweep", "scaling", "--sb", "0,12", "--offset", "-9,0", *_SMALL, *given]) == 130
+    err = capsys.readouterr().err
+    assert "--factor 1.5 --executor processes -j 1 -o other --export 'my rows.csv'' goes on from there" in err
+
+
 def test_scaling_writes_a_map_and_says_what_is_best(folder, capsys):
     arguments = ["sweep", "scaling", "--sb", "-2:24:13", "--offset", "-10:14:12", *_SMALL]
     assert main([*arguments, "--export", "rows.csv"]) == 0
     out = capsys.readouterr().out
-    stem = folder / "maps" / "scaling-h2sgemm-ascend910a-offset_symmetric"
+    stem = _written("scaling-h2sgemm-ascend910a-offset_symmetric-relative_l2-8x8x32")
     files = {suffix: stem.with_name(f"{stem.name}.{suffix}").read_bytes() for suffix in maps.SUFFIXES}
     rows = figures.read(stem.with_name(stem.name + ".csv"))
     assert len(rows) == 3 * 3 * 2 == len((folder / "rows.csv").read_text().splitlines()) - 1
@@ -287,7 +322,9 @@ def test_schemes_with_a_residual_scale_take_its_exponent(folder, capsys):
         "-9,2",
     ]
     assert main(["sweep", "scaling", *arguments, *_SMALL]) == 0
-    record = json.loads((folder / "maps" / "scaling-ootomo-ampere-offset_nonnegative.json").read_text())
+    record = json.loads(
+        _written("scaling-ootomo-ampere-offset_nonnegative-relative_l2-8x8x32").with_suffix(".json").read_text()
+    )
     assert record["parameters"]["scheme.residual_scale"] == [1.0, 2048.0, 2.0**22]
     assert [one["sb"] for one in record["best"]] == [[11, 22], [0, 11, 22]]
     assert record["equation 6"][1]["holds"] == [-3, 25]
@@ -297,7 +334,8 @@ def test_any_option_over_any_parameter(folder, capsys):
     arguments = ["ozimmu", "-O", "slices=4:8:2", "-O", "split=nearest", "--inputs", "phi", "-P", "phi=0:1:0.5"]
     assert main(["sweep", "plane", *arguments, *_SMALL]) == 0
     assert "slices = 8 is within a factor of 1.5 of the best at 3 of 3 values of phi" in capsys.readouterr().out
-    rows = figures.read(folder / "maps" / "plane-ozimmu-slices-phi-phi-split=nearest-A100.csv")
+    stem = _written("plane-ozimmu-slices-phi-phi-split=nearest-A100-relative_l2-8x8x32")
+    rows = figures.read(stem.with_name(stem.name + ".csv"))
     assert {row["scheme.split"] for row in rows} == {"nearest"}
     assert {row["inputs.phi"] for row in rows} == {0.0, 0.5, 1.0}
 
@@ -308,7 +346,9 @@ def test_any_option_over_any_parameter(folder, capsys):
 )
 def test_sizes_and_the_seed_are_axes_too(folder, capsys, axis, column, values):
     assert main(["sweep", "plane", "h2sgemm", "-O", "sb=0,12", "-P", axis, "-P", "low=0.5", *_SMALL]) == 0
-    rows = figures.read(folder / "maps" / f"plane-h2sgemm-sb-uniform-{column}-low=0.5-A100.csv")
+    size = {"K": "8x8xK", "seed": "8x8x32", "M": "Mx8x32"}[column]
+    stem = _written(f"plane-h2sgemm-sb-uniform-{column}-low=0.5-A100-relative_l2-{size}")
+    rows = figures.read(stem.with_name(stem.name + ".csv"))
     assert {row[column] for row in rows} == values
     assert {row["inputs.low"] for row in rows} == {0.5}
 
@@ -330,7 +370,9 @@ def test_a_failed_cell_is_hatched_and_shows_in_the_exit_status(folder, capsys, m
     monkeypatch.setattr(evaluate, "evaluate", failing)
     assert main(["sweep", "scaling", "--sb", "6,12", "--offset", "-6:0:6", *_SMALL]) == 1
     assert "lightning" in capsys.readouterr().err
-    record = json.loads((folder / "maps" / "scaling-h2sgemm-ascend910a-offset_symmetric.json").read_text())
+    record = json.loads(
+        _written("scaling-h2sgemm-ascend910a-offset_symmetric-relative_l2-8x8x32").with_suffix(".json").read_text()
+    )
     assert record["failed"] == 1
     assert record["best"][1]["sb"] == [6]
 

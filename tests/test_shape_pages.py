@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from fpemu import inputs, mma, plotting, simt
-from fpemu.sweep import experiments
+from fpemu.sweep import experiments, figures
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 SMALL = {
@@ -128,23 +129,62 @@ def test_nearest_loses_nothing_in_the_final_rounding_but_still_in_alignment(trun
     assert made.final(c, 2 * c) == 0 < made.alignment(c)
 
 
-def _bias_rows(factor):
+def _bias_rows(factor, deviation=0.0, scatter=0.0, seeds=(0, 1, 2)):
+    """Rows whose bias is ``factor`` times the prediction; seeds 1 and 2 are off by ``scatter`` either way."""
     page = _page("magma/bias")
     module, rows = page.module, []
     for cell in page.cells("quick"):
         name = next(n for n, pair in module.INSTRUCTIONS.items() if pair == (cell["hardware"], cell["ab"]))
-        value = factor * module.predicted(name, cell["low"], cell["k"])
+        value = factor * module.predicted(name, cell["low"], cell["k"]) + (0.0, scatter, -scatter)[cell["seed"]]
         row = {c: value for c in ("relative loss", "towards zero", "downwards")}
-        rows.append({**cell, **row, **{f"{c} deviation": 0.0 for c in row}, "rms": 1e-7})
+        if cell["seed"] in seeds:
+            rows.append({**cell, **row, **{f"{c} deviation": deviation for c in row}, "rms": 1e-7})
     return module, rows
+
+
+def _agreed(text):
+    """Points that agree, that can tell and that cannot: positive and zero mean."""
+    found = re.findall(r"agrees at (\d+) of the (\d+) points.*?the other (\d+) points", text)
+    return [tuple(map(int, numbers)) for numbers in found]
 
 
 def test_what_the_bias_page_says_depends_on_the_rows():
     module, rows = _bias_rows(1.0)
-    lengths = len({row["k"] for row in rows})
-    assert f"Positive: the predicted bias agrees at {6 * lengths} of {6 * lengths} points" in module.finding(rows)
+    lengths = sorted({row["k"] for row in rows})
+    told = [
+        sum(module.predicted(name, low, k) > 0 for name in module._LOOK for k in lengths)
+        for low in module.KINDS.values()
+    ]
+    points = 6 * len(lengths)
+    assert told[0] == points - len(lengths)  # nothing is predicted for the ideal one
+    assert _agreed(module.finding(rows)) == [(many, many, points - many) for many in told]
     module, rows = _bias_rows(2.0)
-    assert f"Positive: the predicted bias agrees at {lengths} of" in module.finding(rows)  # the ideal one: 0 is 0
+    text = module.finding(rows)
+    assert _agreed(text) == [(0, many, points - many) for many in told]
+    assert "not at Volta, k = 16" in text
+
+
+def test_no_bias_at_all_agrees_nowhere():
+    for deviation in (0.0, 1e-5, 1e-3, 1.0):
+        module, rows = _bias_rows(0.0, deviation)
+        for agree, told, mute in _agreed(module.finding(rows)):
+            assert agree == 0
+            assert told + mute == 6 * len({row["k"] for row in rows})
+    assert told == 0
+
+
+def test_seeds_that_scatter_more_than_their_outputs_widen_the_standard_error():
+    module, rows = _bias_rows(1.0, deviation=1e-6, scatter=3e-5)
+    (_, error), *_ = module._measured(rows, "volta", 0.0)
+    assert error == pytest.approx(3e-5 / math.sqrt(3))
+    module, rows = _bias_rows(1.0, deviation=1e-2, scatter=3e-5)
+    (_, error), *_ = module._measured(rows, "volta", 0.0)
+    assert error == pytest.approx(1e-2 / math.sqrt(3 * 16 * 16))
+    assert "no less than the scatter of 3 seeds' means" in module.finding(rows)
+    module, rows = _bias_rows(1.0, deviation=1e-6, scatter=3e-5, seeds=(0, 1))
+    (_, error), *_ = module._measured(rows, "volta", 0.0)
+    assert error == pytest.approx(1e-6 / math.sqrt(2 * 16 * 16))
+    assert "too few seeds" in module.finding(rows)
 
 
 # --- the chains of TSM2
@@ -231,6 +271,47 @@ def test_which_orders_are_equivalent_is_counted():
     counts = [int(part.split(")")[0]) for part in first.split("equivalent at ")[1:]]
     assert counts == [0, points, 0, 0]
     assert set(page.explains) == {"dgemm_tc/fig3", "dgemm_tc/fig8"}
+
+
+@pytest.mark.parametrize(("entry", "norm", "concluded"), [(100.0, 2.0, True), (2.0, 2.0, False), (2.0, 100.0, False)])
+def test_cancelling_entries_are_blamed_only_if_errors_over_the_norm_are_closer(entry, norm, concluded):
+    page = _page("dgemm_tc/chain")
+    rows = []
+    for cell in page.cells("quick"):
+        row = {"TC": 1e-15, "TC normwise": 1e-16}
+        for order in page.module.ORDERS:
+            least = order == "chain" and cell["n"] == 256  # the chain is not the worst there
+            row |= {order: 1e-15 * entry * (0.9 if least else 1.0), f"{order} normwise": 1e-16 * norm}
+        rows.append({**cell, **row})
+    text = page.module.finding(rows)
+    assert ("in which the products cancel" in text) == concluded
+    points, short = (len({(r["phi"], r["n"]) for r in rows if r["n"] != n}) for n in (None, 256))
+    worst = [int(n) for n in re.findall(r"more than the one chain at (\d+)", text)]
+    assert worst == [short, points] * 2
+
+
+@pytest.mark.parametrize("excess", [1.01, 1.5])
+def test_the_last_rounding_is_nearly_all_only_if_the_error_is_near_it(excess):
+    page = _page("magma/accuracy")
+    numbers = {f"{name} {x}": 1e-3 for name in (*page.module.METHODS, "small") for x in ("relative_l2", "normwise")}
+    rows = [{**cell, **numbers, "once relative_l2": 1e-3 / excess} for cell in page.cells("quick")]
+    text = page.module.finding(rows)
+    assert f"at most {excess:.4f} times" in text
+    assert ("nearly all" in text) == (excess < 1.05)
+    assert "a rounding for every 4, 8 and 16 products" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [("magma/accuracy", {"fp16->fp32", "fp16->fp16"}), ("magma/bias", {"fp16->fp32", "e4m3->fp32"}),
+     ("tsm2/chains", {"fp16->fp32", "tf32->fp32", "bf16->fp32"}),
+     ("ozaki2/yardsticks", {"fp16->fp32", "int8->int32"})],
+)  # fmt: skip
+def test_every_instruction_behind_a_figure_is_in_its_record(name, formats):
+    page = _page(name)
+    recorded = {spec["name"] for spec in figures.hardware(page, page.cells("quick"))}
+    assert {spec.split()[-1] for spec in recorded} == formats
+    assert len(recorded) == {"magma/accuracy": 6, "magma/bias": 7, "tsm2/chains": 6, "ozaki2/yardsticks": 2}[name]
 
 
 def test_schemes_below_the_chain_are_named():

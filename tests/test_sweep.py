@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from fpemu.errors import InputError
-from fpemu.sweep import CellError, Store, claims, experiments, figures, run
+from fpemu.sweep import CellError, Grid, Store, claims, code, experiments, figures, run
 from fpemu.sweep import store as store_module
 from fpemu.sweep.run import keys
 
@@ -151,9 +153,11 @@ def test_rows_in_the_order_of_cells_and_nothing_twice(folder):
         assert _evaluated(folder) == [4, 5, 6, 7]
         run(experiment, "full", results=results)
         assert _evaluated(folder) == []
-        results.forget(keys(experiment, experiment.cells("quick")))
-        run(experiment, "full", results=results)
+        done: set[str] = set()
+        run(experiment, "quick", results=results, fresh=True, done=done)
         assert _evaluated(folder) == [0, 1, 2, 3]
+        run(experiment, "full", results=results, fresh=True, done=done)
+        assert _evaluated(folder) == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
@@ -212,6 +216,56 @@ def test_fresh_results_replace_old_ones_and_only_then(folder):
         _evaluated(folder)
         assert str(run(experiment, results=results, fresh=True)) == str(rows)
         assert _evaluated(folder) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
+def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        monkeypatch.setenv(how, "1")
+        with pytest.raises(CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt):
+            run(experiment, results=results, fresh=True)
+        monkeypatch.delenv(how)
+        assert len(results) == 4
+        _evaluated(folder)
+        assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("numbers", "{broken"), ("numbers", "[1]"), ("numbers", "3"), ("numbers", "null"), ("numbers", "{}"),
+        ("numbers", b"\xff\x00"), ("numbers", '{"value": "x"}'), ("numbers", '{"value": null}'),
+        ("numbers", '{"value": true}'), ("numbers", '{"n": 1.0}'), ("numbers", '{"value": 1' + "0" * 400 + "}"),
+        ("seconds", "long"), ("seconds", b"1"), ("seconds", float("inf")), ("seconds", -1.0),
+    ],
+)  # fmt: skip
+def test_a_damaged_row_is_evaluated_again(folder, column, content):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        db.execute(f"UPDATE cells SET {column} = ? WHERE cell LIKE '%\"n\":1%'", (content,))
+    _evaluated(folder)
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == [1]
+        run(experiment, results=results)
+        assert _evaluated(folder) == []
+
+
+def test_text_in_the_store_that_is_not_utf8_is_damage_to_its_row_only(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        run(experiment, results=results)
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        db.execute("UPDATE cells SET numbers = CAST(X'7BFF7D' AS TEXT) WHERE cell LIKE '%\"n\":2%'")
+    _evaluated(folder)
+    with Store() as results:
+        run(experiment, results=results)
+    assert _evaluated(folder) == [2]
 
 
 def test_a_result_that_is_no_number_is_a_failure(folder):
@@ -287,14 +341,14 @@ def test_a_page_that_is_no_experiment(folder):
 
 def test_only_what_computes_changes_the_code_version(tmp_path):
     def version(**changes):
-        return experiments.code_version(_page(tmp_path, **changes))
+        return code.code_version(_page(tmp_path, **changes))
 
     plain = version()
     assert version(doc="Other words.", comment="# a comment and a claim\n    pass") == plain
     assert version(scale="0.2") != plain
     path = _page(tmp_path)
     path.write_text(path.read_text().replace("SCALE * cell", "2 * SCALE * cell"))
-    assert experiments.code_version(path) != plain
+    assert code.code_version(path) != plain
 
 
 def test_code_that_evaluate_reaches_through_others_counts(tmp_path):
@@ -313,10 +367,36 @@ def test_code_that_evaluate_reaches_through_others_counts(tmp_path):
 
     def version(one="1", root="sqrt", draw="0"):
         path.write_text(page.format(one=one, root=root, draw=draw))
-        return experiments.code_version(path)
+        return code.code_version(path)
 
     assert version(draw="ONE") == version()
     assert len({version(), version(one="3"), version(root="cbrt as sqrt")}) == 3
+
+
+def test_a_page_that_was_changed_under_the_process_is_refused(folder):
+    before = experiments.load("paper/fig2")
+    assert before.code
+    _page(folder, scale="0.2")
+    with pytest.raises(InputError, match=r"fig2\.py was changed after this process loaded it: start the process"):
+        _ = experiments.load("paper/fig2").code
+
+
+def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monkeypatch):
+    grid = Grid(inputs="uniform", schemes="sgemm", M=4, N=4, K=4)
+    monkeypatch.setitem(code._SEEN, next(iter(code._SEEN)), "another text")
+    with pytest.raises(InputError, match="was changed after this process loaded it"):
+        _ = grid.code
+
+
+def test_every_numeric_module_counts():
+    listed = {path.relative_to(code._PACKAGE).as_posix() for path in code._files()}
+    for path in code._files():
+        for name in re.findall(r"^from fpemu\.(\w+)", path.read_text(), re.MULTILINE):
+            if name not in ("errors", "files"):
+                assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
+        for names in re.findall(r"^from fpemu import (.+)$", path.read_text(), re.MULTILINE):
+            for name in names.split(", "):
+                assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
 
 
 # --- what is written out

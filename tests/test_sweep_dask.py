@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
+import sqlite3
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +122,52 @@ def test_a_cluster_of_its_own(tmp_path, grid):
         rows = run(grid, results=results, executor="dask", jobs=2)
         assert len(rows) == 72
         assert all(row["relative_l2"] < 1e-5 for row in rows)
+
+
+def test_dasks_own_logs_are_silent_during_a_run_and_only_then(tmp_path, grid, workers, monkeypatch):
+    levels, during = _levels(), []
+    plain = cluster._window
+    monkeypatch.setattr(cluster, "_window", lambda client: (during.append(_levels()), plain(client))[1])
+    with Store(tmp_path / "r.sqlite") as results:
+        run(grid, results=results, scheduler=workers)
+    assert _levels() == levels
+    assert min(during[0].values()) > logging.CRITICAL
+
+
+def _levels():
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    return {name: logging.getLogger(name).getEffectiveLevel() for name in names}
+
+
+def test_ctrl_c_is_one_line(tmp_path):
+    (tmp_path / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 64\nN = 64\nseeds = 100000\n')
+    command = [sys.executable, "-m", "fpemu", "sweep", "g.toml", "--executor", "dask", "-j", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "FPEMU_CACHE": str(tmp_path)}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not _count(tmp_path / "results.sqlite") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("fpemu: interrupted; what is finished is kept")
+    assert _count(tmp_path / "results.sqlite") > 0
+
+
+def _count(path):
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        try:
+            return db.execute("SELECT COUNT(*) FROM cells").fetchone()[0]
+        except sqlite3.OperationalError:  # the tables are not there yet
+            return 0
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])

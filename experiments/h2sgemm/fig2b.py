@@ -49,6 +49,12 @@ ASSUMPTIONS = [
     """Rule 1 holds at an exponent if sb = 0 keeps fewer than 22 bits exactly where it says that scaling is needed, and
     no bit beyond h's 11 exactly where it says that the split fails.""",
     """"In the representable range": the words of every number of that exponent are finite and keep 22 bits.""",
+    """A bound of Equation 6 holds at an exponent if it is the one measured there: the smallest sb that keeps 22 bits,
+    the largest with which no r overflows. This rule was made stricter after the first drawing: whether each sb near
+    the bound is on its right side could not fail for a bound wrong by 1 to 4. 22 bits are not defined: the lower bound
+    is judged for an error of at most 2^(E - 22), as everywhere else here, and of at most 2^(E - 23), half of the 22nd
+    place after the leading bit. The corrected bounds are our own, and their claims checks that no paper makes.""",
+    "Below 2^-24 both parts must be scaled, for 22 bits: it holds where r scaled alone (sb = 12) keeps fewer.",
     "Rounding to nearest even throughout; the sign does not matter.",
 ]
 
@@ -147,10 +153,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                        markersize=2.8, markeredgewidth=0.7, label=label)  # fmt: skip
     for name, dash, corrected in (("Eq. 6 as printed", "--", False), ("Eq. 6 corrected", "-", True)):
         bounds = [equation_6(e, e, corrected=corrected) for e in NORMAL]
-        right.plot(
-            list(NORMAL), [b[0] for b in bounds], color=plotting.BLACK, linestyle=dash, linewidth=0.8, label=name
-        )
-        right.plot(list(NORMAL), [b[1] for b in bounds], color=plotting.BLACK, linestyle=dash, linewidth=0.8)
+        line = {"color": plotting.BLACK, "linestyle": dash, "linewidth": 0.8}
+        right.plot(list(NORMAL), [b[0] for b in bounds], label=name, **line)
+        right.plot(list(NORMAL), [b[1] for b in bounds], **line)
     right.set_xlim(-15, 16)
     right.set_xlabel("exponent $E$ of the number")
     right.set_ylabel("scaling exponent $sb$")
@@ -187,49 +192,32 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found.append(share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured))
     over = {e: scaled[e]["r overflows"] for e in inside if e in scaled}
     measured = f"{max(over.values()):.3g} of the mantissas at {_list([e for e in over if over[e]])}" if over else ""
-    found.append(
-        share("Rule 2: sb = 12 does not overflow", "no overflow", [not share_ for share_ in over.values()], measured)
-    )
+    held = [not share_ for share_ in over.values()]
+    found.append(share("Rule 2: sb = 12 does not overflow", "no overflow", held, measured))
     beyond = [row for e, row in scaled.items() if 15 <= e <= 27]
-    measured = (
-        f"h overflows at {sum(row['h overflows'] == 1 for row in beyond)} of {len(beyond)} exponents for all mantissas"
-    )
-    found.append(
-        share(
-            "sb = 12: E in [15, 27] is in the representable range",
-            "remapped to [3, 15]",
-            [_safe(row) for row in beyond],
-            measured,
-        )
-    )
-    small = [scaled[e]["bits"] for e in scaled if -26 <= e < -24]
-    measured = f"{min(small):.0f} to {max(small):.0f} bits kept by r alone" if small else ""
-    found.append(
-        share("sb = 12: below 2^-24 both parts must be scaled", "h and r are gone", [not b for b in small], measured)
-    )
+    gone = sum(row["h overflows"] == 1 for row in beyond)
+    measured = f"h overflows at {gone} of {len(beyond)} exponents for all mantissas"
+    text = "sb = 12: E in [15, 27] is in the representable range"
+    found.append(share(text, "remapped to [3, 15]", [_safe(row) for row in beyond], measured))
+    small = [row["bits"] for e, row in scaled.items() if e < -24]
+    measured = f"{_span(small)} bits kept with only r scaled" if small else ""
+    text = "below 2^-24 both parts must be scaled (22 bits, r alone by sb = 12)"
+    found.append(share(text, "needed for 22 bits", [b < 22 for b in small], measured))
     for corrected in (False, True):
         name = "corrected" if corrected else "as printed"
-        for side in (0, 1):
-            near = [(e, sb, row) for (e, sb), row in at.items() if e in NORMAL and _near(sb, e, side)]
-            bounds = {e: equation_6(e, e, corrected=corrected)[side] for e in NORMAL}
-            held = [(_fits if side else _bits)(row) == _within(sb, bounds[e], side) for e, sb, row in near]
-            text = f"Eq. 6 {name}: {'upper' if side else 'lower'} bound"
-            found.append(
-                share(
-                    text, "no r overflows" if side else "22 bits", held, "exactly there" if all(held) else "not there"
-                )
-            )
+        for side, bits, bound, what in _BOUNDS:
+            if corrected and bits == 23:
+                continue  # the corrected bound is for the other count
+            apart = _apart(rows, side, bits, corrected=corrected)
+            published = "" if corrected else "sb <= 27 - E" if side else "sb >= -2 - E"
+            measured = f"{_span(apart, '+')} against the measured bound" if apart else ""
+            text = f"Eq. 6 {name}: {bound} is {what}"
+            found.append(share(text, published, [not a for a in apart], measured))
         low, high = equation_6(NORMAL[0], NORMAL[-1], corrected=corrected)
         ends = [at[e, sb] for sb in range(low, high + 1) for e in (NORMAL[0], NORMAL[-1]) if (e, sb) in at]
         measured = f"sb from {low} to {high}" + (": an r overflows" if any(row["r overflows"] for row in ends) else "")
-        found.append(
-            share(
-                f"Eq. 6 {name}, E from -14 to 15: its sb keeps 22 bits, no r overflows",
-                "sb = 12",
-                [_bits(row) and _fits(row) for row in ends],
-                measured,
-            )
-        )
+        text = f"Eq. 6 {name}, E from -14 to 15: its sb keeps 22 bits, no r overflows"
+        found.append(share(text, "" if corrected else "sb = 12", [_safe(row) for row in ends], measured))
     return found
 
 
@@ -238,16 +226,54 @@ def finding(rows: list[dict[str, Any]]) -> str:
     at = {(row["exponent"], row["sb"]): row for row in rows}
     if (15, 12) not in at or (15, 11) not in at:
         return ""
-    top, safe = at[15, 12], at[15, 11]
     least = min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=0)
-    return (
-        f"sb = 12 lets {top['r overflows'] * 2**13:.0f} of every 2^13 residuals overflow at E = 15, all within one "
-        f"place of a tie; sb = 11 lets {safe['r overflows'] * 2**13:.0f} overflow and keeps {least:.0f} bits or more "
-        "from E = -14 to 15. With an error of at most 2^(E-22) called 22 bits, both bounds of Equation 6 are one too "
-        "high: rounding to nearest gains a bit at the lower one, a tie costs one at the upper. With 2^(E-23), half of "
-        "the 22nd place after the leading bit, the lower one is as printed. Beyond 2^16 no sb helps, since h itself "
-        "overflows; below 2^-24 r alone still holds numbers when it is scaled."
-    )
+    many, few = (at[15, sb]["r overflows"] * 2**13 for sb in (12, 11))
+    # the largest residuals overflow: one of 2^13 is a tie, and two more for every place away from it
+    places = round((many - 1) / 2)
+    near = f", all within {places} fp32 place{'s' * (places > 1)} of a tie" if places else ""
+    text = [
+        f"sb = 12 lets {many:.3g} of every 2^13 residuals overflow at E = 15{near}; sb = 11 lets {few:.3g} overflow "
+        f"there and keeps {least:.0f} bits or more from E = -14 to 15."
+    ]
+    for side, bits, bound, what in _BOUNDS:
+        apart = _apart(rows, side, bits)
+        if apart:
+            text.append(f"In Equation 6 {bound}, as {what}, {_off(apart)}.")
+    beyond = [row for row in rows if row["exponent"] >= 16]
+    if beyond and all(row["h overflows"] == 1 for row in beyond):
+        text.append("From 2^16 on h itself overflows, whatever sb.")
+    small = [row["bits"] for (e, sb), row in at.items() if sb == 12 and e < -24]
+    if small:
+        text.append(f"Below 2^-24, with r alone scaled by 2^12, {_span(small)} bits are kept.")
+    return " ".join(text)
+
+
+_BOUNDS = (
+    (0, 22, "the lower bound", "the smallest sb that keeps 22 bits, an error of at most 2^(E - 22)"),
+    (0, 23, "the lower bound", "the smallest sb that keeps 22 bits, an error of at most 2^(E - 23)"),
+    (1, 0, "the upper bound", "the largest sb with which no r overflows"),
+)
+"""Side of Equation 6, bits by error, the side's name, and what is measured."""
+
+
+def _apart(rows: list[dict[str, Any]], side: int, bits: int, *, corrected: bool = False) -> list[int]:
+    """Equation 6 less the measured bound, at every exponent where the rows show one: it works, the next sb does not."""
+    found = []
+    for e in NORMAL:
+        here = {row["sb"]: row for row in rows if row["exponent"] == e}
+        good = [sb for sb, row in here.items() if (_fits(row) if side else row["bits"] >= bits)]
+        edge = (max(good) if side else min(good)) if good else None
+        if edge is not None and edge + (1 if side else -1) in here:
+            found.append(equation_6(e, e, corrected=corrected)[side] - edge)
+    return found
+
+
+def _off(apart: list[int]) -> str:
+    """How far a bound is from the measured one."""
+    if len(set(apart)) > 1:
+        return f"is off by {_span(apart, '+')}"
+    off = f"{abs(apart[0])} too {'high' if apart[0] > 0 else 'low'}" if apart[0] else "as measured"
+    return f"is {off} at every exponent"
 
 
 def _bits(row: dict[str, Any]) -> bool:
@@ -263,16 +289,9 @@ def _safe(row: dict[str, Any]) -> bool:
     return _bits(row) and _fits(row)
 
 
-def _near(sb: int, exponent: int, side: int) -> bool:
-    """Whether the cells sample this bound: two sb on either side of it."""
-    return abs(sb - (26 - exponent if side else -3 - exponent)) <= 2
-
-
-def _within(sb: int, bound: int, side: int) -> bool:
-    return sb <= bound if side else sb >= bound
+def _span(values: list[Any], sign: str = "") -> str:
+    return " to ".join(f"{value:{sign}.0f}" for value in sorted({min(values), max(values)}))
 
 
 def _list(exponents: list[int]) -> str:
-    if not exponents:
-        return "no E"
-    return f"E = {min(exponents)}" + (f" to {max(exponents)}" if len(exponents) > 1 else "")
+    return f"E = {_span(exponents)}" if exponents else "no E"

@@ -114,14 +114,14 @@ def finding(rows: list[dict[str, Any]]) -> str:
         for gpu in HARDWARE:
             error = {interval: float(np.mean(_runs(rows, kind, gpu, interval))) for interval in intervals}
             best = min(error, key=lambda interval: error[interval])
-            better = [interval for interval in intervals if interval and error[interval] < plain]
-            reach = f"better than SGEMM up to P = {max(better)}" if better else "never better than SGEMM"
-            if error[0] < plain:
-                reach = (
-                    "better than SGEMM at every P"
-                    if len(better) == len(intervals) - 1
-                    else "better than SGEMM unpromoted"
-                )
+            better = [interval for interval in intervals if error[interval] < plain]
+            reach = "never better than SGEMM"
+            if better == intervals:
+                reach = "better than SGEMM at every P"
+            elif better and better == intervals[: len(better)]:
+                reach = f"better than SGEMM up to P = {better[-1]}"
+            elif better:
+                reach = f"better than SGEMM at P = {', '.join(str(p or 'never') for p in better)} alone"
             parts.append(
                 f"{plotting.HARDWARE[gpu].label}: best {f'P = {best}' if best else 'never'}, "
                 f"{error[0] / error[best]:.3g} times below never promoting, {reach}"

@@ -174,19 +174,34 @@ def finding(rows: list[dict[str, Any]]) -> str:
         hardware: [_mean(_panel(rows, hardware, "LLM"), K, "mred exact") for K in (low, high)] for hardware in PLATFORMS
     }
     nearest, truncated = (grown[hardware][1] / grown[hardware][0] for hardware in ("cdna2", "ampere"))
-    signed = _panel(rows, "cdna2", "general")
-    worst = {
-        column: [_mean(signed, K, column) for K in sorted({row["K"] for row in signed})]
-        for column in ("max_error exact", "SGEMM max_error")
-    }
-    spread, single = (max(errors) / min(errors) for errors in worst.values())
-    return (
+    text = (
         "LE-GEMM's MRED against the exact product goes on the " + "; on the ".join(parts) + ". On the positive data "
-        f"it grows {truncated:.3g} times on the A800, whose accumulator truncates and so loses in one direction at "
-        f"every step, and {nearest:.3g} times on the MI210, which rounds to nearest. On [-1, 1] "
-        "Max_error is that of the one entry that cancels most, whatever K is: over K it varies by a factor of "
-        f"{spread:.2g} on the MI210, and by {single:.2g} for an fp32 chain on the same operands."
+        f"it is multiplied by {truncated:.3g} on the A800, whose accumulator truncates, and by {nearest:.3g} on the "
+        "MI210, which rounds to nearest"
     )
+    if truncated > max(2 * nearest, 2):
+        text += ": what truncation loses, all of one sign, adds up over K"
+    return f"{text}. {_largest(rows)}"
+
+
+def _largest(rows: list[dict[str, Any]]) -> str:
+    """Of Max_error on [-1, 1] over K, beside MRED on the same products and an fp32 chain on the same operands."""
+    parts = []
+    for hardware, platform in PLATFORMS.items():
+        here = _panel(rows, hardware, "general")
+        lengths = sorted({row["K"] for row in here})
+        ours, chain, mred = (
+            [_mean(here, K, column) for K in lengths] for column in ("max_error exact", "SGEMM max_error", "mred exact")
+        )
+        over = [x / y for x, y in zip(ours, mred, strict=True)]
+        rises = [f"{np.count_nonzero(np.diff(errors) > 0)} of {len(errors) - 1} steps" for errors in (ours, chain)]
+        spread = [max(errors) / min(errors) for errors in (ours, chain)]
+        parts.append(
+            f"on the {platform.split()[0]} it is {min(over):.3g} to {max(over):.3g} times the MRED, rises with K at "
+            f"{rises[0]} and varies by a factor of {spread[0]:.2g} (an fp32 chain's on the same operands: {rises[1]}, "
+            f"{spread[1]:.2g})"
+        )
+    return f"Max_error on [-1, 1], against the exact product, is that of one entry: {'; '.join(parts)}."
 
 
 def _panel(rows: list[dict[str, Any]], hardware: str, data: str) -> list[dict[str, Any]]:

@@ -94,7 +94,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     chips = [group[0] for group in groups]
     text = [
         "Architectures with the same errors in every run: "
-        + "; ".join(f"{', '.join(plotting.HARDWARE[c].label for c in group)} ({rule(group[0])})" for group in groups)
+        + "; ".join(
+            f"{', '.join(plotting.HARDWARE[c].label for c in group)} ({' or '.join(dict.fromkeys(map(rule, group)))})"
+            for group in groups
+        )
         + "."
     ]
     for data in DATA:
@@ -104,7 +107,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             ratio = {name: float(errors[i] / errors[-1]) for name, errors in table.items()}
             chained = [ratio[name] for name in CHAINED]
             if min(table[name][i] for name in CHAINED) * FACTOR > table["fp16"][i]:
-                useless.append(plotting.HARDWARE[chip].label)
+                useless.append(chip)
             if max(ratio.values()) > FACTOR:
                 parts.append(f"{plotting.HARDWARE[chip].label} {min(chained):.3g} to {max(chained):.3g}, "
                              f"{ratio['ootomo']:.2g}, {ratio['staged']:.2g}")  # fmt: skip
@@ -113,8 +116,14 @@ def finding(rows: list[dict[str, Any]]) -> str:
             f"Ootomo's and of the staged one, where any is above {FACTOR:g}: {'; '.join(parts) or 'none'}."
         )
         if useless:
-            text.append(f"There the best of these chains gains less than {FACTOR:g}× over plain fp16 on "
-                        f"{', '.join(useless)}: what remains is the accumulator's truncation.")  # fmt: skip
+            truncating = [chip for chip in chips if str(mma.spec(chip, "fp16", "fp32").final) == "RZ"]
+            gain = table["fp16"][-1] / min(table[name][-1] for name in CHAINED)
+            text.append(
+                f"There the best of these chains gains less than {FACTOR:g}× over plain fp16 on "
+                f"{', '.join(plotting.HARDWARE[chip].label for chip in useless)}"
+                + (", all that round sums toward zero and these alone" if useless == truncating else "")
+                + f"; on ideal hardware it gains {gain:.3g}×."
+            )
     return " ".join(text)
 
 

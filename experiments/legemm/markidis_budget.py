@@ -233,14 +233,18 @@ def finding(rows: list[dict[str, Any]]) -> str:
         ours = _mean(rows, chip, k, "legemm error")
         text.append(
             f"On {plotting.HARDWARE[chip].label} sums to nearest alone divide Markidis' error by "
-            f"{error / nearest:.3g}; exact alignment alone multiplies it by {alone / error:.3g}: what is cut from the "
-            f"terms has either sign and leaves less for the rounding toward zero, which has one. Both methods chain "
-            f"their main product, and Markidis' error is {error / ours:.2f} times LE-GEMM's."
+            f"{error / nearest:.3g}; exact alignment alone multiplies it by {alone / error:.3g}"
+            + (
+                ": rounding toward zero and the cuts at alignment err less together than that rounding by itself"
+                if alone > error
+                else ""
+            )
+            + f". Both methods chain their main product, and Markidis' error is {error / ours:.2f} times LE-GEMM's."
         )
     ours, theirs = (_mean(rows, "cdna2", k, f"{name} left after flushed") for name in ("legemm", "markidis"))
     text.append(
         f"With exact sums and no word read as zero, {ours:.2g} is left of LE-GEMM's error at k = {k} and {theirs:.2g} "
-        f"of Markidis': the bit-cut and the product left out err {ours / theirs:.2f} times as much."
+        f"of Markidis': the bit-cut split and what it leaves out err {ours / theirs:.2f} times as much."
     )
     return " ".join(text)
 

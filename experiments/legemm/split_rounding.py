@@ -123,7 +123,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for accumulation, words in (("chained", "both chained, as LE-GEMM"), ("promoted", "both promoted, as Ootomo")):
         ratios = np.array(list(_split_ratios(rows, accumulation).values()))
         found.append(
-            share(f"the bit-cut errs less than rounding, {words}", "avoids the fluctuation of rounding",
+            share(f"the bit-cut errs less than rounding, {words}", "rounding's fluctuation avoided",
                   ratios < 1 / MARGIN, _span(ratios, "the rounded split's error"))
         )  # fmt: skip
     return found
@@ -147,7 +147,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     outside = _promotion_ratios(rows, k)
     chips = {c: [r for (chip, *_), r in outside.items() if chip == c] for c in dict.fromkeys(w[0] for w in outside)}
     gains = ", ".join(f"{plotting.HARDWARE[c].label} {min(r):.3g} to {max(r):.3g}" for c, r in chips.items())
-    text.append(f"Promotion instead of a chain divides the error at k = {k}, whatever the split, by: {gains}.")
+    text.append(f"Promotion instead of a chain divides the error at k = {k}, with either split, by: {gains}.")
     parts = []
     for split in SPLITS:
         errors = [_mean(rows, "ideal", data, k, f"legemm promoted {split}") for data in DATA]

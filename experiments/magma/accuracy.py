@@ -38,6 +38,7 @@ METHODS: dict[str, tuple[str, str]] = {
     f"{gpu} {d}": (gpu, d) for gpu in ("volta", "ampere", "hopper") for d in ("fp32", "fp16")
 }
 """Hardware and the format of the accumulator."""
+SPECS = [(chip, "fp16", accumulator) for chip, accumulator in METHODS.values()]
 SMALL = "small"
 _LARGEST_SMALL = 16
 KINDS = {"zero mean": -1.0, "positive": 0.0}
@@ -128,16 +129,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 def finding(rows: list[dict[str, Any]]) -> str:
     lengths = sorted({row["n"] for row in rows})
     last, parts = lengths[-1], []
+    blocks = [mma.spec(gpu, "fp16", "fp16").block for gpu in ("volta", "ampere", "hopper")]
     for kind, low in KINDS.items():
         error = {name: np.mean(_runs(rows, low, last, f"{name} relative_l2")) for name in [*METHODS, "once"]}
         ratio = [error[f"{gpu} fp16"] / error[f"{gpu} fp32"] for gpu in ("volta", "ampere", "hopper")]
         parts.append(
             f"{kind}, n = {last}: fp16 accumulation errs {ratio[0]:.3g} times as much as fp32 accumulation on Volta, "
-            f"{ratio[1]:.3g} on Ampere and {ratio[2]:.3g} on Hopper, with a rounding for every 4, 8 and 16 products"
+            f"{ratio[1]:.3g} on Ampere and {ratio[2]:.3g} on Hopper, with a rounding for every {blocks[0]}, "
+            f"{blocks[1]} and {blocks[2]} products"
         )
         excess = max(error[f"{gpu} fp32"] / error["once"] for gpu in ("volta", "ampere", "hopper"))
         parts.append(
-            f"accumulated in fp32, the one rounding to fp16 is nearly all: at most {excess:.4f} times its error"
+            f"accumulated in fp32, the error is at most {excess:.4f} times that of the one rounding to fp16"
+            + (", which is nearly all of it" if excess < 1.05 else "")
         )
     tiny = [n for n in lengths if n <= _LARGEST_SMALL]
     if tiny:

@@ -29,6 +29,7 @@ ASSUMPTIONS = [
     """The error of an entry is |D - AB| / |AB|, the exact product in two fp64 numbers; so the error of a result that is
     rounded once is not zero but about 0.36 u at the median.""",
 ]
+SPECS = [("H200", "fp16", "fp32"), ("H200", "int8", "int32")]
 FACTOR = 10**0.5
 PHI = 0.5
 METHODS: dict[str, dict[str, dict[str, Any]]] = {

@@ -41,6 +41,7 @@ CHAINS: dict[str, mma.KOrder] = {
     "pairwise": mma.KOrder(split=64, join="pairwise"),
 }
 SCHEMES = ("markidis", "legemm", "ootomo", "ootomo-tf32", "staged", "bf16x9")
+SPECS = [(gpu, words, "fp32") for gpu in ("ampere", "hopper") for words in ("fp16", "tf32", "bf16")]
 _SIZES: dict[str, Any] = {
     "quick": {"lengths": [2**i for i in range(6, 17, 2)], "runs": 3},
     "full": {"lengths": [2**i for i in range(6, 21)], "runs": 10},

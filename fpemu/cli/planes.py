@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import sys
@@ -121,7 +122,8 @@ def scaling(
     interval = "[-2^e,\\,2^e]" if distribution == OFFSETS[0] else "[0,\\,2^e]"
     this = Map(
         "scaling", ", ".join([chosen.name, *fixings]) + f" on {hardware}, {M}×{N}×{K}",
-        _stem("scaling", chosen.name, *fixings, hardware, distribution), shlex.join(command), built, grid, metric,
+        _stem(shlex.join(command), "scaling", chosen.name, *fixings, hardware, distribution, metric, f"{M}x{N}x{K}"),
+        shlex.join(command), built, grid, metric,
         "offset exponent", "sb", ("inputs.exponent", f"scheme.{scale}"),
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
         exponents=scale != "sb", equation6=_is_equation6(built),
@@ -196,7 +198,8 @@ def plane(
     sizes = "×".join(name if name == x else str(everything[name]) for name in _SIZES)
     this = Map(
         "plane", ", ".join([chosen.name, *fixings]) + f" on {on}" * bool(on) + f", {sizes}",
-        _stem("plane", chosen.name, y, distribution, x, *fixings, on), shlex.join(command),
+        _stem(shlex.join(command), "plane", chosen.name, y, distribution, x, *fixings, on, metric,
+              sizes.replace("×", "x")), shlex.join(command),
         schemes.build(chosen, {**fixed, y: values[0]}), grid, metric, x, y,
         (x if own else f"inputs.{x}", f"scheme.{y}"), labels,
     )  # fmt: skip
@@ -280,15 +283,17 @@ def _repeated(flag: str, values: list[str]) -> list[str]:
     return [piece for value in values for piece in (flag, value)]
 
 
-def _stem(*words: str) -> str:
-    return "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in words if word)
+def _stem(command: str, *words: str) -> str:
+    """Name of a map's files: words for people, and a hash of the command, in which everything is."""
+    text = "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in words if word)
+    return f"{text[:150]}-{hashlib.sha256(command.encode()).hexdigest()[:8]}"
 
 
 def _is_equation6(scheme: Any) -> bool:
-    """Whether the scheme has the two parts that equation 6 is about."""
+    """Whether the scheme has the two parts that equation 6 is about, of the operands as they are given."""
     from fpemu.formats import FP16
 
-    return [(word.format, word.rounding) for word in scheme.rules()] == [(FP16, "RNE")] * 2
+    return not scheme.scales_rows and [(word.format, word.rounding) for word in scheme.rules()] == [(FP16, "RNE")] * 2
 
 
 # --- running and showing
@@ -305,11 +310,17 @@ def _do(this: Map, how: _How) -> None:
         check_target(target)
     if not how.output or any(p.exists() and not p.is_dir() for p in (Path(how.output), *Path(how.output).parents)):
         raise InputError(f"{how.output!r} is not a folder, nor can one be made there")
-    with Store() as results:
-        if how.dry_run:
-            _count(this, how, results)
-            return
-        rows = _rows(this, how, results)
+    try:
+        with Store() as results:
+            if how.dry_run:
+                _count(this, how, results)
+                return
+            rows = _rows(this, how, results)
+    except KeyboardInterrupt:
+        print(
+            f"fpemu: interrupted; what is finished is kept: '{_again(this, how)}' goes on from there", file=sys.stderr
+        )
+        raise typer.Exit(130) from None
     for target in how.export:
         export(rows, target)
         note(f"wrote {target}: {len(rows)} rows")
@@ -344,16 +355,20 @@ def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    try:
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            return run(
-                this.grid, results=results, jobs=how.jobs or default_jobs(), executor=how.executor,
-                scheduler=how.scheduler, fresh=how.fresh, progress=progress, keep_failures=True,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        again = this.command + (f" -o {shlex.quote(how.output)}" if how.output != "maps" else "")
-        print(f"fpemu: interrupted; what is finished is kept: '{again}' goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        return run(
+            this.grid, results=results, jobs=how.jobs or default_jobs(), executor=how.executor,
+            scheduler=how.scheduler, fresh=how.fresh, progress=progress, keep_failures=True,
+        )  # fmt: skip
+
+
+def _again(this: Map, how: _How) -> str:
+    """The command that goes on with an interrupted map."""
+    jobs = None if how.jobs is None else str(how.jobs)
+    output = None if how.output == "maps" else how.output
+    given = [("--executor", how.executor), ("--scheduler", how.scheduler), ("-j", jobs), ("-o", output)]
+    given += [("--export", target) for target in how.export]
+    return " ".join([this.command, *(f"{name} {shlex.quote(value)}" for name, value in given if value is not None)])
 
 
 def _best(this: Map, found: Plane, factor: float) -> Any:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fpemu.cli.common import console, note, table
 from fpemu.errors import InputError
-
-if TYPE_CHECKING:
-    from fpemu.sweep.run import CellError
 
 
 def reproduce(
@@ -30,63 +29,76 @@ def reproduce(
     fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="Folder for the figures; default figures, with --full figures/full."),
+        typer.Option(
+            "--output", "-o", help="Folder for the figures, default figures; those of --full go to full in it."
+        ),
     ] = None,
 ) -> None:
     """Reproduce figures of the papers: PNG, SVG, PDF, data (CSV) and provenance (JSON).
 
     Finished cells are kept in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run goes on where it stopped.
-    A figure of which a cell fails is left out; the others are drawn, and the exit status is 1.
+    A figure that cannot be drawn, or of which a cell fails, is left out; the others are drawn, and exit status is 1.
     """
+    from fpemu.sweep.run import CellError
+
+    try:
+        failed = _reproduce(figure, "full" if full else "quick", jobs, fresh, "figures" if output is None else output)
+    except KeyboardInterrupt:
+        again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
+        again += [] if output is None else ["-o", output]
+        hint = f"'{shlex.join(again)}' goes on from there"
+        print(f"fpemu: interrupted; what is finished is kept: {hint}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if failed:
+        cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
+        pages = [name for name in failed if name not in cells]
+        for name, problem in failed.items():
+            note(f"fpemu: {_what(name, problem)}")
+        if cells:
+            note(f"fpemu: not drawn, because cells failed: {', '.join(cells)}; the next run tries them again")
+        if pages:
+            note(f"fpemu: not drawn, because their pages failed: {', '.join(pages)}")
+        raise typer.Exit(1)
+
+
+def _reproduce(figure: str | None, size: str, jobs: int | None, fresh: bool, output: str) -> dict[str, BaseException]:
     from fpemu.sweep import experiments
     from fpemu.sweep.run import default_jobs
     from fpemu.sweep.store import Store
 
-    size = "full" if full else "quick"
     chosen = [experiments.load(name) for name in experiments.select(figure)]
-    folder = ("figures/full" if full else "figures") if output is None else output
-    if not folder or any(p.exists() and not p.is_dir() for p in (Path(folder), *Path(folder).parents)):
-        raise InputError(f"{folder!r} is not a folder, nor can one be made there")
-    try:
-        with Store() as results:
-            failed = _all(chosen, size, results, jobs or default_jobs(), fresh, folder)
-    except KeyboardInterrupt:
-        again = "fpemu reproduce" + (f" {figure}" if figure else "") + (" --full" if full else "")
-        again += "" if output is None else f" -o {output}"
-        print(f"fpemu: interrupted; what is finished is kept: '{again}' goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
-    if failed:
-        for problem in failed.values():
-            note(f"fpemu: {' '.join(str(problem).split())}")
-        note(f"fpemu: not drawn, because cells failed: {', '.join(failed)}; the next run tries them again")
-        raise typer.Exit(1)
+    folder = Path(output, "full" if size == "full" else "")
+    if not output or any(p.exists() and not p.is_dir() for p in (folder, *folder.parents)):
+        raise InputError(f"{output!r} is not a folder, nor can one be made there")
+    with Store() as results:
+        return _all(chosen, size, results, jobs or default_jobs(), fresh, folder)
 
 
-def _all(chosen: list[Any], size: str, results: Any, jobs: int, fresh: bool, output: str) -> dict[str, CellError]:
+def _all(chosen: list[Any], size: str, results: Any, jobs: int, fresh: bool, folder: Path
+         ) -> dict[str, BaseException]:  # fmt: skip
     """Evaluate, draw and show the experiments; gives what went wrong with those that could not be drawn."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from fpemu.sweep import figures
-    from fpemu.sweep.run import CellError, keys, run
+    from fpemu.sweep.run import run
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    if fresh:
-        for experiment in chosen:
-            results.forget(keys(experiment, experiment.cells(size)))
     written = []
-    failed: dict[str, CellError] = {}
+    done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
+    failed: dict[str, BaseException] = {}
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for experiment in chosen:
             try:
-                rows = run(experiment, size, results=results, jobs=jobs, progress=progress)
-            except CellError as problem:
+                rows = run(experiment, size, results=results, jobs=jobs, progress=progress, fresh=fresh, done=done)
+                written.append((experiment, figures.write(experiment, size, rows, folder)))
+            except OSError:  # nowhere to store or to write: of no use to go on
+                raise
+            except (Exception, SystemExit) as problem:
                 failed[experiment.name] = problem
-                continue
-            written.append((experiment, figures.write(experiment, size, rows, output)))
     for experiment, paths in written:
         stem = paths[0].with_suffix("").as_posix()
         console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in paths)}}}")
@@ -100,3 +112,16 @@ def _all(chosen: list[Any], size: str, results: Any, jobs: int, fresh: bool, out
         if record.get("finding"):
             console().print(record["finding"], soft_wrap=True)
     return failed
+
+
+def _what(name: str, problem: BaseException) -> str:
+    """What went wrong with a figure; where, if its page did not expect it."""
+    from fpemu.sweep.run import CellError
+
+    text = str(problem)
+    if not isinstance(problem, CellError):
+        text = f"{name}: {text}"
+    if not isinstance(problem, CellError | InputError):
+        *_, last = traceback.extract_tb(problem.__traceback__)
+        text = f"{name}: {type(problem).__name__}: {problem} ({last.filename}, line {last.lineno})"
+    return " ".join(text.split())

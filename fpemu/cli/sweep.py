@@ -81,9 +81,9 @@ def run(
         check_target(target)
     if not file.endswith((".toml", ".py")) and not _is_there(file):
         raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
-    grid = Grid.read(file)
     count = jobs or default_jobs()
     try:
+        grid = Grid.read(file)
         with Store() as results:
             if dry_run:
                 plan = survey(grid, "quick", results)

@@ -44,7 +44,7 @@ def workers(source: Source, todo: Todo, jobs: int, scheduler: str | None = None)
     """
     distributed = _import()
     left = dict(todo)
-    with _client(distributed, scheduler, jobs) as client, _told(client):
+    with _quiet(), _client(distributed, scheduler, jobs) as client, _told(client):
         death, window = distributed.scheduler.KilledWorker, _window(client)
         pool = client.get_executor(pure=False)
         while left:
@@ -100,6 +100,21 @@ def _local(distributed: Any, jobs: int) -> Iterator[Any]:
             raise InputError(f"no local Dask cluster starts: {problem}") from problem
     with cluster:
         yield cluster
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No log of Dask's on the terminal: what matters is raised. Levels are put back as they were."""
+    heads = ("distributed", "tornado", "asyncio")
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in heads]
+    before = {name: logging.getLogger(name).level for name in {*heads, *names}}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _window(client: Any) -> Callable[[], int]:

@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fpemu.errors import InputError
 from fpemu.sweep.axes import parse_range
 
-MOST_CELLS = 10_000_000
+MOST_CELLS = 1_000_000
 
 
 @contextlib.contextmanager
@@ -24,8 +26,28 @@ def at(where: str) -> Iterator[None]:
 
 
 def listed(value: Any) -> list[Any]:
-    """A list as it is, anything else as a list of one."""
-    return list(value) if isinstance(value, Sequence | range) and not isinstance(value, str) else [value]
+    """A list or array of one dimension as a list, anything else as a list of one; NumPy's scalars as Python's.
+
+    Raises
+    ------
+    InputError
+        For more values than a grid has cells, before they are listed.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        many = True
+    else:
+        many = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+    if not many:
+        return [_plain(value)]
+    try:
+        check_count([value])
+    except OverflowError:  # a range longer than any list
+        raise InputError(f"{value!r} has too many values; at most {MOST_CELLS} cells are taken at once") from None
+    return [_plain(item) for item in value]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def axis(key: str, value: Any) -> list[Any]:

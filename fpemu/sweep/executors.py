@@ -19,6 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,11 @@ class Source:
             The code, or NumPy, is another one here.
         """
         if self.root is None or self.name is None:
-            from fpemu.sweep import evaluate, experiments
+            from fpemu.sweep import evaluate
+            from fpemu.sweep.code import running_version
 
             function: Any = evaluate.evaluate
-            code = experiments.code_version(Path(evaluate.__file__))
+            code = running_version(Path(evaluate.__file__).resolve())
         else:
             from fpemu.sweep import experiments
 
@@ -253,6 +255,7 @@ def starting(jobs: int) -> Callable[[], contextlib.AbstractContextManager[None]]
     def context() -> Iterator[None]:
         variables, can_hold = share(jobs), hasattr(signal, "pthread_sigmask")
         before = {name: os.environ.get(name) for name in variables}
+        resource_tracker.ensure_running()  # it would be started with the first worker, and let Ctrl-C through again
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_hold else None
         os.environ.update(variables)
         try:

@@ -28,7 +28,6 @@ Modules whose name begins with an underscore are shared pieces, not figures.
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib
@@ -42,6 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.sweep.code import running_version, seen
 from fpemu.sweep.store import Cell, Values
 
 if TYPE_CHECKING:
@@ -50,10 +50,6 @@ if TYPE_CHECKING:
     from fpemu.sweep.claims import Claim
 
 SIZES = ("quick", "full")
-# what the numbers of a cell come from, besides the evaluator's own module
-_NUMERIC = (
-    "formats.py", "rounding.py", "heads.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes", "reference",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,8 +93,8 @@ class Experiment:
 
     @functools.cached_property
     def code(self) -> str:
-        """Version of everything that determines a cell's numbers: see :func:`code_version`."""
-        return code_version(Path(inspect.getsourcefile(self.module.evaluate) or ""))
+        """Version of everything that determines a cell's numbers: see `sweep.code`."""
+        return running_version(_evaluator(self.module))
 
     def cells(self, size: str) -> list[Cell]:
         """The parameters to evaluate at ``size``."""
@@ -196,59 +192,10 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         raise InputError(f"{path} is not an experiment: it has no {', '.join(missing)}")
     if isinstance(getattr(module, "EXPLAINS", ()), str):
         raise InputError(f"{path}: EXPLAINS is a text, and must be a tuple of names of figures")
+    seen(_evaluator(module))
     return Experiment(name, where, module)
 
 
-def code_version(evaluator: Path) -> str:
-    """SHA-256 over the code that computes: the package's numeric modules, and in the evaluator's module the function
-    ``evaluate`` with everything it reaches there.
-
-    Comments, docstrings and layout do not count, nor what only chooses or draws cells, so that rewording a caption does
-    not throw hours of results away.
-    """
-    package = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for entry in _NUMERIC:
-        path = package / entry
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
-        for file in files:
-            digest.update(f"{file.relative_to(package).as_posix()}\0{_meaning(file)}\0".encode())
-    digest.update(_meaning(evaluator, "evaluate").encode())
-    return digest.hexdigest()
-
-
-def _meaning(file: Path, reached_from: str | None = None) -> str:
-    """A module's syntax tree as text, without docstrings; only the part that one of its functions reaches, if named."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    if reached_from is not None:
-        tree.body = _reached(tree.body, reached_from)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [item for item in node.body if not _is_text(item)]
-    return ast.dump(tree)
-
-
-def _reached(body: list[ast.stmt], start: str) -> list[ast.stmt]:
-    """The top-level statements that define what ``start`` uses, directly or through one another; imports always."""
-    defined = [(statement, _defines(statement)) for statement in body]
-    wanted, reached = {start}, {id(s) for s in body if isinstance(s, ast.Import | ast.ImportFrom)}
-    grown = True
-    while grown:
-        grown = False
-        for statement, names in defined:
-            if id(statement) not in reached and names & wanted:
-                reached.add(id(statement))
-                wanted |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-                grown = True
-    return [statement for statement in body if id(statement) in reached]
-
-
-def _defines(statement: ast.stmt) -> set[str]:
-    """The names that a top-level statement binds; a compound one (if, for, with, try) binds all it assigns inside."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _evaluator(module: types.ModuleType) -> Path:
+    """The file that ``evaluate`` is written in."""
+    return Path(inspect.getsourcefile(module.evaluate) or "").resolve()

@@ -14,7 +14,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from fpemu.errors import InputError, unknown_name
 from fpemu.sweep import entries
@@ -23,6 +25,7 @@ from fpemu.sweep.store import Cell, Values
 Entry = str | Mapping[str, Any]
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A set of cells, each a product of two matrices by a scheme and its errors.
@@ -78,6 +81,9 @@ class Grid:
     out: Any = "fp64"
     title: str = ""
 
+    def __init_subclass__(cls) -> None:
+        raise TypeError("Grid cannot be subclassed: its results are stored as those of fpemu.sweep.evaluate")
+
     def __post_init__(self) -> None:
         if not isinstance(self.title, str):
             raise InputError(f"title must be a text, not {self.title!r}")
@@ -101,7 +107,7 @@ class Grid:
             raise InputError(f"{path}: a grid is a .toml file, or a .py file that binds GRID")
         try:
             grid = _from_toml(path) if path.suffix == ".toml" else runpy.run_path(str(path)).get("GRID")
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             kind = "" if isinstance(problem, InputError | OSError) else f"{type(problem).__name__}: "
             raise InputError(f"{path}: {kind}{problem}") from problem
         if not isinstance(grid, Grid):
@@ -123,9 +129,9 @@ class Grid:
     @functools.cached_property
     def code(self) -> str:
         """Version of everything that determines a cell's numbers."""
-        from fpemu.sweep.experiments import code_version
+        from fpemu.sweep.code import running_version
 
-        return code_version(Path(__file__).with_name("evaluate.py"))
+        return running_version(Path(__file__).resolve().with_name("evaluate.py"))
 
     def cells(self, size: str = "quick") -> list[Cell]:
         """Every cell, those that share operands side by side; a grid has one ``size`` only."""
@@ -170,13 +176,13 @@ class Grid:
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        count = isinstance(self.seeds, int) and not isinstance(self.seeds, bool)
-        values = list(range(self.seeds)) if count else entries.axis("seeds", self.seeds)
+        count = isinstance(self.seeds, int | np.integer) and not isinstance(self.seeds, bool)
+        if count and self.seeds < 1:
+            raise InputError(f"seeds is {self.seeds!r}: at least one is needed")
+        values = entries.axis("seeds", range(self.seeds) if count else self.seeds)
         for value in values:
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise InputError(f"seeds has {value!r}: a seed is an integer, 0 or more")
-        if not values:
-            raise InputError(f"seeds is {self.seeds!r}: at least one is needed")
         return values
 
     @functools.cached_property
@@ -193,9 +199,9 @@ class Grid:
         for where, name, rest in entries.named("inputs", self.inputs):
             if name not in inputs.names():
                 raise InputError(f"{where}: {unknown_name('distribution', name, inputs.names())}")
-            found += [
-                {"inputs": name, **entries.prefixed("inputs", chosen)} for chosen in entries.combinations(where, rest)
-            ]
+            chosen = entries.combinations(where, rest)
+            found += [{"inputs": name, **entries.prefixed("inputs", one)} for one in chosen]
+            entries.check_count([found])
         return entries.once(found)
 
     @functools.cached_property
@@ -215,6 +221,7 @@ class Grid:
                 with entries.at(where):
                     KOrder(**chosen)
                 found.append(chosen)
+            entries.check_count([found])
         return entries.once(found)
 
     @functools.cached_property
@@ -236,7 +243,9 @@ class Grid:
                     machines = [None]
                 if not machines:
                     raise InputError(f"{name} runs on a matrix instruction: the grid names no hardware")
-            for chosen in entries.combinations(where, rest):
+            combinations = entries.combinations(where, rest)
+            entries.check_count([combinations, machines, self._orders, policies])
+            for chosen in combinations:
                 with entries.at(where):
                     scheme = schemes.build(name, chosen)
                     options = {option: entries.flat(getattr(scheme, option)) for option in chosen}
@@ -249,6 +258,7 @@ class Grid:
                      **entries.prefixed("order", order), "on_range": policy}
                     for machine in machines for order in self._orders for policy in policies
                 ]  # fmt: skip
+            entries.check_count([found])
         return entries.once(found)
 
     def _check_inputs(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 EXECUTORS = ("processes", "dask")
+_TRIAL = 1e9
+"""Largest cost of a grid's cell that is evaluated for an estimate: at about a nanosecond each, a second."""
 
 
 class CellError(RuntimeError):
@@ -50,6 +52,7 @@ def run(
     progress: Progress | None = None,
     keep_failures: bool = False,
     fresh: bool = False,
+    done: set[str] | None = None,
 ) -> list[Row]:
     """Evaluate what is missing and give every row, in the order of the cells.
 
@@ -71,7 +74,9 @@ def run(
     keep_failures : bool
         Give rows with the text "error" instead of numbers for the cells that failed, instead of raising.
     fresh : bool
-        Evaluate again what is stored; it is dropped when the first new result is there.
+        Evaluate again what is stored; each cell's old numbers stay until its new ones replace them.
+    done : set of str, optional
+        Keys that a fresh run does not evaluate again, since one before it did; those that it evaluates are added.
 
     Returns
     -------
@@ -92,8 +97,8 @@ def run(
     if jobs < 1:
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
     plan = survey(job, size, results)
-    old = list(plan.stored) if fresh else []
-    plan = plan.afresh() if fresh else plan
+    done = set() if done is None else done
+    plan = plan.afresh(done) if fresh else plan
     failed: dict[str, str] = {}
     advance = _bar(job, plan, progress)
     # on an interrupt here too, the processes end now and not when the garbage goes
@@ -101,14 +106,13 @@ def run(
         for batch in source:
             for entry in batch:
                 _row(job, entry.cell, entry.values or {})
-            results.forget(old)
-            old = []
             results.keep(job.evaluator, job.code, batch)
             for entry in batch:
                 if entry.values is None:
                     failed[entry.key] = entry.error
                 else:
                     plan.stored[entry.key] = store.Known(dict(entry.values), entry.seconds)
+                    done.add(entry.key)
                 advance(entry)
     if failed and not keep_failures:
         raise failure(job.name, [(plan.cells[name], error) for name, error in failed.items()], len(plan.cells))
@@ -157,9 +161,10 @@ class Plan:
         """The cells to evaluate, in order."""
         return {name: cell for name, cell in self.cells.items() if name not in self.stored}
 
-    def afresh(self) -> Plan:
-        """As if nothing were stored."""
-        return replace(self, stored={}, failed_before={})
+    def afresh(self, but: Collection[str] = ()) -> Plan:
+        """As if nothing were stored but these."""
+        stored = {name: known for name, known in self.stored.items() if name in but}
+        return replace(self, stored=stored, failed_before={})
 
 
 def survey(job: Job, size: str, results: Store) -> Plan:
@@ -167,14 +172,22 @@ def survey(job: Job, size: str, results: Store) -> Plan:
     listed = job.cells(size)
     names = keys(job, listed)
     cells = dict(zip(names, listed, strict=True))
-    return Plan(listed, names, cells, results.find(list(cells)), results.failures(list(cells)))
+    found = results.find(list(cells)).items()
+    stored = {name: known for name, known in found if _fits(cells[name], known.values)}
+    return Plan(listed, names, cells, stored, results.failures(list(cells)))
+
+
+def _fits(cell: Mapping[str, Any], values: Values) -> bool:
+    """Whether stored numbers can be this cell's: those that a grid asks for, and none in the place of a parameter."""
+    wanted = cell.get("metrics", values)
+    return not values.keys() & cell.keys() and (not isinstance(wanted, list) or values.keys() == set(wanted))
 
 
 def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
     """Seconds that the missing cells of a plan will take, at least one, and what that rests on.
 
-    The seconds of stored cells of the same job, or those of its cheapest cell measured now, grow as `cost` does. The
-    number is None if that cell fails.
+    The seconds of stored cells of the same job, or those of its cheapest cell measured now, grow as `cost` does. Of a
+    large cell of a grid a part of the rows and columns is measured. The number is None if that fails.
     """
     todo = plan.todo
     work = sum(job.cost(cell) for cell in todo.values())
@@ -183,16 +196,26 @@ def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
         seconds = sum(known.seconds for known in plan.stored.values())
         basis = f"from {len(plan.stored)} stored cells"
     else:
-        cell = min(todo.values(), key=job.cost)
+        whole = min(todo.values(), key=job.cost)
+        cell = _trial(job, whole)
         try:
             job.evaluate(cell)  # compiles, and draws the operands that neighbours share
             start = time.perf_counter()
             job.evaluate(cell)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             return None, f"unknown: the cell {store.canonical(cell)} failed: {problem}"
         done, seconds = job.cost(cell), time.perf_counter() - start
         basis = "from one cell measured now"
+        if cell is not whole:
+            basis += f", with M = {cell['M']}, N = {cell['N']} instead of {whole['M']}, {whole['N']}: likely too much"
     return seconds / done * work / min(jobs, cores(), len(todo)), basis
+
+
+def _trial(job: Job, cell: Cell) -> Cell:
+    """A cell of a grid with M and N halved until it is cheap; a page's, whose cost has no unit, as it is."""
+    while "metrics" in cell and job.cost(cell) > _TRIAL and cell["M"] * cell["N"] > 1:
+        cell = {**cell, "M": max(1, cell["M"] // 2), "N": max(1, cell["N"] // 2)}
+    return cell
 
 
 def _batches(job: Job, todo: dict[str, Cell], jobs: int, executor: str | None, scheduler: str | None) -> Any:

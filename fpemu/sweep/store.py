@@ -114,6 +114,7 @@ class Store:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # a second `reproduce` in the same folder waits for the lock instead of failing
             self._db = sqlite3.connect(self.path, timeout=60)
+            self._db.text_factory = lambda text: text.decode(errors="replace")  # damage to one row is that row's
         except (OSError, sqlite3.Error) as problem:
             raise InputError(f"cannot open the results file {self.path}: {problem}") from problem
         try:
@@ -136,11 +137,10 @@ class Store:
         return found[key].values if key in found else None
 
     def find(self, keys: Sequence[str]) -> dict[str, Known]:
-        """The numbers and seconds of those of ``keys`` that are finished."""
-        return {
-            name: Known(dict(json.loads(numbers)), seconds)
-            for name, numbers, seconds in self._select("SELECT key, numbers, seconds FROM cells", keys)
-        }
+        """The numbers and seconds of those of ``keys`` that are finished; a damaged row counts as missing."""
+        rows = self._select("SELECT key, numbers, seconds FROM cells", keys)
+        read = {name: _known(numbers, seconds) for name, numbers, seconds in rows}
+        return {name: known for name, known in read.items() if known is not None}
 
     def failures(self, keys: Sequence[str]) -> dict[str, str]:
         """The error of those of ``keys`` that failed when they were tried last."""
@@ -160,7 +160,10 @@ class Store:
         self.keep(evaluator, code, [Entry(key, cell, values, "", seconds)])
 
     def keep(self, evaluator: str, code: str, entries: Iterable[Entry]) -> None:
-        """Keep cells that finished or failed, in one transaction: on the disk when this returns."""
+        """Keep cells that finished or failed, in one transaction: on the disk when this returns.
+
+        Numbers replace those under the same key; a failure leaves them.
+        """
         finished, failed = [], []
         for e in entries:
             head = (e.key, evaluator, canonical(dict(e.cell)), code)
@@ -172,15 +175,6 @@ class Store:
             self._db.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?)", finished)
             self._db.executemany("DELETE FROM failures WHERE key = ?", ((row[0],) for row in finished))
             self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?)", failed)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Drop what is kept under ``keys``."""
-        gone = [(name,) for name in keys]
-        if not gone:
-            return
-        with self._talking("write to"), self._db:
-            for where in ("cells", "failures"):
-                self._db.executemany(f"DELETE FROM {where} WHERE key = ?", gone)
 
     def __len__(self) -> int:
         with self._talking("read"):
@@ -211,6 +205,21 @@ class Store:
 def _reason(problem: sqlite3.Error) -> int:
     """SQLite's result code without its extension."""
     return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+def _known(numbers: Any, seconds: Any) -> Known | None:
+    """A row's numbers, at least one, and its seconds; None if that is not what the row holds."""
+    try:
+        values = json.loads(numbers)
+        if not isinstance(values, dict) or not values:
+            return None
+        times = [*values.values(), seconds]
+        if any(isinstance(number, bool) or not isinstance(number, int | float) for number in times):
+            return None
+        known = Known({name: float(number) for name, number in values.items()}, float(seconds))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return known if 0 <= known.seconds < math.inf else None
 
 
 def as_numbers(values: Mapping[str, Any]) -> Values:

@@ -1,0 +1,106 @@
+"""The version of the code that a number comes from: part of the key that it is stored under.
+
+It is read from the files, while the numbers come from the modules in memory; so files that were changed since this
+process began to sweep are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from fpemu.errors import InputError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# what the numbers of a cell come from, besides the evaluator's own module
+_NUMERIC = (
+    "formats.py", "rounding.py", "heads.py", "arrays.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes",
+    "reference",
+)  # fmt: skip
+
+
+def running_version(evaluator: Path) -> str:
+    """`code_version` of what runs here.
+
+    Raises
+    ------
+    InputError
+        If one of the files is not what it was when this process first saw it: what runs is the older code.
+    """
+    for file in (*_files(), evaluator):
+        if seen(file) != _digest(file):
+            raise InputError(f"{file} was changed after this process loaded it: start the process (or kernel) again")
+    return code_version(evaluator)
+
+
+def code_version(evaluator: Path) -> str:
+    """SHA-256 over the code that computes: the package's numeric modules, and in the evaluator's module the function
+    ``evaluate`` with everything it reaches there.
+
+    Comments, docstrings and layout do not count, nor what only chooses or draws cells, so that rewording a caption does
+    not throw hours of results away.
+    """
+    return hashlib.sha256(_numeric() + _meaning(evaluator, "evaluate").encode()).hexdigest()
+
+
+def seen(file: Path) -> str:
+    """Remember what a file holds now, when it is loaded; gives what it held when it was first seen."""
+    return _SEEN.setdefault(file, _digest(file))
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _files() -> Iterator[Path]:
+    for entry in _NUMERIC:
+        path = _PACKAGE / entry
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+_SEEN: dict[Path, str] = {file: _digest(file) for file in (*_files(), _PACKAGE / "sweep" / "evaluate.py")}
+
+
+@functools.cache
+def _numeric() -> bytes:
+    return "".join(f"{file.relative_to(_PACKAGE).as_posix()}\0{_meaning(file)}\0" for file in _files()).encode()
+
+
+def _meaning(file: Path, reached_from: str | None = None) -> str:
+    """A module's syntax tree as text, without docstrings; only the part that one of its functions reaches, if named."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    if reached_from is not None:
+        tree.body = _reached(tree.body, reached_from)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [item for item in node.body if not _is_text(item)]
+    return ast.dump(tree)
+
+
+def _reached(body: list[ast.stmt], start: str) -> list[ast.stmt]:
+    """The top-level statements that define what ``start`` uses, directly or through one another; imports always."""
+    defined = [(statement, _defines(statement)) for statement in body]
+    wanted, reached = {start}, {id(s) for s in body if isinstance(s, ast.Import | ast.ImportFrom)}
+    grown = True
+    while grown:
+        grown = False
+        for statement, names in defined:
+            if id(statement) not in reached and names & wanted:
+                reached.add(id(statement))
+                wanted |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                grown = True
+    return [statement for statement in body if id(statement) in reached]
+
+
+def _defines(statement: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds; a compound one (if, for, with, try) binds all it assigns inside."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
