@@ -279,14 +279,14 @@ assert all(verdict[text] == "holds" for text in verdict if "stable" in text or t
 assert all(verdict[text] == "does not hold" for text in verdict if text.endswith("than HGEMM"))
 
 # %% [markdown]
-# All as published, but for the comparison with HGEMM: its error is that of its operands and does not grow at all (and
-# falls on positive data), so nothing grows less.
+# Term-wise scales better than SGEMM and the other variants, as published. The comparison with plain HGEMM is a check of
+# ours: its error is that of its operands and does not grow at all (and falls on positive data), so nothing grows less.
 #
 # ## Term-wise against element-wise, and both against SGEMM
 #
 # Term-wise runs three chains and adds them at the end, smallest first; element-wise adds every block of every product
-# to one fp32 sum. The paper: term-wise surpasses SGEMM *because* smaller terms are summed first. That can be tried: add
-# the largest sum first (rings), and change the number of products that are rounded together (right).
+# to one fp32 sum. The paper credits this strategy of accumulation, the smaller terms before the larger, with the lead over
+# SGEMM. That can be tried: add the largest sum first (rings), leave the sums apart or not (element-wise beside term-wise), and change the number of products that are rounded together (right).
 
 # %%
 termwise = sweep.committed("h2sgemm/termwise")
