@@ -285,8 +285,9 @@ assert all(verdict[text] == "does not hold" for text in verdict if text.endswith
 # ## Term-wise against element-wise, and both against SGEMM
 #
 # Term-wise runs three chains and adds them at the end, smallest first; element-wise adds every block of every product
-# to one fp32 sum. The paper credits this strategy of accumulation, the smaller terms before the larger, with the lead over
-# SGEMM. That can be tried: add the largest sum first (rings), leave the sums apart or not (element-wise beside term-wise), and change the number of products that are rounded together (right).
+# to one fp32 sum. The paper credits this strategy of accumulation, the smaller terms before the larger, with the lead
+# over SGEMM. That can be tried: add the largest sum first (rings), keep the sums apart or not (element-wise beside
+# term-wise), and change the number of products that are rounded together (right).
 
 # %%
 termwise = sweep.committed("h2sgemm/termwise")
@@ -304,7 +305,8 @@ assert 2.5 < chain / at["nearest", 16] < 6
 assert at["truncated", 16] > chain
 
 # %% [markdown]
-# The order of the three sums is **not** the reason: reversed, the error stays the same. The reason is the dotted line:
+# The order of the three sums is **not** the reason: reversed, the error stays the same. Keeping the sums apart is the
+# lesser part of it (element-wise is worse, but still better than SGEMM). The main reason is the dotted line:
 # a cube that rounds once in $L$ products makes $k/L$ rounding errors instead of $k$, and $\sqrt{16} = 4$. With $L = 1$
 # there is no advantage left, a pairwise SGEMM is better than term-wise, and on a truncating GPU term-wise is worse than
 # SGEMM. Element-wise loses because it adds outside three times in every block of 16, 3 roundings where term-wise has 1
@@ -376,7 +378,8 @@ pd.DataFrame({"error / u": errors, "model, same at 512": model / model[512] * er
 #
 # ## What to take away
 #
-# * Equation 3 and $P_{u+gu}$ are exact; $P_u$ is twice what is lost. Equation 6 holds with $26 - E_{\max}$.
+# * Equation 3 and $P_{u+gu}$ are exact; $P_u$ is twice what is lost. Equation 6 holds with $26 - E_{\max}$, and its
+#   lower bound if 22 bits mean an error of at most $2^{E-23}$ (one lower if they mean $2^{E-22}$).
 # * $sb = 12$ is a good choice, but not for numbers of $2^{15}$ and more; $sb = 11$ is safe there.
 # * Operands below $2^{-14}$ need the fourth product, or should be scaled (`on_range="scale"`), whatever $sb$.
 # * Term-wise beats SGEMM's chain by rounding once in 16 products. On truncating hardware: promote.
