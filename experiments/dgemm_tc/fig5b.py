@@ -92,8 +92,8 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return (
         f"A speed tells the number of products if the tensor cores run at 70 % of {PEAK:g} TFLOP/s throughout: "
         f"{'; '.join(parts)}. One slice more than d is d + 1 products more, and Algorithm 3 asks for the worst row "
-        "that it sees: a claim that fails here by one slice fails by the tail of the random numbers or by the share of the "
-        "peak, which the paper gives for one case only."
+        "that it sees: a claim that fails here by one slice fails by the tail of the random numbers or by the share of "
+        "the peak, which the paper gives for one case only."
     )
 
 
