@@ -1,4 +1,4 @@
-"""A published statement, what was measured here, and the verdict: computed from the data by a rule fixed beforehand."""
+"""A published statement, what was measured here, and the verdict: computed from the data by a rule."""
 
 from __future__ import annotations
 

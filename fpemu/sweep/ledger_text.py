@@ -16,10 +16,10 @@ _HEAD = """# Ledger
 Every published statement that a figure here bears on: what the paper says, what was found, under which assumptions, and
 the verdict. Written by `fpemu ledger` from the JSON files beside the figures; nothing on this page is typed by hand.
 
-*holds*, *holds in part* and *does not hold* follow from the data by rules fixed beforehand, which stand among the
-assumptions of each figure. *cannot be decided*: there are no data here that speak about it. Below a
-result: the smallest and the largest value where each seed is judged alone, and at how many seeds the verdict is the
-same. Checks of our own, which no paper claims, are marked so and counted apart.
+*holds*, *holds in part* and *does not hold* follow from the data by rules that stand among the assumptions of each
+figure, which also say where a rule was changed after a first drawing. *cannot be decided*: there are no data here that
+speak about it. Below a result: the smallest and the largest value where each seed is judged alone, and at how many
+seeds the verdict is the same. Checks of our own, which no paper claims, are marked so and counted apart.
 """
 
 
