@@ -340,7 +340,6 @@ def test_a_finding_without_a_claim_stands_by_itself_and_one_that_explains_nothin
     text = Path("figures/LEDGER.md").read_text()
     assert '## Findings that no paper claims\n\n### <a id="why-toy-why"></a>why (`toy/why`, quick)' in text
     assert "**does not hold** (not explained yet)" in text
-    _page("why", WHY.format(explains='("toy/fig3",)'))
     experiments.load("toy/why").module.EXPLAINS = ("toy/fig3",)
     _draw("toy/why")
     assert _fpemu("ledger") == 0
