@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
     from rich.table import Table
 
     from fpemu.mma import KOrder
+    from fpemu.sweep import Grid, Store
+    from fpemu.sweep.run import Plan
 
 
 def console() -> Console:
@@ -39,6 +43,24 @@ def table(title: str, *columns: str, numbers: int = 0) -> Table:
     return made
 
 
+def progress() -> Progress:
+    """Bars of long work with the time left, on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+    )  # fmt: skip
+
+
+def check_folder(given: str, folder: Path | None = None) -> None:
+    """Complain if what the user gave as an output folder (or ``folder`` in it) is none and cannot be made one."""
+    way = Path(given) if folder is None else folder
+    if not given or any(p.exists() and not p.is_dir() for p in (way, *way.parents)):
+        raise InputError(f"{given!r} is not a folder, nor can one be made there")
+
+
 def note(text: str) -> None:
     """A line beside the results: on stderr, so that it does not get into a table that is piped on."""
     print(text, file=sys.stderr)
@@ -49,6 +71,32 @@ def show(value: float) -> str:
     if float(value).is_integer() and abs(value) < 1e9:
         return str(int(value))
     return f"{value:.3e}" if math.isfinite(value) and value and not 0.01 <= abs(value) < 1e5 else f"{value:.4g}"
+
+
+def show_plan(grid: Grid, plan: Plan, results: Store, jobs: int) -> None:
+    """What a run would do, and how long it may take."""
+    from fpemu.sweep.run import estimate
+
+    todo = plan.todo
+    again = sum(name in plan.failed_before for name in todo)
+    counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
+    console().print(f"{grid.name}: {counts}" + (f", {again} of which failed before" if again else ""))
+    console().print(f"results: {results.path}")
+    if todo:
+        seconds, basis = estimate(grid, plan, jobs)
+        by = f" by {jobs} process{'es' * (jobs > 1)}"
+        console().print(f"time: {basis}" if seconds is None else f"time: about {duration(seconds)}{by} ({basis})")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them: "40 s", "12 min", "3.5 h".
+
+    >>> duration(0.2), duration(700), duration(12600)
+    ('1 s', '12 min', '3.5 h')
+    """
+    if seconds < 120:
+        return f"{max(round(seconds), 1)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.2g} h"
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import console, table
+from fpemu.cli.common import check_folder, console, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def ledger(
     if not Path(figures).is_dir():
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
     folder = Path(output if output is not None else figures)
-    if str(output) == "" or any(p.exists() and not p.is_dir() for p in (folder, *folder.parents)):
-        raise InputError(f"{output!r} is not a folder, nor can one be made there")
+    check_folder(figures if output is None else output)
     found = collect(figures)
     way = Path(os.path.relpath(figures, folder)).as_posix()
     contents = {

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, parse_options, show, table
+from fpemu.cli.common import check_folder, console, note, parse_options, progress, show, show_plan, table
+from fpemu.cli.map_arguments import (
+    OFFSETS,
+    SIZES,
+    has_equation6,
+    parse_axis,
+    parse_integers,
+    parse_metric,
+    parse_seeds,
+    parse_size,
+    repeated,
+    scale_option,
+    stem,
+)  # fmt: skip
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.schemes import Scheme
     from fpemu.sweep import Store
     from fpemu.sweep.axes import Number
     from fpemu.sweep.maps import Map
     from fpemu.sweep.planes import Plane
-
-OFFSETS = ("offset_symmetric", "offset_nonnegative")
-_SIZES = ("M", "N", "K")
 
 # --- the options that both commands have
 _Fixed = Annotated[
@@ -94,11 +100,11 @@ def scaling(
     from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
-    scale = _scale(chosen)
+    scale = scale_option(chosen)
     if distribution not in OFFSETS:
         raise unknown_name("distribution with an offset exponent", distribution, OFFSETS)
     exponents, offsets = (
-        _integers(name, parse_range(name, text), least=2) for name, text in (("--sb", sb), ("--offset", offset))
+        parse_integers(name, parse_range(name, text), least=2) for name, text in (("--sb", sb), ("--offset", offset))
     )
     fixed = parse_options(option)
     if scale in fixed:
@@ -106,27 +112,27 @@ def scaling(
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
     values: list[Number] = list(exponents) if scale == "sb" else [2.0**e for e in exponents]
-    M, N, K = _size(size)
-    metric, fixings = _metric(metric), [f"{name}={value}" for name, value in fixed.items()]
+    M, N, K = parse_size(size)
+    metric, fixings = parse_metric(metric), [f"{name}={value}" for name, value in fixed.items()]
     grid = Grid(
         title=f"{chosen.name} over its scaling exponent", inputs=[{"name": distribution, "exponent": offsets}],
         schemes=[{"name": chosen.name, **fixed, scale: values}], hardware=hardware, metrics=[metric],
-        seeds=_seeds(seeds), on_range="propagate", M=M, N=N, K=K,
+        seeds=parse_seeds(seeds), on_range="propagate", M=M, N=N, K=K,
     )  # fmt: skip
     command = [
         "fpemu", "sweep", "scaling", "--scheme", chosen.name, "--sb", sb, "--offset", offset, "--hardware", hardware,
-        "--inputs", distribution, *_repeated("-O", option or []), "--size", size, "--seeds", seeds, "--metric", metric,
+        "--inputs", distribution, *repeated("-O", option or []), "--size", size, "--seeds", seeds, "--metric", metric,
         "--factor", f"{factor:g}",
     ]  # fmt: skip
     built = schemes.build(chosen, {**fixed, scale: values[0]})
     interval = "[-2^e,\\,2^e]" if distribution == OFFSETS[0] else "[0,\\,2^e]"
     this = Map(
         "scaling", ", ".join([chosen.name, *fixings]) + f" on {hardware}, {M}×{N}×{K}",
-        _stem(shlex.join(command), "scaling", chosen.name, *fixings, hardware, distribution, metric, f"{M}x{N}x{K}"),
+        stem(shlex.join(command), "scaling", chosen.name, *fixings, hardware, distribution, metric, f"{M}x{N}x{K}"),
         shlex.join(command), built, grid, metric,
         "offset exponent", "sb", ("inputs.exponent", f"scheme.{scale}"),
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
-        exponents=scale != "sb", equation6=_is_equation6(built),
+        exponents=scale != "sb", equation6=has_equation6(built),
     )  # fmt: skip
     _do(this, _How(factor, jobs, executor, scheduler, dry_run, fresh, export or [], output))
 
@@ -166,134 +172,44 @@ def plane(
     from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
-    y, values, fixed = _axis("--option", option)
-    x, places, given = _axis("--parameter", parameter)
+    y, values, fixed = parse_axis("--option", option)
+    x, places, given = parse_axis("--parameter", parameter)
     known = [one.name for one in chosen.info.options]
     for name in (y, *fixed):
         if name not in known:
             raise unknown_name(f"{chosen.name} option", name, known or ["(none)"])
     inputs.describe(distribution)
-    metric = _metric(metric)
-    everything: dict[str, Any] = {**dict(zip(_SIZES, _size(size), strict=True)), "seeds": _seeds(seeds)}
+    metric = parse_metric(metric)
+    everything: dict[str, Any] = {**dict(zip(SIZES, parse_size(size), strict=True)), "seeds": parse_seeds(seeds)}
     drawn: dict[str, Any] = {}
     for name, value in {**given, x: places}.items():
         if name == "seed":
             everything["seeds"] = value if name == x else [value]
         else:
-            (everything if name in _SIZES else drawn)[name] = value
+            (everything if name in SIZES else drawn)[name] = value
     grid = Grid(
         title=f"{chosen.name} over {y} and {x}", inputs=[{"name": distribution, **drawn}],
         schemes=[{"name": chosen.name, **fixed, y: values}], hardware=hardware if chosen.needs_hardware else (),
         metrics=[metric], on_range="propagate", **everything,
     )  # fmt: skip
-    fixings = [f"{name}={value}" for name, value in {**fixed, **given}.items() if name not in _SIZES]
+    fixings = [f"{name}={value}" for name, value in {**fixed, **given}.items() if name not in SIZES]
     on = hardware if chosen.needs_hardware else ""
     command = [
-        "fpemu", "sweep", "plane", chosen.name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs",
+        "fpemu", "sweep", "plane", chosen.name, *repeated("-O", option), *repeated("-P", parameter), "--inputs",
         distribution, "--hardware", hardware, "--size", size, "--seeds", seeds, "--metric", metric, "--factor",
         f"{factor:g}",
     ]  # fmt: skip
-    own = x in (*_SIZES, "seed")
+    own = x in (*SIZES, "seed")
     labels = (x if own else f"{x} (inputs {distribution})", f"{y} ({chosen.name})")
-    sizes = "×".join(name if name == x else str(everything[name]) for name in _SIZES)
+    sizes = "×".join(name if name == x else str(everything[name]) for name in SIZES)
     this = Map(
         "plane", ", ".join([chosen.name, *fixings]) + f" on {on}" * bool(on) + f", {sizes}",
-        _stem(shlex.join(command), "plane", chosen.name, y, distribution, x, *fixings, on, metric,
+        stem(shlex.join(command), "plane", chosen.name, y, distribution, x, *fixings, on, metric,
               sizes.replace("×", "x")), shlex.join(command),
         schemes.build(chosen, {**fixed, y: values[0]}), grid, metric, x, y,
         (x if own else f"inputs.{x}", f"scheme.{y}"), labels,
     )  # fmt: skip
     _do(this, _How(factor, jobs, executor, scheduler, dry_run, fresh, export or [], output))
-
-
-# --- what the user wrote
-def _scale(scheme: Scheme) -> str:
-    """The option of a scheme that scales its residual."""
-    from fpemu import schemes
-
-    def found(one: Scheme) -> list[str]:
-        return [option.name for option in one.info.options if option.name in ("sb", "residual_scale")]
-
-    if not found(scheme):
-        able = ", ".join(name for name in schemes.names() if found(schemes.get(name)))
-        raise InputError(f"{scheme.name} does not scale a residual; the schemes that do: {able}")
-    return found(scheme)[0]
-
-
-def _axis(flag: str, pairs: list[str]) -> tuple[str, list[Number], dict[str, Any]]:
-    """The one name with several values, its values, and the others with theirs."""
-    from fpemu.sweep.axes import parse_range
-
-    fixed, swept = {}, {}
-    for pair in pairs:
-        ((name, value),) = parse_options([pair]).items()
-        if name in fixed or name in swept:
-            raise InputError(f"{flag}: {name} is given twice")
-        text = pair.partition("=")[2]
-        if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
-            swept[name] = parse_range(f"{flag} {name}", text)
-        else:
-            fixed[name] = value
-    fixed |= {name: values[0] for name, values in swept.items() if len(values) == 1}
-    several = [(name, values) for name, values in swept.items() if len(values) > 1]
-    if len(several) != 1:
-        what = f"has {' and '.join(name for name, _ in several)}" if several else "has no range of two values or more"
-        raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
-    return *several[0], fixed
-
-
-def _integers(name: str, values: list[Number], least: int = 1) -> list[int]:
-    for value in values:
-        if not isinstance(value, int):
-            raise InputError(f"{name} has {value}: integers are needed")
-    if len(values) < least:
-        raise InputError(f"{name} is one value, {values[0]}: an axis of a map needs two or more, FIRST:LAST")
-    return [int(value) for value in values]
-
-
-def _size(text: str) -> list[int]:
-    parts = re.split(r"[x×]", text.strip())
-    if len(parts) != 3 or not all(re.fullmatch(r"[0-9]{1,6}", part) and int(part) for part in parts):
-        raise InputError(f"--size {text!r} is not MxNxK, three positive integers such as 48x48x512")
-    return [int(part) for part in parts]
-
-
-def _seeds(text: str) -> int | list[int]:
-    """A number of seeds, or the seeds themselves."""
-    from fpemu.sweep.axes import parse_range
-
-    values = _integers("--seeds", parse_range("--seeds", text))
-    if len(values) > 1 or "," in text or ":" in text:
-        return values
-    if not 1 <= values[0] <= 1000:
-        raise InputError(f"--seeds {values[0]}: 1 to 1000 of them, or a list such as 0,5,7")
-    return values[0]
-
-
-def _metric(name: str) -> str:
-    from fpemu import metrics
-
-    if name == "effective_bits":
-        known = ", ".join(one for one in metrics.names() if one != name)
-        raise InputError(f"--metric effective_bits grows as the error shrinks; a map is of an error: {known}")
-    return metrics.get(name).__name__
-
-
-def _repeated(flag: str, values: list[str]) -> list[str]:
-    return [piece for value in values for piece in (flag, value)]
-
-
-def _stem(command: str, *words: str) -> str:
-    """Name of a map's files: words for people, and a hash of the command, in which everything is."""
-    text = "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in words if word)
-    return f"{text[:150]}-{hashlib.sha256(command.encode()).hexdigest()[:8]}"
-
-
-def _is_equation6(scheme: Any) -> bool:
-    """Whether the scheme has the two parts that equation 6 is about, of the operands as they are given."""
-    from fpemu.formats import FP16
-
-    return not scheme.scales_rows and [(word.format, word.rounding) for word in scheme.rules()] == [(FP16, "RNE")] * 2
 
 
 # --- running and showing
@@ -308,8 +224,7 @@ def _do(this: Map, how: _How) -> None:
         raise unknown_name("executor", how.executor, EXECUTORS)
     for target in how.export:
         check_target(target)
-    if not how.output or any(p.exists() and not p.is_dir() for p in (Path(how.output), *Path(how.output).parents)):
-        raise InputError(f"{how.output!r} is not a folder, nor can one be made there")
+    check_folder(how.output)
     try:
         with Store() as results:
             if how.dry_run:
@@ -337,28 +252,20 @@ def _do(this: Map, how: _How) -> None:
 
 
 def _count(this: Map, how: _How, results: Store) -> None:
-    from fpemu.cli.sweep import _plan
     from fpemu.sweep.run import default_jobs, survey
 
     plan = survey(this.grid, "quick", results)
-    _plan(this.grid, plan.afresh() if how.fresh else plan, results, how.jobs or default_jobs())
+    show_plan(this.grid, plan.afresh() if how.fresh else plan, results, how.jobs or default_jobs())
     console().print(f"map: {this.paths(how.output)[0].with_suffix('').as_posix()}", soft_wrap=True)
 
 
 def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from fpemu.sweep.run import default_jobs, run
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with progress() as bars:
         return run(
             this.grid, results=results, jobs=how.jobs or default_jobs(), executor=how.executor,
-            scheduler=how.scheduler, fresh=how.fresh, progress=progress, keep_failures=True,
+            scheduler=how.scheduler, fresh=how.fresh, progress=bars, keep_failures=True,
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, table
+from fpemu.cli.common import check_folder, console, note, progress, table
 from fpemu.errors import InputError
 
 
@@ -68,8 +68,7 @@ def _reproduce(figure: str | None, size: str, jobs: int | None, fresh: bool, out
 
     chosen = [experiments.load(name) for name in experiments.select(figure)]
     folder = Path(output, "full" if size == "full" else "")
-    if not output or any(p.exists() and not p.is_dir() for p in (folder, *folder.parents)):
-        raise InputError(f"{output!r} is not a folder, nor can one be made there")
+    check_folder(output, folder)
     with Store() as results:
         return _all(chosen, size, results, jobs or default_jobs(), fresh, folder)
 
@@ -77,23 +76,16 @@ def _reproduce(figure: str | None, size: str, jobs: int | None, fresh: bool, out
 def _all(chosen: list[Any], size: str, results: Any, jobs: int, fresh: bool, folder: Path
          ) -> dict[str, BaseException]:  # fmt: skip
     """Evaluate, draw and show the experiments; gives what went wrong with those that could not be drawn."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from fpemu.sweep import figures
     from fpemu.sweep.run import run
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
     written = []
     done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
     failed: dict[str, BaseException] = {}
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with progress() as bars:
         for experiment in chosen:
             try:
-                rows = run(experiment, size, results=results, jobs=jobs, progress=progress, fresh=fresh, done=done)
+                rows = run(experiment, size, results=results, jobs=jobs, progress=bars, fresh=fresh, done=done)
                 written.append((experiment, figures.write(experiment, size, rows, folder)))
             except OSError:  # nowhere to store or to write: of no use to go on
                 raise

@@ -10,12 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 from fpemu.cli import planes
-from fpemu.cli.common import console, note, show, table
+from fpemu.cli.common import console, note, progress, show, show_plan, table
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from fpemu.sweep import Grid, Store
-    from fpemu.sweep.run import Plan
 
 _LINES = 60  # of the table of medians
 
@@ -87,7 +86,7 @@ def run(
         with Store() as results:
             if dry_run:
                 plan = survey(grid, "quick", results)
-                _plan(grid, plan if not fresh else plan.afresh(), results, count)
+                show_plan(grid, plan if not fresh else plan.afresh(), results, count)
                 return
             _run(grid, results, targets, jobs=count, executor=executor, scheduler=scheduler, fresh=fresh)
     except KeyboardInterrupt:
@@ -109,24 +108,11 @@ def _is_there(file: str) -> bool:
 
 
 def _run(grid: Grid, results: Store, targets: list[str], **how: Any) -> None:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from fpemu.sweep.export import export
     from fpemu.sweep.run import failure, run
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        rows = run(grid, results=results, progress=progress, keep_failures=True, **how)
+    with progress() as bars:
+        rows = run(grid, results=results, progress=bars, keep_failures=True, **how)
     for target in targets:
         export(rows, target)
         note(f"wrote {target}: {len(rows)} rows")
@@ -149,31 +135,6 @@ def _medians(grid: Grid, rows: list[dict[str, Any]]) -> None:
     console().print(shown)
     if len(lines) > _LINES:
         note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
-
-
-def _plan(grid: Grid, plan: Plan, results: Store, jobs: int) -> None:
-    from fpemu.sweep.run import estimate
-
-    todo = plan.todo
-    again = sum(name in plan.failed_before for name in todo)
-    counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
-    console().print(f"{grid.name}: {counts}" + (f", {again} of which failed before" if again else ""))
-    console().print(f"results: {results.path}")
-    if todo:
-        seconds, basis = estimate(grid, plan, jobs)
-        by = f" by {jobs} process{'es' * (jobs > 1)}"
-        console().print(f"time: {basis}" if seconds is None else f"time: about {_time(seconds)}{by} ({basis})")
-
-
-def _time(seconds: float) -> str:
-    """Seconds in the unit that suits them: "40 s", "12 min", "3.5 h".
-
-    >>> _time(0.2), _time(700), _time(12600)
-    ('1 s', '12 min', '3.5 h')
-    """
-    if seconds < 120:
-        return f"{max(round(seconds), 1)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.2g} h"
 
 
 app.command("scaling")(planes.scaling)
