@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hostile import FACTOR, examples
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +15,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("fpemu")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell starts its background jobs like that, and the commands that the tests start would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
