@@ -388,15 +388,30 @@ def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monke
         _ = grid.code
 
 
-def test_every_numeric_module_counts():
-    listed = {path.relative_to(code._PACKAGE).as_posix() for path in code._files()}
-    for path in code._files():
+@pytest.mark.parametrize("room", [(), ("theory",), ("perfmodel",)])
+def test_every_numeric_module_counts(room):
+    """What computes a number imports nothing that is not in the number's key."""
+    counted = (*code._NUMERIC, *room)
+    listed = {path.relative_to(code._PACKAGE).as_posix() for path in code._files(counted)}
+    for path in (path for path in code._files(counted) if path.suffix == ".py"):
         for name in re.findall(r"^from fpemu\.(\w+)", path.read_text(), re.MULTILINE):
             if name not in ("errors", "files"):
                 assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
         for names in re.findall(r"^from fpemu import (.+)$", path.read_text(), re.MULTILINE):
             for name in names.split(", "):
                 assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
+
+
+def test_a_page_that_imports_the_theory_hangs_on_it(folder, monkeypatch):
+    plain = experiments.load("paper/fig2").code
+    page = _page(folder, figure="fig3")
+    page.write_text("import fpemu.theory\n" + page.read_text())
+    assert code._rooms(page) == ("theory",)
+    assert experiments.load("paper/fig3").code != plain
+    fresh, text = experiments.load("paper/fig3").code, code._text
+    monkeypatch.setattr(code, "_text", lambda entries: text(entries) + b"changed" * ("theory" in entries))
+    assert code.code_version(page) != fresh
+    assert experiments.load("paper/fig2").code == plain
 
 
 # --- what is written out

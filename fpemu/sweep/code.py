@@ -20,6 +20,8 @@ _NUMERIC = (
     "formats.py", "rounding.py", "heads.py", "arrays.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes",
     "reference",
 )  # fmt: skip
+# and, for an evaluator that imports them at its top, of these
+_ROOMS = ("theory", "perfmodel")
 
 
 def running_version(evaluator: Path) -> str:
@@ -30,20 +32,21 @@ def running_version(evaluator: Path) -> str:
     InputError
         If one of the files is not what it was when this process first saw it: what runs is the older code.
     """
-    for file in (*_files(), evaluator):
+    for file in (*_files(_NUMERIC), *_files(_rooms(evaluator)), evaluator):
         if seen(file) != _digest(file):
             raise InputError(f"{file} was changed after this process loaded it: start the process (or kernel) again")
     return code_version(evaluator)
 
 
 def code_version(evaluator: Path) -> str:
-    """SHA-256 over the code that computes: the package's numeric modules, and in the evaluator's module the function
-    ``evaluate`` with everything it reaches there.
+    """SHA-256 over the code that computes: the package's numeric modules, the theory or the models of speed if the
+    evaluator's module imports them, and in that module the function ``evaluate`` with everything it reaches there.
 
     Comments, docstrings and layout do not count, nor what only chooses or draws cells, so that rewording a caption does
     not throw hours of results away.
     """
-    return hashlib.sha256(_numeric() + _meaning(evaluator, "evaluate").encode()).hexdigest()
+    code = _text(_NUMERIC) + _meaning(evaluator, "evaluate").encode() + _text(_rooms(evaluator))
+    return hashlib.sha256(code).hexdigest()
 
 
 def seen(file: Path) -> str:
@@ -55,22 +58,40 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _files() -> Iterator[Path]:
-    for entry in _NUMERIC:
+def _files(entries: tuple[str, ...]) -> Iterator[Path]:
+    for entry in entries:
         path = _PACKAGE / entry
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        yield from sorted(f for f in path.rglob("*") if f.suffix in (".py", ".toml")) if path.is_dir() else [path]
 
 
-_SEEN: dict[Path, str] = {file: _digest(file) for file in (*_files(), _PACKAGE / "sweep" / "evaluate.py")}
+def _rooms(evaluator: Path) -> tuple[str, ...]:
+    """Those of `_ROOMS` that a module imports at its top."""
+    named = set()
+    for node in ast.parse(evaluator.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            named |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+    return tuple(room for room in _ROOMS if any(f"{name}.".startswith(f"fpemu.{room}.") for name in named))
+
+
+_SEEN: dict[Path, str] = {
+    file: _digest(file) for file in (*_files((*_NUMERIC, *_ROOMS)), _PACKAGE / "sweep" / "evaluate.py")
+}
 
 
 @functools.cache
-def _numeric() -> bytes:
-    return "".join(f"{file.relative_to(_PACKAGE).as_posix()}\0{_meaning(file)}\0" for file in _files()).encode()
+def _text(entries: tuple[str, ...]) -> bytes:
+    return "".join(f"{f.relative_to(_PACKAGE).as_posix()}\0{_meaning(f)}\0" for f in _files(entries)).encode()
 
 
 def _meaning(file: Path, reached_from: str | None = None) -> str:
-    """A module's syntax tree as text, without docstrings; only the part that one of its functions reaches, if named."""
+    """A module's syntax tree as text, without docstrings; only the part that one of its functions reaches, if named.
+
+    Another file, a table of data: its text.
+    """
+    if file.suffix != ".py":
+        return file.read_text(encoding="utf-8")
     tree = ast.parse(file.read_text(encoding="utf-8"))
     if reached_from is not None:
         tree.body = _reached(tree.body, reached_from)
