@@ -12,7 +12,7 @@ import pytest
 from fpemu.sweep import experiments
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
-PAGES = ("fig2a", "fig2b", "fig9", "termwise", "promotion", "underflow")
+PAGES = ("fig2a", "fig2b", "fig9", "formats", "termwise", "promotion", "underflow")
 
 
 def page(name):
@@ -171,6 +171,49 @@ def test_finding_of_figure_2b_says_what_the_rows_say():
     assert "of a tie" not in text  # nothing overflows
     three = [row | {"r overflows": row["r overflows"] * 3 / 2**13} for row in split_rows()]
     assert "lets 3 of every 2^13 residuals overflow at E = 15, all within 1 fp32 place of a tie" in two_b.finding(three)
+
+
+def format_rows(**columns):
+    """Rows of the page of formats: bits are lost below emin + p - sb, and residuals overflow above emax + p - sb."""
+    of = page("formats")
+    rows = []
+    for cell in of.cells("quick"):
+        p, here = of.formats.get(cell["narrow"]).precision, {**cell, "gone": 0.5, "counted gone": 0.5}
+        low = cell["end"] == "emin"
+        for sb in of.SCALES:
+            short = low and cell["distance"] < p - sb
+            here[f"bits {sb}"] = float(of.wanted(cell) - short)
+            here[f"mean {sb}"] = 1.0
+            here[f"overflows {sb}"] = float(not low and cell["distance"] < sb - p)
+        here |= {"counted bits": here[f"bits {p}"], "counted mean": 1.0, "counted overflows": here[f"overflows {p}"]}
+        rows.append(here | columns)
+    return rows
+
+
+def test_the_page_of_formats_judges_the_window_of_exponents():
+    of = page("formats")
+    rows = format_rows()
+    some = [row for row in rows if row["narrow"] == "bf16" and row["rounding"] == "RNE"]
+    assert [of.lost(some, sb) for sb in (0, 8, 12)] == [
+        {"bits": 8, "overflow": 0}, {"bits": 0, "overflow": 0}, {"bits": 0, "overflow": 4}
+    ]  # fmt: skip
+    found = of.claims(rows)
+    assert set(verdicts(found, "formula = counted")) == {"holds"}
+    assert set(verdicts(found, "no sb loses fewer")) == {"holds"}
+    assert verdicts(found, "serves every exponent") == ["holds", "does not hold"]
+    assert "sb = p (0) for fp16, bf16, tf32, e5m2, e4m3" in of.finding(rows)
+    assert "(exponents: 1)" in of.finding(rows)
+
+
+def test_the_page_of_formats_sees_a_formula_that_is_not_the_count():
+    of = page("formats")
+    found = of.claims(format_rows(**{"counted mean": 1.0 + 2.0**-40, "counted gone": 0.25}))
+    assert verdicts(found, "formula = counted", "mean") == verdicts(found, "become 0, sb") == ["does not hold"]
+    assert verdicts(found, "formula = counted", "worst") == ["holds"]
+    for row in (rows := format_rows()):
+        row["bits 11"] -= row["narrow"] == "fp16" and row["end"] == "emin"
+    assert "holds in part" in verdicts(of.claims(rows), "serves every exponent")
+    assert "sb = p + 1" in of.finding(rows)
 
 
 def verdicts(found, *words):

@@ -3,7 +3,6 @@ what they say about made-up rows, and one real small cell of each."""
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from fractions import Fraction
@@ -14,6 +13,7 @@ import pytest
 
 from fpemu import inputs, mma, plotting, simt
 from fpemu.sweep import experiments, figures
+from fpemu.theory import bias
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 SMALL = {
@@ -46,8 +46,7 @@ def _rows(name, seeds=(0, 1, 2)):
 
 @pytest.fixture(scope="module")
 def truncation():
-    page = _page("magma/bias").module
-    return importlib.import_module(page.__name__.rsplit(".", 1)[0] + "._truncation")
+    return bias
 
 
 # --- the prediction of the bias

@@ -16,24 +16,21 @@ E - 24 would be one. And in its second line a residual below
 where the last two terms are the residuals of exactly 2^-25: about half of what is printed, the curve one exponent to
 the left.
 
-Why 2^14 mantissas may stand for all. For E >= -14 and h finite, h is the multiple of 2^(E - 10) nearest to x, a tie
-going to the even one. Written in units of 2^(E - 23), x is 2^23 + M; d depends on the low 13 bits of M, and in a tie
-on bit 13, which says whether the lower multiple is even. So d has the period 2^14 in M, and shares over M < 2^14 are
-those over all M. Below -14 the multiples are of 2^-24 and the period is 2^(14 - 14 - E). What depends on a carry into
-the exponent of h has no such period: it is read from the exponents where all 2^23 are enumerated (at full size: all).
+The formulas are those of `fpemu.theory.underflow`, and the counts those of `fpemu.theory.enumeration`, which proves why
+2^14 mantissas may stand for all: from E = -14 up the residual has that period in M, and below it 2^(14 - 14 - E). What
+depends on a carry into the exponent of h has no period: it is read from the exponents where all 2^23 are enumerated (at
+full size: all).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.schemes import words
-from fpemu.schemes.h2sgemm import H2sgemm
 from fpemu.sweep.claims import Claim, share
+from fpemu.theory import enumeration, underflow
+from fpemu.theory.residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
 EXPLAINS = ("h2sgemm/fig2a",)
@@ -61,7 +58,6 @@ ASSUMPTIONS = [
 FRACTION = 23
 N_RANGE = range(-1, 13)
 EXPONENTS = range(-16, 5)
-_CHUNK = 1 << 18
 
 
 def cells(size: str) -> list[dict[str, Any]]:
@@ -72,8 +68,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def period(exponent: int) -> int:
-    """How many low bits of the mantissa decide the residual at an exponent below 15; the proof is above."""
-    return min(FRACTION, 14 + max(0, -14 - exponent))
+    """How many low bits of the mantissa decide the residual at an exponent below 15."""
+    return Split.of("fp32", "fp16").period(exponent)
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
@@ -82,55 +78,30 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     "T n" and "R n" by N from x's exponent, "carry n" by N from h's; "below normal", "below least": abs(d) < 2^-14 and
     2^-24, d = 0 included; "gone": the fp16 word of d is 0, d is not; "exact": d = 0.
     """
-    e, count = cell["exponent"], 1 << cell["mantissas"]
-    rules = H2sgemm(sb=0).rules()
-    down, up, carried = (np.zeros(64, np.int64) for _ in range(3))
-    tally = dict.fromkeys(("below normal", "below least", "gone", "exact"), 0)
-    for start in range(0, count, _CHUNK):
-        x = (2.0**FRACTION + np.arange(start, min(start + _CHUNK, count))) * 2.0 ** (e - FRACTION)
-        (_, _, h, d), (_, _, r, _) = words.steps(x, rules)
-        zero, size = d == 0, np.abs(d)
-        exponent = np.frexp(size)[1] - 1
-        n = np.where(zero, 12, e - 12 - exponent)
-        after = np.where(zero, 12, np.frexp(h.astype(np.float64))[1] - 1 - 12 - exponent)
-        # 40 keeps the index positive where h is subnormal and N falls below -1
-        up += np.bincount(n[d < 0] + 40, minlength=64)
-        down += np.bincount(n[d >= 0] + 40, minlength=64)
-        carried += np.bincount(after + 40, minlength=64)
-        tally["below normal"] += int(np.count_nonzero(size < 2.0**-14))
-        tally["below least"] += int(np.count_nonzero(size < 2.0**-24))
-        tally["gone"] += int(np.count_nonzero((r == 0) & ~zero))
-        tally["exact"] += int(np.count_nonzero(zero))
-    found = {name: number / count for name, number in tally.items()}
-    for name, histogram in (("T", down), ("R", up), ("carry", carried)):
-        found |= {f"{name} {n}": float(histogram[n + 40]) / count for n in N_RANGE}
-    return found
+    found = enumeration.residuals(cell["exponent"], mantissas=cell["mantissas"])
+    count = found.mantissas
+    shares = {
+        "below normal": found.below_normal / count, "below least": found.below_least / count,
+        "gone": found.gone / count, "exact": found.exact / count,
+    }  # fmt: skip
+    for name, histogram in (("T", found.down), ("R", found.up), ("carry", found.carried)):
+        shares |= {f"{name} {n}": histogram[n] / count for n in N_RANGE}
+    return shares
 
 
 def equation_3(n: int, event: str) -> float:
     """P(N = n, event) as printed, l_M = 23 and l_Mhigh = 10."""
-    if n == -1:
-        return 2.0**-14
-    if 0 <= n < 12:
-        return 2.0 ** -(n + 2)
-    return 2.0**-13 if (n, event) == (12, "T") else 0.0
+    return underflow.residual_probability(n, event)
 
 
 def equation_5(exponent: int, *, gradual: bool) -> float:
     """P_{u+gu} or P_u at an exponent, as printed."""
-    first = exponent - 10 + 13 if gradual else exponent + 13
-    return sum(equation_3(n, event) for n in N_RANGE for event in "TR" if n >= first)
+    return underflow.underflow_probability(exponent, gradual=gradual, form="printed")
 
 
 def gone(exponent: int) -> float:
-    """The corrected P_u: the share of numbers whose residual is not 0 and whose fp16 word is; exponent -14 or more.
-
-    The residual is i · 2^(E - 23) with abs(i) <= 2^12 and RNE16 takes it to 0 if abs(i) <= 2^(-2 - E). Every i with
-    0 < abs(i) < 2^12 has a share of 2^-13, and so have i = 2^12 and -2^12 together (a tie goes down or up).
-    """
-    strictly_below = sum(equation_3(n, event) for n in range(max(exponent + 14, -1), 12) for event in "TR")
-    ties = 2.0**-12 if -1 < exponent + 13 < 12 else 2.0**-13 if exponent + 13 == -1 else 0.0
-    return strictly_below + ties
+    """The corrected P_u: the share of numbers whose residual is not 0 and whose fp16 word is."""
+    return underflow.underflow_probability(exponent)
 
 
 _LOOK = {

@@ -14,10 +14,10 @@ Over fp16's whole range, E from -14 to 15, the printed bounds leave sb = 12 alon
 within one fp32 place of a tie (3 of 2^13 mantissas: x = 2^15 + 16 has the residual 16, and 16 · 2^12 = 65536). The
 corrected bounds leave sb = 11 alone, and that one keeps 22 bits and never overflows.
 
-Why a part of the mantissas may stand for all: figure 2(a)'s page proves that the residual x - h has the period 2^14 in
-M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the bits kept depend on the residual alone, so
-quick cells enumerate one period. How often h overflows has no period: at E = 15 sb = 11 and 12 take all 2^23 at any
-size.
+The formulas are those of `fpemu.theory.underflow`, the counts those of `fpemu.theory.enumeration`, which proves that
+the residual x - h has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the
+bits kept depend on the residual alone, so quick cells enumerate one period. How often h overflows has no period: at
+E = 15 sb = 11 and 12 take all 2^23 at any size.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.schemes import words
-from fpemu.schemes.h2sgemm import H2sgemm
 from fpemu.sweep.claims import Claim, share
+from fpemu.theory import enumeration, underflow
+from fpemu.theory.residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
 EXPLAINS = ("h2sgemm/fig2b",)
@@ -62,7 +62,6 @@ FRACTION = 23
 CURVES = (0, 12, 11)
 EXPONENTS = {"quick": range(-25, 28), "full": range(-30, 28)}
 NORMAL = range(-14, 16)
-_CHUNK = 1 << 18
 
 
 def cells(size: str) -> list[dict[str, Any]]:
@@ -82,39 +81,28 @@ def cost(cell: dict[str, Any]) -> float:
 
 def period(exponent: int) -> int:
     """How many low bits of the mantissa decide the residual where h does not overflow."""
-    return min(FRACTION, 14 + max(0, -14 - exponent))
+    return Split.of("fp32", "fp16").period(exponent)
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """Bits kept in the worst case, and the shares of the mantissas 0 to 2^mantissas - 1 whose h or r overflows."""
-    e, count = cell["exponent"], 1 << cell["mantissas"]
-    rules = H2sgemm(sb=cell["sb"]).rules()
-    worst, finite, over_h, over_r = 0.0, 0, 0, 0
-    for start in range(0, count, _CHUNK):
-        x = (2.0**FRACTION + np.arange(start, min(start + _CHUNK, count))) * 2.0 ** (e - FRACTION)
-        (_, _, h, _), (_, _, r, left) = words.steps(x, rules)
-        whole = np.isfinite(h)
-        kept = whole & np.isfinite(r)
-        over_h += int(np.count_nonzero(~whole))
-        over_r += int(np.count_nonzero(whole & ~kept))
-        finite += int(np.count_nonzero(kept))
-        worst = max(worst, float(np.max(np.abs(left), where=kept, initial=0.0)))
-    bits = 24 if worst == 0 else min(24, e - int(np.ceil(np.log2(worst))))  # at most 14 bits: the logarithm is safe
+    found = enumeration.kept(cell["exponent"], cell["sb"], mantissas=cell["mantissas"])
     return {
-        "bits": float(max(bits, 0) if finite else 0),
-        "h overflows": over_h / count,
-        "r overflows": over_r / count,
+        "bits": float(found.worst),
+        "h overflows": found.h_overflows / found.mantissas,
+        "r overflows": found.r_overflows / found.mantissas,
     }
 
 
 def printed_bits(exponent: int, sb: int) -> float:
     """Figure 2(b) as the text has it, for numbers that fp16 holds as normal ones; NaN elsewhere."""
-    return float(max(11, min(22, exponent + 24 + sb))) if exponent in NORMAL else np.nan
+    return float(underflow.printed_bits(exponent, sb)) if exponent in NORMAL else np.nan
 
 
 def equation_6(low: int, high: int, *, corrected: bool = False) -> tuple[int, int]:
     """The least and the largest sb for exponents from `low` to `high`."""
-    return (-3 - low, 26 - high) if corrected else (-2 - low, 27 - high)
+    allowed = underflow.scaling_interval(low, high, form="corrected" if corrected else "printed")
+    return allowed.start, allowed.stop - 1
 
 
 _LOOK = {

@@ -1,7 +1,7 @@
 """The bias of truncation over k: how far sums on matrix instructions are off on average, measured and predicted.
 
 Nothing of this is in the paper; it is what fp32 accumulation on tensor cores costs where sums are long. The prediction
-(`_truncation`, with its derivation) knows only the fields of the instruction and the distribution of the operands.
+(`fpemu.theory.bias`, with its derivation) knows the fields of the instruction and how operands are distributed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from fpemu import inputs, mma, plotting, reference
 from fpemu.plotting import Series
 from fpemu.sweep.claims import Claim
-
-from . import _truncation
 
 PAPER = (
     "Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half precision, JPDC (2020)"
@@ -220,10 +218,12 @@ def predicted(name: str, low: float, k: int) -> float:
 
 @functools.cache
 def _predicted(hardware: str, ab: str, low: float, k: int) -> float:
+    from fpemu.theory import bias  # not above: what `evaluate` measures does not depend on it
+
     spec = mma.spec(hardware, ab, "fp32")
     if low == 0:
-        return _truncation.positive(spec, k)
-    return _truncation.downwards(spec, k) if hardware == "cdna3" else _truncation.towards_zero(spec, k)
+        return bias.positive(spec, k)
+    return bias.downwards(spec, k) if hardware == "cdna3" else bias.towards_zero(spec, k)
 
 
 def _column(name: str, low: float) -> str:

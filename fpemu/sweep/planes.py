@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.sweep.axes import Number
+from fpemu.theory import underflow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +62,9 @@ def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
         raise InputError(f"the lowest offset exponent, {lowest}, is above the highest, {highest}")
     if lowest < -14 or highest > (15 if printed else 14):
         return range(0)
-    return range(-2 - lowest, max(-2 - lowest, (27 if printed else 26) - highest + 1))
+    if printed:
+        return underflow.scaling_interval(lowest, highest, form="printed")
+    return underflow.scaling_interval(lowest, highest, bits=23)  # an error of at most 2^(E-23)
 
 
 # --- what a plane shows

@@ -1,0 +1,313 @@
+"""What the pages of the bounds share: a scheme's error over k, measured and bounded before the product is computed.
+
+A page names its scheme and its curves. A curve is a piece of hardware with options of the scheme.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, plotting, reference, schemes, theory
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+from fpemu.sweep.store import canonical
+
+Row = dict[str, Any]
+
+PAPER = "no paper's figure: the a-priori bounds of fpemu.theory beside the errors that they bound"
+ASSUMPTIONS = [
+    """The error of an entry is taken relative to that entry of |A||B|, and a point is the largest over the entries of
+    one product. The exact product is rounded nowhere: the residual AB - D is computed exactly and rounded once.""",
+    """The bounds know the norms of A and B (fpemu.theory.Norms.of), the scheme's options and the instruction's fields,
+    and nothing else of the operands. The probable bound may fail for one product in a hundred (failure = 0.01).""",
+    """A figure has few rows and columns, 8 at quick size and 16 at full: the error of an entry depends on k and the
+    data alone, the largest of more entries is a little larger, and the probable bound knows their number.""",
+    """Within a factor of ten: the probable bound is at most ten times the measured error, product by product. Products
+    without any error have no such ratio and do not count there.""",
+    """Growth is the exponent p of k^p between the last four lengths of each curve, by least squares over logarithms,
+    the largest error over the seeds at each length.""",
+]
+DATA: dict[str, tuple[str, dict[str, float]]] = {
+    "positive": ("uniform", {"low": 0.0, "high": 1.0}),
+    "zero mean": ("uniform", {"low": -1.0, "high": 1.0}),
+    "phi = 1": ("phi", {"phi": 1.0}),
+}
+"""Name and parameters of `fpemu.inputs`."""
+_TITLES = {"positive": "uniform in [0, 1]", "zero mean": "uniform in [-1, 1]", "phi = 1": r"$\varphi$ = 1"}
+_WORDS = {"positive": "[0, 1]", "zero mean": "[-1, 1]", "phi = 1": "φ = 1"}
+FACTOR = 10.0
+_SIZES: dict[str, dict[str, Any]] = {
+    "quick": {"lengths": [4**i for i in range(2, 8)], "rows": 8, "seeds": 1},
+    "full": {"lengths": [4**i for i in range(2, 9)], "rows": 16, "seeds": 3},
+}
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return float(cell["k"] * cell["rows"] * (cell["rows"] + 50) + 1e5)
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """The measured error and its bounds, relative to |A||B|; "worst: NAME" and "rms: NAME" are a bound's parts.
+
+    Where norms bound no entry, there are no columns of the worst case.
+    """
+    scheme, hardware, options = cell["scheme"], cell["hardware"], cell["options"]
+    chosen = schemes.build(scheme, options)
+    A, B, S, norms = _problem(cell["data"], cell["k"], cell["rows"], cell["seed"], chosen.operand.name)
+    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware)
+    residual = reference.matmul(A, B, D, beta=-1)
+    error = np.abs(residual) / S
+    bound = theory.bound(scheme, hardware, norms=norms, M=cell["rows"], N=cell["rows"], **options)
+    found = {
+        "measured": float(error.max()),
+        "measured rms": float(np.sqrt(np.mean(error**2))),
+        "probable": float(bound.probable()),
+        "drift": float(abs(bound.bias)),
+        "deviation": float(bound.deviation),
+    }
+    found |= {f"rms: {part.name}": math.hypot(part.bias, part.deviation) for part in bound.parts}
+    if math.isfinite(bound.worst):
+        found |= {"worst": float(bound.worst)} | {f"worst: {part.name}": float(part.worst) for part in bound.parts}
+    return found
+
+
+@functools.lru_cache(maxsize=1)  # the curves of one problem are neighbours among the cells
+def _problem(data: str, k: int, rows: int, seed: int, fmt: str) -> Any:
+    """A, B, |A||B| and the norms."""
+    name, parameters = DATA[data]
+    A, B = inputs.operands(name, rows, rows, k, seed, fmt, **parameters)
+    return A, B, reference.matmul(np.abs(A), np.abs(B)), theory.Norms.of(A, B)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One colour of a figure."""
+
+    hardware: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    look: Series | None = None
+    """None: as figures show this hardware"""
+
+    @property
+    def series(self) -> Series:
+        return self.look or plotting.HARDWARE[str(self.hardware)]
+
+    @property
+    def label(self) -> str:
+        return self.series.label
+
+    def of(self, rows: Sequence[Row], data: str) -> list[Row]:
+        """The rows of this curve with one class of data, k ascending."""
+        mine = (self.hardware, canonical(dict(self.options)), data)
+        found = [row for row in rows if (row["hardware"], canonical(row["options"]), row["data"]) == mine]
+        return sorted(found, key=lambda row: (row["k"], row["seed"]))
+
+
+def chips(*names: str) -> tuple[Curve, ...]:
+    """Curves of architectures with the scheme's published choices."""
+    return tuple(Curve(name) for name in names)
+
+
+@dataclass(frozen=True)
+class Page:
+    """The figure of one scheme; its methods are what a page of `fpemu.sweep.experiments` must have."""
+
+    scheme: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def caption(self) -> str:
+        return f"""Largest error relative to |A||B| over the inner length k, scheme {self.scheme}: measured (markers),
+        the bound that a product keeps with a probability of 99 % (solid), and the worst case (dashed), both from norms
+        of the operands alone. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1], (c) (rand - 0.5) exp(randn), a
+        wide range. The largest over seeded runs; logarithmic axes."""
+
+    def cells(self, size: str) -> list[Row]:
+        chosen = _SIZES[size]
+        return [
+            {"scheme": self.scheme, "hardware": curve.hardware, "options": dict(curve.options), "data": data, "k": k,
+             "rows": chosen["rows"], "seed": seed}
+            for k in chosen["lengths"] for data in DATA for seed in range(chosen["seeds"]) for curve in self.curves
+        ]  # fmt: skip
+
+    def draw(self, rows: list[Row]) -> Any:
+        figure, axes = plotting.figure(len(DATA), height=3.1)
+        low, high = math.inf, 0.0
+        for axis, data in zip(axes[0], DATA, strict=True):
+            for curve in self.curves:
+                points = _largest(curve.of(rows, data))
+                lengths, look = list(points), curve.series
+                for column, dash in (("probable", "-"), ("worst", (0, (4, 2)))):
+                    line = {k: point[column] for k, point in points.items() if column in point}
+                    axis.plot(
+                        list(line), list(line.values()), color=look.color, linestyle=dash, linewidth=0.9, zorder=1.8
+                    )
+                    high = max(high, *line.values(), 0.0)
+                seen = [points[k]["measured"] or math.nan for k in lengths]
+                axis.plot(lengths, seen, **look.line(linestyle="none"))
+                low = min(low, *(y for y in seen if y > 0), math.inf)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_xlabel("$k$")
+            axis.set_xticks([2**i for i in range(4, 18, 4)])
+            axis.set_xlim(8, 2 * max(row["k"] for row in rows))
+            axis.tick_params(axis="x", which="minor", bottom=False)
+        if 0 < low < high:
+            axes[0, 0].set_ylim(low / 3, 3 * high)
+        for label, dash in (("probable bound", "-"), ("worst case", (0, (4, 2)))):
+            axes[0, 0].plot([], [], color=plotting.BLACK, linestyle=dash, linewidth=0.9, label=label)
+        axes[0, 0].set_ylabel("error over $|A||B|$")
+        plotting.panel_titles(axes, list(_TITLES.values()))
+        plotting.legend_below(figure, axes[0, 0], min(6, len(self.curves) + 2))
+        return figure
+
+    def claims(self, rows: list[Row]) -> list[Claim]:
+        """Checks of our own; of products, each by itself."""
+        worst, likely = ([(_over(row, c), row) for row in rows if c in row] for c in ("worst", "probable"))
+        loose = [(row["probable"] / row["measured"], row) for row in rows if row["measured"]]
+        return [
+            self._below("no error exceeds the worst case", "measured / worst", worst),
+            self._below("no error exceeds the probable bound", "measured / probable", likely),
+            self._below("probable bound within ten times the measured error", "probable / measured", loose, FACTOR),
+        ]
+
+    def finding(self, rows: list[Row]) -> str:
+        text = [self._tightness(rows), *(self._made_of(rows, data) for data in DATA), self._growth(rows)]
+        exact = sum(not row["measured"] for row in rows)
+        if exact:
+            text.append(f"{exact} of {len(rows)} products have no error at all and no ratio.")
+        unbounded = [row for row in rows if "worst" not in row]
+        if unbounded:
+            where = ", ".join(dict.fromkeys(self.name(row) for row in unbounded))
+            text.append(f"Norms alone give no worst case to {len(unbounded)} products ({where}).")
+        above = [row for row in rows if _over(row, "probable") > 1]
+        loose = [row for row in rows if row["measured"] and row["probable"] > FACTOR * row["measured"]]
+        text.append(self._where("below the measured error", above))
+        text.append(self._where(f"more than {FACTOR:g} times the measured error", loose))
+        return " ".join(part for part in text if part)
+
+    def _below(self, what: str, name: str, ratios: list[tuple[float, Row]], most: float = 1.0) -> Claim:
+        """Whether ratios stay at or below `most`, with the largest."""
+        if not ratios:
+            return share(what, "", [], "no product to judge")
+        largest, row = max(ratios, key=lambda pair: pair[0])
+        text = f"{name} at most {largest:.3g} ({self.label(row)}, k = {row['k']})"
+        return share(what, "", [ratio <= most for ratio, _ in ratios], text, largest)
+
+    def name(self, row: Row) -> str:
+        """The curve of a row in words."""
+        mine = (row["hardware"], canonical(row["options"]))
+        return next(c.label for c in self.curves if (c.hardware, canonical(dict(c.options))) == mine)
+
+    def label(self, row: Row) -> str:
+        """The curve and the data of a row in words."""
+        return f"{self.name(row)}, {_WORDS[row['data']]}"
+
+    def _where(self, what: str, rows: list[Row]) -> str:
+        """At which products the probable bound is not what it should be, and what it is made of there."""
+        if not rows:
+            return ""
+        k, where = sorted({row["k"] for row in rows}), ", ".join(dict.fromkeys(self.label(row) for row in rows))
+        parts = ", ".join(dict.fromkeys(_main(row, "rms")[0] for row in rows))
+        return (
+            f"The probable bound is {what} for {len(rows)} product{'s' * (len(rows) > 1)}, at k = {_span(k)} "
+            f"({where}); the part that makes most of its mean square there is {parts}."
+        )
+
+    def _tightness(self, rows: list[Row]) -> str:
+        parts = []
+        for data in DATA:
+            there = [row for row in rows if row["data"] == data and row["measured"]]
+            worst, likely = ([row[c] / row["measured"] for row in there if c in row] for c in ("worst", "probable"))
+            if there:
+                most = f"{_mean(worst):.3g} (at most {max(worst):.3g})" if worst else "none"
+                parts.append(f"{most} and {_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g}) "
+                             f"on {_WORDS[data]}")  # fmt: skip
+        return f"Worst case and probable bound over the measured error, geometric means: {'; '.join(parts)}."
+
+    def _made_of(self, rows: list[Row], data: str) -> str:
+        """The largest part of each bound at the largest length, curves with the same parts together."""
+        groups: dict[tuple[str, str], list[tuple[str, list[float]]]] = {}
+        k = max(row["k"] for row in rows)
+        for curve in self.curves:
+            there = [row for row in curve.of(rows, data) if row["k"] == k]
+            if there:
+                row = there[0]
+                (worst, of_worst), (rms, of_square) = _main(row, "worst"), _main(row, "rms")
+                drift = row["drift"] / row["probable"] if row["probable"] else 0.0
+                groups.setdefault((worst, rms), []).append((curve.label, [of_worst, of_square, drift]))
+        parts = []
+        for (worst, rms), members in groups.items():
+            who = ", ".join(name for name, _ in members)
+            most, square, drift = (_percent(found) for found in zip(*(shares for _, shares in members), strict=True))
+            said = f"{worst} {most} of the worst case and " if worst else "no worst case, "
+            parts.append(f"{said}{rms} {square} of the mean square, drift {drift} of the probable bound ({who})")
+        return f"Largest parts at k = {k} on {_WORDS[data]}: {'; '.join(parts)}." if parts else ""
+
+    def _growth(self, rows: list[Row]) -> str:
+        parts = []
+        for data in DATA:
+            powers: dict[str, list[float]] = {"measured": [], "probable": [], "worst": []}
+            for curve in self.curves:
+                points = list(_largest(curve.of(rows, data)).items())[-4:]
+                if len(points) > 1 and all(row["measured"] for _, row in points):
+                    x = np.log([k for k, _ in points])
+                    for column, found in powers.items():
+                        if all(row.get(column) for _, row in points):
+                            y = np.log([row[column] for _, row in points])
+                            found.append(float(np.polyfit(x, y, 1)[0]))
+            if powers["measured"]:
+                said = ", ".join(f"{column} {_powers(found)}" for column, found in powers.items() if found)
+                parts.append(f"{said} on {_WORDS[data]}")
+        return f"Growth as k to the power of: {'; '.join(parts)}." if parts else ""
+
+
+def _largest(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
+    """The largest of the seeds at each k."""
+    found: dict[int, dict[str, float]] = {}
+    for row in rows:
+        point = found.setdefault(row["k"], {})
+        for column in ("measured", "probable", "worst"):
+            if column in row:
+                point[column] = max(point.get(column, 0.0), row[column])
+    return found
+
+
+def _over(row: Row, bound: str) -> float:
+    """measured / bound; 0 where both are 0."""
+    if not row["measured"]:
+        return 0.0
+    return float(row["measured"] / row[bound]) if row[bound] else math.inf
+
+
+def _main(row: Row, kind: str) -> tuple[str, float]:
+    """The largest part of a bound, and its share: of the sum ("worst"), of the sum of squares ("rms")."""
+    power = 2 if kind == "rms" else 1
+    parts = {name.partition(": ")[2]: row[name] ** power for name in row if name.startswith(f"{kind}: ") and row[name]}
+    if not parts:
+        return "", 0.0
+    name = max(parts, key=lambda part: parts[part])
+    return name, parts[name] / sum(parts.values())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _percent(values: Sequence[float]) -> str:
+    shown = dict.fromkeys(f"{100 * value:.0f}" for value in (min(values), max(values)))
+    return " to ".join(shown) + " %"
+
+
+def _powers(values: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
+
+
+def _span(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"

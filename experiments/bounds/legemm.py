@@ -1,0 +1,21 @@
+"""LE-GEMM, published choices, on the hardware of the paper (MI210, A800) and two more.
+
+A split by cutting bits drifts too.
+"""
+
+from __future__ import annotations
+
+from . import _bounds
+from ._bounds import ASSUMPTIONS, PAPER, cost, evaluate
+
+__all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost", "draw", "evaluate", "finding"]
+
+TITLE = "bounds and errors of LE-GEMM"
+KIND = "M"
+PAGE = _bounds.Page(
+    "legemm",
+    _bounds.chips("volta", "ampere", "hopper", "cdna2"),
+)
+SPECS = [("volta", "fp16", "fp32"), ("ampere", "fp16", "fp32"), ("hopper", "fp16", "fp32"), ("cdna2", "fp16", "fp32")]
+CAPTION = PAGE.caption
+cells, draw, claims, finding = PAGE.cells, PAGE.draw, PAGE.claims, PAGE.finding

@@ -1,0 +1,209 @@
+"""The mantissas of an exponent, all of them, split in two words and counted: the check of `fpemu.theory.underflow`.
+
+Nothing here knows a formula. x = 1.M · 2^E is rounded by the rules of the schemes (`fpemu.schemes.words`), in chunks,
+and what comes out is counted: integers, which formulas must meet exactly. All 2^23 mantissas of an fp32 exponent take a
+second.
+
+Why a period of the mantissas may stand for all. Where h is normal it is a multiple of 2^(E - p + 1), and of
+2^(emin - p + 1) below. In units of x's last place x is 2^(P-1) + M, and h a multiple of 2^D. The residual x - h depends
+on M modulo 2^D and, in a tie that goes to even, on the next bit, which says whether the lower multiple is even. So it
+has the period 2^(D+1) in M (fp32 into fp16: 2^14 from E = -14 up), as long as h does not overflow, and shares over one
+period are those over all M. The exponent of h after a carry has no such period, nor has the overflow of h.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.schemes.words import Word, steps
+from fpemu.theory.residuals import BIT_CUT, Split
+from fpemu.theory.underflow import Choice
+
+_CHUNK = 1 << 16
+_MOST = 32
+"""Bits of the mantissa that can be enumerated: 2^32 numbers take minutes."""
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How the residuals d = x - h of the mantissas fall; numbers of mantissas."""
+
+    mantissas: int
+    down: Counter[int] = field(default_factory=Counter)
+    """By N, E - (p + 1) - N being the exponent of d, where d >= 0; N = P - p - 1 is d = 0"""
+    up: Counter[int] = field(default_factory=Counter)
+    """The same where d < 0"""
+    carried: Counter[int] = field(default_factory=Counter)
+    """Both, with N counted from the exponent of h, which a carry has raised (E where h is 0)"""
+    below_normal: int = 0
+    """abs(d · 2^sb) < 2^emin, d = 0 included"""
+    below_least: int = 0
+    """abs(d · 2^sb) below the smallest number of the format, d = 0 included"""
+    gone: int = 0
+    """The word of d is 0, d is not"""
+    exact: int = 0
+    """d = 0"""
+    h_overflows: int = 0
+    """Left out of all the others"""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What two words keep of the mantissas; numbers of mantissas."""
+
+    mantissas: int
+    bits: Counter[int] = field(default_factory=Counter)
+    """By the most b with abs(x - h - r / 2^sb) <= 2^(E - b), 0 to P; only where no word overflows"""
+    h_overflows: int = 0
+    r_overflows: int = 0
+    """Where h does not"""
+
+    @property
+    def worst(self) -> int:
+        """The fewest bits; 0 where every number overflows."""
+        return min(self.bits, default=0)
+
+    @property
+    def mean(self) -> float:
+        finite = self.bits.total()
+        return sum(b * count for b, count in self.bits.items()) / finite if finite else 0.0
+
+
+def residuals(
+    exponent: int, *, sb: int = 0, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
+) -> Residuals:
+    """Split the numbers of an exponent and count their residuals.
+
+    Parameters
+    ----------
+    exponent : int
+        E, a normal exponent of the wide format.
+    sb : int
+        The residual is scaled by 2^sb before it is rounded.
+    mantissas : int or array of integers, optional
+        How many low bits of M run through all their values, the others being 0; or the mantissas M themselves. Default:
+        all bits.
+    wide, narrow, rounding, residual_rounding :
+        See `Split.of`; RU and RD are for positive x.
+
+    Raises
+    ------
+    InputError
+        Unknown names, an exponent out of range, more than 2^32 mantissas.
+
+    Examples
+    --------
+    >>> found = residuals(-12, mantissas=14)
+    >>> found.gone / found.mantissas, found.down[0] / found.mantissas
+    (0.25, 0.25)
+    """
+    made = Split.of(**split)
+    narrow, rules = made.narrow, _rules(made, sb)
+    every, chunks = _numbers(made, exponent, mantissas)
+    found = Residuals(every)
+    tally: dict[str, Any] = Counter()
+    offset, zero_is = exponent - narrow.precision - 1, made.wide.precision - narrow.precision - 1
+    normal, least = np.ldexp([narrow.min_normal, narrow.min_subnormal], -sb)
+    for x in chunks:
+        (high, _, h, d), (_, _, r, _) = steps(x, rules)
+        over = high.overflows(x)
+        if count := int(np.count_nonzero(over)):
+            tally["h_overflows"] += count
+            d, h, r = d[~over], h[~over], r[~over]
+        zero, size = d == 0, np.abs(d)
+        place = np.frexp(size)[1]
+        n = np.where(zero, zero_is, offset + 1 - place)
+        _add(found.up, n[d < 0])
+        _add(found.down, n[d >= 0])
+        after = np.where(h == 0, exponent + 1, np.frexp(h)[1])
+        _add(found.carried, np.where(zero, zero_is, after - narrow.precision - 1 - place))
+        tally["below_normal"] += int(np.count_nonzero(size < normal))
+        tally["below_least"] += int(np.count_nonzero(size < least))
+        tally["gone"] += int(np.count_nonzero((r == 0) & ~zero))
+        tally["exact"] += int(np.count_nonzero(zero))
+    return replace(found, **tally)
+
+
+def kept(
+    exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
+) -> Kept:  # fmt: skip
+    """Split the numbers of an exponent and count the bits that the two words keep.
+
+    Parameters, errors : as `residuals`.
+
+    Examples
+    --------
+    >>> found = kept(15, 12)
+    >>> found.worst, found.r_overflows, found.h_overflows
+    (23, 3070, 4096)
+    """
+    made = Split.of(**split)
+    rules, P = _rules(made, sb), made.wide.precision
+    every, chunks = _numbers(made, exponent, mantissas)
+    found = Kept(every)
+    tally: dict[str, Any] = Counter()
+    for x in chunks:
+        (high, _, _, _), (low, scaled, _, left) = steps(x, rules)
+        over = high.overflows(x)
+        lost = low.overflows(np.where(over, 0, scaled)) if over.any() else low.overflows(scaled)
+        if over.any() or lost.any():
+            tally["h_overflows"] += int(np.count_nonzero(over))
+            tally["r_overflows"] += int(np.count_nonzero(lost))
+            left = left[~(over | lost)]
+        # the error is at most 2^(power of the next power of two)
+        half, power = np.frexp(np.abs(left))
+        bits = np.where(left == 0, P, exponent - (power - (half == 0.5)))
+        _add(found.bits, np.maximum(bits, 0))
+    return replace(found, **tally)
+
+
+def _rules(made: Split, sb: int) -> list[Word]:
+    if BIT_CUT in (made.rounding, made.residual_rounding) and made.narrow.name != "fp16":
+        raise InputError(f"bit-cut makes fp16 words, not {made.narrow}: RZ is the same rounding there")
+    return [Word("h", made.narrow, made.rounding), Word("r", made.narrow, made.residual_rounding, sb)]
+
+
+def _numbers(made: Split, exponent: int, mantissas: int | NDArray[Any] | None) -> tuple[int, Iterator[NDArray[Any]]]:
+    """How many numbers there are, and they themselves, in chunks."""
+    unit, one = made.unit(exponent), made.mantissas()
+    if made.narrow.emin - made.narrow.fraction_bits > exponent and {"RU", "RD"} & {
+        made.rounding, made.residual_rounding
+    }:  # fmt: skip
+        raise InputError(
+            f"exponent {exponent}: numbers below the smallest of {made.narrow} are lifted by RU and RD, and what is "
+            f"left has more bits than float64"
+        )
+    if isinstance(mantissas, np.ndarray):
+        given = mantissas.ravel()
+        if given.dtype.kind not in "iu" or ((given < 0) | (given >= one)).any():
+            raise InputError(f"mantissas must be integers from 0 to {one - 1} in {made.wide}")
+        return given.size, (
+            np.ldexp((given[i : i + _CHUNK].astype(np.int64) + one).astype(np.float64), unit)
+            for i in range(0, given.size, _CHUNK)
+        )
+    low = made.wide.fraction_bits if mantissas is None else mantissas
+    if not 0 <= low <= min(made.wide.fraction_bits, _MOST):
+        raise InputError(
+            f"{low} bits of the mantissa of {made.wide}: it has {made.wide.fraction_bits}, and at most {_MOST} can be "
+            f"enumerated; one period is {made.period(exponent)}"
+        )
+    every = 1 << low
+    return every, (
+        (float(one) + np.arange(i, min(i + _CHUNK, every))) * 2.0**unit for i in range(0, every, _CHUNK)
+    )  # fmt: skip
+
+
+def _add(into: Counter[int], values: NDArray[Any]) -> None:
+    """Count integers, which lie close together."""
+    if values.size:
+        least = int(values.min())
+        for i, count in enumerate(np.bincount(values - least).tolist()):
+            if count:
+                into[least + i] += count

@@ -1,0 +1,322 @@
+"""Error bounds of the error-free schemes from a few norms: Ozaki scheme I (`ozaki`, `ozimmu`) and II (`ozaki2`).
+
+Their products are exact, so an error has three sources: digits that are cut off, products that are left out, and the
+roundings of the last sums. All are relative to S = |A||B|, entry by entry.
+
+**Scheme I.** Let m_i be the largest magnitude in row i of A, n_j in column j of B, and l_A(p) m_i a bound on what p
+slices leave of row i (`fpemu.theory.slicing`). With a and b slices, of which the products p + q <= d + 1 are taken
+(Mukunoki et al., ISC 2020, Algorithm 2, "fast mode"; Ootomo, Ozaki and Yokota, IJHPCA 2024, d = s),
+
+    AB - sum = (A - sum A_p) B + A (B - sum B_q) - (A - sum A_p)(B - sum B_q)
+               + sum over q of (sum of A_p, p > d + 1 - q) B_q
+
+    |AB - sum| <= [ l_A(a) row_A + l_B(b) row_B + l_A(a) l_B(b) row_AB
+                    + sum over q of (l_A(d+1-q) + l_A(a)) |B_q| / n_j row_AB ] S
+
+with row_A = max m_i sum_k|b_kj| / S_ij and so on, the fields of `Norms`. To that come the roundings of the sum, each of
+at most u times a partial sum, and these exceed S where a split rounds upward (`slicing.Split.growth`).
+
+**Algorithm 3** (slices=None, "printed") judges sums over rows of S. An entry that is small beside others of its row may
+lose everything, so that no bound follows from norms of entries: worst is inf, and `error_bound` of the scheme is the
+way for data in hand. Bias, deviation and the other parts are those of the number of slices that it is expected to
+choose. The automatic number of `ozimmu` keeps every bit if loss=0, which needs 53 / b slices at least; with a loss
+allowed, an average over elements bounds no entry either.
+
+**Scheme II.** 2^-mu_i <= x m_i, where x is twice (the power of two is rounded down) the bound
+
+    invariant   sqrt(K / limit)                       limit about P / 2
+    accurate    sqrt(K (33/32) 2 / limit)             7-bit integers above |a| instead of |a|
+    fast        max(2, sqrt(K) max|A|) / sqrt(limit)  limit about P / 8; not invariant: the elements' own size counts
+
+    |AB - C' 2^-(mu + nu)| <= x_A row_A S + x_B row_B S, and one rounding.
+
+`fast` needs floor(log2 m_i) + floor(log2 n_j) >= -2 for the remainder theorem; where the norms do not show it, worst is
+inf. A bound above 1 may also mean that `fpemu.gemm` refuses: it does so where a row or column is cut to zeros.
+
+**Random operands.** What is left is taken as uniform below its unit and independent of the rest; sums of such terms
+over k grow with the root of the sum of squares. Digits cut toward zero have a mean: a bias, in full for data of one
+sign, none for data of zero mean (`slicing.coherence`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from numbers import Real
+from typing import Any
+
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+from fpemu.mma import KOrder, MmaSpec, exactness
+from fpemu.schemes.base import Scheme, build
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.products import lengths
+from fpemu.schemes.ozaki import Ozaki
+from fpemu.schemes.ozaki2 import Ozaki2
+from fpemu.schemes.ozimmu import INT32, Ozimmu
+from fpemu.theory.norms import Norms
+from fpemu.theory.parts import Part
+from fpemu.theory.slicing import SLACK, Split, coherence, fewest, last_place, lone, over_mean, random, splits
+
+_ROUNDING = math.sqrt(1 / (8 * math.log(2)))
+"""Root mean square of a rounding error over u |x|: 2^e u / sqrt(3), |x| in [2^e, 2^(e+1)) logarithmically uniform."""
+_COUNTS = {Ozaki: ("slices", 256), Ozimmu: ("slices", 256), Ozaki2: ("moduli", 20)}
+
+
+def bound_parts(
+    scheme: Scheme, hardware: str | MmaSpec | None, norms: Norms, order: KOrder | None = None
+) -> tuple[Part, ...]:
+    """What the error of an error-free scheme is made of, relative to (|A||B|)_ij, from norms alone.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        A built `ozaki`, `ozimmu` or `ozaki2`.
+    hardware : str or MmaSpec, optional
+        Needed by `ozaki`: bits a slice follow from the instruction.
+    norms : Norms
+        Of the operands, numbers of the scheme's format.
+    order : KOrder, optional
+        Of the chains on the instruction.
+
+    Returns
+    -------
+    tuple of Part
+        A part with worst = inf says in its name why norms do not bound it.
+
+    Raises
+    ------
+    InputError
+        Another scheme; no hardware for `ozaki`; options that leave no bit a slice.
+
+    Examples
+    --------
+    >>> from fpemu.theory import Norms
+    >>> scheme = build("ozaki2", {"moduli": 15})
+    >>> parts = bound_parts(scheme, None, Norms.sample("uniform", 1024, low=-1.0))
+    >>> [part.name for part in parts]
+    ['digits cut off', 'final rounding']
+    """
+    if not isinstance(scheme, ErrorFree):
+        raise InputError(f"theory.errorfree bounds ozaki, ozimmu and ozaki2, not {scheme!r}")
+    if norms.is_zero:
+        return (Part("a product of zeros", 0.0),)
+    if isinstance(scheme, Ozaki):
+        parts, roundings = _ozaki(scheme, scheme.spec(hardware), norms, order)
+    else:
+        if hardware is not None:
+            scheme.spec(hardware)
+        if isinstance(scheme, Ozimmu):
+            parts, roundings = _ozimmu(scheme, norms)
+        elif isinstance(scheme, Ozaki2):
+            parts, roundings = _ozaki2(scheme, norms), 1
+        else:
+            raise InputError(f"theory.errorfree bounds ozaki, ozimmu and ozaki2, not {scheme.name!r}")
+    underflow = _underflow(norms, scheme.operand, roundings)
+    return (*parts, Part("underflow", underflow)) if underflow > 2.0**-120 else tuple(parts)
+
+
+def slices_for(
+    target: float,
+    norms: Norms,
+    *,
+    scheme: str = "ozaki",
+    hardware: str | MmaSpec | None = None,
+    order: KOrder | None = None,
+    **options: Any,
+) -> int:
+    """The fewest slices (`ozaki2`: moduli) with which no entry's error exceeds target · (|A||B|)_ij.
+
+    Raises
+    ------
+    InputError
+        If no number meets the target, with the best that is possible; for a target that is not positive, or a scheme
+        or mode without a number of slices.
+
+    Examples
+    --------
+    >>> from fpemu.theory import Norms
+    >>> norms = Norms.sample("uniform", 1024, low=-1.0)
+    >>> [slices_for(target, norms, hardware="H200") for target in (1e-4, 1e-8, 1e-12)]
+    [3, 5, 7]
+    """
+    if not (isinstance(target, Real) and 0 < target < math.inf):
+        raise InputError(f"target = {target!r} must be a positive number, an error relative to |A||B|")
+    kind = type(build(scheme, options))
+    if kind not in _COUNTS:
+        raise InputError(f"scheme {scheme!r} has no number of slices: take ozaki, ozimmu or ozaki2")
+    name, most = _COUNTS[kind]
+    if name in options:
+        raise InputError(f"{name}={options[name]!r} is what slices_for looks for: leave it out")
+    best, at = math.inf, 0
+    for count in range(2 if kind is Ozaki2 else 1, most + 1):
+        parts = bound_parts(build(scheme, {**options, name: count}), hardware, norms, order)
+        worst = sum(part.worst for part in parts)
+        if worst <= target:
+            return count
+        if worst < best:
+            best, at = worst, count
+        elif math.isfinite(best) and count > 2 * at + 8:
+            break  # more roundings from here on
+    reach = f"the best is {best:.3g}, with {name}={at}" if at else f"no bound holds: {_reasons(parts)}"
+    raise InputError(f"{scheme}: no number of {name} meets the target {target:.3g} for every such product; {reach}")
+
+
+def _reasons(parts: Sequence[Part]) -> str:
+    return ", ".join(part.name for part in parts if math.isinf(part.worst))
+
+
+def _rounded(name: str, norms: Norms, u: float, count: int, typical: int, growth: float = 1.0) -> Part:
+    """`count` roundings of numbers of the size of the result."""
+    worst = count * u / (1 - count * u) * growth if count * u < 1 else math.inf
+    return Part(name, worst, 0.0, _ROUNDING * u * norms.result * math.sqrt(typical))
+
+
+def _pairs(a: int, b: int, d: int) -> int:
+    """How many p <= a, q <= b have p + q <= d + 1."""
+    return sum(max(0, min(a, d + 1 - q)) for q in range(1, b + 1))
+
+
+# --- scheme I
+def _ozaki(scheme: Ozaki, spec: MmaSpec, norms: Norms, order: KOrder | None) -> tuple[list[Part], int]:
+    u = scheme.operand.unit_roundoff
+    bits = scheme.slice_bits(spec, norms.K, order)
+    split = splits(norms, bits, scheme.split, scheme.operand, spec.is_integer)
+    broken = _not_exact(scheme, spec, split, order)
+    if broken:
+        return [Part(broken, math.inf)], 1
+    if scheme.mode == "CR":
+        return [_rounded("one rounding of the exact sum", norms, u, 1, 1)], 1
+    fixed = isinstance(scheme.slices, int)
+    a, b, d = _counts(scheme, split)
+    kept = scheme.fast is False or (scheme.fast is None and fixed and split.A.left(a) == 0)
+    parts = [split.digits(a, b)]
+    if not kept:
+        parts.append(split.left_out(a, b, d))
+    if not fixed:
+        reason = f"digits below slice {d}, a number that Algorithm 3 finds from sums over rows: no bound by norms"
+        parts[0] = replace(parts[0], name=reason, worst=math.inf)
+    typical = a * b if kept else _pairs(a, b, d)
+    most = typical if kept or scheme.fast else d * d  # fast mode is off where d slices happen to exhaust A
+    # a product may have to be rounded to fp32 before it is added, never to fp64
+    roundings = most - 1 if scheme.operand.name == "fp64" else 2 * most - 1
+    sums = _rounded(f"{scheme.operand} sums of products", norms, u, roundings, typical, split.growth())
+    return [*parts, sums], most + 1
+
+
+def _not_exact(scheme: Ozaki, spec: MmaSpec, split: Split, order: KOrder | None) -> str:
+    """Why products of slices may not be exact, or "" if all are."""
+    K, bits = split.norms.K, split.A.first
+    digit = (1 << bits) - spec.is_integer
+    exact = all(exactness.holds(spec, digit, digit, n, order) for n in lengths(K, scheme.k_block))
+    if not exact or K * digit**2 > 2**53:
+        return f"products of {bits}-bit slices, which are not exact on {spec.name}"
+    if scheme.exponents == "row":
+        # from above the largest element to b bits below the last place of the smallest
+        spans = [math.ceil(math.log2(side.top) + side.spread) + bits for side in (split.A, split.B)]
+        if not exactness.unit_fits(spec, -sum(spans)) or any(-max(spans) < f.emin for f in spec.operand_formats[:2]):
+            return f"slices with one exponent a row, which {spec.a_format} may not hold"
+    return ""
+
+
+def _counts(scheme: Ozaki, split: Split) -> tuple[int, int, int]:
+    """Slices of A and of B, and d: given, or about what Algorithm 3 chooses."""
+    if isinstance(scheme.slices, int):
+        return scheme.slices, scheme.slices, scheme.slices
+    enough = 2 * math.sqrt(split.norms.K) * scheme.operand.unit_roundoff
+    d, other = (fewest(side, lambda lost: lost <= enough) for side in (split.A, split.B))
+    if scheme.slices == "printed":
+        return d, d, d
+    return (other, other, other) if other > d + 1 else (d, max(d, other), max(d, other))
+
+
+def _ozimmu(scheme: Ozimmu, norms: Norms) -> tuple[list[Part], int]:
+    K, bits, fmt = norms.K, scheme.slice_bits(norms.K), scheme.operand
+    split = splits(norms, bits, scheme.split, fmt, True, scheme.headroom)
+    least = most = likely = scheme.slices or 0
+    name = "digits below the last slices"
+    if not scheme.slices:
+        # every significand has all its bits, the largest element's more than the smallest's has not
+        widest = max(side.spread + math.log2(side.top) for side in (split.A, split.B))
+        least, most = -(-fmt.precision // bits), math.ceil(widest / bits) + 1
+        rows = min(norms.row_A / norms.flat_A, norms.row_B / norms.flat_B)  # their largest elements over the matrix's
+        likely = max(least, math.ceil((widest - 0.5 + math.log2(rows)) / bits))
+        if scheme.loss:
+            below = max(
+                side.usual * norms.magnitudes(which)[1] / norms.magnitudes(which)[0]
+                for side, which in ((split.A, "A"), (split.B, "B"))
+            )  # over the geometric mean, of lognormal elements
+            likely = max(1, math.ceil((fmt.precision + math.log2(below) + scheme.headroom - scheme.loss) / bits))
+            name = f"digits below slice {likely}, a number found from a mean over elements: no bound by norms"
+    sums = _sums(most, scheme.sharing(K))
+    if min(most, scheme.sharing(K)) * K * ((1 << bits) - 1) ** 2 > INT32:
+        return [Part(f"int32 sums of products of {bits}-bit slices, which may overflow", math.inf)], 1
+    digits, lost = split.digits(likely, likely, name), split.left_out(likely, likely, likely)
+    if not scheme.slices:
+        digits = replace(digits, worst=math.inf) if scheme.loss else Part(name, 0.0)
+        lost = replace(lost, worst=max(split.left_out(n, n, n).worst for n in range(least, most + 1)))
+    parts = [digits, lost]
+    typical = _sums(likely, scheme.sharing(K))
+    parts.append(_rounded("fp64 sums of products", norms, 2.0**-53, sums - 1, typical, split.growth()))
+    if fmt.name != "fp64":
+        parts.append(_rounded("final rounding", norms, fmt.unit_roundoff, 1, 1, 1 + sum(p.worst for p in parts)))
+    return parts, sums + 1
+
+
+def _sums(s: int, shared: int) -> int:
+    """Sums in fp64: `shared` products of equal p + q are added in int32 before."""
+    return sum(-(-g // shared) for g in range(1, s + 1))
+
+
+# --- scheme II
+def _ozaki2(scheme: Ozaki2, norms: Norms) -> list[Part]:
+    K, P = norms.K, scheme.basis().product
+    tight = scheme.scaling != "fast"
+    limit = float(Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50)) if tight else Fraction(P - 1, 8))
+    cuts, biases, scatters = [], [], []
+    for side, other, row in (("A", "B", norms.row_A), ("B", "A", norms.row_B)):
+        largest, least = (norms.max_A, norms.min_A) if side == "A" else (norms.max_B, norms.min_B)
+        usual = over_mean(norms, side)
+        most = math.sqrt(K)
+        size = min(most, max(1.0, lone(norms, side) * K / usual))  # of a row: sqrt(sum a^2) / m
+        if scheme.scaling == "accurate":
+            most, size = most * math.sqrt(2 * 33 / 32), math.sqrt(_leading(norms))
+        elif scheme.scaling == "fast":
+            like = min(largest, norms.magnitudes(side)[1] * math.sqrt(K))  # a row as all others
+            most, size = max(2.0, most * largest), max(2.0, size * like)
+        cut = 2 * most / math.sqrt(limit) * SLACK
+        cut = 0.0 if cut * largest <= last_place(least, scheme.operand) else cut
+        cuts.append(min(cut * row, 1.0))
+        likely = min(math.sqrt(2) * size / math.sqrt(limit) * math.sqrt(usual * row), 1.0) if cut else 0.0
+        bias, scatter = random(likely / 2, likely / math.sqrt(3), coherence(norms))
+        biases.append(bias)
+        scatters.append(scatter * lone(norms, other))
+    lost = Part("digits cut off", sum(cuts) * SLACK, sum(biases), math.hypot(*scatters))
+    smallest = _exponent(norms.max_A, norms.min_A, norms.flat_A) + _exponent(norms.max_B, norms.min_B, norms.flat_B)
+    if not tight and smallest < -2:
+        lost = replace(lost, name="digits cut off, or all: rows may be too small for fast scaling", worst=math.inf)
+    u = scheme.operand.unit_roundoff
+    return [lost, _rounded("final rounding", norms, u, 1, 1)]
+
+
+def _leading(norms: Norms) -> float:
+    """About sum_k |a_ik b_kj| / (m_i n_j) for the column j where it is largest, of 7-bit integers rounded upward."""
+    up = 1 / 90  # of what is between 32 and 64 at its largest
+    (x, y), (u, v) = ((over_mean(norms, side), lone(norms, side) * norms.K) for side in "AB")
+    least = max(norms.K * (1 / x + up) * (1 / u + up), norms.largest / (norms.max_A * norms.max_B))
+    return math.sqrt(least * max(y / x * v / u, 1.0))  # between the mean column's and Cauchy and Schwarz's limit
+
+
+def _exponent(largest: float, least: float, flat: float) -> int:
+    """floor(log2) of the largest element of any row (column) that counts: S_ij <= m_i sum|b|, so m_i >= max / flat."""
+    return math.frexp(max(least, largest / flat * (1 - 2.0**-40)))[1] - 1
+
+
+def _underflow(norms: Norms, fmt: FloatFormat, roundings: int) -> float:
+    """Half a unit of the format's last place, for every rounding and product, over the smallest S."""
+    K = norms.K
+    absolute = math.log2((roundings + 1) * (fmt.min_subnormal * 2.0**100 + 4 * K * 2.0**-974)) - 100
+    smallest = math.log2(K) + math.log2(norms.max_A) + math.log2(norms.max_B) - math.log2(norms.flat_AB)
+    return math.exp2(min(absolute - smallest, 1000.0))

@@ -1,0 +1,203 @@
+"""What one block of an instruction loses on average, given the sum that it adds to.
+
+A block aligns its L products p and the sum c at q = 2^(E - F), E the exponent of c or of the largest product, adds
+them, and rounds at the last place u of the new sum. On average (the steps are those of Fasi, Higham, Mikaitis, Pranesh
+2021, the averages are ours):
+
+* a product with last place g = 2^(e - places) loses (q - g (1 + log2(q/g) / 2)) / 2, since x y mod 2^j has trailing
+  zeros; all of itself once q >= 4 · 2^e. It loses toward its own zero;
+* the sum loses what it has below q when it enters, (q - u) / 2, and (u - q) / 2 when it leaves by truncation, toward
+  its zero; to nearest it loses nothing on average, u^2 / 12 in mean square. All of it only as far as there are bits
+  below u: the sum is a multiple of the least of the g.
+
+CDNA3 aligns products among themselves and floors sums to 31 and 32 bits, a loss toward minus infinity. CDNA2 rounds the
+sums of products too. Mantissas are spread like 1/m, so that E[2^E] = |c| / (2 ln 2).
+
+Sums of products of six bits (e5m2) or less are exact but for rare small terms: their mean square is foreseen here, not
+how large the rare errors are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.mma import MmaSpec
+
+Floats = NDArray[np.float64]
+POWER = 1 / (2 * math.log(2))
+"""E[2^E / x] for x = m 2^E, m spread like 1/m on [1, 2)"""
+_POINTS = 7
+_SHARES = (0.03, 0.07, 0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.05, 0.03, 0.015, 0.005)
+_PARTS = len(_SHARES)
+_LEAST = (4.0, 1.0, 0.25, 1 / 16, 1 / 256)
+"""The least last place among L products, over g of a product L times smaller than the mean: it varies."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a block: how many, their mean magnitude and mean square, and the share that goes one way."""
+
+    count: int
+    magnitude: float
+    square: float
+    sign: float
+    """Sum of the products over that of their magnitudes, expected"""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Arrays over the sums given."""
+
+    mean: Floats
+    """In the direction of the drift"""
+    slope: Floats
+    """Mean loss for each unit by which the sum exceeds its mean"""
+    square: Floats
+    """Mean square of the rest, independent from block to block"""
+    down: Floats
+    """Toward minus infinity"""
+
+
+def losses(
+    products: Products, spec: MmaSpec, mean: Floats, variance: Floats, step: tuple[float, float], S: float
+) -> Losses:
+    """Of blocks added to normal sums of this mean and variance, (n,); a block has the mean and the variance `step`.
+
+    All over S, whose size decides where sums that hardly vary pass powers of two (nan: not known).
+    """
+    z, w = points()
+    sd = np.sqrt(np.maximum(variance, 0))
+    before = mean[:, None] + sd[:, None] * z
+    after = mean[:, None] + step[0] + np.sqrt(np.maximum(variance, 0) + step[1])[:, None] * z
+    steady = (mean**2 > 9 * np.maximum(variance, 0))[:, None] & (S > 0)
+    into, out = _power(before, S, steady), _power(after, S, steady)
+    L, sign, unit = products.count, products.sign, _unit(spec)
+    p, top, g, least = _products(products, spec)
+    reach = abs(step[0]) + math.sqrt(step[1])  # no block moves the sum by much more
+    truncates = spec.arithmetic == "truncated"
+    q = _grid(spec, into, top)
+    each, share = _aligned(q[..., None], g, p), _weights()
+    lost, lost2 = each @ share, (each * np.minimum(q[..., None] * 2 / 3, p)) @ share
+    entering = np.where(into > 0, np.maximum(q - unit * into, 0) / 2, 0.0) * truncates
+    left = np.maximum(q * truncates, 0.0)[..., None]
+    if truncates and spec.final == "RZ":
+        rest = np.maximum(left, least)
+        gap = np.maximum(unit * out[..., None] - rest, 0)
+        rounded, square = gap.mean(-1) / 2, (gap * (2 * unit * out[..., None] - rest)).mean(-1) / 6
+    else:
+        rest = np.maximum(left, least)
+        square = np.maximum((unit * out[..., None]) ** 2 - rest**2, 0).mean(-1) / 12
+        stuck = (unit * out / 2 > reach) & (into > 0)  # each block is rounded away
+        rounded = np.where(stuck, abs(step[0]), 0.0)
+    if spec.arithmetic == "flushed":
+        square = square + math.log2(spec.block) * L * (POWER * unit) ** 2 / 12 * products.square
+    if spec.arithmetic == "via-half":
+        inner = reach * 2.0**-23 * POWER / L
+        lost, lost2 = lost + 0.75 * inner, lost2 + inner**2 * L / 2
+    down = np.zeros_like(before)
+    if spec.arithmetic.startswith("cdna3"):
+        coarse = np.where(into < top, 2.0**-24 * top, 0.0)
+        down = (2.0**-32 * np.maximum(into, top) + 2.0**-31 * out + coarse) / 2
+    loss = rounded * np.sign(after) + entering * np.sign(before)
+    along = loss @ w
+    slope = np.divide((loss * z) @ w, sd, out=np.zeros_like(sd), where=sd > 0)
+    about = np.maximum(square - rounded**2 + entering**2 / 3, 0) @ w
+    return Losses(
+        np.minimum(along, reach) + L * sign * (lost @ w),
+        slope,
+        about + L * np.maximum(lost2 - (lost * sign) ** 2, 0) @ w,
+        down @ w,
+    )
+
+
+def _power(c: Floats, S: float, steady: NDArray[np.bool_]) -> Floats:
+    """2^E of c S over S; its mean over all mantissas where sums differ much."""
+    exact = np.ldexp(1.0, np.frexp(np.where(steady, np.abs(c) * S, 1.0))[1] - 1) / np.where(steady, S, 1.0)
+    return np.where(c == 0, 0.0, np.where(steady, exact, POWER * np.abs(c)))
+
+
+def _unit(spec: MmaSpec) -> float:
+    """The last place of a result in [1, 2)."""
+    d = spec.operand_formats[3]
+    return 2.0 ** -(d.precision - 1 if spec.fraction_bits is None else spec.fraction_bits)
+
+
+def _grid(spec: MmaSpec, into: Floats, top: float) -> Floats:
+    """q for each sum; 0 where nothing is aligned."""
+    if spec.arithmetic == "truncated":
+        return np.maximum(into, top) * 2.0**-spec.F
+    if spec.arithmetic in ("exact", "fma", "flushed"):
+        return np.zeros_like(into)
+    return np.full_like(into, top * 2.0 ** -(spec.F if spec.arithmetic == "via-half" else 24))
+
+
+def _products(products: Products, spec: MmaSpec) -> tuple[Floats, float, Floats, Floats]:
+    """Magnitudes of products, the largest power of two 2^e among them, their last places, the least of these."""
+    a, b, _, _ = spec.operand_formats
+    L, average = products.count, products.magnitude
+    p = average * _spread(products.square / average**2 if average else 1.0)
+    place = POWER**2 * 2.0 ** -(a.precision + b.precision - 2)
+    ordered, below = np.sort(p), np.cumsum(_weights()[np.argsort(p)])
+    top = POWER**2 * float(ordered @ np.diff(below**L, prepend=0.0))
+    return p, top, place * p, place * average / L * np.array(_LEAST)
+
+
+def power_of_uniform(ratio: float) -> tuple[float, float]:
+    """(s, v) of a magnitude U^s e^(sqrt(v) Z) with this ratio of mean square to squared mean.
+
+    U is uniform in [0, 1] and Z normal. Uniform data have s = 1, v = 0 (ratio 4/3); what is more spread has a lognormal
+    factor, as `fpemu.inputs` "phi" has; what is less, s < 1: (1 + s)^2 / (1 + 2 s) = ratio.
+    """
+    if ratio >= 4 / 3:
+        return 1.0, math.log(ratio * 3 / 4)
+    more = max(ratio - 1, 0.0)
+    return more + math.sqrt(more**2 + more), 0.0
+
+
+@lru_cache(maxsize=512)
+def _spread(ratio: float) -> Floats:
+    """Products of two such magnitudes at points with `_weights`, their mean 1."""
+    s, v = power_of_uniform(math.sqrt(max(ratio, 1.0)))
+    z = np.polynomial.hermite_e.hermegauss(3)[0]
+    p = np.exp(-s * _gamma()[:, None] + math.sqrt(2 * v) * z).ravel()
+    return np.asarray(p / (p @ _weights()))
+
+
+@lru_cache(maxsize=1)
+def _gamma() -> Floats:
+    """-ln(U U') at the middles of parts of probability `_SHARES`; its distribution is 1 - (1 + x) e^-x."""
+    x, low, high = _middles(), np.zeros(_PARTS), np.full(_PARTS, 60.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = 1 - (1 + middle) * np.exp(-middle) < x
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return (low + high) / 2
+
+
+def _middles() -> Floats:
+    return np.concatenate([[0.0], np.cumsum(_SHARES)[:-1]]) + np.array(_SHARES) / 2
+
+
+@lru_cache(maxsize=1)
+def _weights() -> Floats:
+    w = np.polynomial.hermite_e.hermegauss(3)[1]
+    return np.outer(_SHARES, w / w.sum()).ravel()
+
+
+def _aligned(q: Floats, g: Floats, p: Floats) -> Floats:
+    """What a product p, a multiple of g, loses on average at the grid q."""
+    ratio = np.maximum(np.divide(q, g, out=np.ones(np.broadcast_shapes(q.shape, g.shape)), where=g > 0), 1)
+    loss = g * (ratio - 1 - np.log2(ratio) / 2) / 2
+    return np.where(q >= 4 * POWER**2 * p, p, np.minimum(loss, p))
+
+
+@lru_cache(maxsize=1)
+def points() -> tuple[Floats, Floats]:
+    """Gauss-Hermite points and weights of the standard normal distribution."""
+    z, w = np.polynomial.hermite_e.hermegauss(_POINTS)
+    return z, w / w.sum()

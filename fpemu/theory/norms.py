@@ -1,0 +1,192 @@
+"""What a bound needs to know of the operands: a few numbers instead of two matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import inputs
+from fpemu.arrays import as_float64
+from fpemu.errors import InputError, entries
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """Norms of A (M, K) and B (K, N), finite.
+
+    S_ij = (|A||B|)_ij, a_i is row i of A and b_j column j of B. The ratios say by how much S would grow if elements
+    were as large as the largest of their matrix (of their row or column): 1 for constant matrices. Entries with
+    S_ij = 0 do not count: every scheme gives zero there.
+
+    A worst-case bound holds for these operands, and for others with the same numbers. Norms of a sample describe
+    other operands of the distribution well enough for a probable bound, not for a rigorous one.
+    """
+
+    K: int
+    max_A: float
+    max_B: float
+    min_A: float
+    """Smallest magnitude that is not zero; inf if there is none"""
+    min_B: float
+    flat_A: float
+    """max_ij of max|A| · sum_k |b_kj| / S_ij"""
+    flat_B: float
+    """max_ij of sum_k |a_ik| · max|B| / S_ij"""
+    flat_AB: float
+    """max_ij of K max|A| max|B| / S_ij"""
+    row_A: float
+    """max_ij of max_k |a_ik| · sum_k |b_kj| / S_ij"""
+    row_B: float
+    """max_ij of sum_k |a_ik| · max_k |b_kj| / S_ij"""
+    row_AB: float
+    """max_ij of K max_k |a_ik| max_k |b_kj| / S_ij"""
+    spread: float
+    """Root mean square over the entries of sqrt(sum_k (a_ik b_kj)^2) / S_ij: 1 / sqrt(K) at least"""
+    result: float
+    """||AB||_F / || |A||B| ||_F: 1 for data of one sign, about 1 / sqrt(K) for data of zero mean"""
+    part: float = math.nan
+    """Root mean square over the entries of (AB)_ij / S_ij; nan: not known, taken as `result`"""
+    peak: float = math.nan
+    """max_ij of sqrt(sum_k (a_ik b_kj)^2) / S_ij: `spread` of the entry where it is largest; nan: not known"""
+    max_S: float = math.inf
+    """max_ij S_ij; inf: not known, K max|A| max|B| holds"""
+    rms_S: float = math.nan
+    """Root mean square of S_ij; nan: not known"""
+    mean_A: float = math.nan
+    """Mean of |A|; nan: not known, taken as that of magnitudes uniform in [0, max|A|]"""
+    mean_B: float = math.nan
+    rms_A: float = math.nan
+    """Root mean square of A; nan as above"""
+    rms_B: float = math.nan
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether AB has no terms but zeros: nothing can be lost."""
+        return self.K == 0 or self.max_A == 0 or self.max_B == 0
+
+    @property
+    def uneven(self) -> float:
+        """`peak` over `spread`: how much more the random errors of one entry may be than those of most; 1 at least."""
+        return max(self.peak / self.spread, 1.0) if self.spread and not math.isnan(self.peak) else 1.0
+
+    @property
+    def largest(self) -> float:
+        """No S_ij is larger."""
+        return min(self.max_S, self.K * self.max_A * self.max_B)
+
+    def magnitudes(self, side: str) -> tuple[float, float]:
+        """Mean and root mean square of |A| (side "A") or |B|."""
+        top = self.max_A if side == "A" else self.max_B
+        mean, rms = (self.mean_A, self.rms_A) if side == "A" else (self.mean_B, self.rms_B)
+        return (top / 2 if math.isnan(mean) else mean), (top / math.sqrt(3) if math.isnan(rms) else rms)
+
+    @staticmethod
+    def of(A: Any, B: Any) -> Norms:
+        """The norms of two matrices, (M, K) and (K, N); seven float64 products.
+
+        Raises
+        ------
+        InputError
+            Not two matrices that fit each other; entries that are NaN or infinite.
+
+        Examples
+        --------
+        >>> norms = Norms.of([[1.0, 2.0]], [[3.0], [-1.0]])
+        >>> norms.flat_A, norms.result
+        (1.6, 0.2)
+        """
+        a, b = _matrix(A, "A"), _matrix(B, "B")
+        if a.shape[1] != b.shape[0]:
+            raise InputError(f"Norms.of: A {a.shape} and B {b.shape} have no product; give (M, K) and (K, N)")
+        K, p, q = a.shape[1], np.abs(a), np.abs(b)
+        top, least = [float(x.max(initial=0.0)) for x in (p, q)], [float(x[x > 0].min(initial=np.inf)) for x in (p, q)]
+        ratios = _ratios(a, b)
+        x, y = _unit(a, top[0]), _unit(b, top[1])
+        S = np.abs(x) @ np.abs(y)
+        whole = math.sqrt(float(np.mean(S**2))) if S.size else 0.0
+        scale = math.frexp(top[0])[1] + math.frexp(top[1])[1]
+        return Norms(
+            K=K, max_A=top[0], max_B=top[1], min_A=least[0], min_B=least[1], **ratios,
+            result=math.sqrt(float(np.mean((x @ y) ** 2))) / whole if whole else 0.0,
+            max_S=_times_power(float(S.max(initial=0.0)) * (1 + K * 2.0**-52), scale),
+            rms_S=_times_power(whole, scale), mean_A=_mean(p), mean_B=_mean(q),
+            rms_A=_rms(x, top[0]), rms_B=_rms(y, top[1]),
+        )  # fmt: skip
+
+    @staticmethod
+    def sample(name: str, K: int, rows: int = 64, seed: int = 0, **parameters: Any) -> Norms:
+        """Of a named distribution (`fpemu.inputs.names`), from matrices of `rows` rows and columns.
+
+        Examples
+        --------
+        >>> round(Norms.sample("uniform", 256, rows=16).result * 16, 1)
+        1.4
+        """
+        A, B = inputs.operands(name, rows, rows, K, seed, **parameters)
+        return Norms.of(A, B)
+
+
+def _matrix(X: Any, who: str) -> Floats:
+    x = as_float64(X, f"Norms.of: {who}")
+    if x.ndim != 2:
+        raise InputError(f"Norms.of: {who} of shape {x.shape} is not a matrix; give (M, K) and (K, N)")
+    if not (good := np.isfinite(x)).all():
+        raise InputError(f"Norms.of: {who}: NaN or infinite: {entries(~good, x)}; a bound takes finite operands")
+    return x
+
+
+def _ratios(a: Floats, b: Floats) -> dict[str, float]:
+    """All that is over S, entry by entry. Rows and columns are scaled, so that S neither overflows nor vanishes."""
+    p, q = np.abs(a), np.abs(b)
+    er = np.frexp(p.max(axis=1, keepdims=True, initial=0.0))[1]
+    ec = np.frexp(q.max(axis=0, keepdims=True, initial=0.0))[1]
+    x, y, K = np.ldexp(p, -er), np.ldexp(q, -ec), p.shape[1]
+    S = x @ y
+    some = S > 0
+    squares = np.divide(x**2 @ y**2, S**2, out=np.zeros_like(S), where=some)
+    parts = np.divide(np.ldexp(a, -er) @ np.ldexp(b, -ec), S, out=np.zeros_like(S), where=some)
+    rows, columns = x.max(axis=1, keepdims=True, initial=0.0), y.max(axis=0, keepdims=True, initial=0.0)
+    left, right = x.sum(axis=1, keepdims=True), y.sum(axis=0, keepdims=True)
+    with np.errstate(over="ignore"):
+        top_a, top_b = np.ldexp(p.max(initial=0.0), -er), np.ldexp(q.max(initial=0.0), -ec)
+
+        def largest(values: Any) -> float:
+            ratio = np.divide(values, S, out=np.ones_like(S), where=some)
+            return float(np.max(ratio, initial=1.0))
+
+        return {
+            "flat_A": largest(top_a * right), "flat_B": largest(left * top_b), "flat_AB": largest(K * (top_a * top_b)),
+            "row_A": largest(rows * right), "row_B": largest(left * columns), "row_AB": largest(K * rows * columns),
+            "peak": math.sqrt(float(np.max(squares, initial=0.0))), "spread": _root_mean(squares, some),
+            "part": _root_mean(parts**2, some),
+        }  # fmt: skip
+
+
+def _unit(x: Floats, top: float) -> Floats:
+    return np.ldexp(x, -math.frexp(top)[1])
+
+
+def _root_mean(squares: Floats, some: NDArray[np.bool_]) -> float:
+    return math.sqrt(float(np.mean(squares[some]))) if some.any() else 0.0
+
+
+def _mean(p: Floats) -> float:
+    top = float(p.max(initial=0.0))
+    return float(np.mean(p / top)) * top if top else 0.0
+
+
+def _rms(x: Floats, top: float) -> float:
+    return _times_power(math.sqrt(float(np.mean(x**2))), math.frexp(top)[1]) if top else 0.0
+
+
+def _times_power(x: float, exponent: int) -> float:
+    try:
+        return math.ldexp(x, exponent)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,134 @@
+"""A bound as a sum of parts, each with a name, so that one sees what an error is made of.
+
+All numbers are relative to (|A||B|)_ij, entry by entry: the measure of `fpemu.metrics.normwise`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fpemu.errors import InputError
+
+if TYPE_CHECKING:
+    from fpemu.theory.norms import Norms
+
+
+_MODEL = 1.1
+"""The mean loss of a chain comes out within about a tenth"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source of error."""
+
+    name: str
+    """"split of A and B", "products left out", "truncated sums of hh" ..."""
+    worst: float
+    """No entry loses more, whatever the operands with these norms"""
+    bias: float = 0.0
+    """What is lost on average in one direction (toward zero: positive), operands taken as random"""
+    deviation: float = 0.0
+    """Standard deviation about that mean, operands taken as random"""
+    tail: float = 1.0
+    """By how much the largest errors among many exceed those of a normal distribution with that deviation"""
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of this part of the error of an entry."""
+        return math.hypot(self.bias, self.deviation)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The error of one product, a priori. Made by `fpemu.theory.bound`.
+
+    Examples
+    --------
+    >>> bound = Bound((Part("split", 2e-7, 0.0, 1e-8), Part("sum", 1e-6, 3e-8, 2e-8)), entries=64)
+    >>> bound.worst, round(bound.bias, 9), bound.probable() < bound.worst
+    (1.2e-06, 3e-08, True)
+    >>> print(bound)
+    part   worst     bias      deviation
+    split  2.00e-07  0         1.00e-08
+    sum    1.00e-06  3.00e-08  2.00e-08
+    all    1.20e-06  3.00e-08  2.24e-08
+    probable among 64 entries: 1.30e-07
+    """
+
+    parts: tuple[Part, ...]
+    entries: int = 1
+    """M N: among how many entries the largest error is sought"""
+
+    @property
+    def worst(self) -> float:
+        """No entry's error over (|A||B|)_ij is larger."""
+        return sum(part.worst for part in self.parts)
+
+    @property
+    def bias(self) -> float:
+        """Mean loss toward zero: truncation does not average out."""
+        return sum(part.bias for part in self.parts)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation, the parts taken as independent."""
+        return math.sqrt(sum(part.deviation**2 for part in self.parts))
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of the error of an entry."""
+        return min(self.worst, math.hypot(self.bias, self.deviation))
+
+    def probable(self, failure: float = 0.01) -> float:
+        """A bound that all entries keep but with probability `failure`, operands taken as random; at most `worst`.
+
+        |bias| + lambda · deviation with lambda = sqrt(2 ln(2 M N / failure)): the tail of a sum of independent bounded
+        errors (Hoeffding; Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4), over all entries. Each
+        part's deviation is taken `tail` times: entries differ in how far their partial sums wander. The bias is taken
+        1.1 times, for its model.
+
+        Raises
+        ------
+        InputError
+            A probability that is not between 0 and 1.
+        """
+        if not 0 < failure < 1:
+            raise InputError(f"probable: failure = {failure!r} must be a probability between 0 and 1")
+        tail = math.sqrt(2 * math.log(2 * max(self.entries, 1) / failure))
+        spread = math.sqrt(sum((part.tail * part.deviation) ** 2 for part in self.parts))
+        return min(self.worst, _MODEL * abs(self.bias) + tail * spread)
+
+    def relative_l2(self, norms: Norms) -> Bound:
+        """The same error over ||AB||_F instead of (|A||B|)_ij: all numbers divided by `norms.result`.
+
+        Of the new bound, `rms` is what to expect of ||D - AB||_F / ||AB||_F (`fpemu.metrics.relative_l2`), and `worst`
+        bounds it rigorously if the norms are those of A and B themselves: |D - AB| <= worst |A||B| entry by entry, so
+        ||D - AB||_F <= worst || |A||B| ||_F. `probable` is then about the largest entry's error over the mean size of
+        an entry. Infinite where AB = 0.
+        """
+        ratio = math.inf if norms.result == 0 else 1 / norms.result
+
+        def over(x: float) -> float:
+            return x * ratio if x else 0.0
+
+        changed = (replace(p, worst=over(p.worst), bias=over(p.bias), deviation=over(p.deviation)) for p in self.parts)
+        return replace(self, parts=tuple(changed))
+
+    def table(self) -> str:
+        """A line for each part: its name, worst, bias and deviation; the sum; and the probable bound."""
+        shown = [("part", "worst", "bias", "deviation")]
+        whole = Part("all", self.worst, self.bias, self.deviation)
+        for part in (*self.parts, whole):
+            shown.append((part.name, _number(part.worst), _number(part.bias), _number(part.deviation)))
+        width = max(len(row[0]) for row in shown) + 2
+        lines = [f"{a:<{width}}{b:<10}{c:<10}{d}".rstrip() for a, b, c, d in shown]
+        return "\n".join([*lines, f"probable among {self.entries} entries: {_number(self.probable())}"])
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _number(x: float) -> str:
+    return "0" if x == 0 else f"{x:.2e}"
