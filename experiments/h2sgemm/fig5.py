@@ -1,0 +1,163 @@
+"""H2SGEMM, figure 5: how many blocks of A fit into L1 (Equation 8), and what share of it they fill.
+
+Every block that Equation 10 allows with 0.5 <= b_n/b_m <= 2 is counted twice: with L1 of 524,288 numbers of fp16 (1 MB,
+what the platform file of the Ascend 910A has) and of 262,144 (512 KB, what the paper's text has).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.perfmodel import h2sgemm
+from fpemu.perfmodel.h2sgemm import PUBLISHED, Block
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.3.1, figure 5"
+TITLE = "blocks of A in the L1 buffer, and how full it is"
+KIND = "M"
+EXPLAINS = ("h2sgemm/fig5",)
+CAPTION = """All blocks allowed by Equation 10 with b_n/b_m between 0.5 and 2 (colour). (a) N_fused, Equation 8, over
+the size of a block of A, L1 of 524,288 numbers; star: the published best block (176, 64, 176). (b) f, the share of L1
+that blocks of A fill. (c) f if L1 were 262,144 numbers, the 512 KB of the text. Dashed: 0.92, the least f claimed."""
+ASSUMPTIONS = [
+    """L1 is counted in numbers of fp16. The claims are judged for 524,288, the reading with which N_fused = 44 comes
+    out; what the 512 KB of the text give stands beside them.""",
+    """"Roughly inversely proportional": the slope of log N_fused over log b_m b_k is within 0.05 of -1. "Drops slowly":
+    rank correlation of f with b_m b_k below 0 for b_n/b_m = 0.5, 1 and 2.""",
+    """"Monotonically": for the same b_m and b_k, f never rises with b_n.""",
+]
+SMALL_L1 = 262144
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    del size
+    return [{"b_m": b.m, "b_k": b.k, "b_n": b.n} for b in h2sgemm.blocks() if 0.5 <= b.n / b.m <= 2]
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """N_fused and f with 524,288 and with 262,144 numbers in L1; the optimal b_m that follows."""
+    block = Block(cell["b_m"], cell["b_k"], cell["b_n"])
+    found: dict[str, float] = {}
+    for name, l1 in (("", h2sgemm.ASCEND_910A.numbers), (", 512 KB", SMALL_L1)):
+        f = h2sgemm.used(block, l1)
+        found |= {f"N_fused{name}": float(h2sgemm.fused(block, l1)), f"f{name}": f}
+        found[f"optimal b_m{name}"] = h2sgemm.optimal_bm(f, l1)
+        found[f"L1 over block{name}"] = l1 / (block.m * block.k)
+    return found
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, height=2.7, share_y=False)
+    size = np.array([row["b_m"] * row["b_k"] for row in rows])
+    aspect = np.array([row["b_n"] / row["b_m"] for row in rows])
+    shown = None
+    for axis, column in zip(axes[0], ("N_fused", "f", "f, 512 KB"), strict=True):
+        values = [row[column] for row in rows]
+        shown = axis.scatter(size, values, c=aspect, cmap="cividis", s=5, linewidths=0, vmin=0.5, vmax=2)
+        axis.set_xlabel("$b_m b_k$")
+        here = [row[column] for row in rows if _block(row) == PUBLISHED]
+        axis.plot([PUBLISHED.m * PUBLISHED.k] * len(here), here, "*", color=plotting.VERMILION, markersize=9,
+                  markeredgecolor="black", markeredgewidth=0.5)  # fmt: skip
+    axes[0, 0].set(xscale="log", yscale="log", ylabel="$N_{fused}$")
+    for axis in axes[0, 1:]:
+        axis.set(ylim=(0.82, 1.005), ylabel="$f$", xlim=(0, 17000))
+        axis.set_xticks([0, 4096, 8192, 12288, 16384])
+        axis.axhline(0.92, color=plotting.GREY, linestyle="--", linewidth=0.8)
+    plotting.panel_titles(axes, ["blocks of A in L1", "share filled", "share of 512 KB"])
+    if shown is not None:
+        plotting.colour_bar(figure, shown, list(axes[0]), "$b_n/b_m$")
+    return figure
+
+
+def _block(row: dict[str, Any]) -> Block:
+    return Block(row["b_m"], row["b_k"], row["b_n"])
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    published = [row for row in rows if _block(row) == PUBLISHED]
+    for name, words in (("", "524,288 numbers"), (", 512 KB", "262,144 numbers (512 KB)")):
+        counts = [row[f"N_fused{name}"] for row in published]
+        text = f"{counts[0]:g}" if counts else ""
+        found.append(share(f"N_fused of {PUBLISHED}, L1 of {words}", "44", [c == 44 for c in counts], text))
+        values = np.array([row[f"f{name}"] for row in rows])
+        text = f"{values.min():.4g} to {values.max():.4g}" if len(rows) else ""
+        held = (values >= 0.92) & (values <= 1)
+        found.append(share(f"f, L1 of {words}", "0.92 to 1.0", held, text))
+        best = np.array([row[f"optimal b_m{name}"] for row in rows])
+        text = f"{best.min():.3g} to {best.max():.3g}" if len(rows) else ""
+        held = (best > 86) & (best < 90)
+        found.append(share(f"sqrt(f L1 / (2 N_core)), L1 of {words}", "between 86 and 90", held, text))
+        ratio = [row[f"L1 over block{name}"] for row in rows]
+        text = f"{min(ratio):.3g} or more" if ratio else ""
+        found.append(share(f"L1 / (b_m b_k), L1 of {words}", "16 or more", [r >= 16 for r in ratio], text))
+    nearest = [16 * round(row["optimal b_m"] / 16) for row in rows]
+    is_96 = [value == 96 for value in nearest]
+    text = (
+        f"{' or '.join(str(v) for v in sorted(set(nearest)))}, 96 where f is above {88**2 / 8192:.4g}" if rows else ""
+    )
+    found.append(share("the multiple of 16 nearest to the optimum", "96", is_96, text))
+    found += _shape(rows)
+    return found
+
+
+def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
+    """How N_fused and f go with the sizes."""
+    found = []
+    size = np.array([row["b_m"] * row["b_k"] for row in rows], dtype=float)
+    slope = float(np.polyfit(np.log(size), np.log([row["N_fused"] for row in rows]), 1)[0]) if len(rows) > 2 else np.nan
+    text = f"slope {slope:.4g}" if len(rows) > 2 else ""
+    held = [abs(slope + 1) <= 0.05] if len(rows) > 2 else []
+    found.append(share("N_fused inversely proportional to b_m b_k", "roughly", held, text))
+    rises, pairs = 0, 0
+    by: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for row in rows:
+        by.setdefault((row["b_m"], row["b_k"]), []).append((row["b_n"], row["f"]))
+    for line in by.values():
+        values = [f for _, f in sorted(line)]
+        pairs += len(values) - 1
+        rises += sum(b > a for a, b in pairwise(values))
+    text = f"rises in {rises} of {pairs} steps of b_n"
+    found.append(share("f decreases with b_n/b_m", "monotonically", [rises == 0] if pairs else [], text))
+    order, count = [], []
+    for aspect in (0.5, 1.0, 2.0):
+        some = [(row["b_m"] * row["b_k"], row["f"]) for row in rows if row["b_n"] == aspect * row["b_m"]]
+        count.append(len(some))
+        if len(some) > 2:
+            ranks = [np.argsort(np.argsort(values)) for values in zip(*some, strict=True)]
+            order.append(float(np.asarray(np.corrcoef(ranks))[0, 1]))
+    text = f"rank correlation {max(order):.2g} at most" if order else ""
+    found.append(share("f drops as b_m b_k increases", "slowly", [r < 0 for r in order], text))
+    text = f"{', '.join(str(c) for c in count)} blocks with b_n/b_m = 0.5, 1, 2"
+    held = [a > b for a, b in pairwise(count)] if all(count) else []
+    found.append(share("fewer blocks are allowed at larger b_n/b_m", "fewer", held, text))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Which L1 the printed numbers stand for."""
+    here = [row for row in rows if _block(row) == PUBLISHED]
+    if not here:
+        return ""
+    row = here[0]
+    low = [str(_block(r)) for r in rows if r["f"] < 0.92]
+    best = [r["optimal b_m"] for r in rows]
+    below = np.mean([16 * round(b / 16) < 96 for b in best])
+    large, small = (row[f"optimal b_m{name}"] for name in ("", ", 512 KB"))
+    seen = min(r["f, 512 KB"] for r in rows)
+    return (
+        f"N_fused of {PUBLISHED} is {row['N_fused']:g}, as printed, with an L1 of 524,288 numbers of fp16, which is "
+        f"1 MB; the 512 KB of the text give {row['N_fused, 512 KB']:g}, an optimum of b_m of {small:.3g} where the "
+        f"other gives {large:.3g}, and f down to {seen:.3g}. The maker's platform file has 1 MB: the text should say "
+        f"512 K numbers. Then f is below 0.92 at {len(low)} of {len(rows)} blocks"
+        + (f" ({', '.join(low[:3])})" if low else "")
+        + f", and the optimum goes from {min(best):.3g} to {max(best):.3g}, beyond 90 where f is nearly 1. The "
+        f"multiple of 16 nearest to it is not 96 but less at {100 * below:.3g} % of the blocks; the middle between 80 "
+        f"and 96 is 88, and the published block, with f = {row['f']:.7g}, has its optimum at {large:.6g}. Equation "
+        "10 is symmetric in b_m and b_n: it allows as many blocks with b_n/b_m = 2 as with 0.5, and fewer than with 1. "
+        "Without the floor f is 1 - 2 b_k b_n / L1."
+    )

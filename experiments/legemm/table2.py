@@ -1,0 +1,252 @@
+"""LE-GEMM, Table 2: the tile that the thread parallelism model (Equations 12 to 17) chooses on a GPU.
+
+The paper gives no objective and no constraints as formulas; `fpemu.perfmodel.legemm` states ours. This page shows the
+objective over the sides of the tile, the choice, and what becomes of it when the assumptions are changed one by one.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.perfmodel import gpus, legemm
+from fpemu.perfmodel.legemm import Reading, Tile
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
+TITLE = "tiles that the thread parallelism model chooses"
+KIND = "M"
+EXPLAINS = ("legemm/table2",)
+CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K = 32, M = N = 8192: operations a byte
+(Equation 15) times the share of SMs that have a block. White: not allowed, by the fragment (f), the shared memory (S),
+the registers (R) or for want of a fragment for each wavefront (w); square: chosen; star: Table 2. (g) The tile chosen
+when one assumption is changed, with those of Table 2 in blue."""
+ASSUMPTIONS = [
+    """Objective: Equation 15 times min(1, blocks / SMs), since T_TLP beyond what fills the GPU adds nothing. Ties: the
+    smallest T_K, then T_M <= T_N. The paper says "maximizing T_TLP and T_flops/memory" and no more.""",
+    """Shared memory: two buffers of A16, RA, B16 and RB within what a block can have (section 4.3).""",
+    """Registers: Work_DL of Equation 16 is taken as the 32-bit words of a thread, one for an entry of C and one for the
+    two halves of an entry of A or B; 32 more for addresses.""",
+    """Threads of a block: the fewest, in powers of two of wavefronts and at least four, whose registers suffice.""",
+    """Sides are powers of two times the fragment of Table 2 (by the size of the wavefront), T_K is at least two
+    fragments deep, so that one is read while the other is multiplied.""",
+    """GPUs are described by fpemu/perfmodel/gpus.toml; nothing in the model is fitted to one of them.""",
+    """"Inverse" is judged over pairs of tiles with different T_TLP, blocks of 256 threads: the tile with the larger
+    T_TLP must have the smaller Equation 15.""",
+]
+PUBLISHED = {"MI210": Tile(128, 128, 32), "A800": Tile(128, 256, 32)}
+SHOWN = ("MI210", "A800", "V100", "T4", "H200", "MI300X")
+SIZES = (1024, 2048, 4096, 8192, 16384)
+SIDES = (16, 32, 64, 128, 256, 512)
+READINGS = {
+    "ours": Reading(),
+    "Eq. 15 alone": Reading(objective="ratio"),
+    "whole rounds of blocks": Reading(objective="waves"),
+    "Eq. 15 × threads held": Reading(objective="product"),
+    "no registers for addresses": Reading(overhead=0),
+    "64 registers for addresses": Reading(overhead=64),
+    "registers by Eq. 17": Reading(operands=False),
+    "two accumulators a tile": Reading(accumulators=2),
+    "two blocks an SM": Reading(blocks=2),
+    "one buffer": Reading(buffers=1),
+    "three buffers": Reading(buffers=3),
+    "T_K of one fragment": Reading(depth=1),
+    "T_K of four fragments": Reading(depth=4),
+    "any multiple of a fragment": Reading(powers=False),
+}
+LETTERS = ("", "f", "w", "S", "R", "SR")
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    del size
+    maps = [{"gpu": gpu, "n": 8192, "reading": "ours"} for gpu in SHOWN]
+    sizes = [{"gpu": gpu, "n": n, "reading": "ours"} for gpu in PUBLISHED for n in SIZES if n != 8192]
+    return maps + sizes + [{"gpu": gpu, "n": 8192, "reading": r} for gpu in PUBLISHED for r in READINGS if r != "ours"]
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """The choice; for our reading also the objective over the sides ("value M N", 0 where not allowed; "why M N")."""
+    gpu, reading, n = gpus.get(cell["gpu"]), READINGS[cell["reading"]], cell["n"]
+    choice = legemm.choose(gpu, n, n, n, reading)
+    found = {"T_M": choice.tile.M, "T_N": choice.tile.N, "T_K": choice.tile.K, "threads": choice.threads,
+             "ratio": choice.ratio, "tlp": choice.tlp}  # fmt: skip
+    found |= {"KB for (128, 256, 32)": legemm.shared(Tile(128, 256, 32), reading.buffers) / 1024,
+              "KB for (128, 256, 16)": legemm.shared(Tile(128, 256, 16), reading.buffers) / 1024,
+              "KB there": gpu.need("shared_per_block") / 1024}  # fmt: skip
+    if cell["reading"] == "ours":
+        tiles = [Tile(m, k, 32) for m in SIDES for k in SIDES]
+        for t in tiles:
+            why = _why(t, gpu)
+            found[f"why {t.M} {t.N}"] = why
+            found[f"value {t.M} {t.N}"] = 0.0 if why else legemm.objective(t, gpu, n, n)
+        found |= _words(tiles, n)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _why(tile: Tile, gpu: gpus.Gpu) -> int:
+    """What forbids a tile: an index into `LETTERS`."""
+    broken = [name for name, (value, limit) in legemm.constraints(tile, gpu).items() if value > limit]
+    names = " ".join(broken)
+    if "fragment, " in names:
+        return LETTERS.index("f")
+    if "wavefronts" in names:
+        return LETTERS.index("w")
+    return LETTERS.index("S" * ("shared" in names) + "R" * ("registers" in names))
+
+
+def _words(tiles: list[Tile], n: int) -> dict[str, float]:
+    """What the paper says of its equations, over tiles with blocks of 256 threads."""
+    tlp = {t: legemm.tlp(n, n, t, 4, 64) for t in tiles}
+
+    def opposite(some: list[Tile]) -> float:
+        pairs = [(a, b) for a, b in combinations(some, 2) if tlp[a] != tlp[b]]
+        return float(np.mean([(tlp[a] > tlp[b]) == (legemm.ratio(a) < legemm.ratio(b)) for a, b in pairs]))
+
+    # as many threads as keep Work_CP at 128
+    even = [legemm.tlp(n, n, t, 1, t.M * t.N // 128) for t in tiles]
+    return {
+        "apart": max(abs(legemm.flops(t) / legemm.memory(t) - legemm.ratio(t)) for t in tiles),
+        "opposite": opposite(tiles),
+        "opposite, square": opposite([t for t in tiles if t.M == t.N]),
+        "tlp at equal work": max(even) / min(even),
+        "loads a tile, 1 x 3": legemm.subsections(1, 3)[1] / legemm.subsections(1, 3)[0],
+        "loads a tile, 2 x 2": legemm.subsections(2, 2)[1] / legemm.subsections(2, 2)[0],
+    }
+
+
+def _tile(row: dict[str, Any]) -> Tile:
+    return Tile(*(int(row[side]) for side in ("T_M", "T_N", "T_K")))
+
+
+def _pick(rows: list[dict[str, Any]], gpu: str, reading: str = "ours", n: int = 8192) -> dict[str, Any] | None:
+    return next((r for r in rows if (r["gpu"], r["reading"], r["n"]) == (gpu, reading, n)), None)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 3, height=6.6)
+    shown = None
+    for axis, gpu in zip(axes[:2].ravel(), SHOWN, strict=True):
+        row = _pick(rows, gpu)
+        if row is None:
+            continue
+        values = np.array([[row[f"value {m} {n}"] for n in SIDES] for m in SIDES])
+        steps = list(range(len(SIDES)))
+        shown = plotting.heatmap(axis, steps, steps, values, low=12, high=192)
+        for i, m in enumerate(SIDES):
+            for j, n in enumerate(SIDES):
+                text = LETTERS[int(row[f"why {m} {n}"])] or f"{values[i, j]:.0f}"
+                dark = values[i, j] == 0 or values[i, j] > 60
+                axis.text(j, i, text, ha="center", va="center", fontsize=6, color="black" if dark else "white")
+        tile = _tile(row)
+        axis.plot(SIDES.index(tile.N), SIDES.index(tile.M), "s", markersize=16, markerfacecolor="none",
+                  markeredgecolor=plotting.VERMILION, markeredgewidth=1.6)  # fmt: skip
+        if gpu in PUBLISHED:
+            there = PUBLISHED[gpu]
+            axis.plot(SIDES.index(there.N) + 0.33, SIDES.index(there.M) + 0.33, "*", color=plotting.VERMILION,
+                      markersize=6)  # fmt: skip
+        axis.set_xticks(steps, [str(n) for n in SIDES])
+        axis.set_yticks(steps, [str(m) for m in SIDES])
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel("$T_N$")
+    for axis in axes[:2, 0]:
+        axis.set_ylabel("$T_M$")
+    plotting.panel_titles(axes[:2], [*SHOWN])
+    if shown is not None:
+        plotting.colour_bar(figure, shown, list(axes[:2].ravel()), "operations a byte × share of SMs busy")
+    grid = axes[2, 0].get_gridspec()
+    for axis in axes[2]:
+        axis.remove()
+    _table(figure.add_subplot(grid[2, :]), rows)
+    return figure
+
+
+def _table(axis: Any, rows: list[dict[str, Any]]) -> None:
+    axis.set_axis_off()
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    axis.set_title("(g) tile chosen when one assumption is changed", loc="left")
+    half = -(-len(READINGS) // 2)
+    for i, reading in enumerate(READINGS):
+        left, y = (0.0 if i < half else 0.52), 0.86 - (i % half) * 0.125
+        axis.text(left, y, reading.replace("T_K", "$T_K$"), fontsize=7, va="center")
+        for place, (gpu, tile) in zip((0.23, 0.36), PUBLISHED.items(), strict=True):
+            if i % half == 0:
+                axis.text(left + place, 0.98, gpu, fontsize=7, va="center", weight="bold")
+            row = _pick(rows, gpu, reading)
+            if row is not None:
+                color = plotting.BLUE if _tile(row) == tile else plotting.VERMILION
+                axis.text(left + place, y, str(_tile(row)), fontsize=7, va="center", color=color)
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for gpu, tile in PUBLISHED.items():
+        for text, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
+            chosen = [row for n in sizes if (row := _pick(rows, gpu, n=n))]
+            tiles = " and ".join(sorted({str(_tile(row)) for row in chosen}))
+            found.append(share(f"tile on the {gpu}, {text}", str(tile), [_tile(r) == tile for r in chosen], tiles))
+    ours = [row for row in rows if row["reading"] == "ours"]
+    apart = [row["apart"] for row in ours]
+    text = f"apart by {max(apart):.3g} at most" if apart else ""
+    found.append(share("Eq. 15 = Eq. 14 / Eq. 13", "for every tile", [a == 0 for a in apart], text))
+    for name, words in (("opposite, square", "square tiles"), ("opposite", "all tiles")):
+        held = [row[name] for row in ours]
+        text = f"opposite in {100 * held[0]:.3g} % of the pairs" if held else ""
+        found.append(share(f"T_TLP and Eq. 15 are inverse, {words}", "inverse", [h == 1 for h in held], text))
+    even = [row["tlp at equal work"] for row in ours]
+    text = f"T_TLP largest / smallest: {even[0]:.3g}" if even else ""
+    found.append(share("T_TLP does not depend on the tile where Work_CP is equal", "", [e == 1 for e in even], text))
+    loads = [(row["loads a tile, 1 x 3"], row["loads a tile, 2 x 2"]) for row in ours]
+    text = f"{loads[0][0]:.3g} and {loads[0][1]:.3g} sub-sections a tile" if loads else ""
+    held = [a > b for a, b in loads]
+    found.append(share("Fig. 5: 4 tiles as a square reuse more than 3 in a row", "(b) better", held, text))
+    row = _pick(rows, "MI210")
+    for k in (16, 32) if row else ():
+        assert row is not None
+        size = row[f"KB for (128, 256, {k})"]
+        text = f"{size:.3g} KB of {row['KB there']:.3g} KB"
+        found.append(share(f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}", "no overflow",
+                           [size <= row["KB there"]], text))  # fmt: skip
+    for reading in list(READINGS)[1:]:
+        pairs = [(_tile(row), PUBLISHED[gpu]) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))]
+        text = ", ".join(str(a) for a, _ in pairs)
+        found.append(share(f"Table 2 with another assumption: {reading}", "", [a == b for a, b in pairs], text))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Which assumptions the choice hangs on."""
+    same: list[str] = []
+    other: list[str] = []
+    for reading in list(READINGS)[1:]:
+        there = {gpu: _tile(row) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))}
+        if len(there) < len(PUBLISHED):
+            continue
+        moved = [f"{tile} on the {gpu}" for gpu, tile in there.items() if tile != PUBLISHED[gpu]]
+        (other if moved else same).append(f"{reading}: {' and '.join(moved)}" if moved else reading)
+    if not same and not other:
+        return ""
+    parts = [f"Of {len(same) + len(other)} changes of one assumption {len(same)} leave both tiles of Table 2"]
+    parts.append(f" ({', '.join(same)}). Others come out with {'; '.join(other)}.")
+    row = _pick(rows, "A800", "two accumulators a tile")
+    if row:
+        words = 2 * PUBLISHED["A800"].M * PUBLISHED["A800"].N
+        parts.append(
+            f" Both accumulators of Algorithm 1 for a tile {PUBLISHED['A800']} are {words} words, and an SM of the "
+            f"A800 has {gpus.get('A800').registers} registers: Table 2 stands for one word an entry of C. "
+        )
+    small = [(gpu, row) for gpu in PUBLISHED if (row := _pick(rows, gpu, n=1024))]
+    if small:
+        chosen = ", ".join(f"{_tile(row)} on the {gpu}" for gpu, row in small)
+        parts.append(f"At n = 1024 the tiles of Table 2 are too few for the GPU, and the model takes {chosen}. ")
+    ours = _pick(rows, "MI210")
+    if ours:
+        parts.append(
+            f"T_TLP and Equation 15 are opposite in {100 * ours['opposite']:.3g} % of the pairs of tiles, and in "
+            f"{100 * ours['opposite, square']:.3g} % of those of square tiles: a long tile has few threads and a low "
+            f"ratio as well. Two buffers of (128, 256, 32) take {ours['KB for (128, 256, 32)']:.3g} KB, where the "
+            f"MI210 has {ours['KB there']:.3g} KB."
+        )
+    return "".join(parts)

@@ -1,0 +1,200 @@
+"""MAGMA batched, section 5: which configurations are valid, how many there are, and what they cost at small sizes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from fpemu import InputError, plotting
+from fpemu.perfmodel import gpus, magma
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), sections 5.2, 5.4 and 5.8, figure 7"""
+EXPLAINS = ("magma/configurations",)
+TITLE = "valid configurations of the batched kernel"
+KIND = "M"
+CAPTION = """The eight parameters of the kernel. (a) Valid configurations with blocks up to a size: by the conditions of
+section 5.8 as printed, by those that the printed loops need, and the printed ones within the shared memory and
+registers of a V100. (b) Operations of the instructions over those of an n×n×n product, blocks of 16, 32 and 64, and the
+least of all configurations with blocks up to 64. (c) How many of them share the least time by the model for n: it
+cannot tell them apart."""
+ASSUMPTIONS = [
+    "At most 1024 threads a block, CUDA's limit; the paper does not name it. No limit of warps beyond it.",
+    """Shared memory and registers are estimated from the printed code (fpemu.perfmodel.magma_kernels): the compiler's
+    numbers are not published.""",
+    """The model's time of a product in a large batch is the larger of its traffic over 847 GB/s and its operations,
+    zeros included, over the peak of a V100's tensor cores.""",
+]
+LIMITS = (16, 32, 48, 64, 80, 96, 112, 128)
+LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)
+SQUARES = (16, 32, 64)
+FIGURE_7 = {16: (1, 2, 4, 8, 16, 32), 32: (1, 2, 4, 8, 16, 32)}
+"""Warps of a thread block by DIM_X, blocks of 64, instruction 16×16×16."""
+SHAPES_4_WARPS = ((8, 16), (16, 8), (32, 4), (64, 2))
+"""Section 5.4."""
+SHAPES_1_WARP = ((16, 2), (8, 4), (32, 1))
+"""Section 5.2, blocks of 16: two that are better than the default 32 × 1."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    limits = LIMITS if size == "full" else LIMITS[:6]
+    lengths = range(1, 65) if size == "full" else LENGTHS
+    found = [{"part": "count", "largest": limit, "n": 0} for limit in limits]
+    found += [{"part": "size", "largest": 64, "n": n} for n in lengths]
+    return [*found, {"part": "text", "largest": 0, "n": 0}]
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """ "count": how many are valid. "size": waste and ties. "text": what sections 5.2, 5.4 and figure 7 use."""
+    gpu = gpus.get("V100")
+    if cell["part"] == "count":
+        ways: dict[str, dict[str, Any]] = {
+            "printed": {},
+            "code": {"printed": False},
+            "V100": {"gpu": gpu},
+            "complex": {"gpu": gpu, "complex": True},
+        }
+        return {
+            name: float(sum(1 for _ in magma.configurations(cell["largest"], **options)))
+            for name, options in ways.items()
+        }
+    if cell["part"] == "size":
+        return _at(cell["n"], cell["largest"])
+    found = {}
+    for x, warps in FIGURE_7.items():
+        for count in warps:
+            kernel = magma.Kernel((16, 16, 16), (64, 64, 64), (x, 32 * count // x))
+            found[f"figure 7 {x} {count}"] = float(_valid(kernel))
+            found[f"idle {x} {count}"] = float(magma.idle_warps(kernel))
+    for block, shapes in ((64, SHAPES_4_WARPS), (16, SHAPES_1_WARP)):
+        for x, y in shapes:
+            found[f"blocks {block} {x} {y}"] = float(_valid(magma.Kernel((16, 16, 16), (block,) * 3, (x, y))))
+    return found
+
+
+def _valid(kernel: magma.Kernel) -> bool:
+    try:
+        magma.check(kernel)
+    except InputError:
+        return False
+    return True
+
+
+def _at(n: int, largest: int) -> dict[str, float]:
+    ranked = magma.ranked(n, n, n, gpus.get("V100"), largest=largest)
+    seconds = ranked[0][0]
+    tied = [kernel for time, kernel in ranked if time <= seconds * (1 + 1e-12)]
+    found = {"ties": float(len(tied)), "of": float(len(ranked))}
+    found["least"] = min(magma.waste(kernel, n, n, n) for _, kernel in ranked)
+    for b in SQUARES:
+        found[f"waste {b}"] = magma.waste(magma.Kernel((16, 16, 16), (b, b, b), (8, 4)), n, n, n)
+    first = Counter(kernel.tensor for kernel in tied if magma.waste(kernel, n, n, n) == found["least"])
+    best = ranked[0][1]
+    found |= {f"best {name}": float(value) for name, value in zip(("M", "N", "K"), best.block, strict=True)}
+    found |= {"best warps": float(best.warps), "tight": float(sum(first.values()))}
+    return found
+
+
+_COUNT = {
+    "code": Series("needed by the loops", plotting.ORANGE, "^", "--"),
+    "printed": Series("as printed", plotting.BLUE, "o"),
+    "V100": Series("printed, fit on V100", plotting.GREEN, "s"),
+    "complex": Series("the same, complex", plotting.PURPLE, "v", ":"),
+}
+_WASTE = {
+    "waste 16": Series("BLK = 16", plotting.ORANGE, "^"),
+    "waste 32": Series("BLK = 32", plotting.BLUE, "o"),
+    "waste 64": Series("BLK = 64", plotting.GREEN, "s"),
+    "least": Series("least", plotting.BLACK, "x", ":"),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, height=3.3, share_y=False)
+    counts, sizes = _pick(rows, "count", "largest"), _pick(rows, "size", "n")
+    for name, look in _COUNT.items():
+        axes[0, 0].plot([row["largest"] for row in counts], [row[name] for row in counts], **look.line())
+    for name, look in _WASTE.items():
+        axes[0, 1].plot([row["n"] for row in sizes], [row[name] for row in sizes], **look.line())
+    for name, look in (
+        ("ties", Series("least time", plotting.BLUE, "o")),
+        ("tight", Series("and least padding", plotting.GREEN, "s")),
+        ("of", Series("all", plotting.GREY, "x", ":")),
+    ):
+        axes[0, 2].plot([row["n"] for row in sizes], [row[name] for row in sizes], **look.line())
+    for axis in axes[0]:
+        axis.set_yscale("log")
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
+    axes[0, 0].set_xlabel("largest block size")
+    axes[0, 0].set_xticks([16, 48, 80, 112])
+    axes[0, 0].set_ylabel("configurations")
+    axes[0, 1].set_xlabel("$n$")
+    axes[0, 1].set_ylabel("operations done / needed")
+    axes[0, 2].set_xlabel("$n$")
+    axes[0, 2].set_ylabel("configurations, blocks up to 64")
+    plotting.panel_titles(axes, ["how many are valid", "padding", "the model's choice"])
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for row in _pick(rows, "text", "n"):
+        held = [bool(row[f"figure 7 {x} {count}"]) for x in FIGURE_7 for count in FIGURE_7[x]]
+        found.append(share("figure 7's kernels satisfy section 5.8", "valid", held, "1 to 32 warps"))
+        idle = {row[f"idle {x} 32"] for x in FIGURE_7}
+        measured = ", ".join(f"{x:g}" for x in sorted(idle))
+        found.append(share("blocks of 64, 32 warps: idle warps (section 5.4)", "16", [x == 16 for x in idle], measured))
+        fewer = [row[f"idle {x} {count}"] == 0 for x in FIGURE_7 for count in FIGURE_7[x] if count <= 16]
+        found.append(share("no warp is idle with 16 or fewer", "", fewer, "none idle"))
+        held = [bool(row[f"blocks 64 {x} {y}"]) for x, y in SHAPES_4_WARPS]
+        found.append(share("four warps as 8×16, 16×8, 32×4, 64×2 (section 5.4), blocks of 64", "valid", held, "valid"))
+        held = [bool(row[f"blocks 16 {x} {y}"]) for x, y in SHAPES_1_WARP[:2]]
+        found.append(share("one warp as 16×2 or 8×4, blocks of 16 (section 5.2)", "valid", held, "valid"))
+        held = [not row["blocks 16 32 1"]]
+        found.append(share("one warp as 32×1 is ruled out for blocks of 16", "", held, "breaks section 5.8"))
+    counts = _pick(rows, "count", "largest")
+    held = [row["code"] == row["printed"] for row in counts]
+    most = max((row["code"] / row["printed"] for row in counts), default=1.0)
+    found.append(
+        share(
+            "section 5.8: DIM_X and DIM_Y must divide every BLK_x",
+            "needed",
+            held,
+            f"the printed loops run with up to {most:.3g} times as many configurations",
+        )
+    )
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    parts = []
+    counts, sizes = _pick(rows, "count", "largest"), _pick(rows, "size", "n")
+    for row in counts[-1:]:
+        parts.append(
+            f"with blocks up to {row['largest']} {row['printed']:g} configurations satisfy section 5.8 and "
+            f"{row['V100']:g} of them fit on a V100 ({row['complex']:g} complex). The printed condition is stronger "
+            "than the printed loops: DIM_X runs over the rows of A, B and C, M and K, and DIM_Y over their columns, K "
+            f"and N, so DIM_X need not divide BLK_N nor DIM_Y BLK_M, and {row['code']:g} are valid"
+        )
+    tied = [row for row in sizes if row["ties"] > 1]
+    if tied:
+        parts.append(
+            f"for n = {tied[0]['n']} to {tied[-1]['n']} {min(r['ties'] for r in tied):g} to "
+            f"{max(r['ties'] for r in tied):g} of {tied[0]['of']:g} configurations share the least time of the model, "
+            f"{min(r['tight'] for r in tied):g} to {max(r['tight'] for r in tied):g} of them with the least padding: "
+            "any whose block covers the matrix. Traffic and padding do not choose among these, and the paper measures "
+            "them all"
+        )
+    worst = max(sizes, key=lambda row: row["waste 64"], default=None)
+    if worst:
+        parts.append(
+            f"padding costs up to {worst['waste 64']:.4g} times the operations with blocks of 64 (n = {worst['n']}) "
+            f"and {worst['least']:.4g} times at the least"
+        )
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+
+
+def _pick(rows: list[dict[str, Any]], part: str, by: str) -> list[dict[str, Any]]:
+    return sorted((row for row in rows if row["part"] == part), key=lambda row: row[by])

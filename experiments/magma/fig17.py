@@ -1,0 +1,189 @@
+"""MAGMA batched, figures 16 and 17: several small products in one instruction, and the share of it that they use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.perfmodel import magma
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), section 8.1, figures 16 and 17"""
+EXPLAINS = ("magma/fig17",)
+TITLE = "share of an instruction that small products use"
+KIND = "M"
+CAPTION = """Useful operations of N×N×N products over those of the instructions that compute them. (a) 16×16×16: one
+product at a time, floor(16/N) on the diagonal as in figure 16, and as many as we find; grey: the share of the tensor
+peak that ordinary fp16 arithmetic has on V100, 25 %. (b) Products in one 16×16×16 instruction. (c) Other instructions,
+as many products as we find: the other two of CUDA's interface, and those that Volta (8×8×4) and later GPUs (16×8×8,
+16×8×16) really have."""
+ASSUMPTIONS = [
+    """The formula under figure 17 is garbled in our text: read as floor(16/N) · 2N³ / 8192, which gives the 1.5 % and
+    "about 6 %" of the text.""",
+    """A product fits at a block row, column and step of its own if no other step adds to its block of the result
+    (fpemu.perfmodel.magma_tiny); every arrangement counted here was also multiplied out with integers.""",
+    """Where the grid has at most 100 places the number is the largest there is, found by integer programming; for
+    N = 1, 2 and 3 in 16×16×16 it is what smaller arrangements give, a lower bound.""",
+    """A kernel without tensor cores can win where the share is below 25 %, a ratio of peaks: neither loading nor
+    packing counts.""",
+    "About 6 % is 5.5 to 6.5 %; less than 1.5 % is taken at its word.",
+]
+SHAPES = {
+    "16x16x16": (16, 16, 16), "32x8x16": (32, 8, 16), "8x32x16": (8, 32, 16), "8x8x4": (8, 8, 4),
+    "16x8x8": (16, 8, 8), "16x8x16": (16, 8, 16),
+}  # fmt: skip
+THRESHOLD = 31.25 / 125
+"""Peaks of ordinary fp16 arithmetic and of the tensor cores of V100, section 1."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return [{"shape": shape, "n": n} for shape in SHAPES for n in range(1, 17)]
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """ "single", "diagonal", "best": shares; "... products": how many; "wrong": entries that came out wrong."""
+    shape, n = SHAPES[cell["shape"]], cell["n"]
+    best = magma.pack(n, shape, paper=False)
+    printed = magma.pack(n, shape)
+    return {
+        "single": n**3 / (printed.instructions * shape[0] * shape[1] * shape[2]),
+        "diagonal": printed.utilisation,
+        "best": best.utilisation,
+        "diagonal products": float(printed.products),
+        "best products": float(best.products),
+        "wrong": float(_wrong(best.places, n, shape)),
+        "diagonal wrong": float(_wrong(printed.places, n, shape)),
+    }
+
+
+def _wrong(places: Any, n: int, shape: tuple[int, int, int]) -> int:
+    """Entries of the products that differ when they are multiplied together, operands of small integers."""
+    if any(n > side for side in shape):
+        return 0  # one product in several instructions: nothing else is there to disturb it
+    generator = np.random.default_rng(n)
+    pairs = [(generator.integers(-8, 9, (n, n)), generator.integers(-8, 9, (n, n))) for _ in places]
+    A, B = np.zeros((shape[0], shape[2]), np.int64), np.zeros((shape[2], shape[1]), np.int64)
+    for (r, q, s), (a, b) in zip(places, pairs, strict=True):
+        A[r * n : (r + 1) * n, s * n : (s + 1) * n] = a
+        B[s * n : (s + 1) * n, q * n : (q + 1) * n] = b
+    D = A @ B
+    return sum(
+        int(np.count_nonzero(D[r * n : (r + 1) * n, q * n : (q + 1) * n] != a @ b))
+        for (r, q, _), (a, b) in zip(places, pairs, strict=True)
+    )
+
+
+_LOOK = {
+    "single": Series("one product", plotting.GREY, "x", ":"),
+    "diagonal": Series("diagonal (figure 16)", plotting.VERMILION, "o"),
+    "best": Series("as many as we find", plotting.BLUE, "D", "--"),
+}
+_SHAPE_LOOK = {
+    "32x8x16": Series("32×8×16", plotting.ORANGE, "^"),
+    "8x32x16": Series("8×32×16", plotting.PURPLE, "v", ":"),
+    "8x8x4": Series("8×8×4 (Volta)", plotting.GREEN, "s"),
+    "16x8x8": Series("16×8×8", plotting.BLACK, "P"),
+    "16x8x16": Series("16×8×16", plotting.SKY, "h"),
+}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, height=3.2, share_y=False)
+    main = _rows(rows, "16x16x16")
+    for name, look in _LOOK.items():
+        axes[0, 0].plot([r["n"] for r in main], [100 * r[name] for r in main], **look.line(markersize=3.2))
+        if name != "single":
+            axes[0, 1].plot([r["n"] for r in main], [r[f"{name} products"] for r in main], **look.line(markersize=3.2))
+    for shape, look in _SHAPE_LOOK.items():
+        here = _rows(rows, shape)
+        axes[0, 2].plot([r["n"] for r in here], [100 * r["best"] for r in here], **look.line(markersize=3.2))
+    for axis in (axes[0, 0], axes[0, 2]):
+        axis.axhline(100 * THRESHOLD, color=plotting.GREY, linewidth=0.8, linestyle="--", zorder=1)
+        axis.set_ylim(0, 105)
+    for axis in axes[0]:
+        axis.set_xlabel("$N$")
+        axis.set_xticks(range(2, 17, 2))
+        axis.set_ylabel("products in one instruction" if axis is axes[0, 1] else "share of the instruction, %")
+    axes[0, 1].set_yscale("log", base=2)
+    plotting.panel_titles(axes, ["16×16×16", "products in 16×16×16", "other instructions"])
+    for axis, columns in ((axes[0, 0], 1), (axes[0, 2], 2)):
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, columnspacing=1.0)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    main = {row["n"]: row for row in _rows(rows, "16x16x16")}
+    found = []
+    if 4 in main:
+        one, four = 100 * main[4]["single"], 100 * main[4]["diagonal"]
+        found.append(share("one 4×4×4 product uses", "less than 1.5 %", [one < 1.5], f"{one:.5g} %"))
+        found.append(share("with several of them (figure 16)", "about 6 %", [5.5 <= four <= 6.5], f"{four:.4g} %"))
+        found.append(share("an improvement of", "4×", [four / one == 4], f"{four / one:g}×"))
+    if main:
+        counted = [row["diagonal"] == row["diagonal products"] * row["n"] ** 3 / 4096 for row in main.values()]
+        right = [row["diagonal wrong"] == 0 for row in main.values()]
+        found.append(share("floor(16/N) 2N³ / 8192, the products multiplied out", "every N",
+                           [a and b for a, b in zip(counted, right, strict=True)], "right"))  # fmt: skip
+        more = {n: row["best"] / row["diagonal"] for n, row in main.items()}
+        found.append(
+            share(
+                "figure 17 is the maximum achievable",
+                "every N",
+                [x == 1 for x in more.values()],
+                f"{max(more.values()):.3g} times as much fits at N = {max(more, key=more.__getitem__)}",
+            )
+        )
+        for name, text in (("diagonal", "on the diagonal"), ("best", "as many as we find")):
+            small = [row for n, row in main.items() if n <= 10]
+            text_ = f"ordinary arithmetic can win up to N = 10 (below 25 %), {text}"
+            tied = [row["n"] for row in small if row[name] >= THRESHOLD]
+            words = f"not below at N = {', '.join(map(str, tied))}" if tied else "below 25 % at all"
+            found.append(share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words))
+            large = [row for n, row in main.items() if n > 10]
+            span = f"{100 * min((r[name] for r in large), default=0):.3g} % and more"
+            found.append(share(f"tensor cores win above N = 10, {text}", "N above 10",
+                               [row[name] > THRESHOLD for row in large], span))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    main = {row["n"]: row for row in _rows(rows, "16x16x16")}
+    parts = []
+    more = {n: row for n, row in main.items() if row["best products"] > row["diagonal products"]}
+    if more and not any(row["wrong"] for row in main.values()):
+        listed = ", ".join(
+            f"{row['best products']:g} and not {row['diagonal products']:g} at N = {n} ({100 * row['best']:.3g} %, "
+            f"not {100 * row['diagonal']:.3g} %)" for n, row in sorted(more.items())
+        )  # fmt: skip
+        parts.append(
+            f"the diagonal is not the most that fits: off it, in blocks that share rows, columns and steps, there is "
+            f"room for {listed}, each of them multiplied out and right"
+        )
+        highest = max(row["best"] for row in more.values())
+        if highest < THRESHOLD:
+            parts.append(
+                f"where more fits it is still {100 * highest:.3g} % at most, so the conclusion that ordinary "
+                f"arithmetic can win there stands"
+            )
+    if 4 in main and main[4]["single"] >= 0.015:
+        parts.append(f"one product of 4×4×4 is {100 * main[4]['single']:.5g} % of an instruction, a little above 1.5 %")
+    tied = [n for n, row in main.items() if row["diagonal"] == THRESHOLD]
+    if tied:
+        parts.append(f"at N = {', '.join(map(str, tied))} the share is 25 % exactly, a tie and not below")
+    volta = {row["n"]: row for row in _rows(rows, "8x8x4")}
+    if 4 in volta and 8 in volta and 4 in main:
+        parts.append(
+            f"Volta's own instruction, 8×8×4, which the paper does not use, is {100 * volta[4]['best']:.3g} % full at "
+            f"N = 4 and {100 * volta[8]['best']:.3g} % at N = 8, and below 25 % at N = "
+            + ", ".join(str(n) for n, row in volta.items() if row["best"] < THRESHOLD)
+            + " only"
+        )
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+
+
+def _rows(rows: list[dict[str, Any]], shape: str) -> list[dict[str, Any]]:
+    return sorted((row for row in rows if row["shape"] == shape), key=lambda row: row["n"])

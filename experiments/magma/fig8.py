@@ -1,0 +1,176 @@
+"""MAGMA batched, figures 8 and 9, Equations 1 and 2: rooflines of complex products in two layouts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fpemu import plotting
+from fpemu.perfmodel import gpus, magma
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), section 6, Equations 1 and 2, figures 8 and 9"""
+EXPLAINS = ("magma/fig8",)
+TITLE = "rooflines of complex products, interleaved and planar"
+KIND = "M"
+CAPTION = """Upper bound of half-complex products over n, copy bandwidth and matrix peak of a GPU: (a) n×n×n, V100 at
+847 GB/s with the 125 TFLOP/s of the paper's text and with the 113 TFLOP/s of 1.38 GHz, the clock of its section 7.1
+(dotted); (b) rank 16, n×n×16, the same GPU; (c) n×n×n on an H200. Planar: four real products one after another;
+"planar, one kernel" moves the bytes of interleaved and lies on it. Vertical lines: where memory ceases to be the
+limit."""
+ASSUMPTIONS = [
+    "The peak is the 125 TFLOP/s of the paper's introduction, and once that of the GPU it measured on.",
+    """Every call reads its operands and C once and writes C once; caches keep nothing between calls. The ratio of the
+    two layouts is then that of Equations 1 and 2.""",
+    """Compute bound: the roofline reaches the peak. "No difference beyond 550" is judged at the sizes above 550: no
+    difference is none at all.""",
+    "The H200 has its measured copy bandwidth and the fp16 peak of its data sheet.",
+]
+MACHINES = ("V100 SXM2", "V100", "H200")
+"""The V100 of the paper's text is the SXM2's peak with the PCIe card's bandwidth; the table's V100 is the PCIe card."""
+LAYOUTS = ("interleaved", "planar", "planar, one kernel")
+LENGTHS = sorted({10, 20, 50, 75, *range(100, 1001, 50), *range(560, 600, 10)})
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    lengths = LENGTHS if size == "quick" else sorted({*LENGTHS, *range(10, 1001, 10)})
+    return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in lengths]
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Per layout "... intensity" (operations a byte), "... bound" (operations a second), "... crossing" (0: none)."""
+    gpu, n = gpus.get(cell["gpu"]), cell["n"]
+    k = cell["rank"] or n
+    found = {"peak": float(gpu.need("fp16 matrix"))}
+    for layout in (*LAYOUTS, "real"):
+        found[f"{layout} intensity"] = magma.operational_intensity(n, n, k, layout)
+        found[f"{layout} bound"] = magma.bound(n, n, k, layout, gpu)
+        crossing = magma.crossing(gpu, layout, cell["rank"] or None)
+        found[f"{layout} crossing"] = crossing if math.isfinite(crossing) else 0.0
+    # by the operations and the words that move, without Equations 1 and 2
+    elements = 2 * n * n + k * (n + n)
+    operations = n * n * k * (6 + 2)
+    found["interleaved counted"] = operations / (elements * 4)
+    found["planar counted"] = 4 * n * n * k * 2 / (4 * elements * 2)
+    return found
+
+
+_LOOK = {
+    "interleaved": Series("interleaved", plotting.BLUE, "o"),
+    "planar": Series("planar, four calls", plotting.VERMILION, "s"),
+    "planar, one kernel": Series("planar, one kernel", plotting.BLACK, "+", ""),
+}
+_ABOVE = {"interleaved": 3.0, "planar": 2.5, "planar, one kernel": 4.0}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, height=3.0, share_y=False)
+    for axis, (gpu, rank) in zip(axes[0], (("V100 SXM2", 0), ("V100 SXM2", 16), ("H200", 0)), strict=True):
+        # the sizes between serve the claims, and would crowd the figure
+        here = [row for row in _rows(rows, gpu, rank) if row["n"] % 50 == 0 or row["n"] < 100]
+        for layout, look in _LOOK.items():
+            axis.plot(
+                [row["n"] for row in here], [row[f"{layout} bound"] / 1e12 for row in here],
+                **look.line(markersize=4.5 if look.marker == "+" else 3.2, zorder=_ABOVE[layout]),
+            )  # fmt: skip
+        for layout in ("interleaved", "planar"):
+            if here and here[0][f"{layout} crossing"]:
+                axis.axvline(here[0][f"{layout} crossing"], color=_LOOK[layout].color, linewidth=0.6, linestyle=":")
+        if (gpu, rank) == ("V100 SXM2", 0):
+            other = _rows(rows, "V100", 0)
+            for layout in ("interleaved", "planar"):
+                axis.plot(
+                    [row["n"] for row in other], [row[f"{layout} bound"] / 1e12 for row in other],
+                    color=_LOOK[layout].color, linestyle=(0, (1, 1)), linewidth=0.9,
+                )  # fmt: skip
+        axis.set_xlabel("$n$")
+        axis.set_xlim(0, 1000)
+        axis.set_ylim(bottom=0)
+    axes[0, 0].set_ylabel("upper bound, TFLOP/s")
+    plotting.panel_titles(axes, ["V100, $n×n×n$", "V100, rank 16", "H200, $n×n×n$"])
+    plotting.legend_below(figure, axes[0, 0], 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for number, layout in ((1, "interleaved"), (2, "planar")):
+        held = [row[f"{layout} intensity"] == row[f"{layout} counted"] for row in rows]
+        found.append(share(f"Eq. {number} = operations over bytes, counted", "every size", held, "equal"))
+    square = _rows(rows, "V100 SXM2", 0)
+    for layout, factor in (("planar", 0.25), ("interleaved", 0.5)):
+        values = [row[f"{layout} intensity"] / row["n"] for row in square]
+        text = f"square, {layout}: operational intensity over N"
+        found.append(share(text, f"{factor:g}", [value == factor for value in values], _span(values)))
+    real = [row["planar bound"] == row["real bound"] for row in rows]
+    found.append(share("planar has the roofline of real HGEMM", "every size", real, "equal"))
+    for gpu, label in (("V100 SXM2", "125 TFLOP/s"), ("V100", "113 TFLOP/s, 1.38 GHz")):
+        at = {row["n"]: row for row in _rows(rows, gpu, 0)}
+        if 300 in at:
+            row = at[300]
+            measured = f"planar {_share(row, 'planar')}, interleaved {_share(row, 'interleaved')} of the peak"
+            held = [row["planar bound"] < row["peak"] <= row["interleaved bound"]]
+            text = f"{label}: at 300 planar is limited by bandwidth, interleaved by computing"
+            found.append(share(text, "so", held, measured))
+        large = [row for n, row in at.items() if n > 550]
+        if large:
+            ends = f"planar meets the peak at {large[0]['planar crossing']:.0f}"
+            held = [row["planar bound"] == row["interleaved bound"] for row in large]
+            found.append(share(f"{label}: above 550 the layouts do not differ", "no difference", held, ends))
+    rank = [row for row in _rows(rows, "V100 SXM2", 16) + _rows(rows, "V100", 16)]
+    for layout in ("planar", "interleaved"):
+        never = [row[f"{layout} crossing"] == 0 and row[f"{layout} bound"] < row["peak"] for row in rank]
+        most = max((row[f"{layout} bound"] / row["peak"] for row in rank), default=0.0)
+        text = f"rank 16, {layout}: always limited by bandwidth on V100"
+        found.append(share(text, "every size", never, f"{100 * most:.3g} % of the peak at most"))
+    for layout, factor in (("planar", 8), ("interleaved", 16)):
+        off = max((abs(r[f"{layout} intensity"] / (factor * r["n"] / (r["n"] + 16)) - 1) for r in rank), default=0.0)
+        text = f"rank 16, {layout}: intensity {factor} N² / (N² + 16 N)"
+        found.append(share(text, "every size", [off < 1e-15 for _ in rank], f"off by {off:.2g} at most"))
+    ratios = [row["interleaved bound"] / row["planar bound"] for row in rank]
+    found.append(share("rank 16: interleaved over planar", "2×", [x == 2 for x in ratios], _span(ratios, "×")))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    parts = []
+    text, card = (_rows(rows, gpu, 0) for gpu in ("V100 SXM2", "V100"))
+    if text and card:
+        first, second = (
+            f"{x[0]['interleaved crossing']:.0f} (interleaved) and {x[0]['planar crossing']:.0f} (planar)"
+            for x in (text, card)
+        )
+        parts.append(
+            f"With the {text[0]['peak'] / 1e12:.4g} TFLOP/s of the paper's text square products cease to be limited by "
+            f"memory at N = {first}, with the {card[0]['peak'] / 1e12:.4g} TFLOP/s that 80 multiprocessors have at the "
+            f"1.38 GHz of the card it measured on at {second}: the 550 of figure 8 fits the second"
+        )
+        between = [row for row in text if row["n"] > 550 and row["planar bound"] < row["interleaved bound"]]
+        if between:
+            worst = max(row["interleaved bound"] / row["planar bound"] for row in between)
+            parts.append(f"with the first interleaved can still be {worst:.3f} times as fast at N = {between[0]['n']}")
+    same = [row for row in rows if row["planar, one kernel intensity"] == row["interleaved intensity"]]
+    if rows and len(same) == len(rows):
+        parts.append(
+            "The factor of two is that of four separate calls, not of the layout: one kernel over planar operands that "
+            "forms the four products in its blocks moves as few bytes as the interleaved one"
+        )
+    new = _rows(rows, "H200", 0)
+    if new:
+        ends = f"N = {new[0]['interleaved crossing']:.0f} and {new[0]['planar crossing']:.0f}"
+        parts.append(f"On an H200 the crossings are at {ends}")
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+
+
+def _rows(rows: list[dict[str, Any]], gpu: str, rank: int) -> list[dict[str, Any]]:
+    return sorted((row for row in rows if row["gpu"] == gpu and row["rank"] == rank), key=lambda row: row["n"])
+
+
+def _share(row: dict[str, Any], layout: str) -> str:
+    return f"{100 * row[f'{layout} bound'] / row['peak']:.3g} %"
+
+
+def _span(values: list[float], unit: str = "") -> str:
+    return f"{min(values):.4g}{unit} to {max(values):.4g}{unit}" if values else ""

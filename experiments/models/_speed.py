@@ -1,0 +1,105 @@
+"""Bounds on speed over n and break-even sizes of a scheme on a GPU: what the two roofline pages share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fpemu import plotting
+from fpemu.perfmodel import roofline
+from fpemu.plotting import Series
+from fpemu.schemes import build
+from fpemu.schemes.base import SplitScheme
+from fpemu.sweep.claims import Claim, share
+
+SIZES = tuple(2**i for i in range(7, 16))
+LARGEST = 2**15
+SLICED = ("ozaki", "ozimmu", "ozaki2")
+"""The schemes whose operands may be fp32 or fp64."""
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Operations a second of the emulated format by n ("at n"), and the share of time of the matrix unit at n = 8192
+    ("busy"). Against the native product: the smallest n from which the scheme is faster ("from", 0: none), the same
+    with the split fused ("fused from"; as "from" where it cannot be), the ratio of times at the largest n ("ratio").
+    """
+    gpu, name = cell["gpu"], cell["scheme"]
+    options = {"precision": cell["precision"]} if name in SLICED else {}
+    found = {}
+    for n in SIZES:
+        found[f"at {n}"] = roofline.time(roofline.work(name, gpu, n, n, n, **options), gpu).flops
+    found["busy"] = roofline.time(roofline.work(name, gpu, 8192, 8192, 8192, **options), gpu).share
+    even = roofline.break_even(name, gpu, largest=LARGEST, **options)
+    found |= {"from": float(even.n or 0), "ratio": even.ratio}
+    scheme = build(name, options)
+    fusible = isinstance(scheme, SplitScheme) and scheme.plan().join != "as-run"
+    fused = roofline.break_even(name, gpu, largest=LARGEST, split="fused", **options) if fusible else even
+    return found | {"fused from": float(fused.n or 0)}
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """The scheme of a row, with its operands where they are not its usual ones."""
+    unusual = row["scheme"] in SLICED and row["precision"] == "fp32"
+    return f"{row['scheme']} (fp32)" if unusual else str(row["scheme"])
+
+
+def break_evens(rows: list[dict[str, Any]], native: str) -> list[Claim]:
+    """For every scheme, whether and from which n its bound is above the native product's."""
+    found = []
+    for scheme in dict.fromkeys(name_of(row) for row in rows if row["scheme"] != native):
+        own = [row for row in rows if name_of(row) == scheme]
+        texts = [f"{row['gpu']} {_from(row['from'])} ({row['ratio']:.3g}×)" for row in own]
+        held = [row["from"] > 0 for row in own]
+        found.append(share(f"{scheme} can be faster than {native.upper()}", "", held, ", ".join(texts)))
+    return found
+
+
+def _from(n: float) -> str:
+    return f"from n = {n:.0f}" if n else "never"
+
+
+def of(rows: list[dict[str, Any]], gpu: str, scheme: str) -> dict[str, Any] | None:
+    """The row of a GPU and a scheme."""
+    return next((row for row in rows if row["gpu"] == gpu and name_of(row) == scheme), None)
+
+
+def draw(
+    rows: list[dict[str, Any]], gpus: Sequence[str], look: Mapping[str, Series], native: str, height: float
+) -> Any:
+    """A panel of speeds for each of seven GPUs, and one of break-even sizes."""
+    figure, axes = plotting.figure(4, 2, height=height, share_y=False)
+    there = [gpu for gpu in gpus if any(row["gpu"] == gpu for row in rows)]
+    shown = {}
+    for axis, gpu in zip(axes.ravel(), there, strict=False):
+        for name, series in look.items():
+            row = of(rows, gpu, name)
+            if row is not None:
+                shown[gpu, name] = row
+                axis.plot(SIZES, [row[f"at {n}"] / 1e12 for n in SIZES], **series.line())
+    speeds = [row[f"at {n}"] / 1e12 for row in shown.values() for n in SIZES]
+    for axis in axes.ravel()[:7]:
+        axis.set_yscale("log")
+        if speeds:
+            axis.set_ylim(min(speeds) / 1.5, max(speeds) * 1.5)
+    last = axes[1, 3]
+    others = [name for name in look if name != native]
+    for number, name in enumerate(others):
+        for which, filled, size in (("fused from", False, 5.0), ("from", True, 2.8)):
+            own = [(there.index(gpu), row) for (gpu, scheme), row in shown.items() if scheme == name and row[which]]
+            own = [(at, row) for at, row in own if filled or row[which] != row["from"]]
+            heights = [at + 0.8 * ((number + 0.5) / len(others) - 0.5) for at, _ in own]
+            mark = Series("", look[name].color, look[name].marker, "", filled)
+            last.plot([row[which] for _, row in own], heights, **mark.line(markersize=size))
+    last.set_yticks(range(len(there)), [gpu.replace("Ascend ", "") for gpu in there])
+    last.set_ylim(len(there) - 0.4, -0.6)
+    for axis in axes.ravel():
+        axis.tick_params(labelbottom=True)
+    for axis in axes[0]:
+        axis.set_xscale("log", base=2)
+        axis.set_xticks([2**i for i in range(6, 16, 3)])
+    for axis in axes[:, 0]:
+        axis.set_ylabel("bound, TFLOP/s")
+    for axis in axes[1]:
+        axis.set_xlabel("n")
+    plotting.panel_titles(axes, [*there, *[""] * (7 - len(there)), "break-even"])
+    return figure, axes

@@ -1,0 +1,120 @@
+"""What speed the peaks of a GPU allow each scheme for fp32 products, over n, and from which n it can beat SGEMM.
+
+The model is `fpemu.perfmodel.roofline`: every phase takes the longest of its products at the peak of the matrix unit,
+its vector operations at that of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.models import _speed
+from experiments.models._speed import evaluate as evaluate
+from fpemu import plotting
+from fpemu.perfmodel import gpus
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
+TITLE = "bounds on the speed of fp32 products, and where they pay"
+KIND = "M"
+EXPLAINS = ("models/roofline",)
+CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time that the roofline leaves, on seven
+GPUs; (h) the size from which each scheme's bound is above SGEMM's, the split in a kernel of its own (filled) or fused
+(open, where that differs). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32.
+H2SGEMM stands for all three-product fp16 schemes in one kernel (Ootomo, except on the Ascend 910A, LE-GEMM, multiword,
+staged) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: no program is above these lines, and good ones lie
+well below."""
+ASSUMPTIONS = [
+    "Peaks and bandwidths are those of the makers' data sheets, at the clocks that these state, without sparsity.",
+    """Every kernel reads its inputs and writes its outputs once; kernels follow one another; within one, products,
+    vector operations and memory overlap without loss.""",
+    """The split is a kernel of its own that writes the words, except in the open markers of (h): there every tile of
+    128 × 128 entries splits what it reads.""",
+    """Scheme II multiplies fp32 with 8 moduli and one product to find its scaling. On the Ascend 910A, which has no
+    matrix unit for fp32, SGEMM runs on the vector unit.""",
+    "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",
+    "The claims are checks of our own, which no paper makes.",
+]
+
+GPUS = ("V100", "A100", "H200", "B200", "MI210", "MI300X", "Ascend 910A")
+THREE = ("ootomo", "legemm", "h2sgemm", "multiword", "staged")
+_FP16 = ("fp16", *THREE, "ape", "markidis", "egemm")
+_BF16 = ("bf16x3", "bf16x6", "bf16x9")
+LOOK = {
+    "sgemm": plotting.SCHEMES["sgemm"],
+    "fp16": Series("plain fp16", plotting.GREY, "x"),
+    "h2sgemm": Series("three fp16 products (H2SGEMM)", plotting.SKY, "D"),
+    "ape": Series("three library calls (APE)", plotting.PURPLE, "v", "--"),
+    "markidis": Series("four fp16 products (Markidis)", plotting.ORANGE, "^"),
+    "ootomo-tf32": Series("three tf32 products", plotting.BLUE, "P"),
+    "bf16x9": Series("bf16x9", plotting.GREEN, "o"),
+    "ozaki2 (fp32)": Series("Ozaki scheme II, 8 moduli", plotting.VERMILION, "s"),
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for gpu in GPUS:
+        have = gpus.get(gpu).peak
+        names = ["sgemm", *_FP16]
+        names += _BF16 if "bf16 matrix" in have else ()
+        names += ["ootomo-tf32"] if "tf32 matrix" in have else []
+        names += ["ozaki2"] if "int8 matrix" in have else []
+        found += [{"gpu": gpu, "scheme": name, "precision": "fp32"} for name in names]
+    return found
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = _speed.draw(rows, GPUS, LOOK, "sgemm", height=5.0)
+    plotting.legend_below(figure, axes[0, 1], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = _speed.break_evens(rows, "sgemm")
+    same, apart = [], 0.0
+    for gpu in GPUS:
+        speeds = [row[f"at {_speed.SIZES[-1]}"] for name in THREE if (row := _speed.of(rows, gpu, name))]
+        if len(speeds) == len(THREE):
+            # what promotes every instruction may be bound by the ordinary cores
+            same.append(max(speeds) <= 1.02 * min(speeds))
+            apart = max(apart, max(speeds) / min(speeds))
+    found.append(share("the five three-product schemes have one bound", "", same, f"apart by {apart:.4g}× at most"))
+    limits, worst = [], 0.0
+    for row in rows:
+        if row["scheme"] in ("h2sgemm", "markidis"):
+            peak = gpus.get(row["gpu"]).peak
+            limit = peak["fp16 matrix"] / {"h2sgemm": 3, "markidis": 4}[row["scheme"]]
+            limit /= max(peak.get("fp32", 0.0), peak.get("fp32 matrix", 0.0))
+            limits.append(0.97 * limit <= row["ratio"] <= limit * (1 + 1e-12))
+            worst = max(worst, 1 - row["ratio"] / limit)
+    found.append(
+        share("for large n the gain is that of the peaks over the products", "", limits, f"below it by {worst:.2g}")
+    )
+    pairs = [(row["fused from"], row["from"]) for row in rows if row["scheme"] in THREE and row["from"]]
+    text = ", ".join(f"{a:.0f} for {b:.0f}" for a, b in dict.fromkeys(pairs))
+    found.append(share("fusing the split pays earlier", "", [0 < a <= b for a, b in pairs], f"n = {text}"))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Where three and four products pay, and where none does, in numbers of the rows."""
+    ours = [row for row in rows if row["scheme"] == "h2sgemm" and row["from"]]
+    if not ours:
+        return ""
+    low, high = min(ours, key=lambda row: row["ratio"]), max(ours, key=lambda row: row["ratio"])
+    text = (
+        f"Three fp16 products can beat SGEMM on {len(ours)} GPUs, by at most {low['ratio']:.3g}× on the {low['gpu']} "
+        f"and {high['ratio']:.3g}× on the {high['gpu']}, from n = {min(row['from'] for row in ours):.0f} to "
+        f"{max(row['from'] for row in ours):.0f} on if the split is a kernel of its own."
+    )
+    never = [row for row in rows if row["scheme"] not in ("sgemm", "fp16") and not row["from"]]
+    if never:
+        names = ", ".join(f"{_speed.name_of(row)} on the {row['gpu']} ({row['ratio']:.3g}×)" for row in never)
+        text += f" Too many products for the lead of the matrix unit: {names}."
+    slow = [row for row in rows if row["scheme"] in THREE and row["busy"] < 0.8]
+    if slow:
+        names = ", ".join(f"{row['scheme']} on the {row['gpu']}" for row in slow)
+        text += f" The ordinary cores cannot keep up with a promotion every instruction: {names}."
+    return text

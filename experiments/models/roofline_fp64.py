@@ -1,0 +1,94 @@
+"""What speed the peaks of a GPU allow the Ozaki family for fp64 products, over n, and from which n it can beat DGEMM.
+
+The model is `fpemu.perfmodel.roofline`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.models import _speed
+from experiments.models._speed import evaluate as evaluate
+from fpemu import plotting
+from fpemu.perfmodel import gpus
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
+TITLE = "bounds on the speed of fp64 products, and where they pay"
+KIND = "M"
+EXPLAINS = ("models/roofline_fp64",)
+CAPTION = """Bounds on speed for n×n×n products in fp64, 2n^3 over the least time that the roofline leaves, on seven
+GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on the faster of the ordinary cores and a
+matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
+moduli and one product more for the scaling. Nothing is measured."""
+ASSUMPTIONS = [
+    "Peaks and bandwidths are those of the makers' data sheets, at the clocks that these state, without sparsity.",
+    """Every product of slices is a call that writes its result for a kernel that adds it up, as published; every kernel
+    reads its inputs and writes its outputs once.""",
+    """The number of slices is counted on a few rows of (uniform - 0.5) exp(0.1 normal), the narrowest inputs of
+    DGEMM-TC: operands of a wider range need more.""",
+    "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",
+    "The claims are checks of our own, unless they name a place in the paper on DGEMM-TC.",
+]
+
+GPUS = ("Titan RTX", "V100", "A100", "H200", "B200", "MI210", "MI300X")
+LOOK = {
+    "dgemm": Series("DGEMM", plotting.BLACK, "s", "--", filled=False),
+    "ozaki": Series("Ozaki scheme, fp16 (DGEMM-TC)", plotting.VERMILION, "o"),
+    "ozimmu": Series("Ozaki scheme, int8 (ozIMMU)", plotting.BLUE, "D"),
+    "ozaki2": Series("Ozaki scheme II, 15 moduli", plotting.GREEN, "^"),
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    found = []
+    for gpu in GPUS:
+        names = ["dgemm", "ozaki", *(["ozimmu", "ozaki2"] if "int8 matrix" in gpus.get(gpu).peak else [])]
+        found += [{"gpu": gpu, "scheme": name, "precision": "fp64"} for name in names]
+    return found
+
+
+def cost(cell: dict[str, Any]) -> float:
+    return 10.0 if cell["scheme"] in ("ozaki", "ozimmu") else 1.0
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = _speed.draw(rows, GPUS, LOOK, "dgemm", height=4.8)
+    plotting.legend_below(figure, axes[0, 2], 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = _speed.break_evens(rows, "dgemm")
+    for gpu, faster, published in (
+        ("Titan RTX", True, "972.4 GFLOP/s for 534.1 (DGEMM-TC, Table 1)"),
+        ("V100", False, "1064 GFLOP/s for 6761 (DGEMM-TC, Table 1)"),
+    ):
+        pair = [_speed.of(rows, gpu, name) for name in ("ozaki", "dgemm")]
+        speeds = [row["at 8192"] for row in pair if row is not None]
+        if len(speeds) == 2:
+            text = f"{speeds[0] / 1e9:.4g} for {speeds[1] / 1e9:.4g} GFLOP/s at n = 8192 allowed"
+            claim = f"DGEMM-TC is {'faster' if faster else 'slower'} than DGEMM on the {gpu}"
+            found.append(share(claim, published, [(speeds[0] > speeds[1]) == faster], text))
+    gains = [(row["ratio"], other["ratio"]) for row in rows if row["scheme"] == "ozaki2"
+             and (other := _speed.of(rows, row["gpu"], "ozimmu"))]  # fmt: skip
+    text = f"by {min(a / b for a, b in gains):.3g} to {max(a / b for a, b in gains):.3g} times" if gains else ""
+    found.append(share("residues allow more than int8 slices", "", [a > b for a, b in gains], text))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Where an Ozaki scheme pays, in numbers of the rows."""
+    texts = []
+    for name, look in list(LOOK.items())[1:]:
+        own = [row for row in rows if row["scheme"] == name]
+        able = [row for row in own if row["from"]]
+        if not own:
+            continue
+        where = ", ".join(f"{row['gpu']} (from n = {row['from']:.0f}, {row['ratio']:.3g}×)" for row in able) or "none"
+        never = ", ".join(f"{row['gpu']} ({row['ratio']:.2g}×)" for row in own if not row["from"])
+        texts.append(f"{look.label} can beat DGEMM on: {where}" + (f"; not on: {never}." if never else "."))
+    if not texts:
+        return ""
+    return " ".join(texts) + " What decides is how fast the GPU's own fp64 is."

@@ -1,0 +1,238 @@
+"""Published and measured speeds as shares of the roofline: what each reached of what its GPU allows.
+
+A share above one would prove the roofline wrong, or the GPU faster than its data sheet says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.perfmodel import gpus, roofline
+from fpemu.schemes import ozaki
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
+TITLE = "share of the roofline that known speeds reach"
+KIND = "M"
+EXPLAINS = ("models/yardsticks",)
+CAPTION = """Speeds as shares of the roofline for the same work on the same GPU: filled where published, open where
+measured on one H200 (CUDA 13.0). "library, bytes" are products of a large matrix with a narrow one, whose speed is
+given in bytes a second. Beside each share the speed in TFLOP/s of the format that is emulated."""
+ASSUMPTIONS = [
+    "Peaks and bandwidths are those of the makers' data sheets, at the clocks that these state.",
+    """Where no size is given (Ootomo, Ma, H2SGEMM, DGEMM on an H200), n = 16384 for the first three and n = 8192, where
+    the roofline is flat. Where a range is given (DGEMM on an H200), its upper end.""",
+    """The split of a speed that includes one is counted for DGEMM-TC and for the staged kernel with its split; how
+    the others split is not known. They are judged as if the words had been there, the highest roofline there is.""",
+    """DGEMM-TC: slices counted on a few rows of its inputs, (uniform - 0.5) exp(phi normal), which can only be too few:
+    the roofline is then too high. LE-GEMM: 1.37 times cuBLAS on an A800 and 1.31 times rocBLAS on an MI210, if these
+    ran at their own roofline, for rocBLAS that of the ordinary cores, which the paper names.""",
+    "The claims are checks of our own, unless they name a place in a paper.",
+]
+
+
+class Known(NamedTuple):
+    """A speed: who, on which GPU, M, N, K (or n), the scheme and its split, and operations (or bytes) a second."""
+
+    label: str
+    gpu: str
+    scheme: str
+    sides: int | tuple[int, int, int]
+    speed: float
+    split: str = "given"
+    measured: bool = False
+    unit: str = "operations"
+    phi: float = 0.0
+    """Of the inputs of DGEMM-TC in DP mode"""
+    mode: str = ""
+
+
+_T, _G = 1e12, 1e9
+KNOWN = (
+    Known("Ootomo, fp16", "A100", "ootomo", 16384, 51 * _T),
+    Known("Ootomo, tf32", "A100", "ootomo-tf32", 16384, 33 * _T),
+    Known("Ma (APE)", "A100", "ape", 16384, 64.15 * _T),
+    Known("LE-GEMM at 1.37 SGEMM", "A800", "legemm", 8192, 1.37 * 19.5 * _T),
+    Known("LE-GEMM at 1.31 SGEMM", "MI210", "legemm", 8192, 1.31 * 22.6 * _T),
+    Known("H2SGEMM, double buffer", "Ascend 910A", "h2sgemm", 16384, 65.3 * _T),
+    Known("H2SGEMM, single buffer", "Ascend 910A", "h2sgemm", 16384, 41.7 * _T),
+    Known("cublasDgemm", "Titan RTX", "dgemm", 10240, 534.1 * _G),
+    Known("DGEMM-TC, φ = 0.1", "Titan RTX", "ozaki", 10240, 972.4 * _G, "kernel", phi=0.1),
+    Known("DGEMM-TC, φ = 1", "Titan RTX", "ozaki", 10240, 823.0 * _G, "kernel", phi=1.0),
+    Known("DGEMM-TC, φ = 2", "Titan RTX", "ozaki", 10240, 713.1 * _G, "kernel", phi=2.0),
+    Known("DGEMM-TC CR, φ = 0.1", "Titan RTX", "ozaki", 10240, 220.4 * _G, "kernel", mode="CR"),
+    Known("cublasGemmEx, fp16", "Titan RTX", "fp16", 7168, 92 * _T),
+    Known("cublasDgemm", "V100", "dgemm", 10240, 6761 * _G),
+    Known("DGEMM-TC, φ = 0.1", "V100", "ozaki", 10240, 1064 * _G, "kernel", phi=0.1),
+    Known("DGEMM-TC, φ = 1", "V100", "ozaki", 10240, 914.3 * _G, "kernel", phi=1.0),
+    Known("DGEMM-TC, φ = 2", "V100", "ozaki", 10240, 790.8 * _G, "kernel", phi=2.0),
+    Known("DGEMM-TC CR, φ = 0.1", "V100", "ozaki", 10240, 255.0 * _G, "kernel", mode="CR"),
+    Known("corrected fp16 SGEMM", "GH200", "ootomo", 16384, 72.6 * _T),
+    *(Known(f"SGEMM, n = {n}", "H200", "sgemm", n, v * _T, measured=True)
+      for n, v in ((4096, 51.2), (8192, 50.9), (16384, 53.2))),
+    *(Known(f"fp16, n = {n}", "H200", "fp16", n, v * _T, measured=True)
+      for n, v in ((4096, 751), (8192, 711), (16384, 653))),
+    *(Known(f"three fp16 calls, n = {n}", "H200", "ape", n, v * _T, measured=True)
+      for n, v in ((4096, 232), (8192, 228), (16384, 214))),
+    *(Known(f"staged kernel, best, n = {n}", "H200", "staged", n, v * _T, measured=True)
+      for n, v in ((4096, 263.8), (8192, 268.7))),
+    *(Known(f"staged kernel and split, n = {n}", "H200", "staged", n, v * _T, "kernel", measured=True)
+      for n, v in ((4096, 230.9), (8192, 227.2))),
+    Known("DGEMM", "H200", "dgemm", 8192, 63 * _T, measured=True),
+    *(Known(f"SGEMM, bytes, 20480² × {n}", "H200", "sgemm", (20480, n, 20480), v * _T, measured=True, unit="bytes")
+      for n, v in ((2, 1.00), (4, 1.21), (8, 1.95), (16, 1.97))),
+    Known("DGEMM, bytes, 20480² × 16", "H200", "dgemm", (20480, 16, 20480), 4.1 * _T, measured=True, unit="bytes"),
+    Known("SGEMM, bytes, 10⁷ × 16 × 16", "H200", "sgemm", (10**7, 16, 16), 1.87 * _T, measured=True, unit="bytes"),
+    Known("DGEMM, bytes, 10⁷ × 16 × 16", "H200", "dgemm", (10**7, 16, 16), 2.28 * _T, measured=True, unit="bytes"),
+)  # fmt: skip
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    found = []
+    for known in KNOWN:
+        M, N, K = (known.sides,) * 3 if isinstance(known.sides, int) else known.sides
+        found.append({"label": known.label, "gpu": known.gpu, "scheme": known.scheme, "M": M, "N": N, "K": K,
+                      "split": known.split, "phi": known.phi, "mode": known.mode})  # fmt: skip
+    return found
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """The roofline in operations a second, the operations for a byte that the result is worth, and slices of A."""
+    options: dict[str, Any] = {"mode": cell["mode"]} if cell["mode"] else {}
+    if cell["phi"]:
+        rng, K = np.random.default_rng(0), cell["K"]
+        A, B = ((rng.random(s) - 0.5) * np.exp(cell["phi"] * rng.standard_normal(s)) for s in ((12, K), (K, 12)))
+        options["slices"] = ozaki.counts(A, B, hardware=cell["gpu"]).d
+    job = roofline.work(cell["scheme"], cell["gpu"], cell["M"], cell["N"], cell["K"], split=cell["split"], **options)
+    found = roofline.time(job, cell["gpu"])
+    return {"bound": found.flops, "per byte": job.nominal / job.bytes, "slices": float(job.words[0]),
+            "products": float(job.products)}  # fmt: skip
+
+
+def _shares(rows: list[dict[str, Any]]) -> list[tuple[Known, float, dict[str, Any]]]:
+    """The known speeds of the rows, each with its share of the roofline."""
+    found = []
+    for known in KNOWN:
+        row = next((row for row in rows if row["label"] == known.label and row["gpu"] == known.gpu), None)
+        if row is not None:
+            found.append((known, _flops(known, row) / row["bound"], row))
+    return found
+
+
+def _flops(known: Known, row: dict[str, Any]) -> float:
+    return known.speed * (float(row["per byte"]) if known.unit == "bytes" else 1.0)
+
+
+_COLOUR = {"sgemm": plotting.BLACK, "dgemm": plotting.BLACK, "fp16": plotting.GREY, "ozaki": plotting.VERMILION}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    shares = _shares(rows)
+    figure, axes = plotting.figure(1, 1, height=0.9 + 0.155 * len(shares))
+    axis = axes[0, 0]
+    for height, (known, part, row) in enumerate(shares):
+        colour = _COLOUR.get(known.scheme, plotting.BLUE)
+        face = "white" if known.measured else colour
+        axis.plot([0, part], [height, height], color=colour, linewidth=0.6)
+        axis.plot([part], [height], "o", color=colour, markerfacecolor=face, markeredgewidth=0.8)
+        text = f"{_flops(known, row) / 1e12:.3g}"
+        axis.annotate(text, (part, height), xytext=(5, 0), textcoords="offset points", va="center", fontsize=6.5,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
+    axis.axvline(1, color=plotting.GREY, linestyle="--", linewidth=0.9)
+    axis.set_yticks(range(len(shares)), [f"{known.gpu}: {known.label}" for known, _, _ in shares], fontsize=6.5)
+    axis.set_ylim(len(shares) - 0.4, -0.6)
+    axis.set_xlim(0, 1.15)
+    axis.set_xlabel("share of the roofline")
+    kinds = {plotting.BLACK: "native", plotting.GREY: "plain fp16", plotting.BLUE: "fp32 out of words",
+             plotting.VERMILION: "fp64 out of slices"}  # fmt: skip
+    for colour, text in kinds.items():
+        axis.plot([], [], "o-", color=colour, label=text)
+    axis.plot([], [], "o", color=plotting.GREY, markerfacecolor="white", label="open: measured")
+    plotting.legend_below(figure, axis, 5)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    shares = _shares(rows)
+    found = []
+    for measured, text in ((False, "published"), (True, "measured")):
+        own = [(part, known) for known, part, _ in shares if known.measured == measured]
+        top = max(own, key=lambda pair: pair[0], default=None)
+        most = f"{100 * top[0]:.4g} % at most: {top[1].label} on the {top[1].gpu}" if top else ""
+        found.append(share(f"no {text} speed is above the roofline", "", [part <= 1 for part, _ in own], most))
+    by = {(known.gpu, known.label): (known, part, row) for known, part, row in shares}
+    if ("A100", "Ma (APE)") in by:
+        peak = gpus.get("A100").need("fp16 matrix")
+        for name, top in (("fp16 peak (H2SGEMM, section 2)", peak), ("peak of three products", peak / 3)):
+            part = by["A100", "Ma (APE)"][0].speed / top
+            published = "61.7 %" if "section" in name else ""
+            found.append(share(f"64.15 TFLOP/s are 61.7 % of the {name}", published, [abs(part - 0.617) < 0.0005],
+                               f"{100 * part:.4g} %", part))  # fmt: skip
+    if ("Ascend 910A", "H2SGEMM, double buffer") in by:
+        part = by["Ascend 910A", "H2SGEMM, double buffer"][0].speed / (gpus.get("Ascend 910A").need("fp16 matrix") / 3)
+        found.append(share("65.3 TFLOP/s are 77 % of the peak of three products", "77 % of 85.3 TFLOP/s",
+                           [round(100 * part) == 77], f"{100 * part:.4g} %", part))  # fmt: skip
+    for gpu, other in (("Titan RTX", 972.4 / 534.1), ("V100", 1064 / 6761)):
+        pair = [by.get((gpu, label)) for label in ("DGEMM-TC, φ = 0.1", "cublasDgemm")]
+        if pair[0] is not None and pair[1] is not None:
+            ratio = pair[0][2]["bound"] / pair[1][2]["bound"]
+            text = f"DGEMM-TC gains no more on DGEMM than the rooflines allow, {gpu}"
+            published = f"{other:.3g}× (DGEMM-TC, Table 1)"
+            found.append(share(text, published, [other <= ratio], f"{ratio:.3g}×", ratio))
+    speedups = (
+        ("LE-GEMM over cuBLAS, A800 (Table 6)", "A800", "legemm", "sgemm", 1.37),
+        ("LE-GEMM over WMMA, A800 (Table 6)", "A800", "legemm", "fp16", 1.40),
+        ("LE-GEMM over rocBLAS, MI210 (Table 6)", "MI210", "legemm", "sgemm", 1.31),
+        ("LE-GEMM over rocWMMA, MI210 (Table 6)", "MI210", "legemm", "fp16", 1.26),
+        ("EGEMM-TC over cuBLAS, T4 (H2SGEMM, section 2)", "T4", "egemm", "sgemm", 3.13),
+    )
+    if shares:
+        for text, gpu, scheme, other_scheme, factor in speedups:
+            peaks = [roofline.time(roofline.work(name, gpu, *(8192,) * 3, split="given"), gpu).flops
+                     for name in (scheme, other_scheme)]  # fmt: skip
+            ratio = peaks[0] / peaks[1]
+            far = (
+                f", so that the other ran at {100 * ratio / factor:.3g} % of its own at most" if factor > ratio else ""
+            )
+            claim = f"{text}: no more than the rooflines allow"
+            found.append(share(claim, f"{factor:g}×", [factor <= ratio], f"{ratio:.3g}×{far}", ratio))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Who is nearest to the roofline, what is above it, and what published speed-ups say about their baselines."""
+    shares = _shares(rows)
+    if not shares:
+        return ""
+    words = [(part, known) for known, part, _ in shares if known.scheme not in ("sgemm", "dgemm", "fp16", "ozaki")]
+    text = ""
+    if words:
+        least, most = min(words, key=lambda pair: pair[0]), max(words, key=lambda pair: pair[0])
+        text = (
+            f"Products of words reach {100 * least[0]:.3g} % ({least[1].label}, {least[1].gpu}) to {100 * most[0]:.3g} "
+            f"% ({most[1].label}, {most[1].gpu}) of their roofline. "
+        )
+    for gpu in ("Titan RTX", "V100"):
+        slices = [part for known, part, _ in shares if known.phi and known.gpu == gpu]
+        if slices:
+            text += (
+                f"DGEMM-TC reaches {100 * min(slices):.3g} to {100 * max(slices):.3g} % on the {gpu}, whatever phi: "
+                "its speed follows the number of products. "
+            )
+    for known, part, row in shares:
+        if part > 1:
+            clock = gpus.get(known.gpu).clock or 0.0
+            text += (
+                f"{known.label} on the {known.gpu} is {100 * (part - 1):.3g} % above its roofline of "
+                f"{row['bound'] / 1e12:.4g} TFLOP/s: the peak is the one stated for {clock / 1e9:.4g} GHz, so that GPU "
+                f"ran at {part * clock / 1e9:.4g} GHz at least, above the clock that the paper computes with. "
+            )
+    text += (
+        "A speed-up above the ratio of the rooflines (EGEMM-TC over cuBLAS, LE-GEMM over WMMA with three times the "
+        "products) says that the baseline was far from its own. The 61.7 % that are quoted for Ma as a share of the "
+        "fp16 peak are one of the peak of three products, a third of it."
+    )
+    return text

@@ -1,0 +1,14 @@
+"""Models of speed: the papers' own, and a roofline for every scheme on every GPU. Nothing here is measured.
+
+`gpus` describes GPUs; `legemm`, `h2sgemm`, `dgemm_tc`, `magma` and `tsm2` are the models of the papers of these names;
+`roofline` bounds the time of the `work` that a scheme makes.
+"""
+
+from __future__ import annotations
+
+from fpemu.perfmodel import dgemm_tc, gpus, h2sgemm, legemm, magma, roofline, tsm2
+from fpemu.perfmodel.counting import work
+from fpemu.perfmodel.gpus import Gpu
+from fpemu.perfmodel.phases import Phase, Work
+
+__all__ = ["Gpu", "Phase", "Work", "dgemm_tc", "gpus", "h2sgemm", "legemm", "magma", "roofline", "tsm2", "work"]

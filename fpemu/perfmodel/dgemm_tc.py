@@ -1,0 +1,118 @@
+"""DGEMM-TC: number of products, memory and expected speed, sections 4.2, 4.3 and 5.2 of the paper.
+
+With s_A slices of A and s_B of B there are s_A s_B products, or, for d of each, d (d + 1) / 2 in fast mode. The speed
+on fp64 is that of the tensor cores over the number of products, less the time that goes elsewhere (splits and sums).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fpemu.errors import InputError
+from fpemu.perfmodel.gpus import Gpu
+
+__all__ = ["BLOCK", "SHARE", "THROUGHPUT", "Memory", "block_size", "implied_products", "memory", "products", "speed"]
+
+BLOCK = 3584
+"""Largest block, section 5.1."""
+THROUGHPUT = 92e12
+"""Of cublasGemmEx on the Titan RTX at n = 7168, operations a second, section 5.2."""
+SHARE = 0.7
+"""Of the time that it takes there."""
+
+
+def block_size(n: int, largest: int = BLOCK) -> int:
+    """b_k = ceil(n / ceil(n / b_max)), section 4.2: the fewest blocks, as even as they can be.
+
+    >>> [block_size(n) for n in (1024, 3584, 5120, 10240)]
+    [1024, 3584, 2560, 3414]
+    """
+    if n < 1 or largest < 1:
+        raise InputError(f"block size: n and the largest block must be positive, not {n} and {largest}")
+    return -(-n // -(-n // largest))
+
+
+def products(slices_a: float, slices_b: float | None = None, *, fast: bool = False) -> float:
+    """How many products of slices there are, section 4.3: d² or, in fast mode, d (d + 1) / 2.
+
+    Parameters
+    ----------
+    slices_a, slices_b : float
+        May be means over blocks, as in the paper's figures. Without ``slices_b``: as many as of A.
+    fast : bool
+        The products (i, j) with i + j <= d + 1 alone. With s_A < s_B slices these are s_A d - s_A (s_A - 1) / 2 for
+        d = s_B; the paper gives the case s_A = s_B.
+
+    >>> products(11, fast=True), products(11)
+    (66.0, 121.0)
+    """
+    few, many = sorted((float(slices_a), float(slices_a if slices_b is None else slices_b)))
+    if few <= 0:
+        raise InputError(f"the number of slices must be positive, not {few:g}")
+    return few * many - few * (few - 1) / 2 if fast else few * many
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of section 4.3."""
+
+    slices: float
+    """Slices of A and of B, fp16"""
+    sums: float
+    """Results of all products, fp32"""
+
+    @property
+    def total(self) -> float:
+        return self.slices + self.sums
+
+
+def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int | None = BLOCK) -> Memory:
+    """(s_A + s_B) k b words of fp16 and s_A s_B b² of fp32; in bytes.
+
+    Parameters
+    ----------
+    m, n, k : int
+    slices_a, slices_b : float
+    block : int or None
+        The largest block; None is the naive form, (s_A m + s_B n) k and s_A s_B m n.
+
+    Notes
+    -----
+    All products are kept, and counted as s_A s_B in fast mode too: the paper has one formula for both.
+
+    >>> memory(10240, 10240, 10240, 12, 12).total / 1e9  # within the 20 GB of section 5.1
+    8.391557376
+    """
+    rows, columns = (m, n) if block is None else (block_size(m, block), block_size(n, block))
+    return Memory(2.0 * (slices_a * rows + slices_b * columns) * k, 4.0 * slices_a * slices_b * rows * columns)
+
+
+def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHARE) -> float:
+    """Operations a second on fp64 (2 m n k over the time) that ``count`` products allow, section 5.2.
+
+    Parameters
+    ----------
+    count : float
+        Products of slices.
+    throughput : float or Gpu
+        Operations a second of one product, in any unit, which is then that of the result; of a `Gpu`, the peak of its
+        fp16 matrix units, which no library reaches.
+    share : float
+        Of the time that products take.
+
+    >>> round(speed(66) / 1e12, 2)
+    0.98
+    """
+    rate = throughput.need("fp16 matrix", "the speed of DGEMM-TC") if isinstance(throughput, Gpu) else throughput
+    if count <= 0 or not 0 < share <= 1:
+        raise InputError(f"speed: needs products > 0 and a share of the time in (0, 1], not {count:g} and {share:g}")
+    return float(share * rate / count)
+
+
+def implied_products(measured: float, throughput: float = THROUGHPUT, share: float = SHARE) -> float:
+    """How many products a measured speed (operations a second on fp64) stands for; the inverse of `speed`.
+
+    >>> round(implied_products(713.1e9), 1)
+    90.3
+    """
+    return share * throughput / measured

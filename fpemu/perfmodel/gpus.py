@@ -1,0 +1,214 @@
+"""GPUs as data: what the models need to know of one, from a table (gpus.toml) or from the user's own file.
+
+A description has what is known; a model asks for what it needs with `Gpu.need`, which names what is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.mma import catalog
+
+UNITS = (
+    "fp16", "fp32", "fp64", "fp16 matrix", "bf16 matrix", "tf32 matrix", "fp8 matrix", "int8 matrix", "fp32 matrix",
+    "fp64 matrix",
+)  # fmt: skip
+"""What a GPU may have a peak for: its ordinary cores by format, its matrix units by input format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU. Rates are in operations or bytes a second (a multiply-add is two operations), sizes in bytes."""
+
+    name: str
+    source: str
+    """Where the numbers come from"""
+    architecture: str | None = None
+    """Its row in the catalog of instructions (`fpemu.mma.catalog`), None if it has no matrix unit"""
+    sms: int | None = None
+    """Streaming multiprocessors, compute units or AI cores"""
+    clock: float | None = None
+    """Core clock under load (boost), Hz"""
+    peak: Mapping[str, float] = field(default_factory=dict)
+    """Operations a second by unit, a key of `UNITS`; dense"""
+    bandwidth: float | None = None
+    """Of its memory, bytes a second, as the maker states it"""
+    copy_bandwidth: float | None = None
+    """Measured by a copy (STREAM), bytes a second"""
+    memory: float | None = None
+    l2: float | None = None
+    l1: float | None = None
+    """L1 cache, shared memory included where they are one, of an SM"""
+    shared: float | None = None
+    """Shared memory (LDS, L1 buffer) that the blocks of an SM can have together"""
+    shared_per_block: float | None = None
+    registers: int | None = None
+    """32-bit registers of an SM"""
+    registers_per_thread: int | None = None
+    threads: int | None = None
+    """Threads that an SM can hold"""
+    blocks: int | None = None
+    """Thread blocks that an SM can hold"""
+    warp: int | None = None
+    """Threads of a warp (wavefront)"""
+    memory_latency: float | None = None
+    """Of a load from memory, cycles"""
+    compute_latency: float | None = None
+    """Of an fp32 multiply-add, cycles"""
+
+    def need(self, what: str, model: str = "this model") -> Any:
+        """A field, or the peak of a unit.
+
+        Raises
+        ------
+        InputError
+            If the description lacks it.
+        """
+        value = self.peak.get(what) if what in UNITS else getattr(self, what)
+        if value is None:
+            kind = f"peak {what!r}" if what in UNITS else what
+            raise InputError(
+                f"{self.name}: {model} needs {kind}, which its description lacks: add it to the GPU's table"
+            )
+        return value
+
+
+def names() -> list[str]:
+    """The GPUs of the table, in its order.
+
+    >>> names()[:2]
+    ['K40c', 'M40']
+    """
+    return list(_table())
+
+
+def get(name: str | Path | Gpu) -> Gpu:
+    """A GPU of the table, or the one of a file.
+
+    Parameters
+    ----------
+    name : str, Path or Gpu
+        One of `names()` (case, blanks and dashes do not matter); the path of a TOML file, which ends in .toml, with
+        ":NAME" after it if the file describes several GPUs. A Gpu passes through.
+
+    Raises
+    ------
+    InputError
+        An unknown name (with the nearest known); a file that `read` refuses; several GPUs to choose from.
+
+    Examples
+    --------
+    >>> get("titan-rtx").sms
+    72
+    """
+    if isinstance(name, Gpu):
+        return name
+    path, _, member = str(name).rpartition(":") if ".toml:" in str(name).lower() else (str(name), "", "")
+    if Path(path).suffix.lower() == ".toml":
+        found = read(path)
+        if not member and len(found) > 1:
+            raise InputError(f"{path} describes {', '.join(found)}: say which, as {path}:{next(iter(found))}")
+        return _find(member or next(iter(found)), found, f"GPU of {path}")
+    return _find(str(name), _table(), "GPU")
+
+
+def read(path: str | Path) -> dict[str, Gpu]:
+    """The GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
+
+    A GPU needs `source` (its name is that of its table). `like = "H200"` starts from a GPU further up in the file or,
+    if the file has none of that name, from the package's; peaks are replaced one by one.
+
+    Raises
+    ------
+    InputError
+        No such file, not TOML, no GPU in it; an unknown field or unit (with the nearest known); a value of the wrong
+        kind, or not positive. It names the file, the GPU, the field and the value.
+    """
+    return _read(Path(path), own=False)
+
+
+@functools.cache
+def _table() -> dict[str, Gpu]:
+    return _read(Path(__file__).with_name("gpus.toml"), own=True)
+
+
+def _read(path: Path, own: bool) -> dict[str, Gpu]:
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+    found: dict[str, Gpu] = {}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {name} = {table!r} is outside of a GPU's table: begin with [its name]")
+        found[name] = _gpu(f"{path}, GPU {name!r}", name, dict(table), found, own)
+    if not found:
+        raise InputError(f"{path}: describes no GPU: write a table [name] with its fields")
+    return found
+
+
+def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], own: bool) -> Gpu:
+    types = {f.name: str(f.type) for f in fields(Gpu) if f.name != "name"}
+    start: dict[str, Any] = {"peak": {}}
+    if "like" in table:
+        other = table.pop("like")
+        known = before if own or _fold(str(other)) in map(_fold, before) else {**_table(), **before}
+        base = _find(str(other), known, f"GPU in {where}, like")
+        start = {f: getattr(base, f) for f in types if f != "source"}
+    for key, value in table.items():
+        if key not in types:
+            raise unknown_name(f"field in {where}:", key, [*types, "like"])
+        checked = _value(f"{where}, {key}", types[key], value)
+        start[key] = {**start["peak"], **checked} if key == "peak" else checked
+    if "source" not in table:
+        raise InputError(f"{where}: source is missing: say where its numbers come from")
+    if start.get("architecture") is not None:
+        try:
+            start["architecture"] = catalog.architecture(start["architecture"])
+        except InputError as error:
+            raise InputError(f"{where}, architecture: {error}") from error
+    return Gpu(name=name, **start)
+
+
+def _value(where: str, kind: str, value: Any) -> Any:
+    """A field's value, checked against its type."""
+    if kind.startswith("str"):
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{where} = {value!r} must be a text")
+        return value
+    if kind.startswith("Mapping"):
+        if not isinstance(value, dict):
+            raise InputError(f"{where} = {value!r} must be a table of peaks by unit")
+        for unit in value:
+            if unit not in UNITS:
+                raise unknown_name(f"unit in {where}:", unit, UNITS)
+        return {unit: _value(f"{where} {unit!r}", "float", peak) for unit, peak in value.items()}
+    whole = kind.startswith("int")
+    good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or value <= 0:
+        raise InputError(f"{where} = {value!r} must be a positive {'integer' if whole else 'number'}, in SI units")
+    return value if whole else float(value)
+
+
+def _find(name: str, known: Mapping[str, Gpu], kind: str) -> Gpu:
+    key = _fold(name)
+    for own, gpu in known.items():
+        if key == _fold(own):
+            return gpu
+    raise unknown_name(kind, name, known)
+
+
+def _fold(name: str) -> str:
+    """As `fpemu.mma.catalog.architecture` folds names: case, blanks, dashes and the maker do not matter."""
+    plain = name.lower().removeprefix("nvidia").removeprefix("amd")
+    return "".join(c for c in plain if c.isalnum())
