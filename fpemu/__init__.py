@@ -10,24 +10,30 @@ from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, 
 from fpemu.rounding import Rounding, bit_cut, round_to
 
 if TYPE_CHECKING:
-    from fpemu import bitpicture, inputs, metrics, mma, plotting, reference, schemes, simt, sweep
+    from fpemu import bitpicture, inputs, metrics, mma, perfmodel, plotting, reference, schemes, simt, sweep, theory
+    from fpemu.advice import advise
     from fpemu.schemes import certify, gemm
 
 __version__ = "0.1.0"
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "GuaranteeError",
-    "InputError", "Rounding", "bit_cut", "bitpicture", "certify", "gemm", "inputs", "metrics", "mma", "plotting",
-    "reference", "round_to", "schemes", "simt", "sweep",
+    "InputError", "Rounding", "advise", "bit_cut", "bitpicture", "certify", "gemm", "inputs", "metrics", "mma",
+    "perfmodel", "plotting", "reference", "round_to", "schemes", "simt", "sweep", "theory",
 ]  # fmt: skip
-_ROOMS = ("bitpicture", "inputs", "metrics", "mma", "plotting", "reference", "schemes", "simt", "sweep")
+_ROOMS = (
+    "bitpicture", "inputs", "metrics", "mma", "perfmodel", "plotting", "reference", "schemes", "simt", "sweep",
+    "theory",
+)  # fmt: skip
+
+_FUNCTIONS = {"gemm": "fpemu.schemes", "certify": "fpemu.schemes", "advise": "fpemu.advice"}
 
 
 def __getattr__(name: str) -> Any:
     """Load the rooms of the house when they are first asked for."""
     if name in _ROOMS:
         return importlib.import_module(f"fpemu.{name}")
-    if name in ("gemm", "certify"):
-        return getattr(importlib.import_module("fpemu.schemes"), name)
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'fpemu' has no attribute {name!r}")
 
 

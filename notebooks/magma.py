@@ -177,7 +177,7 @@ table.map("{:.3e}".format)
 
 # %% [markdown]
 # For short sums the products themselves have few bits below $q$ to lose; the prediction "every step" counts them (the
-# derivation stands in `experiments/magma/_truncation.py`). It knows the fields of the instruction and the distribution
+# derivation stands in `fpemu/theory/bias.py`). It knows the fields of the instruction and the distribution
 # of the operands, nothing else. The figure compares it, as lines, with the emulation, as markers. Look at the slopes: 1
 # for the truncating units in (a), 1/2 for the black dotted line in (c).
 

@@ -100,7 +100,11 @@ def test_the_map_names_every_room_and_no_other():
     rooms = text.partition("## Rooms")[2].partition("```\n")[2].partition("```")[0]
     listed = set(re.findall(r"[\w.]+\.py|\w+/(?=\s)", rooms))
     package = ROOT / "fpemu"
-    for path in [*package.glob("*.py"), *(package / "mma").glob("*.py"), *(package / "sweep").glob("*.py")]:
+    for path in (
+        path
+        for room in (".", "mma", "theory", "perfmodel", "advice", "sweep")
+        for path in (package / room).glob("*.py")
+    ):
         if not path.name.startswith("__"):
             assert path.name in listed, f"ARCHITECTURE.md does not name {path.relative_to(ROOT)}"
     there = {p.name for p in ROOT.rglob("*.py")} | {f"{p.name}/" for p in ROOT.rglob("*") if p.is_dir()}
@@ -108,7 +112,7 @@ def test_the_map_names_every_room_and_no_other():
 
 
 def test_public_names_of_the_map_exist():
-    for name in ("round_to", "bit_cut", "Rounding", "InputError", "FloatFormat", "gemm"):
+    for name in ("round_to", "bit_cut", "Rounding", "InputError", "FloatFormat", "gemm", "advise"):
         assert callable(getattr(fpemu, name))
     for room, names in {
         "mma": ("spec", "MmaSpec", "catalog", "execute", "gemm", "chain", "KOrder"),
@@ -117,6 +121,8 @@ def test_public_names_of_the_map_exist():
         "reference": ("matmul",),
         "metrics": ("relative_l2", "max_relative", "max_error_legemm", "mred", "normwise", "ulps"),
         "inputs": ("make",),
+        "theory": ("bound", "chain", "Norms", "Bound", "underflow", "enumeration", "bias", "errorfree"),
+        "perfmodel": ("work", "Gpu", "gpus", "roofline", "legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"),
     }.items():
         for name in names:
             assert hasattr(getattr(fpemu, room), name), f"fpemu.{room}.{name}"

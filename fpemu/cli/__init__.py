@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import fpemu
-from fpemu.cli import bench, gemm, ledger, listing, reproduce, split, sweep
+from fpemu.cli import advise, bench, gemm, ledger, listing, reproduce, split, sweep
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
 
@@ -61,6 +61,7 @@ def _fpemu(
 
 app.command("list")(listing.listing)
 app.command("gemm")(gemm.gemm)
+app.command("advise")(advise.advise)
 # a number may begin with a minus sign
 app.command("split", context_settings={"ignore_unknown_options": True})(split.split)
 app.command("reproduce")(reproduce.reproduce)

@@ -1,0 +1,151 @@
+"""An accuracy wanted in, the cheapest scheme out: `advise`.
+
+A scheme is recommended if its a-priori bound for the data's range meets the target, and its error measured on the data
+does. The bound is `fpemu.theory.bound`: what holds for all operands with these norms (confidence="worst"), or for all
+entries but with a probability of 10^-3 if the operands are taken as random ("probable"). Bounds are relative to
+(|A||B|)_ij; for another measure they are multiplied by what |A||B| is to AB there. A sample whose error is above the
+probable bound shows that the data are not like random ones: the worst-case bound must then meet the target.
+
+The error is measured on all of the data where that takes no more than 2^31 multiply-adds, else on some rows and
+columns: those with the largest entries, the widest range and the smallest entries, the rest by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from fpemu import metrics
+from fpemu.advice.answer import Advice, TargetError, Verdict
+from fpemu.advice.candidates import Candidate, Cost, machine
+from fpemu.advice.data import MEASURES, SMALL, Data
+from fpemu.advice.search import CONFIDENCES, Search
+from fpemu.errors import InputError, unknown_name
+from fpemu.mma import MmaSpec
+from fpemu.perfmodel.gpus import Gpu
+
+__all__ = ["Advice", "Candidate", "Cost", "TargetError", "Verdict", "advise"]
+
+LONGEST = 2**18
+"""K up to which operands are drawn."""
+
+
+def advise(
+    target: float,
+    *,
+    hardware: str | MmaSpec | Gpu,
+    K: int | None = None,
+    A: Any = None,
+    B: Any = None,
+    M: int | None = None,
+    N: int | None = None,
+    measure: str = "normwise",
+    confidence: str = "probable",
+    inputs: str = "uniform",
+    parameters: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    seed: int = 0,
+) -> Advice:
+    """The cheapest scheme, with its options, whose bound and whose measured error meet a target.
+
+    Parameters
+    ----------
+    target : float
+        Relative error, above 0 and below 1.
+    hardware : str, MmaSpec or Gpu
+        An architecture; a GPU of the catalog, of `fpemu.perfmodel.gpus` or of a file FILE.toml[:NAME]; an instruction.
+    K : int
+        Length of the sums. Needed without data.
+    A, B : array_like (M, K) and (K, N), optional
+        The data. fp64 entries that are no fp32 numbers count their rounding against the schemes that take fp32.
+    M, N : int, optional
+        Rows and columns of the product, without data; K by default.
+    measure : str
+        "normwise" (relative to |A||B|, entry by entry), "relative_l2", "max_relative", "mred" or "max_error_legemm".
+    confidence : {"probable", "worst"}
+        Which bound must meet the target.
+    inputs, parameters : str, mapping
+        Without data: the distribution that they are drawn from (`fpemu.inputs`).
+    dtype : {"fp32", "fp64"}, optional
+        Without data: format of the operands; by default fp32 for targets down to 2^-24, else fp64.
+    seed : int
+        Of the rows and columns drawn or tried.
+
+    Returns
+    -------
+    Advice
+
+    Raises
+    ------
+    TargetError
+        Nothing that runs on the hardware meets the target: an InputError with the best that can be had.
+    InputError
+        Anything wrong with the arguments.
+
+    Examples
+    --------
+    >>> found = advise(1e-2, K=256, hardware="V100")
+    >>> found.call()
+    "fpemu.gemm(A, B, scheme='fp16', hardware='V100')"
+    """
+    target = _target(target)
+    measure = _measure(measure)
+    if confidence not in CONFIDENCES:
+        raise unknown_name("confidence", confidence, CONFIDENCES)
+    where = machine(hardware)
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise InputError(f"seed must be an integer from 0 on, not {seed!r}")
+    K, M, N = (_length(n, name) for n, name in ((K, "K"), (M, "M"), (N, "N")))
+    if (A is None) != (B is None):
+        raise InputError(f"{'B' if B is None else 'A'} is missing: give both matrices, or none")
+    if A is not None:
+        data = Data.read(A, B, int(seed))
+        for mine, theirs, name in zip((K, M, N), (data.K, *data.whole.shape), "KMN", strict=True):
+            if mine not in (None, theirs):
+                raise InputError(f"{name}={mine} contradicts the data, where {name} is {theirs}: leave it out")
+        M, N = data.whole.shape
+    else:
+        if K is None:
+            raise InputError("give K, the length of the sums, or the matrices A and B")
+        if K > LONGEST:
+            raise InputError(f"K={K} is too long to draw A and B for, which is done up to {LONGEST}: give the matrices")
+        M, N = M or K, N or K
+        rows = min(64, max(8, math.isqrt(SMALL // K)), max(M, N))
+        data = Data.draw(inputs, dict(parameters or {}), rows, K, _dtype(dtype, target), int(seed))
+    return Search(data, M, N, where, target, measure, confidence).advice()
+
+
+def _target(value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        raise InputError(f"target must be a number between 0 and 1, not {value!r}")
+    number = float(value)
+    if not 0 < number < 1:
+        raise InputError(f"target {number!r} is no relative error: give one above 0 and below 1")
+    return number
+
+
+def _measure(name: Any) -> str:
+    found = str(metrics.get(name).__name__)
+    if found not in MEASURES:
+        raise InputError(f"a target is a relative error, which {found} is not: take one of {', '.join(MEASURES)}")
+    return found
+
+
+def _length(value: Any, name: str) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= 2**30:
+        raise InputError(f"{name} must be an integer from 1 to 2^30, not {value!r}")
+    return int(value)
+
+
+def _dtype(name: str | None, target: float) -> str:
+    if name is None:
+        return "fp32" if target >= 2.0**-24 else "fp64"
+    if name not in ("fp32", "fp64"):
+        raise unknown_name("dtype", name, ("fp32", "fp64"))
+    return name

@@ -1,0 +1,135 @@
+"""What comes of a question: verdicts on candidates, the advice itself, and the error where there is none."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from fpemu.advice.candidates import Candidate
+from fpemu.errors import InputError
+from fpemu.mma import MmaSpec
+from fpemu.theory import Bound
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a candidate.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    bound : Bound or None
+        Relative to |A||B|, with its parts; None if none can be given.
+    worst, probable : float
+        The bound in the measure asked for; `probable` fails with a probability of `FAILURE` at most.
+    measured : float or None
+        The error on the data in that measure; None if it was not tried.
+    tried : (int, int) or None
+        Rows and columns that it was tried on.
+    why : str
+        Why it is not recommended; empty if nothing speaks against it.
+    """
+
+    candidate: Candidate
+    bound: Bound | None
+    worst: float
+    probable: float
+    measured: float | None = None
+    tried: tuple[int, int] | None = None
+    why: str = ""
+
+    def limit(self, confidence: str) -> float:
+        """The bound that counts."""
+        return self.worst if confidence == "worst" else self.probable
+
+    def parts(self) -> list[tuple[str, float]]:
+        """The parts of the worst-case bound relative to |A||B|, the largest first."""
+        return sorted(((p.name, p.worst) for p in self.bound.parts), key=lambda p: -p[1]) if self.bound else []
+
+
+class TargetError(InputError):
+    """No scheme meets the target. `best` is what comes nearest; the command line exits with status 1, not 2."""
+
+    def __init__(self, message: str, best: Verdict) -> None:
+        super().__init__(message)
+        self.best = best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What `advise` found.
+
+    Parameters
+    ----------
+    target, measure, confidence, hardware, M, N, K
+        What was asked.
+    unit : str, MmaSpec or None
+        The hardware as `fpemu.gemm` takes it; None: ordinary cores.
+    data : str
+        What the norms and the measured error are those of.
+    rates : str
+        The GPU whose peaks weigh the units, "nominal" if there is none.
+    chosen : Verdict
+        The cheapest that meets the target.
+    alternatives : tuple of Verdict
+        Other schemes that meet it, each in its cheapest form, cheapest first.
+    nearest : tuple of Verdict
+        Cheaper ones that do not, those that miss it least first.
+    considered : tuple of Verdict
+        All candidates that were judged, cheapest first; those that were not tried have measured=None.
+    checked : bool
+        Whether every entry of the user's product was compared with the exact one.
+    rounds : bool
+        Whether the scheme needs the operands rounded to fp32 first.
+    notes : tuple of str
+    """
+
+    target: float
+    measure: str
+    confidence: str
+    hardware: str
+    unit: str | MmaSpec | None
+    M: int
+    N: int
+    K: int
+    data: str
+    rates: str
+    chosen: Verdict
+    alternatives: tuple[Verdict, ...]
+    nearest: tuple[Verdict, ...]
+    considered: tuple[Verdict, ...]
+    checked: bool
+    rounds: bool
+    notes: tuple[str, ...]
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme recommended."""
+        return self.chosen.candidate.scheme
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its options, without those left at their defaults."""
+        return dict(self.chosen.candidate.options)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All that `fpemu.gemm` needs beside A and B."""
+        policy = self.chosen.candidate.on_range
+        where = {} if self.unit is None else {"hardware": self.unit}
+        return {"scheme": self.scheme, **where, **({"on_range": policy} if policy != "raise" else {}), **self.options}
+
+    def call(self) -> str:
+        """The product as a line of Python; an instruction that was given is called spec there."""
+        A, B = ("A.astype(np.float32)", "B.astype(np.float32)") if self.rounds else ("A", "B")
+        shown = {name: "spec" if isinstance(value, MmaSpec) else repr(value) for name, value in self.arguments.items()}
+        return f"fpemu.gemm({A}, {B}, {', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+    def command(self, a: str = "A.npy", b: str = "B.npy") -> str:
+        """The product as a command; of an instruction that was given, it has the architecture."""
+        policy, unit = self.chosen.candidate.on_range, self.unit
+        words = ["fpemu", "gemm", a, b, "--scheme", self.scheme]
+        words += [] if unit is None else ["--hardware", unit.architecture if isinstance(unit, MmaSpec) else unit]
+        words += [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
+        return shlex.join(words + (["--on-range", policy] if policy != "raise" else []))

@@ -1,0 +1,216 @@
+"""What advice knows of the operands: their norms, and the rows and columns that a scheme is tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import inputs, metrics, reference
+from fpemu.arrays import as_array, as_float64
+from fpemu.errors import InputError, entries
+from fpemu.formats import FP32, FloatFormat
+from fpemu.theory import Norms
+
+Array = NDArray[Any]
+SMALL = 2**24
+"""Multiply-adds of a product that every promising candidate is tried on."""
+LARGE = 2**36
+"""Multiply-adds of a product in float64 that norms are taken of; beyond, they are those of some rows and columns."""
+MEASURES = ("normwise", "relative_l2", "max_relative", "mred", "max_error_legemm")
+"""Those a relative target can be set in."""
+MEANS = ("relative_l2", "mred")
+"""Those that are means over the entries, not the largest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some rows of A and columns of B, with the exact product rounded to fp64."""
+
+    A: Array
+    B: Array
+    whole: bool
+    """Whether these are all of them"""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the product."""
+        return self.A.shape[0], self.B.shape[1]
+
+    @cached_property
+    def exact(self) -> Array:
+        """A B in fp64, rounded once."""
+        return np.asarray(reference.matmul(self.A, self.B))
+
+    def error(self, D: Array, measure: str) -> float:
+        """Of a result of this product."""
+        if measure == "normwise":
+            return metrics.normwise(D, self.exact, self.A, self.B)
+        return float(metrics.get(measure)(D, self.exact))
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A (M, K) and B (K, N) in float64, finite, not empty: the user's, or drawn from a distribution."""
+
+    A: Array
+    B: Array
+    given: bool
+    text: str
+    seed: int = 0
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def read(A: Any, B: Any, seed: int) -> Data:
+        """The user's operands, checked."""
+        pair = []
+        for X, who in ((A, "A"), (B, "B")):
+            x = as_array(X, who)
+            if x.ndim != 2:
+                more = ": ask for one product of a batch at a time" if x.ndim > 2 else ""
+                raise InputError(f"{who} must be a matrix (rows, columns), not of shape {x.shape}{more}")
+            if not x.size:
+                raise InputError(f"{who} of shape {x.shape} has no entries")
+            wide = np.ascontiguousarray(as_float64(x, who))
+            bad = ~np.isfinite(wide)
+            if bad.any():
+                raise InputError(f"{who}: NaN or infinite: {entries(bad, wide)}; no bound holds for such a product")
+            pair.append(wide)
+        a, b = pair
+        if a.shape[1] != b.shape[0]:
+            raise InputError(
+                f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[1]} columns and B {b.shape[0]} rows"
+            )
+        return Data(a, b, True, f"A {a.shape[0]}×{a.shape[1]} and B {b.shape[0]}×{b.shape[1]} as given", seed)
+
+    @staticmethod
+    def draw(name: str, parameters: dict[str, Any], rows: int, K: int, dtype: str, seed: int) -> Data:
+        """Rows and columns of a named distribution."""
+        A, B = inputs.operands(name, rows, rows, K, seed, dtype, **parameters)
+        shown = ", ".join([f"{key}={value}" for key, value in parameters.items()])
+        text = f"{rows} rows and columns in {dtype} drawn as {name}" + (f" ({shown})" if shown else "")
+        made = Data.read(A, B, seed)
+        return replace(made, given=False, text=f"{text}, seed {seed}", _kept={})
+
+    @property
+    def K(self) -> int:  # noqa: N802
+        """Length of the sums."""
+        return int(self.A.shape[1])
+
+    @property
+    def whole(self) -> Block:
+        """All rows and columns."""
+        found: Block = self._once("whole", lambda: Block(self.A, self.B, True))
+        return found
+
+    @property
+    def zero(self) -> bool:
+        """Whether every product a_ik b_kj is zero, so that every scheme is exact."""
+        return bool(self._once("zero", lambda: not (self.A.any(axis=0) & self.B.any(axis=1)).any()))
+
+    @property
+    def are_fp32(self) -> bool:
+        """Whether all entries are fp32 numbers."""
+        return bool(self._once("fp32", lambda: all(np.asarray(FP32.contains(X)).all() for X in (self.A, self.B))))
+
+    def changed(self, fmt: FloatFormat) -> tuple[float, float]:
+        """Largest relative change of an entry of A, and of B, when rounded to a format; inf where it overflows."""
+        if fmt is not FP32 or self.are_fp32:
+            return 0.0, 0.0
+        found: tuple[float, float] = self._once("changed", lambda: (_change(self.A), _change(self.B)))
+        return found
+
+    @property
+    def small(self) -> Block:
+        """Some rows and columns, `SMALL` multiply-adds at most: see `_picked`."""
+        found: Block = self._once("small", self._choose)
+        return found
+
+    # --- norms
+
+    @property
+    def norms(self) -> Norms:
+        """Norms of the operands; of the sample, but with the range of all entries, where they are too large."""
+
+        def make() -> Norms:
+            found = Norms.of(self.for_norms.A, self.for_norms.B)
+            if self.for_norms.whole:
+                return found
+            (low, high), (under, over) = (_range(X) for X in (self.A, self.B))
+            return replace(found, min_A=low, max_A=high, min_B=under, max_B=over, max_S=np.inf)
+
+        found: Norms = self._once("norms", make)
+        return found
+
+    @property
+    def for_norms(self) -> Block:
+        """What norms are taken of."""
+        M, N = self.whole.shape
+        return self.whole if M * N * self.K <= LARGE and M * N <= LARGE // 2**10 else self.small
+
+    def factor(self, measure: str) -> float:
+        """By how much an error relative to (|A||B|)_ij may grow in a measure; inf where a reference may be zero."""
+        if measure == "normwise":
+            return 1.0
+        if measure == "relative_l2":
+            size = self.norms.result - self.K * 2.0**-52  # it is that of a product in float64
+            return 1 / size if size > 0 else np.inf
+        return float(self._once(("factor", measure), lambda: self._factor(measure)))
+
+    def _factor(self, measure: str) -> float:
+        a, b = (np.ldexp(X, -int(np.frexp(np.abs(X).max())[1])) for X in (self.for_norms.A, self.for_norms.B))
+        S, R = np.abs(a) @ np.abs(b), a @ b
+        sure = np.abs(R) - self.K * 2.0**-52 * S
+        ratios = np.where(S == 0, 0, np.where(sure > 0, S / np.where(sure > 0, sure, 1), np.inf))
+        return float(ratios.mean() if measure == "mred" else ratios.max())
+
+    # --- the sample
+
+    def _choose(self) -> Block:
+        side = max(8, int((SMALL / self.K) ** 0.5))
+        rows = _picked(self.A, side, self.seed)
+        columns = _picked(self.B.T, side, self.seed + 1)
+        whole = len(rows) == self.A.shape[0] and len(columns) == self.B.shape[1]
+        return self.whole if whole else Block(self.A[rows], np.ascontiguousarray(self.B[:, columns]), False)
+
+    def _once(self, name: Any, make: Any) -> Any:
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+
+def _picked(X: Array, most: int, seed: int) -> Sequence[int]:
+    """Rows of X to try: an eighth each with the largest entries, the widest range, the smallest, the rest by chance."""
+    count = len(X)
+    if count <= most:
+        return range(count)
+    sizes = np.abs(X)
+    high, low = sizes.max(axis=1), np.where(sizes > 0, sizes, np.inf).min(axis=1)
+    mean = sizes.mean(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scores = [high, high / low, high / np.where(mean > 0, mean, np.inf), np.where(high > 0, -high, -np.inf)]
+    chosen: dict[int, None] = {}
+    for score in scores:
+        chosen.update(dict.fromkeys(np.argsort(-score, kind="stable")[: max(1, most // 8)].tolist()))
+    rest = np.random.default_rng(seed).permutation(count).tolist()
+    for i in rest:
+        if len(chosen) >= most:
+            break
+        chosen[i] = None
+    return sorted(chosen)
+
+
+def _range(X: Array) -> tuple[float, float]:
+    """The smallest magnitude that is not zero, and the largest."""
+    sizes = np.abs(X)
+    return float(np.where(sizes > 0, sizes, np.inf).min()), float(sizes.max())
+
+
+def _change(X: Array) -> float:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        near = X.astype(np.float32).astype(np.float64)
+        return float(np.max(np.abs(np.where(X == 0, 0, near / np.where(X == 0, 1, X) - 1)), initial=0.0))

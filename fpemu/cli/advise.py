@@ -1,0 +1,123 @@
+"""``fpemu advise``: an accuracy wanted in, the cheapest scheme out."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fpemu.cli.common import console, note, parse_options, show, table
+from fpemu.errors import InputError
+
+if TYPE_CHECKING:
+    from fpemu.advice import Advice, Verdict
+
+
+def advise(
+    target: Annotated[float, typer.Option("--target", "-t", help="The relative error wanted, such as 1e-6.")],
+    hardware: Annotated[
+        str, typer.Option("--hardware", "-H", help="An architecture, a GPU or FILE.toml: see 'fpemu list hardware'.")
+    ],
+    k: Annotated[int | None, typer.Option("--k", help="Length of the sums; needed without --data.")] = None,
+    m: Annotated[int | None, typer.Option("--m", help="Rows of the product, without --data; default: k.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Columns of the product, without --data; default: k.")] = None,
+    data: Annotated[
+        tuple[str, str] | None, typer.Option("--data", metavar="A B", help="The matrices, as for 'fpemu gemm'.")
+    ] = None,
+    measure: Annotated[
+        str,
+        typer.Option("--measure", help="normwise (to |A||B|), relative_l2, max_relative, mred or max_error_legemm."),
+    ] = "normwise",
+    worst: Annotated[
+        bool, typer.Option("--worst", help="Judge by the worst-case bound, not by the probable one.")
+    ] = False,
+    inputs: Annotated[
+        str,
+        typer.Option("--inputs", metavar="NAME[,X=Y...]", help="Without --data: the distribution of A and B."),
+    ] = "uniform",
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Without --data: fp32 or fp64; default: by the target.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the rows and columns drawn or tried.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Find the cheapest scheme whose error bound, and whose error measured on the data, meet a target.
+
+    Cost is counted: matrix instructions weighted by their rate on the hardware, then memory traffic. Nothing is
+    recommended whose measured error exceeds the target. Exit status 1 if no scheme on the hardware meets it: the line
+    on stderr then names the best that can be had.
+    """
+    from fpemu import advice, matrixio
+
+    name, *rest = inputs.split(",")
+    matrices: dict[str, Any] = {}
+    if data is not None:
+        if inputs != "uniform" or dtype is not None:
+            raise InputError("--inputs and --dtype say what A and B are like without --data: leave them out")
+        matrices = {"A": matrixio.read(data[0]), "B": matrixio.read(data[1])}
+    try:
+        found = advice.advise(
+            target, hardware=hardware, K=k, M=m, N=n, measure=measure, confidence="worst" if worst else "probable",
+            inputs=name.strip(), parameters=parse_options(rest), dtype=dtype, seed=seed, **matrices,
+        )  # fmt: skip
+    except advice.TargetError as problem:
+        note(f"fpemu: {problem}")
+        raise typer.Exit(1) from problem
+    if as_json:
+        typer.echo(json.dumps(_as_json(found, data), indent=2))
+    else:
+        _show(found, data)
+
+
+def _show(found: Advice, data: tuple[str, str] | None) -> None:
+    chosen, out = found.chosen, console()
+    bounds = {"worst case": chosen.worst, "probable": chosen.probable}
+    out.print(f"{found.call()}\n{found.command(*(data or ()))}\n")
+    out.print(f"{found.measure} error of {found.M}×{found.K} times {found.K}×{found.N}, at most {found.target:g}: "
+              f"bound {', '.join(f'{name} {show(bound)}' for name, bound in bounds.items())}")  # fmt: skip
+    for part, worst in chosen.parts():
+        if worst:
+            out.print(f"  {show(worst):>10}  {part}")
+    rows, columns = chosen.tried or (0, 0)
+    where = "all entries" if found.checked else f"{rows} rows and {columns} columns"
+    out.print(f"measured {show(chosen.measured or 0.0)} on {where} of: {found.data}")
+    for line in found.notes:
+        out.print(f"note: {line}")
+    listed = table(
+        f"the cheapest that meet {found.target:g}, and cheaper ones that do not (peaks: {found.rates})",
+        "scheme", "verdict", "work", "memory, MB", "worst case", "probable", "measured", numbers=5,
+    )  # fmt: skip
+    for verdict, text in (
+        (chosen, "recommended"), *((v, "meets it") for v in found.alternatives), *((v, v.why) for v in found.nearest),
+    ):  # fmt: skip
+        cost, measured = verdict.candidate.cost, "" if verdict.measured is None else show(verdict.measured)
+        listed.add_row(verdict.candidate.label, text, show(cost.work), show(cost.memory / 1e6), show(verdict.worst),
+                       show(verdict.probable), measured)  # fmt: skip
+    out.print(listed)
+
+
+def _as_json(found: Advice, data: tuple[str, str] | None) -> dict[str, Any]:
+    plain = ("target", "measure", "confidence", "hardware", "M", "N", "K", "data", "rates", "checked", "notes")
+    return {
+        **{name: getattr(found, name) for name in plain},
+        "python": found.call(), "command": found.command(*(data or ())), "chosen": _verdict(found.chosen),
+        "alternatives": [_verdict(v) for v in found.alternatives], "nearest": [_verdict(v) for v in found.nearest],
+        "considered": len(found.considered),
+    }  # fmt: skip
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """A verdict without infinities, which JSON does not have: they are null."""
+
+    def finite(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    candidate = verdict.candidate
+    return {
+        "scheme": candidate.scheme, "options": dict(candidate.options), "on_range": candidate.on_range,
+        "cost": {"work": candidate.cost.work, "memory": candidate.cost.memory, "vector": candidate.cost.vector},
+        "worst": finite(verdict.worst), "probable": finite(verdict.probable), "measured": finite(verdict.measured),
+        "parts": {name: finite(worst) for name, worst in verdict.parts()}, "why": verdict.why,
+    }  # fmt: skip
