@@ -59,6 +59,29 @@ def test_the_fp32_peak_is_cores_times_lanes_times_clock(name):
     assert math.isclose(gpu.peak["fp32"], 2 * LANES[name] * gpu.sms * gpu.clock, rel_tol=0.015)
 
 
+DOUBLE = {"K40c": 64, "M40": 4, "P100": 32, "P100 SXM2": 32, "V100": 32, "V100 SXM2": 32, "T4": 2, "Titan RTX": 2,
+          "A100": 32, "A800": 32, "L40S": 2, "H100": 64, "H200": 64, "H100 PCIe": 64, "MI100": 32, "MI210": 64,
+          "MI250": 64, "MI300X": 64}  # fmt: skip
+"""fp64 multiply-adds a cycle of an SM."""
+MATRIX = {"V100": 512, "V100 SXM2": 512, "T4": 512, "Titan RTX": 512, "A100": 1024, "A800": 1024, "RTX 3090": 256,
+          "L40S": 512, "RTX 4090": 256, "H100": 2048, "H200": 2048, "GH200": 2048, "RTX 5090": 256, "MI100": 512,
+          "MI210": 512, "MI250": 512, "MI300X": 1024, "Ascend 910A": 4096, "Ascend 910B3": 4096}  # fmt: skip
+"""fp16 multiply-adds a cycle of the matrix units of an SM."""
+
+
+@pytest.mark.parametrize("name", DOUBLE)
+def test_the_fp64_peak_is_units_times_clock(name):
+    gpu = gpus.get(name)
+    assert math.isclose(gpu.peak["fp64"], 2 * DOUBLE[name] * gpu.sms * gpu.clock, rel_tol=0.01)
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_the_fp16_matrix_peak_is_units_times_clock(name):
+    gpu = gpus.get(name)
+    clock = 1.83e9 if gpu.architecture == "hopper" else gpu.clock  # NVIDIA states Hopper's peak at another clock
+    assert math.isclose(gpu.peak["fp16 matrix"], 2 * MATRIX[name] * gpu.sms * clock, rel_tol=0.025)
+
+
 def test_what_the_papers_print_is_in_the_table():
     assert gpus.get("Titan RTX").peak["fp64"] == 509.76e9
     assert gpus.get("V100").copy_bandwidth == 847e9
@@ -113,9 +136,9 @@ def test_one_of_several_is_chosen_by_name(tmp_path):
 
 
 def test_like_takes_peaks_one_by_one_from_the_package_too(tmp_path):
-    path = written(tmp_path, '[Mine]\nlike = "H200"\nsource = "s"\npeak = { fp32 = 1.0 }\n')
+    path = written(tmp_path, '[Mine]\nlike = "H200"\nsource = "s"\npeak = { fp32 = 1e9 }\n')
     gpu, base = gpus.get(path), gpus.get("H200")
-    assert gpu.peak == {**base.peak, "fp32": 1.0}
+    assert gpu.peak == {**base.peak, "fp32": 1e9}
     assert gpu.source == "s"
     assert gpu.l2 == base.l2
 
@@ -140,6 +163,13 @@ def test_only_the_source_is_required(tmp_path):
         ("l2 = 0", r"l2 = 0 must be a positive number"),
         ('architecture = "hoper"', r"architecture: unknown hardware 'hoper': did you mean 'hopper'"),
         ('like = "H2000"', r"unknown GPU in .*like 'H2000'"),
+        ('like = "Mine"', r"unknown GPU in .*like 'Mine'"),
+        ("like = 7", r"unknown GPU in .*like '7'"),
+        ("clock = 1.98", r"clock = 1\.98 is too little, in Hz: is it in a larger unit"),
+        ("copy_bandwidth = 4.27", r"copy_bandwidth = 4\.27 is too little, in bytes a second"),
+        ("shared = 228", r"shared = 228 is too little, in bytes"),
+        ("blocks = 99999999999999999999", "blocks = 99999999999999999999 must be a positive integer"),
+        ("clock = 1e999", r"clock = inf must be a positive number"),
     ],
 )
 def test_a_wrong_field_is_named_with_file_gpu_and_value(tmp_path, line, message):
@@ -152,6 +182,7 @@ def test_a_wrong_field_is_named_with_file_gpu_and_value(tmp_path, line, message)
     ("peak", "message"),
     [
         ('{ "fp16 matix" = 1e12 }', r"unit in .*'fp16 matix': did you mean 'fp16 matrix'"),
+        ("{ fp16 = 78.0 }", r"peak 'fp16' = 78\.0 is too little, in operations a second"),
         ("{ fp16 = -1.0 }", r"peak 'fp16' = -1\.0 must be a positive number"),
         ("1e12", r"peak = 1000000000000\.0 must be a table of peaks by unit"),
     ],
@@ -171,6 +202,53 @@ def test_a_file_that_describes_no_gpu_is_refused(tmp_path, text, message):
         gpus.read(written(tmp_path, text))
 
 
+def test_two_tables_of_one_name_are_refused(tmp_path):
+    with pytest.raises(InputError, match="'Mine' and 'mi-ne' are the same name"):
+        gpus.read(written(tmp_path, OWN + '[mi-ne]\nsource = "b"\n'))
+
+
+def test_like_looks_at_tables_above_and_never_turns_in_a_circle(tmp_path):
+    text = '[One]\nlike = "Two"\nsource = "a"\n[Two]\nlike = "One"\nsource = "b"\n'
+    with pytest.raises(InputError, match="GPU 'One', like 'Two'"):
+        gpus.read(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sms": 1.5}, r"GPU 'x', sms = 1\.5 must be a positive integer"),
+        ({"bandwidth": -1.0}, r"GPU 'x', bandwidth = -1\.0 must be a positive number"),
+        ({"clock": 1.98}, "too little, in Hz"),
+        ({"peak": {"fp61": 1e12}}, "unknown unit in GPU 'x', peak: 'fp61'"),
+        ({"architecture": "hoper"}, "did you mean 'hopper'"),
+        ({"memory": 10**400}, "memory = .* must be a positive number"),
+    ],
+)
+def test_a_description_written_in_python_is_checked_too(fields, message):
+    with pytest.raises(InputError, match=message):
+        Gpu(name="x", source="s", **fields)
+
+
+def test_a_field_that_no_gpu_has_is_named_with_the_nearest():
+    with pytest.raises(InputError, match="unknown field of a GPU 'bandwith': did you mean 'bandwidth'"):
+        gpus.get("H200").need("bandwith")
+
+
+def test_what_is_assumed_or_was_not_looked_up_says_so():
+    for name in ("H100", "H100 PCIe", "GH200"):
+        assert gpus.get(name).compute_latency == gpus.get("H200").compute_latency
+        assert "assumed" in gpus.get(name).source
+    for name in ("K40c", "M40", "P100"):
+        assert "atencies not looked up" in gpus.get(name).source
+    assert "measured" in gpus.get("H200").source
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"absent\.toml: cannot be read"):
         gpus.get(tmp_path / "absent.toml")
+
+
+def test_the_page_on_tsm2_uses_the_latency_that_the_table_has():
+    from experiments.tsm2 import parameters
+
+    assert gpus.get("H200").memory_latency == parameters.MEASURED

@@ -313,14 +313,44 @@ def test_a_parameter_that_cannot_run_is_named_with_its_values(parameters, words)
 def test_a_missing_field_is_named():
     with pytest.raises(InputError, match="bandwidth"):
         tsm2.Model(replace(gpus.get("K40c"), bandwidth=None))
-    with pytest.raises(InputError, match=r"H200.*compute_latency"):
-        tsm2.algorithm5(_model("H200"), 100, 100, 2)
+    with pytest.raises(InputError, match=r"B200.*clock"):
+        _model("B200")
+    with pytest.raises(InputError, match=r"A100.*fp64 multiply-add.*compute_latency, or fp64_latency"):
+        tsm2.algorithm5(_model("A100"), 100, 100, 2)
     with pytest.raises(InputError, match="fp16 matrix"):
         magma.bound(10, 10, 10, "planar", gpus.get("K40c"))
     with pytest.raises(InputError, match="did you mean 'fp64'"):
         _model(fmt="fp46")
     with pytest.raises(InputError, match="memory_latency"):
         _model(memory_latency=-1.0)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "8", None, True, math.nan, math.inf, 10**400], ids=lambda x: repr(x)[:8])
+def test_sizes_that_are_none_are_refused_everywhere(bad):
+    v100, kernel = gpus.get("V100"), magma.Kernel((16, 16, 16), (64, 64, 64), (16, 8))
+    model = tsm2.Model(v100, "fp32")
+    for call in (
+        lambda: magma.loads(bad, 64, 64, (64, 64)),
+        lambda: magma.loads(64, 64, 64, (64, bad)),
+        lambda: magma.traffic_reduction((64, 64), (16, bad)),
+        lambda: magma.operational_intensity(8, bad, 8),
+        lambda: magma.check(replace(kernel, block=(64, bad, 64))),
+        lambda: magma.check(replace(kernel, threads=(16, bad))),
+        lambda: magma.waste(kernel, 8, 8, bad),
+        lambda: list(magma.configurations((16, bad, 16))),
+        lambda: magma.ranked(bad, 8, 8, v100, largest=16),
+        lambda: magma.pack(bad, (16, 16, 16)),
+        lambda: magma.pack(4, (16, bad, 16)),
+        lambda: magma.arrange(2, bad, 2),
+        lambda: tsm2.algorithm5(model, bad, 64, 8),
+        lambda: tsm2.exhaustive(model, 64, 64, bad),
+        lambda: tsm2.ism2_use(model, 64, 4, 16, 8, 4, bad),
+        lambda: tsm2.ism2_use(model, 64, 4, 16, bad, 4),
+        lambda: tsm2.most_tcf(model, bad),
+        lambda: tsm2.check(model, 128, bad, 4, 16),
+    ):
+        with pytest.raises(InputError, match="positive integer"):
+            call()
 
 
 def test_short_sums_use_less_bandwidth_and_more_rows_a_thread_keep_the_gpu_full():

@@ -12,7 +12,7 @@ from fpemu.perfmodel import gpus, roofline
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.phases import Phase, Work
 from fpemu.perfmodel.roofline import break_even, time, work
-from fpemu.schemes import words
+from fpemu.schemes import ozaki, words
 from fpemu.schemes.base import SplitScheme
 
 SPLIT = [name for name in schemes.names() if isinstance(schemes.get(name), SplitScheme)]
@@ -196,15 +196,66 @@ def test_speed_does_not_fall_with_n(scheme):
     assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(speeds))
 
 
+LAWS = [("sgemm", {}), ("ootomo", {}), ("ootomo", {"split": "fused"}), ("ape", {}), ("staged", {"split": "given"}),
+        ("markidis", {"refine": "A"}), ("bf16x9", {}), ("ozaki", {"slices": 6}),
+        ("ozaki", {"slices": 4, "fast": False}),
+        ("ozimmu", {"slices": 5, "sums": "group"}), ("ozaki2", {}), ("ozaki2", {"precision": "fp32"})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "options"), LAWS)
+@pytest.mark.parametrize("side", [0, 1, 2])
+def test_more_rows_columns_or_terms_never_take_less_time_nor_work(scheme, options, side):
+    before = None
+    for n in (1, 7, 8, 64, 65, 250, 1000, 4096, 40000):
+        shape = [96, 96, 96]
+        shape[side] = n
+        job = work(scheme, "H200", *shape, **options)
+        found = (time(job, "H200").seconds, job.operations, job.vector, job.bytes, job.resident)
+        assert before is None or all(a <= b * (1 + 1e-12) for a, b in zip(before, found, strict=True))
+        before = found
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_legemm_does_three_products_and_takes_three_times_the_matrix_time_of_one(gpu):
+    one, three = (work(name, gpu, 2048, 2048, 2048, split="given") for name in ("fp16", "legemm"))
+    assert (one.products, three.products) == (1, 3)
+    assert three.operations == 3 * one.operations
+    assert sum(three.instructions.values()) == 3 * sum(one.instructions.values())
+
+
+@pytest.mark.parametrize(("scheme", "options"), LAWS)
+def test_no_time_is_below_that_of_the_products_or_of_the_bytes_alone(scheme, options):
+    for n in (16, 128, 1024, 8192):
+        job = work(scheme, "A100", n, n, n, **options)
+        found, gpu = time(job, "A100"), gpus.get("A100")
+        products = sum(
+            ops / max(gpu.peak.get(unit, 0.0), gpu.peak.get(f"{unit} matrix", 0.0))
+            for phase in job.phases
+            for unit, ops in phase.products.items()
+        )
+        assert found.seconds >= products * (1 - 1e-12)
+        assert found.seconds >= job.bytes / gpu.bandwidth * (1 - 1e-12)
+        assert 0 <= found.share <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(("K", "phi"), [(64, 0.1), (300, 1.0), (2048, 2.0)])
+def test_products_of_the_ozaki_scheme_on_given_data_are_those_of_its_own_count(K, phi):
+    rng = np.random.default_rng(3)
+    A, B = ((rng.random(s) - 0.5) * np.exp(phi * rng.standard_normal(s)) for s in ((16, K), (K, 16)))
+    found = ozaki.counts(A, B, hardware="Titan RTX")
+    job = work("ozaki", "Titan RTX", 16, 16, K, slices=found.d)
+    assert (job.products, job.words) == (found.d * (found.d + 1) // 2, (found.d, found.d))
+
+
 def test_shares_of_the_peaks_scale_their_own_part():
     phase = Phase(name="p", products={"fp32": 8.0}, vector={"fp32": 2.0}, read=1.0)
     job = Work(scheme="x", operand="fp32", architecture=None, shape=(1, 1, 1), phases=(phase,), instructions={},
                products=1, words=(1, 1), resident=0.0)  # fmt: skip
-    gpu = Gpu(name="g", source="s", peak={"fp32": 2.0}, bandwidth=0.5)
+    gpu = Gpu(name="g", source="s", peak={"fp32": 2e9}, bandwidth=0.5e9)
     (span,) = time(job, gpu).spans
-    assert (span.matrix, span.vector, span.memory) == (4.0, 2.0, 2.0)
+    assert (span.matrix, span.vector, span.memory) == (4e-9, 2e-9, 2e-9)
     (span,) = time(job, gpu, efficiency=0.5, vector_efficiency=0.25, memory_efficiency=0.1).spans
-    assert (span.matrix, span.vector, span.memory) == (8.0, 8.0, 20.0)
+    assert (span.matrix, span.vector, span.memory) == (8e-9, 8e-9, 20e-9)
     assert span.bound == "memory"
 
 
@@ -218,7 +269,8 @@ def test_break_even_is_where_the_scheme_becomes_faster(scheme, gpu):
 
     assert found.n % 64 == 0
     assert faster(found.n)
-    assert not faster(found.n * 7 // 8 // 64 * 64)
+    tried = sorted({64 * round(2 ** (i / 8)) for i in range(200)})
+    assert not faster(tried[tried.index(found.n) - 1])
     assert all(faster(n) for n in (2 * found.n, 4 * found.n, found.largest))
 
 
@@ -262,7 +314,7 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
         (lambda: work("ootomo", "A100", 8, 0, 8), "N = 0 must be a positive integer"),
         (lambda: work("ootomo", "A100", 8, 8, 1.5), r"K = 1\.5 must be a positive integer"),
         (lambda: work("ootomo", "A100", 8, 8, 8, split="fuse"), "did you mean 'fused'"),
-        (lambda: work("ootomo", "A100", 8, 8, 8, tile=(8,)), r"tile = \(8,\) must be two sizes"),
+        (lambda: work("ootomo", "A100", 8, 8, 8, tile=(8,)), r"tile = \(8,\) must be two positive integers"),
         (lambda: work("ape", "A100", 8, 8, 8, split="fused"), "cannot be fused"),
         (lambda: work("ozaki", "A100", 8, 8, 8, split="fused"), "cannot be fused"),
         (lambda: work("sgemm", "A1000", 8, 8, 8), "unknown GPU 'A1000'"),
@@ -275,6 +327,17 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
         (lambda: break_even("ootomo", "A100", shape="squares"), "did you mean 'square'"),
         (lambda: break_even("ootomo", "A100", shape=(8, 8, 8)), "'n' for what grows"),
         (lambda: break_even("ootomo", "A100", largest=10), "largest = 10 must be"),
+        (lambda: work("ootomo", "A100", 10**400, 8, 8), r"M = 10000.* below 2\^63"),
+        (lambda: work("ootomo", "A100", True, 8, 8), "M = True must be a positive integer"),
+        (lambda: work("ootomo", "A100", 8, 8, 8, tile=64), "tile = 64 must be two positive integers"),
+        (lambda: work("bf16x3", "V100", 8, 8, 8), "bf16"),
+        (
+            lambda: time(
+                work("ootomo", "A100", 8, 8, 8),
+                Gpu(name="mine", source="s", architecture="ampere", peak={"fp32": 1e13}, bandwidth=1e12),
+            ),
+            "mine: the roofline needs peak 'fp16 matrix'",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(call, message):

@@ -97,6 +97,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             )  # fmt: skip
     axes[0, 0].set_ylabel("BLK_N")
     plotting.colour_bar(figure, made, axes[0, :2].tolist(), "times fewer reads")
+    made.colorbar.set_ticks([1, 2, 3, 4, 6, 8, 10], labels=["1", "2", "3", "4", "6", "8", "10"])
+    made.colorbar.minorticks_off()
     last = axes[0, 2]
     for name in TENSOR:
         for side, look in _LOOK.items():

@@ -23,7 +23,8 @@ GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on t
 matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
 moduli and one product more for the scaling. Nothing is measured."""
 ASSUMPTIONS = [
-    "Peaks and bandwidths are those of the makers' data sheets, at the clocks that these state, without sparsity.",
+    """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
+    state, without sparsity; how far the table was checked, it says itself (fpemu/perfmodel/gpus.toml).""",
     """Every product of slices is a call that writes its result for a kernel that adds it up, as published; every kernel
     reads its inputs and writes its outputs once.""",
     """The number of slices is counted on a few rows of (uniform - 0.5) exp(0.1 normal), the narrowest inputs of
@@ -91,4 +92,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
         texts.append(f"{look.label} can beat DGEMM on: {where}" + (f"; not on: {never}." if never else "."))
     if not texts:
         return ""
-    return " ".join(texts) + " What decides is how fast the GPU's own fp64 is."
+    leads = []
+    for name in dict.fromkeys(str(row["gpu"]) for row in rows):
+        peak = gpus.get(name).peak
+        native = max(peak.get(unit, 0.0) for unit in ("fp64", "fp64 matrix"))
+        if "int8 matrix" in peak:
+            leads.append(f"{peak['int8 matrix'] / native:.3g} ({name})")
+    return " ".join(texts) + f" What decides is the peak of int8 over that of fp64: {', '.join(leads)}."

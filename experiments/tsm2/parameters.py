@@ -15,7 +15,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.perfmodel import gpus, tsm2
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.sweep.claims import OPEN, Claim, share
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), section 3.6, Algorithm 5, sections 4.2, 4.4, 5 and 6"""
@@ -23,7 +23,8 @@ EXPLAINS = ("tsm2/parameters",)
 TITLE = "parameters of TSM2 and ISM2 by the performance model"
 KIND = "M"
 CAPTION = """The model of section 3.6, equations corrected, fp64, 20480×20480 times 20480×n. (a) Time over t2 at the
-best t3, over the least time, n = 16; stars: the published t2. (b) Smallest t3 that uses the whole bandwidth, over the
+best t3, over the least time, n = 16; stars: the published t2. GPUs that memory bounds share one curve, as A is read
+ceil(n / t2) times. (b) Smallest t3 that uses the whole bandwidth, over the
 latency of memory, which the paper does not print, t2 = n = 16; dashed: the published t3 = 4. (c) ISM2, V100, m×k times
 k×16 with m = 15360: share of the bandwidth over k, t2 = 8, t3 = 4. (d) ISM2: the published tcf over m, and the largest
 with which the threads still fill a V100."""
@@ -31,13 +32,14 @@ ASSUMPTIONS = [
     """Peaks and bandwidths of K40c, M40 and P100 are those of section 4.1 (fp64); what it does not print comes from
     fpemu's table of GPUs, sources there.""",
     """The paper profiles the latencies and C, the registers of an empty kernel, and prints neither: 400 cycles for a
-    load on every GPU, (b) shows what others would do; 8 to 48 for an fp64 multiply-add, C = 24. The multiply-adds of an
-    H200 are taken to have V100's latencies.""",
+    load on every GPU, (b) shows what others would do (670 were measured on an H200); those of the table for an fp64
+    multiply-add (8 to 48, on an H200 8 as measured), C = 24.""",
     """A published t2 or t3 follows from the model if it is among the best pairs of integers, those within 1e-9 of
     the least time, for at least one partner; t2 and t3 are judged apart. In the corrected form t3 may be larger
     than needed at no cost.""",
     "A threshold agrees if it is within 5 % of the published one, which is rounded.",
-    """t1 divides MaxOccup is judged for MaxOccup rounded down to an integer, at the published t2 and t3.""",
+    """t1 divides MaxOccup is judged for MaxOccup rounded down to an integer, at the published t2 and t3 and C = 24;
+    where another C from 0 to 64 decides otherwise, it cannot be decided.""",
     """ISM2's tcf is not predicted: the model says only how large it can be. The published ones may not exceed that at
     the occupancy of t2 = t3 = 1. "At least 1/64" agrees if the model's factor is within 2 of 64.""",
 ]
@@ -46,9 +48,13 @@ SECTION_4_1 = {"K40c": (1430e9, 288e9), "M40": (213e9, 288e9), "P100": (4600e9, 
 """Peak in fp64 and bandwidth, as printed."""
 PUBLISHED = {"K40c": (40, None, 4, 128), "M40": (6, 8, 4, 256), "P100": (50, 4, 4, 128)}
 """Threshold, t2 (K40c: n), t3, t1. M40 and P100: n = 16."""
+SETUPS = range(65)
+"""C, the registers of an empty kernel: what it might be"""
 WIDTHS = (2, 4, 8, 16)
 LATENCY = 400
 LATENCIES = (200, 300, 400, 500, 600, 800, 1000)
+MEASURED = 670
+"""Cycles of a load on one H200, from its table."""
 LARGE = 20480
 TCF = {"fp32": {4: 1, 5: 1, 6: 2, 7: 8}, "fp64": {4: 1, 5: 1, 6: 1, 7: 4}}
 """Published tcf by the power of ten of m."""
@@ -59,6 +65,7 @@ _UNITS = {"s": 1.0, "ms": 1e-3}
 def cells(size: str) -> list[dict[str, Any]]:
     found = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in MACHINES for fmt in tsm2.BYTES for n in WIDTHS]
     found += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in MACHINES for x in LATENCIES if x != LATENCY]
+    found.append(_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED))
     found += [_cell("fig11", "V100", fmt, k=k, latency=LATENCY) for fmt in tsm2.BYTES for k in SHORT]
     found += [_cell("tcf", "V100", fmt, m=10**e) for fmt in TCF for e in TCF[fmt]]
     return found
@@ -87,8 +94,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
             "most full": float(tsm2.most_tcf(model, cell["m"], 8, 4)),
             "threads": float(gpu.need("sms") * gpu.need("threads")),
         }
-    arithmetic = {"fp32": 4.0, "fp64": 8.0}[cell["fmt"]] if name == "H200" else None
-    model = tsm2.Model(gpu, cell["fmt"], float(cell["latency"]), arithmetic)
+    model = tsm2.Model(gpu, cell["fmt"], float(cell["latency"]))
     return _tsm2(replace(model, printed=True), model, cell["n"])
 
 
@@ -123,7 +129,13 @@ def _tsm2(printed: tsm2.Model, model: tsm2.Model, n: int) -> dict[str, float]:
         held = tsm2.block_sizes(model, t2, 4)
         most = model.occupancy(t2, 4)
         for t1 in (128, 256):
-            found |= {f"t1 {t1} divides {t2}": float(int(most) % t1 == 0), f"t1 {t1} held {t2}": held[t1] / most}
+            divides = [int(replace(model, setup=C).occupancy(t2, 4)) % t1 == 0 for C in SETUPS]
+            found |= {
+                f"t1 {t1} divides {t2}": float(int(most) % t1 == 0),
+                f"t1 {t1} divides {t2}, some C": float(any(divides)),
+                f"t1 {t1} divides {t2}, every C": float(all(divides)),
+                f"t1 {t1} held {t2}": held[t1] / most,
+            }
     return found
 
 
@@ -149,6 +161,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure.clear()  # no two panels share an axis
     axes = np.asarray(figure.subplots(2, 2))
     ((a, b), (c, d)) = axes
+    main = [row for row in _pick(rows, part="tsm2", fmt="fp64", n=16) if row["latency"] == LATENCY]
     for name, look in _LOOK.items():
         here = _pick(rows, part="tsm2", gpu=name, fmt="fp64", n=16)
         # where curves coincide the later one is smaller, so that all show
@@ -166,6 +179,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     (t3,) = {published[2] for published in PUBLISHED.values()}
     b.axhline(t3, color=plotting.GREY, linestyle="--", linewidth=0.8, zorder=1)
     b.annotate("published", (620, t3), xytext=(0, 3), textcoords="offset points", fontsize=7, color=plotting.GREY)
+    curves: dict[tuple[float, ...], list[str]] = {}
+    for row in main:
+        curve = tuple(round(row[f"time {t2}"], 9) for t2 in range(1, 17) if f"time {t2}" in row)
+        curves.setdefault(curve, []).append(row["gpu"])
+    for curve, names in curves.items():
+        if len(curve) > 4:
+            text = ", ".join(names) + (": one curve" if len(names) > 1 else "")
+            a.annotate(text, (5, curve[4]), xytext=(6, 7), textcoords="offset points", fontsize=7)
     a.set_yscale("log", base=2)
     a.set_xlabel("$t_2$")
     a.set_ylabel("time / least time")
@@ -232,7 +253,11 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         with_t2 = [(row, t2 or row["n"]) for row in here]
         held = [bool(row[f"t1 {t1} divides {x}"]) for row, x in with_t2]
         kept = ", ".join(f"{100 * row[f't1 {t1} held {x}']:.3g} %" for row, x in with_t2)
-        found.append(share(f"{name}: t1 divides MaxOccup", f"t1 = {t1}", held, f"keeps {kept} of the threads"))
+        claim, measured = f"{name}: t1 divides MaxOccup", f"keeps {kept} of the threads"
+        if any(row[f"t1 {t1} divides {x}, some C"] > row[f"t1 {t1} divides {x}, every C"] for row, x in with_t2):
+            found.append(Claim(claim, f"t1 = {t1}", f"C decides; with {tsm2.SETUP} it {measured}", OPEN))
+        else:
+            found.append(share(claim, f"t1 = {t1}", held, measured))
     tsm = _pick(rows, part="tsm2")
     worst = max((row[f"{label} over best"] for row in tsm for label in ("printed", "corrected")), default=1.0)
     held = [row[f"{label} over best"] <= 1 + tsm2.TIE for row in tsm for label in ("printed", "corrected")]
@@ -304,13 +329,15 @@ def finding(rows: list[dict[str, Any]]) -> str:
     if blocks:
         text = ", ".join(f"{name} {100 * at[name][f't1 {t1} held {t2}']:.3g} %" for name, t1, t2 in blocks)
         parts.append(
-            f"the paper measures t1. MaxOccup of the model is rarely a multiple of t1, and depends on C; the "
-            f"published t1 keeps of its threads: {text}"
+            f"the paper measures t1. Whether it divides MaxOccup hangs on C; with C = {tsm2.SETUP} the published t1 "
+            f"keeps of its threads: {text}"
         )
     new = [f"{name}: t2 = {at[name]['corrected t2']:g}, t3 from {at[name]['t3 needed']:g}" for name in MACHINES[3:]
            if name in at]  # fmt: skip
     if new:
-        parts.append(f"for n = 16 the model chooses {'; '.join(new)}")
+        there = _pick(rows, part="tsm2", gpu="H200", fmt="fp64", n=16, latency=MEASURED)
+        text = "".join(f", from {row['t3 needed']:g} with the {MEASURED} cycles measured on one" for row in there)
+        parts.append(f"for n = 16 the model chooses {'; '.join(new)}{text}")
     tcf = _pick(rows, part="tcf")
     if tcf:
         parts.append(

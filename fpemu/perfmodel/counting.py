@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import MmaSpec, catalog
 from fpemu.perfmodel import gpus
+from fpemu.perfmodel.checks import is_size, short, sizes
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.phases import BYTES, Phase, Work, across, along, areas, operations, unit, width
 from fpemu.perfmodel.slicing import error_free
@@ -79,12 +78,13 @@ def work(
     (3.0, {'hopper wgmma m64nNk16 fp16->fp32': 786432.0})
     """
     chosen = build(scheme, options)
-    shape = (_size(M, "M"), _size(N, "N"), _size(K, "K"))
+    sizes(M=M, N=N, K=K)
+    shape = (int(M), int(N), int(K))
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
-    if len(tile) != 2:
-        raise InputError(f"tile = {tile!r} must be two sizes, rows and columns")
-    tile = (_size(tile[0], "rows of the tile"), _size(tile[1], "columns of the tile"))
+    if not isinstance(tile, tuple | list) or len(tile) != 2 or not all(map(is_size, tile)):
+        raise InputError(f"tile = {short(tile)} must be two positive integers, rows and columns")
+    tile = (int(tile[0]), int(tile[1]))
     if not chosen.needs_hardware:
         return _native(chosen, hardware, shape)
     spec = chosen.spec(_matrix_unit(hardware))
@@ -192,9 +192,3 @@ def _known(hardware: str | MmaSpec | Gpu | None) -> str | MmaSpec | Gpu | None:
         return catalog.architecture(hardware)
     except InputError:
         return gpus.get(hardware)
-
-
-def _size(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} = {value!r} must be a positive integer")
-    return int(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.errors import InputError
+from fpemu.perfmodel.checks import positive, sizes
 from fpemu.perfmodel.gpus import Gpu
 
 __all__ = ["BLOCK", "SHARE", "THROUGHPUT", "Memory", "block_size", "implied_products", "memory", "products", "speed"]
@@ -27,8 +28,7 @@ def block_size(n: int, largest: int = BLOCK) -> int:
     >>> [block_size(n) for n in (1024, 3584, 5120, 10240)]
     [1024, 3584, 2560, 3414]
     """
-    if n < 1 or largest < 1:
-        raise InputError(f"block size: n and the largest block must be positive, not {n} and {largest}")
+    sizes(n=n, largest=largest)
     return -(-n // -(-n // largest))
 
 
@@ -46,9 +46,9 @@ def products(slices_a: float, slices_b: float | None = None, *, fast: bool = Fal
     >>> products(11, fast=True), products(11)
     (66.0, 121.0)
     """
-    few, many = sorted((float(slices_a), float(slices_a if slices_b is None else slices_b)))
-    if few <= 0:
-        raise InputError(f"the number of slices must be positive, not {few:g}")
+    slices_b = slices_a if slices_b is None else slices_b
+    positive(slices_a=slices_a, slices_b=slices_b)
+    few, many = sorted((float(slices_a), float(slices_b)))
     return few * many - few * (few - 1) / 2 if fast else few * many
 
 
@@ -83,6 +83,8 @@ def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int 
     >>> memory(10240, 10240, 10240, 12, 12).total / 1e9  # within the 20 GB of section 5.1
     8.391557376
     """
+    sizes(m=m, n=n, k=k)
+    positive(slices_a=slices_a, slices_b=slices_b)
     rows, columns = (m, n) if block is None else (block_size(m, block), block_size(n, block))
     return Memory(2.0 * (slices_a * rows + slices_b * columns) * k, 4.0 * slices_a * slices_b * rows * columns)
 
@@ -104,8 +106,9 @@ def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHA
     0.98
     """
     rate = throughput.need("fp16 matrix", "the speed of DGEMM-TC") if isinstance(throughput, Gpu) else throughput
-    if count <= 0 or not 0 < share <= 1:
-        raise InputError(f"speed: needs products > 0 and a share of the time in (0, 1], not {count:g} and {share:g}")
+    positive(count=count, throughput=rate, share=share)
+    if share > 1:
+        raise InputError(f"share = {share:g} of the time must be at most 1")
     return float(share * rate / count)
 
 
@@ -115,4 +118,5 @@ def implied_products(measured: float, throughput: float = THROUGHPUT, share: flo
     >>> round(implied_products(713.1e9), 1)
     90.3
     """
+    positive(measured=measured, throughput=throughput, share=share)
     return share * throughput / measured

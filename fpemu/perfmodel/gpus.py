@@ -6,7 +6,6 @@ A description has what is known; a model asks for what it needs with `Gpu.need`,
 from __future__ import annotations
 
 import functools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,12 +14,25 @@ from typing import Any
 
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import catalog
+from fpemu.perfmodel.checks import is_positive, is_size, short
 
 UNITS = (
     "fp16", "fp32", "fp64", "fp16 matrix", "bf16 matrix", "tf32 matrix", "fp8 matrix", "int8 matrix", "fp32 matrix",
     "fp64 matrix",
 )  # fmt: skip
 """What a GPU may have a peak for: its ordinary cores by format, its matrix units by input format."""
+
+_RATES = {
+    "clock": "Hz",
+    "peak": "operations a second",
+    "bandwidth": "bytes a second",
+    "copy_bandwidth": "bytes a second",
+}
+LEAST = {
+    **{field: (1e6, unit) for field, unit in _RATES.items()},
+    **{field: (1024.0, "bytes") for field in ("memory", "l2", "l1", "shared", "shared_per_block")},
+}
+"""No GPU has less: a smaller number is in another unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +74,16 @@ class Gpu:
     """Of a load from memory, cycles"""
     compute_latency: float | None = None
     """Of an fp32 multiply-add, cycles"""
+    fp64_latency: float | None = None
+    """Of an fp64 multiply-add, cycles"""
+
+    def __post_init__(self) -> None:
+        for name, kind in _TYPES.items():
+            value = getattr(self, name)
+            if value is not None:
+                _value(f"GPU {self.name!r}, {name}", kind, value, name)
+        if self.architecture is not None:
+            catalog.architecture(self.architecture)
 
     def need(self, what: str, model: str = "this model") -> Any:
         """A field, or the peak of a unit.
@@ -71,6 +93,8 @@ class Gpu:
         InputError
             If the description lacks it.
         """
+        if what not in UNITS and what not in _TYPES:
+            raise unknown_name("field of a GPU", what, [*_TYPES, *UNITS])
         value = self.peak.get(what) if what in UNITS else getattr(self, what)
         if value is None:
             kind = f"peak {what!r}" if what in UNITS else what
@@ -78,6 +102,9 @@ class Gpu:
                 f"{self.name}: {model} needs {kind}, which its description lacks: add it to the GPU's table"
             )
         return value
+
+
+_TYPES = {f.name: str(f.type) for f in fields(Gpu) if f.name != "name"}
 
 
 def names() -> list[str]:
@@ -151,6 +178,9 @@ def _read(path: Path, own: bool) -> dict[str, Gpu]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} = {table!r} is outside of a GPU's table: begin with [its name]")
+        twin = next((other for other in found if _fold(other) == _fold(name)), None)
+        if twin is not None:
+            raise InputError(f"{path}: {twin!r} and {name!r} are the same name: case, blanks and dashes do not count")
         found[name] = _gpu(f"{path}, GPU {name!r}", name, dict(table), found, own)
     if not found:
         raise InputError(f"{path}: describes no GPU: write a table [name] with its fields")
@@ -158,17 +188,16 @@ def _read(path: Path, own: bool) -> dict[str, Gpu]:
 
 
 def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], own: bool) -> Gpu:
-    types = {f.name: str(f.type) for f in fields(Gpu) if f.name != "name"}
     start: dict[str, Any] = {"peak": {}}
     if "like" in table:
         other = table.pop("like")
         known = before if own or _fold(str(other)) in map(_fold, before) else {**_table(), **before}
         base = _find(str(other), known, f"GPU in {where}, like")
-        start = {f: getattr(base, f) for f in types if f != "source"}
+        start = {f: getattr(base, f) for f in _TYPES if f != "source"}
     for key, value in table.items():
-        if key not in types:
-            raise unknown_name(f"field in {where}:", key, [*types, "like"])
-        checked = _value(f"{where}, {key}", types[key], value)
+        if key not in _TYPES:
+            raise unknown_name(f"field in {where}:", key, [*_TYPES, "like"])
+        checked = _value(f"{where}, {key}", _TYPES[key], value, key)
         start[key] = {**start["peak"], **checked} if key == "peak" else checked
     if "source" not in table:
         raise InputError(f"{where}: source is missing: say where its numbers come from")
@@ -180,24 +209,27 @@ def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], o
     return Gpu(name=name, **start)
 
 
-def _value(where: str, kind: str, value: Any) -> Any:
-    """A field's value, checked against its type."""
+def _value(where: str, kind: str, value: Any, field: str) -> Any:
+    """A field's value, checked against its type and against units that cannot be meant."""
     if kind.startswith("str"):
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{where} = {value!r} must be a text")
         return value
     if kind.startswith("Mapping"):
-        if not isinstance(value, dict):
+        if not isinstance(value, Mapping):
             raise InputError(f"{where} = {value!r} must be a table of peaks by unit")
         for unit in value:
             if unit not in UNITS:
                 raise unknown_name(f"unit in {where}:", unit, UNITS)
-        return {unit: _value(f"{where} {unit!r}", "float", peak) for unit, peak in value.items()}
+        return {unit: _value(f"{where} {unit!r}", "float", peak, field) for unit, peak in value.items()}
     whole = kind.startswith("int")
-    good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value <= 0:
-        raise InputError(f"{where} = {value!r} must be a positive {'integer' if whole else 'number'}, in SI units")
-    return value if whole else float(value)
+    if not (is_size(value) if whole else is_positive(value)):
+        kind = "integer" if whole else "number"
+        raise InputError(f"{where} = {short(value)} must be a positive {kind}, in SI units")
+    least, unit = LEAST.get(field, (0, ""))
+    if value < least:
+        raise InputError(f"{where} = {value!r} is too little, in {unit}: is it in a larger unit (4.8 TB/s are 4.8e12)?")
+    return int(value) if whole else float(value)
 
 
 def _find(name: str, known: Mapping[str, Gpu], kind: str) -> Gpu:

@@ -7,9 +7,10 @@ What the paper leaves open, and how it is settled here
 ------------------------------------------------------
 *Units of L1.* The paper says 512 KB. Its N_fused = 44 for (176, 64, 176) and its optimum of 86 to 90 follow if L1
 stands for 524,288 numbers of fp16, which are 1 MB; with 262,144 numbers (512 KB) they would be 21 and 58 to 64. The
-maker's platform file (Ascend910A.ini of CANN) has l1_size = 1048576 bytes, and the 910B3, with "half the L1 buffer" in
-section 4, has 512 KB. So L1 is 1 MB and 524,288 numbers; "512 KB" should read 512 K numbers. The remark L1/(b_m b_k) >=
-16 below Equation 10 is sharp for the other count only; with 524,288 it is 32 or more.
+maker's platform file for the 910A has l1_size = 1048576 bytes, as public tests of CANN's operators quote it, and the
+910B3, with "half the L1 buffer" in section 4, has 512 KB. So L1 is 1 MB and 524,288 numbers; "512 KB" should read
+512 K numbers. The remark L1/(b_m b_k) >= 16 below Equation 10 is sharp for the other count only; with 524,288 it is 32
+or more.
 
 *f.* Without the floor f = 1 - 2 b_k b_n / L1, which depends on b_k b_n alone. So f is a constant in the derivation of
 the optimal b_m only where b_k b_n is held.
@@ -25,10 +26,11 @@ Algorithm 1 asks of it at the rates of the platform file, and joins them as the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import ceil, sqrt
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.perfmodel.checks import positive, sizes
 
 __all__ = [
     "ASCEND_910A", "PIPELINES", "PUBLISHED", "VECTOR", "Block", "Npu", "Traffic", "blocks", "check", "constraints",
@@ -38,7 +40,8 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Npu:
-    """An NPU of DaVinci cores. Rates are in bytes a cycle of one core, from CANN's Ascend910A.ini unless noted."""
+    """An NPU of DaVinci cores. Rates are in bytes a cycle of one core, those of CANN's platform file for the 910A as
+    public tests of its operators quote them, unless noted."""
 
     cores: int = 32
     clock: float = 1e9
@@ -51,13 +54,18 @@ class Npu:
     vector: float = 256.0
     """Vector unit, 64 numbers of fp32 a cycle (vec_calc_size: 128 of fp16)"""
     cache: float = 110.0
-    """L2 cache or memory to the unified buffer (UB)"""
+    """L2 cache or memory to the unified buffer (UB). Not confirmed: the tests have 110 to 128 for such cores; it sets
+    the speed with one buffer alone (39.3 to 40.9 TFLOP/s)"""
     out: float = 64.0
     """UB to memory"""
     ub_l1: float = 128.0
     l1_l0a: float = 512.0
     l1_l0b: float = 256.0
     l0c_ub: float = 256.0
+
+    def __post_init__(self) -> None:
+        sizes(cores=self.cores, l1=self.l1, cube=self.cube)
+        positive(**{field.name: getattr(self, field.name) for field in fields(self)})
 
     @property
     def numbers(self) -> int:
@@ -75,6 +83,9 @@ class Block:
     m: int
     k: int
     n: int
+
+    def __post_init__(self) -> None:
+        sizes(b_m=self.m, b_k=self.k, b_n=self.n)
 
     def __str__(self) -> str:
         return f"({self.m}, {self.k}, {self.n})"
@@ -109,8 +120,6 @@ def check(block: Block) -> None:
     Traceback (most recent call last):
     fpemu.errors.InputError: block (256, 64, 176): L0C and UB capacity, 6 b_m b_n = 270336, beyond 253952 (Equation 10)
     """
-    if min(block.m, block.k, block.n) < 1:
-        raise InputError(f"block {block}: b_m, b_k and b_n must be positive")
     for name, (value, limit) in constraints(block).items():
         if value > limit:
             raise InputError(f"block {block}: {name} = {value}, beyond {limit} (Equation 10)")
@@ -143,6 +152,7 @@ def fused(block: Block, l1: int = ASCEND_910A.numbers, buffers: int = 2) -> int:
     >>> fused(PUBLISHED), fused(PUBLISHED, l1=262144)
     (44, 21)
     """
+    sizes(l1=l1, buffers=buffers)
     count = (l1 - buffers * block.k * block.n) // (block.m * block.k)
     if count < 1:
         raise InputError(f"block {block}: L1 of {l1} numbers holds no block of A ({block.m * block.k}) "
@@ -182,6 +192,7 @@ def traffic(m: int, n: int, k: int, block: Block, npu: Npu = ASCEND_910A, *, who
     >>> round(traffic(5632, 5632, 2816, PUBLISHED).b) == 5632 * 2816
     True
     """
+    sizes(m=m, n=n, k=k)
     rounds = m / (npu.cores * block.m)
     groups = k / (block.k * fused(block, npu.numbers))
     if whole:
@@ -195,6 +206,8 @@ def optimal_bm(f: float = 1.0, l1: int = ASCEND_910A.numbers, cores: int = ASCEN
     >>> round(optimal_bm(0.95), 1)
     88.2
     """
+    positive(f=f)
+    sizes(l1=l1, cores=cores)
     return sqrt(f * l1 / (2 * cores))
 
 
@@ -284,8 +297,7 @@ def speed(m: int, n: int, k: int, block: Block = PUBLISHED, pipeline: str = "dou
     65.9
     """
     check(block)
-    if min(m, n, k) < 1:
-        raise InputError(f"m, n and k must be positive, not {m}, {n} and {k}")
+    sizes(m=m, n=n, k=k)
     deep, columns, rounds = ceil(k / block.k), ceil(n / block.n), ceil(m / (block.m * npu.cores))
     groups = ceil(deep / fused(block, npu.numbers))
     entries, time = block.m * block.k, 0.0

@@ -2,7 +2,8 @@
 
 What the paper gives: the quantities below, "maximizing T_TLP and T_flops/memory", and the limits in words (threads that
 the GPU can hold, registers, shared memory with two buffers, fragments). It gives neither an objective that weighs the
-two nor the constraints as formulas. Ours, the same for every GPU and with nothing fitted to one:
+two nor the constraints as formulas. Ours are the same for every GPU; they were chosen knowing Table 2, so that its
+tiles come out is no prediction, and `Reading` shows what hangs on each:
 
 *Objective.* T_flops/memory (Eq. 15) times min(1, blocks / SMs). T_TLP beyond what fills the GPU buys nothing, "the
 number of activated threads is also limited"; a GPU is filled when every SM has a block. Among tiles of the same value
@@ -38,6 +39,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.perfmodel.checks import is_size, short, sizes
 from fpemu.perfmodel.gpus import Gpu
 
 __all__ = [
@@ -52,6 +54,7 @@ SCHEDULERS = 4
 """Warp schedulers of an SM and SIMDs of a compute unit: four on all GPUs with matrix units so far."""
 MOST_THREADS = 1024
 """Of a block, CUDA and HIP."""
+OBJECTIVES = ("fill", "waves", "product", "ratio")
 
 
 @dataclass(frozen=True, order=True)
@@ -62,12 +65,16 @@ class Tile:
     N: int
     K: int
 
+    def __post_init__(self) -> None:
+        sizes(T_M=self.M, T_N=self.N, T_K=self.K)
+
     def __str__(self) -> str:
         return f"({self.M}, {self.N}, {self.K})"
 
 
 def tlp(M: int, N: int, tile: Tile, wavefronts: int, warp: int) -> float:
     """T_TLP, Equation 12: threads of all blocks. φ turns a block into its ``wavefronts`` of ``warp`` threads."""
+    sizes(M=M, N=N, wavefronts=wavefronts, warp=warp)
     return M * N / (tile.M * tile.N) * wavefronts * warp
 
 
@@ -130,9 +137,15 @@ class Reading:
     """"fill" (above); "waves": the share of SMs busy over all rounds of blocks instead; "product": Eq. 15 times the
     threads that the GPU holds at once; "ratio": Eq. 15 alone"""
 
+    def __post_init__(self) -> None:
+        sizes(accumulators=self.accumulators, buffers=self.buffers, depth=self.depth, blocks=self.blocks)
+        if self.overhead != 0 and not is_size(self.overhead):
+            raise InputError(f"overhead = {short(self.overhead)} must be a number of registers, 0 or more")
+        if self.objective not in OBJECTIVES:
+            raise unknown_name("objective", self.objective, OBJECTIVES)
+
 
 OURS = Reading()
-OBJECTIVES = ("fill", "waves", "product", "ratio")
 
 
 def fragment(gpu: Gpu) -> tuple[int, int, int]:
@@ -201,8 +214,6 @@ def check(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> None:
     Traceback (most recent call last):
     fpemu.errors.InputError: MI210: tile (128, 256, 32): shared memory of a block, bytes = 98304, beyond 65536
     """
-    if min(tile.M, tile.N, tile.K) < 1:
-        raise InputError(f"tile {tile}: T_M, T_N and T_K must be positive")
     for name, (value, limit) in constraints(tile, gpu, reading).items():
         if value > limit:
             raise InputError(f"{gpu.name}: tile {tile}: {name} = {value:g}, beyond {limit:g}")
@@ -225,8 +236,6 @@ def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterato
 
 def objective(tile: Tile, gpu: Gpu, M: int, N: int, reading: Reading = OURS) -> float:
     """What the choice maximizes, for an M × N result."""
-    if reading.objective not in OBJECTIVES:
-        raise unknown_name("objective", reading.objective, OBJECTIVES)
     sms = gpu.need("sms", "LE-GEMM's tile model")
     blocks = -(-M // tile.M) * -(-N // tile.N)
     if reading.objective == "ratio":
@@ -278,8 +287,7 @@ def choose(gpu: Gpu, M: int, N: int, K: int, reading: Reading = OURS) -> Choice:
     >>> choose(gpus.get("MI210"), 8192, 8192, 8192).tile, choose(gpus.get("A800"), 8192, 8192, 8192).tile
     (Tile(M=128, N=128, K=32), Tile(M=128, N=256, K=32))
     """
-    if min(M, N, K) < 1:
-        raise InputError(f"M, N and K must be positive, not {M}, {N} and {K}")
+    sizes(M=M, N=N, K=K)
     tiles = [t for t in candidates(gpu, reading) if fits(t, gpu, reading)]
     if not tiles:
         raise InputError(f"{gpu.name}: no tile satisfies the constraints of LE-GEMM's model")

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.perfmodel.checks import positive, sizes
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.magma_kernels import (
     Kernel,
@@ -67,7 +67,7 @@ def loads(M: int, N: int, K: int, block: Sequence[int]) -> int:
     >>> loads(128, 128, 64, (64, 64)), loads(128, 128, 64, (16, 16))
     (32768, 131072)
     """
-    _sizes(M=M, N=N, K=K, BLK_M=block[0], BLK_N=block[1])
+    sizes(M=M, N=N, K=K, BLK_M=block[0], BLK_N=block[1])
     return K * (M * -(-N // block[1]) + N * -(-M // block[0]))
 
 
@@ -96,11 +96,12 @@ def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | N
     2.0
     """
     (bm, bn), (tm, tn) = block[:2], tensor[:2]
-    _sizes(BLK_M=bm, BLK_N=bn, TC_M=tm, TC_N=tn)
+    sizes(BLK_M=bm, BLK_N=bn, TC_M=tm, TC_N=tn)
     for name, b, t in (("M", bm, tm), ("N", bn, tn)):
         if b % t:
             raise InputError(f"TC_{name} = {t} does not divide BLK_{name} = {b} (section 5.8): choose a multiple")
     if size is not None:
+        sizes(size=size)
         return loads(size, size, 1, (tm, tn)) / loads(size, size, 1, (bm, bn))
     return bm * bn * (tm + tn) / (tm * tn * (bm + bn))
 
@@ -120,7 +121,7 @@ def operational_intensity(M: int, N: int, K: int, layout: str = "interleaved") -
     >>> operational_intensity(300, 300, 300), operational_intensity(300, 300, 300, "planar")
     (150.0, 75.0)
     """
-    _sizes(M=M, N=N, K=K)
+    sizes(M=M, N=N, K=K)
     operations, size = _layout(layout)
     return operations * M * N * K / (size * (2 * M * N + K * (M + N)))
 
@@ -170,7 +171,7 @@ def crossing(gpu: Gpu, layout: str, K: int | None = None, *, peak: float | None 
     balance = top / bandwidth * size / operations  # in multiply-adds for each element moved
     if K is None:
         return 4 * balance  # N^3 / (4 N^2)
-    _sizes(K=K)
+    sizes(K=K)
     # N^2 K / (2 N^2 + 2 K N) = balance; the left side grows with N towards K / 2
     limit = 2 * balance
     return limit * K / (K - limit) if limit < K else math.inf
@@ -178,8 +179,7 @@ def crossing(gpu: Gpu, layout: str, K: int | None = None, *, peak: float | None 
 
 def _machine(gpu: Gpu, peak: float | None) -> tuple[float, float]:
     top = gpu.need("fp16 matrix", "the roofline of MAGMA's kernels") if peak is None else peak
-    if not top > 0:
-        raise InputError(f"peak = {top!r} must be positive, in operations a second")
+    positive(", in operations a second", peak=top)
     return top, gpu.copy_bandwidth or gpu.need("bandwidth", "the roofline of MAGMA's kernels")
 
 
@@ -187,9 +187,3 @@ def _layout(name: str) -> tuple[int, int]:
     if name not in LAYOUTS:
         raise unknown_name("layout", name, LAYOUTS)
     return LAYOUTS[name]
-
-
-def _sizes(**sizes: Any) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, bool) or size != int(size) or size < 1:
-            raise InputError(f"{name} = {size!r} must be a positive integer")

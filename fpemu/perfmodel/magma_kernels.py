@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from fpemu.errors import InputError
+from fpemu.perfmodel.checks import is_size, short, sizes
 from fpemu.perfmodel.gpus import Gpu
 
 TENSOR = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
@@ -90,10 +91,10 @@ def check(kernel: Kernel, gpu: Gpu | None = None, *, printed: bool = True) -> No
 
 
 def _broken(kernel: Kernel, gpu: Gpu | None, printed: bool) -> str | None:
-    sizes = {"TC": kernel.tensor, "BLK": kernel.block, "DIM": kernel.threads}
-    for name, values in sizes.items():
-        if len(values) != (2 if name == "DIM" else 3) or any(v != int(v) or v < 1 for v in values):
-            return f"{name} = {values!r} must be {2 if name == 'DIM' else 3} positive integers"
+    for name, values in (("TC", kernel.tensor), ("BLK", kernel.block), ("DIM", kernel.threads)):
+        count = 2 if name == "DIM" else 3
+        if len(values) != count or not all(map(is_size, values)):
+            return f"{name} = {short(values)} must be {count} positive integers"
     if tuple(kernel.tensor) not in TENSOR:
         known = ", ".join(map(str, TENSOR))
         return (
@@ -184,10 +185,9 @@ def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
     >>> waste(Kernel((16, 16, 16), (32, 32, 32), (8, 4)), 16, 16, 32)
     4.0
     """
+    sizes(M=M, N=N, K=K)
     done = 1.0
-    for name, size, b in (("M", M, kernel.block[0]), ("N", N, kernel.block[1]), ("K", K, kernel.block[2])):
-        if size < 1:
-            raise InputError(f"{name} = {size!r} must be a positive integer")
+    for size, b in zip((M, N, K), kernel.block, strict=True):
         done *= -(-size // b) * b / size
     return done
 
@@ -211,7 +211,9 @@ def configurations(
     >>> sum(1 for _ in configurations(16))
     10
     """
-    limits = (largest,) * 3 if isinstance(largest, int) else tuple(largest)
+    limits = tuple(largest) if isinstance(largest, Sequence) else (largest,) * 3
+    if len(limits) != 3 or not all(map(is_size, limits)):
+        raise InputError(f"largest = {short(largest)} must be a positive integer or three of them")
     for tensor in TENSOR:
         ranges = [range(t, limit + 1, t) for t, limit in zip(tensor, limits, strict=True)]
         for m, n, k in product(*ranges):
@@ -236,6 +238,7 @@ def ranked(
     The time is the larger of traffic over bandwidth and operations (zeros included) over the peak of the matrix units.
     Ties, which are many, go to the least waste and then to the most threads on an SM.
     """
+    sizes(M=M, N=N, K=K)
     found = []
     size, operations = (4, 8) if complex else (2, 2)
     peak = gpu.need("fp16 matrix", "the ranking of kernels")

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import InputError
+from fpemu.perfmodel.checks import is_size, short, sizes
 
 Place = tuple[int, int, int]
 """Block row, block column and block step of a product: (r, q, s)."""
@@ -68,7 +69,6 @@ def valid(places: Sequence[Place]) -> bool:
     return all(sum((r, s) in in_a and (s, q) in in_b for s in steps) == 1 for r, q in results)
 
 
-@functools.cache
 def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     """Places for as many products as can be found in a grid of block rows, block columns and block steps.
 
@@ -77,15 +77,18 @@ def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     >>> [len(arrange(b, b, b)) for b in (1, 2, 3, 4)]
     [1, 2, 6, 9]
     """
-    for name, size in (("rows", rows), ("columns", columns), ("steps", steps)):
-        if size < 1:
-            raise InputError(f"{name} = {size!r}: a grid of blocks has at least one")
+    sizes(rows=rows, columns=columns, steps=steps)
+    return _arrange(int(rows), int(columns), int(steps))
+
+
+@functools.cache
+def _arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     if rows * columns * steps <= EXACT:
         return _largest(rows, columns, steps)
     found = [diagonal(rows, columns, steps)]
     for side in range(2, min(rows, columns, steps) + 1):
         if side**3 <= EXACT:
-            outer, inner = _largest(side, side, side), arrange(rows // side, columns // side, steps // side)
+            outer, inner = _largest(side, side, side), _arrange(rows // side, columns // side, steps // side)
             shape = (rows // side, columns // side, steps // side)
             found.append(
                 tuple((a * shape[0] + r, b * shape[1] + q, c * shape[2] + s) for a, b, c in outer for r, q, s in inner)
@@ -114,8 +117,7 @@ def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
     >>> pack(4, (8, 8, 4), paper=False).utilisation
     0.5
     """
-    if isinstance(N, bool) or not isinstance(N, int) or N < 1:
-        raise InputError(f"N = {N!r} must be a positive integer")
+    sizes(N=N)
     m, n, k = _shape(shape)
     grid = (max(1, m // N), max(1, n // N), max(1, k // N))
     places = diagonal(*grid) if paper else arrange(*grid)
@@ -133,8 +135,8 @@ def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = Tr
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    if len(shape) != 3 or any(isinstance(x, bool) or x != int(x) or x < 1 for x in shape):
-        raise InputError(f"shape = {shape!r} must be three positive integers, (m, n, k)")
+    if len(shape) != 3 or not all(map(is_size, shape)):
+        raise InputError(f"shape = {short(shape)} must be three positive integers, (m, n, k)")
     return int(shape[0]), int(shape[1]), int(shape[2])
 
 

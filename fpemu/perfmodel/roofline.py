@@ -179,7 +179,7 @@ def break_even(
 ) -> BreakEven:
     """The size from which a scheme's bound is above the bound of SGEMM or DGEMM.
 
-    Sizes are multiples of 64, eight to an octave and up to `largest`, so that no instruction is padded.
+    Sizes are multiples of 64, so that no instruction is padded, eight to an octave and up to `largest`, at most 6·10^7.
 
     Parameters
     ----------

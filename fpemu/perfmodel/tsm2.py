@@ -19,10 +19,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fpemu.errors import InputError
+from fpemu.perfmodel.checks import sizes
 from fpemu.perfmodel.tsm2_model import (
     BYTES,
-    FP64_LATENCY,
     MEMORY_LATENCY,
     SETUP,
     Model,
@@ -31,7 +30,7 @@ from fpemu.perfmodel.tsm2_model import (
 )
 
 __all__ = [
-    "BYTES", "FP64_LATENCY", "MEMORY_LATENCY", "SETUP", "Choice", "Model", "algorithm5", "block_sizes", "check",
+    "BYTES", "MEMORY_LATENCY", "SETUP", "Choice", "Model", "algorithm5", "block_sizes", "check",
     "descent", "exhaustive", "ism2_use", "most_tcf",
 ]  # fmt: skip
 
@@ -69,7 +68,7 @@ def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
     >>> algorithm5(Model(gpus.get("K40c")), 20480, 20480, 16).t2
     16
     """
-    _sizes(m, k, n)
+    sizes(m=m, k=k, n=n)
     found: list[Choice] = []
     for branch, low, high in _branches(model, n):
         t2, t3 = _slsqp(model, branch, m, k, n, low, high)
@@ -91,7 +90,7 @@ def exhaustive(model: Model, m: int, k: int, n: int) -> list[Choice]:
     >>> sorted({choice.t2 for choice in best})
     [16]
     """
-    _sizes(m, k, n)
+    sizes(m=m, k=k, n=n)
     tried = []
     for branch, low, high in _branches(model, n):
         for t2 in _whole(low, high):
@@ -122,7 +121,7 @@ def descent(
     t2, t3
         Rounded; within 1 to n and the registers of a thread.
     """
-    _sizes(m, k, n)
+    sizes(m=m, k=k, n=n)
     here = (1.0, 1.0)
 
     def inside(t2: float, t3: float) -> tuple[float, float]:
@@ -163,7 +162,7 @@ def ism2_use(model: Model, m: int, k: int, n: int, t2: int, t3: int, tcf: int = 
     >>> [f"{ism2_use(model, 15360, k, 16, 8, 4):.2f}" for k in (1, 4, 16, 64)]
     ['0.13', '0.50', '0.80', '0.95']
     """
-    _sizes(m, k, n)
+    sizes(m=m, k=k, n=n, t2=t2, t3=t3, tcf=tcf)
     gpu, passes = model.gpu, -(-n // t2)
     held = gpu.need("sms") * model.occupancy(t2, t3)
     waves = max(1.0, m / tcf / held)
@@ -182,7 +181,7 @@ def most_tcf(model: Model, m: int, t2: int = 1, t3: int = 1) -> int:
     >>> [most_tcf(Model(gpus.get("V100"), "fp32"), 10**e) for e in (4, 5, 6, 7)]
     [1, 1, 6, 61]
     """
-    _sizes(m, 1, 1)
+    sizes(m=m, t2=t2, t3=t3)
     return max(1, int(m / (model.gpu.need("sms") * model.occupancy(t2, t3))))
 
 
@@ -235,9 +234,3 @@ def _slsqp(model: Model, branch: str, m: int, k: int, n: int, low: float, high: 
         options={"maxiter": 200, "ftol": 1e-10},
     )
     return math.exp(found.x[0]), math.exp(found.x[1])
-
-
-def _sizes(m: int, k: int, n: int) -> None:
-    for name, size in (("m", m), ("k", k), ("n", n)):
-        if isinstance(size, bool) or size != int(size) or size < 1:
-            raise InputError(f"{name} = {size!r} must be a positive integer")

@@ -28,18 +28,16 @@ The latencies and C of the paper come from profiling and are not printed: they a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.perfmodel.checks import positive, short, sizes
 from fpemu.perfmodel.gpus import Gpu
 
 BYTES = {"fp32": 4, "fp64": 8}
 MEMORY_LATENCY = 400.0
 """Cycles of a load from memory where neither the user nor the GPU's description has it. NVIDIA's programming guides
 said 400 to 800 for the generations up to Pascal; published measurements of one GPU lie from 300 to 1000."""
-FP64_LATENCY = {"K40c": 10.0, "M40": 48.0, "P100": 8.0, "V100": 8.0}
-"""Cycles of an fp64 multiply-add: Jia et al. 2018, Table 4.1 (of the same architectures)."""
 SETUP = 24
 """C, registers that every thread takes whatever the parameters; the paper profiles it and does not print it."""
 _WHAT = "TSM2's model"
@@ -56,7 +54,8 @@ class Model:
     fmt : str
         "fp32" or "fp64".
     memory_latency, compute_latency : float, optional
-        Cycles; by default the GPU's own, else `MEMORY_LATENCY`; for fp64 `FP64_LATENCY`.
+        Cycles of a load and of a multiply-add; by default those of the GPU's description, for a load else
+        `MEMORY_LATENCY`.
     setup : int
         Registers of a thread beside the tiles (the paper's C).
     printed : bool
@@ -86,10 +85,10 @@ class Model:
         if self.fmt not in BYTES:
             raise unknown_name("format of TSM2", self.fmt, BYTES)
         for name, given in (("memory_latency", self.memory_latency), ("compute_latency", self.compute_latency)):
-            if given is not None and not (given > 0 and math.isfinite(given)):
-                raise InputError(f"{name} = {given!r} must be a positive number of cycles")
-        if self.setup < 0:
-            raise InputError(f"setup = {self.setup!r} must be a number of registers, 0 or more")
+            if given is not None:
+                positive(", in cycles", **{name: given})
+        if isinstance(self.setup, bool) or not isinstance(self.setup, int) or not 0 <= self.setup <= 255:
+            raise InputError(f"setup = {short(self.setup)} must be a number of registers, from 0 to 255")
         for what in ("sms", "clock", "bandwidth", self.fmt, "threads", "registers", "registers_per_thread", "shared"):
             self.gpu.need(what, _WHAT)
 
@@ -112,14 +111,14 @@ class Model:
         InputError
             If it is neither given nor known.
         """
-        known = self.gpu.compute_latency if self.fmt == "fp32" else FP64_LATENCY.get(self.gpu.name)
-        found = self.compute_latency or known
+        field = "compute_latency" if self.fmt == "fp32" else "fp64_latency"
+        found = self.compute_latency or getattr(self.gpu, field)
         if found is None:
             raise InputError(
-                f"{self.gpu.name}: {_WHAT} needs the latency of an {self.fmt} multiply-add: give compute_latency, "
-                "in cycles"
+                f"{self.gpu.name}: {_WHAT} needs the latency of an {self.fmt} multiply-add, in cycles: give "
+                f"compute_latency, or {field} in the GPU's table"
             )
-        return found
+        return float(found)
 
     def registers(self, t2: float, t3: float) -> float:
         """R_thread: registers of a thread, (3 t2 + 2 t3) elements and C."""
@@ -199,9 +198,7 @@ def check(model: Model, t1: int, t2: int, t3: int, n: int) -> None:
     fpemu.errors.InputError: t3 = 3 does not divide t1 = 128: the loop over a tile takes t3 columns at a time
     """
     gpu, warp = model.gpu, model.gpu.warp or 32
-    for name, value in (("t1", t1), ("t2", t2), ("t3", t3), ("n", n)):
-        if isinstance(value, bool) or value != int(value) or value < 1:
-            raise InputError(f"{name} = {value!r} must be a positive integer")
+    sizes(t1=t1, t2=t2, t3=t3, n=n)
     if t1 % warp or t1 > 1024:
         raise InputError(f"t1 = {t1} threads a block must be a multiple of {warp}, and 1024 at most")
     if t2 > n:
