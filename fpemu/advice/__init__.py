@@ -103,7 +103,7 @@ def advise(
     if (A is None) != (B is None):
         raise InputError(f"{'B' if B is None else 'A'} is missing: give both matrices, or none")
     if A is not None:
-        data = Data.read(A, B, int(seed))
+        data = Data.read(A, B, int(seed), confidence)
         for mine, theirs, name in zip((K, M, N), (data.K, *data.whole.shape), "KMN", strict=True):
             if mine not in (None, theirs):
                 raise InputError(f"{name}={mine} contradicts the data, where {name} is {theirs}: leave it out")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from fpemu import mma, schemes
@@ -21,10 +21,10 @@ from fpemu.perfmodel.phases import BYTES, Work
 from fpemu.schemes import Scheme, SplitScheme, ozaki
 
 NOMINAL = {
-    "fp16 matrix": 1.0, "bf16 matrix": 1.0, "tf32 matrix": 0.5, "fp8 matrix": 2.0, "int8 matrix": 2.0,
-    "fp32 matrix": 0.25, "fp64 matrix": 0.0625, "fp32": 0.0625, "fp64": 0.03125,
+    "fp16 matrix": 1.0, "bf16 matrix": 1.0, "tf32 matrix": 0.5, "fp8 matrix": 2.0, "int8 matrix": 2.0, "fp32": 0.0625,
+    "fp64": 0.0625,
 }  # fmt: skip
-"""Rates beside that of fp16 where no data sheet gives them: those of an A100, and twice fp16 for words of 8 bits."""
+"""Rates beside that of fp16 where there is no data sheet: those of an A100, and twice fp16 for words of 8 bits."""
 
 PROMOTIONS = (1024, 256, 64, "instruction")
 FORMATS = ("bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
@@ -67,7 +67,7 @@ class Candidate:
     place: int
     """In the list of all candidates: the order among equals"""
 
-    @property
+    @cached_property
     def built(self) -> Scheme:
         """The scheme with its options."""
         return schemes.build(self.scheme, dict(self.options))
@@ -106,8 +106,18 @@ class Machine:
     rates: tuple[tuple[str, float], ...]
 
     def rate(self, unit: str) -> float:
-        """Of a unit, nominal where it is not known."""
-        return dict(self.rates).get(unit, NOMINAL[unit])
+        """Of a unit; SGEMM and DGEMM ("fp32", "fp64") run on the matrix unit where that has their format and is faster.
+
+        Raises
+        ------
+        InputError
+            A GPU whose data give no peak for it: it may not have the unit.
+        """
+        units = (unit, f"{unit} matrix") if unit in ("fp32", "fp64") else (unit,)
+        known = [rate for name, rate in self.rates if name in units]
+        if not known:
+            raise InputError(f"{self.gpu} has no known peak of {unit}")
+        return max(known)
 
 
 def machine(hardware: str | MmaSpec | Gpu) -> Machine:
@@ -152,9 +162,10 @@ def _first(architecture: str) -> Gpu | None:
 
 
 def _machine(name: str, unit: str | MmaSpec | None, gpu: Gpu | None) -> Machine:
-    one = None if gpu is None else gpu.peak.get("fp16 matrix", gpu.peak.get("fp32"))
-    if gpu is None or one is None:
+    units = ("fp32 matrix", "fp32") if unit is None else ("fp16 matrix", "fp32 matrix", "fp32")
+    if gpu is None or not gpu.peak:
         return Machine(name, unit, "nominal", tuple(NOMINAL.items()))
+    one = next((gpu.peak[kind] for kind in units if kind in gpu.peak), max(gpu.peak.values()))
     # data sheets round: 1978.9 beside 989.4 is twice as much
     return Machine(name, unit, gpu.name, tuple((kind, float(f"{peak / one:.3g}")) for kind, peak in gpu.peak.items()))
 
@@ -181,7 +192,8 @@ def candidates(
     >>> [round(c.cost.work, 2) for c in found if c.label in ("fp16", "ootomo", "sgemm")]
     [1.0, 3.0, 14.79]
     """
-    found = [_counted(c, sample) for c in _listed(where, M, N, K, fp32, policies)]
+    entries = M * K + K * N + M * N
+    found = [_counted(c, sample, float(BYTES[c.operand] * entries)) for c in _listed(where, M, N, K, fp32, policies)]
     return sorted(found, key=lambda c: c.key)
 
 
@@ -194,9 +206,9 @@ def _listed(where: Machine, M: int, N: int, K: int, fp32: bool, policies: tuple[
             scheme = schemes.build(name, options)
             spec = scheme.spec(where.unit)
             job = work(scheme, spec, M, N, K)
+            plain = _cost(job, where)
         except InputError:
-            continue  # this hardware has no such instruction, or K is too long for it
-        plain = _cost(job, where)
+            continue  # this hardware has no such instruction or no known peak of it, or K is too long for it
         chosen = name, tuple(options.items())
         scales = isinstance(scheme, SplitScheme) and not scheme.scales_rows
         for policy in policies if scales else policies[:1]:
@@ -263,7 +275,7 @@ def _scaled(cost: Cost, job: Work) -> Cost:
     return Cost(cost.work, cost.memory + BYTES[job.operand] * inputs, cost.vector + 2 * (inputs + M * N))
 
 
-def _counted(candidate: Candidate, sample: tuple[Any, Any]) -> Candidate:
+def _counted(candidate: Candidate, sample: tuple[Any, Any], once: float) -> Candidate:
     """With the slices that these data need, where their number is not an option."""
     options, cost = dict(candidate.options), candidate.cost
     if options.get("mode") != "CR":
@@ -271,4 +283,6 @@ def _counted(candidate: Candidate, sample: tuple[Any, Any]) -> Candidate:
     assert candidate.spec is not None
     products = ozaki.counts(*sample, hardware=candidate.spec, **options).products
     more = products / candidate.products
-    return replace(candidate, products=products, cost=Cost(cost.work * more, cost.memory * more, cost.vector * more))
+    # A and B are read and the result is written once, however many slices there are
+    memory = once + (cost.memory - once) * more
+    return replace(candidate, products=products, cost=Cost(cost.work * more, memory, cost.vector * more))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +13,29 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, reference
 from fpemu.arrays import as_array, as_float64
 from fpemu.errors import InputError, entries
-from fpemu.formats import FP32, FloatFormat
 from fpemu.theory import Norms
 
 Array = NDArray[Any]
 SMALL = 2**24
 """Multiply-adds of a product that every promising candidate is tried on."""
-LARGE = 2**36
-"""Multiply-adds of a product in float64 that norms are taken of; beyond, they are those of some rows and columns."""
+LARGE = {"probable": 2**33, "worst": 2**36}
+"""Multiply-adds of a product in float64 that norms are taken of, by the bound that counts; beyond, they are those of
+some rows and columns."""
 MEASURES = ("normwise", "relative_l2", "max_relative", "mred", "max_error_legemm")
 """Those a relative target can be set in."""
 MEANS = ("relative_l2", "mred")
 """Those that are means over the entries, not the largest."""
+
+
+class Change(NamedTuple):
+    """Of a matrix that is rounded to fp32."""
+
+    largest: float
+    """Relative, of an entry; inf where one overflows"""
+    typical: float
+    """Norm of the change over that of the matrix"""
+    lost: bool
+    """Whether nothing is left but zeros"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +73,11 @@ class Data:
     given: bool
     text: str
     seed: int = 0
+    confidence: str = "probable"
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @staticmethod
-    def read(A: Any, B: Any, seed: int) -> Data:
+    def read(A: Any, B: Any, seed: int, confidence: str = "probable") -> Data:
         """The user's operands, checked."""
         pair = []
         for X, who in ((A, "A"), (B, "B")):
@@ -85,14 +97,16 @@ class Data:
             raise InputError(
                 f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[1]} columns and B {b.shape[0]} rows"
             )
-        return Data(a, b, True, f"A {a.shape[0]}×{a.shape[1]} and B {b.shape[0]}×{b.shape[1]} as given", seed)
+        text = f"A {a.shape[0]}×{a.shape[1]} and B {b.shape[0]}×{b.shape[1]}"
+        return Data(a, b, True, text, seed, confidence)
 
     @staticmethod
     def draw(name: str, parameters: dict[str, Any], rows: int, K: int, dtype: str, seed: int) -> Data:
         """Rows and columns of a named distribution."""
         A, B = inputs.operands(name, rows, rows, K, seed, dtype, **parameters)
         shown = ", ".join([f"{key}={value}" for key, value in parameters.items()])
-        text = f"{rows} rows and columns in {dtype} drawn as {name}" + (f" ({shown})" if shown else "")
+        size = f"{rows} rows and columns" if rows > 1 else "a row and a column"
+        text = f"{size} in {dtype} drawn as {name}" + (f" ({shown})" if shown else "")
         made = Data.read(A, B, seed)
         return replace(made, given=False, text=f"{text}, seed {seed}", _kept={})
 
@@ -107,6 +121,13 @@ class Data:
         found: Block = self._once("whole", lambda: Block(self.A, self.B, True))
         return found
 
+    def of(self, tried: tuple[int, int]) -> str:
+        """What was tried, in words."""
+        if not self.given:
+            return self.text
+        some = "all entries" if tried == self.whole.shape else f"{tried[0]} rows and {tried[1]} columns"
+        return f"{some} of {self.text}"
+
     @property
     def zero(self) -> bool:
         """Whether every product a_ik b_kj is zero, so that every scheme is exact."""
@@ -115,13 +136,11 @@ class Data:
     @property
     def are_fp32(self) -> bool:
         """Whether all entries are fp32 numbers."""
-        return bool(self._once("fp32", lambda: all(np.asarray(FP32.contains(X)).all() for X in (self.A, self.B))))
+        return bool(self._once("fp32", lambda: all(np.array_equal(_as_fp32(X), X) for X in (self.A, self.B))))
 
-    def changed(self, fmt: FloatFormat) -> tuple[float, float]:
-        """Largest relative change of an entry of A, and of B, when rounded to a format; inf where it overflows."""
-        if fmt is not FP32 or self.are_fp32:
-            return 0.0, 0.0
-        found: tuple[float, float] = self._once("changed", lambda: (_change(self.A), _change(self.B)))
+    def changed(self) -> tuple[Change, Change]:
+        """What rounding A and B to fp32 does."""
+        found: tuple[Change, Change] = self._once("changed", lambda: (_change(self.A), _change(self.B)))
         return found
 
     @property
@@ -150,7 +169,8 @@ class Data:
     def for_norms(self) -> Block:
         """What norms are taken of."""
         M, N = self.whole.shape
-        return self.whole if M * N * self.K <= LARGE and M * N <= LARGE // 2**10 else self.small
+        count = M * N * max(self.K, 2**10)  # the product is kept too
+        return self.whole if count <= LARGE[self.confidence] else self.small
 
     def factor(self, measure: str) -> float:
         """By how much an error relative to (|A||B|)_ij may grow in a measure; inf where a reference may be zero."""
@@ -184,7 +204,10 @@ class Data:
 
 
 def _picked(X: Array, most: int, seed: int) -> Sequence[int]:
-    """Rows of X to try: an eighth each with the largest entries, the widest range, the smallest, the rest by chance."""
+    """Rows of X to try: those with the largest entries, the widest ranges, the smallest, the most even; then others.
+
+    An eighth is taken for each of these, the rest by chance.
+    """
     count = len(X)
     if count <= most:
         return range(count)
@@ -192,7 +215,8 @@ def _picked(X: Array, most: int, seed: int) -> Sequence[int]:
     high, low = sizes.max(axis=1), np.where(sizes > 0, sizes, np.inf).min(axis=1)
     mean = sizes.mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scores = [high, high / low, high / np.where(mean > 0, mean, np.inf), np.where(high > 0, -high, -np.inf)]
+        peaks = high / np.where(mean > 0, mean, np.inf)
+        scores = [high, high / low, peaks, *(np.where(high > 0, -score, -np.inf) for score in (high, peaks))]
     chosen: dict[int, None] = {}
     for score in scores:
         chosen.update(dict.fromkeys(np.argsort(-score, kind="stable")[: max(1, most // 8)].tolist()))
@@ -210,7 +234,17 @@ def _range(X: Array) -> tuple[float, float]:
     return float(np.where(sizes > 0, sizes, np.inf).min()), float(sizes.max())
 
 
-def _change(X: Array) -> float:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        near = X.astype(np.float32).astype(np.float64)
-        return float(np.max(np.abs(np.where(X == 0, 0, near / np.where(X == 0, 1, X) - 1)), initial=0.0))
+def _as_fp32(X: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return X.astype(np.float32)
+
+
+def _change(X: Array) -> Change:
+    x = np.abs(X[X != 0])
+    near = _as_fp32(x).astype(np.float64)
+    gone = np.abs(near / x - 1)
+    if not x.size or np.isinf(near).any():
+        return Change(np.inf if x.size else 0.0, 0.0, not x.size)
+    sizes = np.ldexp(x, -int(np.frexp(x.max())[1]))
+    typical = np.linalg.norm(gone * sizes) / np.linalg.norm(sizes)
+    return Change(float(gone.max()), float(typical), not near.any())

@@ -14,7 +14,6 @@ from fpemu.advice.answer import Advice, TargetError, Verdict
 from fpemu.advice.candidates import Candidate, Machine, candidates
 from fpemu.advice.data import MEANS, Block, Data
 from fpemu.errors import GuaranteeError, InputError
-from fpemu.schemes import SplitScheme, ranges
 from fpemu.theory import Bound, Part
 
 FAILURE = 1e-3
@@ -23,6 +22,8 @@ MEAN_TAIL = 17.7**0.5
 """A mean over entries, each with Gaussian tails and however they depend on one another, exceeds that many standard
 deviations with a probability of `FAILURE` at most: sqrt(x) exp((1 - x) / 2) <= 10^-3 for the mean of squares (Chernoff,
 Jensen) at x = 17.7, and a mean is no larger than the root of the mean of squares."""
+MEAN_FAILURE = 2 * math.exp(-(MEAN_TAIL**2) / 2)
+"""With it `fpemu.theory.Bound.probable` takes that many for a single entry."""
 BUDGET = 2**31
 """Multiply-adds that all measurements together may take, all products of a scheme counted."""
 OTHERS = 5
@@ -50,14 +51,14 @@ class Search:
         )
         verdicts: dict[Candidate, Verdict] = {}
         met: list[Verdict] = []
-        in_range: set[Any] = set()
+        in_range: set[Any] = set()  # forms that scaling would gain nothing for
         checked = False
         for candidate in found:
             form = candidate.scheme, candidate.options
             if form in in_range or any(m.candidate.scheme == candidate.scheme for m in met):
-                continue  # scaling would gain nothing; a dearer form of one that meets the target
+                continue  # the latter: a dearer form of a scheme that meets the target
             verdict = self.bound(candidate)
-            if verdict.bound is not None and not any(p.name.startswith(RANGE) for p in verdict.bound.parts):
+            if not self.gains_by_scaling(verdict):
                 in_range.add(form)
             if not verdict.why:
                 verdict = self.measure_on_data(verdict, thorough=not met)
@@ -73,7 +74,7 @@ class Search:
         return Advice(
             target=self.target, measure=self.measure, confidence=self.confidence,
             hardware=self.where.name, unit=self.where.unit, rates=self.where.gpu,
-            M=self.M, N=self.N, K=self.data.K, data=self.data.text, chosen=chosen,
+            M=self.M, N=self.N, K=self.data.K, data=self.data.of(chosen.tried or (0, 0)), chosen=chosen,
             alternatives=tuple(met[1:]), nearest=self.nearest(verdicts, chosen), considered=tuple(verdicts.values()),
             checked=checked, rounds=self.rounds(chosen.candidate), notes=tuple(self.notes(chosen, checked)),
         )  # fmt: skip
@@ -90,31 +91,47 @@ class Search:
             bound = self.a_priori(candidate)
         except InputError as problem:
             return Verdict(candidate, None, math.inf, math.inf, why=str(problem))
-        exact = candidate.options and dict(candidate.options).get("mode") == "CR" and not self.rounds(candidate)
-        factor = 1.0 if exact else self.data.factor(self.measure)
-        likely = bound.probable(FAILURE)
-        if self.measure in MEANS:
-            likely = min(likely, abs(bound.bias) + MEAN_TAIL * bound.deviation)
-        worst, probable = (0.0 if b == 0 else b * factor for b in (bound.worst, likely))
-        verdict = Verdict(candidate, bound, worst, probable)
+        verdict = self.judged(candidate, bound)
         if not verdict.limit(self.confidence) <= self.target:
             return replace(verdict, why=f"its bound is {verdict.limit(self.confidence):.1e}")
         return verdict
+
+    def judged(self, candidate: Candidate, bound: Bound) -> Verdict:
+        """A bound in the measure asked for."""
+        exact = dict(candidate.options).get("mode") == "CR" and not self.rounds(candidate)
+        factor = 1.0 if exact else self.data.factor(self.measure)
+        likely = bound.probable(FAILURE)
+        if self.measure in MEANS:
+            likely = min(likely, replace(bound, entries=1).probable(MEAN_FAILURE))
+        worst, probable = (0.0 if b == 0 else b * factor for b in (bound.worst, likely))
+        return Verdict(candidate, bound, worst, probable)
+
+    def gains_by_scaling(self, verdict: Verdict) -> bool:
+        """Whether a hundredth of the bound, or what the target lacks, is due to the range; so too without one."""
+        if verdict.bound is None:
+            return True
+        parts = tuple(part for part in verdict.bound.parts if not part.name.startswith(RANGE))
+        least = self.judged(verdict.candidate, Bound(parts, verdict.bound.entries)).limit(self.confidence)
+        limit = verdict.limit(self.confidence)
+        return limit > 1.01 * least or least <= self.target < limit
 
     def a_priori(self, candidate: Candidate) -> Bound:
         """Of theory, and what the rounding of operands to fp32 adds."""
         if self.data.zero:
             return Bound((Part("the product is zero", 0.0),), self.M * self.N)
-        scheme = candidate.built
-        a, b = self.data.changed(scheme.operand)
-        if math.isinf(a + b):
-            raise InputError("entries beyond the largest fp32 number")
-        norms = self.data.norms
-        found = theory.bound(scheme, candidate.spec, norms=norms, M=self.M, N=self.N, on_range=candidate.on_range)
-        parts = list(found.parts)
-        if a or b:
-            parts.append(Part("operands rounded to fp32", a + b + a * b, 0.0, math.hypot(a, b)))
-        return Bound(tuple(parts), self.M * self.N)
+        norms, rounding = self.data.norms, []
+        if self.rounds(candidate):
+            (a, x, zero_A), (b, y, zero_B) = self.data.changed()
+            if math.isinf(a + b):
+                raise InputError("entries beyond the largest fp32 number")
+            if zero_A or zero_B:
+                raise InputError(f"{'A' if zero_A else 'B'} has no entry that fp32 does not round to zero")
+            deviation = norms.spread * math.hypot(x, y)
+            rounding = [Part("operands rounded to fp32", a + b + a * b, 0.0, deviation, norms.uneven)]
+        found = theory.bound(
+            candidate.built, candidate.spec, norms=norms, M=self.M, N=self.N, on_range=candidate.on_range
+        )
+        return Bound((*found.parts, *rounding), self.M * self.N)
 
     # --- measurements
 
@@ -130,14 +147,12 @@ class Search:
         return tried
 
     def try_on(self, verdict: Verdict, block: Block) -> Verdict:
-        """The error on rows and columns; the range policy is asked about all of them."""
+        """The error on rows and columns. Entries elsewhere that a word cannot hold have made the bound infinite."""
         candidate, rows, columns = verdict.candidate, *block.shape
         self.left -= rows * columns * self.data.K * candidate.products
         try:
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 A, B = self.operands(candidate, block)
-                if not block.whole:
-                    self.check_range(candidate)
                 D = schemes.gemm(A, B, scheme=candidate.built, hardware=candidate.spec, on_range=candidate.on_range)
         except (InputError, GuaranteeError) as problem:
             return replace(verdict, why=str(problem))
@@ -159,15 +174,6 @@ class Search:
         if candidate.operand != "fp32":
             return block.A, block.B
         return block.A.astype(np.float32), block.B.astype(np.float32)
-
-    def check_range(self, candidate: Candidate) -> None:
-        """Refuse what the words of a scheme cannot hold, in all of A and B."""
-        scheme = candidate.built
-        if isinstance(scheme, SplitScheme):
-            A, B = self.operands(candidate, self.data.whole)
-            policy = "scale-rows" if scheme.scales_rows else candidate.on_range
-            for X, who in ((A, "A"), (B, "B")):
-                ranges.prepare(X, who, scheme.rules(), candidate.on_range, policy, scheme.name)
 
     # --- what is told
 
@@ -193,7 +199,13 @@ class Search:
                 tried.append(made)
             if len(tried) == 3:
                 break
-        asked = f"no scheme on {self.where.name} meets {self.target:g} ({self.measure}, {self.confidence} bound)"
+        if not verdicts:
+            raise InputError(
+                f"nothing that is modelled runs on {self.where.name}: it has no matrix instruction of the catalog with "
+                "a known peak, and no known peak of fp32 or fp64"
+            )
+        kind = "worst-case" if self.confidence == "worst" else self.confidence
+        asked = f"no scheme on {self.where.name} meets {self.target:g} ({self.measure}, {kind} bound)"
         if not tried:
             first = min(verdicts.values(), key=self._miss)
             raise InputError(f"{asked}: none of the {len(verdicts)} considered runs on the data; {first.why}")
@@ -203,8 +215,7 @@ class Search:
             asked += f"; entries of A B that are or may be zero leave {self.measure} without a bound (normwise has one)"
         return TargetError(
             f"{asked}; the best of {len(verdicts)} is {best.candidate.label}, bound {bound:.1e}, measured "
-            f"{best.measured:.1e} on {best.tried[0] if best.tried else 0} rows and "
-            f"{best.tried[1] if best.tried else 0} columns of {self.data.text}",
+            f"{best.measured:.1e} on {self.data.of(best.tried or (0, 0))}",
             best,
         )
 
@@ -212,9 +223,10 @@ class Search:
         """What the reader should know beside the numbers."""
         said = []
         if self.data.given and not checked:
-            said.append("not every entry was compared with the exact product: the bound decides for the rest")
-        if self.data.given and not self.data.for_norms.whole:
-            said.append("the norms are those of the rows and columns tried, the range that of all entries")
-        if not self.data.are_fp32:
-            said.append("the operands are not all fp32 numbers: rounding them counts against schemes that take fp32")
+            why = "holds for them" if self.confidence == "worst" else "supposes that they are like random ones"
+            if self.data.given and not self.data.for_norms.whole:
+                why = "has the range of all entries, but the norms of some rows and columns"
+            said.append(f"the other entries were not compared with the exact product: their bound {why}")
+        if self.rounds(chosen.candidate):
+            said.append("A and B are not all fp32 numbers: rounding them is part of the error")
         return said

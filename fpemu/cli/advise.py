@@ -72,21 +72,24 @@ def advise(
 
 
 def _show(found: Advice, data: tuple[str, str] | None) -> None:
-    chosen, out = found.chosen, console()
-    bounds = {"worst case": chosen.worst, "probable": chosen.probable}
-    out.print(f"{found.call()}\n{found.command(*(data or ()))}\n")
-    out.print(f"{found.measure} error of {found.M}×{found.K} times {found.K}×{found.N}, at most {found.target:g}: "
-              f"bound {', '.join(f'{name} {show(bound)}' for name, bound in bounds.items())}")  # fmt: skip
-    for part, worst in chosen.parts():
-        if worst:
-            out.print(f"  {show(worst):>10}  {part}")
-    rows, columns = chosen.tried or (0, 0)
-    where = "all entries" if found.checked else f"{rows} rows and {columns} columns"
-    out.print(f"measured {show(chosen.measured or 0.0)} on {where} of: {found.data}")
-    for line in found.notes:
-        out.print(f"note: {line}")
+    from fpemu.advice.search import FAILURE
+
+    chosen = found.chosen
+    plain = "fp16" if found.unit is not None else "fp32"
+    bound = "the worst-case bound" if found.confidence == "worst" else "the probable bound"
+    worst = ", ".join(f"{show(worst)} {part}" for part, worst in chosen.parts() if worst)
+    lines = [
+        found.call(), found.command(*(data or ())), "",
+        f"{found.measure} error of {found.M}×{found.K} times {found.K}×{found.N}, at most {found.target:g} by {bound}:",
+        f"measured    {show(chosen.measured or 0.0):>9}  on {found.data}",
+        f"probable    {show(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
+        f"worst case  {show(chosen.worst):>9}" + (f"  relative to |A||B|: {worst}" if worst else ""),
+        *(f"note: {line}" for line in found.notes), "",
+    ]  # fmt: skip
+    for line in lines:
+        typer.echo(line)
     listed = table(
-        f"the cheapest that meet {found.target:g}, and cheaper ones that do not (peaks: {found.rates})",
+        f"the cheapest that meet {found.target:g}, then cheaper ones that fail; work: {plain} products ({found.rates})",
         "scheme", "verdict", "work", "memory, MB", "worst case", "probable", "measured", numbers=5,
     )  # fmt: skip
     for verdict, text in (
@@ -95,7 +98,7 @@ def _show(found: Advice, data: tuple[str, str] | None) -> None:
         cost, measured = verdict.candidate.cost, "" if verdict.measured is None else show(verdict.measured)
         listed.add_row(verdict.candidate.label, text, show(cost.work), show(cost.memory / 1e6), show(verdict.worst),
                        show(verdict.probable), measured)  # fmt: skip
-    out.print(listed)
+    console().print(listed)
 
 
 def _as_json(found: Advice, data: tuple[str, str] | None) -> dict[str, Any]:
