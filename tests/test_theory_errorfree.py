@@ -153,6 +153,28 @@ def test_underflow_is_part_of_the_worst_case():
         assert found.parts[-1].name == "underflow"
 
 
+@pytest.mark.parametrize("scheme", ["ozaki", "ozimmu", "ozaki2"])
+@pytest.mark.parametrize(("small", "large"), [(2.0**-1074, 2.0**-7), (2.0**-1074, 2.0**1023), (2.0**-540, 2.0**-540)])
+def test_the_ends_of_the_range_have_bounds_too(scheme, small, large):
+    for A, B in (([[large]], [[small]]), ([[small, large], [0.0, small]], [[small, 0.0], [0.0, small]])):
+        A, B = np.array(A), np.array(B)
+        for options in ({}, {"precision": "fp64", "split": "published"} if scheme == "ozaki" else {}):
+            found = _bound(scheme, Norms.of(A, B), **options)
+            assert not any(map(math.isnan, (found.worst, found.bias, found.deviation, found.probable())))
+            with contextlib.suppress(GuaranteeError):
+                D = schemes.gemm(A, B, scheme=scheme, hardware="hopper", **options)
+                assert _measured(D, A, B) <= found.worst
+
+
+@pytest.mark.parametrize("scheme", ["ozaki", "ozimmu", "ozaki2"])
+def test_a_result_that_overflows_has_no_bound(scheme):
+    A, B = np.full((1, 4), 2.0**600), np.full((4, 1), 2.0**500)
+    options = {"slices": 3} if scheme == "ozaki" else {}
+    assert np.isinf(schemes.gemm(A, B, scheme=scheme, hardware="hopper", on_range="propagate", **options)).all()
+    assert _bound(scheme, Norms.of(A, B), **options).worst == math.inf
+    assert _bound(scheme, Norms.of(A / 2.0**100, B), **options).worst < 1e-8
+
+
 # --- random data
 DATA = [("uniform", {"low": -1.0}), ("uniform", {"low": 0.0}), ("normal", {}), ("phi", {"phi": 0.1}),
         ("phi", {"phi": 1.0}), ("phi", {"phi": 2.0})]  # fmt: skip
@@ -176,7 +198,7 @@ def _problem(name, parameters, K, fmt):
 
 @pytest.mark.parametrize("K", [16, 256, 4096])
 @pytest.mark.parametrize(("name", "parameters"), DATA)
-def test_the_probable_bound_is_within_a_factor_of_10_of_the_largest_error(name, parameters, K):
+def test_the_probable_bound_is_not_below_the_largest_error_and_at_most_ten_times_as_large(name, parameters, K):
     compared = 0
     for scheme, options in RANDOM:
         fmt = build(scheme, options).operand.name
@@ -191,7 +213,9 @@ def test_the_probable_bound_is_within_a_factor_of_10_of_the_largest_error(name, 
         assert error <= found.worst + blur
         if 1e-17 < error < 1e-2 and error > 4 * blur:  # not the rounding of the reference, not elements lost entirely
             compared += 1
-            assert error / 10 < found.probable() < 10 * error, (scheme, options)
+            # in fast scaling rows lose as many bits as they are large, which norms do not tell row by row
+            own = options.get("scaling") == "fast" and name == "phi"
+            assert error <= found.probable() * (1 + own) <= 10 * (1 + 2 * own) * error, (scheme, options)
     assert compared >= 15
 
 

@@ -178,18 +178,17 @@ class Page:
         ]
 
     def finding(self, rows: list[Row]) -> str:
-        text = [self._tightness(rows), *(self._made_of(rows, data) for data in DATA), self._growth(rows)]
         exact = sum(not row["measured"] for row in rows)
-        if exact:
-            text.append(f"{exact} of {len(rows)} products have no error at all and no ratio.")
+        without = [f"{exact} of {len(rows)} products have no error at all and no ratio"] if exact else []
         unbounded = [row for row in rows if "worst" not in row]
         if unbounded:
             where = ", ".join(dict.fromkeys(self.name(row) for row in unbounded))
-            text.append(f"Norms alone give no worst case to {len(unbounded)} products ({where}).")
+            without.append(f"norms alone give no worst case to {len(unbounded)} products ({where})")
         above = [row for row in rows if _over(row, "probable") > 1]
         loose = [row for row in rows if row["measured"] and row["probable"] > FACTOR * row["measured"]]
-        text.append(self._where("below the measured error", above))
-        text.append(self._where(f"more than {FACTOR:g} times the measured error", loose))
+        missed = [self._where("below the measured error", above),
+                  self._where(f"more than {FACTOR:g} times the measured error", loose)]  # fmt: skip
+        text = [self._tightness(rows), self._made_of(rows), self._growth(rows), _sentence(without), _sentence(missed)]
         return " ".join(part for part in text if part)
 
     def _below(self, what: str, name: str, ratios: list[tuple[float, Row]], most: float = 1.0) -> Claim:
@@ -216,8 +215,8 @@ class Page:
         k, where = sorted({row["k"] for row in rows}), ", ".join(dict.fromkeys(self.label(row) for row in rows))
         parts = ", ".join(dict.fromkeys(_main(row, "rms")[0] for row in rows))
         return (
-            f"The probable bound is {what} for {len(rows)} product{'s' * (len(rows) > 1)}, at k = {_span(k)} "
-            f"({where}); the part that makes most of its mean square there is {parts}."
+            f"the probable bound is {what} for {len(rows)} product{'s' * (len(rows) > 1)}, at k = {_span(k)} "
+            f"({where}); the part that makes most of its mean square there is {parts}"
         )
 
     def _tightness(self, rows: list[Row]) -> str:
@@ -231,24 +230,31 @@ class Page:
                              f"on {_WORDS[data]}")  # fmt: skip
         return f"Worst case and probable bound over the measured error, geometric means: {'; '.join(parts)}."
 
-    def _made_of(self, rows: list[Row], data: str) -> str:
-        """The largest part of each bound at the largest length, curves with the same parts together."""
-        groups: dict[tuple[str, str], list[tuple[str, list[float]]]] = {}
+    def _made_of(self, rows: list[Row]) -> str:
+        """The largest part of each bound at the largest length, curves and data with the same parts together."""
+        groups: dict[tuple[str, str], list[tuple[Row, list[float]]]] = {}
         k = max(row["k"] for row in rows)
-        for curve in self.curves:
-            there = [row for row in curve.of(rows, data) if row["k"] == k]
-            if there:
-                row = there[0]
-                (worst, of_worst), (rms, of_square) = _main(row, "worst"), _main(row, "rms")
-                drift = row["drift"] / row["probable"] if row["probable"] else 0.0
-                groups.setdefault((worst, rms), []).append((curve.label, [of_worst, of_square, drift]))
+        last = [row for curve in self.curves for data in DATA for row in curve.of(rows, data)[-1:] if row["k"] == k]
+        for row in last:
+            (worst, of_worst), (rms, of_square) = _main(row, "worst"), _main(row, "rms")
+            drift = row["drift"] / row["probable"] if row["probable"] else 0.0
+            groups.setdefault((worst, rms), []).append((row, [of_worst, of_square, drift]))
         parts = []
         for (worst, rms), members in groups.items():
-            who = ", ".join(name for name, _ in members)
+            who = self._who([row for row, _ in members], last)
             most, square, drift = (_percent(found) for found in zip(*(shares for _, shares in members), strict=True))
             said = f"{worst} {most} of the worst case and " if worst else "no worst case, "
-            parts.append(f"{said}{rms} {square} of the mean square, drift {drift} of the probable bound ({who})")
-        return f"Largest parts at k = {k} on {_WORDS[data]}: {'; '.join(parts)}." if parts else ""
+            said += "" if rms == worst else f"{rms} "
+            parts.append(f"{said}{square} of the mean square, drift {drift} of the probable bound ({who})")
+        return f"Largest parts at k = {k}: {'; '.join(parts)}."
+
+    def _who(self, some: list[Row], every: list[Row]) -> str:
+        """Curves in words, each with its data unless these are all."""
+        found = []
+        for name in dict.fromkeys(map(self.name, some)):
+            data, whole = ([row["data"] for row in rows if self.name(row) == name] for rows in (some, every))
+            found.append(name if data == whole else f"{name} on {', '.join(_WORDS[d] for d in data)}")
+        return (" and " if any("," in name for name in found) else ", ").join(found)
 
     def _growth(self, rows: list[Row]) -> str:
         parts = []
@@ -300,13 +306,18 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
+def _sentence(parts: Sequence[str]) -> str:
+    text = "; ".join(part for part in parts if part)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
 def _percent(values: Sequence[float]) -> str:
     shown = dict.fromkeys(f"{100 * value:.0f}" for value in (min(values), max(values)))
     return " to ".join(shown) + " %"
 
 
 def _powers(values: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values))))
+    return " to ".join(dict.fromkeys(f"{round(value, 2) + 0.0:.2f}" for value in (min(values), max(values))))
 
 
 def _span(values: Sequence[int]) -> str:

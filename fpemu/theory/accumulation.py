@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from fpemu import formats
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
@@ -245,6 +247,11 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
         With the parts "accumulation", "underflow" on hardware that reads subnormal operands as zero and, where sums may
         overflow, "overflow" (infinite).
 
+    Raises
+    ------
+    InputError
+        An integer instruction, which loses nothing; a negative M or N.
+
     Examples
     --------
     >>> import fpemu
@@ -254,8 +261,9 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
     True
     """
     order = KOrder() if order is None else order
+    count = entries(M, N)
     if norms.is_zero:
-        return Bound((Part("accumulation", 0.0),), M * N)
+        return Bound((Part("accumulation", 0.0),), count)
     if spec.is_integer:
         Step.of(spec)
     a, b, _, _ = spec.operand_formats
@@ -275,7 +283,15 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
         parts.append(Part("underflow", gone * (1 + 2.0**-20), 0.0, math.hypot(*likely) * norms.spread, norms.uneven))
     if math.isfinite(most):
         parts += overflow(spec, data.S * (1 + most), walk.Data.of(norms))
-    return Bound(tuple(parts), M * N)
+    return Bound(tuple(parts), count)
+
+
+def entries(M: int, N: int) -> int:
+    """M N, after a check."""
+    for name, value in (("M", M), ("N", N)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            raise InputError(f"{name} = {value!r} must be a number of rows or columns, an integer of 0 or more")
+    return int(M) * int(N)
 
 
 def overflow(spec: MmaSpec, size: float, data: walk.Data) -> list[Part]:

@@ -74,7 +74,7 @@ def losses(
     sd = np.sqrt(np.maximum(variance, 0))
     before = mean[:, None] + sd[:, None] * z
     after = mean[:, None] + step[0] + np.sqrt(np.maximum(variance, 0) + step[1])[:, None] * z
-    steady = (mean**2 > 9 * np.maximum(variance, 0))[:, None] & (S > 0)
+    steady = (mean**2 > 9 * np.maximum(variance, 0))[:, None] & (0 < S < math.inf)
     into, out = _power(before, S, steady), _power(after, S, steady)
     L, sign, unit = products.count, products.sign, _unit(spec)
     p, top, g, least = _products(products, spec)
@@ -117,6 +117,7 @@ def losses(
 
 def _power(c: Floats, S: float, steady: NDArray[np.bool_]) -> Floats:
     """2^E of c S over S; its mean over all mantissas where sums differ much."""
+    S = math.frexp(S)[0] if 0 < S < math.inf else math.nan  # a power of two in S changes nothing
     exact = np.ldexp(1.0, np.frexp(np.where(steady, np.abs(c) * S, 1.0))[1] - 1) / np.where(steady, S, 1.0)
     return np.where(c == 0, 0.0, np.where(steady, exact, POWER * np.abs(c)))
 

@@ -14,11 +14,33 @@ from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries
 
 Floats = NDArray[np.float64]
+TINY = 2.0**-1074
+"""Means of numbers that are not all zero do not vanish"""
+LARGE = 2.0**400
+"""Typical ratios beyond any use, whose squares do not overflow"""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How much of S_ij is lost if each element of a row loses up to 2^e_i, the power of two above its largest.
+
+    For A: t_k b_kj summed over k, relative to S_ij, with t_k what element a_ik loses, over 2^e_i. Elements that are
+    zero lose nothing. For B likewise, and for both at once with 2^(e_i + f_j) times two such numbers.
+    """
+
+    random: float
+    """Root mean square over the entries, t_k independent and of mean square 1"""
+    peak: float
+    """The same at the entry where it is largest"""
+    aligned: float
+    """Root mean square over the entries, t_k = sign(a_ik)"""
+    bias: float
+    """Mean over the entries of the same in the direction of (AB)_ij"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """Norms of A (M, K) and B (K, N), finite.
+    """Norms of A (M, K) and B (K, N), finite. Made by `Norms.of` and `Norms.sample`.
 
     S_ij = (|A||B|)_ij, a_i is row i of A and b_j column j of B. The ratios say by how much S would grow if elements
     were as large as the largest of their matrix (of their row or column): 1 for constant matrices. Entries with
@@ -64,6 +86,27 @@ class Norms:
     rms_A: float = math.nan
     """Root mean square of A; nan as above"""
     rms_B: float = math.nan
+    unit_A: float = 0.0
+    """Every element of A is a multiple of this power of two; 0: not known"""
+    unit_B: float = 0.0
+    cut_A: Cut
+    cut_B: Cut
+    cut_AB: Cut
+    lead: float
+    """Geometric mean of the largest S_ij / 2^(e_i + f_j) of every row, and of every column; e, f as for `Cut`"""
+    lead_spread: float
+    """Standard deviation of its binary logarithm over rows and columns"""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.K, (int, np.integer)) or self.K < 0:
+            raise InputError(f"Norms: K = {self.K!r} must be a length, an integer of 0 or more")
+        free = {"part", "peak", "rms_S", "mean_A", "mean_B", "rms_A", "rms_B"}  # nan: not known
+        for name, value in vars(self).items():
+            if name != "K" and not isinstance(value, Cut) and not (value >= 0 or (name in free and math.isnan(value))):
+                raise InputError(f"Norms: {name} = {value!r} must be 0 or more; take Norms.of(A, B)")
+        for name in ("max_A", "max_B"):
+            if math.isinf(getattr(self, name)):
+                raise InputError(f"Norms: {name} = inf: a bound takes finite operands")
 
     @property
     def is_zero(self) -> bool:
@@ -88,7 +131,7 @@ class Norms:
 
     @staticmethod
     def of(A: Any, B: Any) -> Norms:
-        """The norms of two matrices, (M, K) and (K, N); seven float64 products.
+        """The norms of two matrices, (M, K) and (K, N); a dozen float64 products.
 
         Raises
         ------
@@ -116,7 +159,7 @@ class Norms:
             result=math.sqrt(float(np.mean((x @ y) ** 2))) / whole if whole else 0.0,
             max_S=_times_power(float(S.max(initial=0.0)) * (1 + K * 2.0**-52), scale),
             rms_S=_times_power(whole, scale), mean_A=_mean(p), mean_B=_mean(q),
-            rms_A=_rms(x, top[0]), rms_B=_rms(y, top[1]),
+            rms_A=_rms(x, top[0]), rms_B=_rms(y, top[1]), unit_A=_unit_of(a), unit_B=_unit_of(b),
         )  # fmt: skip
 
     @staticmethod
@@ -141,31 +184,60 @@ def _matrix(X: Any, who: str) -> Floats:
     return x
 
 
-def _ratios(a: Floats, b: Floats) -> dict[str, float]:
-    """All that is over S, entry by entry. Rows and columns are scaled, so that S neither overflows nor vanishes."""
+def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
+    """All that is over S, entry by entry. Rows and columns are scaled, so that S does not overflow.
+
+    Where S vanishes nevertheless, nothing is said but that the largest ratios are unbounded.
+    """
     p, q = np.abs(a), np.abs(b)
     er = np.frexp(p.max(axis=1, keepdims=True, initial=0.0))[1]
     ec = np.frexp(q.max(axis=0, keepdims=True, initial=0.0))[1]
     x, y, K = np.ldexp(p, -er), np.ldexp(q, -ec), p.shape[1]
     S = x @ y
-    some = S > 0
-    squares = np.divide(x**2 @ y**2, S**2, out=np.zeros_like(S), where=some)
-    parts = np.divide(np.ldexp(a, -er) @ np.ldexp(b, -ec), S, out=np.zeros_like(S), where=some)
+    xs, ys, u, v = np.sign(a), np.sign(b), np.sign(p), np.sign(q)
+    some = S > 2.0**-900
+    vanished = bool((~some & (u @ v > 0)).any())
+
+    def over(values: Any) -> Floats:
+        with np.errstate(over="ignore"):
+            found = np.divide(values, S, out=np.zeros_like(S), where=some)
+        return np.asarray(np.clip(found, -LARGE, LARGE))
+
+    least = np.where(some, 1 / math.sqrt(max(K, 1)), 0)  # by Cauchy and Schwarz, where squares underflow
+    squares, parts = np.maximum(over(np.sqrt(x**2 @ y**2)), least) ** 2, over((xs * x) @ (ys * y))
+
+    def cut(square: Floats, along: Floats) -> Cut:
+        squares, along = np.maximum(over(np.sqrt(square)), least) ** 2, over(along)
+        bias = float(np.mean((along * np.sign(parts))[some])) if some.any() else 0.0
+        return Cut(_root_mean(squares, some), math.sqrt(np.max(squares, initial=0.0)), _root_mean(along**2, some), bias)
+
     rows, columns = x.max(axis=1, keepdims=True, initial=0.0), y.max(axis=0, keepdims=True, initial=0.0)
     left, right = x.sum(axis=1, keepdims=True), y.sum(axis=0, keepdims=True)
-    with np.errstate(over="ignore"):
+    leads = np.concatenate([S.max(axis=axis, initial=0.0) for axis in (0, 1)])
+    leads = np.log2(leads[leads > 0])
+    with np.errstate(over="ignore", invalid="ignore"):
         top_a, top_b = np.ldexp(p.max(initial=0.0), -er), np.ldexp(q.max(initial=0.0), -ec)
 
         def largest(values: Any) -> float:
             ratio = np.divide(values, S, out=np.ones_like(S), where=some)
-            return float(np.max(ratio, initial=1.0))
+            return math.inf if vanished else float(np.max(ratio, initial=1.0))
 
         return {
             "flat_A": largest(top_a * right), "flat_B": largest(left * top_b), "flat_AB": largest(K * (top_a * top_b)),
             "row_A": largest(rows * right), "row_B": largest(left * columns), "row_AB": largest(K * rows * columns),
             "peak": math.sqrt(float(np.max(squares, initial=0.0))), "spread": _root_mean(squares, some),
-            "part": _root_mean(parts**2, some),
+            "part": _root_mean(parts**2, some), "cut_A": cut(u @ y**2, xs @ (ys * y)),
+            "cut_B": cut(x**2 @ v, (xs * x) @ ys), "cut_AB": cut(u @ v, xs @ ys),
+            "lead": 2.0 ** float(np.mean(leads)) if leads.size else 0.0,
+            "lead_spread": float(np.std(leads)) if leads.size else 0.0,
         }  # fmt: skip
+
+
+def _unit_of(x: Floats) -> float:
+    """The largest power of two of which all elements are multiples."""
+    fraction, exponent = np.frexp(x[x != 0])
+    digits = np.ldexp(fraction, 53).astype(np.int64)
+    return float(np.ldexp((digits & -digits).astype(np.float64), exponent - 53).min(initial=np.inf))
 
 
 def _unit(x: Floats, top: float) -> Floats:
@@ -178,7 +250,7 @@ def _root_mean(squares: Floats, some: NDArray[np.bool_]) -> float:
 
 def _mean(p: Floats) -> float:
     top = float(p.max(initial=0.0))
-    return float(np.mean(p / top)) * top if top else 0.0
+    return max(float(np.mean(p / top)) * top, TINY) if top else 0.0
 
 
 def _rms(x: Floats, top: float) -> float:
@@ -186,7 +258,8 @@ def _rms(x: Floats, top: float) -> float:
 
 
 def _times_power(x: float, exponent: int) -> float:
+    """x 2^exponent for x >= 0, which becomes 0 only if x is."""
     try:
-        return math.ldexp(x, exponent)
+        return max(math.ldexp(x, exponent), TINY) if x else 0.0
     except OverflowError:
         return math.inf

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from fpemu.errors import InputError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _MODEL = 1.1
 """The mean loss of a chain comes out within about a tenth"""
+LEAST_TAIL = 1.3
+"""`Part.tail` of entries that are alike: a third for what the models leave out"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Bound:
         InputError
             A probability that is not between 0 and 1.
         """
-        if not 0 < failure < 1:
+        if not (isinstance(failure, Real) and 0 < failure < 1):
             raise InputError(f"probable: failure = {failure!r} must be a probability between 0 and 1")
         tail = math.sqrt(2 * math.log(2 * max(self.entries, 1) / failure))
         spread = math.sqrt(sum((part.tail * part.deviation) ** 2 for part in self.parts))

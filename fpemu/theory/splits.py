@@ -253,7 +253,8 @@ def _points() -> tuple[Floats, Floats, Floats]:
     u, weight = [], []
     for octave in range(1, _OCTAVES + 1):
         count = _MANY if octave <= 4 else _FEW
-        u.append(np.ldexp(1 + (np.arange(count) + 0.38) / count, -octave))
+        # evenly spread, and not in step with the grid of any format
+        u.append(np.ldexp(1 + (np.arange(1, count + 1) * math.sqrt(2) + octave / _OCTAVES) % 1.0, -octave))
         weight.append(np.full(count, 2.0**-octave / count))
     normal = NormalDist()
     golden = (math.sqrt(5) - 1) / 2

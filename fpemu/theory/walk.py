@@ -20,6 +20,7 @@ import numpy as np
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.theory.losses import Products, losses
 from fpemu.theory.norms import Norms
+from fpemu.theory.parts import LEAST_TAIL
 
 if TYPE_CHECKING:
     from fpemu.theory.accumulation import Chains
@@ -60,11 +61,11 @@ class Data:
 
         An error to nearest has the size of the sums it rounds. If these walk, its mean square given their path is their
         mean square on it, and differs between entries: of 10^2 to 10^5 products of such a size and a normal number the
-        largest are 1.8 times those of normal numbers. A fifth is for what the model leaves out.
+        largest are 1.8 times those of normal numbers. To that comes `parts.LEAST_TAIL`.
         """
         walks = variance / 2
         share = walks / (mean**2 / 3 + walks) if walks else 0.0
-        return math.sqrt((1.2 + 0.8 * share) ** 2 + share * (self.uneven**2 - 1))
+        return math.sqrt((LEAST_TAIL * (1 + 0.8 * share)) ** 2 + share * (self.uneven**2 - 1))
 
     @property
     def whole(self) -> float:
