@@ -523,7 +523,10 @@ cases = [(name, {}) for name in LOOKS]
 cases += [(name, {option: count}) for name, (option, counts, _) in PATHS.items() for count in counts]
 points, missing = [], []
 for data, low in DATA.items():
-    norms = theory.Norms.sample("uniform", 4096, rows=32, low=low, high=1.0)
+    # what is cut off depends on the grid of the numbers, and so fp64 schemes get the norms of fp64 data
+    sample = {
+        fmt: theory.Norms.sample("uniform", 4096, rows=32, dtype=fmt, low=low, high=1.0) for fmt in ("fp32", "fp64")
+    }
     for gpu in ("H200", "MI210"):
         for name, options in cases:
             try:
@@ -531,6 +534,7 @@ for data, low in DATA.items():
             except fpemu.InputError:  # no such instruction
                 missing.append((gpu, name))
                 continue
+            norms = sample["fp64" if name in PATHS or name == "dgemm" else "fp32"]
             limit = theory.bound(name, gpu, norms=norms, M=8192, N=8192, **options)
             count = next(iter(options.values()), 0)
             points.append((data, gpu, name, count, roofline.time(job, gpu).flops / 1e12, limit.probable(), limit.worst))
@@ -655,7 +659,7 @@ assert peak["int8 matrix"] == peak["fp16 matrix"]
 # out the smallest product cost nothing beside the bias of the sums.
 
 # %%
-limit = theory.bound("legemm", "H200", norms=norms, M=8192, N=8192)
+limit = theory.bound("legemm", "H200", norms=sample["fp32"], M=8192, N=8192)
 assert max(limit.parts, key=lambda part: part.rms).name.startswith("sums")
 assert 1.1 * limit.bias > 0.9 * limit.probable()
 print(limit)
@@ -682,7 +686,7 @@ pd.DataFrame(rows).rename_axis("error").transpose()
 # %%
 rows = {}
 for stage in (16, 32, 64, 128, 256, 512):
-    limit = theory.bound("staged", "H200", norms=norms, M=8192, N=8192, stage=stage)
+    limit = theory.bound("staged", "H200", norms=sample["fp32"], M=8192, N=8192, stage=stage)
     speed = roofline.time(roofline.work("staged", "H200", 8192, 8192, 4096, stage=stage), "H200").flops / 1e12
     rows[stage] = {"bias": limit.bias, "deviation": limit.deviation, "probable": limit.probable(), "TFLOP/s": speed}
 stages = pd.DataFrame(rows).transpose().rename_axis("stage")

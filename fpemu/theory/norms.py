@@ -166,6 +166,8 @@ class Norms:
     def sample(name: str, K: int, rows: int = 64, seed: int = 0, **parameters: Any) -> Norms:
         """Of a named distribution (`fpemu.inputs.names`), from matrices of `rows` rows and columns.
 
+        `parameters` are those of `fpemu.inputs.operands`: dtype="fp64" for a scheme that takes fp64 (fp32 by default).
+
         Examples
         --------
         >>> round(Norms.sample("uniform", 256, rows=16).result * 16, 1)
