@@ -97,10 +97,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
 
 
 def _speed(products: float) -> float:
-    """TFLOP/s expected of so many products."""
+    """TFLOP/s expected of so many products; NaN where there are no rows to count them."""
     from fpemu.perfmodel import dgemm_tc
 
-    return dgemm_tc.speed(products, PEAK)
+    return dgemm_tc.speed(products, PEAK) if np.isfinite(products) else np.nan
 
 
 def _implied(speed: float) -> float:
