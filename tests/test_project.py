@@ -102,7 +102,7 @@ def test_the_map_names_every_room_and_no_other():
     package = ROOT / "fpemu"
     for path in (
         path
-        for room in (".", "mma", "theory", "perfmodel", "advice", "sweep")
+        for room in (".", "mma", "theory", "perfmodel", "advice", "sweep", "gpu")
         for path in (package / room).glob("*.py")
     ):
         if not path.name.startswith("__"):

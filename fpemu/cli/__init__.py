@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import fpemu
-from fpemu.cli import advise, bench, gemm, ledger, listing, reproduce, split, sweep
+from fpemu.cli import advise, bench, gemm, ledger, listing, reproduce, split, sweep, verify
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
 
@@ -78,6 +78,18 @@ def _bench(context: typer.Context) -> None:
 
 
 app.add_typer(bench_app, name="bench")
+
+verify_app = typer.Typer(cls=_Group, help="The GPU here against the emulation.", no_args_is_help=False)
+verify_app.command("instructions")(verify.instructions)
+
+
+@verify_app.callback(invoke_without_command=True)
+def _verify(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.add_typer(verify_app, name="verify")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

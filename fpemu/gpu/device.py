@@ -1,0 +1,290 @@
+"""The GPU at hand: modules, launches whose errors are seen, buffers that show what was not written.
+
+Everything goes through CUDA's driver interface (cuda-bindings) in the GPU's primary context, which PyTorch and CuPy
+share. The compiler's functions are in `fpemu.gpu.compiler`, and here under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.gpu.compiler import (
+    KERNELS,
+    GpuError,
+    check,
+    compile,
+    compile_all,
+    compile_cached,
+    compiler_missing,
+    first_line,
+    kernel_source,
+    version,
+)  # fmt: skip
+
+__all__ = [
+    "KERNELS",
+    "Buffer",
+    "GpuError",
+    "Module",
+    "arch",
+    "capability",
+    "check",
+    "collect",
+    "compile",
+    "compile_all",
+    "compile_cached",
+    "compiler_missing",
+    "describe",
+    "kernel_source",
+    "missing",
+    "synchronize",
+]
+
+POISON = 0xAB  # every byte of an output before a launch
+_OTHER_POISON = 0x54  # what a second run starts from where the first returned the poison's own pattern
+
+
+# --- what is here
+@cache
+def missing() -> str | None:
+    """None if there is a GPU to run on, else in one line what is missing."""
+    if compiler_missing() is not None:
+        return compiler_missing()
+    try:
+        _context()
+        capability()
+    except Exception as problem:
+        return f"no NVIDIA GPU is usable here ({first_line(problem)})"
+    return None
+
+
+@cache
+def _context() -> Any:
+    """The primary context of the first visible GPU."""
+    cuda = _driver()
+    check(cuda.cuInit(0))
+    if check(cuda.cuDeviceGetCount()) == 0:
+        raise GpuError("the driver sees no GPU")
+    device = check(cuda.cuDeviceGet(0))
+    return check(cuda.cuDevicePrimaryCtxRetain(device))
+
+
+def _enter() -> Any:
+    """The driver with this thread in the GPU's context."""
+    cuda = _driver()
+    check(cuda.cuCtxSetCurrent(_context()))
+    return cuda
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+@cache
+def capability() -> tuple[int, int]:
+    """Compute capability of the GPU."""
+    cuda = _enter()
+    device = check(cuda.cuCtxGetDevice())
+    kinds = cuda.CUdevice_attribute
+    major = check(cuda.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
+    minor = check(cuda.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
+    return int(major), int(minor)
+
+
+def arch() -> str:
+    """What to compile for on this GPU: "sm_80", "sm_89", "sm_90a", "sm_100a" ..."""
+    major, minor = capability()
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+@cache
+def describe() -> dict[str, str]:
+    """The GPU, its driver and the compiler, for records."""
+    cuda = _enter()
+    name = check(cuda.cuDeviceGetName(128, check(cuda.cuCtxGetDevice())))
+    driver = int(check(cuda.cuDriverGetVersion()))
+    return {
+        "gpu": name.split(b"\0")[0].decode(),
+        "arch": arch(),
+        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}",
+        "nvrtc": version(),
+    }
+
+
+# --- running
+class Module:
+    """A compiled source on the GPU.
+
+    Parameters
+    ----------
+    source : str
+    options : sequence of str
+    name : str
+        As in `compile`.
+    """
+
+    def __init__(self, source: str, *, options: Sequence[str] = (), name: str = "kernel.cu") -> None:
+        cuda = _enter()
+        self._cubin = compile_cached(source, arch(), options=options, name=name)
+        self._module = check(cuda.cuModuleLoadData(self._cubin))
+        self._kernels: dict[str, Any] = {}
+
+    def kernel(self, name: str, shared: int = 0) -> Any:
+        """The kernel of an ``extern "C"`` function; `shared` bytes of dynamic shared memory are allowed to it."""
+        cuda = _enter()
+        if name not in self._kernels:
+            self._kernels[name] = check(cuda.cuModuleGetFunction(self._module, name.encode()))
+        if shared > 48 * 1024:
+            most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(cuda.cuFuncSetAttribute(self._kernels[name], most, shared))
+        return self._kernels[name]
+
+    def launch(
+        self, name: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *args: Any, shared: int = 0,
+        wait: bool = True,
+    ) -> None:  # fmt: skip
+        """Run a kernel and wait for it.
+
+        Parameters
+        ----------
+        name : str
+        grid, block : int or tuple of up to three
+        *args : Buffer (its pointer), NumPy scalar or one-element array of the parameter's own type (structs too);
+            a Python int is a `long long`, a float a `double`
+        shared : int
+            Bytes of dynamic shared memory.
+        wait : bool
+            False: only queue it; `synchronize` reports what went wrong.
+
+        Raises
+        ------
+        GpuError
+            If the launch or the kernel fails.
+        """
+        cuda = _enter()
+        function = self.kernel(name, shared)
+        packed = [_pack(a) for a in args]
+        pointers = np.array([p.ctypes.data for p in packed], np.uint64)
+        sizes = [*_three(grid), *_three(block)]
+        check(cuda.cuLaunchKernel(function, *sizes, shared, 0, pointers.ctypes.data if len(packed) else 0, 0))
+        if wait:
+            synchronize()
+
+
+def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    sizes = tuple(int(s) for s in (size if isinstance(size, tuple) else (size,)))
+    return (*sizes, *(1,) * (3 - len(sizes)))
+
+
+def _pack(value: Any) -> NDArray[Any]:
+    if isinstance(value, Buffer):
+        return np.array([value.pointer], np.uint64)
+    if isinstance(value, np.ndarray | np.generic):
+        return np.ascontiguousarray(value).reshape(-1)
+    if isinstance(value, float):
+        return np.array([value], np.float64)
+    return np.array([value], np.int64)
+
+
+def synchronize() -> None:
+    """Wait for everything launched; GpuError if any of it failed."""
+    check(_enter().cuCtxSynchronize())
+
+
+@dataclass
+class Buffer:
+    """Memory on the GPU; freed with the object, or by `free`.
+
+    Parameters
+    ----------
+    nbytes : int
+        The content is undefined: `of` and `poisoned` make buffers with one.
+    """
+
+    nbytes: int
+    pointer: int = 0
+
+    def __post_init__(self) -> None:
+        cuda = _enter()
+        self.pointer = int(check(cuda.cuMemAlloc(max(self.nbytes, 16))))
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Buffer:
+        """A copy of a NumPy array."""
+        array = np.ascontiguousarray(array)
+        buffer = cls(array.nbytes)
+        if array.nbytes:
+            check(_enter().cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+        return buffer
+
+    @classmethod
+    def poisoned(cls, nbytes: int, byte: int = POISON) -> Buffer:
+        """A buffer for an output, every byte the poison."""
+        buffer = cls(nbytes)
+        buffer.fill(byte)
+        return buffer
+
+    def fill(self, byte: int) -> None:
+        """Set every byte."""
+        if self.nbytes:
+            check(_enter().cuMemsetD8(self.pointer, byte, self.nbytes))
+
+    def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """A copy on the host, of the buffer's beginning."""
+        out = np.empty(shape, dtype)
+        if out.nbytes > self.nbytes:
+            raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {out.nbytes}")
+        synchronize()
+        if out.nbytes:
+            check(_enter().cuMemcpyDtoH(out.ctypes.data, self.pointer, out.nbytes))
+        return out
+
+    def free(self) -> None:
+        """Give the memory back."""
+        if self.pointer:
+            pointer, self.pointer = self.pointer, 0
+            check(_enter().cuMemFree(pointer))
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the end of the process the driver may be gone
+            self.free()
+
+
+def collect(run: Callable[[Buffer], None], shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """What `run` writes into a poisoned buffer, with every element seen to be written.
+
+    An element that has the poison's own pattern may be a result: then everything runs again on another poison.
+
+    Parameters
+    ----------
+    run : callable
+        Launches kernels that write the buffer it is given.
+    shape, dtype
+        Of the output; integers of the output's width.
+
+    Raises
+    ------
+    GpuError
+        If elements stayed as they were.
+    """
+    dtype = np.dtype(dtype)
+    buffer = Buffer.poisoned(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+    run(buffer)
+    out = buffer.array(shape, dtype)
+    pattern = np.frombuffer(bytes([POISON]) * dtype.itemsize, dtype)[0]
+    if (out == pattern).any():
+        buffer.fill(_OTHER_POISON)
+        run(buffer)
+        again = buffer.array(shape, dtype)
+        if not np.array_equal(out, again):
+            raise GpuError(f"a kernel wrote {np.count_nonzero(out == again)} of {out.size} outputs the same twice")
+    return out
