@@ -67,7 +67,8 @@ def advise(
     measure : str
         "normwise" (relative to |A||B|, entry by entry), "relative_l2", "max_relative", "mred" or "max_error_legemm".
     confidence : {"probable", "worst"}
-        Which bound must meet the target.
+        Which bound must meet the target. What is not checked entry by entry rests on it, and above 2^33 multiply-adds
+        (2^36 for "worst") on norms of a sample: `Advice.notes` says so.
     inputs, parameters : str, mapping
         Without data: the distribution that they are drawn from (`fpemu.inputs`).
     dtype : {"fp32", "fp64"}, optional
