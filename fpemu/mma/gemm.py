@@ -8,14 +8,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import devices
+from fpemu.devices import Device
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import operands, readable
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import MmaSpec
+from fpemu.mma.tree import Chain, Sum, Tree, check, evaluate
+from fpemu.rounding import round_to
 
 Backend = Literal["compiled", "numpy"]
 _ENTRIES = 2**20  # of D worked on at a time where slices are joined
+_ENTRIES_CUDA = 2**27  # there: B travels to the GPU once for so many
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
@@ -46,8 +51,8 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
 
 
 def gemm(
-    A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: KOrder | None = None, *,
-    backend: Backend = "compiled",
+    A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: KOrder | Tree | None = None, *,
+    backend: Backend = "compiled", device: Device | None = None,
 ) -> Any:  # fmt: skip
     """D = A B + C on matrix instructions, for any M, N, K.
 
@@ -57,9 +62,12 @@ def gemm(
         Values of the spec's formats; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
     spec : MmaSpec
         From `fpemu.mma.spec`.
-    order : KOrder, optional
-        Default: one chain, k ascending.
+    order : KOrder or tree, optional
+        Default: one chain, k ascending. A tree (`fpemu.mma.tree`) says for every k where it is added.
     backend : {"compiled", "numpy"}
+    device : {"cpu", "cuda"}, optional
+        Where to emulate: "cuda" is an NVIDIA GPU of any kind, with the same bits (not with backend="numpy"). Default:
+        as in the enclosing `fpemu.gemm`, else the CPU.
 
     Returns
     -------
@@ -69,7 +77,7 @@ def gemm(
     Raises
     ------
     InputError
-        Wrong shapes, dtypes or values.
+        Wrong shapes, dtypes or values; device="cuda" without a GPU that can be used.
 
     Examples
     --------
@@ -80,12 +88,12 @@ def gemm(
     >>> [fpemu.mma.gemm(A, B, C, fpemu.mma.spec(gpu)).item() for gpu in ("V100", "A100", "H100")]
     [0.0, -0.5, -0.75]
     """
-    return chain([(A, B)], C, spec, order, backend=backend)
+    return chain([(A, B)], C, spec, order, backend=backend, device=device)
 
 
 def chain(
-    terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: KOrder | None = None, *,
-    step: int | Literal["instruction"] | None = None, backend: Backend = "compiled",
+    terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: KOrder | Tree | None = None, *,
+    step: int | Literal["instruction"] | None = None, backend: Backend = "compiled", device: Device | None = None,
 ) -> Any:  # fmt: skip
     """One accumulator fed by several products: D = C + sum of X Y over the terms.
 
@@ -93,7 +101,7 @@ def chain(
     ----------
     terms : sequence of pairs (X, Y)
         All X of one shape (..., M, K), all Y of one shape (..., K, N).
-    C, spec, order, backend : as in `gemm`
+    C, spec, order, backend, device : as in `gemm`
     step : int, "instruction" or None
         None: within each chain of `order`, the first term runs over the chain's whole range of k, then the next.
         A number: the range is cut in steps of that length in k, and the terms take turns on each.
@@ -109,10 +117,13 @@ def chain(
     """
     spec = _check_spec(spec)
     order = KOrder() if order is None else order
-    if not isinstance(order, KOrder):
-        raise InputError(f"order must be a fpemu.mma.KOrder, not {type(order).__name__}")
+    if not isinstance(order, KOrder | Chain | Sum):
+        raise InputError(f"order must be a fpemu.mma.KOrder or a tree, not {type(order).__name__}")
+    if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
+        raise InputError("a tree is an order of one product: it takes one term and no step")
     if backend not in ("compiled", "numpy"):
         raise InputError(f"backend {backend!r} is not 'compiled' or 'numpy'")
+    where = devices.choose(device, backend)
     step = spec.k if step == "instruction" else step
     if step is not None and (not isinstance(step, int | np.integer) or step < 1):
         raise InputError(f"step = {step!r} must be a positive integer, 'instruction' or None")
@@ -128,22 +139,30 @@ def chain(
         except ValueError:
             raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
     with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
-        if order.split is None:
-            D = _run(As, Bs, C, spec, order, step, backend, lead)
+        if isinstance(order, KOrder) and order.split is None:
+            D = _run(As, Bs, C, spec, order, step, where, lead)
         else:  # some rows at a time: the results of slices wait for one another
             D = np.empty((*lead, M, N), readable.outer_dtype(spec))
-            rows = max(1, _ENTRIES // max(1, D[..., :1, :].size))
+            most = _ENTRIES_CUDA if where == "cuda" else _ENTRIES
+            rows = max(1, most // max(1, D[..., :1, :].size))
             for some in (slice(i, i + rows) for i in range(0, M, rows)):
                 c = None if C is None else C[..., some, :]
-                D[..., some, :] = _run([A[..., some, :] for A in As], Bs, c, spec, order, step, backend, lead)
+                a = [A[..., some, :] for A in As]
+                if isinstance(order, KOrder):
+                    D[..., some, :] = _run(a, Bs, c, spec, order, step, where, lead)
+                else:
+                    D[..., some, :] = _by_tree(a[0], Bs[0], c, spec, order, where, lead)
         return _bits(D, spec)
 
 
 def _run(
     As: list[NDArray[Any]], Bs: list[NDArray[Any]], C: NDArray[Any] | None, spec: MmaSpec, order: KOrder,
-    step: int | None, backend: Backend, lead: tuple[int, ...],
+    step: int | None, where: str, lead: tuple[int, ...],
 ) -> NDArray[Any]:  # fmt: skip
-    """The slices of the order, joined: an array (*lead, M, N) that is nobody else's."""
+    """The slices of the order, joined: an array (*lead, M, N) that is nobody else's.
+
+    `where` is a backend, or "cuda".
+    """
     a = [operands.flatten(x, lead) for x in As]
     b = [operands.flatten(x, lead) for x in Bs]
     shape = (len(a[0].of), As[0].shape[-2], Bs[0].shape[-1])
@@ -159,8 +178,12 @@ def _run(
         if order.promote is None:
             cuts[:] = False
         first = start if order.split is None else np.zeros(shape, start.dtype)
-        if backend == "numpy":
+        if where == "numpy":
             return readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
+        if where == "cuda":
+            from fpemu.gpu import chains
+
+            return chains.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
         from fpemu.mma import compiled  # numba is slow to import
 
         return compiled.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
@@ -170,6 +193,49 @@ def _run(
     outer = readable.outer_dtype(spec)
     joined = order.join_slices(part(runs).astype(outer, copy=False) for runs in order.sequence(slices))
     return (joined if C is None else start.astype(outer, copy=False) + joined).reshape(whole)
+
+
+def _by_tree(
+    A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None, spec: MmaSpec, tree: Tree, where: str,
+    lead: tuple[int, ...],
+) -> NDArray[Any]:  # fmt: skip
+    """A tree's value. C begins a tree that is one chain from zero, else it is added last."""
+    check(tree, A.shape[-1], spec)
+    outer = readable.outer_dtype(spec)
+    block = spec if spec.k == spec.block else spec.replace(k=spec.block)
+    step = spec if spec.arithmetic == "fma" else _FMA32
+    whole = (*lead, A.shape[-2], B.shape[-1])
+
+    operands.carry(A, spec.a_format, wide_a := np.empty(A.shape, operands.carrier(spec.a_format)))
+    operands.carry(B, spec.b_format, wide_b := np.empty(B.shape, operands.carrier(spec.b_format)))
+
+    def chain(node: Chain, start: NDArray[Any] | None) -> NDArray[Any]:
+        own = step if node.kind == "fma" else block
+        padded = np.full((len(node.blocks), own.k), -1)
+        for row, positions in zip(padded, node.blocks, strict=True):
+            row[: len(positions)] = positions
+        ks = padded.ravel()
+        a = np.zeros((*A.shape[:-1], ks.size), wide_a.dtype)
+        b = np.zeros((*B.shape[:-2], ks.size, B.shape[-1]), wide_b.dtype)
+        a[..., ks >= 0] = wide_a[..., ks[ks >= 0]]
+        b[..., ks >= 0, :] = wide_b[..., ks[ks >= 0], :]
+        start = C if start is None and node is tree else start
+        if start is not None:
+            start = np.broadcast_to(start, whole).astype(_accumulator(own), copy=False)
+        return _run([a], [b], start, own, KOrder(), None, where, lead)
+
+    def add(x: NDArray[Any], y: NDArray[Any], fmt: str | None) -> NDArray[Any]:
+        if fmt is None:
+            return x.astype(outer, copy=False) + y.astype(outer, copy=False)
+        x, y = (np.asarray(round_to(v, fmt)) for v in (x, y))
+        return np.asarray(round_to(x.astype(np.float64) + y.astype(np.float64), fmt)).astype(outer)
+
+    D = evaluate(tree, chain, add)
+    whole_chain = isinstance(tree, Chain) and tree.start is None
+    return D if C is None or whole_chain else C.astype(outer) + D.astype(outer, copy=False)
+
+
+_FMA32 = MmaSpec("fp32", "fp32", "fp32", k=1, block=1, arithmetic="fma", name="fma fp32", evidence="definition")
 
 
 def _accumulator(spec: MmaSpec) -> Any:

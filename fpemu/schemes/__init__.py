@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.devices import Device, on
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges
@@ -45,6 +46,7 @@ def gemm(
     beta: Any = 0.0,
     on_range: str = "raise",
     order: KOrder | None = None,
+    device: Device | None = None,
     **options: Any,
 ) -> NDArray[Any]:
     """D = alpha · (A B by a scheme) + beta · C.
@@ -70,6 +72,9 @@ def gemm(
         of fp64 and has no use for a policy: NaN and Inf propagate as in DGEMM.
     order : KOrder, optional
         Order of addition within every product chain of the scheme. Its `promote` replaces the scheme's own.
+    device : {"cpu", "cuda"}, optional
+        Where the products are emulated: on the CPU (the default), or on an NVIDIA GPU of any kind, with the same bits.
+        What the error-free schemes leave to BLAS stays on the CPU.
     **options
         The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
 
@@ -80,7 +85,8 @@ def gemm(
     Raises
     ------
     InputError
-        Unknown names and options, values that do not fit, shapes that do not match, entries out of range.
+        Unknown names and options, values that do not fit, shapes that do not match, entries out of range; no GPU that
+        can be used.
     GuaranteeError
         A condition of an error-free scheme is broken; `certify` gives the result all the same.
 
@@ -91,7 +97,8 @@ def gemm(
     [0.3000267744064331, 0.3000999689102173]
     """
     call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
-    return call.finish(call.scheme.evaluate(**call.arguments, on_range=call.on_range) if not call.empty else None)
+    with on(device):
+        return call.finish(call.scheme.evaluate(**call.arguments, on_range=call.on_range) if not call.empty else None)
 
 
 def certify(
@@ -105,6 +112,7 @@ def certify(
     beta: Any = 0.0,
     on_range: str = "raise",
     order: KOrder | None = None,
+    device: Device | None = None,
     **options: Any,
 ) -> Certified:
     """The result of an error-free scheme with a report: which conditions it rests on were checked, and held.
@@ -126,7 +134,8 @@ def certify(
     assert isinstance(call.scheme, ErrorFree)
     if call.empty:
         return Certified(call.finish(None), Report(call.scheme.name, str(call.arguments["spec"])), ())
-    found = call.scheme.certified(**call.arguments)
+    with on(device):
+        found = call.scheme.certified(**call.arguments)
     return Certified(call.finish(found.D), found.report, found.reports)
 
 

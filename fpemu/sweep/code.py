@@ -17,8 +17,8 @@ from fpemu.errors import InputError
 _PACKAGE = Path(__file__).resolve().parents[1]
 # what the numbers of a cell come from, besides the evaluator's own module
 _NUMERIC = (
-    "formats.py", "rounding.py", "heads.py", "arrays.py", "simt.py", "metrics.py", "inputs.py", "mma", "schemes",
-    "reference",
+    "formats.py", "rounding.py", "heads.py", "arrays.py", "devices.py", "simt.py", "metrics.py", "inputs.py", "mma",
+    "schemes", "reference",
 )  # fmt: skip
 # and, for an evaluator that imports them at its top, of these
 _ROOMS = ("theory", "perfmodel")

@@ -1,0 +1,122 @@
+"""A GEMM of any instruction of the catalog, emulated on the GPU at hand: the third form of `fpemu.mma.gemm`'s chains.
+
+The arithmetic is ``kernels/carriers.cuh``; ``kernels/gemm.cu`` runs it tile by tile. The instruction emulated need not
+be one that this GPU has: nothing here uses the matrix units.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.gpu import compiler, device, emulation
+from fpemu.mma.readable import outer_dtype
+from fpemu.mma.spec import MmaSpec
+
+TILE = 64  # rows and columns of D of one thread block
+THREADS = 256
+_BYTES = 2**32  # of one operand on the GPU at a time
+_GRID = 2**31 - 1  # most thread blocks of a launch
+
+
+def source(spec: MmaSpec) -> str:
+    """The kernel that emulates GEMMs of an instruction."""
+    return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}\n{compiler.kernel_source("gemm.cu")}'
+
+
+def chain(
+    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
+    cuts: NDArray[np.bool_],
+) -> NDArray[Any]:  # fmt: skip
+    """As `fpemu.mma.compiled.chain`: the same arguments, the same bits.
+
+    Parameters
+    ----------
+    A : array (stack, M, K), B : array (stack, K, N), C : array (products, M, N)
+        Carriers; K whole instructions.
+    index_a, index_b : array (products,)
+        Product p is A[index_a[p]] B[index_b[p]] + C[p].
+    cuts : array (instructions,)
+        True where the accumulator is added to an outer sum and starts again from zero.
+
+    Raises
+    ------
+    GpuError
+        No GPU, or a run that failed.
+    """
+    if device.missing() is not None:
+        raise device.GpuError(str(device.missing()))
+    run = prepare(A, B, index_a, index_b, C, spec, cuts)
+    if run is not None:
+        return run.result()
+    M, N = C.shape[-2:]  # too large to be held at once: one product after another, in stripes
+    K, size = A.shape[-1], A.dtype.itemsize
+    rows, columns = (max(TILE, _BYTES // (K * size) // TILE * TILE) for _ in range(2))
+    D = np.empty(C.shape, outer_dtype(spec) if cuts.any() else C.dtype)
+    one = np.zeros(1, np.int64)
+    for p, (i, j) in enumerate(zip(index_a, index_b, strict=True)):
+        for m in range(0, M, rows):
+            for n in range(0, N, columns):
+                a, b = A[i : i + 1, m : m + rows], B[j : j + 1, :, n : n + columns]
+                part = prepare(a, b, one, one, C[p : p + 1, m : m + rows, n : n + columns], spec, cuts, whole=True)
+                assert part is not None
+                D[p : p + 1, m : m + rows, n : n + columns] = part.result()
+    return D
+
+
+class Run:
+    """A GEMM whose operands are on the GPU.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+    buffers : list of Buffer
+        A, B, C, indices of A, of B, cuts.
+    shape : (products, M, N)
+    K : int
+    promote : bool
+    """
+
+    def __init__(
+        self, spec: MmaSpec, buffers: list[device.Buffer], shape: tuple[int, int, int], K: int, promote: bool
+    ) -> None:
+        self.shape = shape
+        self._module, self._buffers, self._K, self._promote = _module(source(spec)), buffers, K, promote
+        self._dtype = np.dtype(np.int32 if spec.is_integer else outer_dtype(spec))
+
+    def launch(self, D: device.Buffer, *, wait: bool = True) -> None:
+        """Compute D into a buffer."""
+        _, M, N = self.shape
+        A, B, C, a_of, b_of, cuts = self._buffers
+        sizes = (np.int32(x) for x in (M, N, self._K, self._promote))
+        self._module.launch("gemm", _tiles(self.shape), THREADS, A, B, C, D, a_of, b_of, cuts, *sizes, wait=wait)
+
+    def result(self) -> NDArray[Any]:
+        """D (products, M, N), every element seen to be written."""
+        codes = device.collect(self.launch, self.shape, f"u{self._dtype.itemsize}")
+        return codes.view(self._dtype)
+
+
+def prepare(
+    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
+    cuts: NDArray[np.bool_], *, whole: bool = False,
+) -> Run | None:  # fmt: skip
+    """The arguments of `chain` on the GPU; None if they are too many bytes to be held at once, unless `whole`."""
+    if not whole and (max(A.nbytes, B.nbytes, C.nbytes) > _BYTES or _tiles(C.shape) > _GRID):
+        return None
+    numbers = [x.astype(np.int32) for x in (index_a, index_b)]
+    buffers = [device.Buffer.of(x) for x in (A, B, C, *numbers, cuts.astype(np.uint8))]
+    return Run(spec, buffers, (len(C), C.shape[-2], C.shape[-1]), A.shape[-1], bool(cuts.any()))
+
+
+def _tiles(shape: tuple[int, ...]) -> int:
+    products, M, N = shape
+    return products * -(-M // TILE) * -(-N // TILE)
+
+
+@lru_cache(maxsize=64)
+def _module(text: str) -> device.Module:
+    return device.Module(text, name="gemm.cu")

@@ -1,0 +1,266 @@
+"""A summation tree over K as frozen data: what a GEMM of any order adds to what.
+
+A `Chain` is the life of one accumulator: blocks of positions k, each added to it at once. A `Sum` adds the results of
+parts, rounding each time. Which additions are the same number is said by `canonical`: two orders are equal where their
+canonical trees are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+
+Kind = Literal["instruction", "fma"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One accumulator and the blocks of k that it takes in, one after another.
+
+    Parameters
+    ----------
+    blocks : tuple of tuples of int
+        The positions k of each block. An fma takes one position at a time.
+    kind : {"instruction", "fma"}
+        "instruction": a block is one block of the matrix instruction, padded with zeros. "fma": each step is a fused
+        multiply-add on ordinary cores, in fp32 (fp64 for fp64).
+    start : Chain or Sum, optional
+        What the accumulator begins with (None: zero).
+    """
+
+    blocks: tuple[tuple[int, ...], ...]
+    kind: Kind = "instruction"
+    start: Chain | Sum | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("instruction", "fma"):
+            raise InputError(f"Chain: kind {self.kind!r} is not 'instruction' or 'fma'")
+        if not self.blocks or not all(self.blocks):
+            raise InputError("Chain: it needs a block, and every block a position")
+        if self.kind == "fma" and any(len(block) > 1 for block in self.blocks):
+            raise InputError("Chain: an fma takes one position at a time")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Parts added from left to right, ((p0 + p1) + p2) + ..., each addition rounded to nearest.
+
+    Parameters
+    ----------
+    parts : tuple of Chain or Sum
+    fmt : str, optional
+        The format that the parts and the additions are rounded to. Default: fp32 (fp64 for fp64).
+    """
+
+    parts: tuple[Chain | Sum, ...]
+    fmt: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise InputError("Sum: it needs a part")
+
+
+Tree = Chain | Sum
+
+
+def leaves(tree: Tree) -> Iterator[int]:
+    """The positions k of a tree, in the order in which they are written down."""
+    stack: list[Tree] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Sum):
+            stack.extend(reversed(node.parts))
+        elif node.start is not None:
+            stack.extend((Chain(node.blocks, node.kind), node.start))
+        else:
+            yield from (k for block in node.blocks for k in block)
+
+
+def check(tree: Tree, K: int, spec: MmaSpec) -> None:
+    """Refuse a tree that is not over 0 <= k < K, or whose blocks are longer than the spec's.
+
+    Raises
+    ------
+    InputError
+    """
+    seen = sorted(leaves(tree))
+    if seen != list(range(K)):
+        wrong = next((i for i, k in enumerate(seen) if i != k), len(seen))
+        raise InputError(f"the tree is not over K = {K}: it has {len(seen)} positions, position {wrong} is not right")
+    stack: list[Tree | None] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Sum):
+            stack.extend(node.parts)
+        elif node is not None:
+            stack.append(node.start)
+            longest = max(map(len, node.blocks))
+            if longest > spec.block:
+                raise InputError(f"the tree has a block of {longest} positions, one of {spec} takes {spec.block}")
+
+
+def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Callable[..., NDArray[Any]]) -> NDArray[Any]:
+    """The tree's value: `chain(node, start)` runs one accumulator, `add(x, y, fmt)` makes one rounded addition."""
+    if isinstance(tree, Chain):
+        return chain(tree, None if tree.start is None else evaluate(tree.start, chain, add))
+    total = evaluate(tree.parts[0], chain, add)
+    for part in tree.parts[1:]:
+        total = add(total, evaluate(part, chain, add), tree.fmt)
+    return total
+
+
+def exact_products(spec: MmaSpec) -> bool:
+    """Whether a product of the spec's inputs is a value of its accumulator (underflow aside)."""
+    if spec.is_integer:
+        return True
+    a, b, _, d = spec.operand_formats
+    return a.precision + b.precision <= d.precision
+
+
+def canonical(tree: Tree, exact: bool = False) -> Tree:
+    """The tree with what makes no difference made equal.
+
+    Positions within a block ascend; a chain that goes on from a chain of its kind is one chain; the two parts of an
+    addition may change places, so a sum begins with its deepest part; sums of one part are that part. With `exact`
+    (products are values of the accumulator's format) a lone product added to nearest is an fma, and the first two of a
+    chain of fmas may change places.
+    """
+    if isinstance(tree, Sum):
+        total = canonical(tree.parts[0], exact)
+        for part in tree.parts[1:]:
+            total = _add(total, canonical(part, exact), tree.fmt, exact)
+        return total
+    blocks = tuple(tuple(sorted(block)) for block in tree.blocks)
+    if tree.start is None:
+        return _chain(blocks, tree.kind, None, exact)
+    return _chain(blocks, tree.kind, canonical(tree.start, exact), exact)
+
+
+def _single(tree: Tree) -> bool:
+    return isinstance(tree, Chain) and tree.start is None and len(tree.blocks) == 1 and len(tree.blocks[0]) == 1
+
+
+def _chain(blocks: tuple[tuple[int, ...], ...], kind: Kind, start: Tree | None, exact: bool) -> Chain:
+    if isinstance(start, Chain) and (start.kind == kind or (_single(start) and (exact or kind == "fma"))):
+        blocks, start = start.blocks + blocks, start.start
+    if exact and start is None:
+        if len(blocks) == 1 and len(blocks[0]) == 1:
+            kind = "fma"
+        if kind == "fma":
+            blocks = tuple(sorted(blocks[:2])) + blocks[2:]
+    return Chain(blocks, kind, start)
+
+
+def _add(x: Tree, y: Tree, fmt: str | None, exact: bool) -> Tree:
+    """One rounded addition."""
+    if fmt is None and exact and (_single(x) or _single(y)):
+        if _single(x) and (not _single(y) or min(leaves(y)) < min(leaves(x))):
+            x, y = y, x
+        assert isinstance(y, Chain)
+        return _chain(y.blocks, "fma", x, exact)
+    sums = [isinstance(t, Sum) and t.fmt == fmt for t in (x, y)]
+    if sums[1] > sums[0] or (sums[0] == sums[1] and min(leaves(y)) < min(leaves(x))):
+        x, y = y, x
+    return Sum((*x.parts, y), fmt) if isinstance(x, Sum) and x.fmt == fmt else Sum((x, y), fmt)
+
+
+def from_order(order: KOrder, K: int, spec: MmaSpec) -> Tree:
+    """The tree that a `KOrder` stands for."""
+    if K < 1:
+        raise InputError("an empty K has no tree")
+    kind: Kind = "fma" if spec.arithmetic == "fma" else "instruction"
+    slices: list[Tree] = []
+    for chains in order.segments(K):
+        parts = [
+            Chain(
+                tuple(tuple(range(k, min(k + spec.block, b))) for a, b in ranges for k in range(a, b, spec.block)), kind
+            )
+            for ranges in chains
+        ]
+        slices.append(Sum(tuple(parts)) if len(parts) > 1 else parts[0])
+    return join(list(order.sequence(slices)), order.join == "pairwise")
+
+
+def join(parts: list[Tree], pairwise_: bool = False) -> Tree:
+    """Parts added as they come, or as `KOrder.join_slices` adds neighbours."""
+    if not pairwise_:
+        return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
+    waiting: list[tuple[int, Tree]] = []
+    for part in parts:
+        count = 1
+        while waiting and waiting[-1][0] == count:
+            before, total = waiting.pop()
+            count, part = count + before, Sum((total, part))
+        waiting.append((count, part))
+    total = waiting.pop()[1]
+    while waiting:
+        total = Sum((waiting.pop()[1], total))
+    return total
+
+
+def equal(x: Tree, y: Tree, spec: MmaSpec) -> bool:
+    """Whether two trees add the same numbers in the same places."""
+    exact = exact_products(spec)
+    return canonical(x, exact) == canonical(y, exact)
+
+
+def draw(tree: Tree, most: int = 60) -> str:
+    """The tree as text, one line a node, at most `most` lines.
+
+    Examples
+    --------
+    >>> print(draw(Sum((Chain(((0, 1), (2, 3))), Chain(((4, 5), (6,)))))))
+    sum of 2
+    ├─ chain of 2 × 2: 0..3
+    └─ chain of 1 × 2, 1: 4..6
+    """
+    lines: list[str] = []
+    stack: list[tuple[Tree, str, str]] = [(tree, "", "")]
+    while stack:
+        node, first, rest = stack.pop()
+        lines.append(first + _title(node))
+        if len(lines) == most and stack:
+            lines[-1] = f"{rest}... {len(stack)} branches more"
+            break
+        below = node.parts if isinstance(node, Sum) else (node.start,) if node.start is not None else ()
+        for i, part in reversed(list(enumerate(below))):
+            last = i == len(below) - 1
+            stack.append((part, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")))
+    return "\n".join(lines)
+
+
+def _title(node: Tree) -> str:
+    if isinstance(node, Sum):
+        return f"sum of {len(node.parts)}" + (f" in {node.fmt}" if node.fmt else "")
+    counts: list[list[int]] = []
+    for block in node.blocks:
+        if counts and counts[-1][1] == len(block):
+            counts[-1][0] += 1
+        else:
+            counts.append([1, len(block)])
+    if node.kind == "fma":
+        what = f"{len(node.blocks)} fma"
+    else:
+        what = "chain of " + ", ".join(f"{n} × {size}" if (n, size) != (1, 1) else "1" for n, size in counts[:8])
+        what += ", ..." if len(counts) > 8 else ""
+    return f"{what}: {_positions([k for block in node.blocks for k in block])}" + (" onto" if node.start else "")
+
+
+def _positions(ks: list[int]) -> str:
+    """Positions as ranges: 0..15, 32..47, 64, 66."""
+    runs: list[list[int]] = [[ks[0], ks[0]]]
+    for a, b in pairwise(ks):
+        if b == a + 1:
+            runs[-1][1] = b
+        else:
+            runs.append([b, b])
+    text = ", ".join(f"{a}..{b}" if b > a else f"{a}" for a, b in runs[:8])
+    return text + (f", ... {ks[-1]}" if len(runs) > 8 else "")

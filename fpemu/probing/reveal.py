@@ -1,0 +1,308 @@
+"""Finding the summation tree of a GEMM from outside, by probes alone.
+
+The probe is that of Xie et al. (FPRev, USENIX ATC 2025): +M and -M at two positions i and j, a tiny unit everywhere
+else. While M is alive in an accumulator, the units vanish; so the number of units that survive tells the size of the
+smallest subtree that holds both i and j. From the sizes at a pivot follow the nodes above it; what hangs on each is
+taken apart in the same way. A block of an instruction shows as a node with many children. A node of two, one of them a
+lone product, can be a step of a chain or an addition outside; a probe of its rounding tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.mma import tree as trees
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.probing.naming import name_order
+from fpemu.probing.probes import Ask, Probe, Rows
+
+_ALL_PAIRS = 64  # siblings up to this many are compared each with each, more of them at strides of powers of two
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """What `reveal` found.
+
+    Attributes
+    ----------
+    tree : Chain or Sum
+        The canonical tree; `fpemu.mma.gemm` takes it as its order.
+    order : KOrder or None
+        The order that is this tree, if one is.
+    k, probes : int
+        K, and how many probes were made (each one row of a product).
+    """
+
+    tree: Tree
+    order: KOrder | None
+    k: int
+    probes: int
+
+    def __str__(self) -> str:
+        name = "no KOrder is this tree" if self.order is None else str(self.order)
+        return f"K = {self.k}, {self.probes} probes: {name}\n{trees.draw(self.tree)}"
+
+
+def reveal(
+    gemm: Callable[[Any, Any], Any] | Ask, k: int, spec: MmaSpec | None = None, *, fmt: str | None = None,
+    out: str | None = None, shape: tuple[int, int] | None = None, at: int = 0,
+) -> Revealed:  # fmt: skip
+    """The order in which a GEMM adds, from probes.
+
+    Parameters
+    ----------
+    gemm : callable (A, B) -> D
+        Takes A (M, K) and B (K, N), NumPy arrays of the inputs' format (bf16 and tf32 values in float32).
+        Or a `Rows`-like object that makes the calls itself.
+    k : int
+        K of the product.
+    spec : MmaSpec, optional
+        The instruction that the GEMM is thought to be made of.
+    fmt, out : str, optional
+        Formats of the inputs and of D where there is no spec (default: "fp32", and fp32, or fp64 for fp64).
+        `out` alone says that D is rounded to a narrower format at the end.
+    shape : (M, N), optional
+        The shape of every call: a library's order can depend on it. Default: rows as they are needed, one column.
+    at : int
+        The column of D that is read (the row, where N > M): the order can depend on that too.
+
+    Returns
+    -------
+    Revealed
+
+    Raises
+    ------
+    InputError
+        Where the answers are not those of one tree: units that do not vanish beside M (exact sums in wider
+        accumulators), or an order that is not the same in all rows.
+
+    Examples
+    --------
+    >>> import fpemu
+    >>> spec, order = fpemu.mma.spec("H100", "fp16", "fp32"), KOrder(split=48)
+    >>> found = reveal(lambda A, B: fpemu.mma.gemm(A, B, None, spec, order), 100, spec)
+    >>> found.order
+    KOrder(split=48, tile=None, residue_first=False, promote=None, join='ascending')
+    """
+    if k < 1:
+        raise InputError(f"K = {k}: there is nothing to add")
+    inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
+    if spec is None:
+        d = "fp64" if inputs.name == "fp64" else "fp32"
+        fma = inputs.name in ("fp32", "fp64")
+        spec = (
+            MmaSpec(inputs, inputs, d, k=1, block=1, arithmetic="fma") if fma
+            else MmaSpec(inputs, inputs, d, k=64, block=64, F=25)
+        )  # fmt: skip
+    ask: Any = gemm
+    if not isinstance(gemm, Rows) and not hasattr(gemm, "is_ask"):
+        dtype = {"fp16": np.float16, "fp64": np.float64}.get(inputs.name, np.float32)
+        plain: Any = gemm
+        ask = Rows(plain, k, dtype, shape or (min(k, 512), 1), at)
+    probe = Probe(ask, k, inputs, spec, formats.get(out) if out else spec.operand_formats[3])
+    top = _structure(k, probe.sizes)
+    tree = trees.canonical(_build(top, _kinds(top, probe, spec), spec), trees.exact_products(spec))
+    return Revealed(tree, name_order(tree, k, spec), k, probe.count)
+
+
+@dataclass(eq=False)
+class _Path:
+    """A leaf and the nodes above it, up to the top of a subtree: for each node, what else hangs on it."""
+
+    leaf: int
+    steps: list[list[int | _Path]] = field(default_factory=list)
+
+
+def _structure(k: int, sizes: Callable[[NDArray[Any]], NDArray[Any]]) -> int | _Path:
+    """The tree without the kinds of its nodes. All open questions of a round are asked together."""
+    known: dict[int, int] = {}
+    top: list[int | _Path] = []
+    tasks: list[tuple[list[int], int, list[int | _Path], bool]] = [(list(range(k)), k + 1, top, False)]
+    while tasks:
+        wanted: set[int] = set()
+        waiting = []
+        while tasks:
+            group, size, sink, sparse = tasks.pop()
+            need = _strides(group) if sparse else [(group[0], q) for q in group[1:]]
+            missing = [p * k + q for p, q in need if p * k + q not in known]
+            if missing:
+                wanted.update(missing)
+                waiting.append((group, size, sink, sparse))
+            elif sparse and all(known[p * k + q] == size for p, q in need):
+                sink.extend(group)
+            else:
+                rest, alone = _climb(group, size, sink, {q: known[group[0] * k + q] for q in group[1:]}, tasks)
+                if len(rest) == 1:
+                    sink.append(rest[0])
+                elif rest:
+                    many = alone and len(rest) > _ALL_PAIRS and not sparse
+                    tasks.append((rest, size, sink, many))
+                    if alone and not many and len(rest) <= _ALL_PAIRS:
+                        wanted.update(w for w in (p * k + q for p, q in combinations(rest, 2)) if w not in known)
+        tasks = waiting
+        if wanted:
+            codes = np.array(sorted(wanted))
+            found = sizes(np.stack([codes // k, codes % k], axis=1))
+            known.update(zip(codes.tolist(), found.tolist(), strict=True))
+    return top[0]
+
+
+def _strides(group: list[int]) -> list[tuple[int, int]]:
+    n = len(group)
+    return [(group[i], group[i + (1 << s)]) for s in range(n.bit_length() - 1) for i in range(n - (1 << s))]
+
+
+def _climb(
+    group: list[int], size: int, sink: list[int | _Path], found: dict[int, int],
+    tasks: list[tuple[list[int], int, list[int | _Path], bool]],
+) -> tuple[list[int], bool]:  # fmt: skip
+    """Take the pivot's own subtree out of a group below a node of `size`; what is left, and whether it was one leaf."""
+    path = _Path(group[0])
+    levels: dict[int, list[int]] = {}
+    for q, s in found.items():
+        levels.setdefault(s, []).append(q)
+    rest = levels.pop(size, [])
+    sink.append(path if levels else path.leaf)
+    count = 1
+    for s in sorted(levels):
+        count += len(levels[s])
+        if count != s:
+            q = levels[s][0]
+            raise InputError(
+                f"the answers fit no tree: {count} positions lie with {group[0]} in a subtree that has {s} ({q} among"
+                " them). Units may not vanish beside M, or the order may depend on the place in D"
+            )
+        step: list[int | _Path] = []
+        path.steps.append(step)
+        if len(levels[s]) == 1:
+            step.append(levels[s][0])
+        else:
+            tasks.append((levels[s], s, step, False))
+    return rest, not levels
+
+
+def _kinds(top: int | _Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
+    """For each path its steps' kinds.
+
+    "instruction", "sum", "fma" (the step's onto the path's) or "amf" (reversed); "onto" is a first block beside which
+    the path's leaf is in the accumulator already (the path is changed to say so).
+    """
+    kinds: dict[int, list[str]] = {}
+    exact, fma = trees.exact_products(spec), spec.arithmetic == "fma"
+    open_: list[tuple[_Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
+    outer: list[tuple[_Path, int | None]] = []  # path, a leaf outside of its first step
+    stack: list[tuple[int | _Path, int | None]] = [(top, None)]
+    while stack:
+        path, outside = stack.pop()
+        if isinstance(path, int):
+            continue
+        row = kinds[id(path)] = ["instruction"] * len(path.steps)
+        outer.append((path, next(_leaves(path.steps[1][0])) if len(path.steps) > 1 else outside))
+        for t, step in enumerate(path.steps):
+            parts = [kid for kid in step if isinstance(kid, _Path)]
+            stack.extend((kid, path.leaf) for kid in parts)
+            sums = len(parts) + (t > 0)
+            if sums > 1 and len(step) > 1:
+                raise InputError(f"{sums} partial sums and more are added at once: no instruction here does that")
+            if sums > 1:
+                row[t] = "sum"
+            elif len(step) == 1:
+                z = next(_leaves(path.steps[t + 1][0])) if t + 1 < len(path.steps) else outside
+                kid = step[0]
+                x, y = (path.leaf, kid) if isinstance(kid, int) else (kid.leaf, path.leaf)
+                open_.append((path, t, x, y, z))
+    if exact:
+        nearest = probe.rounding([(x, y, z) for _, _, x, y, z in open_])
+        for (path, t, *_), up in zip(open_, nearest, strict=True):
+            kinds[id(path)][t] = "sum" if up else "instruction"
+        if spec.arithmetic == "truncated" and spec.final == "RZ":
+            first = _first_blocks(outer, kinds)
+            for (path, ks, _), leaf in zip(first, probe.entered([f[1:] for f in first], spec.F), strict=True):
+                if leaf is not None:
+                    _enter(path, ks, leaf, kinds)
+        return kinds
+    fused = probe.fusing([(x, y) for _, _, x, y, _ in open_])
+    for (path, t, *_), sign in zip(open_, fused, strict=True):
+        lone = t == 0 and isinstance(path.steps[0][0], int)
+        if fma:
+            reverse = sign < 0 or (t == 0 and not lone)
+            kinds[id(path)][t] = "sum" if sign == 0 else "amf" if reverse else "fma"
+        elif not lone:
+            kinds[id(path)][t] = "sum" if sign == 0 else "instruction"
+    if not fma:
+        first = _first_blocks(outer, kinds)
+        for (path, ks, _), what in zip(first, probe.narrow([ks for _, ks, _ in first]), strict=True):
+            if isinstance(what, int):
+                _enter(path, ks, what, kinds)
+            elif what is not None:
+                kinds[id(path)][0] = what
+    return kinds
+
+
+def _first_blocks(
+    outer: list[tuple[_Path, int | None]], kinds: dict[int, list[str]]
+) -> list[tuple[_Path, list[int], int | None]]:
+    """The paths that begin with a block of products alone, its positions, and a leaf outside."""
+    found = []
+    for path, z in outer:
+        ks = [path.leaf, *(kid for kid in path.steps[0] if isinstance(kid, int))]
+        if kinds[id(path)][0] == "instruction" and len(ks) == 1 + len(path.steps[0]):
+            found.append((path, ks, z))
+    return found
+
+
+def _enter(path: _Path, ks: list[int], leaf: int, kinds: dict[int, list[str]]) -> None:
+    """A path's first block without the leaf that was there before."""
+    path.steps[0] = [k for k in ks if k != leaf]
+    path.leaf = leaf
+    kinds[id(path)][0] = "onto"
+
+
+def _leaves(node: int | _Path) -> Any:
+    if isinstance(node, int):
+        yield node
+    else:
+        yield node.leaf
+
+
+def _build(top: int | _Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
+    """Chains and sums out of paths."""
+    kind: Any = "fma" if spec.arithmetic == "fma" else "instruction"
+    if isinstance(top, int):
+        return Chain(((top,),), kind)
+    tree: Tree | None = None  # None: still the leaf alone
+    same = {"amf": "fma", "onto": "instruction"}
+    names = [same.get(name, name) for name in kinds[id(top)]]
+    at = 0
+    for name, run in groupby(names):
+        steps = top.steps[at : at + len(list(run))]
+        if name == "sum":
+            first = Chain(((top.leaf,),), kind) if tree is None else tree
+            tree = Sum((first, *(_build(step[0], kinds, spec) for step in steps)))
+        else:
+            blocks = [tuple(kid for kid in step if isinstance(kid, int)) for step in steps]
+            if tree is None:
+                begun = [_build(kid, kinds, spec) for kid in steps[0] if isinstance(kid, _Path)]
+                tree = begun[0] if begun else None
+                if kinds[id(top)][0] == "onto":
+                    blocks.insert(0, (top.leaf,))
+                elif name == "instruction":
+                    blocks[0] = (top.leaf, *blocks[0])
+                elif begun:
+                    blocks[0] = (top.leaf,)
+                else:
+                    blocks.insert(1 if kinds[id(top)][0] == "amf" else 0, (top.leaf,))
+            tree = Chain(tuple(blocks), "fma" if name == "fma" else "instruction", tree)
+        at += len(steps)
+    assert tree is not None
+    return tree

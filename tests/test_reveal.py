@@ -1,0 +1,268 @@
+"""Orders found from outside: random trees and orders are put into emulated GEMMs, and must come back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fpemu import mma, simt
+from fpemu.errors import InputError
+from fpemu.mma import KOrder
+from fpemu.mma import tree as trees
+from fpemu.mma.tree import Chain, Sum
+from fpemu.probing.reveal import reveal
+
+SPECS = {
+    "fp16": mma.spec("hopper", "fp16", "fp32"),
+    "fp16 blocks of 8": mma.spec("ampere", "fp16", "fp32"),
+    "fp16 blocks of 4": mma.spec("volta", "fp16", "fp32"),
+    "bf16": mma.spec("hopper", "bf16", "fp32"),
+    "tf32": mma.spec("hopper", "tf32", "fp32"),
+    "fp16 to fp16": mma.spec("hopper", "fp16", "fp16"),
+    "fma fp16": simt.SPECS["fp16"],
+    "fma fp32": simt.SPECS["fp32"],
+    "fma fp64": simt.SPECS["fp64"],
+}
+ORDERS = [
+    KOrder(),
+    KOrder(split=48),
+    KOrder(split=104, tile=64, residue_first=True),
+    KOrder(tile=64, residue_first=True),
+    KOrder(promote=32),
+    KOrder(split=20, join="pairwise"),
+    KOrder(split=37, promote=16, join="descending"),
+    KOrder(split=1),
+    KOrder(split=1, join="pairwise"),
+    KOrder(tile=8),
+]
+
+
+def partition(rng, ks):
+    """The positions in two to five parts: stretches, lanes or anything."""
+    count = int(rng.integers(2, min(5, len(ks)) + 1))
+    how = rng.integers(3)
+    if how == 0:
+        cuts = np.sort(rng.choice(np.arange(1, len(ks)), count - 1, replace=False))
+        return [ks[a:b] for a, b in zip([0, *cuts], [*cuts, len(ks)], strict=True)]
+    if how == 1:
+        return [ks[i::count] for i in range(count)]
+    mixed = rng.permutation(ks)
+    return [sorted(mixed[i::count].tolist()) for i in range(count)]
+
+
+def random_tree(rng, ks, spec):
+    """Chains with blocks of any length, or that go on from sums; sums of anything; and single fma among them."""
+    if len(ks) == 1 or rng.random() < (0.1 if len(ks) > 40 else 0.5):
+        return random_chain(rng, ks, spec, None)
+    if len(ks) > 3 and rng.random() < 0.3:
+        inner, outer = partition(rng, ks)[:2], []
+        outer = [k for k in ks if k not in set(inner[0])]
+        return random_chain(rng, outer, spec, random_tree(rng, inner[0], spec))
+    return Sum(tuple(random_tree(rng, part, spec) for part in partition(rng, ks)))
+
+
+def random_chain(rng, ks, spec, start):
+    ks = [int(k) for k in (ks if rng.random() < 0.7 else rng.permutation(ks))]
+    fma = spec.arithmetic == "fma" or (trees.exact_products(spec) and rng.random() < 0.2)
+    if fma:
+        return Chain(tuple((k,) for k in ks), "fma", start)
+    whole = rng.random() < 0.5
+    blocks = []
+    while ks:
+        size = spec.block if whole else int(rng.integers(1, spec.block + 1))
+        blocks.append(tuple(ks[:size]))
+        ks = ks[size:]
+    return Chain(tuple(blocks), "instruction", start)
+
+
+def by(order, spec):
+    return lambda A, B: mma.gemm(A, B, None, spec, order)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_random_trees_come_back(name):
+    spec = SPECS[name]
+    for seed in range(24):
+        rng = np.random.default_rng([seed, len(name)])
+        K = int(rng.integers(1, 60 if seed < 18 else 300))
+        tree = random_tree(rng, list(range(K)), spec)
+        trees.check(tree, K, spec)
+        found = reveal(by(tree, spec), K, spec)
+        want = trees.canonical(tree, trees.exact_products(spec))
+        assert found.tree == want, f"seed {seed}, K = {K}\n{trees.draw(want)}\n{found}"
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_orders_are_named(name, order):
+    spec = SPECS[name]
+    for K in (1, 2, 17, 129):
+        found = reveal(by(order, spec), K, spec)
+        want = trees.from_order(order, K, spec)
+        assert trees.equal(found.tree, want, spec), f"K = {K}\n{trees.draw(want)}\n{found}"
+        assert found.order is not None
+        assert trees.equal(trees.from_order(found.order, K, spec), want, spec)
+
+
+def test_the_documented_orders_are_named_as_they_are_documented():
+    spec = SPECS["fp16"]
+    for order, K in (
+        (KOrder(), 777),
+        (KOrder(split=104, tile=64, residue_first=True), 777),
+        (KOrder(split=128), 1000),
+        (KOrder(split=352), 1000),
+        (KOrder(tile=64, residue_first=True), 129),
+    ):
+        assert reveal(by(order, spec), K, spec).order == order
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp16 to fp16", "tf32", "fma fp32", "fma fp64"])
+def test_an_order_and_its_tree_give_the_same_bits(name):
+    spec = SPECS[name]
+    rng = np.random.default_rng(5)
+    A, B = (rng.standard_normal(s).astype(np.float16).astype(np.float64) for s in ((2, 3, 150), (150, 5)))
+    C = rng.standard_normal((3, 5)).astype(np.float16)
+    for n, order in enumerate(ORDERS):
+        tree = trees.from_order(order, 150, spec)
+        for backend in ("compiled", "numpy")[: 1 + (n in (2, 6))]:
+            one = mma.gemm(A, B, None, spec, order, backend=backend)
+            two = mma.gemm(A, B, None, spec, tree, backend=backend)
+            three = mma.gemm(A, B, None, spec, trees.canonical(tree, trees.exact_products(spec)), backend=backend)
+            assert one.tobytes() == two.tobytes() == three.tobytes(), str(order)
+        if order.promote is None:
+            one, two = (mma.gemm(A, B, C, spec, o) for o in (order, tree))
+            assert one.tobytes() == two.tobytes(), str(order)
+
+
+@pytest.mark.parametrize("name", ["fp16", "fma fp32"])
+def test_a_canonical_tree_gives_the_same_bits(name):
+    spec = SPECS[name]
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        tree = random_tree(rng, list(range(60)), spec)
+        A, B = (rng.standard_normal(s).astype(np.float16) for s in ((20, 60), (60, 20)))
+        one, two = (mma.gemm(A, B, None, spec, t) for t in (tree, trees.canonical(tree, trees.exact_products(spec))))
+        assert one.tobytes() == two.tobytes()
+
+
+def test_different_trees_give_different_bits():
+    spec = SPECS["fp16"]
+    rng = np.random.default_rng(0)
+    A, B = (rng.standard_normal(s).astype(np.float16) for s in ((40, 64), (64, 40)))
+    ks = [tuple(range(k, k + 16)) for k in range(0, 64, 16)]
+    ways = [
+        Chain(tuple(ks)),
+        Chain(tuple(ks[::-1])),
+        Sum((Chain(tuple(ks[::2])), Chain(tuple(ks[1::2])))),
+        Chain(tuple((k,) for k in range(64)), "fma"),
+    ]
+    assert len({mma.gemm(A, B, None, spec, way).tobytes() for way in ways}) == len(ways)
+
+
+def test_products_of_ordinary_trees_need_few_probes():
+    for name in ("fma fp32", "fp16 blocks of 8", "fp16"):
+        spec = SPECS[name]
+        for order in (KOrder(), KOrder(split=64), KOrder(split=64, join="pairwise"), KOrder(promote=32)):
+            for K in (250, 700):
+                assert reveal(by(order, spec), K, spec).probes <= 1.5 * K * np.log2(K), (name, order, K)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (2, 5), (40, 1)])
+def test_the_shape_of_the_calls_is_kept(shape):
+    spec, order = SPECS["bf16"], KOrder(split=24)
+    seen = set()
+
+    def gemm(A, B):
+        seen.add((A.shape[0], B.shape[1]))
+        return mma.gemm(A, B, None, spec, order)
+
+    assert reveal(gemm, 60, spec, shape=shape).order == order
+    assert seen == {shape}
+
+
+def test_one_place_of_a_product_with_two_orders():
+    spec, K = SPECS["fp16"], 100
+
+    def gemm(A, B):
+        D = mma.gemm(A, B, None, spec)
+        D[:, 2:] = mma.gemm(A, B[:, 2:], None, spec, KOrder(split=40))
+        return D
+
+    assert reveal(gemm, K, spec, shape=(8, 4), at=0).order == KOrder()
+    assert reveal(gemm, K, spec, shape=(8, 4), at=3).order == KOrder(split=40)
+    with pytest.raises(InputError, match="fit no tree"):
+        reveal(lambda A, B: gemm(B.T, A.T).T, K, spec, shape=(4, 3))
+
+
+def test_a_result_rounded_to_half_at_the_end():
+    spec = SPECS["fp16"]
+    for K, order in ((300, KOrder(split=48)), (300, KOrder(tile=64, residue_first=True)), (2060, KOrder(split=1408))):
+        found = reveal(
+            lambda A, B, o=order: mma.gemm(A, B, None, spec, o).astype(np.float16), K, spec, out="fp16", shape=(2000, 1)
+        )
+        assert trees.equal(found.tree, trees.from_order(order, K, spec), spec)
+
+
+def test_without_a_spec_the_structure_is_found():
+    for name, fmt in (("fp16", "fp16"), ("tf32", "tf32"), ("fma fp32", "fp32"), ("fma fp64", "fp64")):
+        spec = SPECS[name]
+        found = reveal(by(KOrder(split=48), spec), 100, fmt=fmt)
+        assert trees.equal(found.tree, trees.from_order(KOrder(split=48), 100, spec), spec)
+    dot = reveal(lambda A, B: np.cumsum(A * B[:, 0], axis=1, dtype=np.float32)[:, -1:], 50)
+    assert dot.tree == Sum(tuple(Chain(((k,),), "fma") for k in range(50)))
+
+
+@pytest.mark.parametrize(
+    ("gemm", "message"),
+    [
+        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), "fit no tree|no whole number"),
+        (lambda A, B: np.zeros((2, 2)), "shape"),
+        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), "no whole number"),
+    ],
+)
+def test_what_is_no_tree_is_refused(gemm, message):
+    with pytest.raises(InputError, match=message) as e:
+        reveal(gemm, 40, SPECS["fp16"])
+    assert "\n" not in str(e.value)
+
+
+def test_a_format_too_narrow_for_the_probe_is_refused():
+    with pytest.raises(InputError, match="too narrow"):
+        reveal(lambda A, B: A @ B, 40, mma.spec("hopper", "e4m3", "fp32"))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (Chain(((0, 1), (3,))), "not over K = 4"),
+        (Chain(((0, 1, 2, 3), (3,))), "not over K = 4"),
+        (Chain((tuple(range(4)), (4,))), "not over K = 4"),
+    ],
+)
+def test_a_tree_must_fit_the_product(tree, message):
+    with pytest.raises(InputError, match=message):
+        mma.gemm(np.ones((2, 4)), np.ones((4, 2)), None, SPECS["fp16"], tree)
+
+
+def test_wrong_trees():
+    with pytest.raises(InputError, match="takes 4"):
+        mma.gemm(np.ones((2, 5)), np.ones((5, 2)), None, SPECS["fp16 blocks of 4"], Chain((tuple(range(5)),)))
+    with pytest.raises(InputError, match="one position"):
+        Chain(((0, 1),), "fma")
+    with pytest.raises(InputError, match="kind"):
+        Chain(((0,),), "dot")
+    with pytest.raises(InputError):
+        Chain(())
+    with pytest.raises(InputError):
+        Sum(())
+    x = np.ones((2, 4))
+    with pytest.raises(InputError, match="one term"):
+        mma.chain([(x, x.T), (x, x.T)], None, SPECS["fp16"], Chain(((0, 1, 2, 3),)))
+
+
+def test_a_drawing_names_what_is_added():
+    spec = SPECS["fp16"]
+    text = str(reveal(by(KOrder(split=40), spec), 100, spec))
+    assert "KOrder(split=40" in text
+    assert "chain of 2 × 16, 1 × 8: 0..39" in text
+    assert len(trees.draw(Sum(tuple(Chain(((k,),)) for k in range(100))), 10).splitlines()) == 10
