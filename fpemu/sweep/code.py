@@ -11,6 +11,7 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fpemu.errors import InputError
 
@@ -98,7 +99,19 @@ def _meaning(file: Path, reached_from: str | None = None) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [item for item in node.body if not _is_text(item)]
-    return ast.dump(tree)
+    return _written(tree)
+
+
+def _written(part: Any) -> str:
+    """A syntax tree as text, the same from every version of Python: `ast.dump` writes what is empty or not."""
+    if isinstance(part, list):
+        return f"[{','.join(map(_written, part))}]"
+    if not isinstance(part, ast.AST):
+        return repr(part)
+    fields = [(name, value) for name, value in ast.iter_fields(part) if value is not None and value != []]
+    if isinstance(part, ast.JoinedStr):  # 3.12 puts an empty text into a nested format
+        fields = [("values", [v for v in part.values if not (isinstance(v, ast.Constant) and v.value == "")])]
+    return f"{type(part).__name__}({','.join(f'{name}={_written(value)}' for name, value in fields)})"
 
 
 def _reached(body: list[ast.stmt], start: str) -> list[ast.stmt]:
