@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
+from fpemu import devices, formats
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
@@ -44,7 +44,7 @@ def relative_l2(C: Any, R: Any) -> float:
     if hasattr(R, "error_of"):
         return float(R.error_of(C, "relative_l2"))
     c, r, hit = _pair(C, R)
-    d, e = _difference(c, r, hit)
+    d, e = devices.by_pieces(_difference, c, r, hit)
     if np.isinf(d).any():
         return math.inf
     (top, s), (bottom, t) = _norm(d, e), _norm(*_parts(np.where(hit & ~np.isfinite(r), 0.0, r)))
@@ -92,11 +92,14 @@ def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
     ``signed`` gives each the sign of C - R, as for the histograms of LE-GEMM's Fig. 12 and 13, which do not say whether
     they show this error or that of `symmetric`.
     """
-    c, r, hit = _pair(C, R)
-    d, e = _difference(c, r, hit)
-    below, f = _parts(np.where(np.isfinite(r), r, 1.0))
-    error = np.where(d == 0, 0.0, _scaled(_divide(d, np.abs(below)), e - f))
-    return np.where(signed & (c < r), -error, error)
+
+    def errors(c: Floats, r: Floats, hit: NDArray[np.bool_]) -> Floats:
+        d, e = _difference(c, r, hit)
+        below, f = _parts(np.where(np.isfinite(r), r, 1.0))
+        error = np.where(d == 0, 0.0, _scaled(_divide(d, np.abs(below)), e - f))
+        return np.where(signed & (c < r), -error, error)
+
+    return np.asarray(devices.by_pieces(errors, *_pair(C, R)))
 
 
 def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
@@ -104,12 +107,16 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
 
     ``signed`` gives each the sign of p - s.
     """
-    p, s, hit = _pair(P, S)
-    d, e = _difference(p, s, hit)
-    with np.errstate(invalid="ignore"):
-        below = np.abs(_scaled(p, -e)) + np.abs(_scaled(s, -e))
-    error = np.where(d == 0, 0.0, np.where(np.isinf(d), np.inf, _divide(d, np.where(np.isfinite(below), below, 1.0))))
-    return np.where(signed & (p < s), -error, error)
+
+    def errors(p: Floats, s: Floats, hit: NDArray[np.bool_]) -> Floats:
+        d, e = _difference(p, s, hit)
+        with np.errstate(invalid="ignore"):
+            below = np.abs(_scaled(p, -e)) + np.abs(_scaled(s, -e))
+        quotient = _divide(d, np.where(np.isfinite(below), below, 1.0))
+        error = np.where(d == 0, 0.0, np.where(np.isinf(d), np.inf, quotient))
+        return np.where(signed & (p < s), -error, error)
+
+    return np.asarray(devices.by_pieces(errors, *_pair(P, S)))
 
 
 # --- measures of numerical analysis
@@ -274,16 +281,35 @@ def _divide(d: Floats, below: Floats) -> Floats:
 
 def _norm(d: Floats, e: NDArray[Any]) -> tuple[float, int]:
     """The root of the sum of (d 2^e)^2 as a pair; the largest term is scaled to about 1."""
-    mantissa, exponent = _parts(d)
-    e = np.where(d == 0, -(1 << 20), e + exponent)
+
+    def leading(d: Floats, e: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
+        mantissa, exponent = _parts(d)
+        return mantissa, np.where(d == 0, -(1 << 20), e + exponent)
+
+    mantissa, e = devices.by_pieces(leading, d, e)
     top = int(np.max(e, initial=-(1 << 20)))
-    return math.sqrt(_sum(np.square(_scaled(mantissa, e - top)))), top
+    return math.sqrt(_sum(devices.by_pieces(lambda m, e: np.square(_scaled(m, e - top)), mantissa, e))), top
 
 
 def _sum(x: Floats) -> float:
-    """The sum rounded once."""
-    flat = x.ravel()
-    return math.fsum(v for i in range(0, flat.size, 1 << 16) for v in flat[i : i + (1 << 16)].tolist())
+    """The sum rounded once.
+
+    Exact sums of the leading bits of 2^14 numbers at a time, then of their next bits, are what `math.fsum` adds: with
+    |x| < 2^e and sigma = 2^(e+14), fl(fl(sigma + x) - sigma) is a multiple of 2^(e-39) and at most 2^e, so that any sum
+    of 2^14 of them is at most 2^53 multiples; and x without it is again a number of float64.
+    """
+    flat, parts = x.ravel(), list[float]()
+    for i in range(0, flat.size, 1 << 14):
+        left = flat[i : i + (1 << 14)]
+        while largest := float(np.max(np.abs(left))):
+            if not largest < 2.0**1000:
+                parts += left.tolist()
+                break
+            sigma = math.ldexp(1.0, math.frexp(largest)[1] + 14)
+            leading = (left + sigma) - sigma
+            parts.append(float(np.sum(leading)))
+            left = left - leading
+    return math.fsum(parts)
 
 
 def _max(errors: Floats) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
+from fpemu import devices, formats
 from fpemu.arrays import as_array, as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
@@ -98,6 +98,25 @@ def round_to(
     fmt, mode = formats.get(fmt), mode_of(mode)
     wide = as_float64(x, "round_to")
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
+    if mode is Rounding.SR:
+        rounded = _rounded(wide, fmt, mode, unbounded, random_bits)
+    else:
+        rounded = devices.by_pieces(lambda x: _rounded(x, fmt, mode, unbounded), wide)
+    if not unbounded:
+        rounded = _overflow(rounded, wide, fmt, mode, saturate)
+        if not fmt.negative_zero:
+            rounded = np.where(rounded == 0, 0.0, rounded)
+    if np.isnan(wide).any() and not unbounded:
+        # quiet NaNs, as an arithmetic operation would leave them
+        rounded = np.where(np.isnan(wide), np.copysign(np.nan, wide), rounded)
+    with np.errstate(over="ignore"):
+        return rounded.astype(dtype)[()]
+
+
+def _rounded(
+    wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, random_bits: Any = None
+) -> NDArray[Any]:
+    """Rounded to the precision of the format and, unless `unbounded`, to its subnormals; not yet to its largest."""
     finite = np.isfinite(wide)
     value = np.where(finite, wide, 0.0)
     _, exponent = np.frexp(value)
@@ -115,36 +134,26 @@ def round_to(
     steps = _choose(scaled, np.signbit(wide), mode, random_bits)
     with np.errstate(over="ignore"):
         rounded = np.copysign(np.ldexp(steps, quantum), wide)
-    rounded = np.where(finite, rounded, wide)
-    if not unbounded:
-        rounded = _overflow(rounded, wide, fmt, mode, saturate)
-        if not fmt.negative_zero:
-            rounded = np.where(rounded == 0, 0.0, rounded)
-    if np.isnan(wide).any() and not unbounded:
-        # quiet NaNs, as an arithmetic operation would leave them
-        rounded = np.where(np.isnan(wide), np.copysign(np.nan, wide), rounded)
-    with np.errstate(over="ignore"):
-        return rounded.astype(dtype)[()]
+    return np.where(finite, rounded, wide)
 
 
 def _choose(scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, random_bits: Any) -> NDArray[Any]:
     """The integer next to ``scaled`` >= 0 that the mode asks for."""
+    if mode is Rounding.RNE:
+        return np.asarray(np.rint(scaled))
+    if mode is Rounding.RZ:
+        return np.asarray(np.floor(scaled))
     low = np.floor(scaled)
     fraction = scaled - low  # exact: both share the quantum of scaled
     inexact = fraction > 0
-    odd = np.fmod(low, 2) == 1
-    if mode is Rounding.RNE:
-        up = (fraction > 0.5) | ((fraction == 0.5) & odd)
-    elif mode is Rounding.RNA:
+    if mode is Rounding.RNA:
         up = fraction >= 0.5
-    elif mode is Rounding.RZ:
-        up = np.zeros(low.shape, bool)
     elif mode is Rounding.RU:
         up = inexact & ~negative
     elif mode is Rounding.RD:
         up = inexact & negative
     elif mode is Rounding.ODD:
-        up = inexact & ~odd
+        up = inexact & (2 * np.floor(low / 2) == low)  # low is even
     else:
         up = _carries(fraction, random_bits)
     return np.asarray(low + up)

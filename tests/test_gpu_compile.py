@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, gpu, mma
-from fpemu.gpu import device, instructions
+from fpemu.gpu import chains, device, instructions, verify
 
 ARCHES = ("sm_80", "sm_90a", "sm_100a")
 needs_compiler = pytest.mark.skipif(
@@ -36,6 +36,22 @@ def test_every_instruction_of_an_architecture_compiles(arch):
             for saturate in (False, True) if spec.is_integer else (False,):
                 cubin = device.compile(instructions.source(spec, n=n, saturate=saturate), arch, name=spec.name)
                 assert machine(cubin) == int(re.sub(r"\D", "", arch)), spec.name
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tmp_path, monkeypatch):
+    """verify.cu of each arithmetic that the GPU has, and gemm.cu of fp64's; of the others: test_gpu_gemm."""
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    rows = sorted(instructions.rows(arch), key=lambda row: -row.k)
+    shortest = {(row.arithmetic, row.instruction == "wgmma" and not row.is_integer): row for row in rows}
+    assert {arithmetic for arithmetic, _ in shortest} >= {"truncated", "fma", "integer"}
+    assert ("truncated", True) in shortest or arch != "sm_90a"
+    sources = [verify.source(row) for row in shortest.values()]
+    sources.append(chains.source(next(row for row in rows if row.payloads)))
+    device.compile_all(sources, arch)
+    for source in sources:
+        assert machine(device.compile_cached(source, arch)) == int(re.sub(r"\D", "", arch))
 
 
 @needs_compiler

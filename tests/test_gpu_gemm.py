@@ -217,6 +217,20 @@ def test_every_scheme_runs_on_the_device_with_the_same_bits(cuda, monkeypatch):
 
 
 @needs_device
+@pytest.mark.parametrize(("dtype", "digit"), [(np.float64, 2**22 - 1), (np.float32, 2**8)])
+def test_exact_products_of_integers_are_those_of_blas(dtype, digit, cuda):
+    rng = np.random.default_rng(4)
+    X, Y = (rng.integers(-digit, digit + 1, shape).astype(dtype) for shape in ((2, 65, 250), (2, 250, 3)))
+    X[:, :40], Y[..., 0] = digit, digit  # sums that come near 2^53, or 2^24
+    assert_same(chains.matmul(X, Y), np.matmul(X, Y))
+    A, B = rng.standard_normal((30, 40)), rng.standard_normal((40, 20))
+    want = fpemu.reference.matmul(A, B)
+    with devices.on("cuda"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "gains", lambda X, Y: True)
+        assert_same(fpemu.reference.matmul(A, B), want)
+
+
+@needs_device
 def test_a_changed_arithmetic_is_noticed(cuda):
     spec = mma.spec("hopper")
     pairs, C = operands(spec, "leftover", 4, 30, 30, 64)

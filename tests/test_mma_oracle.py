@@ -259,15 +259,26 @@ def test_what_the_hardware_does_not_have_is_refused_with_a_hint(arguments, hint)
     assert "\n" not in str(e.value)
 
 
+def test_payloads_are_kept_by_fp64_alone_and_lost_with_another_format():
+    fp64 = mma.spec("hopper", "fp64", "fp64")
+    assert fp64.payloads
+    assert not mma.spec("cdna3", "fp64", "fp64").payloads
+    changed = fp64.replace(a_format="fp32", b_format="fp32", d_format="fp32")
+    assert (changed.payloads, changed.nan_code) == (False, 0x7FFFFFFF)
+    with pytest.raises(InputError, match="payloads of NaN are kept by the FMA chains of fp64 alone"):
+        changed.replace(payloads=True)
+    with pytest.raises(InputError, match="payloads = 1 must be True or False"):
+        fp64.replace(payloads=1)
+
+
 def test_the_evidence_of_every_row_is_named():
     assert {s.evidence for s in mma.catalog.rows()} <= {"measured", "replayed", "claimed", "assumed", "definition"}
     for s in mma.catalog.rows():
         assert s.source
+        assert (s.evidence == "measured") == (s.architecture == "hopper")
         if s.is_integer:
-            assert s.evidence == "definition"
+            assert s.evidence in ("measured", "definition")
             continue
-        if s.evidence == "measured":
-            assert s.architecture == "hopper"
         if s.architecture.startswith("cdna"):
             assert s.evidence == "claimed"
         if s.architecture == "ascend910a":

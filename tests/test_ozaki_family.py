@@ -482,13 +482,14 @@ def smaller_blocks(A, B, **arguments):
 @pytest.mark.parametrize("mode", ["CR", "DP"])
 def test_blocks_for_less_memory_change_no_bit(mode):
     rng = np.random.default_rng(9)
-    A, B, C = paper((50, 48), 1.0, rng), paper((48, 41), 1.0, rng), paper((50, 41), 1.0, rng)
+    A, B, C = paper((26, 20), 1.0, rng), paper((20, 17), 1.0, rng), paper((26, 17), 1.0, rng)
     A[::7] *= 2.0**40  # blocks that would choose other numbers of slices
-    A[:, 5] *= np.where(np.arange(50) < 25, 1, 2.0**-30)
+    A[:, 5] *= np.where(np.arange(26) < 13, 1, 2.0**-30)
     results = smaller_blocks(A, B, C=C, alpha=0.7, beta=-1.5, mode=mode)
     blocks = {r.report.block for r in results}
-    assert len(blocks) > 2, "the limits on memory made no blocks"
-    assert all(m <= 50 and n <= 41 for m, n in blocks)
+    assert len(blocks) > 5, "the limits on memory made no blocks"
+    assert (1, 1) in blocks
+    assert all(m <= 26 and n <= 17 for m, n in blocks)
     for r in results:
         same(r.D, results[0].D)
         assert r.report.slices == results[0].report.slices

@@ -102,7 +102,18 @@ def test_the_map_names_every_room_and_no_other():
     package = ROOT / "fpemu"
     for path in (
         path
-        for room in (".", "mma", "theory", "perfmodel", "advice", "sweep", "gpu")
+        for room in (
+            ".",
+            "mma",
+            "theory",
+            "perfmodel",
+            "advice",
+            "sweep",
+            "gpu",
+            "probing",
+            "probing/arithmetic",
+            "conformance",
+        )
         for path in (package / room).glob("*.py")
     ):
         if not path.name.startswith("__"):
@@ -123,6 +134,9 @@ def test_public_names_of_the_map_exist():
         "inputs": ("make",),
         "theory": ("bound", "chain", "Norms", "Bound", "underflow", "enumeration", "bias", "errorfree"),
         "perfmodel": ("work", "Gpu", "gpus", "roofline", "legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"),
+        "probing": ("reveal", "save", "load"),
+        "conformance": ("verify",),
+        "gpu": ("available", "execute"),
     }.items():
         for name in names:
             assert hasattr(getattr(fpemu, room), name), f"fpemu.{room}.{name}"

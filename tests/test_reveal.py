@@ -11,6 +11,7 @@ from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
 from fpemu.probing.reveal import reveal
+from fpemu.rounding import round_to
 
 SPECS = {
     "fp16": mma.spec("hopper", "fp16", "fp32"),
@@ -82,9 +83,9 @@ def by(order, spec):
 @pytest.mark.parametrize("name", SPECS)
 def test_random_trees_come_back(name):
     spec = SPECS[name]
-    for seed in range(24):
+    for seed in range(9):
         rng = np.random.default_rng([seed, len(name)])
-        K = int(rng.integers(1, 60 if seed < 18 else 300))
+        K = int(rng.integers(1, 60 if seed < 8 else 250))
         tree = random_tree(rng, list(range(K)), spec)
         trees.check(tree, K, spec)
         found = reveal(by(tree, spec), K, spec)
@@ -96,7 +97,7 @@ def test_random_trees_come_back(name):
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_orders_are_named(name, order):
     spec = SPECS[name]
-    for K in (1, 2, 17, 129):
+    for K in (1, 2, 129):
         found = reveal(by(order, spec), K, spec)
         want = trees.from_order(order, K, spec)
         assert trees.equal(found.tree, want, spec), f"K = {K}\n{trees.draw(want)}\n{found}"
@@ -120,11 +121,11 @@ def test_the_documented_orders_are_named_as_they_are_documented():
 def test_an_order_and_its_tree_give_the_same_bits(name):
     spec = SPECS[name]
     rng = np.random.default_rng(5)
-    A, B = (rng.standard_normal(s).astype(np.float16).astype(np.float64) for s in ((2, 3, 150), (150, 5)))
+    A, B = (rng.standard_normal(s).astype(np.float16).astype(np.float64) for s in ((2, 3, 120), (120, 5)))
     C = rng.standard_normal((3, 5)).astype(np.float16)
     for n, order in enumerate(ORDERS):
-        tree = trees.from_order(order, 150, spec)
-        for backend in ("compiled", "numpy")[: 1 + (n in (2, 6))]:
+        tree = trees.from_order(order, 120, spec)
+        for backend in ("compiled", "numpy")[: 1 + (n == 6)]:
             one = mma.gemm(A, B, None, spec, order, backend=backend)
             two = mma.gemm(A, B, None, spec, tree, backend=backend)
             three = mma.gemm(A, B, None, spec, trees.canonical(tree, trees.exact_products(spec)), backend=backend)
@@ -160,11 +161,69 @@ def test_different_trees_give_different_bits():
 
 
 def test_products_of_ordinary_trees_need_few_probes():
-    for name in ("fma fp32", "fp16 blocks of 8", "fp16"):
+    for name, most in (("fma fp32", 1.0), ("fp16 blocks of 8", 1.3), ("fp16", 1.5)):
         spec = SPECS[name]
-        for order in (KOrder(), KOrder(split=64), KOrder(split=64, join="pairwise"), KOrder(promote=32)):
-            for K in (250, 700):
-                assert reveal(by(order, spec), K, spec).probes <= 1.5 * K * np.log2(K), (name, order, K)
+        for order in (KOrder(), KOrder(split=64), KOrder(split=64, join="pairwise")):
+            for K in (250, 500):
+                assert reveal(by(order, spec), K, spec).probes <= most * K * np.log2(K), (name, order, K)
+
+
+def test_random_trees_and_descending_chains_need_few_probes():
+    spec, K = SPECS["fma fp32"], 500
+    ks = list(range(K))
+    ways = [random_tree(np.random.default_rng(seed), ks, spec) for seed in range(3)]
+    ways += [Chain(tuple((k,) for k in reversed(ks)), "fma")]  # each pivot in ascending order would take one leaf off
+    for way in ways:
+        found = reveal(by(way, spec), K, spec)
+        assert trees.equal(found.tree, way, spec)
+        assert found.probes <= K * np.log2(K)
+
+
+def in_parts(order, split, spec, join=None):
+    """A GEMM that keeps the sums of its slices in half precision, and adds them in single (`join`: in that)."""
+
+    def gemm(A, B):
+        parts = [
+            mma.gemm(A[:, k : k + split], B[k : k + split], None, spec, order).astype(np.float16)
+            for k in range(0, A.shape[1], split)
+        ]
+        total = parts[0].astype(join or np.float32)
+        for part in parts[1:]:
+            total = total + part.astype(total.dtype)
+        return total.astype(np.float16)
+
+    return gemm
+
+
+@pytest.mark.parametrize(("K", "split"), [(120, 48), (97, 48)])
+def test_partial_sums_kept_in_a_narrower_format_are_seen(K, split):
+    spec = SPECS["fp16"]
+    order = KOrder(tile=32, residue_first=True)
+    apart = trees.from_order(KOrder(split=split, tile=32, residue_first=True), K, spec)
+    rng = np.random.default_rng(K)
+    A, B = (rng.standard_normal(s).astype(np.float16) for s in ((30, K), (K, 30)))
+    kept = Sum(apart.parts, None, "fp16")
+    for join, want in ((np.float32, kept), (np.float16, Sum(apart.parts, "fp16"))):
+        gemm = in_parts(order, split, spec, join)
+        found = reveal(gemm, K, spec, out="fp16", shape=(100, 1))
+        if join is np.float32 or K // split > 1:  # with two parts there is nothing between
+            assert mma.gemm(A, B, None, spec, found.tree).astype(np.float16).tobytes() == gemm(A, B).tobytes()
+        if join is np.float32:
+            assert found.tree == trees.canonical(want, True)
+            assert "each rounded to fp16" in str(found)
+    one = mma.gemm(A, B, None, spec, apart).astype(np.float16)
+    assert one.tobytes() != mma.gemm(A, B, None, spec, kept).astype(np.float16).tobytes()
+
+
+def test_units_that_a_narrow_result_cannot_count_are_asked_by_groups():
+    spec, order, K = SPECS["fp16"], KOrder(split=352, tile=64, residue_first=True), 801
+
+    def gemm(A, B):
+        return round_to(mma.gemm(A, B, None, spec, order), "bf16")  # counts to 256
+
+    found = reveal(gemm, K, spec, out="bf16", shape=(500, 1))
+    assert trees.equal(found.tree, trees.from_order(order, K, spec), spec)
+    assert found.probes <= 1.3 * K * np.log2(K)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 2), (2, 5), (40, 1)])
@@ -196,7 +255,7 @@ def test_one_place_of_a_product_with_two_orders():
 
 def test_a_result_rounded_to_half_at_the_end():
     spec = SPECS["fp16"]
-    for K, order in ((300, KOrder(split=48)), (300, KOrder(tile=64, residue_first=True)), (2060, KOrder(split=1408))):
+    for K, order in ((300, KOrder(split=48)), (300, KOrder(tile=64, residue_first=True)), (700, KOrder(split=352))):
         found = reveal(
             lambda A, B, o=order: mma.gemm(A, B, None, spec, o).astype(np.float16), K, spec, out="fp16", shape=(2000, 1)
         )

@@ -140,7 +140,7 @@ def _levels():
 
 
 def test_ctrl_c_is_one_line(tmp_path):
-    (tmp_path / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 64\nN = 64\nseeds = 100000\n')
+    (tmp_path / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 64\nN = 64\nseeds = 20000\n')
     command = [sys.executable, "-m", "fpemu", "sweep", "g.toml", "--executor", "dask", "-j", "1"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "FPEMU_CACHE": str(tmp_path)}
     process = subprocess.Popen(

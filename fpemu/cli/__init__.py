@@ -8,14 +8,28 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import fpemu
-from fpemu.cli import advise, bench, gemm, ledger, listing, reproduce, split, sweep, verify
+from fpemu.cli import (
+    advise,
+    bench,
+    characterize,
+    conformance,
+    gemm,
+    ledger,
+    library,
+    listing,
+    reproduce,
+    reveal,
+    split,
+    sweep,
+    verify,
+)
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
 
@@ -66,30 +80,42 @@ app.command("advise")(advise.advise)
 app.command("split", context_settings={"ignore_unknown_options": True})(split.split)
 app.command("reproduce")(reproduce.reproduce)
 app.command("ledger")(ledger.ledger)
+app.command("reveal")(reveal.reveal)
+app.command("characterize")(characterize.characterize)
 app.add_typer(sweep.app, name="sweep")
-bench_app = typer.Typer(cls=_Group, help="Speed and memory, measured here.", no_args_is_help=False)
-bench_app.command("cpu")(bench.cpu)
 
 
-@bench_app.callback(invoke_without_command=True)
-def _bench(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+def _commands(
+    name: str, about: str, commands: dict[str, Callable[..., None]], lacking: Callable[[], str | None]
+) -> None:
+    """Enter a group of commands. Alone it prints its help, and on stderr what it lacks here."""
+    group = typer.Typer(cls=_Group, help=about)
+
+    @group.callback(invoke_without_command=True)
+    def alone(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+            missing = lacking()
+            if missing is not None:
+                print(f"fpemu: {name}: {missing}", file=sys.stderr)
+
+    for command, function in commands.items():
+        group.command(command)(function)
+    app.add_typer(group, name=name)
 
 
-app.add_typer(bench_app, name="bench")
-
-verify_app = typer.Typer(cls=_Group, help="The GPU here against the emulation.", no_args_is_help=False)
-verify_app.command("instructions")(verify.instructions)
-
-
-@verify_app.callback(invoke_without_command=True)
-def _verify(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-app.add_typer(verify_app, name="verify")
+_commands("bench", "Speed and memory, measured here.", {"cpu": bench.cpu}, lambda: None)
+_commands(
+    "verify",
+    "What a GPU computes against the emulation, bit by bit.",
+    {
+        "instructions": verify.instructions,
+        "gemm": conformance.gemm,
+        "library": library.library,
+        "emulation": verify.emulation,
+    },
+    verify.missing,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

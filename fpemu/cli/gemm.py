@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fpemu.cli.common import console, finite, note, parse_options, parse_order, show, table
+from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def gemm(
         list[str] | None,
         typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated."),
     ] = None,
+    device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
     compare: Annotated[
         bool, typer.Option(help="Put SGEMM beside the schemes asked for, or DGEMM if their operands are fp64.")
     ] = True,
@@ -62,8 +64,9 @@ def gemm(
     whether the slices are complete, so that they add up to A and B. Exit status 1 if a condition that such a scheme
     rests on does not hold for these matrices.
     """
-    from fpemu import matrixio, mma, reference
+    from fpemu import devices, matrixio, mma, reference
 
+    where = parse_device(device)
     names = _schemes(scheme or ["all"])
     every = names == _every_scheme()
     options, way = parse_options(option), parse_order(order)
@@ -83,8 +86,9 @@ def gemm(
     fmt = _operands(names, options)
     A, B, C = _inputs(a, b, c, fmt)
     alpha, beta = _scalar("alpha", alpha, fmt), _scalar("beta", beta, fmt)
-    R = reference.matmul(A, B, C, alpha=alpha, beta=beta)
-    S = R if fmt == "fp64" else reference.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
+    with devices.on(where):
+        R = reference.matmul(A, B, C, alpha=alpha, beta=beta)
+        S = R if fmt == "fp64" else reference.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
     M, K, N = A.shape[0], A.shape[1], B.shape[1]
     result = table(
         f"{M}×{K} times {K}×{N} on {architecture}: error against the exact result",
@@ -98,7 +102,8 @@ def gemm(
         own = _own(name, options) if name in names else {}
         start = time.perf_counter()
         try:
-            D, report = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
+            with devices.on(where):
+                D, report = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
         except (InputError, GuaranteeError) as problem:
             if not every:
                 raise

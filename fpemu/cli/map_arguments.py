@@ -1,4 +1,4 @@
-"""What the user wrote for a map: ranges, sizes, seeds, names; and what follows from it."""
+"""What the user wrote for a map: ranges, sizes, seeds, names, a device; and what follows from it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from fpemu.cli.common import parse_options
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
+    from fpemu.devices import Device
     from fpemu.schemes import Scheme
     from fpemu.sweep.axes import Number
 
 OFFSETS = ("offset_symmetric", "offset_nonnegative")
 SIZES = ("M", "N", "K")
+DEVICE = "cpu, cuda, or auto: large products on the GPU if there is one. The same bits."
+"""Help of --device."""
 
 
 def scale_option(scheme: Scheme) -> str:
@@ -90,6 +93,21 @@ def parse_metric(name: str) -> str:
         known = ", ".join(one for one in metrics.names() if one != name)
         raise InputError(f"--metric effective_bits grows as the error shrinks; a map is of an error: {known}")
     return metrics.get(name).__name__
+
+
+def parse_device(name: str, scheduler: str | None = None) -> Device:
+    """A device that can be used: here, or, if a scheduler has workers elsewhere, as they will find.
+
+    Raises
+    ------
+    InputError
+        An unknown one; "cuda" without a GPU.
+    """
+    from fpemu import devices
+
+    if name == "auto":
+        return "auto"
+    return "cuda" if name == "cuda" and scheduler is not None else devices.resolve(name)
 
 
 def repeated(flag: str, values: list[str]) -> list[str]:

@@ -11,10 +11,12 @@ import typer
 
 from fpemu.cli.common import check_folder, console, note, parse_options, progress, show, show_plan, table
 from fpemu.cli.map_arguments import (
+    DEVICE,
     OFFSETS,
     SIZES,
     has_equation6,
     parse_axis,
+    parse_device,
     parse_integers,
     parse_metric,
     parse_seeds,
@@ -26,6 +28,7 @@ from fpemu.cli.map_arguments import (
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
+    from fpemu.devices import Device
     from fpemu.sweep import Store
     from fpemu.sweep.axes import Number
     from fpemu.sweep.maps import Map
@@ -45,6 +48,7 @@ _Jobs = Annotated[
 ]
 _Executor = Annotated[str | None, typer.Option("--executor", "-e", help="processes (default) or dask.")]
 _Scheduler = Annotated[str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler.")]
+_Device = Annotated[str, typer.Option("--device", help=DEVICE)]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, count the cells, estimate the time.")]
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")]
 _Export = Annotated[
@@ -61,6 +65,7 @@ class _How:
     jobs: int | None
     executor: str | None
     scheduler: str | None
+    device: Device
     dry_run: bool
     fresh: bool
     export: list[str]
@@ -83,6 +88,7 @@ def scaling(
     jobs: _Jobs = None,
     executor: _Executor = None,
     scheduler: _Scheduler = None,
+    device: _Device = "auto",
     dry_run: _DryRun = False,
     fresh: _Fresh = False,
     export: _Export = None,
@@ -99,7 +105,7 @@ def scaling(
     from fpemu.sweep.axes import parse_range
     from fpemu.sweep.maps import Map
 
-    chosen = schemes.get(scheme)
+    chosen, where = schemes.get(scheme), parse_device(device, scheduler)
     scale = scale_option(chosen)
     if distribution not in OFFSETS:
         raise unknown_name("distribution with an offset exponent", distribution, OFFSETS)
@@ -134,7 +140,7 @@ def scaling(
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
         exponents=scale != "sb", equation6=has_equation6(built),
     )  # fmt: skip
-    _do(this, _How(factor, jobs, executor, scheduler, dry_run, fresh, export or [], output))
+    _do(this, _How(factor, jobs, executor, scheduler, where, dry_run, fresh, export or [], output))
 
 
 def plane(
@@ -156,6 +162,7 @@ def plane(
     jobs: _Jobs = None,
     executor: _Executor = None,
     scheduler: _Scheduler = None,
+    device: _Device = "auto",
     dry_run: _DryRun = False,
     fresh: _Fresh = False,
     export: _Export = None,
@@ -171,7 +178,7 @@ def plane(
     from fpemu.sweep import Grid
     from fpemu.sweep.maps import Map
 
-    chosen = schemes.get(scheme)
+    chosen, where = schemes.get(scheme), parse_device(device, scheduler)
     y, values, fixed = parse_axis("--option", option)
     x, places, given = parse_axis("--parameter", parameter)
     known = [one.name for one in chosen.info.options]
@@ -209,7 +216,7 @@ def plane(
         schemes.build(chosen, {**fixed, y: values[0]}), grid, metric, x, y,
         (x if own else f"inputs.{x}", f"scheme.{y}"), labels,
     )  # fmt: skip
-    _do(this, _How(factor, jobs, executor, scheduler, dry_run, fresh, export or [], output))
+    _do(this, _How(factor, jobs, executor, scheduler, where, dry_run, fresh, export or [], output))
 
 
 # --- running and showing
@@ -252,10 +259,12 @@ def _do(this: Map, how: _How) -> None:
 
 
 def _count(this: Map, how: _How, results: Store) -> None:
+    from fpemu import devices
     from fpemu.sweep.run import default_jobs, survey
 
     plan = survey(this.grid, "quick", results)
-    show_plan(this.grid, plan.afresh() if how.fresh else plan, results, how.jobs or default_jobs())
+    with devices.on(how.device if how.scheduler is None else "auto"):
+        show_plan(this.grid, plan.afresh() if how.fresh else plan, results, how.jobs or default_jobs())
     console().print(f"map: {this.paths(how.output)[0].with_suffix('').as_posix()}", soft_wrap=True)
 
 
@@ -265,7 +274,7 @@ def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
     with progress() as bars:
         return run(
             this.grid, results=results, jobs=how.jobs or default_jobs(), executor=how.executor,
-            scheduler=how.scheduler, fresh=how.fresh, progress=bars, keep_failures=True,
+            scheduler=how.scheduler, device=how.device, fresh=how.fresh, progress=bars, keep_failures=True,
         )  # fmt: skip
 
 
@@ -273,7 +282,9 @@ def _again(this: Map, how: _How) -> str:
     """The command that goes on with an interrupted map."""
     jobs = None if how.jobs is None else str(how.jobs)
     output = None if how.output == "maps" else how.output
-    given = [("--executor", how.executor), ("--scheduler", how.scheduler), ("-j", jobs), ("-o", output)]
+    device = None if how.device == "auto" else how.device
+    given = [("--executor", how.executor), ("--scheduler", how.scheduler), ("--device", device), ("-j", jobs)]
+    given += [("-o", output)]
     given += [("--export", target) for target in how.export]
     return " ".join([this.command, *(f"{name} {shlex.quote(value)}" for name, value in given if value is not None)])
 

@@ -7,12 +7,16 @@ import shlex
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fpemu.cli.common import check_folder, console, note, progress, table
+from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import InputError
+
+if TYPE_CHECKING:
+    from fpemu.devices import Device
 
 
 def reproduce(
@@ -26,6 +30,7 @@ def reproduce(
         int | None,
         typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core."),
     ] = None,
+    device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
     output: Annotated[
         str | None,
@@ -42,9 +47,11 @@ def reproduce(
     from fpemu.sweep.run import CellError
 
     try:
-        failed = _reproduce(figure, "full" if full else "quick", jobs, fresh, "figures" if output is None else output)
+        size, folder = "full" if full else "quick", "figures" if output is None else output
+        failed = _reproduce(figure, size, jobs, parse_device(device), fresh, folder)
     except KeyboardInterrupt:
         again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
+        again += [] if device == "auto" else ["--device", device]
         again += [] if output is None else ["-o", output]
         hint = f"'{shlex.join(again)}' goes on from there"
         print(f"fpemu: interrupted; what is finished is kept: {hint}", file=sys.stderr)
@@ -61,7 +68,9 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _reproduce(figure: str | None, size: str, jobs: int | None, fresh: bool, output: str) -> dict[str, BaseException]:
+def _reproduce(
+    figure: str | None, size: str, jobs: int | None, device: Device, fresh: bool, output: str
+) -> dict[str, BaseException]:
     from fpemu.sweep import experiments
     from fpemu.sweep.run import default_jobs
     from fpemu.sweep.store import Store
@@ -70,11 +79,12 @@ def _reproduce(figure: str | None, size: str, jobs: int | None, fresh: bool, out
     folder = Path(output, "full" if size == "full" else "")
     check_folder(output, folder)
     with Store() as results:
-        return _all(chosen, size, results, jobs or default_jobs(), fresh, folder)
+        return _all(chosen, size, results, jobs or default_jobs(), device, fresh, folder)
 
 
-def _all(chosen: list[Any], size: str, results: Any, jobs: int, fresh: bool, folder: Path
-         ) -> dict[str, BaseException]:  # fmt: skip
+def _all(
+    chosen: list[Any], size: str, results: Any, jobs: int, device: Device, fresh: bool, folder: Path
+) -> dict[str, BaseException]:
     """Evaluate, draw and show the experiments; gives what went wrong with those that could not be drawn."""
     from fpemu.sweep import figures
     from fpemu.sweep.run import run
@@ -85,7 +95,9 @@ def _all(chosen: list[Any], size: str, results: Any, jobs: int, fresh: bool, fol
     with progress() as bars:
         for experiment in chosen:
             try:
-                rows = run(experiment, size, results=results, jobs=jobs, progress=bars, fresh=fresh, done=done)
+                rows = run(
+                    experiment, size, results=results, jobs=jobs, device=device, progress=bars, fresh=fresh, done=done
+                )
                 written.append((experiment, figures.write(experiment, size, rows, folder)))
             except OSError:  # nowhere to store or to write: of no use to go on
                 raise

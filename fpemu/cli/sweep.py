@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from fpemu.cli import planes
 from fpemu.cli.common import console, note, progress, show, show_plan, table
+from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def run(
         int | None,
         typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4."),
     ] = None,
+    device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the cells and estimate the time.")] = False,
     export: Annotated[
         list[str] | None,
@@ -69,6 +71,7 @@ def run(
     Finished cells are kept in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run goes on where it stopped. A
     cell that fails does not stop the others; exit status 1 if any did, and the next run tries it again.
     """
+    from fpemu import devices
     from fpemu.sweep import Grid, Store
     from fpemu.sweep.export import check_target
     from fpemu.sweep.run import EXECUTORS, default_jobs, survey
@@ -80,18 +83,21 @@ def run(
         check_target(target)
     if not file.endswith((".toml", ".py")) and not _is_there(file):
         raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
-    count = jobs or default_jobs()
+    count, where = jobs or default_jobs(), parse_device(device, scheduler)
     try:
         grid = Grid.read(file)
         with Store() as results:
             if dry_run:
                 plan = survey(grid, "quick", results)
-                show_plan(grid, plan if not fresh else plan.afresh(), results, count)
+                with devices.on(where if scheduler is None else "auto"):
+                    show_plan(grid, plan if not fresh else plan.afresh(), results, count)
                 return
-            _run(grid, results, targets, jobs=count, executor=executor, scheduler=scheduler, fresh=fresh)
+            how = {"jobs": count, "executor": executor, "scheduler": scheduler, "device": where, "fresh": fresh}
+            _run(grid, results, targets, **how)
     except KeyboardInterrupt:
         again = ["fpemu", "sweep", file]
-        for name, value in (("--executor", executor), ("--scheduler", scheduler), ("-j", jobs)):
+        chosen = None if device == "auto" else device
+        for name, value in (("--executor", executor), ("--scheduler", scheduler), ("-j", jobs), ("--device", chosen)):
             again += [name, str(value)] if value is not None else []
         for target in targets:
             again += ["--export", target]

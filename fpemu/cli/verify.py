@@ -1,20 +1,26 @@
-"""``fpemu verify``: the GPU at hand against the emulation, bit by bit."""
+"""``fpemu verify``: the GPU at hand against the emulation, and the emulation on it against the CPU's, bit by bit."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, progress, table
+from fpemu.cli.common import console, note, progress, show, table
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
+    from fpemu.gpu.selftest import Findings, Outcome
     from fpemu.gpu.verify import Verification
     from fpemu.mma import MmaSpec
 
 _SHOWN = 3  # classes of an instruction whose first failure is shown
+_LISTED = 20  # failures of the emulation that are shown
+
+Seed = Annotated[int, typer.Option("--seed", help="Of the operands.")]
 
 
 def instructions(
@@ -22,7 +28,7 @@ def instructions(
     outputs: Annotated[
         float, typer.Option("--outputs", "-n", help="Outputs of each, at least, over all classes.")
     ] = 1e9,
-    seed: Annotated[int, typer.Option("--seed", help="Of the operands.")] = 0,
+    seed: Seed = 0,
     record: Annotated[
         str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found, after each instruction.")
     ] = None,
@@ -31,23 +37,21 @@ def instructions(
     """Every matrix instruction of the GPU here against its emulation, on operands drawn on the GPU.
 
     Fifteen classes of operands, among them cancellation, ties, subnormals, overflow, and any bits with NaN and Inf.
-    What differs is made small and shown with what each rule did. Exit status 0 if all outputs are equal (the codes of
-    fp64's NaN apart, which are counted), 1 if not, 2 without a GPU. An interrupt keeps what is recorded.
+    What differs is made small and shown with what each rule did. Exit status 0 if all outputs are equal, 1 if not, 2
+    without a GPU. An interrupt keeps what is recorded.
     """
-    from fpemu.files import check_writable, write_atomic
+    from fpemu.files import write_atomic
     from fpemu.gpu import device, records
     from fpemu.gpu import verify as verification
 
-    if record is not None:
-        if not record.endswith(".json"):
-            raise InputError(f"{record!r}: the record is written as .json")
-        check_writable(record)
+    _check_record(record)
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
         raise InputError(f"--outputs is {outputs:g}: a number from 1 to 9e15 is needed")
+    _need_a_gpu()
     rows = _chosen(name)
     found: list[Verification] = []
     try:
-        with progress() as bars:
+        with _failing_in_one_line(), progress() as bars:
             bar = bars.add_task("compiling", total=len(rows) * outputs)
             device.compile_all([t for row in rows for t in verification.sources(row)], device.arch())
             for row in rows:
@@ -57,9 +61,6 @@ def instructions(
                 ))  # fmt: skip
                 if record is not None:
                     write_atomic(record, records.text(records.record(found, seed)).encode())
-    except device.GpuError as problem:
-        note(f"fpemu: {' '.join(str(problem).split())}")
-        raise typer.Exit(1) from problem
     finally:
         if len(found) < len(rows) and record is not None:
             note(f"{len(found)} of {len(rows)} instructions done" + (f"; they are in {record}" if found else ""))
@@ -68,21 +69,117 @@ def instructions(
     else:
         _show(found)
     for row, run in zip(rows, found, strict=True):
-        if run.faults:
+        if run.mismatches:
             _show_failures(run, row)
-    if any(run.faults for run in found):
+    if any(run.mismatches for run in found):
         raise typer.Exit(1)
 
 
-def _chosen(part: str) -> list[MmaSpec]:
-    """The instructions of the GPU here whose name has a part; InputError if there is no GPU."""
+def emulation(
+    quick: Annotated[bool, typer.Option("--quick", help="A sixth of the specs and schemes, no speed.")] = False,
+    seed: Seed = 0,
+    record: Annotated[
+        str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found, as it is found.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the tables.")] = False,
+) -> None:
+    """GEMMs emulated on the GPU here against the CPU's compiled and NumPy forms, and how fast they are.
+
+    Every instruction of the catalog and drawn ones, on hostile operands, in all orders over K, trees among them; every
+    scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU. An interrupt keeps what is
+    recorded.
+    """
+    from fpemu.files import write_atomic
+    from fpemu.gpu import device, selftest, speed
+
+    _check_record(record)
+    _need_a_gpu()
+    specs, pairs = selftest.names(quick), selftest.pairs(quick)
+    found = selftest.Findings(seed)
+
+    def keep() -> None:
+        if record is not None:
+            write_atomic(record, selftest.text(selftest.record(found)).encode())
+
+    with _failing_in_one_line(), progress() as bars:
+        bar = bars.add_task("compiling", total=len(specs) + len(pairs))
+        texts = selftest.sources(specs, seed) + ([] if quick else speed.sources())
+        device.compile_all(list(dict.fromkeys(texts)), device.arch())
+        try:
+            bars.update(bar, description="instructions")
+            _gather(found.specs, selftest.check_specs(specs, seed), lambda: bars.update(bar, advance=1), keep)
+            bars.update(bar, description="schemes")
+            _gather(found.schemes, selftest.check_schemes(pairs, seed), lambda: bars.update(bar, advance=1), keep)
+            if not quick:
+                bars.update(bar, description="speed")
+                _gather(found.rates, speed.rates(seed), lambda: None, keep)
+                _gather(found.crossover, speed.crossover(seed), lambda: None, keep)
+        finally:
+            keep()
+    if as_json:
+        typer.echo(selftest.text(selftest.record(found)), nl=False)
+    else:
+        _show_emulation(found, device.describe()["gpu"])
+    faults = [o for o in (*found.specs, *found.schemes) if not o.ok]
+    for outcome in faults[:_LISTED]:
+        _show_fault(outcome)
+    if len(faults) > _LISTED:
+        note(f"and {len(faults) - _LISTED} more" + ("" if record is None else f": see {record}"))
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _gather(found: list[Any], rows: Iterator[Any], each: Callable[[], None], keep: Callable[[], None]) -> None:
+    """Take rows as they come; keep what there is every 25 of them and at the end."""
+    for row in rows:
+        found.append(row)
+        each()
+        if len(found) % 25 == 0:
+            keep()
+    keep()
+
+
+def missing() -> str | None:
+    """In one line what `fpemu verify` lacks here to compare a GPU; None if nothing."""
     from fpemu.gpu import device
+
+    lacking = device.missing()
+    if lacking is None or "pip install" in lacking:
+        return lacking
+    return f"{lacking}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
+
+
+def _need_a_gpu() -> None:
+    lacking = missing()
+    if lacking is not None:
+        raise InputError(f"verify: {lacking}")
+
+
+def _check_record(record: str | None) -> None:
+    from fpemu.files import check_writable
+
+    if record is not None:
+        if not record.endswith(".json"):
+            raise InputError(f"{record!r}: the record is written as .json")
+        check_writable(record)
+
+
+@contextmanager
+def _failing_in_one_line() -> Iterator[None]:
+    """A run that fails on the GPU is one line on stderr and exit status 1."""
+    from fpemu.gpu.device import GpuError
+
+    try:
+        yield
+    except GpuError as problem:
+        note(f"fpemu: {' '.join(str(problem).split())}")
+        raise typer.Exit(1) from problem
+
+
+def _chosen(part: str) -> list[MmaSpec]:
+    """The instructions of the GPU here whose name has a part."""
     from fpemu.gpu import instructions as known
 
-    missing = device.missing()
-    if missing is not None:
-        install = "" if "pip install" in missing else "; beside a GPU and its driver: pip install 'fpemu[gpu]'"
-        raise InputError(f"verify: {missing}{install}")
     rows = known.rows()
     chosen = [row for row in rows if part.lower() in row.name.lower()]
     if not chosen:
@@ -97,13 +194,8 @@ def _show(found: list[Verification]) -> None:
         "instruction", "outputs", "mismatches", "seconds", numbers=3,
     )  # fmt: skip
     for run in found:
-        listed.add_row(run.instruction, f"{run.outputs:,}", f"{run.faults:,}", f"{run.seconds:.2f}")
+        listed.add_row(run.instruction, f"{run.outputs:,}", f"{run.mismatches:,}", f"{run.seconds:.2f}")
     console().print(listed)
-    for run in found:
-        if run.mismatches > run.faults:
-            apart = run.mismatches - run.faults
-            console().print(f"{run.instruction}: {apart:,} NaN have another code, which is not counted: the hardware "
-                            "keeps payloads, the emulation has one NaN")  # fmt: skip
 
 
 def _show_failures(run: Verification, row: MmaSpec) -> None:
@@ -115,3 +207,41 @@ def _show_failures(run: Verification, row: MmaSpec) -> None:
 
     for failure in islice(verify.first_failures(run, row), _SHOWN):
         note("\n" + failures.describe(failures.shrink(failure, gpu.execute)))
+
+
+def _show_emulation(found: Findings, gpu: str) -> None:
+    from fpemu.gpu import trials
+
+    catalog = [o for o in found.specs if not o.name.startswith(trials.CUSTOM)]
+    drawn = [o for o in found.specs if o.name.startswith(trials.CUSTOM)]
+    listed = table(
+        f"emulated on {gpu} against the CPU, seed {found.seed}",
+        "what", "number", "outputs", "mismatches", "failed", numbers=4,
+    )  # fmt: skip
+    kinds: dict[str, Sequence[Outcome]] = {
+        "instructions of the catalog": catalog, "drawn instructions": drawn, "schemes on hardware": found.schemes,
+    }  # fmt: skip
+    for kind, outcomes in kinds.items():
+        sums = [sum(x) for x in zip(*((o.outputs, o.mismatches, o.failed) for o in outcomes), strict=True)]
+        listed.add_row(kind, str(len(outcomes)), *(f"{n:,}" for n in sums))
+    console().print(listed)
+    if found.rates:
+        speeds = table("speed", "arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches", numbers=5)
+        for row in found.rates:
+            if "failed" in row:
+                note(f"{row['what']}: {row['failed']}")
+                continue
+            numbers = (row["ms"], row["rate"], row["checked"], row["mismatches"])
+            speeds.add_row(row["what"], str(row["n"]), *map(show, numbers))
+        console().print(speeds)
+    for row in found.crossover:
+        where = "at no size tried" if row["from"] is None else f"from n = {row['from']} on"
+        console().print(f"{row['spec']}: faster than the CPU here {where}, transfers included")
+
+
+def _show_fault(outcome: Outcome) -> None:
+    what = [f"{outcome.mismatches:,} outputs differ"] if outcome.mismatches else []
+    what += [f"{outcome.failed} products failed"] if outcome.failed else []
+    note(f"{outcome.name}: {', '.join(what)}")
+    for place in outcome.first:
+        note(f"  {place}")

@@ -7,19 +7,28 @@ be one that this GPU has: nothing here uses the matrix units.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import devices
 from fpemu.gpu import compiler, device, emulation
 from fpemu.mma.readable import outer_dtype
 from fpemu.mma.spec import MmaSpec
+from fpemu.simt import SPECS
 
 TILE = 64  # rows and columns of D of one thread block
 THREADS = 256
 _BYTES = 2**32  # of one operand on the GPU at a time
 _GRID = 2**31 - 1  # most thread blocks of a launch
+
+# What the device "auto" leaves to the CPU: results of less than a tile, which leave the GPU idle, and products that
+# take the CPU less time than a launch with its buffers. BLAS is some hundred times faster than emulation: operands have
+# to be large for it to be worth their way to the GPU.
+_LEAST_ENTRIES, _LEAST_PRODUCTS = TILE**2, 2**22
+_LEAST_ENTRIES_BLAS, _LEAST_PRODUCTS_BLAS = 64 * TILE**2, 2**29
 
 
 def source(spec: MmaSpec) -> str:
@@ -31,7 +40,7 @@ def chain(
     A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
     cuts: NDArray[np.bool_],
 ) -> NDArray[Any]:  # fmt: skip
-    """As `fpemu.mma.compiled.chain`: the same arguments, the same bits.
+    """As `fpemu.mma.compiled.chain`: the same arguments, the same bits; under "auto" it runs there if it is small.
 
     Parameters
     ----------
@@ -47,6 +56,19 @@ def chain(
     GpuError
         No GPU, or a run that failed.
     """
+    small = min(C.size / _LEAST_ENTRIES, C.size * A.shape[-1] / _LEAST_PRODUCTS) < 1
+    if small and not devices.all_products():
+        from fpemu.mma import compiled  # numba is slow to import
+
+        return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
+    return _chain(A, B, index_a, index_b, C, spec, cuts)
+
+
+def _chain(
+    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
+    cuts: NDArray[np.bool_],
+) -> NDArray[Any]:  # fmt: skip
+    """`chain` on the GPU."""
     if device.missing() is not None:
         raise device.GpuError(str(device.missing()))
     run = prepare(A, B, index_a, index_b, C, spec, cuts)
@@ -65,6 +87,27 @@ def chain(
                 assert part is not None
                 D[p : p + 1, m : m + rows, n : n + columns] = part.result()
     return D
+
+
+def matmul(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
+    """X @ Y on the GPU as chains of fused multiply-adds, k ascending.
+
+    Parameters
+    ----------
+    X : float32 or float64 array (..., M, K), Y : array (..., K, N) of the same type and leading axes
+    """
+    spec = SPECS[{"float32": "fp32", "float64": "fp64"}[X.dtype.name]]
+    a, b = (np.ascontiguousarray(Z).reshape(prod(Z.shape[:-2]), *Z.shape[-2:]) for Z in (X, Y))
+    products = np.arange(len(a))
+    C = np.zeros((len(a), a.shape[1], b.shape[2]), X.dtype)
+    D = C if 0 in (*C.shape, a.shape[2]) else _chain(a, b, products, products, C, spec, np.zeros(a.shape[2], np.bool_))
+    return D.reshape(*X.shape[:-1], Y.shape[-1])
+
+
+def gains(X: NDArray[Any], Y: NDArray[Any]) -> bool:
+    """Whether `matmul` is faster than BLAS for operands in the CPU's memory."""
+    entries = X.size // max(1, X.shape[-1]) * Y.shape[-1]
+    return entries >= _LEAST_ENTRIES_BLAS and entries * X.shape[-1] >= _LEAST_PRODUCTS_BLAS
 
 
 class Run:

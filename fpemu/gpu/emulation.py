@@ -58,7 +58,8 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
         f"  static constexpr Arithmetic ARITHMETIC = {spec.arithmetic.upper().replace('-', '_')};\n"
         f"  static constexpr int K = {spec.k}, BLOCK = {spec.block}, F = {spec.F}, E0 = {floor}, "
         f"FRACTION_BITS = {fraction};\n"
-        f"  static constexpr bool NEAREST = {'true' if spec.final == 'RNE' else 'false'};\n"
+        f"  static constexpr bool NEAREST = {'true' if spec.final == 'RNE' else 'false'}, "
+        f"PAYLOADS = {'true' if spec.payloads else 'false'};\n"
         f"  static constexpr u64 NAN_CODE = {spec.nan_code or 0}ull;\n}};\n"
     )
 

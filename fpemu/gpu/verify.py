@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.gpu import device, emulation, failures, instructions, streams
+from fpemu.gpu import device, digests, emulation, failures, instructions, streams
 from fpemu.gpu.device import Buffer, GpuError, Module
-from fpemu.gpu.digests import SAMPLE, any_nan, digest, sample_digest
+from fpemu.gpu.digests import SAMPLE, digest
 from fpemu.gpu.failures import Failure
 from fpemu.mma import MmaSpec
 
@@ -55,7 +55,7 @@ class ClassCounts:
     examples: tuple[tuple[int, int], ...]
     """Some of the outputs that differ: index, and the code that the hardware returned"""
     sample: str = ""
-    """`sample_digest` of the hardware's first tests"""
+    """`digests.text` of the hardware's first tests"""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,6 @@ class Verification:
     seconds: float
     checked: int
     """Outputs that were computed again on the CPU"""
-    any_nan: bool = False
-    """Whether a NaN may have any code: fp64's, whose payloads the hardware keeps and the emulation does not"""
     device: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -83,11 +81,6 @@ class Verification:
     def mismatches(self) -> int:
         """Those that differ."""
         return sum(c.mismatches for c in self.classes)
-
-    @property
-    def faults(self) -> int:
-        """Those that differ, but NaN that may have any code."""
-        return self.mismatches - self.any_nan * sum(c.nan_codes for c in self.classes)
 
     @property
     def digest(self) -> str:
@@ -159,9 +152,8 @@ def verify(
         found.append(counts)
         seconds += took
     return Verification(
-        spec.name, tile.ptx, (tile.m, tile.n), seed, tuple(found), seconds, bench.checked, any_nan(spec),
-        device.describe(),
-    )  # fmt: skip
+        spec.name, tile.ptx, (tile.m, tile.n), seed, tuple(found), seconds, bench.checked, device.describe()
+    )
 
 
 class _Bench:
@@ -245,7 +237,7 @@ class _Bench:
         if any(told[name] != value for name, value in wanted.items()):
             raise GpuError(f"{self.spec}, {kind}: the CPU finds {wanted}, the GPU {told}")
         self.checked += D.size
-        return sample_digest(D[:SAMPLE], self.spec)
+        return digests.text(D[:SAMPLE])
 
     def spoil(self, first: int, tests: int) -> None:
         """Change one of the outputs in the buffers, which all agree: it has to be found, and nothing else."""
@@ -280,12 +272,8 @@ def execute_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSp
 
 
 def first_failures(found: Verification, spec: MmaSpec, n: int | None = None) -> Iterator[Failure]:
-    """The first output that differs of each class, with its operands drawn again; NaN that may have any code apart."""
+    """The first output that differs of each class, with its operands drawn again."""
     for counts in found.classes:
-        hardware = dict(counts.examples)
-        for index in sorted(hardware):
-            failure = failures.locate(spec, counts.kind, found.seed, index, hardware[index], n=n)
-            both = np.array([failure.hardware, failure.emulated], np.uint64)
-            if not (found.any_nan and np.isnan(both.view(np.float64)).all()):
-                yield failure
-                break
+        if counts.examples:
+            index, hardware = min(counts.examples)
+            yield failures.locate(spec, counts.kind, found.seed, index, hardware, n=n)

@@ -1,7 +1,9 @@
 """The table of hardware as data: each row a matrix instruction, with its evidence and source.
 
 NVIDIA: a truncated fused dot product; the exponent floor follows E0 = emin(D) - (F - 18).
-AMD rows rest on the literature; the Ascend row is a stand-in, since no bit-level description is public.
+Every Hopper row was compared on an H200 with 10^9 outputs of the hardware. tcgen05 and the rows of consumer Blackwell
+were not run, nor are there recordings of them. AMD rows rest on the literature; the Ascend row is a stand-in, since no
+bit-level description is public.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from fpemu.mma.spec import INTEGERS, MmaSpec
 _FASI = "Fasi, Higham, Mikaitis, Pranesh 2021 (10.7717/peerj-cs.330)"
 _KHATTAK = "Khattak, Mikaitis 2025 (arXiv 2512.07004)"
 _MMASIM = "Xie et al. 2025, MMA-Sim (arXiv 2511.10909)"
-_H200 = "NVIDIA H200, driver 580.159, CUDA 13.0, 2026: 430,080,000 outputs, 0 differing bits"
+_H200 = "NVIDIA H200, driver 580.159, CUDA 13.0, 2026: 10^9 outputs of this instruction, 0 differing bits"
+_WGMMA = f"{_H200} (n = 8; the other n: 11,000 to 360,000 each, 0)"
+_MIXED = "NVIDIA H200, driver 580.159, CUDA 13.0, 2026: 260,000 outputs and all pairs of codes, 0 differing bits"
+_NOT_RUN = f"{_MMASIM}; not run, and no recordings"
 _REPLAY = f"recordings of {{}} by {_KHATTAK}: 5,000 dot products per format, 0 differing bits"
 _A100, _V100, _ADA = _REPLAY.format("A100 and A2"), _REPLAY.format("V100"), _REPLAY.format("RTX 1000 Ada and L40S")
 _B200 = _REPLAY.format("B200")
 _AMD_NAN = 0x7FC00000
+_INVALID = 0xFFF8 << 48  # of DMMA: what Inf - Inf and Inf · 0 give
 
 # Default instruction of an architecture: its widest. The others are asked for by name.
 _DEFAULT_INSTRUCTION = {
@@ -71,29 +77,41 @@ def _fp8_13(arch: str, instruction: str, shapes: str, ab: str, d: str, block: in
     for shape in shapes.split():
         length = min(block, int(shape.rsplit("k", 1)[1]))
         half = d == "fp16"
-        source += "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
+        note = "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
         rows.append(_row(arch, instruction, shape, ab, d, length, F=13, E0=-21 if half else -126,
                          final="RNE" if half else "RZ", fraction_bits=None if half else 13,
-                         evidence=evidence, source=source))  # fmt: skip
+                         evidence=evidence, source=source + note))  # fmt: skip
     return rows
 
 
 def _converted(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
     """fp8 through mma.sync on Hopper: issued as half-precision instructions."""
-    measured = arch == "hopper" and (d, ab) != ("fp16", "e5m2")
-    source = _H200 if measured else "the rule measured on an H200 for other formats"
-    fields = {"arithmetic": "via-half", "F": 25, "E0": formats.get(d).emin - 7, "final": "RNE" if d == "fp16" else "RZ"}
-    return _row(
-        arch,
-        "mma",
-        shape,
-        ab,
-        d,
-        int(shape[-2:]),
-        evidence="measured" if measured else "claimed",
-        source=source,
-        **fields,
-    )
+    measured = arch == "hopper"
+    evidence = "measured" if measured else "claimed"
+    source = f"{_H200}; machine code: HMMA on unpacked halves" if measured else "the rule of an H200; not run"
+    k, final = int(shape.rpartition("k")[2]), "RNE" if d == "fp16" else "RZ"
+    return _row(arch, "mma", shape, ab, d, k, arithmetic="via-half", F=25, E0=formats.get(d).emin - 7,
+                final=final, evidence=evidence, source=source)  # fmt: skip
+
+
+def _fp64(arch: str, shape: str) -> MmaSpec:
+    """NVIDIA's fp64: a chain of IEEE FMAs that keeps payloads of NaN."""
+    measured = arch == "hopper"
+    evidence = "measured" if measured else "claimed"
+    source = f"{_H200}, payloads of NaN included" if measured else f"{_MMASIM}; NaN as on an H200"
+    return _row(arch, "mma", shape, "fp64", "fp64", 1, arithmetic="fma", payloads=True, nan_code=_INVALID,
+                evidence=evidence, source=source)  # fmt: skip
+
+
+def _int8(arch: str, instruction: str, shape: str) -> MmaSpec:
+    """Integers, without the .satfinite option."""
+    measured = {"mma": _H200, "wgmma": _WGMMA}.get(instruction) if arch == "hopper" else None
+    evidence, source = "definition", "exact; assumed to wrap modulo 2^32, as an H200 does"
+    if measured:
+        evidence = "measured"
+        source = f"exact, modulo 2^32 (with .satfinite: the exact sum, stopped once at the ends of int32); {measured}"
+    k = int(shape.rpartition("k")[2])
+    return _row(arch, instruction, shape, "int8", "int32", k, arithmetic="integer", evidence=evidence, source=source)
 
 
 def _build() -> list[MmaSpec]:
@@ -104,41 +122,38 @@ def _build() -> list[MmaSpec]:
         rows += _nvidia("ampere", "mma", "m16n8k16 m16n8k8", "fp16", d, 8, 24, "replayed", _A100)
         rows += _nvidia("ada", "mma", "m16n8k16 m16n8k8", "fp16", d, 8, 24, "replayed", _ADA)
         rows += _nvidia("hopper", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "measured", _H200)
-        rows += _nvidia("hopper", "wgmma", "m64nNk16", "fp16", d, 16, 25, "measured", _H200)
+        rows += _nvidia("hopper", "wgmma", "m64nNk16", "fp16", d, 16, 25, "measured", _WGMMA)
         rows += _nvidia("blackwell", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "replayed", _B200)
-        rows += _nvidia("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "claimed", _MMASIM)
-        rows += _nvidia("blackwell-rtx", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "claimed", _MMASIM)
+        rows += _nvidia("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "claimed", _NOT_RUN)
+        rows += _nvidia("blackwell-rtx", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "claimed", _NOT_RUN)
     for ab, shapes, tf in (("bf16", "m16n8k16 m16n8k8", 1), ("tf32", "m16n8k8 m16n8k4", 2)):
         rows += _nvidia("ampere", "mma", shapes, ab, "fp32", 8 // tf, 24, "replayed", _A100)
         rows += _nvidia("ada", "mma", shapes, ab, "fp32", 8 // tf, 24, "replayed", _ADA)
         rows += _nvidia("hopper", "mma", shapes, ab, "fp32", 16 // tf, 25, "measured", _H200)
-        rows += _nvidia("hopper", "wgmma", f"m64nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "measured", _H200)
+        rows += _nvidia("hopper", "wgmma", f"m64nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "measured", _WGMMA)
         rows += _nvidia("blackwell", "mma", shapes, ab, "fp32", 16 // tf, 25, "replayed", _B200)
-        rows += _nvidia("blackwell", "tcgen05", f"m128nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "claimed", _MMASIM)
-        rows += _nvidia("blackwell-rtx", "mma", shapes, ab, "fp32", 16 // tf, 25, "claimed", _MMASIM)
+        rows += _nvidia("blackwell", "tcgen05", f"m128nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "claimed", _NOT_RUN)
+        rows += _nvidia("blackwell-rtx", "mma", shapes, ab, "fp32", 16 // tf, 25, "claimed", _NOT_RUN)
     for ab in ("e4m3", "e5m2"):
         for d in ("fp32", "fp16"):
             rows += _fp8_13("ada", "mma", "m16n8k32 m16n8k16", ab, d, 16, "replayed", _ADA)
-            rows += _fp8_13("hopper", "wgmma", "m64nNk32", ab, d, 32, "measured", _H200)
+            rows += _fp8_13("hopper", "wgmma", "m64nNk32", ab, d, 32, "measured", _WGMMA)
             for arch in ("hopper", "blackwell"):
                 rows += [_converted(arch, shape, ab, d) for shape in ("m16n8k32", "m16n8k16")]
     for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
         for d in ("fp32", "fp16"):
-            rows += _nvidia("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _MMASIM)
-            rows += _nvidia("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _MMASIM)
+            rows += _nvidia("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _NOT_RUN)
+            rows += _nvidia("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _NOT_RUN)
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
         for s in ("m8n8k4", "m16n8k16", "m16n8k8") if arch in ("hopper", "blackwell") else ("m8n8k4",):
-            rows.append(_row(arch, "mma", s, "fp64", "fp64", 1, arithmetic="fma", evidence="claimed", source=_MMASIM))
-    for arch, instruction, shape in (
+            rows.append(_fp64(arch, s))
+    rows += [_int8(*where) for where in (
         ("turing", "mma", "m8n8k16"), ("ampere", "mma", "m16n8k32"), ("ada", "mma", "m16n8k32"),
         ("hopper", "mma", "m16n8k32"), ("hopper", "wgmma", "m64nNk32"), ("blackwell", "mma", "m16n8k32"),
         ("blackwell", "tcgen05", "m128nNk32"), ("blackwell-rtx", "mma", "m16n8k32"), ("cdna1", "mfma", "m16n16k16"),
         ("cdna2", "mfma", "m16n16k16"), ("cdna3", "mfma", "m16n16k32"), ("ascend910a", "cube", "m16n16k32"),
         ("ideal", "ideal", "m16n16k32"),
-    ):  # fmt: skip
-        k = int(shape.rsplit("k", 1)[1])
-        rows.append(_row(arch, instruction, shape, "int8", "int32", k, arithmetic="integer", evidence="definition",
-                         source="exact; assumed to wrap modulo 2^32"))  # fmt: skip
+    )]  # fmt: skip
     return rows + _amd() + _others()
 
 
@@ -254,7 +269,16 @@ def spec(
     if k is not None:
         found = _narrow(found, "k", k, f"{arch} {found[0].instruction} {a}->{d}:", "k =")
     row = max(found, key=lambda r: r.k)
-    return row if a == b else row.replace(b_format=b, name=row.name.replace(a, f"{a}x{b}"), evidence=row.evidence)
+    return row if a == b else _mixed(row, b)
+
+
+def _mixed(row: MmaSpec, b: str) -> MmaSpec:
+    """The row with B in the other fp8 format."""
+    measured = row.evidence == "measured"
+    source = _MIXED if measured else f"the rule of {row.a_format} alone: {row.source}"
+    evidence = "claimed" if row.evidence == "replayed" else row.evidence
+    return row.replace(b_format=b, name=row.name.replace(str(row.a_format), f"{row.a_format}x{b}"), evidence=evidence,
+                       source=source)  # fmt: skip
 
 
 def _name(fmt: Any, arch: str) -> str:

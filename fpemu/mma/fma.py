@@ -7,6 +7,8 @@ fp32, fp16  The product of two numbers of at most 24 bits is exact in float64. s
             rounds p + c to odd at 53 bits. Rounding that to q <= 51 bits, subnormals included, gives what one rounding
             of p + c gives (Boldo and Melquiond 2008: to odd first keeps enough of what was lost to break every tie).
 fp64        The exact value is a ratio of integers, which Python divides with one rounding to nearest even.
+
+NaN have one code, given to them at the end, but on matrix instructions that keep payloads: see `first_nan`.
 """
 
 from __future__ import annotations
@@ -22,10 +24,24 @@ from fpemu.formats import FloatFormat
 from fpemu.mma.exact import two_sum
 from fpemu.mma.spec import MmaSpec
 
+_QUIET = np.uint64(1 << 51)  # the bit of a quiet NaN in fp64
+
 
 def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     """One step: a (..., M, 1), b (..., 1, N), c (..., M, N) -> d (..., M, N), values in float64."""
-    return fma(a.astype(np.float64), b.astype(np.float64), c.astype(np.float64), spec.operand_formats[3])
+    a, b, c = (x.astype(np.float64) for x in (a, b, c))
+    d = fma(a, b, c, spec.operand_formats[3])
+    if spec.payloads and np.isnan(d).any():
+        d = np.where(np.isnan(d), first_nan(a, b, c, spec), d)
+    return d
+
+
+def first_nan(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
+    """The NaN of a step that keeps payloads: the first one of b, c, a, made quiet; `nan_code` where none of them is."""
+    chosen: NDArray[Any] = np.array(spec.nan_code, np.uint64)
+    for x in (a, c, b):
+        chosen = np.where(np.isnan(x), np.ascontiguousarray(x).view(np.uint64) | _QUIET, chosen)
+    return chosen.view(np.float64)
 
 
 def fma(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], fmt: FloatFormat) -> NDArray[Any]:

@@ -65,9 +65,9 @@ def gemm(
     order : KOrder or tree, optional
         Default: one chain, k ascending. A tree (`fpemu.mma.tree`) says for every k where it is added.
     backend : {"compiled", "numpy"}
-    device : {"cpu", "cuda"}, optional
-        Where to emulate: "cuda" is an NVIDIA GPU of any kind, with the same bits (not with backend="numpy"). Default:
-        as in the enclosing `fpemu.gemm`, else the CPU.
+    device : {"auto", "cpu", "cuda"}, optional
+        Where to emulate: "cuda" is an NVIDIA GPU of any kind, with the same bits (not with backend="numpy"); "auto" is
+        that GPU if there is one. Default: as in the enclosing `fpemu.gemm`, else the CPU.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def chain(
                     D[..., some, :] = _run(a, Bs, c, spec, order, step, where, lead)
                 else:
                     D[..., some, :] = _by_tree(a[0], Bs[0], c, spec, order, where, lead)
-        return _bits(D, spec)
+        return _bits(D, spec, _adds_outside(order, C is not None))
 
 
 def _run(
@@ -222,6 +222,8 @@ def _by_tree(
         start = C if start is None and node is tree else start
         if start is not None:
             start = np.broadcast_to(start, whole).astype(_accumulator(own), copy=False)
+            if str(own.d_format) == "fp16":  # a sum outside is wider than the accumulator that goes on from it
+                start = np.asarray(round_to(start, "fp16")).astype(start.dtype, copy=False)
         return _run([a], [b], start, own, KOrder(), None, where, lead)
 
     def add(x: NDArray[Any], y: NDArray[Any], fmt: str | None) -> NDArray[Any]:
@@ -243,11 +245,24 @@ def _accumulator(spec: MmaSpec) -> Any:
     return np.int32 if spec.is_integer else np.float64 if str(spec.d_format) == "fp64" else np.float32
 
 
-def _bits(D: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
+def _adds_outside(order: KOrder | Tree, with_c: bool) -> bool:
+    """Whether ordinary additions have a part in D, and not instructions alone."""
+    if isinstance(order, KOrder):
+        return order.split is not None or order.promote is not None
+    if with_c and not (isinstance(order, Chain) and order.start is None):
+        return True
+    while isinstance(order, Chain) and order.start is not None:
+        order = order.start
+    return isinstance(order, Sum)
+
+
+def _bits(D: NDArray[Any], spec: MmaSpec, added_outside: bool) -> NDArray[Any]:
     """D in its own dtype, every NaN with the pattern of the hardware."""
     if isinstance(spec.d_format, str):
         return D
     D = D.astype(spec.d_format.dtype, copy=False)
+    if spec.payloads and not added_outside:
+        return D
     nan = np.isnan(D)
     if nan.any():
         D.view(spec.d_format.code_dtype)[nan] = spec.nan_code

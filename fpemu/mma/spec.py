@@ -59,7 +59,11 @@ class MmaSpec:
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
     nan_code : int, optional
         The code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the
-        plain quiet NaN (what the hardware returns there is not known).
+        plain quiet NaN.
+    payloads : bool
+        For fp64's FMA chains: a step with NaN among its operands returns the first of them in the order b, c, a, its
+        sign and payload kept, made quiet. `nan_code` is then the NaN of an invalid operation on numbers, and of a
+        result that was added up outside the instruction.
     name, architecture, instruction, shape, evidence, source : str
         Where it comes from and how it is known: a key of `EVIDENCE`, and the source in words.
 
@@ -86,6 +90,7 @@ class MmaSpec:
     fraction_bits: int | None = None
     c_format: FloatFormat | str | None = None
     nan_code: int | None = None
+    payloads: bool = False
     name: str = "custom"
     architecture: str = "custom"
     instruction: str = "mma"
@@ -116,7 +121,7 @@ class MmaSpec:
             raise unknown_name("field of MmaSpec", unknown[0], self.__dataclass_fields__)
         changes = {"name": f"{self.name} (changed)", "evidence": "custom", **changes}
         if "d_format" in changes:
-            changes = {"c_format": None, "nan_code": None, **changes}
+            changes = {"c_format": None, "nan_code": None, "payloads": False, **changes}
         return replace(self, **changes)
 
     def __str__(self) -> str:
@@ -136,6 +141,10 @@ class MmaSpec:
             refuse(f"k = {self.k} and block = {self.block} must be positive")
         if self.k % self.block:
             refuse(f"k = {self.k} is not a multiple of block = {self.block}")
+        if type(self.payloads) is not bool:
+            refuse(f"payloads = {self.payloads!r} must be True or False")
+        if self.payloads and not (self.arithmetic == "fma" and str(self.d_format) == "fp64"):
+            refuse("payloads of NaN are kept by the FMA chains of fp64 alone")
         if self.final not in ("RZ", "RNE"):
             refuse(f"final rounding {self.final!r} is not 'RZ' or 'RNE'")
         if self.is_integer != (self.a_format == "int8" and self.b_format == "int8" and self.d_format == "int32"):

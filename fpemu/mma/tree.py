@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
+from fpemu.rounding import round_to
 
 Kind = Literal["instruction", "fma"]
 
@@ -58,10 +60,13 @@ class Sum:
     parts : tuple of Chain or Sum
     fmt : str, optional
         The format that the parts and the additions are rounded to. Default: fp32 (fp64 for fp64).
+    stored : str, optional
+        The format that the parts alone are rounded to before they are added: what a workspace of partial sums holds.
     """
 
     parts: tuple[Chain | Sum, ...]
     fmt: str | None = None
+    stored: str | None = None
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -111,10 +116,14 @@ def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Calla
     """The tree's value: `chain(node, start)` runs one accumulator, `add(x, y, fmt)` makes one rounded addition."""
     if isinstance(tree, Chain):
         return chain(tree, None if tree.start is None else evaluate(tree.start, chain, add))
-    total = evaluate(tree.parts[0], chain, add)
+    total = _stored(evaluate(tree.parts[0], chain, add), tree.stored)
     for part in tree.parts[1:]:
-        total = add(total, evaluate(part, chain, add), tree.fmt)
+        total = add(total, _stored(evaluate(part, chain, add), tree.stored), tree.fmt)
     return total
+
+
+def _stored(x: NDArray[Any], fmt: str | None) -> NDArray[Any]:
+    return x if fmt is None else np.asarray(round_to(x, fmt)).astype(x.dtype)
 
 
 def exact_products(spec: MmaSpec) -> bool:
@@ -133,6 +142,9 @@ def canonical(tree: Tree, exact: bool = False) -> Tree:
     (products are values of the accumulator's format) a lone product added to nearest is an fma, and the first two of a
     chain of fmas may change places.
     """
+    if isinstance(tree, Sum) and tree.stored is not None:
+        parts = [canonical(part, exact) for part in tree.parts]
+        return Sum((*sorted(parts[:2], key=lambda part: min(leaves(part))), *parts[2:]), tree.fmt, tree.stored)
     if isinstance(tree, Sum):
         total = canonical(tree.parts[0], exact)
         for part in tree.parts[1:]:
@@ -166,10 +178,11 @@ def _add(x: Tree, y: Tree, fmt: str | None, exact: bool) -> Tree:
             x, y = y, x
         assert isinstance(y, Chain)
         return _chain(y.blocks, "fma", x, exact)
-    sums = [isinstance(t, Sum) and t.fmt == fmt for t in (x, y)]
+    sums = [isinstance(t, Sum) and t.fmt == fmt and t.stored is None for t in (x, y)]
     if sums[1] > sums[0] or (sums[0] == sums[1] and min(leaves(y)) < min(leaves(x))):
         x, y = y, x
-    return Sum((*x.parts, y), fmt) if isinstance(x, Sum) and x.fmt == fmt else Sum((x, y), fmt)
+    same = isinstance(x, Sum) and x.fmt == fmt and x.stored is None
+    return Sum((*x.parts, y), fmt) if isinstance(x, Sum) and same else Sum((x, y), fmt)
 
 
 def from_order(order: KOrder, K: int, spec: MmaSpec) -> Tree:
@@ -239,7 +252,8 @@ def draw(tree: Tree, most: int = 60) -> str:
 
 def _title(node: Tree) -> str:
     if isinstance(node, Sum):
-        return f"sum of {len(node.parts)}" + (f" in {node.fmt}" if node.fmt else "")
+        kept = f", each rounded to {node.stored}" if node.stored else ""
+        return f"sum of {len(node.parts)}" + (f" in {node.fmt}" if node.fmt else "") + kept
     counts: list[list[int]] = []
     for block in node.blocks:
         if counts and counts[-1][1] == len(block):

@@ -18,12 +18,16 @@ def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
     shape = sorted((c.blocks[0][0], sum(map(len, c.blocks)), len(c.blocks[0])) for c in chains if _long(c))
     if any(max(ks) - min(ks) >= len(ks) for ks in ([k for b in c.blocks for k in b] for c in chains)):
         return None  # a KOrder has no gaps
+    blocks = any(len(block) > 1 for c in chains for block in c.blocks)
     lengths, tiles = _below(tree), _tiles(chains, spec)
     for promote in (None, *lengths):
         for split in (None, *lengths):
             for tile, residue_first in tiles:
                 order = KOrder(split, tile, residue_first, promote)
-                if 1 not in (split, promote) and _shape(order, K, spec) != shape:
+                if 1 in (split, promote):
+                    if blocks or tile is not None:  # one position at a time: no tile makes a difference
+                        continue
+                elif _shape(order, K, spec) != shape:
                     continue
                 for join in ("ascending", "pairwise", "descending") if split else ("ascending",):
                     order = KOrder(split, tile, residue_first, promote, join)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,15 @@ class Ask(Protocol):
     """Answers probes: see `Rows.__call__`."""
 
     def __call__(self, base: NDArray[Any], where: NDArray[Any], value: NDArray[Any], b: float, /) -> NDArray[Any]: ...
+
+
+class Question(NamedTuple):
+    """Pairs of positions within a group, all of whose leaves lie below a node of `size`; `beside`: another of its."""
+
+    pairs: NDArray[Any]
+    group: list[int]
+    beside: list[int]
+    size: int
 
 
 class Rows:
@@ -65,24 +74,68 @@ class Probe:
         self.inexact = 1 + 2.0 ** -((self.precision + 1) // 2)  # its square lies off the accumulator's grid
         keep = 54 if inputs.name == "fp64" else max(25, spec.F)
         # what may stand beside M together and still vanish; what D counts exactly
-        most = min(2 ** (top - low - keep) - 1, 2**out.precision, 2**self.precision) if top - low > keep else 0
-        if most < 1:
+        self.most = min(2 ** (top - low - keep) - 1, 2**out.precision, 2**self.precision) if top - low > keep else 0
+        if self.most < 1:
             raise InputError(f"{inputs} is too narrow for the probe: units of 2^{low} do not vanish beside 2^{top}")
-        self.passes = -(-k // most)
 
-    def sizes(self, pairs: NDArray[Any]) -> NDArray[Any]:
-        """Sizes of the smallest subtrees that hold both of each pair (n, 2)."""
-        self.count += len(pairs) * self.passes
+    def sizes(self, wanted: list[Question]) -> list[NDArray[Any]]:
+        """Sizes of the smallest subtrees that hold both of each pair, for each question.
+
+        Where all units at once are too many to be counted, only those of the groups that are asked about are there, as
+        many groups at a time as can be counted; the units of a longer group come by turns.
+        """
+        out = [np.empty(0, np.int64)] * len(wanted)
+        everything = np.arange(self.k)
+        if self.k <= self.most:
+            pairs = np.concatenate([w.pairs for w in wanted])
+            cuts = np.cumsum([len(w.pairs) for w in wanted])[:-1]
+            return np.split(self.k - self._survivors(pairs, everything, 1), cuts)
+        bins: list[tuple[set[int], list[int]]] = []
+        for n in sorted(range(len(wanted)), key=lambda n: -len(wanted[n].group)):
+            own = {*wanted[n].group, *wanted[n].beside}
+            if not bins or len(bins[-1][0] | own) > self.most:
+                bins.append((set(), []))
+            bins[-1][0].update(own)
+            bins[-1][1].append(n)
+        for units, some in bins:
+            where = np.array(sorted(units))
+            pairs = np.concatenate([wanted[n].pairs for n in some])
+            lost = len(where) - self._survivors(pairs, where, -(-len(where) // self.most))
+            cuts = np.cumsum([len(wanted[n].pairs) for n in some])[:-1]
+            for n, sizes in zip(some, np.split(lost, cuts), strict=True):
+                inside = sizes <= len(wanted[n].group)  # else what is beside the group is lost too
+                out[n] = np.where(inside, sizes, wanted[n].size) if wanted[n].beside else sizes
+        return out
+
+    def _survivors(self, pairs: NDArray[Any], where: NDArray[Any], passes: int) -> NDArray[np.int64]:
+        """How many of the units at `where` survive M and -M at each pair, the units by turns."""
+        self.count += len(pairs) * passes
         value = np.tile([self.large, -self.large], (len(pairs), 1))
         survivors = np.zeros(len(pairs))
-        for turn in range(self.passes):  # the units by turns where all at once are too many
-            base = np.where(np.arange(self.k) % self.passes == turn, self.unit, 0.0)
+        for turn in range(passes):
+            base = np.zeros(self.k)
+            base[where[turn::passes]] = self.unit
             survivors += self.ask(base, pairs, value, 1.0) / self.unit
-        good = (survivors == np.rint(survivors)) & (survivors >= 0) & (survivors <= self.k - 2)
+        good = (survivors == np.rint(survivors)) & (survivors >= 0) & (survivors <= len(where) - 2)
         if not good.all():
             i, j = pairs[~good][0]
             raise InputError(f"no whole number of units survives M at {i} and {j}: {survivors[~good][0]}")
-        return self.k - survivors.astype(np.int64)
+        return survivors.astype(np.int64)
+
+    def stored(self, asked: list[tuple[int, int]], precision: int) -> list[bool]:
+        """For each (x, z) in two parts of a sum: whether x's part is rounded to so many bits before it is added."""
+        if not asked:
+            return []
+        b = 1 + 2.0 ** (1 - precision)
+        d = self._ask([list(pair) for pair in asked], [[b, -1.0]] * len(asked), b)
+        return [bool(left == b - 1) for left in d]  # else 2^(2 - 2p) more
+
+    def between(self, asked: list[tuple[int, int, int]], precision: int) -> list[bool]:
+        """For each (x, y, z) in three parts of a sum: whether x + y is rounded to so many bits before z is added."""
+        if not asked:
+            return []
+        d = self._ask([list(three) for three in asked], [[1.0, 2.0 ** (-1 - precision), -1.0]] * len(asked), 1.0)
+        return [bool(left == 0) for left in d]
 
     def rounds_up(self, x: int, y: int, z: int | None) -> tuple[list[int], list[float]]:
         """Row that asks whether x + y, y three quarters of an ulp, rounds up; z takes x away again."""
@@ -94,7 +147,15 @@ class Probe:
         found = [False] * len(asked)
         for width in (2, 3):
             chosen = [n for n, (_, _, z) in enumerate(asked) if (z is None) == (width == 2)]
-            if chosen:
+            p = self.out.precision
+            if chosen and width == 2 and p in (8, 11) and self.precision == 24:
+                # D has too few bits to show it; but 2^p + 3 is a tie in D, and a multiple of 7, and y takes a half ulp
+                # of the accumulator away: to nearest the tie stays, and goes up
+                tie, y = (2**p + 3) / 7, -(2.0 ** (p - 27))
+                d = self._ask([list(asked[n][:2]) for n in chosen], [[tie, y]] * len(chosen), 7.0)
+                for n, value in zip(chosen, d, strict=True):
+                    found[n] = bool(value == 2**p + 4)
+            elif chosen:
                 rows = [self.rounds_up(*asked[n]) for n in chosen]
                 d = self._ask([r[0] for r in rows], [r[1] for r in rows], 1.0)
                 for n, value in zip(chosen, d, strict=True):

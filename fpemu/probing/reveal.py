@@ -10,12 +10,11 @@ lone product, can be a step of a chain or an addition outside; a probe of its ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import combinations, groupby
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu.errors import InputError
@@ -25,8 +24,7 @@ from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.probing.naming import name_order
 from fpemu.probing.probes import Ask, Probe, Rows
-
-_ALL_PAIRS = 64  # siblings up to this many are compared each with each, more of them at strides of powers of two
+from fpemu.probing.structure import Path, structure
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,8 @@ def reveal(
         The instruction that the GEMM is thought to be made of.
     fmt, out : str, optional
         Formats of the inputs and of D where there is no spec (default: "fp32", and fp32, or fp64 for fp64).
-        `out` alone says that D is rounded to a narrower format at the end.
+        `out` alone says that D is rounded to a narrower format at the end; whether partial sums are kept in that format
+        too is then asked.
     shape : (M, N), optional
         The shape of every call: a library's order can depend on it. Default: rows as they are needed, one column.
     at : int
@@ -79,6 +78,11 @@ def reveal(
     Returns
     -------
     Revealed
+
+    Notes
+    -----
+    O(K log K) probes for ordinary trees (counts: `fpemu.probing.structure`), each a row of a call. Where D counts fewer
+    units than there are positions (2048 in fp16), the probes of the whole come in as many turns as that takes.
 
     Raises
     ------
@@ -109,89 +113,17 @@ def reveal(
         dtype = {"fp16": np.float16, "fp64": np.float64}.get(inputs.name, np.float32)
         plain: Any = gemm
         ask = Rows(plain, k, dtype, shape or (min(k, 512), 1), at)
-    probe = Probe(ask, k, inputs, spec, formats.get(out) if out else spec.operand_formats[3])
-    top = _structure(k, probe.sizes)
-    tree = trees.canonical(_build(top, _kinds(top, probe, spec), spec), trees.exact_products(spec))
+    d_format = formats.get(out) if out else spec.operand_formats[3]
+    probe = Probe(ask, k, inputs, spec, d_format)
+    top = structure(k, probe.sizes)
+    tree = _build(top, _kinds(top, probe, spec), spec)
+    if d_format.precision < spec.operand_formats[3].precision:
+        tree = _workspaces(trees.canonical(tree), probe, d_format)
+    tree = trees.canonical(tree, trees.exact_products(spec))
     return Revealed(tree, name_order(tree, k, spec), k, probe.count)
 
 
-@dataclass(eq=False)
-class _Path:
-    """A leaf and the nodes above it, up to the top of a subtree: for each node, what else hangs on it."""
-
-    leaf: int
-    steps: list[list[int | _Path]] = field(default_factory=list)
-
-
-def _structure(k: int, sizes: Callable[[NDArray[Any]], NDArray[Any]]) -> int | _Path:
-    """The tree without the kinds of its nodes. All open questions of a round are asked together."""
-    known: dict[int, int] = {}
-    top: list[int | _Path] = []
-    tasks: list[tuple[list[int], int, list[int | _Path], bool]] = [(list(range(k)), k + 1, top, False)]
-    while tasks:
-        wanted: set[int] = set()
-        waiting = []
-        while tasks:
-            group, size, sink, sparse = tasks.pop()
-            need = _strides(group) if sparse else [(group[0], q) for q in group[1:]]
-            missing = [p * k + q for p, q in need if p * k + q not in known]
-            if missing:
-                wanted.update(missing)
-                waiting.append((group, size, sink, sparse))
-            elif sparse and all(known[p * k + q] == size for p, q in need):
-                sink.extend(group)
-            else:
-                rest, alone = _climb(group, size, sink, {q: known[group[0] * k + q] for q in group[1:]}, tasks)
-                if len(rest) == 1:
-                    sink.append(rest[0])
-                elif rest:
-                    many = alone and len(rest) > _ALL_PAIRS and not sparse
-                    tasks.append((rest, size, sink, many))
-                    if alone and not many and len(rest) <= _ALL_PAIRS:
-                        wanted.update(w for w in (p * k + q for p, q in combinations(rest, 2)) if w not in known)
-        tasks = waiting
-        if wanted:
-            codes = np.array(sorted(wanted))
-            found = sizes(np.stack([codes // k, codes % k], axis=1))
-            known.update(zip(codes.tolist(), found.tolist(), strict=True))
-    return top[0]
-
-
-def _strides(group: list[int]) -> list[tuple[int, int]]:
-    n = len(group)
-    return [(group[i], group[i + (1 << s)]) for s in range(n.bit_length() - 1) for i in range(n - (1 << s))]
-
-
-def _climb(
-    group: list[int], size: int, sink: list[int | _Path], found: dict[int, int],
-    tasks: list[tuple[list[int], int, list[int | _Path], bool]],
-) -> tuple[list[int], bool]:  # fmt: skip
-    """Take the pivot's own subtree out of a group below a node of `size`; what is left, and whether it was one leaf."""
-    path = _Path(group[0])
-    levels: dict[int, list[int]] = {}
-    for q, s in found.items():
-        levels.setdefault(s, []).append(q)
-    rest = levels.pop(size, [])
-    sink.append(path if levels else path.leaf)
-    count = 1
-    for s in sorted(levels):
-        count += len(levels[s])
-        if count != s:
-            q = levels[s][0]
-            raise InputError(
-                f"the answers fit no tree: {count} positions lie with {group[0]} in a subtree that has {s} ({q} among"
-                " them). Units may not vanish beside M, or the order may depend on the place in D"
-            )
-        step: list[int | _Path] = []
-        path.steps.append(step)
-        if len(levels[s]) == 1:
-            step.append(levels[s][0])
-        else:
-            tasks.append((levels[s], s, step, False))
-    return rest, not levels
-
-
-def _kinds(top: int | _Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
+def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
     """For each path its steps' kinds.
 
     "instruction", "sum", "fma" (the step's onto the path's) or "amf" (reversed); "onto" is a first block beside which
@@ -199,9 +131,9 @@ def _kinds(top: int | _Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]
     """
     kinds: dict[int, list[str]] = {}
     exact, fma = trees.exact_products(spec), spec.arithmetic == "fma"
-    open_: list[tuple[_Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
-    outer: list[tuple[_Path, int | None]] = []  # path, a leaf outside of its first step
-    stack: list[tuple[int | _Path, int | None]] = [(top, None)]
+    open_: list[tuple[Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
+    outer: list[tuple[Path, int | None]] = []  # path, a leaf outside of its first step
+    stack: list[tuple[int | Path, int | None]] = [(top, None)]
     while stack:
         path, outside = stack.pop()
         if isinstance(path, int):
@@ -209,7 +141,7 @@ def _kinds(top: int | _Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]
         row = kinds[id(path)] = ["instruction"] * len(path.steps)
         outer.append((path, next(_leaves(path.steps[1][0])) if len(path.steps) > 1 else outside))
         for t, step in enumerate(path.steps):
-            parts = [kid for kid in step if isinstance(kid, _Path)]
+            parts = [kid for kid in step if isinstance(kid, Path)]
             stack.extend((kid, path.leaf) for kid in parts)
             sums = len(parts) + (t > 0)
             if sums > 1 and len(step) > 1:
@@ -250,8 +182,8 @@ def _kinds(top: int | _Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]
 
 
 def _first_blocks(
-    outer: list[tuple[_Path, int | None]], kinds: dict[int, list[str]]
-) -> list[tuple[_Path, list[int], int | None]]:
+    outer: list[tuple[Path, int | None]], kinds: dict[int, list[str]]
+) -> list[tuple[Path, list[int], int | None]]:
     """The paths that begin with a block of products alone, its positions, and a leaf outside."""
     found = []
     for path, z in outer:
@@ -261,21 +193,21 @@ def _first_blocks(
     return found
 
 
-def _enter(path: _Path, ks: list[int], leaf: int, kinds: dict[int, list[str]]) -> None:
+def _enter(path: Path, ks: list[int], leaf: int, kinds: dict[int, list[str]]) -> None:
     """A path's first block without the leaf that was there before."""
     path.steps[0] = [k for k in ks if k != leaf]
     path.leaf = leaf
     kinds[id(path)][0] = "onto"
 
 
-def _leaves(node: int | _Path) -> Any:
+def _leaves(node: int | Path) -> Any:
     if isinstance(node, int):
         yield node
     else:
         yield node.leaf
 
 
-def _build(top: int | _Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
+def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
     """Chains and sums out of paths."""
     kind: Any = "fma" if spec.arithmetic == "fma" else "instruction"
     if isinstance(top, int):
@@ -292,7 +224,7 @@ def _build(top: int | _Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree
         else:
             blocks = [tuple(kid for kid in step if isinstance(kid, int)) for step in steps]
             if tree is None:
-                begun = [_build(kid, kinds, spec) for kid in steps[0] if isinstance(kid, _Path)]
+                begun = [_build(kid, kinds, spec) for kid in steps[0] if isinstance(kid, Path)]
                 tree = begun[0] if begun else None
                 if kinds[id(top)][0] == "onto":
                     blocks.insert(0, (top.leaf,))
@@ -306,3 +238,30 @@ def _build(top: int | _Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree
         at += len(steps)
     assert tree is not None
     return tree
+
+
+def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
+    """The tree with the sums marked whose parts, or partial sums, are rounded to D's narrower format."""
+    sums: list[Sum] = []
+    stack: list[Tree] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Sum):
+            sums.append(node)
+            stack.extend(node.parts)
+        elif node.start is not None:
+            stack.append(node.start)
+    first = [[next(trees.leaves(part)) for part in node.parts[:3]] for node in sums]
+    stored = probe.stored([(ks[0], ks[1]) for ks in first], fmt.precision)
+    longer = [n for n, ks in enumerate(first) if stored[n] and len(ks) == 3]
+    between = dict(zip(longer, probe.between([(first[n][0], first[n][1], first[n][2]) for n in longer], fmt.precision),
+                       strict=True))  # fmt: skip
+    marks = {id(node): (stored[n], between.get(n, False)) for n, node in enumerate(sums)}
+
+    def marked(node: Tree) -> Tree:
+        if isinstance(node, Chain):
+            return node if node.start is None else Chain(node.blocks, node.kind, marked(node.start))
+        parts, (kept, each) = tuple(map(marked, node.parts)), marks[id(node)]
+        return Sum(parts, fmt.name if each else node.fmt, fmt.name if kept and not each else None)
+
+    return marked(tree)

@@ -3,9 +3,9 @@
 Each row of A (column of B) is scaled by its own power of two to magnitudes below 1 and cut into slices of w bits. A
 slice times 2^w is an integer below 2^w in magnitude, so a product of two slices is a sum of K integers below 2^(2w).
 With K * 2^(2w) <= 2^53 every partial sum is an integer that float64 holds, whatever the order of summation and whether
-or not products are fused: BLAS makes no rounding error. The products of equal weight are added in int64, and carries
-turn them into limbs of w bits. The method assumes nothing of a BLAS but that it multiplies and adds in IEEE float64;
-`fpemu.reference` checks it against FLINT's integers in its tests.
+or not products are fused: BLAS makes no rounding error, nor does a GPU in its place (`fpemu.devices.matmul`). The
+products of equal weight are added in int64, and carries turn them into limbs of w bits. The method assumes nothing of a
+BLAS but that it multiplies and adds in IEEE float64; `fpemu.reference` checks it against FLINT's integers in its tests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import devices
 from fpemu.formats import FloatFormat
 from fpemu.heads import Heads, bits_of
 from fpemu.reference.arguments import Floats, Ints, span
 
-BLOCK = 1 << 21
+BLOCK = 1 << 23
 """Entries of the result worked on at a time: bounds the memory of the limbs."""
+_BLOCK_CUDA = 1 << 26
+"""The same on a GPU, to which B's slices travel once for each."""
+_CHUNK = 1 << 15
+"""Entries that a thread brings to their end at a time: they stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +50,7 @@ def plan(A: Floats, B: Floats) -> Plan | None:
     """How to multiply A (..., M, K) by B (..., K, N), both finite; None where exponents range too widely to scale."""
     K = A.shape[-1]
     width = (53 - (max(K, 1) - 1).bit_length()) // 2
-    (low_a, top_a), (low_b, top_b) = span(A, -1), span(B, -2)
+    (low_a, top_a), (low_b, top_b) = _span(A, -1), _span(B, -2)
     bits = [int(np.max(top - low, initial=1)) for low, top in ((low_a, top_a), (low_b, top_b))]
     if max(bits) > 900:  # scaled entries must stay multiples of 2^-1074
         return None
@@ -55,12 +60,18 @@ def plan(A: Floats, B: Floats) -> Plan | None:
 
 def cut(X: Floats, top: Ints, width: int, count: int) -> list[Floats]:
     """Slices S_s, integers below 2^width in magnitude, with X = 2^top * sum_s S_s * 2^(-(s+1) width)."""
-    rest = np.ldexp(X, (-top).astype(np.int32))
-    out = []
-    for _ in range(count):
-        rest = np.ldexp(rest, width)
-        out.append(np.trunc(rest))
-        rest = rest - out[-1]
+    out = [np.empty_like(X) for _ in range(count)]
+    shift = np.broadcast_to((-top).astype(np.int32), X.shape)
+
+    def some(rows: slice) -> None:
+        rest = np.ldexp(X[..., rows, :], shift[..., rows, :])
+        for slice_ in out:
+            rest = np.ldexp(rest, width)
+            part = np.trunc(rest, out=slice_[..., rows, :])
+            rest = rest - part
+
+    height = max(1, _CHUNK * X.shape[-2] // max(1, X.size))
+    devices.each(some, [slice(m, m + height) for m in range(0, X.shape[-2], height)])
     return out
 
 
@@ -68,9 +79,22 @@ def rounded(A: Floats, B: Floats, how: Plan, fmt: FloatFormat) -> NDArray[Any]:
     """A @ B rounded once to ``fmt`` (RNE); A and B finite, of the same leading axes."""
     out = np.empty((*A.shape[:-1], B.shape[-1]), dtype=fmt.dtype)
     flat = _stack(out)
-    for where, negative, limbs, exponent in _blocks(A, B, how):
-        flat[where] = _heads(negative, limbs, exponent, how.width).round_to(fmt)
+    for where, sums, exponent in _blocks(A, B, how):
+        _round(sums, exponent, how.width, fmt, flat[where])
     return out
+
+
+def _round(sums: list[Ints], exponent: Ints, width: int, fmt: FloatFormat, out: NDArray[Any]) -> None:
+    """What `_sums` gives, rounded into ``out``; some rows, or some matrices, at a time, each on a thread."""
+
+    def some(place: tuple[slice, slice]) -> None:
+        limbs = [x[place] for x in sums]
+        out[place] = _heads(_limbs(limbs, width), limbs, exponent[place], width).round_to(fmt)
+
+    batch, M, N = out.shape
+    several, height = max(1, _CHUNK // max(1, M * N)), max(1, _CHUNK // max(1, N))
+    places = [(b, m) for b in range(0, batch, several) for m in range(0, M, height)]
+    devices.each(some, [(slice(b, b + several), slice(m, m + height)) for b, m in places])
 
 
 def significands(A: Floats, B: Floats, how: Plan) -> tuple[NDArray[Any], Ints]:
@@ -78,7 +102,8 @@ def significands(A: Floats, B: Floats, how: Plan) -> tuple[NDArray[Any], Ints]:
     shape = (*A.shape[:-1], B.shape[-1])
     V, E = np.zeros(shape, dtype=object), np.zeros(shape, dtype=np.int64)
     flat, exponents = _stack(V), _stack(E)
-    for where, negative, limbs, exponent in _blocks(A, B, how):
+    for where, limbs, exponent in _blocks(A, B, how):
+        negative = _limbs(limbs, how.width)
         value = limbs[0].astype(object)
         for limb in limbs[1:]:
             value = (value << how.width) + limb
@@ -86,12 +111,13 @@ def significands(A: Floats, B: Floats, how: Plan) -> tuple[NDArray[Any], Ints]:
     return V, E
 
 
-def _blocks(A: Floats, B: Floats, how: Plan) -> Iterator[tuple[Any, NDArray[np.bool_], list[Ints], Ints]]:
-    """The product block by block: (place, sign, limbs from the highest, exponent of the lowest limb)."""
+def _blocks(A: Floats, B: Floats, how: Plan) -> Iterator[tuple[Any, list[Ints], Ints]]:
+    """The product block by block: (place, sums of equal weight from the highest, exponent of the lowest)."""
     M, N = A.shape[-2], B.shape[-1]
     left, right, rows, columns = _stack(A), _stack(B), _stack(how.rows), _stack(how.columns)
-    batch = max(1, BLOCK // max(1, M * N))
-    height = max(1, M) if M * N <= BLOCK else max(1, BLOCK // N)
+    most = _BLOCK_CUDA if devices.choose(None, "compiled") == "cuda" else BLOCK
+    batch = max(1, most // max(1, M * N))
+    height = max(1, M) if most >= M * N else max(1, most // N)
     scale = -(how.slices[0] + how.slices[1]) * how.width
     for b in range(0, len(left), batch):
         some = slice(b, b + batch)
@@ -99,8 +125,17 @@ def _blocks(A: Floats, B: Floats, how: Plan) -> Iterator[tuple[Any, NDArray[np.b
         for m in range(0, M, height):
             where = (some, slice(m, m + height))
             X = cut(left[where], rows[where], how.width, how.slices[0])
-            negative, limbs = _limbs(X, Y, how.width)
-            yield where, negative, limbs, rows[where] + columns[some] + scale
+            yield where, _sums(X, Y), rows[where] + columns[some] + scale
+
+
+def _span(X: Floats, axis: int) -> tuple[Ints, Ints]:
+    """As `span`; some rows (columns) at a time, each on a thread."""
+    other, lines = -3 - axis, X.shape[-3 - axis]
+    height = max(1, 8 * _CHUNK * lines // max(1, X.size))
+    pieces = [slice(i, i + height) for i in range(0, max(1, lines), height)]
+    found = devices.each(lambda some: span(X[..., some, :] if axis == -1 else X[..., some], axis), pieces)
+    low, top = (np.concatenate(part, axis=other) for part in zip(*found, strict=True))
+    return low, top
 
 
 def _stack(X: NDArray[Any]) -> NDArray[Any]:
@@ -108,21 +143,36 @@ def _stack(X: NDArray[Any]) -> NDArray[Any]:
     return X.reshape(prod(X.shape[:-2]), *X.shape[-2:])
 
 
-def _limbs(X: list[Floats], Y: list[Floats], width: int) -> tuple[NDArray[np.bool_], list[Ints]]:
-    """Signs and magnitudes of the sum over s, t of X_s @ Y_t * 2^(-(s + t) width), the lowest weight last."""
+def _sums(X: list[Floats], Y: list[Floats]) -> list[Ints]:
+    """The products X_s @ Y_t, of weight 2^(-(s + t) width), those of equal weight added; the lowest weight last."""
     shape = (*X[0].shape[:-1], Y[0].shape[-1])
     sums = [np.zeros(shape, dtype=np.int64) for _ in range(len(X) + len(Y) - 1)]
     for s, x in enumerate(X):
         for t, y in enumerate(Y):
-            sums[s + t] += np.matmul(x, y).astype(np.int64)  # at most 90 terms of 2^53 each: below 2^60
+            _add(sums[s + t], devices.matmul(x, y))  # at most 90 terms of 2^53 each: below 2^60
+    return sums
+
+
+def _add(total: Ints, T: Floats) -> None:
+    """Add integers to a sum, on all threads."""
+
+    def some(rows: slice) -> None:
+        total[:, rows] += T[:, rows].astype(np.int64)
+
+    height = max(1, 8 * _CHUNK // max(1, total.shape[0] * total.shape[-1]))
+    devices.each(some, [slice(m, m + height) for m in range(0, total.shape[1], height)])
+
+
+def _limbs(sums: list[Ints], width: int) -> NDArray[np.bool_]:
+    """Turn sums of equal weight into the limbs of their total's magnitude, in place; gives where it is negative."""
     _carry(sums, width)
-    negative = sums[0] < 0
+    negative = np.asarray(sums[0] < 0)
     if negative.any():
         sign = np.where(negative, -1, 1)
         for limb in sums:
             limb *= sign
         _carry(sums, width)
-    return negative, sums
+    return negative
 
 
 def _carry(sums: list[Ints], width: int) -> None:

@@ -72,9 +72,9 @@ def gemm(
         of fp64 and has no use for a policy: NaN and Inf propagate as in DGEMM.
     order : KOrder, optional
         Order of addition within every product chain of the scheme. Its `promote` replaces the scheme's own.
-    device : {"cpu", "cuda"}, optional
-        Where the products are emulated: on the CPU (the default), or on an NVIDIA GPU of any kind, with the same bits.
-        What the error-free schemes leave to BLAS stays on the CPU.
+    device : {"auto", "cpu", "cuda"}, optional
+        Where the products are computed: on the CPU (the default), on an NVIDIA GPU of any kind, or, "auto", large ones
+        on the GPU if there is one; with the same bits. It goes for what the error-free schemes leave to BLAS as well.
     **options
         The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
 

@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from fpemu import devices
+from fpemu.devices import Device
 from fpemu.errors import InputError
 from fpemu.mma.threads import cores
 from fpemu.sweep.store import Cell, Entry, as_numbers
@@ -37,17 +39,19 @@ _COMPANY = 0.05
 
 
 class WorkerError(InputError):
-    """A worker cannot take part: it has other code, or the page is not there. No fault of the cell."""
+    """A worker cannot take part: it has other code, no page or no GPU. No fault of the cell."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What evaluates, in a form that travels to other processes: a page of an experiments folder, or the grids'."""
+    """What evaluates, in a form that travels to other processes: a page of an experiments folder, or the grids'; and
+    on which device."""
 
     code: str
     root: str | None = None
     name: str | None = None
     numpy: str = np.__version__
+    device: Device = "cpu"
 
     def load(self) -> Callable[[Cell], Mapping[str, Any]]:
         """The function, once it is sure to be the one that the results will be stored under.
@@ -93,13 +97,14 @@ def attempt(evaluate: Callable[[Cell], Mapping[str, Any]], name: str, cell: Cell
     return Entry(name, cell, values, error, time.perf_counter() - start)
 
 
-def here(evaluate: Callable[[Cell], Mapping[str, Any]], todo: Todo) -> Batches:
+def here(evaluate: Callable[[Cell], Mapping[str, Any]], todo: Todo, device: Device = "cpu") -> Batches:
     """One cell after another in this process."""
     batch: list[Entry] = []
     since = time.perf_counter()
     try:
         for name, cell in todo.items():
-            batch.append(attempt(evaluate, name, cell))
+            with devices.on(device):
+                batch.append(attempt(evaluate, name, cell))
             if time.perf_counter() - since > _COMPANY:
                 yield batch
                 batch, since = [], time.perf_counter()
@@ -203,7 +208,13 @@ def stream(
 
 def _work(source: Source, task: list[tuple[str, Cell]]) -> list[Entry]:
     evaluate = _load(source)
-    return [attempt(evaluate, name, cell) for name, cell in task]
+    if source.device == "cuda":
+        try:
+            devices.resolve("cuda")
+        except InputError as problem:
+            raise WorkerError(f"a worker cannot take part: {problem}") from problem
+    with devices.on(source.device):
+        return [attempt(evaluate, name, cell) for name, cell in task]
 
 
 # --- local processes

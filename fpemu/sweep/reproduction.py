@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from fpemu.devices import Device
     from fpemu.sweep.claims import Claim
     from fpemu.sweep.experiments import Experiment
 
@@ -64,7 +65,9 @@ class Reproduction:
         return head + "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
 
-def reproduce(name: str, size: str = "quick", jobs: int = 1, results: Store | None = None) -> Reproduction:
+def reproduce(
+    name: str, size: str = "quick", jobs: int = 1, results: Store | None = None, device: Device = "auto"
+) -> Reproduction:
     """An experiment with its cells evaluated; those in the store are not evaluated again.
 
     Parameters
@@ -76,19 +79,21 @@ def reproduce(name: str, size: str = "quick", jobs: int = 1, results: Store | No
         Local processes.
     results : Store, optional
         Default: the store of the command line (:func:`fpemu.sweep.store.default_path`).
+    device : {"auto", "cpu", "cuda"}
+        Where products are computed, as in :func:`fpemu.sweep.run`.
 
     Raises
     ------
     InputError
-        If there is no such experiment or size.
+        If there is no such experiment, size or device.
     CellError
         If a cell fails.
     """
     experiment = experiments.load(name)
     if results is not None:
-        return Reproduction(experiment, size, run(experiment, size, results=results, jobs=jobs))
+        return Reproduction(experiment, size, run(experiment, size, results=results, jobs=jobs, device=device))
     with Store() as opened:
-        return Reproduction(experiment, size, run(experiment, size, results=opened, jobs=jobs))
+        return Reproduction(experiment, size, run(experiment, size, results=opened, jobs=jobs, device=device))
 
 
 def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "figures") -> Reproduction:

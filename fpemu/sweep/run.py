@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fpemu import devices
+from fpemu.devices import Device
 from fpemu.errors import InputError
 from fpemu.mma.threads import cores
 from fpemu.sweep import executors, store
@@ -49,6 +51,7 @@ def run(
     jobs: int = 1,
     executor: str | None = None,
     scheduler: str | None = None,
+    device: Device = "auto",
     progress: Progress | None = None,
     keep_failures: bool = False,
     fresh: bool = False,
@@ -69,6 +72,9 @@ def run(
         None: "processes", or "dask" if there is a scheduler.
     scheduler : str, optional
         Address of a Dask scheduler; executor "dask" without one starts a local cluster of ``jobs`` workers.
+    device : {"auto", "cpu", "cuda"}
+        Where products are computed, the same bits on either. "auto": in each process large ones on its GPU, if it has
+        one that can be used, all else on the CPU. "cuda": all on the GPU, and no process without one takes part.
     progress : rich.progress.Progress, optional
         A running progress display to add a bar to.
     keep_failures : bool
@@ -88,7 +94,7 @@ def run(
     CellError
         If cells failed, after all the others have been evaluated. A later run tries them again.
     InputError
-        If ``jobs`` is not positive, the executor cannot be had, or a number has the name of a parameter.
+        If ``jobs`` is not positive, the executor or the device cannot be had, or a number has the name of a parameter.
     OSError
         If results cannot be stored. What is stored stays, the next run goes on from there.
     KeyboardInterrupt
@@ -96,13 +102,15 @@ def run(
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
+    if device != "auto" and not (device == "cuda" and scheduler is not None):  # whose workers are other machines
+        devices.resolve(device)
     plan = survey(job, size, results)
     done = set() if done is None else done
     plan = plan.afresh(done) if fresh else plan
     failed: dict[str, str] = {}
     advance = _bar(job, plan, progress)
     # on an interrupt here too, the processes end now and not when the garbage goes
-    with contextlib.closing(_batches(job, plan.todo, jobs, executor, scheduler)) as source:
+    with contextlib.closing(_batches(job, plan.todo, jobs, executor, scheduler, device)) as source:
         for batch in source:
             for entry in batch:
                 _row(job, entry.cell, entry.values or {})
@@ -186,8 +194,9 @@ def _fits(cell: Mapping[str, Any], values: Values) -> bool:
 def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
     """Seconds that the missing cells of a plan will take, at least one, and what that rests on.
 
-    The seconds of stored cells of the same job, or those of its cheapest cell measured now, grow as `cost` does. Of a
-    large cell of a grid a part of the rows and columns is measured. The number is None if that fails.
+    The seconds of stored cells of the same job, or those of its cheapest cell measured now (on the device that
+    `fpemu.devices.on` says), grow as `cost` does. Of a large cell of a grid a part of the rows and columns is measured.
+    The number is None if that fails.
     """
     todo = plan.todo
     work = sum(job.cost(cell) for cell in todo.values())
@@ -218,7 +227,9 @@ def _trial(job: Job, cell: Cell) -> Cell:
     return cell
 
 
-def _batches(job: Job, todo: dict[str, Cell], jobs: int, executor: str | None, scheduler: str | None) -> Any:
+def _batches(
+    job: Job, todo: dict[str, Cell], jobs: int, executor: str | None, scheduler: str | None, device: Device
+) -> Any:
     if executor is None:
         executor = "processes" if scheduler is None else "dask"
     if executor not in EXECUTORS:
@@ -228,9 +239,10 @@ def _batches(job: Job, todo: dict[str, Cell], jobs: int, executor: str | None, s
     if not todo:
         return _nothing()
     if executor == "processes" and jobs == 1:
-        return executors.here(job.evaluate, todo)
+        return executors.here(job.evaluate, todo, device)
     root = getattr(job, "root", None)
-    source = executors.Source(job.code, None if root is None else str(root), None if root is None else job.name)
+    folder, page = (None, None) if root is None else (str(root), job.name)
+    source = executors.Source(job.code, folder, page, device=device)
     if executor == "processes":
         return executors.processes(source, todo, jobs)
     from fpemu.sweep import cluster

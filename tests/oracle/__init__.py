@@ -4,7 +4,8 @@ Nothing here knows `fpemu`. A number is decoded from its code into integers, sum
 is one explicit step. Every function works on ONE output element: a row of A, a column of B and an accumulator,
 as codes.
 
-The arithmetic of NVIDIA instructions was checked against recordings of an H200, an A100 and a V100 (test_golden.py).
+The arithmetic of NVIDIA instructions was checked against recordings of an H200, an A100 and a V100 (test_golden.py,
+test_verified.py).
 Readings of the AMD rows, whose published description leaves some cases open:
 
 * CDNA1, CDNA3 and the ideal unit: the sign of a zero result is not specified (`Instruction.zero_sign` is False).

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oracle.blocks import add, converted
-from oracle.codes import FORMATS
+from oracle.codes import FORMATS, decode
 from oracle.table import Instruction
 
 
@@ -119,4 +119,5 @@ def ordered(
     total = joined(sums, order.join, plus)
     if order.split is not None and c is not None:
         total = plus(total, widened(c))
-    return narrowed(total)
+    total = narrowed(total)
+    return total if ins.nan_code is None or decode(total, fd).kind != "nan" else ins.nan_code

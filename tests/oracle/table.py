@@ -21,7 +21,7 @@ class Instruction:
     c: str
     d: str
     run: Block
-    nan_code: int | None = None  # the only NaN it returns; None: not specified
+    nan_code: int | None = None  # the only NaN it returns, or that of an invalid step; None: not specified
     zero_sign: bool = True  # whether the sign of a zero result is specified
 
 
@@ -64,6 +64,21 @@ def fma_chain(fmt: str, k: int) -> Instruction:
         return fma(decode(x[0], f), decode(y[0], f), decode(c, f), f)
 
     return Instruction(k, fmt, fmt, fmt, fmt, in_blocks(block, 1), None)
+
+
+def dmma(k: int) -> Instruction:
+    """NVIDIA's fp64: the NaN of a step is that of b, else of c, else of a, made quiet; else that of an invalid step."""
+    f, invalid = FORMATS["fp64"], 0xFFF8000000000000
+
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        a, b, start = (decode(code, f) for code in (x[0], y[0], c))
+        d = fma(a, b, start, f)
+        if decode(d, f).kind != "nan":
+            return d
+        found = [code for code, n in ((y[0], b), (c, start), (x[0], a)) if n.kind == "nan"]
+        return found[0] | 1 << 51 if found else invalid
+
+    return Instruction(k, "fp64", "fp64", "fp64", "fp64", in_blocks(block, 1), invalid)
 
 
 def cdna2(ab: str, k: int, L: int) -> Instruction:
@@ -145,7 +160,7 @@ def _nvidia() -> dict[tuple[str, str, str, str, int], Instruction]:
             row(arch, name, ab, "fp16", (32,), 32, 25, -21, "RNE")
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
         for k in (4, 8, 16):
-            t[arch, "mma", "fp64", "fp64", k] = fma_chain("fp64", k)
+            t[arch, "mma", "fp64", "fp64", k] = dmma(k)
     return t
 
 

@@ -1,9 +1,9 @@
 // What one matrix instruction computes, over bit patterns: the CUDA form of fpemu.mma.readable, all arithmetics.
 //
 // A Spec is a struct of constants that fpemu.gpu.emulation writes from an MmaSpec: types A, B, C, D (formats) and K,
-// BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE. emulate<Spec>(a, b, c) takes K codes of a row of A and of
-// a column of B and the code of c, and returns the code of d. Integers only: nothing here depends on how a compiler
-// or a processor rounds.
+// BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K codes of a row of A
+// and of a column of B and the code of c, and returns the code of d. Integers only: nothing here depends on how a
+// compiler or a processor rounds.
 //
 // Sizes. A significand has at most 24 bits, but 53 in an FMA chain. A product of two has at most 48 (there 106, in two
 // words); a truncated term at most F + 2 <= 37, and 65 of them add to less than 2^44.
@@ -39,10 +39,6 @@ template <class S> FPEMU_FUNCTION u64 via_half(const typename S::A::code* a, con
 
 // ---- one instruction
 
-template <class T> FPEMU_FUNCTION bool is_nan(u64 code) {
-  return (code & ((1ull << T::SIGN) - 1)) > infinity<T>(false);
-}
-
 template <class S> FPEMU_FUNCTION u64 emulate(const typename S::A::code* a, const typename S::B::code* b, u64 c) {
   if constexpr (S::ARITHMETIC == INTEGER) {
     u32 d = (u32)c;  // modulo 2^32
@@ -56,11 +52,14 @@ template <class S> FPEMU_FUNCTION u64 emulate(const typename S::A::code* a, cons
       for (int k = 0; k < S::K; k += S::BLOCK) {
         if constexpr (S::ARITHMETIC == TRUNCATED) d = truncated<S, typename S::A, typename S::B, S::BLOCK>(a + k, b + k, d);
         if constexpr (S::ARITHMETIC == EXACT) d = exact<S>(a + k, b + k, d);
-        if constexpr (S::ARITHMETIC == FMA)
-          d = fused_multiply_add<typename S::D>(decode<typename S::A>(a[k]), decode<typename S::B>(b[k]), d);
+        if constexpr (S::ARITHMETIC == FMA) {
+          const u64 start = d;
+          d = fused_multiply_add<typename S::D>(decode<typename S::A>(a[k]), decode<typename S::B>(b[k]), start);
+          if (S::PAYLOADS && is_nan<typename S::D>(d)) d = first_nan<typename S::D>(a[k], b[k], start, S::NAN_CODE);
+        }
         if constexpr (S::ARITHMETIC == FLUSHED) d = flushed<S>(a + k, b + k, d);
         if constexpr (S::ARITHMETIC == CDNA3 || S::ARITHMETIC == CDNA3_FP8) d = cdna3<S>(a + k, b + k, d);
       }
-    return is_nan<typename S::D>(d) ? S::NAN_CODE : d;
+    return !S::PAYLOADS && is_nan<typename S::D>(d) ? S::NAN_CODE : d;
   }
 }

@@ -88,3 +88,9 @@ template <class T> FPEMU_FUNCTION u64 add(u64 x, u64 y) {
   one.significand = 1ull << T::FRACTION, one.exponent = 0, one.negative = false, one.special = FINITE;
   return fused_multiply_add<T>(one, decode<T>(x), y);
 }
+
+// The NaN of a step that keeps payloads: the first one of b, c, a, made quiet; `invalid` where none of them is.
+template <class T> FPEMU_FUNCTION u64 first_nan(u64 a, u64 b, u64 c, u64 invalid) {
+  const u64 quiet = 1ull << (T::FRACTION - 1);
+  return is_nan<T>(b) ? b | quiet : is_nan<T>(c) ? c | quiet : is_nan<T>(a) ? a | quiet : invalid;
+}

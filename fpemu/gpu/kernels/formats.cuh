@@ -74,6 +74,9 @@ FPEMU_FUNCTION Number multiply(const Number& x, const Number& y) {
 template <class T> FPEMU_FUNCTION u64 infinity(bool negative) {
   return (u64)negative << T::SIGN | (u64)T::TOP << T::FRACTION;
 }
+template <class T> FPEMU_FUNCTION bool is_nan(u64 code) {
+  return (code & ((1ull << T::SIGN) - 1)) > infinity<T>(false);
+}
 template <class T> FPEMU_FUNCTION u64 any_nan() { return infinity<T>(false) | T::FRACTION_MASK; }
 template <class T> FPEMU_FUNCTION u64 special_code(int found) {
   const bool nan = (found & NOT_A_NUMBER) || (found & 3) == 3;

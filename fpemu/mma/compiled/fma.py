@@ -1,6 +1,9 @@
 """Compiled FMA chains; `fpemu.mma.fma` is the specification.
 
 fp32 and fp64 are the machine's own FMA. fp16 is rounded to odd in float64 first, then once to fp16.
+
+Which NaN comes out of a chain that keeps payloads is found afterwards, for the results that are NaN: the chain is run
+once more, step by step. So numbers pay nothing for it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import numpy as np
 from numba.extending import overload
 
 from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, fma32, fma64
-from fpemu.mma.compiled.panel import block, is_of
+from fpemu.mma.compiled.panel import block, is_of, settle
 
 
 class Fma16(NamedTuple):
@@ -44,6 +47,17 @@ class Fma64(NamedTuple):
         return False
 
 
+class Payloads64(NamedTuple):
+    """fp64 whose NaN keep their payloads."""
+
+    block: tuple[int, ...]
+    invalid: np.int64  # the code of a NaN that comes of numbers
+
+    @staticmethod
+    def aligned() -> bool:
+        return False
+
+
 @overload(block)
 def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
     if is_of(params, Fma32):
@@ -53,7 +67,7 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
                 acc[j] = fma32(a[k], b[k, j], acc[j])
 
         return chain32
-    if is_of(params, Fma64):
+    if is_of(params, Fma64, Payloads64):
 
         def chain64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
             for j in range(len(acc)):
@@ -80,3 +94,26 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
 
         return chain16
     return None
+
+
+@overload(settle)
+def _settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
+    def nothing(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+        return None
+
+    def payloads(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+        quiet, used = np.int64(1 << 51), len(c)
+        if not np.isnan(acc[:used]).any():
+            return
+        acc[:used] = c
+        for k in range(len(a)):
+            x = a[k]
+            for j in range(used):
+                y, z = b[k, j], acc[j]
+                d = fma64(x, y, z)
+                first = bits_of_f64(x) | quiet if x != x else params.invalid
+                first = bits_of_f64(z) | quiet if z != z else first
+                first = bits_of_f64(y) | quiet if y != y else first
+                acc[j] = f64_of_bits(first) if d != d else d
+
+    return payloads if is_of(params, Payloads64) else nothing

@@ -32,6 +32,14 @@ def exponent(params: Any, x: Any, emin: Any) -> Any:
     raise TypeError("exponent is called from compiled code only")
 
 
+def settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+    """After the last block of a row: acc (W) from c (W) by a (K) and b (K, W), once more where it is not what it seems.
+
+    Overloaded per arithmetic; most do nothing.
+    """
+    raise TypeError("settle is called from compiled code only")
+
+
 def is_of(params: Any, *kinds: type) -> bool:
     """Whether a numba type is one of these NamedTuples."""
     return isinstance(params, types.BaseNamedTuple) and params.instance_class in kinds
@@ -92,6 +100,8 @@ def _compile(stamp: int) -> Any:
                     for j in range(width):
                         outer[j] += acc[j]
                         acc[j] = 0
+            if not promote:
+                settle(params, row, bp, c[i, first : first + used], acc)
             for j in range(used):
                 out[i, first + j] = outer[j] if promote else acc[j]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fpemu.formats import FloatFormat
 from fpemu.mma.compiled.amd import Cdna3, Cdna3Fp8, Flushed
 from fpemu.mma.compiled.exact import Exact
-from fpemu.mma.compiled.fma import Fma16, Fma32, Fma64
+from fpemu.mma.compiled.fma import Fma16, Fma32, Fma64, Payloads64
 from fpemu.mma.compiled.panel import WIDTH, panel
 from fpemu.mma.compiled.truncated import Truncated32, Truncated64
 from fpemu.mma.readable import half_spec, outer_dtype
@@ -108,6 +108,8 @@ def parameters(spec: MmaSpec, bounded: bool) -> Any:
     if spec.arithmetic == "cdna3-fp8":
         return Cdna3Fp8(block, np.int64(25))
     if spec.arithmetic == "fma":
+        if spec.payloads:
+            return Payloads64(block, np.uint64(spec.nan_code or 0).astype(np.int64))
         return {"fp16": Fma16, "fp32": Fma32, "fp64": Fma64}[d.name](block)
     return Flushed((0,) * spec.k, block) if spec.arithmetic == "flushed" else Cdna3(block)
 

@@ -3,7 +3,7 @@
 Neighbouring slices of A are merged into bins of w bits: where a row's entries are at most 2^top, bin i holds the slices
 whose tau lies in (top - (i+1)·w, top - i·w], as integers in units of 2^(top - (i+1)·w - b + 1). B alike. The product of
 bin i of A and bin j of B has the weight 2^-((i + j)·w) then, the same all over a row and a column, and products of
-equal weight are added inside one BLAS call, along a K several times as long. All of it is exact while
+equal weight are added inside one call of BLAS (or of a GPU), along a K several times as long. It is all exact while
 
     (products in a call) · K · max|X| · max|Y| <= 2^53,
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import devices
 from fpemu.schemes.errorfree.products import SliceProducts
 from fpemu.schemes.errorfree.split import Slices, times
 from fpemu.schemes.errorfree.sums import ExactSum
@@ -76,7 +77,7 @@ def sums(a: Slices, b: Slices, w: int) -> Iterator[tuple[Array, int]]:
         for i in range(start, stop, room):
             end = min(i + room, stop)
             j = len(Y) - 1 - d + i  # the place of bin d - i of B, which run backwards
-            yield left[:, i * K : end * K] @ right[j * K : (j + end - i) * K], (last - d) * w
+            yield devices.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K]), (last - d) * w
     yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
 
 

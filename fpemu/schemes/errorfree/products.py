@@ -2,7 +2,8 @@
 
 With sum over k of |x_ik y_kj| <= 2^24 every partial sum of a float32 product, in whatever order and with or without
 fused multiply-adds, is an integer of at most 24 bits, so no operation rounds; the same in float64 to 2^53. A BLAS that
-multiplies and adds in IEEE arithmetic gives the exact integers then: those of the instruction, where that is exact too.
+multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.devices.matmul`), gives the exact integers then:
+those of the instruction, where that is exact too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
+from fpemu import devices, mma
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.mma.gemm import Backend
@@ -50,7 +51,7 @@ def integer_product(X: Array, Y: Array, bound: int) -> Array:
         At least the largest sum over k of |x_ik y_kj|.
     """
     dtype = carrier(bound)
-    return np.asarray(np.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False)))
+    return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False))
 
 
 def backend_of(carrier: str) -> Backend:

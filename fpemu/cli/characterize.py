@@ -1,0 +1,229 @@
+"""``fpemu characterize``: the row of the catalog that an instruction has, from probes alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fpemu.cli.common import console, note, parse_value, table
+from fpemu.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from fpemu.mma import MmaSpec
+    from fpemu.probing import Characterized
+
+_ARITHMETIC = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
+
+
+def characterize(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME-PART]", help="Instructions of the GPU here with this in their name.")
+    ] = "",
+    emulated: Annotated[
+        str | None, typer.Option("--emulated", metavar="NAME-PART", help="Rows of the catalog, emulated: needs no GPU.")
+    ] = None,
+    function: Annotated[
+        str | None, typer.Option("--callable", metavar="FILE.py:FUNCTION", help="A function (A, B, C) -> D.")
+    ] = None,
+    formats: Annotated[
+        str | None, typer.Option("--formats", metavar="A,B,D", help="Of the function: fp16,fp16,fp32; or A,B,C,D.")
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Of the function: its length in k.")] = None,
+    shape: Annotated[
+        str | None, typer.Option("--shape", metavar="MxN", help="The only shape of D that the function takes.")
+    ] = None,
+    outputs: Annotated[float, typer.Option("--outputs", "-n", help="Random outputs to verify with, of each.")] = 2**16,
+    seed: Annotated[int, typer.Option("--seed", help="Of the random operands.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """The arithmetic of a matrix instruction, found by directed probes and verified with random operands.
+
+    Block length, alignment, rounding, floor, NaN codes, zeros and subnormals, each with the probe that shows it, as a
+    row of the catalog. Of an mma.sync of the GPU here also its shape, from the registers of a warp. Exit status 0 if
+    the row found gives all random outputs too, 1 if it does not or if the answers fit no arithmetic known, 2 for bad
+    input or without a GPU.
+    """
+    from fpemu.gpu import fragments
+    from fpemu.gpu.compiler import GpuError
+    from fpemu.probing import characterize as find
+
+    if not (1 <= outputs < 2**40 and 0 <= seed < 2**64):
+        raise InputError(
+            f"--outputs is {outputs:g} and --seed {seed}: a number from 1 to 1e12 and one from 0 are needed"
+        )
+    if sum((bool(name), emulated is not None, function is not None)) > 1:
+        raise InputError("choose one of NAME-PART, --emulated and --callable")
+    if function is None and (formats, k, shape) != (None, None, None):
+        raise InputError("--formats, --k and --shape describe a --callable")
+    failed, reports, on_gpu = False, [], function is None and emulated is None
+    for title, execute, about, row in _sources(name, emulated, function, formats, k, shape):
+        try:
+            found = find(execute, **about, outputs=int(outputs), seed=seed, name=title)
+            held = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
+        except GpuError as problem:
+            note(f"fpemu: {title}: {' '.join(str(problem).split())}")
+            raise typer.Exit(1) from problem
+        failed |= not found
+        reports.append(_report(title, found, row))
+        if held is not None and row is not None:
+            shape_found = {"shape": f"m{held.m}n{held.n}k{held.k}", "probes": held.probes}
+            reports[-1]["fragments"] = {**shape_found, "as_used": fragments.agrees(held, row)}
+        if not as_json:
+            _show(title, found, row)
+            if held is not None:
+                console().print(f"fragments: {held}")
+        if found.contradiction:
+            note(f"fpemu: {title}: {found.contradiction}")
+    if as_json:
+        typer.echo(json.dumps(reports, indent=1))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _sources(
+    name: str, emulated: str | None, function: str | None, formats: str | None, k: int | None, shape: str | None
+) -> list[tuple[str, Callable[..., Any], dict[str, Any], MmaSpec | None]]:
+    """What to characterise: a title, the callable, its formats and k, and the catalog's row where there is one."""
+    from functools import partial
+
+    from fpemu import gpu, mma
+    from fpemu.mma import catalog
+
+    if function is not None:
+        return [_callable(function, formats, k, shape)]
+    if emulated is not None:
+        rows = [row for row in catalog.rows() if emulated.lower() in row.name.lower()]
+        if not rows:
+            raise unknown_name(
+                "row of the catalog", emulated, [row.name for row in catalog.rows()], catalog.architectures()
+            )
+        return [(row.name, partial(_emulate, mma.execute, row), _about(row), row) for row in rows]
+    missing = gpu.available()
+    if missing is not None:
+        raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
+    from fpemu.gpu import instructions
+
+    rows = [row for row in instructions.rows() if name.lower() in row.name.lower()]
+    if not rows:
+        raise unknown_name("instruction of this GPU", name, [row.name for row in instructions.rows()])
+    return [(row.name, partial(_run, gpu.execute, row), _about(row), row) for row in rows]
+
+
+def _emulate(execute: Callable[..., Any], row: MmaSpec, A: Any, B: Any, C: Any) -> Any:
+    return execute(A, B, C, row, backend="numpy")
+
+
+def _run(execute: Callable[..., Any], row: MmaSpec, A: Any, B: Any, C: Any) -> Any:
+    return execute(A, B, C, row)
+
+
+def _about(row: MmaSpec) -> dict[str, Any]:
+    return {"a": row.a_format, "b": row.b_format, "c": row.c_format, "d": row.d_format, "k": row.k}
+
+
+def _callable(
+    function: str, formats: str | None, k: int | None, shape: str | None
+) -> tuple[str, Callable[..., Any], dict[str, Any], None]:
+    """A user's function, loaded from its file."""
+    path, colon, attribute = function.rpartition(":")
+    if not colon or not attribute.isidentifier():
+        raise InputError(f"--callable {function!r} is not FILE.py:FUNCTION")
+    names = (formats or "").split(",")
+    if len(names) not in (3, 4) or k is None:
+        raise InputError("--callable needs --formats A,B,D (or A,B,C,D) and --k")
+    about: dict[str, Any] = {"a": names[0].strip(), "b": names[1].strip(), "d": names[-1].strip(), "k": k}
+    if len(names) == 4:
+        about["c"] = names[2].strip()
+    if shape is not None:
+        sizes = [parse_value(x) for x in shape.lower().split("x")]
+        if len(sizes) != 2 or not all(type(x) is int and x > 0 for x in sizes):
+            raise InputError(f"--shape {shape!r} is not MxN, such as 16x8")
+        about["shape"] = tuple(sizes)
+    if not Path(path).is_file():
+        raise InputError(f"--callable: there is no file {path!r}")
+    place = importlib.util.spec_from_file_location("characterized", path)
+    if place is None or place.loader is None:
+        raise InputError(f"--callable: {path!r} is no Python file")
+    module = importlib.util.module_from_spec(place)
+    try:
+        place.loader.exec_module(module)
+    except Exception as problem:
+        raise InputError(f"--callable: {path} fails when loaded: {type(problem).__name__}: {problem}") from problem
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise InputError(f"--callable: {path} has no function {attribute}")
+
+    def execute(A: Any, B: Any, C: Any) -> Any:
+        try:
+            return found(A, B, C)
+        except Exception as problem:
+            what = f"{type(problem).__name__}: {problem}"
+            raise InputError(f"{attribute} fails on A {A.shape}, B {B.shape}, C {C.shape}: {what}") from problem
+
+    return attribute, execute, about, None
+
+
+# --- what is printed
+def row_text(spec: MmaSpec) -> str:
+    """A row of the catalog as the Python that makes it."""
+    parts = [repr(str(f)) for f in (spec.a_format, spec.b_format, spec.d_format)]
+    parts += [f"k={spec.k}", f"block={spec.block}", f"arithmetic={spec.arithmetic!r}"]
+    if spec.arithmetic in ("truncated", "via-half"):
+        parts += [f"F={spec.F}", f"E0={spec.E0}", f"final={spec.final!r}"]
+        parts += [f"fraction_bits={spec.fraction_bits}"] if spec.fraction_bits is not None else []
+    elif spec.arithmetic == "exact":
+        parts.append(f"final={spec.final!r}")
+    if spec.c_format != spec.d_format:
+        parts.append(f"c_format={str(spec.c_format)!r}")
+    if spec.nan_code is not None:
+        parts.append(f"nan_code=0x{spec.nan_code:X}")
+    if getattr(spec, "payloads", False):
+        parts.append("payloads=True")
+    return f"MmaSpec({', '.join(parts)})"
+
+
+def differences(found: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict[str, list[Any]]:
+    """The fields in which the row found is not the catalog's: [found, the catalog's]. Empty where the bits are."""
+    fields = [f for f in _ARITHMETIC if hasattr(row, f) and getattr(found, f) != getattr(row, f)]
+    reach = max(
+        (s.E0 for s in alike if s.E0 is not None and s.replace(E0=found.E0, name=found.name) == found), default=None
+    )
+    if "E0" in fields and reach is not None and row.E0 is not None and (found.E0 or -(10**6)) <= row.E0 <= reach:
+        fields.remove("E0")  # the floor is not seen: any up to `reach` gives the same bits
+    return {f: [getattr(found, f), getattr(row, f)] for f in fields}
+
+
+def _report(title: str, found: Characterized, row: MmaSpec | None) -> dict[str, Any]:
+    spec = found.spec
+    made: dict[str, Any] = {
+        "instruction": title, "row": None if spec is None else row_text(spec), "probes": found.probes,
+        "verified_outputs": found.verified_outputs, "mismatches": found.mismatches,
+        "contradiction": found.contradiction, "findings": [vars(f) for f in found.findings],
+    }  # fmt: skip
+    if spec is not None:
+        made["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC if hasattr(spec, f)}
+        made["alike"] = [row_text(s) for s in found.alike]
+        if row is not None:
+            made["catalog"] = differences(spec, row, found.alike)
+    return made
+
+
+def _show(title: str, found: Characterized, row: MmaSpec | None) -> None:
+    listed = table(f"{title}: {found.probes:,} probes", "what", "found", "probe", "returned", "otherwise")
+    for f in found.findings:
+        listed.add_row(f.field, f.value, f.probe, f.returned, f.otherwise)
+    out = console()
+    out.print(listed)
+    if found.spec is None:
+        return
+    out.print(row_text(found.spec))
+    out.print(f"{found.verified_outputs:,} random outputs, {found.mismatches:,} differ")
+    if row is not None:
+        apart = differences(found.spec, row, found.alike)
+        told = "; ".join(f"{f} = {mine}, there {theirs}" for f, (mine, theirs) in apart.items())
+        out.print(f"not as in the catalog: {told}" if told else "as in the catalog")

@@ -1,0 +1,210 @@
+"""Two results of one product held against each other, bit by bit: how many differ, where, by how much."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+
+_LOST = 2**62  # the distance between a NaN and a number
+_TILES = (8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between a result and the one expected.
+
+    Attributes
+    ----------
+    shape : (M, N)
+    entries, bits : int
+        Entries that differ, and bits in them.
+    rows, columns : int
+        Rows and columns with such an entry.
+    first : (row, column)
+        The first of them, row by row.
+    got, expected : str
+        The two values there, each with its code.
+    largest : int or None
+        Largest distance in ulps, None where a number stands against a NaN.
+    smaller : int
+        How many of them are smaller in magnitude than expected.
+    patterns : tuple of str
+        What the differing entries have in common, in words.
+    """
+
+    shape: tuple[int, int]
+    entries: int
+    bits: int
+    rows: int
+    columns: int
+    first: tuple[int, int]
+    got: str
+    expected: str
+    largest: int | None
+    smaller: int
+    patterns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        M, N = self.shape
+        size = "a number against a NaN" if self.largest is None else f"{self.largest} ulps"
+        return (
+            f"{self.entries} of {M * N} entries differ ({self.bits} bits) in {self.rows} of {M} rows and "
+            f"{self.columns} of {N} columns; first at [{self.first[0]}, {self.first[1]}]: "
+            f"{self.got}, expected {self.expected}; largest difference: {size}; {'; '.join(self.patterns)}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return asdict(self)
+
+
+def codes(x: NDArray[Any]) -> NDArray[Any]:
+    """The bits of an array as unsigned integers."""
+    x = np.ascontiguousarray(x)
+    return x.view(f"u{x.dtype.itemsize}")
+
+
+def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.int64]:
+    """Distance of each entry in ulps of a format, 0 only for equal bits.
+
+    Two NaN with different codes and zeros of different signs are 1 apart; a NaN and a number 2^62.
+    """
+    x, y = codes(got), codes(expected)
+    if got.dtype.kind == "i":
+        return np.asarray(np.abs(got.astype(np.int64) - expected.astype(np.int64)))
+    unit = np.int64(1) << np.int64(max(0, _fraction(got.dtype) - formats.get(fmt).fraction_bits))
+    # float64 neighbours may be 2^63 codes apart: their halves are not
+    a, b = _line(x), _line(y)
+    apart = np.abs(a // 2 - b // 2) >= _LOST // 2
+    steps = np.where(apart, _LOST, np.abs(a - np.where(apart, a, b)))
+    nan = np.isnan(got) | np.isnan(expected)
+    steps = np.where(nan, np.where(np.isnan(got) & np.isnan(expected), 0, _LOST), steps // unit)
+    return np.asarray(np.where((steps == 0) & (x != y), 1, steps), np.int64)
+
+
+def compare(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> Difference | None:
+    """What differs between two matrices of one shape and dtype; None if no bit does.
+
+    Parameters
+    ----------
+    got, expected : arrays (M, N)
+    fmt : str
+        The format of the results, for ulps: it may be narrower than their dtype ("bf16" in float32).
+    """
+    x, y = codes(got), codes(expected)
+    wrong = x != y
+    if not wrong.any():
+        return None
+    place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+    steps = distance(got, expected, fmt)[wrong]
+    with np.errstate(invalid="ignore"):
+        smaller = int(np.count_nonzero(np.abs(got[wrong]) < np.abs(expected[wrong])))
+    largest = int(steps.max())
+    return Difference(
+        (got.shape[0], got.shape[1]), int(wrong.sum()), int(np.bitwise_count(x ^ y).sum()),
+        int(wrong.any(axis=1).sum()), int(wrong.any(axis=0).sum()), (int(place[0]), int(place[1])),
+        _say(got[place], x[place]), _say(expected[place], y[place]),
+        None if largest == _LOST else largest, smaller,
+        tuple(_patterns(got, expected, wrong, steps)),
+    )  # fmt: skip
+
+
+def _line(code: NDArray[Any]) -> NDArray[np.int64]:
+    """Codes as integers in the order of their values, both zeros at 0."""
+    width = 8 * code.dtype.itemsize
+    magnitude = (code & code.dtype.type((1 << (width - 1)) - 1)).astype(np.int64)
+    return np.where(code >> code.dtype.type(width - 1), -magnitude, magnitude)
+
+
+def _fraction(dtype: np.dtype[Any]) -> int:
+    return int(np.finfo(dtype).nmant)
+
+
+def _say(value: Any, code: Any) -> str:
+    return f"{value!s} (0x{int(code):0{2 * code.dtype.itemsize}X})"
+
+
+def _patterns(
+    got: NDArray[Any], expected: NDArray[Any], wrong: NDArray[np.bool_], steps: NDArray[np.int64]
+) -> list[str]:
+    """What the differing entries have in common, the most telling first."""
+    found = []
+    count, whole = int(wrong.sum()), wrong.size
+    if got.dtype.kind == "f":
+        x, y = got[wrong], expected[wrong]
+        if (np.isnan(x) & np.isnan(y)).all():
+            found.append("only the codes of NaN differ")
+        elif ((x == 0) & (y == 0)).all():
+            found.append("only the sign of zeros differs")
+        elif (steps == 1).all():
+            found.append("only the last bit differs (1 ulp)")
+        elif (~np.isfinite(x) | ~np.isfinite(y)).all():
+            found.append("only where one of the two is Inf or NaN")
+        elif (y == 0).all() or (x == 0).all():
+            found.append(f"only where {'the expected value' if (y == 0).all() else 'the result'} is 0")
+    if count == whole:
+        return [*found, "all entries"]
+    found += _region(wrong) or _magnitude(expected, wrong)
+    share = 100 * count / whole
+    told = f"{share:.2g}" if share < 99 else "more than 99"
+    return found or [f"{told} % of the entries, spread over the matrix"]
+
+
+def _region(wrong: NDArray[np.bool_]) -> list[str]:
+    """The rows, columns or tiles that hold all differing entries, where these are clearly fewer than all."""
+    M, N = wrong.shape
+    told = []
+    for axis, name, length in ((1, "rows", M), (0, "columns", N)):
+        at = np.flatnonzero(wrong.any(axis=axis))
+        low, high = int(at[0]), int(at[-1])
+        likely = 1 - (1 - wrong.mean()) ** wrong.shape[axis]  # of a line to have one by chance
+        few = length * likely - 5 * np.sqrt(length * likely * (1 - likely))
+        if len(at) >= min(few, 0.9 * length):
+            continue
+        if high - low + 1 == len(at):
+            edge = " (the last)" if high == length - 1 else " (the first)" if low == 0 else ""
+            told.append(f"only in {name} {low} to {high}{edge}" if high > low else f"only in {name[:-1]} {low}{edge}")
+            continue
+        period = min((2, 4, 8, 16, 32, 64, 128), key=lambda p: len(set(at % p)) / p if 2 * p <= length else 1)
+        if len(set(at % period)) <= period // 2:
+            rest = ", ".join(str(r) for r in sorted(set(at % period))[:4])
+            told.append(f"only in {name} that are {rest}{' ...' if len(set(at % period)) > 4 else ''} modulo {period}")
+        else:
+            told.append(f"only in {len(at)} {name}: {', '.join(map(str, at[:6]))}{' ...' if len(at) > 6 else ''}")
+    return told or _tiles(wrong)
+
+
+def _tiles(wrong: NDArray[np.bool_]) -> list[str]:
+    """Tiles that are right as a whole beside tiles that are not, more than chance would leave."""
+    M, N = wrong.shape
+    share = wrong.mean()
+    for tile in reversed(_TILES):
+        if 2 * tile > max(M, N):
+            continue
+        rows, columns = np.arange(0, M, tile), np.arange(0, N, tile)
+        count = np.add.reduceat(np.add.reduceat(wrong.astype(np.int64), rows, axis=0), columns, axis=1)
+        clean = count == 0
+        if not clean.any() or clean.all():
+            continue
+        if clean.size * (1 - share) ** (tile * min(tile, M, N)) < 0.01 * clean.sum():
+            return [f"only in {int((~clean).sum())} of {clean.size} tiles of {tile} × {tile}"]
+    return []
+
+
+def _magnitude(expected: NDArray[Any], wrong: NDArray[np.bool_]) -> list[str]:
+    """Whether only large, or only small, results differ."""
+    with np.errstate(invalid="ignore"):
+        size = np.abs(expected.astype(np.float64))
+    bad, good = size[wrong & np.isfinite(size)], size[~wrong & np.isfinite(size)]
+    if len(bad) < 4 or len(good) < 4:
+        return []
+    if bad.min() > np.quantile(good, 0.75):
+        return [f"only large results, of magnitude {bad.min():.4g} or more"]
+    if bad.max() < np.quantile(good, 0.25):
+        return [f"only small results, of magnitude {bad.max():.4g} or less"]
+    return []

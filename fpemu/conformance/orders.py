@@ -1,0 +1,72 @@
+"""Orders over K that libraries and kernels are known to have, the plain ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma.tree import Chain, Sum, Tree
+
+_GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
+_TILES = (64, 32, 128, 16, 8, 256)
+PROMOTIONS = (16, 32, 64, 128, 256, 512)
+
+
+def splits(K: int) -> list[int]:
+    """Lengths of slices: powers of two, and 2 to 16 slices of about the same length, rounded up to whole grains."""
+    found = [2**i for i in range(4, 14)]
+    for slices in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 32):
+        length = -(-K // slices)
+        found += [-(-length // grain) * grain for grain in _GRAINS]
+    return [length for length in dict.fromkeys(found) if length < K]
+
+
+def orders(K: int, promote: int | None = None) -> Iterator[KOrder]:
+    """Orders of one product, each once, with a promotion that stays as it is."""
+    yield KOrder(promote=promote)
+    lengths = splits(K)
+    for tile in _TILES:
+        if tile < K and K % tile:
+            yield KOrder(tile=tile, residue_first=True, promote=promote)
+    for length in lengths:
+        yield KOrder(length, promote=promote)
+    for length in lengths:
+        for tile in _TILES[:3]:
+            if tile < length and (length % tile or K % length % tile):
+                yield KOrder(length, tile, True, promote)
+    for length in lengths:
+        for join in ("pairwise", "descending") if 2 * length < K else ("descending",) if promote else ():
+            yield KOrder(length, promote=promote, join=join)
+
+
+def promotions(order: KOrder | None, spec: MmaSpec, K: int) -> Iterator[KOrder]:
+    """The order with other promotion intervals."""
+    base = KOrder() if order is None else order
+    for interval in dict.fromkeys((None, spec.k, *PROMOTIONS)):
+        if interval != base.promote and (interval is None or interval < K):
+            yield replace(base, promote=interval)
+
+
+def interleaved(K: int, spec: MmaSpec) -> Iterator[tuple[str, Tree]]:
+    """K dealt out in chunks to several accumulators in turn, which are added at the end: sliced K."""
+    for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
+        for chunk in (8, 16, 32, 4, 1, 64, 128):
+            if chunk * lanes > K or (chunk < spec.block and spec.arithmetic != "fma"):
+                continue
+            yield f"{lanes} accumulators that take {chunk} of k in turn", dealt(K, lanes, chunk, spec)
+
+
+def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
+    """The tree of `interleaved`."""
+    fma = spec.arithmetic == "fma"
+    parts = []
+    for lane in range(lanes):
+        blocks = tuple(
+            tuple(range(k, min(k + spec.block, start + chunk, K)))
+            for start in range(lane * chunk, K, lanes * chunk)
+            for k in range(start, min(start + chunk, K), spec.block)
+        )
+        if blocks:
+            parts.append(Chain(blocks, "fma" if fma else "instruction"))
+    return Sum(tuple(parts)) if len(parts) > 1 else parts[0]

@@ -1,0 +1,276 @@
+"""What a library's matrix product returns, bit for bit, without its GPU: `emulate`, from the orders that were found.
+
+The tables are in `fpemu.gpu.orders`. A library chooses its kernel, and with it the order of additions, by shape, layout
+and type; a table holds what was found for some hundred shapes, each compared with the product of the library itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import mma, simt
+from fpemu.devices import Device
+from fpemu.errors import InputError, unknown_name
+from fpemu.gpu import orders as tables
+from fpemu.gpu.orders import Order, Tiles
+from fpemu.gpu.recorded import digest_of, operands, places
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma.tree import Sum, Tree, from_order
+from fpemu.rounding import round_to
+
+TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64", "fp16->fp16")
+LAYOUTS = ("TN", "NN")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product of a library, and the order in which it adds.
+
+    Attributes
+    ----------
+    library, version, hardware : str
+    type : str
+        Of the inputs, "fp16->fp16" where D is fp16 as well; else D is fp32 (fp64 for fp64).
+    layout : {"TN", "NN"}
+        "NN": A (M, K) and B (K, N) in C order. "TN": B is the transpose of an (N, K) array in C order.
+    M, N, K : int
+    order : KOrder, tree or Tiles
+    spec : MmaSpec
+        The instruction, or the fused multiply-add, that the chains are made of.
+    rounded : str or None
+        The format that inputs are rounded to before: tf32, where the library does that.
+    stored : str or None
+        The format that the sums of a KOrder's slices are rounded to before they are added.
+    digest, sample : str
+        Digests of the D that the GPU returned for the operands of `fpemu.gpu.recorded`: of all of it, and of a sample.
+    seed : int
+        Of those operands.
+    """
+
+    library: str
+    version: str
+    hardware: str
+    type: str
+    layout: str
+    M: int
+    N: int
+    K: int
+    order: Order
+    spec: MmaSpec
+    rounded: str | None
+    stored: str | None
+    digest: str
+    sample: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
+
+
+def emulate(
+    library: str, A: Any, B: Any, *, out: str | None = None, fmt: str | None = None, layout: str | None = None,
+    version: str | None = None, hardware: str = "H200", device: Device | None = None,
+) -> NDArray[Any]:  # fmt: skip
+    """The product A B as a library returns it on a GPU, the same bits.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+    A : array (M, K), B : array (K, N)
+        float16, float32 or float64.
+    out : {"fp16", "fp32", "fp64"}, optional
+        Format of D. Default: fp32 (fp64 for fp64).
+    fmt : {"fp16", "bf16", "tf32", "fp32", "fp64"}, optional
+        Format of the inputs. Default: that of their dtype. "bf16": bf16 values in float32; "tf32": any float32, which
+        the library rounds to tf32 to nearest.
+    layout : {"TN", "NN"}, optional
+        "NN": both in C order. "TN": B is the transpose of an (N, K) array in C order. Default: as B lies in memory.
+    version : str, optional
+        Of the library. Default: the newest there is a table of.
+    hardware : str
+    device : {"cpu", "cuda"}, optional
+        Where to emulate, as in `fpemu.mma.gemm`.
+
+    Returns
+    -------
+    D : array (M, N) of float16, float32 or float64
+
+    Raises
+    ------
+    InputError
+        Operands that are no product, or a shape of which no order is known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A, B = np.full((64, 64), 3, np.float16), np.ones((64, 64), np.float16)
+    >>> emulate("cublas", A, B)[0, 0]
+    np.float32(192.0)
+    """
+    A, B = np.asarray(A), np.asarray(B)
+    if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
+        raise InputError(f"A of shape {A.shape} and B of shape {B.shape} are no product of two matrices")
+    kind = _type(A, B, fmt, out)
+    if layout is None:
+        layout = "TN" if B.flags.f_contiguous and not B.flags.c_contiguous else "NN"
+    case = lookup(library, kind, (*A.shape, B.shape[1]), layout=layout, version=version, hardware=hardware)
+    return predict(case, A, B, device=device)
+
+
+def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) -> str:
+    if A.dtype != B.dtype:
+        raise InputError(f"A is {A.dtype} and B is {B.dtype}: a library takes two of one type")
+    own = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}.get(A.dtype.name)
+    fmt = own if fmt is None else fmt
+    carrier = {"fp16": "fp16", "bf16": "fp32", "tf32": "fp32", "fp32": "fp32", "fp64": "fp64"}
+    if fmt is None:
+        raise InputError(f"A is {A.dtype}: float16, float32 or float64 is needed")
+    if fmt not in carrier:
+        raise unknown_name("type of a product", fmt, list(carrier))
+    if carrier[fmt] != own:
+        raise InputError(f"A is {A.dtype}: {fmt} values come in {carrier[fmt].replace('fp', 'float')}")
+    wide = "fp64" if fmt == "fp64" else "fp32"
+    if out not in (None, wide) and (fmt, out) != ("fp16", "fp16"):
+        raise InputError(f"no order is known of {fmt} products with {out} results")
+    return "fp16->fp16" if out == "fp16" else fmt
+
+
+def predict(
+    case: Case, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any] | None = None,
+    columns: NDArray[Any] | None = None, *, device: Device | None = None,
+) -> NDArray[Any]:  # fmt: skip
+    """A case's product, or its entries D[rows][:, columns] alone."""
+    rows = np.arange(case.M) if rows is None else np.asarray(rows)
+    columns = np.arange(case.N) if columns is None else np.asarray(columns)
+    return entries(case, A[rows], B[:, columns], rows, columns, device=device)
+
+
+def entries(
+    case: Case, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], *,
+    device: Device | None = None,
+) -> NDArray[Any]:  # fmt: skip
+    """As `predict`, of operands that have those rows and columns alone."""
+    if case.rounded is not None:
+        A, B = (np.asarray(round_to(x, case.rounded)).astype(np.float32) for x in (A, B))
+    if isinstance(case.order, Tiles):
+        tiles = case.order
+        across = -(-case.N // tiles.columns)
+        index = (rows // tiles.rows)[:, None] * across + (columns // tiles.columns)[None, :]
+        which = np.array(tiles.of)[index]
+        D = np.zeros(which.shape, np.float64 if case.type == "fp64" else np.float32)
+        for n in np.unique(which):
+            r, c = (np.flatnonzero((which == n).any(axis=axis)) for axis in (1, 0))
+            order = _whole(tiles.orders[n], tiles.stored[n], case)
+            part = mma.gemm(A[r], B[:, c], None, case.spec, order, device=device)
+            D[np.ix_(r, c)] = np.where(which[np.ix_(r, c)] == n, part, D[np.ix_(r, c)])
+    else:
+        order = _whole(case.order, case.stored, case)
+        D = mma.gemm(A, B, None, case.spec, order, device=device)
+    with np.errstate(over="ignore"):
+        return D.astype(np.float16) if case.type == "fp16->fp16" else D
+
+
+def _whole(order: KOrder | Tree, stored: str | None, case: Case) -> KOrder | Tree:
+    """The order with what is rounded between slices."""
+    if stored is None or not isinstance(order, KOrder):
+        return order
+    tree = from_order(order, case.K, case.spec)
+    return Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree
+
+
+def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Case]:
+    """The products of a library whose orders are known."""
+    table = _table(library, version, hardware)
+    for group in table["cases"]:
+        for row in group["rows"]:
+            yield _case(table, group["type"], group["layout"], row)
+
+
+def lookup(
+    library: str, type: str, shape: tuple[int, int, int], *, layout: str = "NN", version: str | None = None,
+    hardware: str = "H200",
+) -> Case:  # fmt: skip
+    """The product of one type, layout and shape (M, K, N).
+
+    Raises
+    ------
+    InputError
+        It is not in the table; the message names the nearest that are.
+    """
+    M, K, N = shape
+    if type not in TYPES:
+        raise unknown_name("type of a product", type, TYPES)
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", layout, LAYOUTS)
+    table = _table(library, version, hardware)
+    rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
+    for row in rows:
+        if row[:3] == [M, N, K]:
+            return _case(table, type, layout, row)
+
+    def far(row: list[Any]) -> float:
+        return sum(abs(math.log2(max(x, 0.5) / y)) for x, y in zip((M, N, K), row, strict=False))
+
+    near = ", ".join("x".join(map(str, row[:3])) for row in sorted(rows, key=far)[:3])
+    raise InputError(
+        f"{library} {table['version']} on {hardware}: no order is known of {type} {layout} {M}x{N}x{K} (MxNxK; the"
+        f" nearest known are {near or 'none'}); beside that GPU `fpemu reveal` finds it, and fpemu.mma.gemm takes it"
+    )
+
+
+def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
+    found = [tables.read(path) for path in tables.files(library)]
+    if not found:
+        known = sorted({path.name.split("-")[0] for path in tables.files("*")})
+        raise unknown_name("library", library, known)
+    own = [t for t in found if t["hardware"].lower() == hardware.lower()]
+    if not own:
+        raise unknown_name(f"GPU with a table of {library}", hardware, sorted({t["hardware"] for t in found}))
+    if version is None:
+        return own[-1]
+    for table in own:
+        if table["version"] == version:
+            return table
+    raise unknown_name(f"version of {library}", version, [t["version"] for t in own])
+
+
+def _case(table: dict[str, Any], kind: str, layout: str, row: list[Any]) -> Case:
+    M, N, K, number, whole, sample = row
+    return case_of(table, kind, layout, (M, N, K), table["orders"][number], whole, sample)
+
+
+def case_of(
+    table: dict[str, Any], kind: str, layout: str, shape: tuple[int, int, int], order: dict[str, Any],
+    whole: str = "", sample: str = "",
+) -> Case:  # fmt: skip
+    """A case from an order as a table has it."""
+    arithmetic = order.get("as", kind)
+    return Case(
+        table["library"], table["version"], table["hardware"], kind, layout, *shape,
+        order=tables.decode(order, table["orders"]), spec=spec_of(arithmetic),
+        rounded="tf32" if arithmetic == "tf32" else None, stored=order.get("stored"),
+        digest=whole, sample=sample, seed=table["seed"],
+    )  # fmt: skip
+
+
+def spec_of(kind: str) -> MmaSpec:
+    """What chains of a type are made of on Hopper."""
+    if kind in ("fp32", "fp64"):
+        return simt.SPECS[kind]
+    return mma.spec("hopper", kind.split("-")[0], "fp32")
+
+
+def replay(case: Case, *, whole: bool = False, device: Device | None = None) -> bool:
+    """Whether the emulation gives what the GPU returned for the case's operands: in a sample of D, or all of it."""
+    if whole:
+        A, B = operands(case.type, case.M, case.N, case.K, case.seed)
+        return digest_of(predict(case, A, B, device=device)) == case.digest
+    rows, columns = places(case.M, case.N)
+    A, B = operands(case.type, case.M, case.N, case.K, case.seed, rows, columns)
+    return digest_of(entries(case, A, B, rows, columns, device=device)) == case.sample

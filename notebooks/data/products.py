@@ -1,0 +1,264 @@
+"""Products of libraries and of Triton kernels on a GPU, recorded for the notebook ``verify``.
+
+    python notebooks/data/products.py notebooks/data/products.npz      # on a machine with an NVIDIA GPU and PyTorch
+
+Operands are drawn by `fpemu.inputs` and are the same everywhere, so only results are kept: 24 rows and columns of each.
+With --emulated the results are those of a stand-in, for a machine without a GPU: good for trying out, not for showing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import fpemu
+from fpemu import mma, schemes, simt
+from fpemu.conformance.claim import Claim, evaluate
+from fpemu.conformance.orders import dealt
+from fpemu.mma import KOrder
+
+LINES = 24  # rows and columns kept
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product: who makes it, of what, and what was found about it: `stand_in` computes the same bits."""
+
+    name: str
+    by: str  # "torch", "triton", "fpemu"
+    fmt: str
+    shape: tuple[int, int, int]
+    seed: int
+    stand_in: Claim
+    layout: str = "NN"
+    out: str = "fp32"
+    alpha: float = 1.0
+    beta: float = 0.0
+    kernel: dict[str, Any] = field(default_factory=dict)
+
+    def operands(self) -> tuple[Any, Any, Any]:
+        """A, B and C or None, as NumPy arrays."""
+        M, N, K = self.shape
+        fmt = "fp32" if self.fmt == "tf32" else self.fmt
+        A, B = fpemu.inputs.operands("uniform", M, N, K, self.seed, fmt, low=-1.0, high=1.0)
+        C = fpemu.inputs.make("uniform", (M, N), [self.seed, 7], self.out) if self.beta else None
+        return A, B, C
+
+    def claim(self) -> dict[str, Any]:
+        """The plain claim about it: the H200's instruction of its format, or ordinary cores, in one chain."""
+        hardware = None if self.fmt == "fp32" else "H200"
+        return {"hardware": hardware, "fmt": self.fmt, "out": self.out, "alpha": self.alpha, "beta": self.beta}
+
+    def kept_operands(self) -> tuple[Any, Any, Any]:
+        """The rows of A, the columns of B and the part of C that the recorded part of D comes from."""
+        (A, B, C), (rows, columns) = self.operands(), self.kept()
+        return A[rows], B[:, columns], None if C is None else C[rows][:, columns]
+
+    def kept(self) -> tuple[Any, Any]:
+        """The rows and columns that are recorded, spread over the matrix with both edges."""
+        M, N, _ = self.shape
+        return tuple(np.unique(np.linspace(0, n - 1, min(n, LINES)).astype(int)) for n in (M, N))  # type: ignore
+
+
+_H = {fmt: mma.spec("H200", fmt, "fp32") for fmt in ("fp16", "bf16", "tf32", "e4m3")}
+_TF32 = ("tf32", "RNE")
+
+
+def cases() -> list[Case]:
+    """All of them."""
+    fp16, bf16, tf32, e4m3, fp32 = (*(_H[f] for f in ("fp16", "bf16", "tf32", "e4m3")), simt.SPECS["fp32"])
+    tf32x3 = schemes.build("ootomo-tf32", {
+        "high_rounding": "RNA", "residual_rounding": "RZ", "products": "rh,hr,hh", "accumulators": "one",
+        "correction_step": 32, "promote": 32,
+    })  # fmt: skip
+    found = [
+        Case("mm fp16", "torch", "fp16", (512, 512, 512), 1, Claim(fp16)),
+        Case("mm fp16 deep", "torch", "fp16", (512, 512, 8192), 2, Claim(fp16, order=KOrder(4096))),
+        Case("mm fp16 odd", "torch", "fp16", (100, 60, 1000), 3, Claim(fp16, order=KOrder(128, 64, True))),
+        Case("mm fp16 odd TN", "torch", "fp16", (100, 60, 1000), 3, Claim(fp16, order=KOrder(112)), "TN"),
+        Case("mm fp16 to fp16", "torch", "fp16", (512, 512, 512), 4, Claim(fp16, out="fp16"), out="fp16"),
+        Case("mm fp16 to fp16 split", "torch", "fp16", (100, 60, 1000), 5,
+             Claim(fp16, order=KOrder(128, 64, True), out="fp16", stored="fp16"), out="fp16"),
+        Case("mm bf16", "torch", "bf16", (256, 256, 4096), 6, Claim(bf16, order=KOrder(1408))),
+        Case("mm tf32", "torch", "tf32", (512, 512, 512), 7, Claim(tf32, inputs=_TF32)),
+        Case("mm tf32 split", "torch", "tf32", (160, 96, 512), 8, Claim(tf32, inputs=_TF32, order=KOrder(64)), "TN"),
+        Case("mm fp32", "torch", "fp32", (1024, 1024, 1024), 9, Claim(fp32)),
+        Case("mm fp32 sliced", "torch", "fp32", (512, 512, 512), 10, Claim(fp32, order=dealt(512, 4, 8, fp32))),
+        Case("addmm fp32", "torch", "fp32", (128, 128, 128), 11,
+             Claim(fp32, alpha=1.3, beta=0.7, epilogue="fma"), alpha=1.3, beta=0.7),
+        Case("addmm fp16", "torch", "fp16", (256, 256, 256), 12,
+             Claim(fp16, alpha=1.3, beta=0.7, epilogue="fma", out="fp16"), out="fp16", alpha=1.3, beta=0.7),
+        Case("dot fp16", "triton", "fp16", (128, 128, 1024), 13, Claim(fp16), kernel={"BK": 64}),
+        Case("dot fp16 promoted", "triton", "fp16", (128, 128, 1024), 14, Claim(fp16, order=KOrder(promote=64)),
+             kernel={"BK": 64, "PROMOTE": True}),
+        Case("dot fp16 +=", "triton", "fp16", (128, 128, 1024), 14, Claim(fp16), kernel={"BK": 64, "PLUS": True}),
+        Case("dot tf32", "triton", "tf32", (128, 128, 512), 15, Claim(tf32), kernel={"BK": 32}),
+        Case("dot tf32x3", "triton", "tf32", (128, 128, 512), 16, Claim(tf32, tf32x3),
+             kernel={"BK": 32, "PRECISION": "tf32x3"}),
+        Case("dot ieee", "triton", "fp32", (128, 128, 512), 17, Claim(fp32), kernel={"BK": 32, "PRECISION": "ieee"}),
+        Case("dot e4m3", "triton", "e4m3", (128, 128, 2048), 18, Claim(e4m3), "TN", kernel={"BK": 128}),
+        Case("dot e4m3 promoted", "triton", "e4m3", (128, 128, 2048), 19, Claim(e4m3, order=KOrder(promote=32)), "TN",
+             kernel={"BK": 128, "IMPRECISE": 32}),
+        Case("dot e4m3 promoted 128", "triton", "e4m3", (128, 128, 2048), 19,
+             Claim(e4m3, order=KOrder(promote=128)), "TN", kernel={"BK": 128, "IMPRECISE": 128}),
+        Case("emulated V100", "fpemu", "fp16", (128, 128, 1024), 20,
+             Claim(mma.spec("V100", "fp16", "fp32"), order=KOrder(promote=32))),
+        Case("wgmma chained", "fpemu", "fp16", (128, 128, 256), 21, Claim(fp16)),
+    ]  # fmt: skip
+    return found
+
+
+# --- the products on a GPU
+def _tensor(x: Any, fmt: str, layout: str) -> Any:
+    import torch
+
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
+    laid = np.asfortranarray(x) if layout == "TN" else np.ascontiguousarray(x)
+    return torch.from_numpy(laid).to(kinds.get(fmt, torch.float32)).cuda()
+
+
+def on_gpu(case: Case) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A callable that makes the product on the GPU, and its operands there; NumPy's for fpemu's own kernels."""
+    A, B, C = case.operands()
+    if case.by == "fpemu":
+        return (_emulated if case.name.startswith("emulated") else _chained), (A, B)
+    a, b = _tensor(A, case.fmt, "NN"), _tensor(B, case.fmt, case.layout)
+    if case.by == "triton":
+        return lambda x, y: triton_dot(x, y, case), (a, b)
+    return _torch(case), (a, b) if C is None else (a, b, _tensor(C, case.out, "NN"))
+
+
+def _torch(case: Case) -> Callable[..., Any]:
+    import torch
+
+    def call(a: Any, b: Any, c: Any = None) -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = case.fmt == "tf32"
+        if c is not None:
+            return torch.addmm(c, a, b, alpha=case.alpha, beta=case.beta)
+        if case.fmt in ("fp16", "bf16") and case.out == "fp32":
+            return torch.mm(a, b, out_dtype=torch.float32)
+        return torch.mm(a, b)
+
+    return call
+
+
+def _emulated(A: Any, B: Any) -> Any:
+    """A V100 emulated on the GPU at hand, promoted every 32."""
+    return mma.gemm(A, B, None, mma.spec("V100", "fp16", "fp32"), KOrder(promote=32), device="cuda")
+
+
+def _chained(A: Any, B: Any) -> Any:
+    """The GPU's own wgmma, one instruction after another."""
+    import fpemu.gpu
+
+    D = None
+    for k in range(0, A.shape[1], 16):
+        D = fpemu.gpu.execute(A[:, k : k + 16], B[k : k + 16], D, _H["fp16"])
+    return D
+
+
+def triton_dot(a: Any, b: Any, case: Case) -> Any:
+    """The product of a kernel in Triton."""
+    import torch
+    from triton_dot import dot
+
+    M, N, K = case.shape
+    c = torch.empty((M, N), dtype=torch.float32, device="cuda")
+    options = {"PROMOTE": False, "PLUS": False, "IMPRECISE": None, "PRECISION": "tf32", **case.kernel}
+    strides = (a.stride(0), a.stride(1), b.stride(0), b.stride(1))
+    dot[(M // 64, N // 64)](a, b, c, 1.0, N, K, *strides, BM=64, BN=64, num_warps=4, **options)
+    return c
+
+
+# --- the recording
+def emulated(case: Case) -> Any:
+    """The kept part of the product of a stand-in."""
+    A, B, C = case.operands()
+    return evaluate(case.stand_in, A, B, C, *case.kept())
+
+
+def measured(case: Case) -> Any:
+    """The kept part of the product on the GPU."""
+    from fpemu.conformance.operands import take
+
+    call, operands = on_gpu(case)
+    rows, columns = case.kept()
+    return np.ascontiguousarray(take(call(*operands), case.name).values[rows][:, columns])
+
+
+def origin(is_emulated: bool) -> dict[str, str]:
+    """Where and when."""
+    if is_emulated:
+        return {"device": "none: emulated stand-ins", "date": ""}
+    import torch
+    import triton
+
+    from fpemu.gpu import records
+
+    return {
+        "device": torch.cuda.get_device_name(0), "driver": str(records.driver()), "cuda": str(torch.version.cuda),
+        "torch": torch.__version__, "triton": triton.__version__,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }  # fmt: skip
+
+
+def record(path: Path, *, is_emulated: bool = False, say: Callable[[str], None] = print) -> dict[str, str]:
+    """Record all cases; those that fail are left out, and named with the reason in what is returned."""
+    results, failed = {}, {}
+    for case in cases():
+        try:
+            results[case.name] = emulated(case) if is_emulated else measured(case)
+        except Exception as problem:
+            failed[case.name] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"[:300]
+            say(f"{case.name}: {failed[case.name]}")
+    text = json.dumps({**origin(is_emulated), "failed": failed}, indent=1)
+    np.savez_compressed(path, origin=np.frombuffer(text.encode(), np.uint8), **results)
+    return failed
+
+
+def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The origin of a recording, and the results by name."""
+    with np.load(path) as archive:
+        stored = {name: archive[name] for name in archive.files}
+    return json.loads(stored.pop("origin").tobytes()), stored
+
+
+def results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As `load`; made anew where there is a GPU with PyTorch."""
+    try:
+        import torch
+
+        found = torch.cuda.is_available()
+    except ImportError:
+        found = False
+    if not found:
+        return load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        record(made := Path(folder) / "products.npz")
+        return load(made)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Record the products that the notebook verify shows.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--emulated", action="store_true", help="results of a stand-in, without a GPU")
+    chosen = parser.parse_args()
+    record(chosen.file, is_emulated=chosen.emulated)
+    print(f"{chosen.file}: {chosen.file.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""`fpemu.conformance`: equal means equal bits, and what is hidden in a product is found by its alternatives."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpemu
+from fpemu import mma, round_to, simt
+from fpemu.cli import conformance as command
+from fpemu.conformance import compare, verify
+from fpemu.errors import InputError
+from fpemu.mma import KOrder
+from fpemu.mma.tree import Chain, Sum
+
+HALF = fpemu.inputs.operands("normal", 20, 24, 160, 0, "fp16")
+SHORT = HALF[0][:, :150], HALF[1][:150]
+SINGLE = fpemu.inputs.operands("normal", 20, 24, 160, 1, "fp32")
+SQUARE = fpemu.inputs.operands("normal", 24, 24, 24, 3, "fp16")
+C = fpemu.inputs.make("normal", (20, 24), 9)
+HOPPER, AMPERE, TF32 = (mma.spec(*names) for names in (("H200", "fp16"), ("A100", "fp16"), ("H200", "tf32")))
+FP32 = simt.SPECS["fp32"]
+ALPHA, BETA = np.float32(1.3), np.float32(0.7)
+
+
+def product(operands=HALF, spec=HOPPER, order=None, c=None):
+    return mma.gemm(*operands, c, spec, order)
+
+
+def rounded(fmt, mode):
+    return [np.asarray(round_to(x, fmt, mode)) for x in SINGLE]
+
+
+def scheme(name, hardware="H200", **options):
+    return fpemu.gemm(*SINGLE, scheme=name, hardware=hardware, **options)
+
+
+def slices_in_half(total=np.float16):
+    A, B = HALF
+    parts = [product((A[:, k : k + 32], B[k : k + 32])).astype(np.float16) for k in range(0, 160, 32)]
+    total = parts[0].astype(total)
+    for part in parts[1:]:
+        total = total + part
+    return total.astype(np.float16)
+
+
+def dealt():
+    """Four chains of FMAs that take eight of k in turn."""
+    lanes = [tuple((k,) for k in range(160) if k // 8 % 4 == lane) for lane in range(4)]
+    return product(SINGLE, FP32, Sum(tuple(Chain(lane, "fma") for lane in lanes)))
+
+
+def transposed():
+    A, B = SQUARE
+    return product((np.ascontiguousarray(A.T), B))
+
+
+HIDDEN = {  # what a library does, and a part of the words in which it has to be found
+    "split": (lambda: product(order=KOrder(56)), HALF, {}, "slices of 56"),
+    "residue": (lambda: product(SHORT, order=KOrder(None, 64, True)), SHORT, {}, "the residue of tiles of 64 first"),
+    "promotion": (lambda: product(order=KOrder(promote=32)), HALF, {}, "promotion every 32"),
+    "no promotion": (product, HALF, {"order": KOrder(promote=64)}, "no promotion"),
+    "sliced": (dealt, SINGLE, {"hardware": None}, "4 accumulators that take 8 of k"),
+    "slices added in half": (slices_in_half, HALF, {}, "slices of 32, the slices stored in fp16 and added in fp16"),
+    "slices stored in half": (
+        lambda: slices_in_half(np.float32), HALF, {}, "slices of 32, the slices stored in fp16 and added in fp32"),
+    "tf32 inputs": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {"fmt": "tf32"}, "tf32 to nearest even"),
+    "allow_tf32": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {}, "tf32->fp32"),
+    "cut inputs": (lambda: product(rounded("fp16", "RZ")), SINGLE, {"fmt": "fp16"}, "fp16 toward zero"),
+    "transposed": (transposed, SQUARE, {}, "the transpose of A times B"),
+    "half accumulator": (
+        lambda: product(spec=mma.spec("H200", "fp16", "fp16")).astype(np.float32), HALF, {}, "accumulator is fp16"),
+    "half result": (lambda: np.float32(np.float16(product())), HALF, {}, "result is rounded to fp16"),
+    "other hardware": (lambda: product(spec=AMPERE), HALF, {}, "ampere mma m16n8k16"),
+    "relu": (lambda: np.maximum(product(), 0), HALF, {}, "ReLU"),
+    "fma": (lambda: simt.fma(ALPHA, product(), BETA * C), HALF, {"alpha": ALPHA, "beta": BETA}, "fma(alpha, T"),
+    "C first": (lambda: product(c=C), HALF, {"beta": 1}, "C starts the accumulator"),
+    "two changes": (
+        lambda: product(rounded("tf32", "RNE"), TF32, KOrder(80)), SINGLE, {"fmt": "tf32"}, "slices of 80"),
+    "terms": (lambda: scheme("h2sgemm", combine="element-wise"), SINGLE, {"scheme": "h2sgemm"}, "element-wise"),
+    "another scheme": (lambda: scheme("legemm"), SINGLE, {"scheme": "ootomo"}, "the scheme is legemm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_is_hidden_is_found(name):
+    hidden, operands, claim, words = HIDDEN[name]
+    D = hidden()
+    found = verify(D, *operands, C if "beta" in claim else None, **{"hardware": "H200", **claim}, seconds=60)
+    assert not found.equal
+    assert found.explained
+    assert words in " ".join(cause.text for cause in found.causes)
+    assert words in str(found)
+
+
+def test_an_order_that_no_list_has_is_found_by_probing_the_callable():
+    order = KOrder(split=92, tile=40, residue_first=True)
+    calls = []
+
+    def library(A, B):
+        calls.append(A.shape)
+        return mma.gemm(A, B, None, HOPPER, order)
+
+    found = verify(library, *HALF, hardware="H200", seconds=60)
+    assert found.causes[0].text.endswith("found by probes")
+    assert set(calls) == {HALF[0].shape}
+    assert verify(library, *HALF, hardware="H200", order=found.causes[0].claim.order).equal
+
+
+def test_what_explains_only_a_part_is_called_so():
+    D = product(order=KOrder(64))
+    D[3:7, 5:9] = np.float32(1.5)
+    found = verify(D, *HALF, hardware="H200", most=200)
+    assert not found.explained
+    assert not found.complete
+    assert found.causes[0].left == 16
+    assert "explains part (16 of" in str(found)
+
+
+def test_a_cause_of_a_part_of_the_result_is_found_there():
+    D = product()
+    D[16:] = product(spec=AMPERE)[16:]
+    found = verify(D, *HALF, hardware="H200", most=200)
+    assert found.explained
+    assert found.causes[0].text.startswith("only in rows 16 to 19 (the last): the instruction is ampere")
+
+
+@given(st.integers(0, 19), st.integers(0, 23), st.integers(0, 31))
+def test_equal_means_that_every_bit_is(i, j, bit):
+    D = product((HALF[0][:, :40], HALF[1][:40]))
+    good = verify(D, HALF[0][:, :40], HALF[1][:40], hardware="H200")
+    assert good.equal
+    assert good.difference is None
+    D.view(np.uint32)[i, j] ^= np.uint32(1 << bit)
+    found = verify(D, HALF[0][:, :40], HALF[1][:40], hardware="H200", causes=False)
+    assert not found.equal
+    assert (found.difference.entries, found.difference.bits, found.difference.first) == (1, 1, (i, j))
+
+
+def test_what_was_found_about_the_recorded_products_reproduces_them():
+    path = Path(__file__).parents[1] / "notebooks" / "data" / "products.py"
+    spec = importlib.util.spec_from_file_location("recorded_products", path)
+    products = sys.modules["recorded_products"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(products)
+    origin, results = products.load(path.with_suffix(".npz"))
+    assert origin["device"] == "NVIDIA H200"
+    assert [case.name for case in products.cases()] == list(results)
+    for case in products.cases():
+        assert products.emulated(case).tobytes() == results[case.name].tobytes(), case.name
+
+
+def places(wrong):
+    x = np.arange(1.0, 1 + wrong.size, dtype=np.float32).reshape(wrong.shape)
+    return compare(np.where(wrong, np.nextafter(x, np.float32(np.inf)), x), x, "fp32").patterns
+
+
+def test_the_pattern_of_a_difference_is_told():
+    rows, columns = np.indices((64, 96))
+    assert places(rows >= 60) == ("only the last bit differs (1 ulp)", "only in rows 60 to 63 (the last)")
+    assert places(columns == 0)[1] == "only in column 0 (the first)"
+    assert places(columns % 4 == 1)[1] == "only in columns that are 1 modulo 4"
+    assert "tiles of 32 × 32" in places((rows // 32 + columns // 32) % 2 == 0)[1]
+    assert places(rows >= 0)[1] == "all entries"
+    order = np.random.default_rng(1).permutation(64 * 96).reshape(64, 96)
+    x = order.astype(np.float32) + 1
+    assert compare(np.where(x > 6000, x + 1, x), x, "fp32").patterns[-1].startswith("only large results")
+    nan, zero = np.full((2, 2), np.nan, np.float32), np.zeros((2, 2), np.float32)
+    assert compare(-nan, nan, "fp32").patterns[0] == "only the codes of NaN differ"
+    assert compare(-zero, zero, "fp32").patterns[0] == "only the sign of zeros differs"
+    assert compare(zero, nan, "fp32").largest is None
+
+
+def changing(A, B):
+    A[0, 0] += 1
+    return mma.gemm(A, B, None, HOPPER)
+
+
+def failing(A, B):
+    raise RuntimeError("no\nGPU")
+
+
+def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
+    state[0] += 1
+    return product((A, B)) + np.float32(state[0])
+
+
+@pytest.mark.parametrize(
+    ("result", "operands", "claim", "words"),
+    [
+        (changing, HALF, {}, "changes its operand A: 1 of 3200 entries, first at [0, 0]"),
+        (failing, HALF, {}, "raised RuntimeError: no"),
+        (restless, HALF, {}, "not deterministic: two calls"),
+        (lambda A, B: None, HALF, {}, "returned None"),
+        (lambda A, B: product((A, B))[:3], HALF, {}, "(3, 24)"),
+        (lambda A, B: np.float64(product((A, B))), HALF, {}, "the result is float64"),
+        (np.zeros((20, 24), np.float32), (HALF[0], HALF[0]), {}, "24"),
+        (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "say fmt="),
+        (np.zeros((20, 24), np.int32), SINGLE, {"fmt": "int8"}, "float32"),
+        (np.zeros((20, 24), np.float32), HALF, {"hardware": "H2O0"}, "did you mean"),
+        (np.zeros((20, 24), np.float32), HALF, {"beta": 2}, "beta needs C"),
+        (np.zeros((20, 24), np.float32), HALF, {"promte": 2}, "promte"),
+        (np.zeros((20, 24), np.float32), ("normal",), {"shape": (20, 24, 8)}, "go with a callable"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(result, operands, claim, words):
+    A, B = (x.copy() if isinstance(x, np.ndarray) else x for x in (*operands, None)[:2])
+    with pytest.raises(InputError) as told:
+        verify(result, A, B, **{"hardware": "H200", **claim})
+    assert words in str(told.value) or words == "24"
+    assert "\n" not in str(told.value)
+
+
+def test_operands_are_drawn_by_name_and_int8_is_exact():
+    assert verify(lambda A, B: product((A, B)), "normal", shape=(5, 6, 70), fmt="fp16", hardware="H200").equal
+    whole = verify(lambda A, B: A.astype(np.int32) @ B, "normal", shape=(9, 7, 50), fmt="int8", hardware="H200")
+    assert whole.equal
+
+
+# --- the command
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("A.npy", HALF[0])
+    np.save("B.npy", HALF[1])
+    np.save("D.npy", product(order=KOrder(64)))
+    (tmp_path / "library.py").write_text(
+        "import fpemu\n\n\ndef chain(A, B):\n    return fpemu.mma.gemm(A, B, None, fpemu.mma.spec('H200', 'fp16'))\n"
+    )
+    return tmp_path
+
+
+def run(*arguments):
+    """The exit status of the command."""
+    import typer
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command.gemm)
+    try:
+        app(args=list(arguments), prog_name="gemm", standalone_mode=False)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def test_the_command_says_equal_or_why_not(files, capsys):
+    assert run("A.npy", "B.npy", "--result", "D.npy", "-H", "H200", "--order", "split=64") == 0
+    assert "equal: all 480 entries" in capsys.readouterr().out
+    run("A.npy", "B.npy", "-r", "D.npy", "-H", "H200", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert not told["equal"]
+    assert told["explained"]
+    assert "split in slices of 64" in told["causes"][0]["text"]
+    assert run("--callable", "library.py:chain", "-H", "H200", "--input", "normal", "--shape", "4x5x60",
+               "--format", "fp16") == 0  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A.npy B.npy -H H200", "A.npy -r D.npy -H H200", "A.npy B.npy -r D.npy", "B.npy A.npy -r D.npy -H H200",
+        "A.npy B.npy -r no.npy -H H200 --order splt=3", "A.npy B.npy --callable library.py:chan -H H200",
+        "A.npy B.npy --callable library -H H200", "-r D.npy --input normal --shape 4x4x4",
+        "--callable library.py:chain --input normal --shape 4x4", "A.npy B.npy -r D.npy -H H200 --seconds 0",
+        "A.npy B.npy -r D.npy -H H200 -O promote=4", "A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4",
+        "A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8",
+    ],
+)  # fmt: skip
+def test_the_command_refuses_in_one_line(files, line):
+    with pytest.raises(InputError) as told:
+        run(*line.split())
+    assert "\n" not in str(told.value)
