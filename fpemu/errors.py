@@ -18,6 +18,10 @@ class GuaranteeError(ArithmeticError):
     one line and exits with status 1: the check failed, the command was right."""
 
 
+class GpuError(RuntimeError):
+    """A GPU that cannot be used, or a run on it that failed. The command line prints it as one line, exit status 1."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], shown: Iterable[str] | None = None) -> InputError:
     """The error for a name that is not known, with the nearest of the ``known`` and the list of those ``shown``.
 

@@ -17,7 +17,7 @@
 #
 # Here it judges products of PyTorch (cuBLAS), of Triton kernels, and of fpemu's own kernels. Their operands can be
 # drawn again anywhere (`fpemu.inputs`), so only the results had to be recorded: 24 rows and columns of each, by
-# [data/products.py](data/products.py). Where a GPU with PyTorch is at hand, they are made anew.
+# [data/products.py](data/products.py), which records them on any GPU. These come from this one:
 
 # %%
 import sys
@@ -35,8 +35,11 @@ sys.path.insert(0, "notebooks/data")
 import products
 
 cases = {case.name: case for case in products.cases()}
-origin, results = products.results(Path("notebooks/data/products.npz"))
-{name: origin[name] for name in origin if name != "failed"}
+origin, results = products.load(Path("notebooks/data/products.npz"))
+assert list(results) == list(cases)
+assert not origin.pop("failed")
+assert all(D.shape == (24, 24) for D in results.values())
+print(*(f"{what}: {value}" for what, value in origin.items()), sep="\n")
 
 
 # %%
@@ -56,7 +59,9 @@ verdicts = {name: judge(name) for name in results}
 
 # %%
 verdict = verdicts["mm fp16"]
+assert cases["mm fp16"].shape == (512, 512, 512)
 assert verdict.equal
+assert not verdict.alike
 print(verdict)
 
 # %% [markdown]
@@ -65,6 +70,7 @@ print(verdict)
 
 # %%
 verdict = verdicts["mm fp16 odd"]
+assert cases["mm fp16 odd"].shape == cases["mm fp16 odd TN"].shape == (100, 60, 1000)
 assert not verdict.equal
 assert verdict.causes[0].claim.order == KOrder(split=128, tile=64, residue_first=True)
 print(verdict)
@@ -85,6 +91,7 @@ print(verdict)
 
 # %%
 verdict = verdicts["mm tf32"]
+assert verdict.difference.patterns == ("all entries",)
 assert verdict.causes[0].claim.inputs == ("tf32", "RNE")
 print(verdict)
 
@@ -93,6 +100,7 @@ print(verdict)
 
 # %%
 verdict = verdicts["mm tf32 split"]
+assert cases["mm tf32 split"].shape == (160, 96, 512)
 assert set(verdict.causes[0].kinds) in ({"inputs", "order"}, {"inputs", "promotion"})
 print(verdict)
 
@@ -103,6 +111,7 @@ print(verdict)
 # positions of $K$ in turn, and are added at the end.
 
 # %%
+assert (cases["mm fp32"].shape, cases["mm fp32 sliced"].shape) == (3 * (1024,), 3 * (512,))
 assert verdicts["mm fp32"].equal
 verdict = verdicts["mm fp32 sliced"]
 assert "4 accumulators that take 8 of k in turn" in verdict.causes[0].text
@@ -112,17 +121,21 @@ print(verdict)
 # ### fp16 results
 #
 # With an fp16 result the same shape is split too. Here the partial sums go through a workspace in fp16, and are added
-# in fp32: a second rounding that the claim does not have.
+# in fp32: a second rounding that the claim does not have. After it the entries no longer tell whether a slice takes its
+# odd piece first, and the verdict says so.
 
 # %%
 verdict = verdicts["mm fp16 to fp16 split"]
+assert cases["mm fp16 to fp16 split"].shape == cases["mm fp16 odd"].shape
+assert KOrder(split=128, tile=64, residue_first=True) in [cause.claim.order for cause in verdict.causes]
+assert verdict.causes[0].claim.join is None
 assert verdict.causes[0].claim.stored == "fp16"
 print(verdict)
 
 # %% [markdown]
 # ### alpha and beta
 #
-# `torch.addmm` computes $\alpha AB+\beta C$. The product is right, and the last bit differs in some entries: the
+# `torch.addmm` computes $\alpha AB+\beta C$. The product is right, but some entries differ in their last bits: the
 # library's epilogue is a fused multiply-add, with one rounding less than two operations have.
 
 # %%
@@ -156,19 +169,24 @@ with pd.option_context("display.max_colwidth", None, "display.width", 200):
 # %%
 assert all(verdicts[name].equal for name in ("dot fp16", "dot fp16 +=", "dot tf32", "dot ieee", "dot e4m3"))
 assert judge("dot fp16 promoted", order=KOrder(promote=64)).equal
+assert verdicts["dot e4m3 promoted"].causes[0].claim.order == KOrder(promote=32)
 print(verdicts["dot e4m3 promoted"])
 
 # %% [markdown]
 # `input_precision="tf32x3"` is a scheme, close to that of Ootomo and Yokota. Each operand becomes
 # two tf32 words, the first rounded to nearest, the second cut by the instruction; three products of words share an
-# accumulator that starts anew every step of the loop. With these choices the claim holds bit for bit:
+# accumulator that starts anew every step of the loop. With these choices the claim holds bit for bit. Three entries
+# tell that ties go away from zero; which of the two small products comes first, these operands do not tell:
 
 # %%
 print(verdicts["dot tf32x3"])
 A, B, _ = cases["dot tf32x3"].kept_operands()
 choices = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": "rh,hr,hh", "accumulators": "one",
            "correction_step": 32, "promote": 32}  # fmt: skip
-assert verify(results["dot tf32x3"], A, B, scheme="ootomo-tf32", hardware="H200", **choices).equal
+for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding": "RNE"}, 3)):
+    claim = {"scheme": "ootomo-tf32", "hardware": "H200", **choices, **other}
+    verdict = verify(results["dot tf32x3"], A, B, causes=False, **claim)
+    assert (0 if verdict.equal else verdict.difference.entries) == entries
 
 # %% [markdown]
 # ## A callable can be asked again
@@ -198,10 +216,24 @@ assert verdict.causes[0].claim.scheme.promote == 64
 print(verdict)
 
 # %% [markdown]
+# ## What the operands do not tell
+#
+# Equal bits prove a claim as far as the operands go. With small integers every sum is exact, and any order and any
+# instruction gives the same bits. The verdict holds a claim that holds against such alternatives.
+
+# %%
+A, B = (np.rint(4 * x) for x in fpemu.inputs.operands("normal", 16, 16, 256, seed=4, dtype="fp16"))
+verdict = verify(fpemu.mma.gemm(A, B, None, spec, KOrder(split=64)), A, B, hardware="H200")
+assert verdict.equal
+assert len(verdict.alike) == verdict.tried
+print(verdict)
+
+# %% [markdown]
 # ## Where a difference sits
 #
 # The places of a difference tell much before any cause is tried. Here the first 32 rows were multiplied by a kernel
-# that rounds the operands, the rows beyond that tile by one that leaves it to the instruction, as claimed.
+# that rounds the operands, the rows beyond that tile by one that leaves it to the instruction, as claimed. A rounding
+# to fp16 would explain it too: it keeps as many bits as tf32, in a smaller range, which these operands do not leave.
 
 # %%
 A, B = fpemu.inputs.operands("normal", 48, 32, 128, seed=3)
@@ -211,5 +243,6 @@ D = fpemu.mma.gemm(A, B, None, tf32)
 D[:32] = fpemu.mma.gemm(near[0][:32], near[1], None, tf32)
 verdict = verify(D, A, B, hardware="H200", fmt="tf32", most=200)
 assert verdict.difference.patterns == ("only in rows 0 to 31 (the first)",)
+assert ("fp16", "RNE") in [cause.claim.inputs for cause in verdict.causes]
 assert verdict.causes[0].claim.inputs == ("tf32", "RNE")
 print(verdict)

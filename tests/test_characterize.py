@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile import examples
 
-from fpemu import InputError, gpu, mma
-from fpemu.cli import main
-from fpemu.cli.characterize import differences
-from fpemu.gpu import device, fragments, instructions, streams
+from fpemu import InputError, mma
+from fpemu.cli.characterize import differences, row_text
+from fpemu.gpu import streams
 from fpemu.gpu.emulation import codes, values
 from fpemu.mma import MmaSpec
 from fpemu.probing import characterize
-from fpemu.probing.arithmetic.pool import Maker, holds
+from fpemu.probing.arithmetic import aimed
+from fpemu.probing.arithmetic.fit import Answers
+from fpemu.probing.arithmetic.maker import Maker, holds
 
 FIELDS = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 DRAWN = [
@@ -56,8 +59,9 @@ def test_every_field_of_an_emulated_instruction_is_recovered(spec):
     assert found.contradiction == ""
 
 
-def test_a_random_truncated_block_is_recovered_up_to_what_no_operand_tells():
-    rng = np.random.default_rng()
+@pytest.mark.parametrize("seed", range(examples(1)))  # more of them with FPEMU_EXAMPLES
+def test_a_drawn_truncated_block_is_recovered_up_to_what_no_operand_tells(seed):
+    rng = np.random.default_rng(seed)
     F, bits = int(rng.integers(1, 36)), int(rng.integers(1, 24))
     E0, final = int(rng.integers(-150, 30)), str(rng.choice(["RZ", "RNE"]))
     spec = MmaSpec("fp16", "fp16", "fp32", k=4, block=2, F=F, E0=E0, fraction_bits=bits, final=final)
@@ -69,6 +73,36 @@ def test_a_random_truncated_block_is_recovered_up_to_what_no_operand_tells():
             D, E = (codes(emulated(s)(a, b.swapaxes(-1, -2), c), s.d_format) for s in (spec, found.spec))
             assert np.array_equal(D, E), (spec, found.spec, kind)
     assert found.spec.block == spec.block
+
+
+HARD = [  # F and E0 show only beside a sum halfway between two numbers of D
+    MmaSpec("bf16", "fp16", "fp16", k=3, block=1, F=32, E0=-51),
+    MmaSpec("e2m3", "e2m3", "fp32", k=1, block=1, F=34, final="RNE", fraction_bits=1),
+    MmaSpec("e4m3", "e4m3", "fp32", k=6, block=2, F=30, E0=18, final="RNE"),  # the floor is above every product
+    MmaSpec("e4m3", "fp16", "fp32", k=4, block=4, F=19, E0=-124, final="RNE", fraction_bits=9),  # and here below them
+]
+
+
+@pytest.mark.parametrize("spec", HARD, ids=lambda spec: f"{spec.a_format}-{spec.b_format}-{spec.d_format}")
+def test_what_only_a_tie_with_a_rest_far_below_shows_is_recovered(spec):
+    found = found_in(spec, outputs=0).spec
+    pool = aimed.draw(spec.operand_formats, spec.k, [spec, found], np.random.default_rng(12345), 20_000)
+    answers = Answers(spec.operand_formats, spec.k, pool, np.zeros(len(pool), spec.d_format.code_dtype))
+    mine, theirs = answers.predicted([found, spec])
+    assert np.array_equal(mine, theirs)
+    assert (found.block, found.F, found.final) == (spec.block, spec.F, spec.final)
+    assert (answers.predicted([spec.replace(F=spec.F - 6)]) != theirs).any()
+
+
+def test_a_function_may_write_into_its_operands():
+    def execute(A, B, C):
+        D = emulated(DRAWN[0])(A, B, C)
+        A[...], B[...], C[...] = 0, 0, 0
+        return D
+
+    found = characterize(execute, a="fp16", b="fp16", d="fp32", k=4, outputs=100)
+    assert found
+    assert (found.spec.block, found.spec.F) == (2, 22)
 
 
 def test_the_probe_shown_for_a_field_is_answered_otherwise_by_another_value():
@@ -194,105 +228,74 @@ def test_a_probes_numbers_are_values_of_their_formats_and_its_product_what_was_a
     assert len(maker.pool()) == 1
 
 
-# --- the command
-def test_the_command_prints_a_row_and_its_evidence(capsys):
-    assert main(["characterize", "--emulated", "volta mma m8n8k4 fp16->fp16", "--outputs", "500"]) == 0
-    out = capsys.readouterr().out
-    assert "MmaSpec('fp16', 'fp16', 'fp16', k=4, block=4, arithmetic='truncated', F=23, E0=-19, final='RNE'" in out
-    assert "as in the catalog" in out
-    assert "not as in" not in out
+def flushes_inputs(A, B, C):
+    A, B = (np.where(np.abs(X) < 2.0**-14, X * 0, X) for X in (A, B))
+    return emulated(DRAWN[0])(A, B, C)
 
 
-def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
-    file = tmp_path / "unknown.py"
-    file.write_text(
-        "import numpy as np\n"
-        "def exact(A, B, C):\n    return (C.astype('f8') + A.astype('f8') @ B.astype('f8')).astype('f4')\n"
-        "def odd(A, B, C):\n    return exact(A, B, C) * np.float32(1.5)\n"
-        "def fails(A, B, C):\n    raise RuntimeError('no')\n"
-    )
-    common = ["--formats", "e4m3,e4m3,fp32", "--k", "2", "--json", "-n", "100"]
+def descending(A, B, C):
+    return emulated(DRAWN[0])(A[..., ::-1].copy(), B[..., ::-1, :].copy(), C)
+
+
+def kahan(A, B, C):
+    total, lost = C, np.zeros_like(C)
+    for k in range(A.shape[-1]):
+        term = A[..., :, k, None].astype(np.float32) * B[..., None, k, :].astype(np.float32) - lost
+        new = total + term
+        total, lost = new, (new - total) - term
+    return total
+
+
+def stochastic(A, B, C):
+    exact = C.astype(np.float64) + A.astype(np.float64) @ B.astype(np.float64)
+    unit = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    drawn = np.floor(exact / unit + np.random.default_rng(0).random(exact.shape)) * unit
+    return np.where(np.isfinite(drawn), drawn, exact).astype(np.float32)
+
+
+@pytest.mark.parametrize("wrong", [flushes_inputs, descending, kahan, stochastic])
+def test_rules_beside_the_known_ones_are_no_row(wrong):
     with np.errstate(all="ignore"):
-        assert main(["characterize", "--callable", f"{file}:odd", *common]) == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out)[0]["row"] is None
-    assert told.err.startswith("fpemu: odd: no arithmetic known")
-    for arguments, message in (
-        ([f"{file}:fails", *common], "RuntimeError: no"),
-        ([f"{file}:none", *common], "no function none"),
-        ([f"{file}", *common], "FILE.py:FUNCTION"),
-        ([f"{file}:odd", "--k", "2"], "--formats"),
-        ([f"{file}:odd", *common, "--shape", "16"], "MxN"),
-        ([str(tmp_path / "x.py:f"), *common], "no file"),
-    ):
-        assert main(["characterize", "--callable", *arguments]) == 2
-        err = capsys.readouterr().err
-        assert message in err
-        assert err.count("\n") == 1
+        found = alone(DRAWN[0], wrong)
+    assert found.spec is None
+    assert "no arithmetic known gives these answers" in found.contradiction
 
 
-def test_without_a_gpu_the_command_says_what_needs_none(capsys, monkeypatch):
-    monkeypatch.setattr(gpu, "available", lambda: "no NVIDIA GPU is usable here")
-    assert main(["characterize"]) == 2
-    assert "--emulated" in capsys.readouterr().err
-    assert main(["characterize", "--emulated", "hoper"]) == 2
-    assert "hopper" in capsys.readouterr().err
+# --- the record of an H200
+RECORD = json.loads((Path(__file__).parent / "data/verified/h200_characterized.json").read_text(encoding="utf-8"))
 
 
-def test_on_a_gpu_the_shape_of_an_instruction_is_found_too(capsys, monkeypatch):
-    row = mma.spec("A100", "tf32", "fp32", "mma", 4)
-    find = fragments.find
-    monkeypatch.setattr(gpu, "available", lambda: None)
-    monkeypatch.setattr(gpu, "execute", lambda A, B, C, spec: mma.execute(A, B, C, spec, backend="numpy"))
-    monkeypatch.setattr(instructions, "rows", lambda arch=None: [row])
-    monkeypatch.setattr(fragments, "find", lambda spec: find(spec, model(spec)[0]))
-    assert main(["characterize", "tf32", "--json", "-n", "100"]) == 0
-    told = json.loads(capsys.readouterr().out)[0]
-    assert told["fragments"] == {"shape": "m16n8k4", "probes": 480, "as_used": True}
-    assert told["catalog"] == {}
-    assert told["fields"]["F"] == 24
+def made(text):
+    return eval(text, {"MmaSpec": MmaSpec})
 
 
-# --- fragments
-def model(spec, scramble=False):
-    """The instruction on slots, by the layout of PTX or by another one, and the layout."""
-    ins, held = instructions.instruction(spec), list(fragments.expected(spec))
-    if scramble:
-        held = [x[np.random.default_rng(1).permutation(len(x))] for x in held]
-    A, B, D = held
-
-    def run(a, b):
-        x, y = np.zeros((len(a), ins.m, ins.k), np.float32), np.zeros((len(b), ins.k, ins.n), np.float32)
-        x[:, A[:, 0], A[:, 1]], y[:, B[:, 0], B[:, 1]] = a, b
-        return (x @ y)[:, D[:, 0], D[:, 1]]
-
-    return run, held
+def of_the_catalog(name):
+    arch, instruction, shape, formats = name.split()
+    ab, _, d = formats.partition("->")
+    pair = tuple(ab.split("x")) if "x" in ab else ab
+    return mma.spec(arch, pair, d, instruction, int(shape.rpartition("k")[2]))
 
 
-@pytest.mark.parametrize("scramble", [False, True])
-def test_fragments_are_found_whatever_the_layout(scramble):
-    for spec in (mma.spec("hopper", "fp16", "fp16", "mma", 8), mma.spec("hopper", "fp64"), mma.spec("T4", "int8")):
-        run, held = model(spec, scramble)
-        found = fragments.find(spec, run)
-        ins = instructions.instruction(spec)
-        assert (found.m, found.n, found.k) == (ins.m, ins.n, ins.k)
-        assert fragments.agrees(found, spec) != scramble
-        for mine, theirs in zip((found.a, found.b, found.d), held, strict=True):
-            for i in (0, 1):  # the same slots together, by whatever name
-                assert len({*zip(mine[:, i].tolist(), theirs[:, i].tolist(), strict=True)}) == len(set(theirs[:, i]))
-        assert fragments.record(found)["shape"] == f"m{ins.m}n{ins.n}k{ins.k}"
+def test_every_row_found_on_the_h200_is_the_catalogs():
+    assert len(RECORD["instructions"]) == 37
+    for entry in RECORD["instructions"]:
+        row, found = of_the_catalog(entry["instruction"]), made(entry["row"])
+        assert row.name == entry["instruction"]
+        assert row_text(found) == entry["row"]
+        assert differences(found, row, tuple(map(made, entry["alike"]))) == {}
+        assert entry["mismatches"] == entry["verified"]["mismatches"] == 0
+        assert entry["verified"]["outputs"] >= 10**6
+        if "fragments" in entry:
+            assert entry["fragments"]["shape"] == row.shape
+            assert entry["fragments"]["as_used"]
 
 
-def test_answers_of_no_product_are_no_fragments():
-    spec = mma.spec("A100", "fp16", "fp32", "mma", 8)
-    run, _ = model(spec)
-    with pytest.raises(InputError, match="rows and columns"):
-        fragments.find(spec, lambda a, b: run(a, b) + run(a, b)[:, ::-1])
-    with pytest.raises(InputError, match=r"mma\.sync"):
-        fragments.find(mma.spec("hopper", "fp16", "fp32", "wgmma"))
-
-
-@pytest.mark.skipif(device.compiler_missing() is not None, reason="no NVRTC")
-def test_the_kernel_of_fragments_compiles():
-    for spec in {str(r.a_format): r for r in instructions.rows("sm_80")}.values():
-        assert device.compile(fragments.source(spec), "sm_80", name=spec.name)[:4] == b"\x7fELF"
+@pytest.mark.parametrize("name", [
+    "mma m16n8k8 fp16->fp16", "mma m16n8k4 tf32->fp32", "mma m16n8k16 e4m3->fp16", "mma m16n8k32 int8->int32",
+])  # fmt: skip
+def test_the_emulated_instruction_is_found_to_be_what_the_h200s_was(name):
+    entry = next(e for e in RECORD["instructions"] if e["instruction"] == f"hopper {name}")
+    row = of_the_catalog(entry["instruction"])
+    found = characterize(emulated(row), a=row.a_format, b=row.b_format, d=row.d_format, k=row.k, outputs=0)
+    assert row_text(found.spec) == entry["row"]
+    assert {f.field: f.value for f in found.findings} == entry["found"]

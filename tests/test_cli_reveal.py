@@ -189,9 +189,10 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
         (["--k", "8"], "name one thing"),
         (["cublas", "--emulated", "H200", "--k", "8"], "name one thing"),
         (["a.py:f"], "K is not given"),
-        (["a.py:f", "--k", "8"], "no such file"),
+        (["a.py:f", "--k", "8"], "there is no file a.py"),
         (["a.py", "--k", "8"], "not FILE.py:FUNCTION"),
         (["broken.py:f", "--k", "8"], "cannot be run: ZeroDivisionError"),
+        (["leaves.py:f", "--k", "8"], "cannot be run: SystemExit"),
         (["a.py:f", "--k", "8", "--shape", "2x2x9"], "contradicts"),
         (["a.py:f", "--shape", "2"], "not MxN"),
         (["a.py:f", "--shape", "0x2x9"], "no order"),
@@ -212,10 +213,28 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
 def test_wrong_words_are_refused_in_one_line(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)")
     status, out, err = run(capsys, *words)
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(tmp_path):
+    import sys
+
+    from fpemu.probing import watching
+
+    (tmp_path / "json.py").write_text("def f(A, B):\n    from beside_json import g\n    return g(A, B)\n")
+    (tmp_path / "beside_json.py").write_text("def g(A, B):\n    return A @ B\n")
+    before = sys.modules["json"]
+    path = list(sys.path)
+    try:
+        call = watching.function(f"{tmp_path / 'json.py'}:f")
+        assert sys.modules["json"] is before
+        assert call(np.ones((1, 2)), np.ones((2, 1)))[0, 0] == 2
+    finally:
+        sys.path[:] = path
 
 
 # --- cuBLAS, on a stand-in for PyTorch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import fpemu
 from fpemu import InputError, devices, gpu, metrics, mma, reference
 from fpemu.cli import main
 from fpemu.gpu import chains
+from fpemu.gpu.device import GpuError, missing
 from fpemu.mma import compiled
 from fpemu.sweep import Store, executors, experiments, run
 from fpemu.sweep.executors import WorkerError
@@ -56,8 +59,8 @@ def no_gpu(monkeypatch):
 
 
 def test_auto_is_the_gpu_if_there_is_one(monkeypatch):
-    for found, missing in (("cuda", None), ("cpu", "no GPU is here")):
-        monkeypatch.setattr(gpu, "available", lambda missing=missing: missing)
+    for found, lacking in (("cuda", None), ("cpu", "no GPU is here")):
+        monkeypatch.setattr(gpu, "available", lambda lacking=lacking: lacking)
         assert devices.resolve("auto") == found
         assert devices.resolve("cpu") == "cpu"
         assert devices.choose("auto", "compiled") == {"cuda": "cuda", "cpu": "compiled"}[found]
@@ -98,6 +101,27 @@ def test_auto_sends_large_products_only_and_cuda_all_with_the_same_bits(launches
             assert mma.gemm(A, A.T, spec=spec).tobytes() == want.tobytes()
         assert len(launches) == 1 + sent
         launches.clear()
+
+
+def test_auto_sends_less_where_processes_share_the_gpu(launches, monkeypatch):
+    spec, A = mma.spec("ampere"), np.ones((70, 70), np.float16)
+    for processes, least, sent in (("", 2**18, True), ("1", 2**18, True), ("4", 2**18, False), ("4", 2**13, True)):
+        monkeypatch.setenv("FPEMU_PROCESSES", processes)
+        monkeypatch.setattr(chains, "_LEAST_PRODUCTS", least)
+        monkeypatch.setattr(chains, "_LEAST_ENTRIES_BLAS", 1)
+        monkeypatch.setattr(chains, "_LEAST_PRODUCTS_BLAS", least)
+        with devices.on("auto"):
+            mma.gemm(A, A, spec=spec)
+        assert bool(launches) == sent == chains.gains(A, A), (processes, least)
+        launches.clear()
+        with devices.on("cuda"):
+            mma.gemm(A, A, spec=spec)
+        assert launches
+        launches.clear()
+    for jobs in (1, 3):
+        with executors.starting(jobs)():
+            assert os.environ["FPEMU_PROCESSES"] == str(jobs)
+    assert os.environ["FPEMU_PROCESSES"] == "4"
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
@@ -183,6 +207,7 @@ def test_every_process_takes_the_device_of_the_run_and_keys_do_not_hold_it(jobs,
     assert devices.choose(None, "compiled") == "compiled"
 
 
+@pytest.mark.skipif(missing() is None, reason="there is a GPU here")
 def test_a_worker_without_a_gpu_does_not_take_part_in_cuda(tmp_path, restored):
     experiment = page(tmp_path, HERE)
     with (
@@ -202,6 +227,16 @@ def test_a_run_refuses_a_device_that_is_not_here_before_it_begins(tmp_path, no_g
     assert executors.Source("code").device == "cpu"
 
 
+GRID = """
+title = "t"
+inputs = [{name = "uniform"}]
+schemes = ["fp16"]
+hardware = "A100"
+M = 4
+N = 4
+K = [64, 160]
+metrics = ["relative_l2"]
+"""
 COMMANDS = [
     ["reproduce", "magma/fig17"],
     ["sweep", "grid.toml"],
@@ -220,6 +255,37 @@ def test_every_command_refuses_a_device_in_one_line(command, no_gpu, capsys, tmp
         assert message in error
         assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chains, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
+    np.save("a.npy", np.ones((4, 4), np.float32))
+    (tmp_path / "grid.toml").write_text(GRID)
+    launch = chains._chain
+
+    def fail(A, *rest):
+        if A.shape[-1] > 100:
+            return launch(A, *rest)
+        raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY\n(out of memory)")
+
+    monkeypatch.setattr(chains, "_chain", fail)
+    for device in ("auto", "cuda"):
+        assert main(["gemm", "a.npy", "a.npy", "-s", "fp16", "--device", device]) == 1
+        assert capsys.readouterr().err == "fpemu: CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)\n"
+        # in a sweep it is the cell's alone, and what is stored is what the CPU gives
+        monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / device))
+        assert main(["sweep", "grid.toml", "-j", "1", "--device", device]) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "1 of 2 cells failed" in said
+        assert said.endswith("GpuError: CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)")
+        tables = []
+        for again in ([], ["--fresh"]):
+            assert main(["sweep", "grid.toml", "-j", "1", "--device", "cpu", "--export", "rows.csv", *again]) == 0
+            tables.append((tmp_path / "rows.csv").read_text())
+        assert tables[0] == tables[1]
+        capsys.readouterr()
 
 
 def test_gemm_on_a_device_prints_what_the_cpu_gives(launches, capsys, tmp_path):

@@ -114,6 +114,7 @@ def cuda(build_folder, monkeypatch):
         monkeypatch.setattr(device, "Module", HostModule)
         monkeypatch.setattr(device, "collect", collect)
         monkeypatch.setattr(device, "missing", lambda: None)
+        monkeypatch.setattr(chains, "_memory", lambda: 2**37)
 
 
 def draw(fmt, kind, rng, shape):
@@ -188,6 +189,29 @@ def test_leading_axes_broadcast_and_large_products_run_in_stripes(bytes_at_once,
         assert_same(got, mma.gemm(A, B, C, spec, order, backend="numpy"))
     assert mma.gemm(A[:, :, :0], B, spec=spec, device="cuda").shape == (3, 2, 0, 140)
     assert not mma.gemm(A[..., :0], B[:, :0], spec=spec, device="cuda").any()
+
+
+@needs_device
+@pytest.mark.parametrize("limit", [{"_BYTES": 2**16}, {"_memory": lambda: 2**20}], ids=["", "of a small GPU"])
+@pytest.mark.parametrize(("M", "N", "K"), [(300, 300, 16), (3, 20000, 16), (300, 3, 400)])
+def test_no_array_on_the_gpu_is_larger_than_the_limit(M, N, K, limit, cuda, monkeypatch):
+    """Nor is D, however short K is."""
+    for name, value in limit.items():
+        monkeypatch.setattr(chains, name, value)
+    sizes, prepare = [], chains.prepare
+
+    def watched(A, B, index_a, index_b, C, *rest, **options):
+        run = prepare(A, B, index_a, index_b, C, *rest, **options)
+        if run is not None:
+            sizes.append(max(A.nbytes, B.nbytes, C.nbytes))
+        return run
+
+    monkeypatch.setattr(chains, "prepare", watched)
+    spec, rng = mma.spec("ampere"), np.random.default_rng(2)
+    A, B = rng.standard_normal((M, K)).astype(np.float16), rng.standard_normal((K, N)).astype(np.float16)
+    assert_same(mma.gemm(A, B, spec=spec, device="cuda"), mma.gemm(A, B, spec=spec))
+    assert len(sizes) > 1
+    assert max(sizes) <= max(2**16, 64 * 4 * K)
 
 
 @needs_device

@@ -14,6 +14,7 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu import finding, library, recorded
 from fpemu.gpu import orders as tables
+from fpemu.gpu.orders.kinds import KINDS, summary
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
@@ -141,6 +142,32 @@ def test_emulate_is_a_gemm_of_the_order():
     assert library.emulate("cublas", A.astype(np.float16), B.astype(np.float16), out="fp16").dtype == np.float16
 
 
+def test_the_layout_is_read_off_the_strides():
+    rng = np.random.default_rng(1)
+    known = [c for c in CASES if c.type == "fp32" and c.layout == "TN" and min(c.M, c.N) > 1 and c.K < 300]
+    other = (library.lookup("cublas", "fp32", (c.M, c.K, c.N), layout="NN") for c in known)
+    sizes = next((c.M, c.N, c.K) for c, nn in zip(known, other, strict=True) if c.order != nn.order)
+    A = rng.standard_normal((sizes[0], sizes[2])).astype(np.float32)
+    wide = rng.standard_normal((sizes[1], sizes[2] + 3)).astype(np.float32)
+    B = wide[:, :-3].T  # the transpose of a part of a wider array: contiguous in neither order
+    TN, NN = (library.emulate("cublas", A, B, layout=layout) for layout in ("TN", "NN"))
+    assert TN.tobytes() != NN.tobytes()
+    assert library.emulate("cublas", A, B).tobytes() == TN.tobytes()
+    assert library.emulate("cublas", A, np.ascontiguousarray(B)).tobytes() == NN.tobytes()
+    with pytest.raises(InputError, match="A lies transposed"):
+        library.emulate("cublas", np.asfortranarray(A), B)
+
+
+def test_every_order_is_of_a_kind():
+    found = summary(CASES)
+    assert {kind for count in found.values() for kind in count} == set(KINDS)
+    for of, count in found.items():
+        own = [case for case in CASES if case.type == of]
+        assert sum(count.values()) == len(own)
+        named = sum(isinstance(case.order, KOrder) for case in own)
+        assert count["KOrder"] + count.get("KOrder, halves", 0) == named
+
+
 def test_orders_of_tiles():
     case = library.lookup("cublas", "fp32", (8, 8, 8), layout="NN")
     import dataclasses
@@ -170,6 +197,9 @@ def test_orders_of_tiles():
         ({"version": "12.0"}, "version"),
         ({"hardware": "A100"}, "A100"),
         ({"library": "mkl"}, "mkl"),
+        ({"library": "*"}, "library"),
+        ({"hardware": 3}, "GPU"),
+        ({"A": [[1.0, 2.0], [3.0]]}, "A is no array"),
         ({"A": np.ones((8, 8), int), "B": np.ones((8, 8), int)}, "int64"),
     ],
 )
@@ -245,6 +275,15 @@ def test_recorded_operands_are_a_function_of_the_place():
 
 
 # --- the command
+def test_the_command_lists_the_kinds_of_orders_without_a_gpu(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(library, "orders", lambda name="cublas": iter(CASES))
+    assert main(["verify", "library", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == summary(CASES)
+    assert main(["verify", "library", "--list", "-t", "tf32"]) == 0
+    assert "stream-K" in capsys.readouterr().out
+
+
 def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["verify", "library"]) == 2

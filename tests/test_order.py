@@ -14,6 +14,7 @@ from test_mma_oracle import instruction_of, same
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
+from fpemu.mma.tree import Chain, Sum, canonical
 
 BACKENDS = ["compiled", "numpy"]
 SPECS = [
@@ -219,3 +220,29 @@ def test_only_an_order_is_taken_as_order(order):
     x = np.zeros((2, 2), np.float16)
     with pytest.raises(InputError):
         mma.gemm(x, x, None, SPECS[0], order)
+
+
+def test_a_lone_position_of_an_integer_tree_is_added_in_integers():
+    spec, K = mma.spec("H200", "int8"), 3001
+    rng = np.random.default_rng(0)
+    A, B = rng.integers(100, 128, (4, K)).astype(np.int8), rng.integers(100, 128, (K, 4)).astype(np.int8)
+    blocks = tuple(tuple(range(k, min(k + 32, K - 1))) for k in range(0, K - 1, 32))
+    tree = canonical(Sum((Chain(blocks), Chain(((K - 1,),)))), exact=True)
+    assert isinstance(tree, Chain)
+    assert tree.kind == "fma"
+    for backend in ("compiled", "numpy"):
+        D = mma.gemm(A, B, None, spec, tree, backend=backend)
+        assert np.array_equal(D, A.astype(np.int64) @ B.astype(np.int64))  # beyond 2^24: no float32 holds the sums
+
+
+@pytest.mark.parametrize("first", [Sum((Chain((tuple(range(16)),)), Chain((tuple(range(16, 32)),)))),
+                                   Chain(tuple((k,) for k in range(32)), "fma")])  # fmt: skip
+def test_a_sum_outside_is_rounded_for_the_fp16_accumulator_that_goes_on_from_it(first):
+    spec = mma.spec("H200", "fp16", "fp16")
+    rng = np.random.default_rng(0)
+    A, B = (rng.standard_normal(shape).astype(np.float16) for shape in ((20, 48), (48, 20)))
+    tree = Chain((tuple(range(32, 48)),), "instruction", first)
+    begun = mma.gemm(A[:, :32], B[:32], None, spec, first)
+    expected = mma.gemm(A[:, 32:], B[32:], begun, spec)
+    for backend in ("compiled", "numpy"):
+        assert np.array_equal(mma.gemm(A, B, None, spec, tree, backend=backend), expected)

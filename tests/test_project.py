@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -55,6 +57,21 @@ def test_the_commands_print_what_readme_says(example, command, capsys, monkeypat
     line, _, shown = block.partition("\n")
     assert main(line.split()[2:]) == 0
     assert _words(capsys.readouterr().out) == _words(shown)
+
+
+def test_the_judgements_of_readme_are_as_it_shows(example, capsys, monkeypatch):
+    monkeypatch.chdir(example[0])
+    made = re.search(r"`fpemu (gemm [^`]+ D\.npy)`", README.replace("\n", " "))
+    assert made
+    assert main(made[1].split()) == 0
+    capsys.readouterr()
+    for command, status in (("verify gemm", 1), ("reveal --emulated", 0)):
+        block = next(b for b in _blocks("console") if b.startswith(f"$ fpemu {command}"))
+        line, _, shown = block.partition("\n")
+        assert main(line.split()[2:]) == status
+        varies = r"\d+\.\d s$|\d+ alternatives"
+        printed = capsys.readouterr().out
+        assert re.sub(varies, "", printed, flags=re.MULTILINE) == re.sub(varies, "", shown, flags=re.MULTILINE)
 
 
 def test_the_sweeps_of_readme_are_accepted(tmp_path, capsys, monkeypatch):
@@ -122,6 +139,43 @@ def test_the_map_names_every_room_and_no_other():
     assert {name for name in listed if not name.startswith("_")} <= there
 
 
+def _imports():
+    """(module, what it imports) within fpemu, by names as in "mma.gemm", between rooms only."""
+    for path in (ROOT / "fpemu").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT / "fpemu").with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found = []
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path} imports by dots: this test would not see whom"
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in found:
+                if name.startswith("fpemu.") and name.split(".")[1] != module.split(".")[0]:
+                    yield module, name.removeprefix("fpemu.")
+
+
+def test_nobody_knows_whom_the_map_forbids():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Who may know whom")[2]
+    _, table, doors = text.partition("## ")[0].split("```")
+    everybody = {"errors", "formats", "rounding", "arrays", "heads", "files"}
+    may = {words[0]: {*words[1:]} | everybody for line in table.splitlines() if (words := line.split())}
+    assert not {"cli", "experiments"} & set().union(*may.values())
+    allowed = [
+        (teller, known)
+        for teller, names in re.findall(r"([\w.]+)\s→\s([\w.]+(?:\sand\s[\w.]+)?)", doors)
+        for known in names.removesuffix(".").split(" and ")
+    ]
+    assert ("mma.gemm", "gpu.chains") in allowed
+    assert ("probing.arithmetic", "gpu.streams") in allowed
+    for module, name in _imports():
+        room, known = module.split(".")[0], name.split(".")[0]
+        if room not in ("cli", "__init__", "__main__") and known not in may.get(room, everybody):
+            assert any(f"{module}.".startswith(f"{a}.") and f"{name}.".startswith(f"{b}.") for a, b in allowed), (
+                f"fpemu.{module} imports fpemu.{name}: ARCHITECTURE.md, 'Who may know whom', does not let it"
+            )
+
+
 def test_public_names_of_the_map_exist():
     for name in ("round_to", "bit_cut", "Rounding", "InputError", "FloatFormat", "gemm", "advise"):
         assert callable(getattr(fpemu, name))
@@ -134,18 +188,20 @@ def test_public_names_of_the_map_exist():
         "inputs": ("make",),
         "theory": ("bound", "chain", "Norms", "Bound", "underflow", "enumeration", "bias", "errorfree"),
         "perfmodel": ("work", "Gpu", "gpus", "roofline", "legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"),
-        "probing": ("reveal", "save", "load"),
-        "conformance": ("verify",),
+        "probing": ("reveal", "characterize", "save", "load"),
+        "conformance": ("verify", "Verdict"),
         "gpu": ("available", "execute"),
+        "gpu.library": ("emulate", "lookup", "orders"),
     }.items():
         for name in names:
-            assert hasattr(getattr(fpemu, room), name), f"fpemu.{room}.{name}"
+            assert hasattr(importlib.import_module(f"fpemu.{room}"), name), f"fpemu.{room}.{name}"
 
 
 def test_importing_is_light():
     code = (
         "import sys, fpemu; heavy = {'numba', 'scipy', 'matplotlib', 'pandas', 'mpmath', 'flint', 'typer', 'rich'}; "
-        "print(sorted(heavy & set(sys.modules)))"
+        "print(sorted(heavy & set(sys.modules))); from fpemu.gpu import chains, library, verify; "
+        "print(sorted({'cuda', 'torch', 'cupy', 'triton'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -155,7 +211,7 @@ def test_importing_is_light():
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "[]"]
 
 
 @pytest.mark.parametrize(

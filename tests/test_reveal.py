@@ -10,6 +10,7 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
+from fpemu.probing.naming import identical, name_order
 from fpemu.probing.reveal import reveal
 from fpemu.rounding import round_to
 
@@ -173,6 +174,7 @@ def test_random_trees_and_descending_chains_need_few_probes():
     ks = list(range(K))
     ways = [random_tree(np.random.default_rng(seed), ks, spec) for seed in range(3)]
     ways += [Chain(tuple((k,) for k in reversed(ks)), "fma")]  # each pivot in ascending order would take one leaf off
+    ways += [Sum(tuple(Chain(tuple((k,) for k in reversed(ks[i : i + 63])), "fma") for i in range(0, K, 63)))]
     for way in ways:
         found = reveal(by(way, spec), K, spec)
         assert trees.equal(found.tree, way, spec)
@@ -193,6 +195,43 @@ def in_parts(order, split, spec, join=None):
         return total.astype(np.float16)
 
     return gemm
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_slices_that_are_added_to_a_half_result_in_place_are_seen(count):
+    """Each slice comes unrounded; what D holds so far is in half precision."""
+    spec, split = SPECS["fp16 blocks of 8"], 40
+
+    def gemm(A, B):
+        total = np.zeros((len(A), B.shape[1]), np.float16)
+        for k in range(0, count * split, split):
+            part = mma.gemm(A[:, k : k + split], B[k : k + split], None, spec)
+            total = (total.astype(np.float32) + part).astype(np.float16)
+        return total
+
+    K = count * split
+    found = reveal(gemm, K, spec, out="fp16", shape=(100, 1))
+    rng = np.random.default_rng(count)
+    A, B = (rng.standard_normal(s).astype(np.float16) for s in ((40, K), (K, 40)))
+    assert mma.gemm(A, B, None, spec, found.tree).astype(np.float16).tobytes() == gemm(A, B).tobytes()
+    assert found.order is None
+
+
+def test_a_residue_that_comes_first_hides_no_promotion():
+    spec, order = SPECS["fp16"], KOrder(tile=64, residue_first=True, promote=128)
+    assert name_order(trees.from_order(order, 321, spec), 321, spec) == order
+
+
+def test_an_order_of_many_promoted_slices_is_named():
+    spec, order = SPECS["fp16"], KOrder(split=20, promote=16, join="descending")
+    tree = trees.from_order(order, 5600, spec)  # 280 sums within sums once it is canonical
+    assert name_order(tree, 5600, spec) == order
+    deep = Chain(((0,),))
+    for k in range(1, 600):
+        deep = Sum((Chain(((k,),)), deep), "fp16")
+    assert identical(deep, Sum(deep.parts, "fp16"))
+    assert not identical(deep, Sum((deep.parts[1], deep.parts[0]), "fp16"))
+    assert not identical(Chain(((0,),)), Chain(((0,),), start=Chain(((1,),))))
 
 
 @pytest.mark.parametrize(("K", "split"), [(120, 48), (97, 48)])

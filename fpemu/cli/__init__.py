@@ -30,7 +30,7 @@ from fpemu.cli import (
     sweep,
     verify,
 )
-from fpemu.errors import GuaranteeError, InputError, unknown_name
+from fpemu.errors import GpuError, GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
 
 # typer 0.2x carries its own copy of click; the classes are taken from typer so that either kind is caught
@@ -107,14 +107,14 @@ def _commands(
 _commands("bench", "Speed and memory, measured here.", {"cpu": bench.cpu}, lambda: None)
 _commands(
     "verify",
-    "What a GPU computes against the emulation, bit by bit.",
+    "Is it what it should be, bit for bit? A product that anybody made (gemm), or what the GPU here computes.",
     {
-        "instructions": verify.instructions,
         "gemm": conformance.gemm,
-        "library": library.library,
+        "instructions": verify.instructions,
         "emulation": verify.emulation,
+        "library": library.library,
     },
-    verify.missing,
+    lambda: (lacking := verify.missing()) and f"all but gemm need a GPU: {lacking}",
 )
 
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of a pipe went away (fpemu list | head): nothing more to say, and nothing to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (CellError, GuaranteeError) as problem:
+    except (CellError, GpuError, GuaranteeError) as problem:
         return _complain(str(problem), 1)
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""

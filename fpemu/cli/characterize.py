@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fpemu.cli.common import console, note, parse_value, table
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import GpuError, InputError, unknown_name
 
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
@@ -49,7 +47,6 @@ def characterize(
     input or without a GPU.
     """
     from fpemu.gpu import fragments
-    from fpemu.gpu.compiler import GpuError
     from fpemu.probing import characterize as find
 
     if not (1 <= outputs < 2**40 and 0 <= seed < 2**64):
@@ -97,7 +94,7 @@ def _sources(
     if function is not None:
         return [_callable(function, formats, k, shape)]
     if emulated is not None:
-        rows = [row for row in catalog.rows() if emulated.lower() in row.name.lower()]
+        rows = [row for row in catalog.rows() if emulated and emulated.lower() in row.name.lower()]
         if not rows:
             raise unknown_name(
                 "row of the catalog", emulated, [row.name for row in catalog.rows()], catalog.architectures()
@@ -130,9 +127,8 @@ def _callable(
     function: str, formats: str | None, k: int | None, shape: str | None
 ) -> tuple[str, Callable[..., Any], dict[str, Any], None]:
     """A user's function, loaded from its file."""
-    path, colon, attribute = function.rpartition(":")
-    if not colon or not attribute.isidentifier():
-        raise InputError(f"--callable {function!r} is not FILE.py:FUNCTION")
+    from fpemu.probing import watching
+
     names = (formats or "").split(",")
     if len(names) not in (3, 4) or k is None:
         raise InputError("--callable needs --formats A,B,D (or A,B,C,D) and --k")
@@ -144,24 +140,12 @@ def _callable(
         if len(sizes) != 2 or not all(type(x) is int and x > 0 for x in sizes):
             raise InputError(f"--shape {shape!r} is not MxN, such as 16x8")
         about["shape"] = tuple(sizes)
-    if not Path(path).is_file():
-        raise InputError(f"--callable: there is no file {path!r}")
-    place = importlib.util.spec_from_file_location("characterized", path)
-    if place is None or place.loader is None:
-        raise InputError(f"--callable: {path!r} is no Python file")
-    module = importlib.util.module_from_spec(place)
-    try:
-        place.loader.exec_module(module)
-    except Exception as problem:
-        raise InputError(f"--callable: {path} fails when loaded: {type(problem).__name__}: {problem}") from problem
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        raise InputError(f"--callable: {path} has no function {attribute}")
+    found, attribute = watching.function(function), function.rpartition(":")[2]
 
     def execute(A: Any, B: Any, C: Any) -> Any:
         try:
             return found(A, B, C)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             what = f"{type(problem).__name__}: {problem}"
             raise InputError(f"{attribute} fails on A {A.shape}, B {B.shape}, C {C.shape}: {what}") from problem
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +30,10 @@ def gemm(
         str | None, typer.Option("--scheme", "-s", help="A scheme; default: a plain product of instructions.")
     ] = None,
     hardware: Annotated[
-        str | None, typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
+        str | None,
+        typer.Option(
+            "--hardware", "-H", help="An architecture or a GPU ('fpemu list hardware'); default: ordinary cores."
+        ),
     ] = None,
     instruction: Annotated[str | None, typer.Option("--instruction", "-I", help="mma, wgmma, tcgen05 or mfma.")] = None,
     fmt: Annotated[
@@ -63,7 +63,7 @@ def gemm(
         str | None, typer.Option("--input", metavar="NAME", help="Draw A and B (with --callable and --shape).")
     ] = None,
     shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Of operands that are drawn.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of operands that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of operands that --input draws.")] = 0,
     causes: Annotated[bool, typer.Option(help="Look for the cause of a difference.")] = True,
     seconds: Annotated[float, typer.Option("--seconds", help="Look for a cause so long at most.")] = 30.0,
     device: Annotated[str | None, typer.Option("--device", help="Where the whole is emulated: cpu or cuda.")] = None,
@@ -80,6 +80,7 @@ def gemm(
     Exit status: 0 equal, 1 different, 2 bad input. A function's file is run as it is: check only what you trust.
     """
     from fpemu.conformance import verify
+    from fpemu.probing import watching
 
     if (result is None) == (call is None):
         raise InputError("give a product to check: either --result or --callable")
@@ -92,7 +93,7 @@ def gemm(
     if options and scheme is None:
         raise InputError("--option needs --scheme: a plain product has no options")
     A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None)
-    given: Any = _function(call) if call is not None else _read(str(result))
+    given: Any = watching.function(call) if call is not None else _read(str(result))
     taken: dict[str, Any] = {
         "scheme": scheme, "hardware": hardware, "order": way, "alpha": alpha, "beta": beta, "fmt": fmt, "out": out,
         "accumulate": accumulate, "instruction": instruction, "shape": sizes, "seed": seed, "causes": causes,
@@ -175,32 +176,3 @@ def _shape(text: str) -> tuple[int, int, int]:
         raise InputError(f"--shape is {text!r}: three positive numbers are needed, such as 64x64x512 (M, N, K)")
     M, N, K = map(int, sizes)
     return M, N, K
-
-
-def _function(text: str) -> Callable[..., Any]:
-    """``FILE.py:FUNCTION`` loaded; its folder is on the path, as for a script."""
-    name, colon, function = text.rpartition(":")
-    if not colon or not name.endswith(".py") or not function.isidentifier():
-        raise InputError(f"--callable is {text!r}: FILE.py:FUNCTION is needed")
-    path = Path(name)
-    if not path.is_file():
-        raise InputError(f"--callable: there is no file {name}")
-    found = importlib.util.spec_from_file_location("fpemu_user_callable", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        found.loader.exec_module(module)
-    except InputError:
-        raise
-    except Exception as problem:
-        what = (str(problem).strip() or "no message").splitlines()[0]
-        raise InputError(f"{name} cannot be loaded: {type(problem).__name__}: {what}") from problem
-    finally:
-        sys.path.pop(0)
-    call = getattr(module, function, None)
-    if not callable(call):
-        known = [n for n, x in vars(module).items() if callable(x) and not n.startswith("_")]
-        raise InputError(f"{name} has no function {function!r}; it has {', '.join(known) or 'none'}")
-    return call

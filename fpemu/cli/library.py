@@ -35,6 +35,9 @@ def library(
     seed: Annotated[int, typer.Option("--seed", help="Of the operands and the shapes drawn.")] = 0,
     record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Only say what kinds of orders the table has; needs no GPU.")
+    ] = False,
 ) -> None:
     """cuBLAS products (through PyTorch) on the GPU here against `fpemu.gpu.library.emulate`, bit by bit.
 
@@ -48,6 +51,9 @@ def library(
     for kind in kinds:
         if kind not in TYPES:
             raise unknown_name("type of a product", kind, TYPES)
+    if listed:
+        _list(kinds, as_json)
+        return
     if shapes < 0 or new < 0 or seed < 0:
         raise InputError("--shapes, --new and --seed must not be negative")
     if record is not None:
@@ -74,6 +80,25 @@ def library(
         raise typer.Exit(1)
 
 
+def _list(types: tuple[str, ...], as_json: bool) -> None:
+    """The kinds of orders of the table, by type."""
+    from fpemu.gpu.library import orders
+    from fpemu.gpu.orders.kinds import KINDS, summary
+
+    cases = [case for case in orders("cublas") if case.type in types]
+    found = summary(cases)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    kinds = [kind for kind in KINDS if any(kind in count for count in found.values())]
+    of = f"{cases[0].library} {cases[0].version}, {cases[0].hardware}" if cases else "no products"
+    listed = table(f"{of}: {len(cases):,} products by their order", "order", *found, "all", numbers=len(found) + 1)
+    for kind in kinds:
+        each = [count.get(kind, 0) for count in found.values()]
+        listed.add_row(KINDS[kind], *(str(n or "") for n in each), str(sum(each)))
+    console().print(listed)
+
+
 def _here() -> dict[str, str]:
     """The GPU and the library; InputError if there is none."""
     import importlib
@@ -82,7 +107,9 @@ def _here() -> dict[str, str]:
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        raise InputError("verify: library products are run by PyTorch, which is not installed here") from None
+        raise InputError(
+            "verify: library products are run by PyTorch, which is not installed here: pip install torch"
+        ) from None
     if not torch.cuda.is_available():
         raise InputError("verify: PyTorch finds no GPU here")
     found = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda": str(torch.version.cuda)}

@@ -44,7 +44,7 @@ _Seeds = Annotated[str, typer.Option("--seeds", help="How many seeds, or which: 
 _Metric = Annotated[str, typer.Option("--metric", help="The error: see 'fpemu list metrics'.")]
 _Factor = Annotated[float, typer.Option("--factor", help="How near the best a single setting must be.")]
 _Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core.")
+    int | None, typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4.")
 ]
 _Executor = Annotated[str | None, typer.Option("--executor", "-e", help="processes (default) or dask.")]
 _Scheduler = Annotated[str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler.")]

@@ -28,7 +28,7 @@ def reproduce(
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core."),
+        typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4."),
     ] = None,
     device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,

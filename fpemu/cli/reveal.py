@@ -101,7 +101,8 @@ def reveal(
         name = drawing_room.code(found.order) if found.order is not None else "a tree"
         raise InputError(
             f"{asked.name}: the probes show {name}, but {compared.differ} of {compared.outputs} outputs of random"
-            f" operands differ from it: it does more than add in that order (compensation, other roundings?)"
+            f" operands differ from it: it does more than add in that order (compensation,"
+            " other roundings?), or D is not in the format of --formats"
         )
     spec = asked.spec or watching.plain(formats_.get(asked.inputs), watching.longest(found.tree))
     tree = drawing_room.shown(found.tree, found.order, k, spec)
@@ -160,6 +161,8 @@ class _Asked:
         if instruction is not None and hardware is None and target not in (None, "cublas"):
             raise InputError("--instruction is one of some hardware: add --hardware")
         self.hardware = hardware or emulated
+        if target is not None and target != "cublas" and ":" not in target:
+            raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
         if target == "cublas":
             from fpemu.gpu.library import TYPES
 

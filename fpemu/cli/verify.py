@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +50,7 @@ def instructions(
     rows = _chosen(name)
     found: list[Verification] = []
     try:
-        with _failing_in_one_line(), progress() as bars:
+        with progress() as bars:
             bar = bars.add_task("compiling", total=len(rows) * outputs)
             device.compile_all([t for row in rows for t in verification.sources(row)], device.arch())
             for row in rows:
@@ -101,7 +100,7 @@ def emulation(
         if record is not None:
             write_atomic(record, selftest.text(selftest.record(found)).encode())
 
-    with _failing_in_one_line(), progress() as bars:
+    with progress() as bars:
         bar = bars.add_task("compiling", total=len(specs) + len(pairs))
         texts = selftest.sources(specs, seed) + ([] if quick else speed.sources())
         device.compile_all(list(dict.fromkeys(texts)), device.arch())
@@ -162,18 +161,6 @@ def _check_record(record: str | None) -> None:
         if not record.endswith(".json"):
             raise InputError(f"{record!r}: the record is written as .json")
         check_writable(record)
-
-
-@contextmanager
-def _failing_in_one_line() -> Iterator[None]:
-    """A run that fails on the GPU is one line on stderr and exit status 1."""
-    from fpemu.gpu.device import GpuError
-
-    try:
-        yield
-    except GpuError as problem:
-        note(f"fpemu: {' '.join(str(problem).split())}")
-        raise typer.Exit(1) from problem
 
 
 def _chosen(part: str) -> list[MmaSpec]:

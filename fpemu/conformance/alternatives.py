@@ -13,6 +13,7 @@ from fpemu import formats, mma, simt
 from fpemu.conformance import epilogues, orders
 from fpemu.conformance.changes import Change, distinct
 from fpemu.conformance.claim import PLACES, Claim, say_order
+from fpemu.conformance.compare import codes
 from fpemu.conformance.scheme_alternatives import option, options, other_schemes
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
@@ -21,9 +22,12 @@ Array = NDArray[Any]
 _MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
 
 
-def alternatives(claim: Claim, A: Array, B: Array, C: Array | None, D: Array) -> Iterator[Change]:
-    """Every change of a claim in one respect, for these operands and this result."""
+def alternatives(
+    claim: Claim, A: Array, B: Array, C: Array | None, D: Array, factor: float = 1.0
+) -> Iterator[Change]:  # fmt: skip
+    """Every change of a claim in one respect, for these operands and this result, about `factor` times the claim's."""
     K = A.shape[1]
+    yield from _scaled(claim, factor)
     yield from _operands(claim, A, B)
     yield from _inputs(claim, A, B)
     yield from _results(claim, D)
@@ -42,10 +46,26 @@ def alternatives(claim: Claim, A: Array, B: Array, C: Array | None, D: Array) ->
 
 def _operands(claim: Claim, A: Array, B: Array) -> Iterator[Change]:
     (M, K), (_, N) = A.shape, B.shape
-    fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N}
+    fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N, "A'B'": M == N == K}
     for place, possible in fits.items():
         if possible and place != claim.place:
             yield Change("operands", f"the result is {PLACES[place]}", claim.change(place=place))
+    for grain in (1, 8, 16, 32, 64, 128):
+        length = (K - 1) // grain * grain
+        if length and claim.length is None:
+            text = f"the last {K - length} of k are left out" if K - length > 1 else "the last k is left out"
+            yield Change("operands", text, claim.change(length=length))
+
+
+def _scaled(claim: Claim, factor: float) -> Iterator[Change]:
+    """Another alpha: a power of two, or one of few digits."""
+    if factor == 1 or claim.beta != 0 or (claim.spec is not None and claim.spec.is_integer and claim.scheme is None):
+        return
+    alpha = claim.alpha * factor
+    power = claim.alpha * float(np.copysign(2.0 ** np.round(np.log2(abs(factor))), factor))
+    for value in dict.fromkeys((power, *(float(f"{alpha:.{digits}g}") for digits in (1, 2, 3, 4, 6)))):
+        if value != claim.alpha and abs(value / alpha - 1) < 0.01:
+            yield Change("scale", f"alpha is {value:g}, not {claim.alpha:g}", claim.change(alpha=value))
 
 
 def _inputs(claim: Claim, A: Array, B: Array) -> Iterator[Change]:
@@ -72,11 +92,16 @@ def _inputs(claim: Claim, A: Array, B: Array) -> Iterator[Change]:
 
 def _results(claim: Claim, D: Array) -> Iterator[Change]:
     """Conversions of the result."""
+    nans = np.unique(codes(D)[np.isnan(D)])
+    if len(nans) == 1 and claim.out in formats.names() and D.dtype == formats.get(claim.out).dtype:
+        text = f"NaN has the code 0x{int(nans[0]):0{2 * D.dtype.itemsize}X}"
+        yield Change("result", text, claim.change(nan=int(nans[0])))
     if claim.out in formats.names():
         own = formats.get(claim.out)
+        telling = D.dtype.itemsize >= 4 and (D != 0)[np.isfinite(D)].any()
         for name in ("fp16", "bf16", "tf32", "e4m3"):
             fmt = formats.get(name)
-            if fmt.precision < own.precision and D.dtype.itemsize >= 4 and fmt.contains(D).all() and D.any():
+            if telling and fmt.precision < own.precision and fmt.contains(D).all():
                 for mode, words in _MODES.items():
                     text = f"the result is rounded to {name} {words}"
                     yield Change("result", text, claim.change(out=name, rounding=mode))
@@ -110,7 +135,10 @@ def _promotion(claim: Claim, K: int) -> Iterator[Change]:
         name = claim.scheme.promote_option
         if not hasattr(claim.scheme, name) or (isinstance(claim.order, KOrder) and claim.order.promote is not None):
             return
+        same = {"instruction", claim.spec.k if claim.spec is not None else None}
         for value in (None, "instruction", *orders.PROMOTIONS, 1, 2, 4, 8):
+            if name != "block" and {value, getattr(claim.scheme, name)} == same:
+                continue
             if isinstance(value, int) and (value >= K or (value < 16) != (name == "block")):
                 continue
             yield from option(claim, name, value, "promotion")

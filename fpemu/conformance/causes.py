@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from fpemu.mma import KOrder, tree
 _BEAM = 6  # changes that are combined with all others
 _LISTED = 8  # explanations confirmed on the whole
 _PARTS = 3
+_ALIKE = 6  # alternatives of a kind that are held against a claim that holds
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,6 @@ class Search:
     tried: int
     complete: bool
 
-    def as_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
-        return {**asdict(self), "causes": [cause.as_dict() for cause in self.causes]}
-
 
 def search(
     problem: Problem, *, seconds: float = 20.0, most: int = 20000, again: Callable[..., Any] | None = None,
@@ -102,16 +99,16 @@ def search(
 
     tell("one change")
     single = _all(problem, (Change("", "", problem.claim),), over)
-    causes = _confirmed(problem, single)
+    causes = _confirmed(problem, single, over)
     if not causes and again is not None:
         tell("probes")
         single += _probed(problem, single, again)
-        causes = _confirmed(problem, single)
+        causes = _confirmed(problem, single, over)
     if not causes:
         tell("other units")
         found = [problem.attempt((change,)) for change in units(problem.claim) if not over()]
         single += [tried for tried in found if tried is not None]
-        causes = _confirmed(problem, single)
+        causes = _confirmed(problem, single, over)
     double: list[Tried] = []
     starts = [] if causes else _starts(problem, single)
     for orders, start in product((False, True), starts):  # the many orders last
@@ -119,11 +116,39 @@ def search(
             break
         tell(f"{start.changes[-1].text}, and")
         double += _all(problem, start.changes, over, orders)
-        causes = _confirmed(problem, double)
+        causes = _confirmed(problem, double, over)
         if causes:
             break
     complete = not over()
-    return Search(tuple(causes or _parts(problem, single + double)), problem.tried, complete)
+    return Search(tuple(causes or _parts(problem, single + double, over)), problem.tried, complete)
+
+
+def alike(problem: Problem, seconds: float) -> tuple[tuple[str, ...], int]:
+    """Which other orders, instructions and schemes give the bits of a claim too, of how many.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its result is the claim's value.
+    seconds : float
+        Stop after that time.
+    """
+    end = time.perf_counter() + seconds
+    own, K = problem.claim, problem.A.shape[1]
+    with np.errstate(all="ignore"):
+        changes = list(alternatives(own, problem.A, problem.B, problem.C, problem.D))
+    kinds = ("order", "promotion", "hardware", "scheme")
+    found, tried = [], 0
+    for change in (c for kind in kinds for c in islice((c for c in changes if c.kind == kind), _ALIKE)):
+        if time.perf_counter() > end:
+            break
+        if change.claim.scheme == own.scheme and _sums(change.claim, K) == _sums(own, K):
+            continue
+        reached = problem.attempt((change,))
+        tried += 1
+        if reached is not None and reached.wrong == 0 and problem.left(change.claim) == 0:
+            found.append(change.text)
+    return tuple(found), tried
 
 
 def _all(
@@ -133,7 +158,7 @@ def _all(
     kinds = {change.kind for change in start}
     found = []
     with np.errstate(all="ignore"):
-        for change in alternatives(start[-1].claim, problem.A, problem.B, problem.C, problem.D):
+        for change in alternatives(start[-1].claim, problem.A, problem.B, problem.C, problem.D, problem.factor):
             if over():
                 break
             if change.kind not in kinds and orders in (None, change.kind == "order"):
@@ -178,12 +203,15 @@ def _probed(problem: Problem, single: list[Tried], again: Callable[[Claim], Any]
     return found
 
 
-def _confirmed(problem: Problem, tried: list[Tried]) -> list[Cause]:
-    """Those that reproduce the sample, on the whole. Claims that add the same numbers in the same places are one."""
+def _confirmed(problem: Problem, tried: list[Tried], over: Callable[[], bool]) -> list[Cause]:
+    """Those that reproduce the sample, on the whole; at least one is tried, however late it is.
+
+    Claims that add the same numbers in the same places are one.
+    """
     found: dict[Any, Cause | None] = {}
     for one in sorted((t for t in tried if t.wrong == 0), key=lambda t: len(t.changes)):
         key = _key(one.claim, problem.A.shape[1])
-        if key not in found and len(found) < _LISTED:
+        if key not in found and len(found) < _LISTED and not (found and over()):
             left = problem.left(one.claim)
             found[key] = _cause(one, left) if left == 0 else None
             continue
@@ -193,19 +221,25 @@ def _confirmed(problem: Problem, tried: list[Tried]) -> list[Cause]:
     return [cause for cause in found.values() if cause is not None]
 
 
-def _parts(problem: Problem, tried: list[Tried]) -> list[Cause]:
+def _parts(problem: Problem, tried: list[Tried], over: Callable[[], bool]) -> list[Cause]:
     """What brings most entries back, if it brings back a third of them or more: less can be chance."""
     found = []
-    nearest = sorted(tried, key=lambda t: (t.wrong, t.far))[: 3 * _PARTS]
-    for one in nearest:
+    for one in sorted(tried, key=lambda t: (t.wrong, t.far))[: 3 * _PARTS]:
         if one.wrong < problem.base.wrong:
             found.append(_cause(one, problem.left(one.claim)))
+            if over():
+                break
     found.sort(key=lambda cause: cause.left)
     return [cause for cause in found if cause.left <= 0.67 * problem.entries][:_PARTS]
 
 
 def _cause(tried: Tried, left: int) -> Cause:
     return Cause(tried.kinds, "; ".join(change.text for change in tried.changes), left, tried.claim)
+
+
+def _sums(claim: Claim, K: int) -> Any:
+    """Equal for plain claims, and for claims about one scheme, that add the same numbers in the same places."""
+    return _key(claim.change(scheme=None), K)
 
 
 def _key(claim: Claim, K: int) -> Any:

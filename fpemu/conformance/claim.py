@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
 from fpemu.conformance import epilogues
+from fpemu.conformance.compare import codes
 from fpemu.devices import Device, on
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
@@ -22,7 +23,7 @@ from fpemu.schemes import Scheme
 Array = NDArray[Any]
 PLACES = {
     "AB": "A B", "BA": "B A, the operands in the other order", "A'B": "the transpose of A times B",
-    "AB'": "A times the transpose of B", "(AB)'": "the transpose of A B",
+    "AB'": "A times the transpose of B", "(AB)'": "the transpose of A B", "A'B'": "the transpose of A times that of B",
 }  # fmt: skip
 
 
@@ -54,6 +55,8 @@ class Claim:
         Format in which the slices of a split are added, and the one they alone are rounded to before (a workspace).
     relu : bool
         Negative results become zero.
+    length, nan : int, optional
+        Only the first so many of k enter; the code that every NaN of D has.
     on_range : str
         Of a scheme.
     """
@@ -72,6 +75,8 @@ class Claim:
     join: str | None = None
     stored: str | None = None
     relu: bool = False
+    length: int | None = None
+    nan: int | None = None
     on_range: str = "raise"
 
     def change(self, **fields: Any) -> Claim:
@@ -174,8 +179,8 @@ def prepared(claim: Claim, A: Array, B: Array) -> Claim:
             if x.dtype.kind not in "iu":
                 raise InputError(f"{who} has dtype {x.dtype}: the claim is about {fmt}")
         return claim
-    same = all(x.dtype == fmt.dtype and (fmt.name in ("fp16", "fp32", "fp64", "tf32")) for x in (A, B))
-    if same or all(fmt.contains(x).all() for x in (A, B)):
+    same = fmt.name in ("fp16", "fp32", "fp64", "tf32") and A.dtype == B.dtype == fmt.dtype
+    if same or (fmt.contains(A).all() and fmt.contains(B).all()):
         return claim
     return claim.change(inputs=(fmt.name, "RNE"))
 
@@ -192,6 +197,7 @@ def evaluate(
         Operands that the claim cannot take.
     """
     A, B = _placed(claim, A, B)
+    A, B = A[:, : claim.length], B[: claim.length]
     rows, columns = (slice(None) if x is None else x for x in (rows, columns))
     swap = claim.place == "(AB)'"
     A, B = A[columns if swap else rows], B[:, rows if swap else columns]
@@ -214,7 +220,10 @@ def evaluate(
             D = np.asarray(round_to(D, claim.out, claim.rounding)).astype(formats.get(claim.out).dtype)
         if claim.flush == "result":
             D = _flushed(D, claim.out)
-    return np.ascontiguousarray(D)
+    D = np.ascontiguousarray(D)
+    if claim.nan is not None:
+        codes(D)[np.isnan(D)] = claim.nan
+    return D
 
 
 def _product(claim: Claim, A: Array, B: Array, C: Array | None, backend: Backend) -> Array:
@@ -236,7 +245,7 @@ def _own(claim: Claim) -> str:
 def _placed(claim: Claim, A: Array, B: Array) -> tuple[Array, Array]:
     if claim.place == "BA":
         return B, A
-    return (A.T if claim.place == "A'B" else A), (B.T if claim.place == "AB'" else B)
+    return (A.T if claim.place[1] == "'" else A), (B.T if claim.place in ("AB'", "A'B'") else B)
 
 
 def _flushed(x: Array, fmt: FloatFormat | str) -> Array:

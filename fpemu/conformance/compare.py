@@ -51,9 +51,10 @@ class Difference:
 
     def __str__(self) -> str:
         M, N = self.shape
-        size = "a number against a NaN" if self.largest is None else f"{self.largest} ulps"
+        size = "a number against a NaN" if self.largest is None else _say_count(self.largest, "ulp")
+        verb = "differs" if self.entries == 1 else "differ"
         return (
-            f"{self.entries} of {M * N} entries differ ({self.bits} bits) in {self.rows} of {M} rows and "
+            f"{self.entries} of {M * N} entries {verb} ({_say_count(self.bits, 'bit')}) in {self.rows} of {M} rows and "
             f"{self.columns} of {N} columns; first at [{self.first[0]}, {self.first[1]}]: "
             f"{self.got}, expected {self.expected}; largest difference: {size}; {'; '.join(self.patterns)}"
         )
@@ -125,6 +126,10 @@ def _fraction(dtype: np.dtype[Any]) -> int:
     return int(np.finfo(dtype).nmant)
 
 
+def _say_count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
+
+
 def _say(value: Any, code: Any) -> str:
     return f"{value!s} (0x{int(code):0{2 * code.dtype.itemsize}X})"
 
@@ -149,6 +154,8 @@ def _patterns(
             found.append(f"only where {'the expected value' if (y == 0).all() else 'the result'} is 0")
     if count == whole:
         return [*found, "all entries"]
+    if count == 1:
+        return [*found, "this entry alone"]
     found += _region(wrong) or _magnitude(expected, wrong)
     share = 100 * count / whole
     told = f"{share:.2g}" if share < 99 else "more than 99"
@@ -159,24 +166,26 @@ def _region(wrong: NDArray[np.bool_]) -> list[str]:
     """The rows, columns or tiles that hold all differing entries, where these are clearly fewer than all."""
     M, N = wrong.shape
     told = []
+    box = np.count_nonzero(wrong.any(axis=1)) * np.count_nonzero(wrong.any(axis=0))
+    dense = box <= min(2 * wrong.sum() - 1, 0.25 * wrong.size)  # a tile: no chance
     for axis, name, length in ((1, "rows", M), (0, "columns", N)):
         at = np.flatnonzero(wrong.any(axis=axis))
         low, high = int(at[0]), int(at[-1])
         likely = 1 - (1 - wrong.mean()) ** wrong.shape[axis]  # of a line to have one by chance
         few = length * likely - 5 * np.sqrt(length * likely * (1 - likely))
-        if len(at) >= min(few, 0.9 * length):
+        if len(at) >= (0.9 * length if dense else min(few, 0.9 * length)):
             continue
         if high - low + 1 == len(at):
             edge = " (the last)" if high == length - 1 else " (the first)" if low == 0 else ""
-            told.append(f"only in {name} {low} to {high}{edge}" if high > low else f"only in {name[:-1]} {low}{edge}")
+            told.append(f"{name} {low} to {high}{edge}" if high > low else f"{name[:-1]} {low}{edge}")
             continue
         period = min((2, 4, 8, 16, 32, 64, 128), key=lambda p: len(set(at % p)) / p if 2 * p <= length else 1)
         if len(set(at % period)) <= period // 2:
             rest = ", ".join(str(r) for r in sorted(set(at % period))[:4])
-            told.append(f"only in {name} that are {rest}{' ...' if len(set(at % period)) > 4 else ''} modulo {period}")
+            told.append(f"{name} that are {rest}{' ...' if len(set(at % period)) > 4 else ''} modulo {period}")
         else:
-            told.append(f"only in {len(at)} {name}: {', '.join(map(str, at[:6]))}{' ...' if len(at) > 6 else ''}")
-    return told or _tiles(wrong)
+            told.append(f"{len(at)} {name}: {', '.join(map(str, at[:6]))}{' ...' if len(at) > 6 else ''}")
+    return ["only in " + " and ".join(told)] if told else _tiles(wrong)
 
 
 def _tiles(wrong: NDArray[np.bool_]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -67,7 +69,7 @@ class Asked:
 
     def __init__(self, call: Callable[..., Any], A: Any, B: Any, C: Any = None):
         self.call, self.given = call, (A, B) if C is None else (A, B, C)
-        self.calls = 0
+        self.end = math.inf  # of the time for probes
 
     def result(self) -> Taken:
         """D for the operands of the check.
@@ -94,17 +96,24 @@ class Asked:
         return first
 
     def __call__(self, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
-        """D for other operands of the same shapes, in the layout and the library of the user's."""
+        """D for other operands of the same shapes, in the layout and the library of the user's.
+
+        Raises
+        ------
+        InputError
+            If the time is over, or as `result`.
+        """
+        if time.perf_counter() > self.end:
+            raise InputError("the time for probes is over")
         made = tuple(_like(x, given) for x, given in zip((A, B), self.given, strict=False))
         return self._ask(made).values
 
     def _ask(self, given: tuple[Any, ...]) -> Taken:
-        self.calls += 1
         try:
             D = self.call(*given)
         except InputError:
             raise
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             raise InputError(f"the callable raised {type(problem).__name__}: {_line(problem)}") from problem
         if D is None:
             raise InputError("the callable returned None: it must return D")

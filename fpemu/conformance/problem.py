@@ -24,9 +24,21 @@ _LINES = (4, 12)  # rows and columns of the sample
 
 @dataclass(frozen=True)
 class Tried:
+    """Changes of a claim, and how far their value is from the result on the sample.
+
+    Attributes
+    ----------
+    changes : tuple of Change
+        The last has the claim with all of them.
+    wrong : int
+        Entries that differ.
+    far : float
+        Mean of log2(1 + ulps).
+    """
+
     changes: tuple[Change, ...]
     wrong: int
-    far: float  # mean of log2(1 + ulps) over the sample
+    far: float
 
     @property
     def claim(self) -> Claim:
@@ -54,6 +66,7 @@ class Problem:
         self.claim, self.A, self.B, self.C, self.D, self.device = claim, A, B, C, D, device
         wrong = codes(D) != codes(expected)
         self.entries = int(wrong.sum())
+        self.factor = _factor(D, expected)
         self.rows, self.columns = _sample(wrong, A.shape[1])
         self.part = D[self.rows][:, self.columns]
         here = expected[self.rows][:, self.columns]
@@ -103,6 +116,16 @@ class Problem:
         fmt = self.claim.out if self.claim.out in names() else "fp32"
         steps = distance(self.part, D, fmt)
         return Tried(changes, int((steps != 0).sum()), float(np.log2(1.0 + np.minimum(steps, 2**40)).mean()))
+
+
+def _factor(D: Array, expected: Array) -> float:
+    """What all of a result is expected times, to 1 %; 1 if there is no such number."""
+    usable = np.isfinite(D) & np.isfinite(expected) & (D != 0) & (expected != 0)
+    if usable.sum() < 4:
+        return 1.0
+    ratio = D[usable].astype(np.float64) / expected[usable].astype(np.float64)
+    low, middle, high = np.quantile(ratio, (0.1, 0.5, 0.9))
+    return float(middle) if high - low < 0.01 * abs(middle) else 1.0
 
 
 def _sample(wrong: NDArray[np.bool_], K: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

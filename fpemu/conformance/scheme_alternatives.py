@@ -93,6 +93,7 @@ def options(claim: Claim) -> Iterator[Change]:
 
 
 def option(claim: Claim, name: str, value: Any, kind: str) -> Iterator[Change]:
+    """One option of the claim's scheme with another value, if the scheme takes it."""
     scheme = claim.scheme
     assert scheme is not None
     if getattr(scheme, name) == value:

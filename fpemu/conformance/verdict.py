@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from fpemu import formats, inputs
 from fpemu.conformance import claim as claims
-from fpemu.conformance.causes import Cause, search
+from fpemu.conformance.causes import Cause, alike, search
 from fpemu.conformance.claim import Claim
 from fpemu.conformance.compare import Difference, codes, compare
 from fpemu.conformance.operands import Asked, take
@@ -23,6 +24,8 @@ from fpemu.mma.tree import Tree
 from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
+_TOLD = 3  # alternatives of which the text tells
+_FEW = 8  # differing entries that an alternative may reproduce by chance
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Verdict:
         Alternatives that were tried.
     complete : bool
         Whether the search ended by itself, and not by its budget.
+    alike : tuple of str
+        Where the result is equal: alternatives that give the same bits, which these operands do not tell from it.
     """
 
     equal: bool
@@ -52,6 +57,7 @@ class Verdict:
     causes: tuple[Cause, ...] = ()
     tried: int = 0
     complete: bool = True
+    alike: tuple[str, ...] = ()
 
     @property
     def explained(self) -> bool:
@@ -62,7 +68,8 @@ class Verdict:
         M, N, K = self.shape
         lines = [f"claim: {self.claim}; {M} × {N} × {K}"]
         if self.difference is None:
-            return "\n".join([*lines, f"equal: all {M * N} entries, bit for bit"])
+            lines.append(f"equal: all {M * N} entries, bit for bit")
+            return "\n".join(lines + _alike("the same bits", self.alike, f" ({self.tried} alternatives tried)"))
         lines.append(f"DIFFERS: {self.difference}")
         if self.tried:
             lines += self._why()
@@ -70,11 +77,11 @@ class Verdict:
 
     def _why(self) -> list[str]:
         assert self.difference is not None
-        budget = "" if self.complete else ", and the budget is used up"
         if self.explained:
             first, *others = self.causes
-            lines = [f"likeliest cause: {first.text} (reproduces all bits; {self.tried} alternatives tried{budget})"]
-            return lines + [f"reproduces all bits too: {cause.text}" for cause in others]
+            lines = [f"likeliest cause: {first.text} (reproduces all bits; {self.tried} alternatives tried)"]
+            return lines + _alike("all bits too", tuple(cause.text for cause in others))
+        budget = "" if self.complete else ", and the budget is used up"
         lines = [f"cause not found: none of {self.tried} alternatives reproduces all bits{budget}"]
         count = self.difference.entries
         return lines + [f"explains part ({c.left} of {count} entries still differ): {c.text}" for c in self.causes]
@@ -85,8 +92,17 @@ class Verdict:
             "equal": self.equal, "claim": str(self.claim), "shape": list(self.shape),
             "difference": None if self.difference is None else self.difference.as_dict(),
             "explained": self.explained, "causes": [cause.as_dict() for cause in self.causes], "tried": self.tried,
-            "complete": self.complete,
+            "complete": self.complete, "alike": list(self.alike),
         }  # fmt: skip
+
+
+def _alike(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
+    """A line for each of the first alternatives that the operands do not tell apart, and one for the rest."""
+    if not texts:
+        return []
+    told = [f"these operands do not tell it from {len(texts)} other{'s' * (len(texts) > 1)}{tried}:"]
+    told += [f"  {what}: {text}" for text in texts[:_TOLD]]
+    return told + [f"  and {len(texts) - _TOLD} more"] * (len(texts) > _TOLD)
 
 
 def verify(
@@ -95,7 +111,7 @@ def verify(
     device: Device | None = None, fmt: str | None = None, out: str | None = None, accumulate: str | None = None,
     instruction: str | None = None, k: int | None = None, on_range: str = "raise",
     shape: tuple[int, int, int] | None = None, seed: int = 0, causes: bool = True, seconds: float = 20.0,
-    most: int = 20000,    progress: Callable[[str, int], None] | None = None, **options: Any,
+    most: int = 20000, progress: Callable[[str, int], None] | None = None, **options: Any,
 ) -> Verdict:  # fmt: skip
     """Hold a product against the emulation of what it is said to be, bit by bit.
 
@@ -128,7 +144,7 @@ def verify(
     on_range : str
         Of a scheme.
     causes : bool
-        Whether to look for the cause of a difference.
+        Whether to look for the cause of a difference, and for what the operands do not tell from a claim that holds.
     seconds, most : float, int
         Budget of that search: so long, and so many alternatives, at most.
     **options
@@ -189,9 +205,15 @@ def verify(
     D, C = _result(given.values, claim), None if c is None else c.values
     expected = claims.evaluate(claim, a.values, b.values, C, device=device).astype(D.dtype, copy=False)
     found = compare(D, expected, claim.out if claim.out != "int32" else "fp32")
-    if found is None or not causes:
+    if not causes:
         return Verdict(found is None, claim, (M, N, K), found)
     operands = (a.values, b.values, C, D, expected)
+    if found is None:
+        exact = claim.scheme is None and claim.spec is not None and claim.spec.is_integer
+        same, tried = ((), 0) if exact else alike(Problem(claim, *operands, device), seconds)
+        return Verdict(True, claim, (M, N, K), None, tried=tried, alike=same)
+    if asked is not None:
+        asked.end = time.perf_counter() + seconds / 2
     again = None if asked is None or C is not None else lambda changed: _reveal(asked, changed, (M, N, K))
     budget: dict[str, Any] = {"seconds": seconds, "most": most, "progress": progress}
     part = _region(D, expected)
@@ -206,7 +228,7 @@ def _region(D: Array, expected: Array) -> tuple[Array, Array] | None:
     """The rows and columns that hold all differing entries, if they are clearly fewer than all."""
     wrong = codes(D) != codes(expected)
     rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
-    return (rows, columns) if len(rows) * len(columns) <= 0.9 * wrong.size and wrong.sum() > 1 else None
+    return (rows, columns) if len(rows) * len(columns) <= 0.9 * wrong.size and wrong.sum() >= _FEW else None
 
 
 def _within(

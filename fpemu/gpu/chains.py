@@ -6,6 +6,7 @@ be one that this GPU has: nothing here uses the matrix units.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -21,14 +22,20 @@ from fpemu.simt import SPECS
 
 TILE = 64  # rows and columns of D of one thread block
 THREADS = 256
-_BYTES = 2**32  # of one operand on the GPU at a time
+_BYTES = 2**32  # of A, B, C or D on the GPU at a time, at most
+_SHARE = 16  # and this part of its memory: other processes are on it too
 _GRID = 2**31 - 1  # most thread blocks of a launch
 
 # What the device "auto" leaves to the CPU: results of less than a tile, which leave the GPU idle, and products that
-# take the CPU less time than a launch with its buffers. BLAS is some hundred times faster than emulation: operands have
-# to be large for it to be worth their way to the GPU.
+# take the CPU less time than a launch with its buffers. Measured on an H200 and 16 cores: 64 x 64 x 512 take both as
+# long, eight times as much the GPU does 1.6 times as fast. BLAS is some hundred times faster than emulation: operands
+# have to be large for it to be worth their way to the GPU.
 _LEAST_ENTRIES, _LEAST_PRODUCTS = TILE**2, 2**22
 _LEAST_ENTRIES_BLAS, _LEAST_PRODUCTS_BLAS = 64 * TILE**2, 2**29
+# Processes that share a GPU take turns on it, and each of them waits for all. On the same machine 12 of them, all
+# products on the GPU, took 1.2 s for a cell of h2sgemm/fig8 (176 x 176 x 2816: 2^26 multiply-adds), and the 16 cores
+# 0.16 s; so what one process gains by has to be this many times as large for each that there is.
+_SHARED = 8
 
 
 def source(spec: MmaSpec) -> str:
@@ -56,7 +63,7 @@ def chain(
     GpuError
         No GPU, or a run that failed.
     """
-    small = min(C.size / _LEAST_ENTRIES, C.size * A.shape[-1] / _LEAST_PRODUCTS) < 1
+    small = C.size < _LEAST_ENTRIES or C.size * A.shape[-1] < _LEAST_PRODUCTS * _crowd()
     if small and not devices.all_products():
         from fpemu.mma import compiled  # numba is slow to import
 
@@ -75,8 +82,9 @@ def _chain(
     if run is not None:
         return run.result()
     M, N = C.shape[-2:]  # too large to be held at once: one product after another, in stripes
-    K, size = A.shape[-1], A.dtype.itemsize
-    rows, columns = (max(TILE, _BYTES // (K * size) // TILE * TILE) for _ in range(2))
+    K, most = A.shape[-1], _most() // max(A.itemsize, C.itemsize)  # entries of A, B or C
+    columns = min(N, _whole_tiles(most // max(K, TILE)))
+    rows = _whole_tiles(most // max(K, columns))
     D = np.empty(C.shape, outer_dtype(spec) if cuts.any() else C.dtype)
     one = np.zeros(1, np.int64)
     for p, (i, j) in enumerate(zip(index_a, index_b, strict=True)):
@@ -107,7 +115,14 @@ def matmul(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
 def gains(X: NDArray[Any], Y: NDArray[Any]) -> bool:
     """Whether `matmul` is faster than BLAS for operands in the CPU's memory."""
     entries = X.size // max(1, X.shape[-1]) * Y.shape[-1]
-    return entries >= _LEAST_ENTRIES_BLAS and entries * X.shape[-1] >= _LEAST_PRODUCTS_BLAS
+    return entries >= _LEAST_ENTRIES_BLAS and entries * X.shape[-1] >= _LEAST_PRODUCTS_BLAS * _crowd()
+
+
+def _crowd() -> int:
+    """How many times as large a product has to be for the processes of a sweep that share the GPU; 1 without others."""
+    told = os.environ.get("FPEMU_PROCESSES", "")
+    processes = int(told) if told.isdigit() else 1
+    return _SHARED * processes if processes > 1 else 1
 
 
 class Run:
@@ -148,11 +163,28 @@ def prepare(
     cuts: NDArray[np.bool_], *, whole: bool = False,
 ) -> Run | None:  # fmt: skip
     """The arguments of `chain` on the GPU; None if they are too many bytes to be held at once, unless `whole`."""
-    if not whole and (max(A.nbytes, B.nbytes, C.nbytes) > _BYTES or _tiles(C.shape) > _GRID):
+    if not whole and (max(A.nbytes, B.nbytes, C.nbytes) > _most() or _tiles(C.shape) > _GRID):
         return None
     numbers = [x.astype(np.int32) for x in (index_a, index_b)]
     buffers = [device.Buffer.of(x) for x in (A, B, C, *numbers, cuts.astype(np.uint8))]
     return Run(spec, buffers, (len(C), C.shape[-2], C.shape[-1]), A.shape[-1], bool(cuts.any()))
+
+
+def _most() -> int:
+    """Bytes of one array on the GPU at a time."""
+    return min(_BYTES, _memory() // _SHARE)
+
+
+@lru_cache(maxsize=1)
+def _memory() -> int:
+    """Bytes of the GPU's memory."""
+    _, total = device.check(device._enter().cuMemGetInfo())
+    return int(total)
+
+
+def _whole_tiles(entries: int) -> int:
+    """The rows of as many tiles as there is room for, at least of one."""
+    return max(1, entries // TILE) * TILE
 
 
 def _tiles(shape: tuple[int, ...]) -> int:

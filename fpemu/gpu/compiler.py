@@ -13,14 +13,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fpemu.errors import GpuError
 from fpemu.files import write_atomic
 
 KERNELS = Path(__file__).parent / "kernels"
 _OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
-
-
-class GpuError(RuntimeError):
-    """A call of CUDA that failed, or a kernel that left outputs unwritten: a fault of ours or of the machine."""
 
 
 @cache

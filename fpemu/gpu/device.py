@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import GpuError
 from fpemu.gpu.compiler import (
     KERNELS,
-    GpuError,
     check,
     compile,
     compile_all,

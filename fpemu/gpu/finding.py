@@ -18,7 +18,7 @@ from fpemu.gpu import orders as tables
 from fpemu.mma import MmaSpec
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Sum
-from fpemu.probing.naming import name_order
+from fpemu.probing.naming import identical, name_order
 from fpemu.probing.reveal import Revealed, reveal
 
 _CPU = 4e9  # multiply-adds of a product that is emulated whole on the CPU, at most
@@ -110,8 +110,8 @@ def said(found: Revealed, spec: MmaSpec) -> dict[str, Any]:
         order = name_order(whole, found.k, spec)
         if order is not None and order.split is not None and order.promote is None and order.join == "ascending":
             again = trees.from_order(order, found.k, spec)
-            exact = trees.exact_products(spec)
-            if isinstance(again, Sum) and trees.canonical(Sum(again.parts, None, tree.stored), exact) == tree:
+            kept = Sum(again.parts, None, tree.stored) if isinstance(again, Sum) else again
+            if identical(trees.canonical(kept, trees.exact_products(spec)), tree):
                 return {**tables.encode(order), "stored": tree.stored}
     return tables.encode(tree)
 

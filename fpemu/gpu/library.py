@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, simt
+from fpemu.arrays import as_array
 from fpemu.devices import Device
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu import orders as tables
@@ -83,14 +84,16 @@ def emulate(
     ----------
     library : {"cublas"}
     A : array (M, K), B : array (K, N)
-        float16, float32 or float64.
+        float16, float32 or float64. The library is thought to get A in C order, and B in that or the transpose of such
+        an array (`layout`); other strides are no part of the answer.
     out : {"fp16", "fp32", "fp64"}, optional
         Format of D. Default: fp32 (fp64 for fp64).
     fmt : {"fp16", "bf16", "tf32", "fp32", "fp64"}, optional
         Format of the inputs. Default: that of their dtype. "bf16": bf16 values in float32; "tf32": any float32, which
         the library rounds to tf32 to nearest.
     layout : {"TN", "NN"}, optional
-        "NN": both in C order. "TN": B is the transpose of an (N, K) array in C order. Default: as B lies in memory.
+        "NN": both in C order. "TN": B is the transpose of an (N, K) array in C order. Default: as B lies in memory;
+        where A lies transposed there, in no table's layout, it must be given.
     version : str, optional
         Of the library. Default: the newest there is a table of.
     hardware : str
@@ -113,14 +116,24 @@ def emulate(
     >>> emulate("cublas", A, B)[0, 0]
     np.float32(192.0)
     """
-    A, B = np.asarray(A), np.asarray(B)
+    A, B = as_array(A, "A"), as_array(B, "B")
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
         raise InputError(f"A of shape {A.shape} and B of shape {B.shape} are no product of two matrices")
     kind = _type(A, B, fmt, out)
     if layout is None:
-        layout = "TN" if B.flags.f_contiguous and not B.flags.c_contiguous else "NN"
+        if _transposed(A):
+            raise InputError(
+                "A lies transposed in memory, and no order is known of such products: give layout='NN' or 'TN', or A as"
+                " np.ascontiguousarray(A)"
+            )
+        layout = "TN" if _transposed(B) else "NN"
     case = lookup(library, kind, (*A.shape, B.shape[1]), layout=layout, version=version, hardware=hardware)
     return predict(case, A, B, device=device)
+
+
+def _transposed(x: NDArray[Any]) -> bool:
+    """Whether a matrix lies in memory column by column; one of a single row or column does not say."""
+    return min(x.shape) > 1 and abs(x.strides[0]) < abs(x.strides[1])
 
 
 def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) -> str:
@@ -187,9 +200,12 @@ def _whole(order: KOrder | Tree, stored: str | None, case: Case) -> KOrder | Tre
 def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Case]:
     """The products of a library whose orders are known."""
     table = _table(library, version, hardware)
+    made: dict[int, Order] = {}
     for group in table["cases"]:
         for row in group["rows"]:
-            yield _case(table, group["type"], group["layout"], row)
+            case = _case(table, group["type"], group["layout"], row, made.get(row[3]))
+            made[row[3]] = case.order
+            yield case
 
 
 def lookup(
@@ -225,11 +241,11 @@ def lookup(
 
 
 def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
-    found = [tables.read(path) for path in tables.files(library)]
-    if not found:
-        known = sorted({path.name.split("-")[0] for path in tables.files("*")})
+    known = sorted({path.name.split("-")[0] for path in tables.files("*")})
+    if library not in known:
         raise unknown_name("library", library, known)
-    own = [t for t in found if t["hardware"].lower() == hardware.lower()]
+    found = [tables.read(path) for path in tables.files(library)]
+    own = [t for t in found if t["hardware"].lower() == str(hardware).lower()]
     if not own:
         raise unknown_name(f"GPU with a table of {library}", hardware, sorted({t["hardware"] for t in found}))
     if version is None:
@@ -240,20 +256,20 @@ def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
     raise unknown_name(f"version of {library}", version, [t["version"] for t in own])
 
 
-def _case(table: dict[str, Any], kind: str, layout: str, row: list[Any]) -> Case:
+def _case(table: dict[str, Any], kind: str, layout: str, row: list[Any], made: Order | None = None) -> Case:
     M, N, K, number, whole, sample = row
-    return case_of(table, kind, layout, (M, N, K), table["orders"][number], whole, sample)
+    return case_of(table, kind, layout, (M, N, K), table["orders"][number], whole, sample, made)
 
 
 def case_of(
     table: dict[str, Any], kind: str, layout: str, shape: tuple[int, int, int], order: dict[str, Any],
-    whole: str = "", sample: str = "",
+    whole: str = "", sample: str = "", made: Order | None = None,
 ) -> Case:  # fmt: skip
-    """A case from an order as a table has it."""
+    """A case from an order as a table has it (`made`: decoded before)."""
     arithmetic = order.get("as", kind)
     return Case(
         table["library"], table["version"], table["hardware"], kind, layout, *shape,
-        order=tables.decode(order, table["orders"]), spec=spec_of(arithmetic),
+        order=made or tables.decode(order, table["orders"]), spec=spec_of(arithmetic),
         rounded="tf32" if arithmetic == "tf32" else None, stored=order.get("stored"),
         digest=whole, sample=sample, seed=table["seed"],
     )  # fmt: skip

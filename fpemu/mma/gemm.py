@@ -203,7 +203,7 @@ def _by_tree(
     check(tree, A.shape[-1], spec)
     outer = readable.outer_dtype(spec)
     block = spec if spec.k == spec.block else spec.replace(k=spec.block)
-    step = spec if spec.arithmetic == "fma" else _FMA32
+    step = spec if spec.arithmetic == "fma" else block if spec.is_integer else _FMA32
     whole = (*lead, A.shape[-2], B.shape[-1])
 
     operands.carry(A, spec.a_format, wide_a := np.empty(A.shape, operands.carrier(spec.a_format)))

@@ -11,10 +11,13 @@ from fpemu.mma.tree import Chain, Sum, Tree
 
 
 def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
-    """The `KOrder` that stands for a tree, or None."""
+    """The `KOrder` that stands for a tree, or None.
+
+    None too for some orders with a `promote` that is not a multiple of their `tile`: the tree is what there is then.
+    """
     exact = trees.exact_products(spec)
     tree = trees.canonical(tree, exact)
-    chains = _chains(tree)
+    chains = chains_of(tree)
     shape = sorted((c.blocks[0][0], sum(map(len, c.blocks)), len(c.blocks[0])) for c in chains if _long(c))
     if any(max(ks) - min(ks) >= len(ks) for ks in ([k for b in c.blocks for k in b] for c in chains)):
         return None  # a KOrder has no gaps
@@ -31,16 +34,35 @@ def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
                     continue
                 for join in ("ascending", "pairwise", "descending") if split else ("ascending",):
                     order = KOrder(split, tile, residue_first, promote, join)
-                    if trees.canonical(trees.from_order(order, K, spec), exact) == tree:
+                    if identical(trees.canonical(trees.from_order(order, K, spec), exact), tree):
                         return order
     return None
+
+
+def identical(x: Tree, y: Tree) -> bool:
+    """``x == y``, for trees nested however deep."""
+    stack: list[tuple[Tree | None, Tree | None]] = [(x, y)]
+    while stack:
+        one, two = stack.pop()
+        if isinstance(one, Sum) and isinstance(two, Sum):
+            if (one.fmt, one.stored, len(one.parts)) != (two.fmt, two.stored, len(two.parts)):
+                return False
+            stack.extend(zip(one.parts, two.parts, strict=True))
+        elif isinstance(one, Chain) and isinstance(two, Chain):
+            if (one.kind, one.blocks) != (two.kind, two.blocks):
+                return False
+            stack.append((one.start, two.start))
+        elif one is not two:
+            return False
+    return True
 
 
 def _long(chain: Chain) -> bool:
     return sum(map(len, chain.blocks)) > 1
 
 
-def _chains(tree: Tree) -> list[Chain]:
+def chains_of(tree: Tree) -> list[Chain]:
+    """The chains of a tree."""
     found, stack = [], [tree]
     while stack:
         node = stack.pop()
@@ -55,7 +77,8 @@ def _chains(tree: Tree) -> list[Chain]:
 def _below(tree: Tree) -> list[int]:
     """Lengths that a slice or a promotion may have: what lies with k = 0 in the sums, and 1.
 
-    Of each sum its part that holds 0, and the parts up to the first of another size, without and with it.
+    Of each sum its part that holds 0, the first of another size (where a residue comes first), and the parts up to
+    that, without and with it.
     """
     sizes = []
     node: Tree | None = tree
@@ -65,7 +88,8 @@ def _below(tree: Tree) -> list[int]:
             parts.sort(key=lambda part: part[0])
             same = next((i for i, part in enumerate(parts) if part[1] != parts[0][1]), len(parts))
             before = same * parts[0][1]
-            sizes += [parts[0][1], before, before + parts[min(same, len(parts) - 1)][1]]
+            other = parts[min(same, len(parts) - 1)][1]
+            sizes += [parts[0][1], other, before, before + other]
             node = parts[0][2]
         else:
             node = node.start if node.start is not None and 0 in trees.leaves(node.start) else None

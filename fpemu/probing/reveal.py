@@ -88,7 +88,7 @@ def reveal(
     ------
     InputError
         Where the answers are not those of one tree: units that do not vanish beside M (exact sums in wider
-        accumulators), or an order that is not the same in all rows.
+        accumulators), or an order that is not the same in all rows. Also for sums within sums, some 900 deep.
 
     Examples
     --------
@@ -116,11 +116,14 @@ def reveal(
     d_format = formats.get(out) if out else spec.operand_formats[3]
     probe = Probe(ask, k, inputs, spec, d_format)
     top = structure(k, probe.sizes)
-    tree = _build(top, _kinds(top, probe, spec), spec)
-    if d_format.precision < spec.operand_formats[3].precision:
-        tree = _workspaces(trees.canonical(tree), probe, d_format)
-    tree = trees.canonical(tree, trees.exact_products(spec))
-    return Revealed(tree, name_order(tree, k, spec), k, probe.count)
+    try:
+        tree = _build(top, _kinds(top, probe, spec), spec)
+        if d_format.precision < spec.operand_formats[3].precision:
+            tree = _workspaces(trees.canonical(tree), probe, d_format)
+        tree = trees.canonical(tree, trees.exact_products(spec))
+        return Revealed(tree, name_order(tree, k, spec), k, probe.count)
+    except RecursionError:
+        raise InputError("the sums are nested too deep to be written down") from None
 
 
 def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
@@ -241,7 +244,10 @@ def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
 
 
 def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
-    """The tree with the sums marked whose parts, or partial sums, are rounded to D's narrower format."""
+    """The tree with what is rounded to D's narrower format inside: parts of a sum, or what is added up so far.
+
+    Slices that are added to D in place, one after another, leave their sum so far in D's format, and come unrounded.
+    """
     sums: list[Sum] = []
     stack: list[Tree] = [tree]
     while stack:
@@ -251,17 +257,29 @@ def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
             stack.extend(node.parts)
         elif node.start is not None:
             stack.append(node.start)
-    first = [[next(trees.leaves(part)) for part in node.parts[:3]] for node in sums]
-    stored = probe.stored([(ks[0], ks[1]) for ks in first], fmt.precision)
-    longer = [n for n, ks in enumerate(first) if stored[n] and len(ks) == 3]
-    between = dict(zip(longer, probe.between([(first[n][0], first[n][1], first[n][2]) for n in longer], fmt.precision),
-                       strict=True))  # fmt: skip
-    marks = {id(node): (stored[n], between.get(n, False)) for n, node in enumerate(sums)}
+    first = [[next(trees.leaves(part)) for part in node.parts] for node in sums]
+    asked = [(n, x, ks[i == 0]) for n, ks in enumerate(first) for i, x in enumerate(ks)]
+    kept: list[list[bool]] = [[] for _ in sums]
+    for (n, _, _), narrow in zip(asked, probe.stored([(x, z) for _, x, z in asked], fmt.precision), strict=True):
+        kept[n].append(narrow)
+    longer = [n for n, ks in enumerate(first) if len(ks) > 2]
+    totals = probe.between([(first[n][0], first[n][1], first[n][2]) for n in longer], fmt.precision)
+    between = dict(zip(longer, totals, strict=True))
+    marks = {id(node): (kept[n], between.get(n, False)) for n, node in enumerate(sums)}
 
     def marked(node: Tree) -> Tree:
         if isinstance(node, Chain):
             return node if node.start is None else Chain(node.blocks, node.kind, marked(node.start))
-        parts, (kept, each) = tuple(map(marked, node.parts)), marks[id(node)]
-        return Sum(parts, fmt.name if each else node.fmt, fmt.name if kept and not each else None)
+        parts, (own, each) = tuple(map(marked, node.parts)), marks[id(node)]
+        if all(own):
+            return Sum(parts, fmt.name if each else node.fmt, None if each else fmt.name)
+        parts = tuple(Sum((part,), None, fmt.name) if narrow else part for part, narrow in zip(parts, own, strict=True))
+        if not each:
+            return Sum(parts, node.fmt)
+        total = parts[0]
+        for n, part in enumerate(parts[1:], 2):
+            total = Sum((total, part))
+            total = Sum((total,), None, fmt.name) if n < len(parts) else total
+        return total
 
     return marked(tree)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.probing.naming import name_order
+from fpemu.mma.tree import Tree
+from fpemu.probing.naming import chains_of, name_order
 from fpemu.probing.reveal import Revealed, reveal
 from fpemu.rounding import round_to
 
@@ -48,7 +48,7 @@ class Watched:
         start = time.perf_counter()
         try:
             D = _array(self.gemm(a, b))
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             what = " ".join(str(problem).split())[:200]
             given = f"A {a.shape} and B {b.shape} in {a.dtype}"
             raise CallError(f"{self.name} raised {type(problem).__name__} for {given}: {what}") from problem
@@ -77,8 +77,8 @@ def _array(D: Any) -> NDArray[Any]:
     return np.asarray(D)
 
 
-def function(target: str) -> Callable[[Any, Any], Any]:
-    """The function that "FILE.py:NAME" names. The file is run.
+def function(target: str) -> Callable[..., Any]:
+    """The function that "FILE.py:FUNCTION" names. The file is run; what lies beside it can be imported, as by a script.
 
     Raises
     ------
@@ -90,24 +90,24 @@ def function(target: str) -> Callable[[Any, Any], Any]:
         raise InputError(f"{target!r} is not FILE.py:FUNCTION")
     path = Path(name)
     if not path.is_file():
-        raise InputError(f"{name}: there is no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+        raise InputError(f"there is no file {name}")
+    spec = importlib.util.spec_from_file_location(f"fpemu_user_{path.stem}", path)  # a name that hides no other module
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))  # what lies beside it can be imported
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)  # stays: functions import as well
     sys.modules[spec.name] = module  # classes and Triton's kernels look themselves up there
     try:
         spec.loader.exec_module(module)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         what = " ".join(str(problem).split())[:200]
         raise InputError(f"{name} cannot be run: {type(problem).__name__}: {what}") from problem
-    finally:
-        sys.path.pop(0)
     if not hasattr(module, attribute):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         raise unknown_name(f"function of {name}", attribute, known)
-    found = getattr(module, attribute)
+    found: Any = getattr(module, attribute)
     if not callable(found):
         raise InputError(f"{target} is {type(found).__name__}, not a function")
     return found
@@ -150,8 +150,6 @@ def find(
         found = reveal(gemm, k, spec, fmt=fmt, out=out, shape=shape, at=at)
     except CallError:
         raise
-    except RecursionError:
-        raise InputError(f"{gemm.name}: its sums are nested too deep to be written down") from None
     except InputError as problem:
         why = contradiction(gemm, k, inputs, shape)
         raise InputError(f"{gemm.name}: {why or problem}") from problem
@@ -179,21 +177,9 @@ def operands(fmt: formats.FloatFormat, M: int, K: int, N: int, seed: int) -> tup
     return A, B
 
 
-def _chains(tree: Tree) -> list[Chain]:
-    found, stack = [], [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Sum):
-            stack.extend(node.parts)
-        else:
-            found.append(node)
-            stack.extend([node.start] if node.start is not None else [])
-    return found
-
-
 def longest(tree: Tree) -> int:
     """Positions of the longest block of a tree's instructions; 1 where there are none."""
-    blocks = (len(b) for chain in _chains(tree) if chain.kind == "instruction" for b in chain.blocks)
+    blocks = (len(b) for chain in chains_of(tree) if chain.kind == "instruction" for b in chain.blocks)
     return max(blocks, default=1)
 
 

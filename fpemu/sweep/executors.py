@@ -251,9 +251,13 @@ def _check_start(pool: ProcessPoolExecutor) -> None:
 
 
 def share(jobs: int) -> dict[str, str]:
-    """The environment that gives each of some processes its share of the cores: BLAS reads it once, when loaded."""
+    """The environment of some processes beside one another.
+
+    Each has its share of the cores (BLAS reads that once, when loaded), and `fpemu.gpu.chains` is told that they share
+    a GPU.
+    """
     names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return dict.fromkeys(names, str(max(1, cores() // jobs)))
+    return dict.fromkeys(names, str(max(1, cores() // jobs))) | {"FPEMU_PROCESSES": str(jobs)}
 
 
 def starting(jobs: int) -> Callable[[], contextlib.AbstractContextManager[None]]:

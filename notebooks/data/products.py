@@ -12,7 +12,6 @@ import argparse
 import datetime
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,21 +232,6 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     with np.load(path) as archive:
         stored = {name: archive[name] for name in archive.files}
     return json.loads(stored.pop("origin").tobytes()), stored
-
-
-def results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As `load`; made anew where there is a GPU with PyTorch."""
-    try:
-        import torch
-
-        found = torch.cuda.is_available()
-    except ImportError:
-        found = False
-    if not found:
-        return load(path)
-    with tempfile.TemporaryDirectory() as folder:
-        record(made := Path(folder) / "products.npz")
-        return load(made)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,7 +59,7 @@ def write(table: dict[str, Any], path: str | Path) -> None:
 def files(library: str) -> list[Path]:
     """The tables of a library that come with the package, the newest version last."""
     folder = Path(str(resources.files("fpemu.gpu.orders")))
-    return sorted(folder.glob(f"{library}-*.json.gz"))
+    return sorted(folder.glob(f"{library}-*.json.gz"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
 
 
 # --- one order as JSON, and back

@@ -8,17 +8,20 @@ length, the kind of rounding) it travels as the length of a tuple.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numba import njit, types
 from numba.extending import overload
 
 from fpemu.mma.compiled.bits import bits_of_f32
 
 WIDTH = 64  # columns of a panel: four registers of sixteen fp32 each
+_PATIENCE = 60.0  # seconds that a process waits for others to load or save a kernel
 NO_EXPONENT = np.int16(-2000)  # of a zero: a sum of two of them fits int16
 
 
@@ -114,4 +117,30 @@ def _stamp() -> int:
     return crc32(b"".join(path.read_bytes() for path in sources))
 
 
-panel = _compile(_stamp())
+def _one_at_a_time(kernels: Any) -> Any:
+    """Have processes read and write the cached kernels in turns.
+
+    Numba numbers the files of its cache without a lock: of two processes that save kernels at the same time, one can
+    be given the other's, now and whenever it is loaded again.
+    """
+    cache = kernels._cache
+    lock = FileLock(Path(cache.cache_path) / "fpemu.lock", timeout=_PATIENCE)
+
+    def in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
+        def held(*arguments: Any) -> Any:
+            try:
+                lock.acquire()
+            except (OSError, Timeout):  # a folder without locks, or a process that hangs: this process compiles itself
+                return None
+            try:
+                return method(*arguments)
+            finally:
+                lock.release()
+
+        return held
+
+    cache.load_overload, cache.save_overload = in_turn(cache.load_overload), in_turn(cache.save_overload)
+    return kernels
+
+
+panel = _one_at_a_time(_compile(_stamp()))

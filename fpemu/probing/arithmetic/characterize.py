@@ -1,7 +1,8 @@
 """Characterising a matrix instruction from outside: its row of the catalog, found by directed probes alone.
 
 Three rounds: sums at levels of exponents with specials; then what lies beside the last bit that the first round found,
-and the positions that are added in one rounding; then random operands, which only verify.
+and the positions that are added in one rounding; then, as long as specs are left that some operands tell apart, such
+operands. Random operands come last and only verify.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from fpemu.formats import FloatFormat
 from fpemu.gpu.emulation import codes, values
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence, integers
+from fpemu.probing.arithmetic.aimed import separating
+from fpemu.probing.arithmetic.candidates import preferred, structures
 from fpemu.probing.arithmetic.evidence import Finding
-from fpemu.probing.arithmetic.fit import Answers, preferred, structures
-from fpemu.probing.arithmetic.pool import Formats, Maker, Pool, levels
+from fpemu.probing.arithmetic.fit import Answers
+from fpemu.probing.arithmetic.maker import Maker, levels
+from fpemu.probing.arithmetic.pool import Formats, Pool
 from fpemu.probing.arithmetic.specials import nan_rule, specials
 
+_TURNS = 40  # of questions: each takes a spec away, or is the last
 Execute = Callable[[Any, Any, Any], Any]
 
 
@@ -45,7 +50,7 @@ class Characterized:
     contradiction : str
         What fits no arithmetic known, or the first random operands that differ; empty if there is none.
     alike : tuple of MmaSpec
-        Other rows that all probes agree with: no operands of these formats were found to tell them apart.
+        Other rows that all probes agree with: no operands were found to which they and the row answer otherwise.
     """
 
     spec: MmaSpec | None
@@ -113,15 +118,18 @@ def characterize(
     special = specials(formats, k)
     given = ask(special)
     pool = _first(formats, k)
-    answers = Answers(formats, k, _join(special, pool), np.concatenate([given, ask(pool)]))
+    answers = Answers(formats, k, special.join(pool), np.concatenate([given, ask(pool)]))
     found = {s: answers.fit(s) for s in possible}
-    for _ in range(2):
-        more = _second(formats, k, [spec for specs in found.values() for spec in specs], answers.pool)
-        if not len(more):
+    for turn in range(_TURNS):
+        kept = [spec for specs in found.values() for spec in specs]
+        more = _second(formats, k, kept) if turn < 2 else _more(answers, kept, turn)
+        more = more.without(answers.pool)
+        if not len(more) and (turn >= 2 or not kept):
             break
-        answers = Answers(formats, k, _join(answers.pool, more), np.concatenate([answers.D, ask(more)]))
-        again = [s for s, specs in found.items() if specs]
-        found = {s: answers.fit(s) for s in again}
+        if len(more):
+            answers = answers.extended(more, ask(more))
+            again = [s for s, specs in found.items() if specs]
+            found = {s: answers.fit(s) for s in again}
     kept = [spec for specs in found.values() for spec in specs]
     code, payloads, nan_text = nan_rule(special, given, formats)
     direct = evidence.direct(special, given, formats, nan_text)
@@ -139,7 +147,7 @@ def characterize(
         kept += [] if top is None else [spec.replace(E0=top, name=name)]
     findings = (*evidence.fields(answers, spec, kept), *direct)
     count, wrong, text = evidence.verify(ask, spec, outputs, seed)
-    return Characterized(spec, findings, probes, count, wrong, text, tuple(s for s in kept if s != spec))
+    return Characterized(spec, findings, probes, count, wrong, text, tuple(s for s in dict.fromkeys(kept) if s != spec))
 
 
 class Asker:
@@ -165,7 +173,7 @@ class Asker:
 
     def run(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
         """Codes of D."""
-        D = np.asarray(self.execute(A, B, C))
+        D = np.asarray(self.execute(A.copy(), B.copy(), C.copy()))  # which it may use as it likes
         fd = self.formats[3]
         if D.shape != C.shape or D.dtype != fd.dtype:
             raise InputError(f"the instruction returned {D.dtype} of shape {D.shape}, not {fd.dtype} of {C.shape}")
@@ -185,7 +193,7 @@ def _first(formats: Formats, k: int) -> Pool:
     return maker.pool()
 
 
-def _second(formats: Formats, k: int, found: list[MmaSpec], asked: Pool) -> Pool:
+def _second(formats: Formats, k: int, found: list[MmaSpec]) -> Pool:
     """What separates the specs that are left, and their neighbours."""
     maker = Maker(formats, k)
     fa, fb, fc, fd = formats
@@ -196,8 +204,8 @@ def _second(formats: Formats, k: int, found: list[MmaSpec], asked: Pool) -> Pool
             if e >= low and kept != fd.fraction_bits:
                 maker.level(e)
         floors = {s.E0 + d for s in found if s.E0 is not None for d in (-1, 0, 1)}
-        ends = {low, least, fd.emin, 0, high, fd.emax - 1, fd.emax}
-        for e in sorted(e for e in ends | set(sorted(floors)[:6]) if low <= e <= fa.emax + fb.emax):
+        ends = {low, least, fd.emin, fd.emin + 1, 0, high, fd.emax - 1, fd.emax}
+        for e in sorted(e for e in ends | set(sorted(floors)[:6]) if fc.emin <= e <= max(fa.emax + fb.emax, fd.emax)):
             maker.around(e, kept)
     for s in found[:: max(1, len(found) // 4)]:
         kept = fd.fraction_bits if s.fraction_bits is None else s.fraction_bits
@@ -207,21 +215,36 @@ def _second(formats: Formats, k: int, found: list[MmaSpec], asked: Pool) -> Pool
         for unit in sorted({0, max(low, fc.emin - s.F), high - 1}):
             maker.carries(max(unit + s.F, -1000 if s.E0 is None else s.E0), unit)
         maker.blocks([kept + 1], [(e, e - s.F - d) for e in sorted(tops) for d in (-1, 0, 1)])
-    old = {row.tobytes() for row in _rows(asked)}
-    pool = maker.pool()
-    return _take(pool, np.array([row.tobytes() not in old for row in _rows(pool)], bool))
+    return maker.pool()
 
 
-def _rows(pool: Pool) -> NDArray[Any]:
-    return np.concatenate([pool.A, pool.B, pool.C[:, None]], axis=1).astype(np.uint64)
+def _more(answers: Answers, kept: list[MmaSpec], turn: int) -> Pool:
+    """Aimed probes for the specs that are left and the neighbours of the plainest of them."""
+    spec = preferred(kept) if kept else None
+    rivals = [s for s in kept if s != spec]
+    if spec is not None:
+        rivals += [s for s in _neighbours(spec) if answers.fits(s)]
+    if spec is None or not rivals:
+        return answers.pool.take(np.empty(0, np.int64))
+    return separating(answers, [spec, *rivals], turn)
 
 
-def _take(pool: Pool, some: NDArray[np.bool_]) -> Pool:
-    kinds = tuple(kind for kind, yes in zip(pool.kinds, some, strict=True) if yes)
-    return Pool(pool.A[some], pool.B[some], pool.C[some], kinds, pool.levels[some], pool.spans[some], pool.with_c[some])
-
-
-def _join(x: Pool, y: Pool) -> Pool:
-    both = [(x.A, y.A), (x.B, y.B), (x.C, y.C), (x.levels, y.levels), (x.spans, y.spans), (x.with_c, y.with_c)]
-    A, B, C, e, spans, with_c = (np.concatenate(pair) for pair in both)
-    return Pool(A, B, C, x.kinds + y.kinds, e, spans, with_c)
+def _neighbours(spec: MmaSpec) -> list[MmaSpec]:
+    """The same with F, E0, fraction bits or final rounding a little otherwise."""
+    if spec.arithmetic not in ("truncated", "via-half"):
+        return []
+    changes: list[dict[str, Any]] = [{"final": "RZ" if spec.final == "RNE" else "RNE"}]
+    changes += [{"F": spec.F + d} for d in (-2, -1, 1, 2, 5, 9)]
+    if spec.E0 is not None:
+        changes += [{"E0": spec.E0 + d} for d in (-5, -2, -1, 1, 2, 5)] + [{"E0": None}]
+        changes += [{"E0": spec.E0 + d, "F": spec.F + d} for d in (-3, -1, 1, 3)]
+    if str(spec.d_format) == "fp32":
+        bits = 23 if spec.fraction_bits is None else spec.fraction_bits
+        changes += [{"fraction_bits": None if n == 23 else n} for n in (bits - 1, bits + 1) if 1 <= n <= 23]
+    found = []
+    for change in changes:
+        try:
+            found.append(spec.replace(**change))
+        except InputError:
+            continue
+    return found

@@ -16,7 +16,8 @@ from fpemu.formats import FloatFormat
 from fpemu.gpu import streams
 from fpemu.gpu.emulation import codes, values
 from fpemu.mma.spec import ARITHMETICS, MmaSpec
-from fpemu.probing.arithmetic.fit import Answers, Structure
+from fpemu.probing.arithmetic.candidates import Structure
+from fpemu.probing.arithmetic.fit import Answers
 from fpemu.probing.arithmetic.pool import Formats, Pool
 from fpemu.probing.arithmetic.specials import hexadecimal
 

@@ -8,7 +8,7 @@ blocks too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.errors import InputError
 from fpemu.formats import FP16
 from fpemu.gpu.emulation import codes, values
 from fpemu.mma import fused
 from fpemu.mma.spec import MmaSpec
+from fpemu.probing.arithmetic.candidates import NO_FLOOR, Structure, floors, preferred, spec_of, top_of
 from fpemu.probing.arithmetic.pool import DEPTH, NO_LEVEL, Formats, Pool
 from fpemu.rounding import round_to
 
-_NO_FLOOR = -(10**6)
 _ABOVE = 4  # places above a level, from where on nothing of a block is left
-_MANY = 12  # candidates held against all probes together
+_PLAIN, _MANY = 8, 24  # candidates held against all probes together: the plainest, and some of all
 _TERMS = 2**20  # products of candidates and probes worked on at a time
 
 
@@ -52,14 +51,6 @@ class Fields:
             return np.asarray(fused.block(a, b, c, cast(MmaSpec, self)))
 
 
-@dataclass(frozen=True)
-class Structure:
-    """An arithmetic and a block length: what is decided before the other fields."""
-
-    arithmetic: str
-    block: int
-
-
 class Answers:
     """Probes with what the instruction returned, and the specs that agree with them."""
 
@@ -71,6 +62,14 @@ class Answers:
             self.wide = [x.astype(np.float64) for x in (self.a, self.b, self.c)]
             self.d = values(D, formats[3]).astype(np.float64)
         self.order = np.random.default_rng(0).permutation(len(pool))  # a few of any kind settle most
+        self.allowed: dict[tuple[Structure, str], NDArray[np.int64]] = {}  # what the levels leave
+
+    def extended(self, more: Pool, D: NDArray[Any]) -> Answers:
+        """With the answers of further probes."""
+        made = Answers(self.formats, self.k, self.pool.join(more), np.concatenate([self.D, D]))
+        if (more.levels == NO_LEVEL).all():
+            made.allowed = self.allowed
+        return made
 
     # --- one spec against all
     def differ(self, spec: MmaSpec, some: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
@@ -95,7 +94,7 @@ class Answers:
 
         Without a floor: at least the lowest exponent that a term has.
         """
-        low, high = (int(_floors(self.formats)[1]) - 1 if spec.E0 is None else spec.E0), _top(self.formats) + 1
+        low, high = (int(floors(self.formats)[1]) - 1 if spec.E0 is None else spec.E0), top_of(self.formats) + 1
         start = low
         while high - low > 1:
             middle = (low + high) // 2
@@ -106,17 +105,19 @@ class Answers:
     def fit(self, structure: Structure) -> list[MmaSpec]:
         """The specs of a structure that agree with all answers; of floors that do alike, the lowest and the highest."""
         if structure.arithmetic not in ("truncated", "via-half"):
-            found = [_spec(self.formats, self.k, structure, final) for final in ("RNE", "RZ")]
+            found = [spec_of(self.formats, self.k, structure, final) for final in ("RNE", "RZ")]
             return [spec for spec in found if spec is not None and self.fits(spec)]
-        if _spec(self.formats, self.k, structure) is None:
+        if spec_of(self.formats, self.k, structure) is None:
             return []
         out: list[MmaSpec] = []
         for final in ("RNE", "RZ"):
-            rows = self._from_levels(structure, final)
-            kept, order = self._some(structure, final, _ends(rows), self.order)
-            if not len(kept):  # a floor may lie between the lowest and the highest
-                kept = _ends(self._some(structure, final, rows, order)[0])
-            found = [_spec(self.formats, self.k, structure, final, *row) for row in kept.tolist()]
+            if (structure, final) not in self.allowed:
+                self.allowed[structure, final] = self._from_levels(structure, final)
+            rows = self.allowed[structure, final]
+            ends, order = self._some(structure, final, _ends(rows), self.order)
+            between, _ = self._some(structure, final, rows, order)
+            kept = np.unique(np.concatenate([ends, between]), axis=0)
+            found = [spec_of(self.formats, self.k, structure, final, *row) for row in kept.tolist()]
             specs = [spec for spec in found if spec is not None]
             if specs and self.fits(preferred(specs)):  # signs of zeros too, which are those of the structure
                 out += specs
@@ -146,16 +147,16 @@ class Answers:
             alive &= table.any(axis=0)
             if not alive.any():
                 return np.empty((0, 3), np.int64)
-        F, floors = np.arange(1, DEPTH - 1), _floors(self.formats)
+        F, lows = np.arange(1, DEPTH - 1), floors(self.formats)
         found = []
         for n in np.flatnonzero(alive):
-            good = np.ones((len(F), len(floors)), bool)
-            good[1:, floors > _top(self.formats)] = False
+            good = np.ones((len(F), len(lows)), bool)
+            good[1:, lows > top_of(self.formats)] = False
             for e, table in allowed.items():
-                offset = np.clip(e - np.maximum(e, floors) + F[:, None], -_ABOVE, DEPTH - 2)
+                offset = np.clip(e - np.maximum(e, lows) + F[:, None], -_ABOVE, DEPTH - 2)
                 good &= table[offset + _ABOVE, n]
             f, floor = np.nonzero(good)
-            found.append(np.stack([F[f], floors[floor], np.full(len(f), bits[n])], axis=1))
+            found.append(np.stack([F[f], lows[floor], np.full(len(f), bits[n])], axis=1))
         return np.concatenate(found)
 
     def _one_level(self, structure: Structure, final: str, e: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -181,102 +182,69 @@ class Answers:
     def _some(
         self, structure: Structure, final: str, rows: NDArray[np.int64], order: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """What all probes leave of the plainest candidates; of the next ones where that is nothing; and so on.
+        """What all probes leave of the plainest candidates and of some of all the others; if nothing, of the next.
 
         And the order of the probes with those first that took candidates away.
         """
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != _NO_FLOOR, -rows[:, 2]))]
-        rows, told = self._filter(structure, final, rows, order[:256])
-        front = np.isin(order, told)
-        order = np.concatenate([order[front], order[~front]])
-        for first in range(0, len(rows), _MANY):
-            kept, told = self._filter(structure, final, rows[first : first + _MANY], order)
+        rows = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != NO_FLOOR, -rows[:, 2]))]
+        size = 256
+        while len(rows):
+            rows, told = self._filter(structure, final, rows, order[:size])
+            order = _forward(order, told)
+            some = np.unique(np.append(np.arange(_PLAIN), np.linspace(0, len(rows) - 1, _MANY).astype(int)))
+            some = some[(some >= 0) & (some < len(rows))]
+            kept, told = self._filter(structure, final, rows[some], order)
             if len(kept):
                 return kept, order
-            front = np.isin(order, told)
-            order = np.concatenate([order[front], order[~front]])
-        return rows[:0], order
+            order, rows, size = _forward(order, told), np.delete(rows, some, axis=0), size + 64
+        return rows, order
 
     def _filter(
         self, structure: Structure, final: str, rows: NDArray[np.int64], order: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """The candidates (F, E0, fraction bits) that all probes leave, and the probes that took the others away."""
+        told = [order[:0]]
+        first, size = 0, 16
+        while len(rows) and first < len(order):
+            some = order[first : first + size]
+            first, size = first + size, max(16, min(2 * size, _TERMS // (len(rows) * self.k)))
+            equal = self._equal(self._results(structure, final, rows, some), some)
+            told.append(some[~equal.all(axis=0)])
+            rows = rows[equal.all(axis=1)]
+        return rows, np.concatenate(told)
+
+    def _results(
+        self, structure: Structure, final: str, rows: NDArray[np.int64], some: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """What candidates (F, E0, fraction bits) give for some probes."""
         half = structure.arithmetic == "via-half"
         formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
         block = self.k // 2 if half else structure.block
         ks = np.arange(self.k)
         if half:
             ks = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
-        told = [order[:0]]
-        first, size = 0, 16
-        while len(rows) and first < len(order):
-            some = order[first : first + size]
-            first, size = first + size, max(16, min(2 * size, _TERMS // (len(rows) * self.k)))
-            a, b, c = (x[some] for x in self.wide)
-            fields = Fields.of(formats, rows, final)
-            d = np.zeros_like(c) if half else c
-            for start in range(0, self.k, block):
-                at = ks[start : start + block]
-                d = fields.block(a[..., at], b[..., at, :], d)
-            if half:
-                with np.errstate(invalid="ignore"):
-                    d = np.asarray(round_to(c + d, self.formats[3])).astype(np.float64)
-            equal = self._equal(d, some)
-            told.append(some[~equal.all(axis=0)])
-            rows = rows[equal.all(axis=1)]
-        return rows, np.concatenate(told)
+        a, b, c = (x[some] for x in self.wide)
+        fields = Fields.of(formats, rows, final)
+        d = np.zeros_like(c) if half else c
+        for start in range(0, self.k, block):
+            at = ks[start : start + block]
+            d = fields.block(a[..., at], b[..., at, :], d)
+        if half:
+            with np.errstate(invalid="ignore"):
+                d = np.asarray(round_to(c + d, self.formats[3])).astype(np.float64)
+        return d
+
+    def predicted(self, specs: Sequence[MmaSpec]) -> NDArray[Any]:
+        """The codes that each spec gives for all probes."""
+        return np.stack([
+            codes(mma.execute(self.a, self.b, self.c, spec, backend="numpy"), self.formats[3]).reshape(-1)
+            for spec in specs
+        ])  # fmt: skip
 
     def _equal(self, d: NDArray[Any], some: NDArray[Any]) -> NDArray[np.bool_]:
         """Which answers (candidates, n, 1, 1) are those given, (candidates, n); signs of zeros aside."""
         mine, theirs = d.reshape(-1, len(some)), self.d[some]
         return np.asarray((mine == theirs) | (np.isnan(mine) & np.isnan(theirs)))
-
-
-def structures(formats: Formats, k: int) -> list[Structure]:
-    """All that an instruction of these formats may be, the likelier first."""
-    lengths = [n for n in range(min(k, 64), 0, -1) if k % n == 0]
-    found = [Structure("fma", 1)]
-    found += [Structure(name, n) for name in ("truncated", "exact") for n in lengths]
-    found += [Structure("via-half", k)]
-    found += [Structure(name, n) for name in ("flushed", "cdna3", "cdna3-fp8") for n in lengths]
-    return [s for s in found if _spec(formats, k, s) is not None]
-
-
-def _spec(
-    formats: Formats, k: int, structure: Structure, final: str | None = None, F: int = 24, E0: int = _NO_FLOOR,
-    bits: int | None = None,
-) -> MmaSpec | None:  # fmt: skip
-    """The spec of these fields, if there is one."""
-    a, b, c, d = formats
-    fields: dict[str, Any] = {}
-    if structure.arithmetic in ("truncated", "via-half"):
-        fields = {"F": F, "E0": None if E0 == _NO_FLOOR else E0, "final": final}
-        fields["fraction_bits"] = None if bits in (None, d.fraction_bits) else bits
-    elif structure.arithmetic == "exact":
-        fields = {"final": final}
-    elif final == "RZ":
-        return None
-    try:
-        fields["arithmetic"] = structure.arithmetic
-        return MmaSpec(a, b, d, k=k, block=structure.block, c_format=c, **fields)
-    except InputError:
-        return None
-
-
-def _top(formats: Formats) -> int:
-    """The highest exponent that a term can have."""
-    return min(max(formats[0].emax + formats[1].emax, formats[2].emax), 299)
-
-
-def _floors(formats: Formats) -> NDArray[np.int64]:
-    """The values of E0 that can be told apart by some F.
-
-    A floor at or below every exponent is none. One above them all leaves E0 - F alone, so that E0 at the top will do,
-    or F = 1 with a higher one; a few places further nothing of any term is left.
-    """
-    bottom = min(formats[0].emin + formats[1].emin, formats[2].emin)
-    last = min(_top(formats) + 4, 300)
-    return np.array([_NO_FLOOR, *range(max(bottom + 1, -300), last + 1)])
 
 
 def _ends(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -289,23 +257,14 @@ def _ends(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows[first | last]
 
 
+def _forward(order: NDArray[Any], told: NDArray[Any]) -> NDArray[Any]:
+    """Some of the probes before the others."""
+    front = np.isin(order, told)
+    return np.concatenate([order[front], order[~front]])
+
+
 def _chunks(order: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
     first = 0
     while first < len(order):
         yield order[first : first + size]
         first, size = first + size, 2 * size
-
-
-def preferred(found: Iterable[MmaSpec]) -> MmaSpec:
-    """Of specs that no probe tells apart the plainest: all fraction bits, the usual rounding, no floor, the least F."""
-
-    def rank(spec: MmaSpec) -> tuple[Any, ...]:
-        usual = "RZ" if str(spec.d_format) == "fp32" else "RNE"
-        order = ("fma", "truncated", "exact", "via-half", "flushed", "cdna3", "cdna3-fp8")
-        return (
-            order.index(spec.arithmetic), -spec.block, spec.fraction_bits is not None, -(spec.fraction_bits or 0),
-            spec.arithmetic in ("truncated", "via-half") and spec.final != usual,
-            spec.E0 is not None, spec.F, spec.E0 or 0,
-        )  # fmt: skip
-
-    return min(found, key=rank)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
-from fpemu.probing.arithmetic.pool import NO_LEVEL, Formats, Maker, Pair, Pool
+from fpemu.probing.arithmetic.maker import Maker
+from fpemu.probing.arithmetic.pool import NO_LEVEL, Formats, Pair, Pool
 
 Entry = tuple[str, dict[int, tuple[int, int]], int]
 
