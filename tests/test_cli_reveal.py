@@ -190,7 +190,7 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
         (["cublas", "--emulated", "H200", "--k", "8"], "name one thing"),
         (["a.py:f"], "K is not given"),
         (["a.py:f", "--k", "8"], "there is no file a.py"),
-        (["a.py", "--k", "8"], "not FILE.py:FUNCTION"),
+        (["a.py", "--k", "8"], "neither FILE.py:FUNCTION nor cublas"),
         (["broken.py:f", "--k", "8"], "cannot be run: ZeroDivisionError"),
         (["leaves.py:f", "--k", "8"], "cannot be run: SystemExit"),
         (["a.py:f", "--k", "8", "--shape", "2x2x9"], "contradicts"),
