@@ -31,7 +31,7 @@ def evaluate(cell):
     return {{"cuda": float(devices.choose(None, "compiled") == "cuda"), "all": float(devices.all_products())}}
 
 def draw(rows):
-    raise NotImplementedError
+    raise AssertionError("these tests draw nothing")
 
 def claims(rows):
     return []
