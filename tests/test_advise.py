@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -447,7 +448,7 @@ SQUARE = np.ones((3, 3))
         ({"measure": "norm_wise"}, "unknown measure 'norm_wise': did you mean 'normwise'"),
         ({"measure": "max_ulps"}, "a target is a relative error, which max_ulps is not"),
         ({"confidence": "wurst"}, "unknown confidence 'wurst': did you mean 'worst'"),
-        ({"K": None}, "give K, the length of the sums, or the matrices"),
+        ({"K": None}, "the length of the sums is missing: give K=, or A and B"),
         ({"K": 0}, "K must be an integer from 1 to"),
         ({"K": 2.0}, "K must be an integer"),
         ({"K": True}, "K must be an integer"),
@@ -509,6 +510,18 @@ def test_the_command_answers_with_lines_to_paste(folder, capsys):
     assert shlex.split(command)[5] in capsys.readouterr().out
 
 
+def test_what_is_tried_is_told(folder, capsys, monkeypatch):
+    told = []
+    found = advise(1e-5, hardware="H200", A=np.load("A.npy"), B=np.load("B.npy"), progress=told.append)
+    assert told[0].startswith("the bound of ")
+    assert f"the error of {found.chosen.candidate.label} on 12×10 entries" in told
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    _, out, err = _asked(capsys, "--target", "1e-5", "--hardware", "H200", "--data", "A.npy", "B.npy")
+    assert out.startswith("fpemu.gemm(")
+    assert told[-1] in err
+
+
 def test_the_command_and_the_library_agree(folder, capsys):
     for words, more in (
         (["--k", "64", "--m", "5"], {"K": 64, "M": 5}),
@@ -544,13 +557,13 @@ def test_what_cannot_be_met_is_one_line_with_the_best_and_status_1(folder, capsy
         ("--target 2 --hardware H200 --k 4", "target 2.0 is no relative error"),
         ("--target nan --hardware H200 --k 4", "target nan"),
         ("--target 1e-3 --hardware H20O --k 4", "unknown hardware 'H20O': did you mean"),
-        ("--target 1e-3 --hardware H200", "give K, the length of the sums"),
+        ("--target 1e-3 --hardware H200", "the length of the sums is missing: give --k, or A and B"),
         ("--target 1e-3 --hardware H200 --k 4 --measure relative-12", "did you mean 'relative_l2'"),
         ("--target 1e-3 --hardware H200 --k 4 --inputs uniform,low", "option 'low' is not name=value"),
         ("--target 1e-3 --hardware H200 --data A.npy", "--data"),
         ("--target 1e-3 --hardware H200 --data A.npy no.npy", "no.npy: No such file"),
         ("--target 1e-3 --hardware H200 --data A.npy A.npy", "A has 48 columns and B 12 rows"),
-        ("--target 1e-3 --hardware H200 --data A.npy B.npy --k 3", "K=3 contradicts the data, where K is 48"),
+        ("--target 1e-3 --hardware H200 --data A.npy B.npy --k 3", "--k 3 contradicts the data, where K is 48"),
         ("--target 1e-3 --hardware H200 --data A.npy B.npy --inputs wide", "without --data"),
         ("--target 1e-3 --hardware H200 --k 4 --json --tabel", "No such option"),
     ],

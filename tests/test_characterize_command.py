@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -27,15 +28,16 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
         "def exact(A, B, C):\n    return (C.astype('f8') + A.astype('f8') @ B.astype('f8')).astype('f4')\n"
         "def odd(A, B, C):\n    return exact(A, B, C) * np.float32(1.5)\n"
         "def fails(A, B, C):\n    raise RuntimeError('no')\n"
+        "def ragged(A, B, C):\n    return [[1], [1, 2]]\n"
     )
     common = ["--formats", "e4m3,e4m3,fp32", "--k", "2", "--json", "-n", "100"]
-    with np.errstate(all="ignore"):
-        assert main(["characterize", "--callable", f"{file}:odd", *common]) == 1
+    assert main(["characterize", "--callable", f"{file}:odd", *common]) == 1
     told = capsys.readouterr()
     assert json.loads(told.out)[0]["row"] is None
     assert told.err.startswith("fpemu: odd: no arithmetic known")
     for arguments, message in (
         ([f"{file}:fails", *common], "RuntimeError: no"),
+        ([f"{file}:ragged", *common], "what ragged returned is no array"),
         ([f"{file}:none", *common], "unknown function of"),
         ([f"{file}", *common], "FILE.py:FUNCTION"),
         ([f"{file}:odd", "--k", "2"], "--formats"),
@@ -46,6 +48,13 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
         err = capsys.readouterr().err
         assert message in err
         assert err.count("\n") == 1
+
+
+def test_on_a_terminal_it_is_told_what_is_characterized(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["characterize", "--emulated", "volta mma m8n8k4 fp16->fp16", "--outputs", "500"]) == 0
+    assert "volta mma m8n8k4 fp16->fp16: call" in capsys.readouterr().err
 
 
 def test_without_a_gpu_the_command_says_what_needs_none(capsys, monkeypatch):

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 import fpemu
-from fpemu import bench, matrixio, schemes, sweep
-from fpemu.cli import main
+from fpemu import bench, matrixio, mma, probing, schemes, sweep
+from fpemu.cli import app, main
 from fpemu.schemes.errorfree.report import Fault
 from fpemu.sweep import Store, executors, experiments
 
@@ -130,6 +131,36 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "ozimmu", "ozaki2"}
     assert set(schemes.names()) <= set(rows) | missing
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
+
+
+def test_an_order_is_taken_from_the_file_that_reveal_wrote(folder, capsys):
+    probing.save(mma.KOrder(split=8), "order.json")
+    for order in ("order.json", "split=8"):
+        assert main(["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", order, "-o", f"{order}.npy"]) == 0
+    assert np.load("order.json.npy").tobytes() == np.load("split=8.npy").tobytes()
+
+
+def test_an_option_of_several_commands_is_the_same_in_each():
+    shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
+    found = {}
+    for words in ("gemm", "reveal", "verify gemm"):
+        command = typer.main.get_command(app)
+        for word in words.split():
+            command = command.commands[word]
+        for option in command.params:
+            if option.opts[0] in (
+                "--hardware",
+                "--order",
+                "--instruction",
+                "--option",
+                "--on-range",
+                "--alpha",
+                "--beta",
+                "--c",
+            ):
+                found.setdefault(option.opts[0], set()).add((*option.opts, option.help, option.metavar))
+    assert set(found) == set(shared)
+    assert all(len(kinds) == 1 for kinds in found.values())
 
 
 @pytest.mark.parametrize("name", ["D.npy", "D.mtx"])
@@ -356,6 +387,10 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
         (["A.npy", "B.npy", "-s", "ozimmu", "-H", "volta"], "volta has no matrix instruction for int8"),
         (["A.npy", "B.npy", "--alpha", "one"], "--alpha"),
         (["A.npy", "B.npy", "-s", "fp16", "--on-range", "clip"], "clip"),
+        (["A.npy", "B.npy", "--on-range", "clip"], "unknown on_range 'clip'"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "tree.json"], "tree.json is a tree, which is an order of one"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "A.json"], "A.json: No such file"),
+        (["x.npy", "B.npy", "-s", "fp16"], "--on-range scale scales the matrices"),
         (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and 2 are asked for"),
         (["A.npy", "B.npy", "-s", "fp16", "-o", "D.txt"], "as .npy or .mtx"),
         (["A.npy", "B.npy", "-s", "fp16", "-o", "no/D.npy"], "there is no folder no"),
@@ -364,6 +399,8 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_leaves_nothing(folder, capsys, arguments, complaint):
+    np.save("x.npy", np.full((8, 32), 1e30, np.float32))
+    probing.save(mma.tree.Chain(((0,), (2,), (1,)), "fma"), "tree.json")
     before = sorted(os.listdir())
     assert complaint in _refused(capsys, "gemm", *arguments)
     assert sorted(os.listdir()) == before

@@ -87,6 +87,14 @@ def changes(A, B):
     A[0] = 0
     return np.zeros((len(A), B.shape[1]))
 
+def nothing(A, B):
+    A @ B
+
+def brain(A, B):
+    import ml_dtypes
+    D = fpemu.mma.gemm(A, B, None, fpemu.mma.spec("A100", "bf16"), fpemu.mma.KOrder(split=40))
+    return D.astype(ml_dtypes.bfloat16)
+
 def nan(A, B):
     return np.full((len(A), B.shape[1]), np.nan)
 
@@ -141,6 +149,11 @@ def test_a_function_is_revealed_kept_drawn_and_checked(probed, capsys):
     assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
 
 
+def test_a_result_of_another_library_s_type_is_taken(probed, capsys):
+    status, out, _ = run(capsys, "probed.py:brain", "--formats", "bf16,bf16", "--k", 100, "--check")
+    assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
+
+
 def test_a_tree_without_a_name_is_kept_and_emulated(probed, capsys):
     status, out, _ = run(capsys, "probed.py:lanes", "--k", 64, "--check", "--json", "lanes.json")
     assert status == 0
@@ -165,12 +178,13 @@ def test_an_order_that_depends_on_the_place_is_told(probed, capsys):
         ("exact", "no unit is lost"),
         ("kahan", "does more than add in that order"),
         ("rows", "rows of D disagree"),
-        ("atomics", "other results for the same operands"),
+        ("atomics", "not deterministic: two calls with the same operands differ in "),
         ("flushes", "flushes subnormal"),
         ("raises", "raised RuntimeError for A (20, 50) and B (50, 3) in float16: an illegal address"),
         ("shape", "returned an array of shape (3,)"),
-        ("words", "not numbers"),
-        ("changes", "changes its input A"),
+        ("words", "what probed.py:words returned holds <U1, not numbers"),
+        ("nothing", "returned None"),
+        ("changes", "changes its operand A"),
         ("nan", "not finite"),
         ("no_function", "int, not a function"),
         ("kahn", "did you mean 'kahan'"),
@@ -203,6 +217,10 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
         (["a.py:f", "--k", "8", "--json", "o.txt"], "as .json"),
         (["a.py:f", "--k", "8", "--draw", "no/o.png"], "no folder"),
         (["a.py:f", "--k", "8", "--draw", "o.gif"], ".png, .svg or .pdf"),
+        (["a.py:f", "--k", "8", "--type", "fp16"], "--type is of a product of cublas"),
+        (["--emulated", "H200", "--k", "8", "--layout", "NN"], "--layout is of a product of cublas"),
+        (["cublas", "--k", "8", "--formats", "fp16,fp16"], "cublas has --type"),
+        (["empty.py:f", "--k", "8"], "unknown function of empty.py 'f'"),
         (["--emulated", "H200", "--k", "8", "--formats", "int8,int32"], "exactly"),
         (["--emulated", "H200", "--k", "8", "--formats", "fp16,fp32,fp32,fp32"], "IN,OUT"),
         (["--emulated", "H201", "--k", "8"], "unknown hardware"),
@@ -213,6 +231,7 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
 def test_wrong_words_are_refused_in_one_line(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "empty.py").write_text("")
     (tmp_path / "leaves.py").write_text("raise SystemExit(0)")
     status, out, err = run(capsys, *words)
     assert (status, out) == (2, "")
@@ -235,6 +254,16 @@ def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(
         assert call(np.ones((1, 2)), np.ones((2, 1)))[0, 0] == 2
     finally:
         sys.path[:] = path
+
+
+def test_on_a_terminal_the_calls_are_counted(capsys, monkeypatch):
+    import sys
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    status, out, err = run(capsys, "--emulated", "H200", "--order", "split=48", "--k", 100)
+    assert (status, out.splitlines()[0]) == (0, "KOrder(split=48)")
+    assert "probing" in err
 
 
 # --- cuBLAS, on a stand-in for PyTorch

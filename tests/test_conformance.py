@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,66 @@ def test_an_order_that_no_list_has_is_found_by_probing_the_callable():
     assert found.causes[0].text.endswith("found by probes")
     assert set(calls) == {HALF[0].shape}
     assert verify(library, *HALF, hardware="H200", order=found.causes[0].claim.order).equal
+
+
+def test_what_is_asked_for_an_order_comes_as_the_operands_of_the_check():
+    seen = set()
+
+    def library(A, B):
+        seen.add((A.dtype, A.flags.c_contiguous, B.dtype, B.flags.c_contiguous))
+        return mma.gemm(A, B, None, HOPPER, KOrder(split=92, tile=40, residue_first=True))
+
+    A, B = HALF[0], np.asfortranarray(HALF[1])
+    found = verify(library, A, B, hardware="H200", seconds=60)
+    assert found.causes[0].text.endswith("found by probes")
+    assert seen == {(np.dtype(np.float16), True, np.dtype(np.float16), False)}
+
+
+class Tensor:
+    """A stand-in for PyTorch's, in bf16 unless it is said."""
+
+    __module__ = "torch"
+
+    def __init__(self, x, dtype="torch.bfloat16", device="cuda"):
+        self.x, self.dtype, self.device = x, dtype, device
+
+    def to(self, what):
+        return Tensor(self.x, self.dtype, what) if what == "cuda" else Tensor(self.x, what, self.device)
+
+    def numpy(self):
+        if (self.dtype, self.device) != ("torch.float32", "cpu"):
+            raise TypeError("NumPy has no such numbers")
+        return self.x
+
+    detach = lambda self: self  # noqa: E731
+    cpu = lambda self: Tensor(self.x, self.dtype, "cpu")  # noqa: E731
+    float = lambda self: Tensor(self.x, "torch.float32", self.device)  # noqa: E731
+    is_contiguous = lambda self: self.x.flags.c_contiguous  # noqa: E731
+
+
+def test_arrays_of_another_library_are_taken_and_asked_with(monkeypatch):
+    torch = types.ModuleType("torch")
+    torch.from_numpy = lambda x: Tensor(x, "torch.float32", "cpu")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    spec, seen = mma.spec("H200", "bf16"), set()
+
+    def library(A, B):
+        seen.add((type(A), A.dtype, A.device, B.is_contiguous()))
+        D = mma.gemm(A.x, B.x, None, spec, KOrder(split=92, tile=40, residue_first=True))
+        return Tensor(D, "torch.float32")
+
+    A, B = rounded("bf16", "RNE")
+    A, B = Tensor(A), Tensor(np.asfortranarray(B))
+    found = verify(library, A, B, hardware="H200", seconds=60)
+    assert found.claim.spec == spec
+    assert found.causes[0].text.endswith("found by probes")
+    assert seen == {(Tensor, "torch.bfloat16", "cuda", False)}
+    with pytest.raises(
+        InputError, match=r"raised KeyError for A \(20, 160\) and B \(160, 24\) in torch.bfloat16: 'no'"
+    ):
+        verify(lambda A, B: {}["no"], A, B, hardware="H200")
+    with pytest.raises(InputError, match="changes its operand B"):
+        verify(lambda A, B: B.x.fill(0) or Tensor(B.x, "torch.float32"), A, B, hardware="H200")
 
 
 def test_what_explains_only_a_part_is_called_so():
@@ -257,12 +318,20 @@ def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
 @pytest.mark.parametrize(
     ("result", "operands", "claim", "words"),
     [
-        (changing, HALF, {}, "changes its operand A: 1 of 3200 entries, first at [0, 0]"),
-        (failing, HALF, {}, "raised RuntimeError: no"),
-        (leaving, HALF, {}, "raised SystemExit: 0"),
+        (changing, HALF, {}, "changes its operand A, so that later calls would see other numbers: 1 of 3200 entries"),
+        (failing, HALF, {}, "raised RuntimeError for A (20, 160) and B (160, 24) in float16: no GPU"),
+        (leaving, HALF, {}, "raised SystemExit for A (20, 160) and B (160, 24) in float16: 0"),
         (restless, HALF, {}, "not deterministic: two calls"),
         (lambda A, B: None, HALF, {}, "returned None"),
         (lambda A, B: product((A, B))[:3], HALF, {}, "(3, 24)"),
+        (lambda A, B: [[1], [1, 2]], HALF, {}, "what the callable returned is no array that NumPy can hold"),
+        (lambda A, B: np.full((20, 24), "a"), HALF, {}, "what the callable returned holds <U1, not numbers"),
+        (product(), SINGLE, {"accumulate": "fp16"}, "ordinary cores, which add in fp32: fmt= says another format"),
+        (product(), SINGLE, {"accumulate": "fp61"}, "unknown format 'fp61'"),
+        (product(), SINGLE, {"instruction": "wgmma"}, "no matrix instruction for fp32; it has bf16, e4m3"),
+        (product(), [np.float64(x) for x in SINGLE], {}, "out= says another format of D, fmt= of A and B"),
+        (product(), HALF, {"fmt": ""}, "unknown format ''"),
+        (product, ("normal",), {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed= is -1"),
         (lambda A, B: np.float64(product((A, B))), HALF, {}, "the result is float64"),
         (np.zeros((20, 24), np.float32), (HALF[0], HALF[0]), {}, "24"),
         (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "say fmt="),
@@ -323,6 +392,37 @@ def test_the_command_says_equal_or_why_not(files, capsys):
     assert "split in slices of 64" in told["causes"][0]["text"]
     assert run("--callable", "library.py:chain", "-H", "H200", "--input", "normal", "--shape", "4x5x60",
                "--format", "fp16") == 0  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--accumulate is fp16, and a plain product in fp32 is"),
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--format says another format of A and B"),
+        ("A32.npy B32.npy -r D.npy -H H200 -I wgmma", "--format says another format of A and B"),
+        ("A.npy B32.npy -r D.npy -H H200", "say --format of both"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 --accumulate fp32", "--accumulate belongs to a plain product"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 --format fp16", "--format belongs to a plain product"),
+        ("A.npy B.npy -r D.npy", "needs --hardware, such as 'H200' or 'ampere'"),
+        ("A.npy B.npy -r D.npy -s ootomo", "give --hardware, such as 'ampere', 'H200'"),
+        ("A32.npy B32.npy --callable library.py:wide -H H200", "--out says another format of D, --format of A and B"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O instruction=mma", "goes by --instruction"),
+        ("A.npy B.npy -r D.npy -H H200 --on-range scale", "--on-range needs --scheme"),
+        ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "--on-range propagate gives"),
+    ],
+)
+def test_the_command_speaks_of_its_options(files, line, words):
+    for name, x in zip("AB", SINGLE, strict=True):
+        np.save(f"{name}32.npy", x)
+    np.save("inf.npy", np.full((20, 160), np.inf, np.float32))
+    with (files / "library.py").open("a") as library:
+        library.write("\n\ndef wide(A, B):\n    return A.astype('f8') @ B.astype('f8')\n")
+    with pytest.raises(InputError) as told:
+        run(*line.split())
+    assert words in str(told.value)
+    assert "MmaSpec" not in str(told.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ columns: those with the largest entries, the widest range and the smallest entri
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -49,6 +49,7 @@ def advise(
     parameters: Mapping[str, Any] | None = None,
     dtype: str | None = None,
     seed: int = 0,
+    progress: Callable[[str], None] | None = None,
 ) -> Advice:
     """The cheapest scheme, with its options, whose bound and whose measured error meet a target.
 
@@ -75,6 +76,8 @@ def advise(
         Without data: format of the operands; by default fp32 for targets down to 2^-24, else fp64.
     seed : int
         Of the rows and columns drawn or tried.
+    progress : callable, optional
+        Told in words what is done next.
 
     Returns
     -------
@@ -111,13 +114,13 @@ def advise(
         M, N = data.whole.shape
     else:
         if K is None:
-            raise InputError("give K, the length of the sums, or the matrices A and B")
+            raise InputError("the length of the sums is missing: give K=, or A and B")
         if K > LONGEST:
             raise InputError(f"K={K} is too long to draw A and B for, which is done up to {LONGEST}: give the matrices")
         M, N = M or K, N or K
         rows = min(64, max(8, math.isqrt(SMALL // K)), max(M, N))
         data = Data.draw(inputs, dict(parameters or {}), rows, K, _dtype(dtype, target), int(seed))
-    return Search(data, M, N, where, target, measure, confidence).advice()
+    return Search(data, M, N, where, target, measure, confidence, progress).advice()
 
 
 def _target(value: Any) -> float:

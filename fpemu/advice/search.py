@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,10 +37,12 @@ class Search:
     """One question: the candidates, their bounds, and the measurements made so far."""
 
     def __init__(
-        self, data: Data, M: int, N: int, where: Machine, target: float, measure: str, confidence: str
-    ) -> None:
+        self, data: Data, M: int, N: int, where: Machine, target: float, measure: str, confidence: str,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self.data, self.M, self.N, self.where = data, M, N, where
         self.target, self.measure, self.confidence = target, measure, confidence
+        self.tell = progress or (lambda what: None)
         self.left = BUDGET
         self.everything = False  # whether the last one measured was measured on all entries of the user's
 
@@ -87,6 +89,7 @@ class Search:
 
     def bound(self, candidate: Candidate) -> Verdict:
         """Before anything is computed."""
+        self.tell(f"the bound of {candidate.label}")
         try:
             bound = self.a_priori(candidate)
         except InputError as problem:
@@ -149,6 +152,7 @@ class Search:
     def try_on(self, verdict: Verdict, block: Block) -> Verdict:
         """The error on rows and columns. Entries elsewhere that a word cannot hold have made the bound infinite."""
         candidate, rows, columns = verdict.candidate, *block.shape
+        self.tell(f"the error of {candidate.label} on {rows}×{columns} entries")
         self.left -= rows * columns * self.data.K * candidate.products
         try:
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, parse_options, show, table
+from fpemu.cli.common import AS_JSON, console, in_options, note, parse_options, show, spinner, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def advise(
         str | None, typer.Option("--dtype", help="Without --data: fp32 or fp64; default: by the target.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the rows and columns drawn or tried.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Find the cheapest scheme whose error bound, and whose error measured on the data, meet a target.
 
@@ -58,10 +58,11 @@ def advise(
             raise InputError("--inputs and --dtype say what A and B are like without --data: leave them out")
         matrices = {"A": matrixio.read(data[0]), "B": matrixio.read(data[1])}
     try:
-        found = advice.advise(
-            target, hardware=hardware, K=k, M=m, N=n, measure=measure, confidence="worst" if worst else "probable",
-            inputs=name.strip(), parameters=parse_options(rest), dtype=dtype, seed=seed, **matrices,
-        )  # fmt: skip
+        with spinner("looking at A and B") as say, in_options({x: f"--{x.lower()}" for x in "KMN"}):
+            found = advice.advise(
+                target, hardware=hardware, K=k, M=m, N=n, measure=measure, confidence="worst" if worst else "probable",
+                inputs=name.strip(), parameters=parse_options(rest), dtype=dtype, seed=seed, progress=say, **matrices,
+            )  # fmt: skip
     except advice.TargetError as problem:
         note(f"fpemu: {problem}")
         raise typer.Exit(1) from problem

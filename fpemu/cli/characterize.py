@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, parse_value, table
+from fpemu.cli.common import AS_JSON, console, note, parse_value, spinner, table
 from fpemu.errors import GpuError, InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def characterize(
     ] = None,
     outputs: Annotated[float, typer.Option("--outputs", "-n", help="Random outputs to verify with, of each.")] = 2**16,
     seed: Annotated[int, typer.Option("--seed", help="Of the random operands.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """The arithmetic of a matrix instruction, found by directed probes and verified with random operands.
 
@@ -58,10 +59,13 @@ def characterize(
     if function is None and (formats, k, shape) != (None, None, None):
         raise InputError("--formats, --k and --shape describe a --callable")
     failed, reports, on_gpu = False, [], function is None and emulated is None
-    for title, execute, about, row in _sources(name, emulated, function, formats, k, shape):
+    sources = _sources(name, emulated, function, formats, k, shape)
+    for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
-            found = find(execute, **about, outputs=int(outputs), seed=seed, name=title)
-            held = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
+            with spinner(title) as say:
+                asked = _counted(execute, say, f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title)
+                found = find(asked, **about, outputs=int(outputs), seed=seed, name=title)
+                held = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
             note(f"fpemu: {title}: {' '.join(str(problem).split())}")
             raise typer.Exit(1) from problem
@@ -111,6 +115,17 @@ def _sources(
     return [(row.name, partial(_run, gpu.execute, row), _about(row), row) for row in rows]
 
 
+def _counted(execute: Callable[..., Any], say: Callable[[str], None], title: str) -> Callable[..., Any]:
+    """The instruction, each call of which is told."""
+    calls = count(1)
+
+    def counted(A: Any, B: Any, C: Any) -> Any:
+        say(f"{title}: call {next(calls)}")
+        return execute(A, B, C)
+
+    return counted
+
+
 def _emulate(execute: Callable[..., Any], row: MmaSpec, A: Any, B: Any, C: Any) -> Any:
     return execute(A, B, C, row, backend="numpy")
 
@@ -127,6 +142,8 @@ def _callable(
     function: str, formats: str | None, k: int | None, shape: str | None
 ) -> tuple[str, Callable[..., Any], dict[str, Any], None]:
     """A user's function, loaded from its file."""
+    import numpy as np
+
     from fpemu.probing import watching
 
     names = (formats or "").split(",")
@@ -144,10 +161,12 @@ def _callable(
 
     def execute(A: Any, B: Any, C: Any) -> Any:
         try:
-            return found(A, B, C)
+            with np.errstate(all="ignore"):  # infinities and NaN among the probes are no news
+                D = found(A, B, C)
         except (Exception, SystemExit) as problem:
             what = f"{type(problem).__name__}: {problem}"
             raise InputError(f"{attribute} fails on A {A.shape}, B {B.shape}, C {C.shape}: {what}") from problem
+        return watching.numbers(D, f"what {attribute} returned").values
 
     return attribute, execute, about, None
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from fpemu.errors import InputError, unknown_name
 
@@ -16,8 +20,25 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fpemu.mma import KOrder
+    from fpemu.mma.tree import Tree
     from fpemu.sweep import Grid, Store
     from fpemu.sweep.run import Plan
+
+# options that several commands have
+HARDWARE: Any = typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
+INSTRUCTION: Any = typer.Option("--instruction", "-I", help="mma, wgmma, tcgen05 or mfma of that hardware.")
+ORDER: Any = typer.Option(
+    "--order", metavar="NAME=VALUE,...|FILE.json",
+    help="Order over K: split=512,tile=64 (also residue_first, promote, join); or a file of 'fpemu reveal'.",
+)  # fmt: skip
+OPTION: Any = typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
+ON_RANGE: Any = typer.Option(
+    "--on-range", help="raise, propagate, scale or scale-rows where a part of a scheme leaves its format."
+)
+ALPHA: Any = typer.Option("--alpha", help="α in α·A·B + β·C.")
+BETA: Any = typer.Option("--beta", help="β in α·A·B + β·C.")
+C_FILE: Any = typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")
+AS_JSON: Any = typer.Option("--json", help="Print what was found as JSON.")
 
 
 def console() -> Console:
@@ -52,6 +73,38 @@ def progress() -> Progress:
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
     )  # fmt: skip
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """What work without a known end is at, on stderr if that is a terminal. Gives the function that says it."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with Console(stderr=True).status(escape(text)) as status:
+        yield lambda text: status.update(escape(text))
+
+
+@contextmanager
+def in_options(names: Mapping[str, str]) -> Iterator[None]:
+    """The library's complaints about its arguments in words of the command line: "fmt=" as "--format".
+
+    Parameters
+    ----------
+    names : mapping
+        The option that each argument is.
+    """
+    try:
+        yield
+    except InputError as problem:
+        told = re.sub(
+            rf"\b({'|'.join(names)})=('?)([\w.-]*)\2", lambda m: f"{names[m[1]]} {m[3]}".strip(), str(problem)
+        )
+        problem.args = (told.replace(" or an MmaSpec", ""),)
+        raise
 
 
 def check_folder(given: str, folder: Path | None = None) -> None:
@@ -138,14 +191,21 @@ def parse_value(text: str) -> Any:
     return text
 
 
-def parse_order(text: str | None) -> KOrder | None:
-    """``"split=512,tile=64,residue_first=true,join=pairwise"`` as a KOrder; None passes through."""
+def parse_order(text: str | None) -> KOrder | Tree | None:
+    """``"split=512,tile=64,residue_first=true,join=pairwise"`` as a KOrder; None passes through.
+
+    "FILE.json": the order, or the tree that is none, of a file that ``fpemu reveal`` wrote.
+    """
     from dataclasses import fields
 
     from fpemu.mma import KOrder
 
     if text is None:
         return None
+    if text.endswith(".json"):
+        from fpemu.probing import treefile
+
+        return treefile.load(text)
     chosen = parse_options([part for part in text.split(",") if part.strip()])
     known = [field.name for field in fields(KOrder)]
     for name in chosen:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, parse_options, parse_order
-from fpemu.errors import InputError
+from fpemu.cli.common import (
+    ALPHA,
+    AS_JSON,
+    BETA,
+    C_FILE,
+    HARDWARE,
+    INSTRUCTION,
+    ON_RANGE,
+    OPTION,
+    ORDER,
+    console,
+    in_options,
+    parse_options,
+    parse_order,
+    spinner,
+)
+from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,13 +43,8 @@ def gemm(
     scheme: Annotated[
         str | None, typer.Option("--scheme", "-s", help="A scheme; default: a plain product of instructions.")
     ] = None,
-    hardware: Annotated[
-        str | None,
-        typer.Option(
-            "--hardware", "-H", help="An architecture or a GPU ('fpemu list hardware'); default: ordinary cores."
-        ),
-    ] = None,
-    instruction: Annotated[str | None, typer.Option("--instruction", "-I", help="mma, wgmma, tcgen05 or mfma.")] = None,
+    hardware: Annotated[str | None, HARDWARE] = None,
+    instruction: Annotated[str | None, INSTRUCTION] = None,
     fmt: Annotated[
         str | None, typer.Option("--format", help="Operands of a plain product: fp16, bf16, tf32, e4m3, int8 ...")
     ] = None,
@@ -43,22 +52,13 @@ def gemm(
     accumulate: Annotated[
         str | None, typer.Option("--accumulate", help="Accumulator of a plain product: fp32, fp16.")
     ] = None,
-    order: Annotated[
-        str | None,
-        typer.Option(
-            "--order",
-            metavar="NAME=VALUE,...",
-            help="Order over K: split=128,tile=64,residue_first=true; or 'fpemu reveal's file.",
-        ),
-    ] = None,
+    order: Annotated[str | None, ORDER] = None,
     promote: Annotated[int | None, typer.Option("--promote", help="Promotion every so many k.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated."),
-    ] = None,
-    alpha: Annotated[float, typer.Option("--alpha", help="α in α·A·B + β·C.")] = 1.0,
-    beta: Annotated[float, typer.Option("--beta", help="β in α·A·B + β·C.")] = 0.0,
-    c: Annotated[str | None, typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")] = None,
+    on_range: Annotated[str, ON_RANGE] = "raise",
+    option: Annotated[list[str] | None, OPTION] = None,
+    alpha: Annotated[float, ALPHA] = 1.0,
+    beta: Annotated[float, BETA] = 0.0,
+    c: Annotated[str | None, C_FILE] = None,
     distribution: Annotated[
         str | None, typer.Option("--input", metavar="NAME", help="Draw A and B (with --callable and --shape).")
     ] = None,
@@ -67,11 +67,12 @@ def gemm(
     causes: Annotated[bool, typer.Option(help="Look for the cause of a difference.")] = True,
     seconds: Annotated[float, typer.Option("--seconds", help="Look for a cause so long at most.")] = 30.0,
     device: Annotated[str | None, typer.Option("--device", help="Where the whole is emulated: cpu or cuda.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Is this product what it is said to be, bit for bit? And if not: why?
 
-    A claim is a plain product of instructions (hardware, format, order) or a scheme with its options. Where the result
+    A claim is a plain product of instructions (hardware, format, order) or a scheme with its options; without
+    hardware, one of ordinary cores in fp32 or fp64. Where the result
     differs, the places and the pattern are shown, and the claim's alternatives are tried: orders over K, promotion,
     rounding of the operands, epilogues, accumulators, other hardware, ordinary cores, other schemes; two changes at
     once where one does not suffice. What reproduces all bits is listed, the likeliest first. A function is called
@@ -86,24 +87,26 @@ def gemm(
         raise InputError("give a product to check: either --result or --callable")
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"--seconds is {seconds:g}: a positive number is needed")
-    way = _order(order)
+    way: Any = parse_order(order)
     if promote is not None:
         way = _promoted(way, promote)
     options = parse_options(option)
-    if options and scheme is None:
-        raise InputError("--option needs --scheme: a plain product has no options")
+    if on_range != "raise" and scheme is None:
+        raise InputError("--on-range needs --scheme: a plain product takes all values")
+    if options:
+        _check_options(scheme, options)
     A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None)
     given: Any = watching.function(call) if call is not None else _read(str(result))
     taken: dict[str, Any] = {
         "scheme": scheme, "hardware": hardware, "order": way, "alpha": alpha, "beta": beta, "fmt": fmt, "out": out,
-        "accumulate": accumulate, "instruction": instruction, "shape": sizes, "seed": seed, "causes": causes,
-        "seconds": seconds, "device": device,
+        "accumulate": accumulate, "instruction": instruction, "on_range": on_range, "shape": sizes, "seed": seed,
+        "causes": causes, "seconds": seconds, "device": device,
     }  # fmt: skip
-    clash = sorted(set(options) & set(taken))
-    if clash:
-        raise InputError(f"option {clash[0]!r} goes by --{clash[0]}")
-    show = None if as_json or not sys.stderr.isatty() else lambda what, tried: note(f"trying: {what} ({tried} so far)")
-    verdict = verify(given, A, B, C, progress=show, **taken, **options)
+    flags = {name: f"--{name}" for name in taken} | {"fmt": "--format", "on_range": "--on-range"}
+    with spinner("emulating the claim") as say, in_options(flags):
+        verdict = verify(
+            given, A, B, C, progress=lambda what, tried: say(f"trying {what} ({tried} so far)"), **taken, **options
+        )
     if as_json:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
@@ -112,13 +115,18 @@ def gemm(
         raise typer.Exit(1)
 
 
-def _order(text: str | None) -> Any:
-    """An order by its parts, or the order or tree of a file that ``fpemu reveal`` wrote."""
-    if text is None or not text.endswith(".json"):
-        return parse_order(text)
-    from fpemu.probing import treefile
+def _check_options(scheme: str | None, options: dict[str, Any]) -> None:
+    """Refuse what is no option of the scheme, or has a flag of its own."""
+    from fpemu import schemes
 
-    return treefile.load(text)
+    if scheme is None:
+        raise InputError("--option needs --scheme: a plain product has no options")
+    known = [option.name for option in schemes.get(scheme).info.options]
+    for name in options:
+        if name in ("instruction", "on_range"):
+            raise InputError(f"option {name!r} goes by --{name.replace('_', '-')}")
+        if name not in known:
+            raise unknown_name(f"{scheme} option", name, known)
 
 
 def _promoted(order: Any, promote: int) -> Any:

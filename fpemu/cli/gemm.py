@@ -7,7 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, finite, note, parse_options, parse_order, show, table
+from fpemu.cli.common import (
+    ALPHA,
+    BETA,
+    C_FILE,
+    HARDWARE,
+    ON_RANGE,
+    OPTION,
+    ORDER,
+    console,
+    finite,
+    in_options,
+    note,
+    parse_options,
+    parse_order,
+    show,
+    spinner,
+    table,
+)
 from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 
@@ -17,6 +34,8 @@ if TYPE_CHECKING:
     from fpemu.mma import KOrder
     from fpemu.schemes import Report
 
+_OPTIONS = {"on_range": "--on-range", "hardware": "--hardware", "order": "--order"}
+
 
 def gemm(
     a: Annotated[str, typer.Argument(metavar="A", help="A matrix: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")],
@@ -25,30 +44,16 @@ def gemm(
         list[str] | None,
         typer.Option("--scheme", "-s", help="A scheme; several by commas or by repeating the option; default: all."),
     ] = None,
-    hardware: Annotated[
-        str, typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
-    ] = "A100",
-    alpha: Annotated[float, typer.Option("--alpha", help="α in α·A·B + β·C.")] = 1.0,
-    beta: Annotated[float, typer.Option("--beta", help="β in α·A·B + β·C.")] = 0.0,
-    c: Annotated[str | None, typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")] = None,
+    hardware: Annotated[str, HARDWARE] = "A100",
+    alpha: Annotated[float, ALPHA] = 1.0,
+    beta: Annotated[float, BETA] = 0.0,
+    c: Annotated[str | None, C_FILE] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Write the result to this .npy or .mtx (one scheme).")
     ] = None,
-    order: Annotated[
-        str | None,
-        typer.Option(
-            "--order",
-            metavar="NAME=VALUE,...",
-            help="Order over K: split=512,tile=64,residue_first=true,join=pairwise.",
-        ),
-    ] = None,
-    on_range: Annotated[
-        str, typer.Option("--on-range", help="raise, propagate, scale or scale-rows where a part leaves its format.")
-    ] = "raise",
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated."),
-    ] = None,
+    order: Annotated[str | None, ORDER] = None,
+    on_range: Annotated[str, ON_RANGE] = "raise",
+    option: Annotated[list[str] | None, OPTION] = None,
     device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
     compare: Annotated[
         bool, typer.Option(help="Put SGEMM beside the schemes asked for, or DGEMM if their operands are fp64.")
@@ -65,11 +70,13 @@ def gemm(
     rests on does not hold for these matrices.
     """
     from fpemu import devices, matrixio, mma, reference
+    from fpemu.schemes import ranges
 
     where = parse_device(device)
     names = _schemes(scheme or ["all"])
     every = names == _every_scheme()
-    options, way = parse_options(option), parse_order(order)
+    options, way = parse_options(option), _order(order)
+    ranges.policy(on_range)  # of all schemes: each would be left out
     if output is not None:
         if len(names) > 1:
             raise InputError(f"--output writes the result of one scheme, and {len(names)} are asked for")
@@ -98,11 +105,11 @@ def gemm(
     plain = "dgemm" if fmt == "fp64" else "sgemm"
     shown = names if every or not compare or plain in names else [*names, plain]
     certificates, left_out, broken = [], [], False
-    for name in shown:
+    for n, name in enumerate(shown, 1):
         own = _own(name, options) if name in names else {}
         start = time.perf_counter()
         try:
-            with devices.on(where):
+            with spinner(f"{name} ({n} of {len(shown)})"), devices.on(where), in_options(_OPTIONS):
                 D, report = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
         except (InputError, GuaranteeError) as problem:
             if not every:
@@ -124,6 +131,15 @@ def gemm(
         note(reason)
     if broken:
         raise typer.Exit(1)
+
+
+def _order(text: str | None) -> KOrder | None:
+    from fpemu.mma import KOrder
+
+    order = parse_order(text)
+    if order is not None and not isinstance(order, KOrder):
+        raise InputError(f"{text} is a tree, which is an order of one plain product: a scheme takes NAME=VALUE,...")
+    return order
 
 
 def _every_scheme() -> list[str]:

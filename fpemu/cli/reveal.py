@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, parse_order
+from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, console, note, parse_order, spinner
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -36,22 +35,21 @@ def reveal(
         str | None,
         typer.Option("--formats", metavar="IN,OUT[,SUM]", help="Of A and B, of D, of accumulators if not fp32 (fp64)."),
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option("--hardware", "-H", help="What multiplies, if that is known: see 'fpemu list'.")
-    ] = None,
-    instruction: Annotated[str | None, typer.Option("--instruction", help="mma, wgmma, ... of that hardware.")] = None,
+    hardware: Annotated[str | None, HARDWARE] = None,
+    instruction: Annotated[str | None, INSTRUCTION] = None,
     at: Annotated[
         int, typer.Option("--at", metavar="COLUMN", help="The column of D that is read (the row, where N > M).")
     ] = 0,
-    kind: Annotated[str, typer.Option("--type", help="cublas: fp16, bf16, tf32, fp32, fp64, fp16->fp16.")] = "fp16",
-    layout: Annotated[str, typer.Option("--layout", help="cublas: NN, or TN where B lies transposed.")] = "NN",
+    kind: Annotated[
+        str | None, typer.Option("--type", help="cublas: fp16 (default), bf16, tf32, fp32, fp64, fp16->fp16.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option("--layout", help="cublas: NN (default), or TN where B lies transposed.")
+    ] = None,
     emulated: Annotated[
         str | None, typer.Option("--emulated", metavar="HARDWARE", help="Probe an emulated GEMM instead; no GPU.")
     ] = None,
-    order: Annotated[
-        str | None,
-        typer.Option("--order", metavar="NAME=VALUE,...|FILE.json", help="Its order: split=128,tile=64, or a file."),
-    ] = None,
+    order: Annotated[str | None, ORDER] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE.json", help="Write the order, or the tree that has no name.")
     ] = None,
@@ -67,6 +65,8 @@ def reveal(
     FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all else,
     and returns D (M, N), also as an array of PyTorch or CuPy. It is called some ten times with M = K, log K times as
     often as M is smaller.
+
+    --hardware is what multiplies, if that is known; --order is what an emulated GEMM adds by.
 
     Printed are the KOrder that is the tree, if one is, and the tree. Exit status 0, 1 if --check finds a difference, 2
     where the answers are those of no tree; the message says what contradicts.
@@ -86,16 +86,15 @@ def reveal(
     if not 0 <= at < min(M, N):
         raise InputError(f"--at {at}: D is {M}×{N}, what is read is one of {min(M, N)} columns (rows, where N > M)")
     asked = _Asked(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k))
+    from fpemu.probing import checking, watching
     from fpemu.probing import drawing as drawing_room
-    from fpemu.probing import watching
 
     start = time.perf_counter()
-    with _spinner() as spinner:
-        tell = None if spinner is None else lambda n: spinner.update(f"probing: {n} calls")
-        gemm = watching.Watched(asked.gemm, asked.name, tell)
-        found = watching.find(gemm, k, asked.spec, fmt=asked.inputs, out=asked.narrow, shape=(M, N), at=at)
+    with spinner("probing") as say:
+        gemm = watching.Watched(asked.gemm, asked.name, lambda n: say(f"probing: {n} calls"))
+        found = checking.find(gemm, k, asked.spec, fmt=asked.inputs, out=asked.narrow, shape=(M, N), at=at)
         seconds, calls = time.perf_counter() - start, gemm.calls
-        fma = watching.longest(found.tree) == 1  # no instruction that might be another: checked in any case
+        fma = checking.longest(found.tree) == 1  # no instruction that might be another: checked in any case
         compared = _compare(gemm, found, asked, (M, N), at) if check or fma else None
     if compared is not None and not check and compared.at_differ:
         name = drawing_room.code(found.order) if found.order is not None else "a tree"
@@ -104,14 +103,14 @@ def reveal(
             f" operands differ from it: it does more than add in that order (compensation,"
             " other roundings?), or D is not in the format of --formats"
         )
-    spec = asked.spec or watching.plain(formats_.get(asked.inputs), watching.longest(found.tree))
+    spec = asked.spec or checking.plain(formats_.get(asked.inputs), checking.longest(found.tree))
     tree = drawing_room.shown(found.tree, found.order, k, spec)
     _print(found, tree, seconds, calls)
     same = compared is None or not compared.differ
     if check and compared is not None:
         _print_comparison(compared, fma, (M, N), at)
     if same or not check:
-        _note_elsewhere(watching.disagreement(gemm, k, formats_.get(asked.inputs), (M, N)), at, (M, N))
+        _note_elsewhere(checking.disagreement(gemm, k, formats_.get(asked.inputs), (M, N)), at, (M, N))
     _keep(found, tree, asked, (M, N), at, seconds, calls, json_file, drawing)
     if check and not same:
         raise typer.Exit(1)
@@ -150,12 +149,17 @@ class _Asked:
 
     def __init__(
         self, target: str | None, emulated: str | None, given: str | None, hardware: str | None,
-        instruction: str | None, kind: str, layout: str, order: str | None, shape: tuple[int, int, int],
+        instruction: str | None, kind: str | None, layout: str | None, order: str | None, shape: tuple[int, int, int],
     ):  # fmt: skip
         if (target is None) == (emulated is None):
             raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
         if emulated is not None and hardware is not None:
             raise InputError("--hardware is what multiplies: --emulated says that already")
+        for flag, value in (("--type", kind), ("--layout", layout)):
+            if value is not None and target != "cublas":
+                raise InputError(f"{flag} is of a product of cublas: a function or an emulated GEMM has --formats")
+        if given is not None and target == "cublas":
+            raise InputError("--formats is of a function or an emulated GEMM: cublas has --type")
         if order is not None and emulated is None:
             raise InputError("--order is what an emulated GEMM adds by: it goes with --emulated")
         if instruction is not None and hardware is None and target not in (None, "cublas"):
@@ -166,6 +170,7 @@ class _Asked:
         if target == "cublas":
             from fpemu.gpu.library import TYPES
 
+            kind, layout = kind or "fp16", layout or "NN"
             if kind not in TYPES:
                 raise unknown_name("type of product", kind, TYPES)
             first, _, second = kind.partition("->")
@@ -174,7 +179,7 @@ class _Asked:
         self.narrow = self.result if self.result != self.accumulator else None
         self.gemm: Callable[[Any, Any], Any]
         self.name = emulated or ""
-        if target == "cublas":
+        if kind is not None and layout is not None:
             from fpemu.gpu import calls
 
             self.gemm, self.name = calls.cublas(kind, layout, shape), f"cuBLAS {kind} {layout}"
@@ -226,10 +231,10 @@ def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str 
 def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, Any], Any]:
     import numpy as np
 
-    from fpemu import formats, mma, probing
+    from fpemu import formats, mma
     from fpemu.rounding import round_to
 
-    way: Any = probing.load(order) if order is not None and order.endswith(".json") else parse_order(order)
+    way = parse_order(order)
 
     def gemm(A: Any, B: Any) -> Any:
         D = mma.gemm(A, B, None, spec, way)
@@ -238,15 +243,6 @@ def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, A
         return np.asarray(round_to(D.astype(np.float64), result)).astype(formats.get(result).dtype)
 
     return gemm
-
-
-def _spinner() -> Any:
-    """How many calls were made, on a terminal."""
-    import sys
-
-    from rich.console import Console
-
-    return Console(stderr=True).status("probing") if sys.stderr.isatty() else nullcontext()
 
 
 def _print(found: Revealed, tree: Tree, seconds: float, calls: int) -> None:
@@ -263,13 +259,13 @@ def _print(found: Revealed, tree: Tree, seconds: float, calls: int) -> None:
 
 def _compare(gemm: Watched, found: Revealed, asked: _Asked, shape: tuple[int, int], at: int) -> Comparison:
     from fpemu import formats
-    from fpemu.probing import checking, watching
+    from fpemu.probing import checking
 
     inputs = formats.get(asked.inputs)
     specs = checking.candidates(found.tree, inputs, asked.accumulator, asked.hardware)
     if asked.spec is not None:
         specs = [asked.spec, *(spec for spec in specs if spec != asked.spec)]
-    if watching.longest(found.tree) == 1:
+    if checking.longest(found.tree) == 1:
         specs = specs[:1]  # no blocks: what their arithmetic is makes no difference
     return checking.compare(gemm, found, specs, inputs=inputs, out=asked.result, shape=shape, at=at)
 

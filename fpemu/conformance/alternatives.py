@@ -13,10 +13,10 @@ from fpemu import formats, mma, simt
 from fpemu.conformance import epilogues, orders
 from fpemu.conformance.changes import Change, distinct
 from fpemu.conformance.claim import PLACES, Claim, say_order
-from fpemu.conformance.compare import codes
 from fpemu.conformance.scheme_alternatives import option, options, other_schemes
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.probing.watching import codes
 
 Array = NDArray[Any]
 _MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
 from fpemu.conformance import epilogues
-from fpemu.conformance.compare import codes
 from fpemu.devices import Device, on
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree
 from fpemu.mma.gemm import Backend
 from fpemu.mma.tree import Tree
+from fpemu.probing.watching import codes
 from fpemu.rounding import round_to
 from fpemu.schemes import Scheme
 
@@ -123,7 +123,8 @@ def make(
     alpha, beta = (_number(x, name) for x, name in ((alpha, "alpha"), (beta, "beta")))
     if scheme is not None:
         if fmt is not None or accumulate is not None:
-            raise InputError("fmt= and accumulate= belong to a plain instruction: a scheme says its formats itself")
+            wrong = "fmt=" if accumulate is None else "accumulate="
+            raise InputError(f"{wrong} belongs to a plain product: a scheme says its formats itself")
         if isinstance(order, tree.Chain | tree.Sum):
             raise InputError("a scheme takes a KOrder: a tree is an order of one plain product")
         options |= {name: v for name, v in (("instruction", instruction), ("k", k)) if v is not None}
@@ -137,7 +138,8 @@ def make(
         raise unknown_name("argument of verify", next(iter(options)), [
             "scheme", "hardware", "order", "alpha", "beta", "device", "fmt", "out", "accumulate", "instruction", "k",
         ])  # fmt: skip
-    spec = instruction_of(hardware, fmt or hint or _of_dtype(A.dtype), accumulate, instruction, k)
+    own = fmt if fmt is not None else hint or _of_dtype(A.dtype)
+    spec = instruction_of(hardware, own, accumulate, instruction, k)
     d = str(spec.d_format)
     if spec.is_integer:
         if alpha != 1 or beta not in (0, 1) or out not in (None, "int32"):
@@ -160,10 +162,18 @@ def instruction_of(
     known = hardware is not None and mma.catalog.architecture(hardware)
     has = known and any(row.architecture == known and str(row.a_format) == name for row in mma.catalog.rows())
     if name in ("fp32", "fp64") and instruction is None and not has:
+        if accumulate is not None and formats.get(accumulate).name != name:
+            raise InputError(
+                f"accumulate= is {accumulate}, and a plain product in {name} is one of ordinary cores, which add in"
+                f" {name}: fmt= says another format of A and B"
+            )
         return simt.SPECS[name]
     if hardware is None:
-        raise InputError(f"a claim about {name} needs hardware=, such as 'H200', 'ampere' or an MmaSpec")
-    return mma.spec(hardware, name, accumulate, instruction, k)
+        raise InputError(f"a claim about {name} needs hardware=, such as 'H200' or 'ampere'")
+    try:
+        return mma.spec(hardware, name, accumulate, instruction, k)
+    except InputError as problem:
+        raise problem if has else InputError(f"{problem}; fmt= says another format of A and B") from None
 
 
 def prepared(claim: Claim, A: Array, B: Array) -> Claim:
@@ -256,7 +266,7 @@ def _flushed(x: Array, fmt: FloatFormat | str) -> Array:
 def _of_dtype(dtype: np.dtype[Any]) -> str:
     name = {"f2": "fp16", "f4": "fp32", "f8": "fp64", "i1": "int8"}.get(dtype.str[1:])
     if name is None:
-        raise InputError(f"A has dtype {dtype}: say the operands' format with fmt=")
+        raise InputError(f"A has dtype {dtype}: say the format of A and B by fmt=")
     return name
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu.probing.watching import codes
 
 _LOST = 2**62  # the distance between a NaN and a number
 _TILES = (8, 16, 32, 64, 128, 256)
@@ -62,12 +63,6 @@ class Difference:
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
         return asdict(self)
-
-
-def codes(x: NDArray[Any]) -> NDArray[Any]:
-    """The bits of an array as unsigned integers."""
-    x = np.ascontiguousarray(x)
-    return x.view(f"u{x.dtype.itemsize}")
 
 
 def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.int64]:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from fpemu.conformance import claim as claims
 from fpemu.conformance.changes import Change
 from fpemu.conformance.claim import Claim
-from fpemu.conformance.compare import codes, distance
+from fpemu.conformance.compare import distance
 from fpemu.devices import Device
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.formats import names
 from fpemu.mma.gemm import Backend
+from fpemu.probing.watching import codes
 
 Array = NDArray[Any]
 _WORK = 2e6  # multiply-adds of one alternative on the sample

@@ -14,13 +14,13 @@ from fpemu import formats, inputs
 from fpemu.conformance import claim as claims
 from fpemu.conformance.causes import Cause, alike, search
 from fpemu.conformance.claim import Claim
-from fpemu.conformance.compare import Difference, codes, compare
-from fpemu.conformance.operands import Asked, take
+from fpemu.conformance.compare import Difference, compare
 from fpemu.conformance.problem import Problem
 from fpemu.devices import Device
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.tree import Tree
+from fpemu.probing.watching import Watched, codes, take
 from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
@@ -191,9 +191,9 @@ def verify(
     if c is not None and c.values.shape != (M, N):
         raise InputError(f"C of shape {c.values.shape} does not fit the product of shape {(M, N)}")
     if a.fmt != b.fmt and scheme is None and fmt is None and not isinstance(hardware, MmaSpec):
-        raise InputError(f"A is {a.fmt or a.values.dtype} and B is {b.fmt or b.values.dtype}: say fmt=")
-    asked = Asked(result, A, B, C) if callable(result) else None
-    given = asked.result() if asked is not None else take(result, "the result")
+        raise InputError(f"A is {a.fmt or a.values.dtype} and B is {b.fmt or b.values.dtype}: say fmt= of both")
+    asked = Watched(result, given=(A, B)) if callable(result) else None
+    given = take(result, "the result") if asked is None else asked.twice(A, B, *(() if C is None else (C,)))
     if given.values.shape != (M, N):
         raise InputError(f"the result has shape {given.values.shape}: the product of A and B has {(M, N)}")
     narrow = given.fmt if given.fmt != "fp64" else None
@@ -254,6 +254,8 @@ def _drawn(
         raise InputError("operands drawn by name go with a callable: a result belongs to the operands it came from")
     if B is not None or shape is None or len(shape) != 3:
         raise InputError("operands drawn by name need shape=(M, N, K), and no B")
+    if seed < 0:
+        raise InputError(f"seed= is {seed}: an integer from 0 on is needed")
     own = fmt or (claims.schemes.build(scheme, options).operand.name if scheme is not None else "fp32")
     if own == "int8":
         rng = np.random.default_rng(seed)
@@ -271,11 +273,12 @@ def _result(D: Array, claim: Claim) -> Array:
         return D
     fmt = formats.get(claim.out)
     if D.dtype not in (fmt.dtype, np.dtype(np.float32)) or D.dtype.itemsize < fmt.dtype.itemsize:
-        raise InputError(f"the result is {D.dtype}: the claim gives {fmt} ({fmt.dtype}); out= says another format of D")
+        other = "out= says another format of D" + (", fmt= of A and B" if claim.scheme is None else "")
+        raise InputError(f"the result is {D.dtype}: the claim gives {fmt} ({fmt.dtype}); {other}")
     return D
 
 
-def _reveal(asked: Asked, claim: Claim, shape: tuple[int, int, int]) -> Any:
+def _reveal(asked: Watched, claim: Claim, shape: tuple[int, int, int]) -> Any:
     """The order of a callable, from probes of products of the same shape."""
     from fpemu.probing import reveal
 

@@ -1,80 +1,184 @@
-"""A GEMM of somebody else's, asked with care: each call is checked, and what contradicts a tree is said in a line."""
+"""A GEMM of somebody else's, asked with care: each call is checked, and arrays of any library are taken."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu.arrays import as_array
 from fpemu.errors import InputError, entries, unknown_name
-from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma.tree import Tree
-from fpemu.probing.naming import chains_of, name_order
-from fpemu.probing.reveal import Revealed, reveal
-from fpemu.rounding import round_to
+
+Array = NDArray[Any]
 
 
 class CallError(InputError):
-    """A callable did what no product does: it raised, changed its inputs, or returned something else."""
+    """A callable did what no product does: it raised, changed its operands, or returned something else."""
+
+
+class Taken(NamedTuple):
+    """An array as NumPy's, and the name of its format where the dtype says it."""
+
+    values: Array
+    fmt: str | None
+
+
+def take(x: Any, who: str) -> Taken:
+    """A matrix of NumPy, PyTorch, CuPy, ml_dtypes, or of what exports DLPack. bf16 and fp8 values come in float32.
+
+    Raises
+    ------
+    InputError
+        If it is no matrix of numbers.
+    """
+    found = numbers(x, who)
+    if found.values.ndim != 2:
+        raise InputError(f"{who} has shape {found.values.shape}: a matrix has two axes")
+    if 0 in found.values.shape:
+        raise InputError(f"{who} has shape {found.values.shape}: it has no entries")
+    return found
+
+
+def numbers(x: Any, who: str) -> Taken:
+    """`take` for an array of any shape."""
+    fmt = None
+    try:
+        if _library(x) == "torch":
+            name = str(x.dtype).removeprefix("torch.")
+            x = x.detach().cpu()
+            if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
+                x, fmt = x.float(), formats.get(name).name
+            x = x.numpy()
+        elif _library(x) == "cupy":
+            x = x.get()
+        elif hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray | np.generic):
+            x = np.from_dlpack(x)
+        x = np.asarray(x)
+    except (RuntimeError, TypeError, ValueError, OverflowError, BufferError) as problem:
+        raise InputError(f"{who} is no array that NumPy can hold: {_line(problem)}") from None
+    if x.dtype.kind not in "fiuV":
+        raise InputError(f"{who} holds {x.dtype}, not numbers")
+    values = as_array(x, who)
+    if values.dtype.kind == "V":
+        fmt = formats.get(values.dtype.name).name
+        values = values.astype(formats.get(fmt).dtype)
+    if values.dtype.kind == "f" and fmt is None:
+        fmt = {2: "fp16", 4: None, 8: "fp64"}[values.dtype.itemsize]
+    return Taken(values, fmt)
 
 
 class Watched:
-    """A callable (A, B) -> D, counted, timed and checked at every call.
+    """A callable (A, B) -> D, or (A, B, C) -> D, counted and checked at every call.
 
-    Arrays of PyTorch and CuPy are taken as results too, from the GPU as well.
+    Parameters
+    ----------
+    gemm : callable
+        Takes and returns arrays of any library that `take` knows.
+    name : str
+        What to call it in messages.
+    tell : callable, optional
+        Told the number of calls after each.
+    given : sequence of arrays, optional
+        Operands of the user's: what is asked with NumPy arrays goes in the library, dtype, device and layout of these.
 
     Attributes
     ----------
     calls : int
-    seconds : float
-        Spent in the callable.
+    end : float
+        Of the time for calls with other operands, as `time.perf_counter` counts.
     """
 
-    def __init__(self, gemm: Callable[[Any, Any], Any], name: str, tell: Callable[[int], None] | None = None):
-        self.gemm, self.name, self.tell = gemm, name, tell
-        self.calls, self.seconds = 0, 0.0
+    def __init__(
+        self, gemm: Callable[..., Any], name: str = "the callable", tell: Callable[[int], None] | None = None,
+        given: Sequence[Any] = (),
+    ):  # fmt: skip
+        self.gemm, self.name, self.tell, self.given = gemm, name, tell, given
+        self.calls, self.end = 0, math.inf
 
-    def __call__(self, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
-        a, b = A.copy(), B.copy()
+    def __call__(self, A: Array, B: Array) -> Array:
+        """D, for NumPy arrays, of which it gets copies.
+
+        Raises
+        ------
+        InputError
+            If the time is over, or as `ask`.
+        """
+        if time.perf_counter() > self.end:
+            raise InputError("the time for probes is over")
+        if not self.given:
+            return self._checked((A.copy(), B.copy()), (A, B)).values
+        return self.ask(*(_like(x, given) for x, given in zip((A, B), self.given, strict=False))).values
+
+    def ask(self, *operands: Any) -> Taken:
+        """D for these very arrays.
+
+        Raises
+        ------
+        CallError
+            If the callable raises, changes its operands, or does not return a product of them.
+        """
+        return self._checked(operands, [take(x, who).values.copy() for x, who in zip(operands, "ABC", strict=False)])
+
+    def _checked(self, operands: Sequence[Any], before: Sequence[Array]) -> Taken:
+        """D for operands, of which these are the values."""
         self.calls += 1
-        start = time.perf_counter()
         try:
-            D = _array(self.gemm(a, b))
+            D = self.gemm(*operands)
         except (Exception, SystemExit) as problem:
-            what = " ".join(str(problem).split())[:200]
-            given = f"A {a.shape} and B {b.shape} in {a.dtype}"
-            raise CallError(f"{self.name} raised {type(problem).__name__} for {given}: {what}") from problem
-        self.seconds += time.perf_counter() - start
-        code = f"u{A.itemsize}"
-        for used, sent, which in ((a, A, "A"), (b, B, "B")):
-            if not np.array_equal(used.view(code), sent.view(code)):
-                raise CallError(f"{self.name} changes its input {which}, so that later calls would see other numbers")
-        if D.shape != (len(A), B.shape[1]):
-            want = (len(A), B.shape[1])
-            raise CallError(f"{self.name} returned an array of shape {D.shape}, and A B has shape {want}")
-        if D.dtype.kind not in "fiu":
-            raise CallError(f"{self.name} returned {D.dtype}, not numbers")
+            shapes = " and ".join(f"{who} {x.shape}" for who, x in zip("ABC", before, strict=False))
+            given = f"{shapes} in {getattr(operands[0], 'dtype', before[0].dtype)}"
+            told = f"{self.name} raised {type(problem).__name__} for {given}: {_line(problem)}"
+            raise CallError(told) from problem
+        if D is None:
+            raise CallError(f"{self.name} returned None: it must return D")
+        try:
+            D = numbers(D, f"what {self.name} returned")
+        except InputError as problem:
+            raise CallError(str(problem)) from problem
+        for x, who, was in zip(operands, "ABC", before, strict=False):
+            changed = codes(take(x, who).values) != codes(was)
+            if changed.any():
+                told = f"{self.name} changes its operand {who}, so that later calls would see other numbers"
+                raise CallError(f"{told}: {entries(changed, was)}")
+        want = (len(before[0]), before[1].shape[1])
+        if D.values.shape != want:
+            raise CallError(f"{self.name} returned an array of shape {D.values.shape}, and A B has shape {want}")
         if self.tell is not None:
             self.tell(self.calls)
         return D
 
+    def twice(self, *operands: Any) -> Taken:
+        """D for these very arrays, from the first of two calls that have to agree.
 
-def _array(D: Any) -> NDArray[Any]:
-    if hasattr(D, "detach"):  # PyTorch
-        D = D.detach().cpu()
-        D = D.float() if "bfloat16" in str(D.dtype) else D
-        D = D.numpy()
-    elif hasattr(D, "get") and hasattr(D, "device"):  # CuPy
-        D = D.get()
-    return np.asarray(D)
+        Raises
+        ------
+        CallError
+            If they do not, bit by bit, or as `ask`.
+        """
+        first = self.ask(*operands)
+        first = Taken(first.values.copy(), first.fmt)  # the second call may write into the same memory
+        again = self.ask(*operands).values
+        if first.values.dtype != again.dtype:
+            raise CallError(f"{self.name} is not deterministic: it returned {first.values.dtype}, then {again.dtype}")
+        apart = codes(first.values) != codes(again)
+        if apart.any():
+            told = f"two calls with the same operands differ in {entries(apart, first.values)}, then {again[apart][0]}"
+            raise CallError(f"{self.name} is not deterministic: {told} (atomic additions?)")
+        return first
+
+
+def codes(x: Array) -> Array:
+    """The bits of an array as unsigned integers."""
+    x = np.ascontiguousarray(x)
+    return x.view(f"u{x.dtype.itemsize}")
 
 
 def function(target: str) -> Callable[..., Any]:
@@ -102,135 +206,37 @@ def function(target: str) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as problem:
-        what = " ".join(str(problem).split())[:200]
-        raise InputError(f"{name} cannot be run: {type(problem).__name__}: {what}") from problem
+        raise InputError(f"{name} cannot be run: {type(problem).__name__}: {_line(problem)}") from problem
     if not hasattr(module, attribute):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        raise unknown_name(f"function of {name}", attribute, known)
+        raise unknown_name(f"function of {name}", attribute, known or ["(none)"])
     found: Any = getattr(module, attribute)
     if not callable(found):
         raise InputError(f"{target} is {type(found).__name__}, not a function")
     return found
 
 
-def find(
-    gemm: Watched, k: int, spec: MmaSpec | None, *, fmt: str, out: str | None, shape: tuple[int, int], at: int = 0,
-) -> Revealed:  # fmt: skip
-    """`fpemu.probing.reveal` of a callable nothing is known of.
+def _like(x: Array, given: Any) -> Any:
+    """New values as an array of the library, dtype, device and layout of a given one."""
+    library = _library(given)
+    if library == "torch":
+        import torch  # type: ignore[import-not-found]
 
-    Raises
-    ------
-    InputError
-        As `reveal`, with what the callable does instead of adding by a tree where that can be told: results that differ
-        from call to call or from place to place, sums that are exact.
-    """
-    inputs = formats.get(fmt)
-    M, N = shape
-    A, B = operands(inputs, M, k, N, 1)
-    first, second = gemm(A, B), gemm(A, B)
-    other = ~((first == second) | (np.isnan(first) & np.isnan(second)))
-    if other.any():
-        raise InputError(
-            f"{gemm.name} returns other results for the same operands ({entries(other, second)}, before that"
-            f" {first[other][0]}): it has no one order (atomic additions?)"
-        )
-    if not np.isfinite(first).all():
-        raise InputError(
-            f"{gemm.name} returns what is not finite for random operands: {entries(~np.isfinite(first), first)}"
-        )
-    few = np.zeros((M, k), A.dtype)
-    few[:, : min(k, 8)] = unit = _scale(inputs)[1]
-    left = gemm(few, np.ones((k, N), A.dtype))[0, 0]
-    if left != min(k, 8) * unit:
-        raise InputError(
-            f"{gemm.name} makes {left:g} of {min(k, 8)} products of {unit:g}, the probe's units: it flushes subnormal"
-            " numbers, or rounds its inputs"
-        )
-    try:
-        found = reveal(gemm, k, spec, fmt=fmt, out=out, shape=shape, at=at)
-    except CallError:
-        raise
-    except InputError as problem:
-        why = contradiction(gemm, k, inputs, shape)
-        raise InputError(f"{gemm.name}: {why or problem}") from problem
-    if spec is not None and longest(found.tree) > spec.block:
-        raise InputError(
-            f"{gemm.name} adds {longest(found.tree)} products at once, and a block of {spec} takes {spec.block}: it is"
-            " another instruction, or its order does not show"
-        )
-    if spec is None:  # the names above are those of blocks as long as can be
-        found = dataclasses.replace(found, order=named(found.tree, k, inputs) or found.order)
-    return found
+        laid = np.ascontiguousarray(x) if given.is_contiguous() else np.asfortranarray(x)
+        return torch.from_numpy(laid).to(given.dtype).to(given.device)
+    x = x.astype(given.dtype) if hasattr(given, "dtype") else x
+    rows_first = getattr(getattr(given, "flags", None), "c_contiguous", True)
+    laid = np.ascontiguousarray(x) if rows_first else np.asfortranarray(x)
+    if library == "cupy":
+        import cupy  # type: ignore[import-not-found]
+
+        return cupy.asarray(laid)
+    return laid
 
 
-def _scale(inputs: formats.FloatFormat) -> tuple[float, float]:
-    """M and the unit of the probes, as in `fpemu.probing.probes`."""
-    span = 200 if inputs.name == "fp64" else 60
-    return 2.0 ** min(inputs.emax, span), 2.0 ** max(inputs.emin - inputs.precision + 1, -span)
+def _library(x: Any) -> str:
+    return type(x).__module__.partition(".")[0]
 
 
-def operands(fmt: formats.FloatFormat, M: int, K: int, N: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Normal random numbers of a format, in the dtype in which the callable gets them."""
-    rng = np.random.default_rng(seed)
-    dtype = {"fp16": np.float16, "fp64": np.float64}.get(fmt.name, np.float32)
-    A, B = (np.asarray(round_to(rng.standard_normal(shape), fmt)).astype(dtype) for shape in ((M, K), (K, N)))
-    return A, B
-
-
-def longest(tree: Tree) -> int:
-    """Positions of the longest block of a tree's instructions; 1 where there are none."""
-    blocks = (len(b) for chain in chains_of(tree) if chain.kind == "instruction" for b in chain.blocks)
-    return max(blocks, default=1)
-
-
-def named(tree: Tree, k: int, inputs: formats.FloatFormat) -> KOrder | None:
-    """The order that a tree is where the longest of its blocks is the instruction's."""
-    return None if inputs.name in ("fp32", "fp64") else name_order(tree, k, plain(inputs, longest(tree)))
-
-
-def plain(inputs: formats.FloatFormat, block: int) -> MmaSpec:
-    """An instruction with blocks of a length, of which nothing else is known."""
-    return MmaSpec(inputs, inputs, "fp32", k=block, block=block, F=25)
-
-
-def contradiction(gemm: Watched, k: int, inputs: formats.FloatFormat, shape: tuple[int, int]) -> str | None:
-    """What in a callable's answers fits no tree, or None where that does not show."""
-    place = disagreement(gemm, k, inputs, shape)
-    if place:
-        axis = "rows" if place[0] else "columns"
-        return (
-            f"{axis} of D disagree: for equal operands D[0, 0] and D{place} differ, so the order depends on the place;"
-            f" probe a shape with fewer {axis}"
-        )
-    if k < 4:
-        return None
-    large, unit = _scale(inputs)
-    A, B = operands(inputs, shape[0], k, shape[1], 2)
-    for i, j in dict.fromkeys([(0, k - 1), (0, 1), (k // 2, k - 1), (0, k // 2)]):
-        between = [q for q in range(k) if q not in (i, j)][:: max(1, k // 8)][:8]
-        A[:], B[:] = 0, 1
-        A[:, between] = unit
-        A[:, i], A[:, j] = large, -large
-        if gemm(A, B)[0, 0] != len(between) * unit:
-            return None
-    return (
-        f"no unit is lost beside {large:g} and {-large:g}: the sums are exact, compensated or in a format wider than"
-        " the results, and show no order"
-    )
-
-
-def disagreement(gemm: Watched, k: int, inputs: formats.FloatFormat, shape: tuple[int, int]) -> list[int]:
-    """A place of D at which equal operands give another sum than at [0, 0]; [] where none was seen."""
-    if max(shape) == 1:
-        return []
-    for seed in range(3, 9):
-        A, B = operands(inputs, 1, k, 1, seed)
-        D = gemm(np.repeat(A, shape[0], axis=0), np.repeat(B, shape[1], axis=1)).astype(np.float64)
-        down, across = D[:, 0] != D[0, 0], D[0] != D[0, 0]
-        if down.any():
-            return [int(np.argmax(down)), 0]
-        if across.any():
-            return [0, int(np.argmax(across))]
-        if (D[0, 0] != D).any():
-            return [int(x) for x in np.argwhere(D[0, 0] != D)[0]]
-    return []
+def _line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:200] or "no message"

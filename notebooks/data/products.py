@@ -190,7 +190,7 @@ def emulated(case: Case) -> Any:
 
 def measured(case: Case) -> Any:
     """The kept part of the product on the GPU."""
-    from fpemu.conformance.operands import take
+    from fpemu.probing.watching import take
 
     call, operands = on_gpu(case)
     rows, columns = case.kept()

@@ -129,13 +129,11 @@ def _one_at_a_time(kernels: Any) -> Any:
     def in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
         def held(*arguments: Any) -> Any:
             try:
-                lock.acquire()
+                turn = lock.acquire()
             except (OSError, Timeout):  # a folder without locks, or a process that hangs: this process compiles itself
                 return None
-            try:
+            with turn:
                 return method(*arguments)
-            finally:
-                lock.release()
 
         return held
 
