@@ -15,9 +15,10 @@ from fpemu.gpu import streams
 from fpemu.gpu.emulation import codes, values
 from fpemu.mma import MmaSpec
 from fpemu.probing import characterize
-from fpemu.probing.arithmetic import aimed
+from fpemu.probing.arithmetic import aimed, search
 from fpemu.probing.arithmetic.fit import Answers
 from fpemu.probing.arithmetic.maker import Maker, holds
+from fpemu.probing.arithmetic.pool import NO_LEVEL
 
 FIELDS = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 DRAWN = [
@@ -75,23 +76,71 @@ def test_a_drawn_truncated_block_is_recovered_up_to_what_no_operand_tells(seed):
     assert found.spec.block == spec.block
 
 
-HARD = [  # F and E0 show only beside a sum halfway between two numbers of D
-    MmaSpec("bf16", "fp16", "fp16", k=3, block=1, F=32, E0=-51),
-    MmaSpec("e2m3", "e2m3", "fp32", k=1, block=1, F=34, final="RNE", fraction_bits=1),
-    MmaSpec("e4m3", "e4m3", "fp32", k=6, block=2, F=30, E0=18, final="RNE"),  # the floor is above every product
-    MmaSpec("e4m3", "fp16", "fp32", k=4, block=4, F=19, E0=-124, final="RNE", fraction_bits=9),  # and here below them
+HARD = [  # F and E0 show only beside a sum halfway between two numbers of D; and the least F that gives the same bits
+    (MmaSpec("bf16", "fp16", "fp16", k=3, block=1, F=32, E0=-51), 32),
+    (MmaSpec("e2m3", "e2m3", "fp32", k=1, block=1, F=34, final="RNE", fraction_bits=1), 34),
+    (MmaSpec("e4m3", "e4m3", "fp32", k=6, block=2, F=30, E0=18, final="RNE"), 30),  # floor above every product
+    (MmaSpec("e4m3", "fp16", "fp32", k=4, block=4, F=19, E0=-124, final="RNE", fraction_bits=9), 19),  # below them
+    # a product with a subnormal factor, a power of two, and C half a unit below it but for C's own last place
+    (MmaSpec("e3m2", "e3m2", "fp16", k=3, block=1, F=25), 24),
+    (MmaSpec("e5m2", "e5m2", "fp16", k=4, block=1, F=25), 24),
+    # C a tie, which the steps before the product's would round away
+    (MmaSpec("fp16", "e5m2fnuz", "fp32", k=2, block=1, F=34, E0=-145, final="RNE", fraction_bits=13), 34),
+    # the sum of one half has an exponent that no product has
+    (MmaSpec("e2m3", "e2m3", "fp16", k=4, block=4, arithmetic="via-half", F=21, E0=-228), 12),
+    (MmaSpec("e5m2", "e2m1", "fp32", k=4, block=4, arithmetic="via-half", F=31, E0=19, fraction_bits=20), 31),
+    (MmaSpec("e2m1", "e2m1", "fp32", k=8, block=8, arithmetic="via-half", F=16, E0=-126, final="RNE"), 9),
+    # a probe's product above the level that it was made for
+    (MmaSpec("fp16", "fp16", "fp32", k=2, block=1, F=17, E0=-15, final="RNE", fraction_bits=2), 17),
 ]
+if examples(1) > 1:  # more of the kind with a subnormal factor, slower
+    HARD.append((MmaSpec("e4m3", "e4m3", "fp16", k=3, block=1, F=29, E0=-12), 25))
+    HARD.append((MmaSpec("e5m2", "e5m2", "fp16", k=16, block=1, F=35, E0=-39), 24))
 
 
-@pytest.mark.parametrize("spec", HARD, ids=lambda spec: f"{spec.a_format}-{spec.b_format}-{spec.d_format}")
-def test_what_only_a_tie_with_a_rest_far_below_shows_is_recovered(spec):
-    found = found_in(spec, outputs=0).spec
-    pool = aimed.draw(spec.operand_formats, spec.k, [spec, found], np.random.default_rng(12345), 20_000)
+@pytest.mark.parametrize(("spec", "F"), HARD, ids=[f"{s.a_format}-{s.b_format}-{s.d_format}-{s.k}" for s, _ in HARD])
+def test_what_only_a_tie_with_a_rest_far_below_shows_is_recovered(spec, F):
+    found = found_in(spec, outputs=0)
+    assert (found.spec.arithmetic, found.spec.block, found.spec.F) == (spec.arithmetic, spec.block, F)
+    assert spec.final in {s.final for s in (found.spec, *found.alike)}
+    less = spec.replace(F=F - 1)
+    pool = aimed.draw(spec.operand_formats, spec.k, [spec, found.spec, less], np.random.default_rng(12345), 10_000)
     answers = Answers(spec.operand_formats, spec.k, pool, np.zeros(len(pool), spec.d_format.code_dtype))
-    mine, theirs = answers.predicted([found, spec])
+    mine, theirs, others = answers.predicted([found.spec, spec, less])
     assert np.array_equal(mine, theirs)
-    assert (found.block, found.F, found.final) == (spec.block, spec.F, spec.final)
-    assert (answers.predicted([spec.replace(F=spec.F - 6)]) != theirs).any()
+    assert (others != theirs).any()
+
+
+def test_what_random_operands_contradict_is_asked_and_the_search_goes_on(monkeypatch):
+    spec = MmaSpec("e2m3", "e2m3", "fp16", k=4, block=4, arithmetic="via-half", F=21)
+    monkeypatch.setattr(search, "separating", lambda answers, specs, seed: answers.pool.take(np.empty(0, np.int64)))
+    assert found_in(spec, outputs=0).spec.arithmetic == "truncated"
+    told = []
+    found = found_in(spec, outputs=2000, report=told.append)
+    assert found
+    assert (found.spec.arithmetic, found.mismatches) == ("via-half", 0)
+    assert found.probes > found_in(spec, outputs=0).probes
+    assert "probes" in told[0]
+    assert next(line for line in told if line.startswith("verifying")).startswith("verifying truncated")
+
+
+def test_a_probes_level_is_the_highest_exponent_of_its_terms():
+    maker = Maker(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
+    for e in (-28, -20, 0):
+        maker.around(e, 2)
+    asked = [e for _, e, *_ in maker.rows]
+    pool = maker.pool()
+
+    def exponent(x, emin):
+        return -np.inf if x == 0 else max(int(np.floor(np.log2(abs(x)))), emin)
+
+    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), maker.formats[:3], strict=True))
+    off = 0
+    for p, q, r, level, wanted in zip(a, b, c, pool.levels, asked, strict=True):
+        highest = max([exponent(x, -14) + exponent(y, -14) for x, y in zip(p, q, strict=True)] + [exponent(r, -126)])
+        assert level in (highest, NO_LEVEL)
+        off += level == NO_LEVEL and wanted != NO_LEVEL
+    assert 0 < off < len(asked) // 10
 
 
 def test_a_function_may_write_into_its_operands():

@@ -1,9 +1,8 @@
-"""Why a field has its value: for each the plainest probe whose answer another value would not give; and the proof by
-random operands of the row as a whole."""
+"""Why a field has its value: for each the plainest probe whose answer another value would not give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +12,12 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu import streams
 from fpemu.gpu.emulation import codes, values
 from fpemu.mma.spec import ARITHMETICS, MmaSpec
 from fpemu.probing.arithmetic.candidates import Structure
 from fpemu.probing.arithmetic.fit import Answers
 from fpemu.probing.arithmetic.pool import Formats, Pool
 from fpemu.probing.arithmetic.specials import hexadecimal
-
-_TILE = (16, 8)  # M, N of the random products
 
 
 @dataclass(frozen=True)
@@ -262,28 +258,3 @@ def contradiction(answers: Answers, possible: Sequence[Structure]) -> str:
         f"in {count} of {len(answers.pool)} probes, the plainest of them {operands(answers.pool, i, answers.formats)}: "
         f"returned {result(answers.D[i], d)}, not {result(codes(would, d).reshape(-1)[0], d)}"
     )
-
-
-# --- random operands
-def verify(ask: Any, spec: MmaSpec, outputs: int, seed: int) -> tuple[int, int, str]:
-    """Outputs compared on random operands of all classes, how many differ, and the first that does, in words."""
-    M, N = ask.shape or _TILE
-    count, wrong, first = 0, 0, ""
-    slow = str(spec.d_format) == "fp64" and outputs > 10_000  # Python's fractions: worth a compilation
-    tests = -(-outputs // (M * N * len(streams.CLASSES)))
-    for kind in streams.CLASSES if outputs else ():
-        A, B, C = streams.operands(spec, kind, seed, 0, tests, M, N)
-        a, b, c = (values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
-        b = b.swapaxes(-1, -2)
-        mine = codes(mma.execute(a, b, c, spec, backend="compiled" if slow else "numpy"), spec.d_format)
-        run: Callable[..., NDArray[Any]] = ask.run
-        theirs = run(a, b, c) if ask.shape is None else np.stack([run(*x) for x in zip(a, b, c, strict=True)])
-        differ = mine != theirs
-        count, wrong = count + differ.size, wrong + int(differ.sum())
-        if differ.any() and not first:
-            t, i, j = np.argwhere(differ)[0].tolist()
-            first = (
-                f"random operands of the class {kind!r} differ: test {t}, row {i}, column {j}, seed {seed}: returned "
-                f"0x{int(theirs[t, i, j]):X}, the row gives 0x{int(mine[t, i, j]):X}"
-            )
-    return count, wrong, first

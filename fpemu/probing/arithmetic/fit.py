@@ -25,7 +25,10 @@ from fpemu.probing.arithmetic.pool import DEPTH, NO_LEVEL, Formats, Pool
 from fpemu.rounding import round_to
 
 _ABOVE = 4  # places above a level, from where on nothing of a block is left
-_PLAIN, _MANY = 8, 24  # candidates held against all probes together: the plainest, and some of all
+_PLAIN, _MANY = 8, 12  # candidates held against all probes together: the plainest, and some of all
+_ENOUGH = 32  # candidates that agree with all probes, from where on only the plainest of the others are tried
+_TRIES = 4  # times that others are tried where there are fewer
+_TOLD = 16  # of the probes that took some away, held against all the others at once
 _TERMS = 2**20  # products of candidates and probes worked on at a time
 
 
@@ -62,13 +65,16 @@ class Answers:
             self.wide = [x.astype(np.float64) for x in (self.a, self.b, self.c)]
             self.d = values(D, formats[3]).astype(np.float64)
         self.order = np.random.default_rng(0).permutation(len(pool))  # a few of any kind settle most
-        self.allowed: dict[tuple[Structure, str], NDArray[np.int64]] = {}  # what the levels leave
+        self.open: dict[tuple[Structure, str], NDArray[np.int64]] = {}  # candidates that no probe took away so far
+        self.proven: dict[tuple[Structure, str], NDArray[np.int64]] = {}  # and those that agree with all
 
     def extended(self, more: Pool, D: NDArray[Any]) -> Answers:
         """With the answers of further probes."""
         made = Answers(self.formats, self.k, self.pool.join(more), np.concatenate([self.D, D]))
         if (more.levels == NO_LEVEL).all():
-            made.allowed = self.allowed
+            new = np.arange(len(self.pool), len(made.pool))
+            made.open = {key: made._filter(*key, rows, new)[0] for key, rows in self.open.items()}
+            made.proven = {key: made._filter(*key, rows, new)[0] for key, rows in self.proven.items()}
         return made
 
     # --- one spec against all
@@ -111,12 +117,11 @@ class Answers:
             return []
         out: list[MmaSpec] = []
         for final in ("RNE", "RZ"):
-            if (structure, final) not in self.allowed:
-                self.allowed[structure, final] = self._from_levels(structure, final)
-            rows = self.allowed[structure, final]
-            ends, order = self._some(structure, final, _ends(rows), self.order)
-            between, _ = self._some(structure, final, rows, order)
-            kept = np.unique(np.concatenate([ends, between]), axis=0)
+            if (structure, final) not in self.open:
+                self.open[structure, final] = self._from_levels(structure, final)
+                self.proven[structure, final] = np.empty((0, 3), np.int64)
+            self._prove(structure, final)
+            kept = self.proven[structure, final]
             found = [spec_of(self.formats, self.k, structure, final, *row) for row in kept.tolist()]
             specs = [spec for spec in found if spec is not None]
             if specs and self.fits(preferred(specs)):  # signs of zeros too, which are those of the structure
@@ -179,25 +184,18 @@ class Answers:
             rows = rows[self._equal(d, some).all(axis=1)]
         return rows
 
-    def _some(
-        self, structure: Structure, final: str, rows: NDArray[np.int64], order: NDArray[Any]
-    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """What all probes leave of the plainest candidates and of some of all the others; if nothing, of the next.
-
-        And the order of the probes with those first that took candidates away.
-        """
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != NO_FLOOR, -rows[:, 2]))]
-        size = 256
-        while len(rows):
-            rows, told = self._filter(structure, final, rows, order[:size])
-            order = _forward(order, told)
-            some = np.unique(np.append(np.arange(_PLAIN), np.linspace(0, len(rows) - 1, _MANY).astype(int)))
-            some = some[(some >= 0) & (some < len(rows))]
+    def _prove(self, structure: Structure, final: str) -> None:
+        """Hold the plainest candidates and some of all the others against all probes, and the next if few agree."""
+        rows, proven, order = self.open[structure, final], self.proven[structure, final], self.order
+        for turn in range(len(rows)):
+            some = _some(rows, len(proven) < _ENOUGH)
             kept, told = self._filter(structure, final, rows[some], order)
-            if len(kept):
-                return kept, order
-            order, rows, size = _forward(order, told), np.delete(rows, some, axis=0), size + 64
-        return rows, order
+            proven = np.concatenate([proven, kept])
+            rows, _ = self._filter(structure, final, np.delete(rows, some, axis=0), told[:_TOLD])
+            if not len(rows) or len(proven) >= _ENOUGH or (len(proven) and turn + 1 >= _TRIES):
+                break
+            order = _forward(order, told)
+        self.open[structure, final], self.proven[structure, final] = rows, proven
 
     def _filter(
         self, structure: Structure, final: str, rows: NDArray[np.int64], order: NDArray[Any]
@@ -241,20 +239,39 @@ class Answers:
             for spec in specs
         ])  # fmt: skip
 
+    def values(self, specs: Sequence[MmaSpec]) -> NDArray[np.float64]:
+        """The values that each spec gives for all probes, (specs, n); those of a structure are worked out together."""
+        out = np.empty((len(specs), len(self.pool)))
+        groups: dict[tuple[Structure, str], list[int]] = {}
+        for i, s in enumerate(specs):
+            groups.setdefault((Structure(s.arithmetic, s.block), str(s.final)), []).append(i)
+        for (structure, final), some in groups.items():
+            if structure.arithmetic in ("truncated", "via-half"):
+                rows = [(s.F, NO_FLOOR if s.E0 is None else s.E0, s.fraction_bits) for s in (specs[i] for i in some)]
+                full = self.formats[3].fraction_bits
+                fields = np.array([(F, E0, full if bits is None else bits) for F, E0, bits in rows], np.int64)
+                out[some] = self._results(structure, final, fields, np.arange(len(self.pool))).reshape(len(some), -1)
+            else:
+                with np.errstate(invalid="ignore"):
+                    out[some] = values(self.predicted([specs[i] for i in some]), self.formats[3])
+        return out
+
     def _equal(self, d: NDArray[Any], some: NDArray[Any]) -> NDArray[np.bool_]:
         """Which answers (candidates, n, 1, 1) are those given, (candidates, n); signs of zeros aside."""
         mine, theirs = d.reshape(-1, len(some)), self.d[some]
         return np.asarray((mine == theirs) | (np.isnan(mine) & np.isnan(theirs)))
 
 
-def _ends(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the candidates that differ in E0 alone, those with the lowest and the highest."""
-    if not len(rows):
-        return rows
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))]
-    same = (np.diff(rows[:, 0]) == 0) & (np.diff(rows[:, 2]) == 0)
-    first, last = np.append(True, ~same), np.append(~same, True)
-    return rows[first | last]
+def _some(rows: NDArray[np.int64], many: bool) -> NDArray[np.int64]:
+    """Which candidates to try: the plainest; and some of all, of those that differ in E0 alone the ends, if `many`."""
+    plain = np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != NO_FLOOR, -rows[:, 2]))
+    if not many or len(rows) <= _PLAIN:
+        return plain[:_PLAIN]
+    order = np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))
+    same = (np.diff(rows[order][:, 0]) == 0) & (np.diff(rows[order][:, 2]) == 0)
+    ends = order[np.append(True, ~same) | np.append(~same, True)]
+    spread = (x[np.linspace(0, len(x) - 1, _MANY).astype(int)] for x in (ends, plain))
+    return np.unique(np.concatenate([plain[:_PLAIN], *spread]))
 
 
 def _forward(order: NDArray[Any], told: NDArray[Any]) -> NDArray[Any]:

@@ -18,8 +18,9 @@ def characterize(
 ) -> Any:  # fmt: skip
     """As `fpemu.probing.characterize`, for int8 operands and int32 results."""
     from fpemu.probing.arithmetic.characterize import Asker, Characterized
-    from fpemu.probing.arithmetic.evidence import Finding, verify
+    from fpemu.probing.arithmetic.evidence import Finding
     from fpemu.probing.arithmetic.pool import Pool
+    from fpemu.probing.arithmetic.verifying import verify
 
     if tuple(map(str, formats)) != ("int8", "int8", "int32"):
         raise InputError("characterize: the integer instruction has int8 operands and int32 results")
@@ -46,8 +47,8 @@ def characterize(
                f"probes, first {kinds[i]}, C = {C[i]}: returned {D[i]}, not {expected[i]}")  # fmt: skip
         return Characterized(None, tuple(findings), len(D), 0, 0, why)
     findings.insert(0, Finding("arithmetic", "integer: exact modulo 2^32"))
-    count, wrong, text = verify(ask, spec, outputs, seed)
-    return Characterized(spec, tuple(findings), len(D), count, wrong, text)
+    held = verify(ask, spec, outputs, seed)
+    return Characterized(spec, tuple(findings), len(D), held.outputs, held.mismatches, held.first)
 
 
 class _Int32:

@@ -17,6 +17,7 @@ import numpy as np
 
 from fpemu.formats import FloatFormat
 from fpemu.probing.arithmetic.pool import DEPTH, NO_LEVEL, Formats, Pair, Pool
+from fpemu.probing.arithmetic.scene import exponents
 
 
 @dataclass
@@ -104,10 +105,12 @@ class Maker:
         for i, (_, _, at, _) in enumerate(rows):
             for q, (a, b) in at.items():
                 A[i, q], B[i, q] = a, b
-        given = zip(self.formats[:3], (A, B, C), strict=True)
-        codes = [np.asarray(f.encode(x)) for f, x in given]
+        codes = [np.asarray(f.encode(x)) for f, x in zip(self.formats[:3], (A, B, C), strict=True)]
+        of_a, of_b, of_c = (exponents(x, f) for x, f in zip((A, B, C), self.formats[:3], strict=True))
+        highest = np.maximum((of_a + of_b).max(axis=1), of_c)  # a subnormal factor may bring a product above its level
         spans = np.array([self.k - min(at, default=self.k) for _, _, at, _ in rows], np.int64)
         levels = np.array([e for _, e, *_ in rows], np.int64)
+        levels = np.where(highest == levels, levels, NO_LEVEL)
         return Pool(codes[0], codes[1], codes[2], tuple(kind for kind, *_ in rows), levels, spans, C != 0)
 
     # --- what is asked

@@ -1,0 +1,179 @@
+"""Numbers drawn about the places where given specs cut, round and stop: what kinds of aimed operands are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.formats import FloatFormat
+from fpemu.mma.spec import MmaSpec
+from fpemu.probing.arithmetic.pool import Formats
+from fpemu.rounding import Rounding, round_to
+
+_LOWEST = -(10**6)  # the exponent of a zero
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One of some specs for each dot product to draw; arrays (n,) of what it has, products in the order of sums."""
+
+    formats: Formats
+    k: int
+    rng: np.random.Generator
+    kept: NDArray[np.int64]
+    """Fraction bits of D"""
+    F: NDArray[np.int64]
+    floor: NDArray[np.int64]
+    block: NDArray[np.int64]
+    """Products added in one rounding"""
+    columns: NDArray[np.int64]
+    """(n, k): where in k each product lies"""
+
+    @classmethod
+    def of(cls, formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Generator, n: int) -> Scene:
+        """The specs by chance."""
+        some = rng.integers(0, len(specs), n)
+        ks = np.arange(k)
+        halves = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
+        low = formats[0].emin + formats[1].emin
+        rows = [
+            (
+                formats[3].fraction_bits if s.fraction_bits is None else s.fraction_bits, s.F,
+                low if s.E0 is None else s.E0, k // 2 if s.arithmetic == "via-half" else s.block,
+            )
+            for s in specs
+        ]  # fmt: skip
+        kept, F, floor, block = np.array(rows, np.int64)[some].T
+        columns = np.stack([halves if s.arithmetic == "via-half" else ks for s in specs])[some]
+        return cls(formats, k, rng, kept, F, floor, block, columns)
+
+    def __len__(self) -> int:
+        return len(self.F)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """0, 1, ... of the dot products."""
+        return np.arange(len(self))
+
+    @property
+    def low(self) -> int:
+        """The lowest exponent of a product."""
+        return self.formats[0].emin + self.formats[1].emin
+
+    @property
+    def high(self) -> int:
+        """The highest exponent of a product."""
+        return self.formats[0].emax + self.formats[1].emax
+
+    # --- by chance
+    def chance(self, share: float) -> NDArray[np.bool_]:
+        """True for so many of the dot products."""
+        return np.asarray(self.rng.random(len(self)) < share)
+
+    def signs(self, *shape: int) -> NDArray[np.float64]:
+        """1 or -1 for each dot product, or (n, ...)."""
+        return np.asarray(self.rng.choice([-1.0, 1.0], (len(self), *shape)))
+
+    def choose(self, ways: list[Any]) -> NDArray[np.int64]:
+        """Each entry from one of some arrays of a shape."""
+        arrays = np.broadcast_arrays(*ways)
+        return np.asarray(np.choose(self.rng.integers(0, len(ways), arrays[0].shape), arrays))
+
+    def between(self, low: Any, high: Any) -> NDArray[np.int64]:
+        """Integers from `low` to `high`, arrays of a shape; `low` where `high` is below it."""
+        width = np.maximum(high, low) - low + 1
+        return np.asarray(low + np.floor(self.rng.random(np.shape(width)) * width)).astype(np.int64)
+
+    def near(self, x: NDArray[np.int64], below: int = 2, above: int = 2) -> NDArray[np.int64]:
+        """Integers beside others."""
+        return np.asarray(x + self.rng.integers(-below, above + 1, x.shape))
+
+    def significands(self, fmt: FloatFormat, shape: tuple[int, ...], rich: Any = False) -> NDArray[np.float64]:
+        """Numbers in [1, 2): some with all bits, some with few, powers of two, all ones; with all bits where `rich`."""
+        bits = np.where(rich, fmt.fraction_bits, self.rng.choice([0, 0, 1, 2, fmt.fraction_bits], shape))
+        drawn = np.where(~np.asarray(rich) & (self.rng.random(shape) < 0.1), 1.0, self.rng.random(shape))
+        return np.asarray(1 + np.minimum(np.floor(drawn * 2.0**bits), 2.0**bits - 1) / 2.0**bits)
+
+    def odd(self, bits: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Odd integers of so many bits, divided by their highest: in [1, 2)."""
+        half = 2.0 ** (bits - 1)
+        return np.where(bits > 1, 1 + (2 * np.floor(self.rng.random(bits.shape) * half / 2) + 1) / half, 1.0)
+
+    def fractions(self, fmt: FloatFormat, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Numbers in (0, 1) with the format's fraction bits, half of them of at most two units."""
+        most = max(2**fmt.fraction_bits - 1, 1)
+        units = self.between(1, np.where(self.rng.random(shape) < 0.5, min(2, most), most))
+        return np.asarray(units / 2.0**fmt.fraction_bits)
+
+    # --- terms
+    def tops(self) -> NDArray[np.int64]:
+        """Highest exponents of a block: anywhere, at the ends of D, about the floor, with a subnormal factor."""
+        fa, fb, _, fd = self.formats
+        n, low, high = len(self), self.low, self.high
+        subnormal = self.rng.choice([fa.emin + fb.emax, fb.emin + fa.emax], n)
+        top = self.choose([
+            self.rng.integers(low, high + 1, n),
+            self.between(max(low, fd.emin - int(self.kept.max()) - 3), np.full(n, min(high, fd.emax))),
+            self.near(self.floor, 3, 3), self.near(self.floor - self.F, 2, 7), self.near(np.full(n, fd.emin), 3, 3),
+            self.near(np.full(n, fd.emax), 2, 0), low, self.near(np.zeros(n, np.int64)),
+            subnormal - self.between(0, self.kept),
+        ])  # fmt: skip
+        return np.clip(top, low, max(high, fd.emax))  # C alone may reach the highest
+
+    def cuts(self, top: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The exponent of the last place that a block keeps."""
+        return np.asarray(np.maximum(top, self.floor) - self.F)
+
+    def factors(self, e: NDArray[np.int64], small: Any = 0.1) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Factors of products with given exponents, brought to those there are, without signs.
+
+        Some have a subnormal factor: the product's value lies below what its exponent says.
+        """
+        fa, fb = self.formats[:2]
+        e = np.clip(e, self.low, self.high)
+        x = self.between(np.maximum(fa.emin, e - fb.emax), np.minimum(fa.emax, e - fb.emin))
+        drawn = self.rng.random(e.shape)
+        of_a, of_b = drawn < 0.6 * small, (drawn > 0.4 * small) & (drawn < small)  # and some of both
+        y = np.where(of_a, np.clip(e - fa.emin, fb.emin, fb.emax), e - x)
+        x = np.where(of_b, np.clip(e - fb.emin, fa.emin, fa.emax), x)
+        rich = self.chance(0.4).reshape(-1, *[1] * (e.ndim - 1))
+        a, b = self.significands(fa, e.shape, rich), self.significands(fb, e.shape, rich)
+        a, x = np.where(of_a, self.fractions(fa, e.shape), a), np.where(of_a, fa.emin, x)
+        b, y = np.where(of_b, self.fractions(fb, e.shape), b), np.where(of_b, fb.emin, y)
+        return np.ldexp(a, x), np.ldexp(b, y)
+
+    def summed(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The sum of a row's products as the spec cuts them without C, and the exponent of the last place kept."""
+        e = exponents(a, self.formats[0]) + exponents(b, self.formats[1])
+        cut = self.cuts(e.max(axis=1))
+        place = np.clip(cut, -900, 900)[:, None]
+        return np.ldexp(np.trunc(np.ldexp(a * b, -place)), place).sum(axis=1), cut
+
+    def units(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What one unit of D's last place is beside numbers."""
+        return np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, self.formats[3].emin) - self.kept)
+
+    def codes(
+        self, a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Codes of numbers cut to the formats, with the products where they lie in k."""
+        placed = [np.zeros_like(a), np.zeros_like(b)]
+        for x, to in zip((a, b), placed, strict=True):
+            np.put_along_axis(to, self.columns, x, axis=1)
+        A, B, C = (_codes(x, f) for x, f in zip((*placed, c), self.formats[:3], strict=True))
+        return A, B, C
+
+
+def exponents(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[np.int64]:
+    """Exponents as the sums see them: emin of a subnormal; far below all of a zero."""
+    found = np.maximum(np.frexp(x)[1].astype(np.int64) - 1, fmt.emin)
+    return np.where(x == 0, _LOWEST, found)
+
+
+def _codes(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[Any]:
+    """Codes of numbers cut to a format, the largest number where they are beyond it."""
+    return np.asarray(fmt.encode(round_to(np.clip(x, -fmt.max, fmt.max), fmt, Rounding.RZ)))
