@@ -175,6 +175,7 @@ CASES = {
     "legemm": (FP16, {**TWO, **SCALES}),
     "h2sgemm": (FP16, {**TWO, "sb": [0, 6, 12], "combine": ["term-wise", "element-wise"]}),
     "staged": (FP16, {**TWO, **SCALES, "stage": ["instruction", 32, 64]}),
+    "staged-int8": (FP16, {"stage": [16, 64], "exact": [None, 1, 2]}),
     "ozaki": (["volta", "turing", "hopper", "cdna2", "cdna3"],
               {"mode": ["DP", "SP", "CR"], "slices": [1, 2, 3, 4, 6], "fast": [True, False, None],
                "split": ["published", "balanced"], "words": ["fp16", "int8", "bf16"], "k_block": [None, 16, 64],

@@ -128,7 +128,7 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     missing = {
         line.split()[0] for line in err.splitlines() if "is left out: volta has no matrix instruction for" in line
     }
-    assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "ozimmu", "ozaki2"}
+    assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "staged-int8", "ozimmu", "ozaki2"}
     assert set(schemes.names()) <= set(rows) | missing
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
 
@@ -434,7 +434,7 @@ def test_bad_files_are_one_line(folder, capsys, array, complaint):
         (["reproduce", "h2sgemm/fig99"], "unknown experiment 'h2sgemm/fig99': did you mean 'h2sgemm/fig9'"),
         (["reproduce", "--jobs", "0"], "--jobs"),
         (["reproduce", "-o", "A.npy"], "'A.npy' is not a folder"),
-        (["bench", "gpu"], "unknown command 'gpu'"),
+        (["bench", "gpus"], "unknown command 'gpus'"),
         (["bench", "cpu", "--size", "0"], "size 0"),
         (["bench", "cpu", "--only", "abacus"], "no case contains 'abacus'"),
     ],

@@ -511,5 +511,5 @@ def test_figures_that_are_explained_exist():
     for name in experiments.names():
         page = experiments.load(name)
         assert set(page.explains) <= set(experiments.names())
-        assert page.kind in ("E", "M")
+        assert page.kind in ("E", "M", "G")
         assert not page.explains or hasattr(page.module, "finding"), name

@@ -190,7 +190,7 @@ def test_public_names_of_the_map_exist():
         "perfmodel": ("work", "Gpu", "gpus", "roofline", "legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"),
         "probing": ("reveal", "characterize", "save", "load"),
         "conformance": ("verify", "Verdict"),
-        "gpu": ("available", "execute"),
+        "gpu": ("available", "execute", "gemm", "kernel"),
         "gpu.library": ("emulate", "lookup", "orders"),
     }.items():
         for name in names:

@@ -15,7 +15,7 @@ from fpemu.perfmodel.roofline import break_even, time, work
 from fpemu.schemes import ozaki, words
 from fpemu.schemes.base import SplitScheme
 
-SPLIT = [name for name in schemes.names() if isinstance(schemes.get(name), SplitScheme)]
+SPLIT = [n for n in schemes.names() if isinstance(schemes.get(n), SplitScheme) and n != "staged-int8"]
 GPUS = [name for name in gpus.names() if gpus.get(name).architecture]
 VARIANTS = [
     *((name, {}) for name in SPLIT),

@@ -230,6 +230,7 @@ def _choices(K: int, fp32: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "ootomo", {}
     yield "ootomo", {"promote": 64, "correction_step": 64}
     yield from (("staged", s) for s in ({}, {"stage": 256}, {"stage": 128}, {"stage": 32}))
+    yield from (("staged-int8", s) for s in ({}, {"exact": 8}, {"exact": 4}, {"exact": 2}))
     yield from (("markidis", {"refine": "A", **p}) for p in promotions)
     for name in ("markidis", "egemm", "bf16x3", "bf16x6", "bf16x9"):
         yield from ((name, p) for p in promotions)

@@ -21,6 +21,7 @@ from fpemu.cli import (
     characterize,
     conformance,
     gemm,
+    kernels,
     ledger,
     library,
     listing,
@@ -104,13 +105,14 @@ def _commands(
     app.add_typer(group, name=name)
 
 
-_commands("bench", "Speed and memory, measured here.", {"cpu": bench.cpu}, lambda: None)
+_commands("bench", "Speed and memory, measured here.", {"cpu": bench.cpu, "gpu": bench.gpu}, lambda: None)
 _commands(
     "verify",
     "Is it what it should be, bit for bit? A product that anybody made (gemm), or what the GPU here computes.",
     {
         "gemm": conformance.gemm,
         "instructions": verify.instructions,
+        "kernels": kernels.kernels,
         "emulation": verify.emulation,
         "library": library.library,
     },

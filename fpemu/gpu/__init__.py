@@ -1,4 +1,4 @@
-"""The GPU at hand, to run what `fpemu.mma` describes: one matrix instruction on real hardware, bit for bit.
+"""The GPU at hand, to run what fpemu describes, bit for bit: one matrix instruction, or the product of a whole scheme.
 
 Needs the extra `gpu` (``pip install fpemu[gpu]``) and an NVIDIA GPU; `available` says what is missing. Importing this
 room loads neither.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fpemu.gpu.gemm import gemm, kernel
 from fpemu.mma.spec import MmaSpec
 
-__all__ = ["available", "execute"]
+__all__ = ["available", "execute", "gemm", "kernel"]
 
 
 def available() -> str | None:

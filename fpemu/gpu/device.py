@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
+from fpemu.gpu import launches
 from fpemu.gpu.compiler import (
     KERNELS,
     check,
@@ -32,6 +33,7 @@ __all__ = [
     "KERNELS",
     "Buffer",
     "GpuError",
+    "Launch",
     "Module",
     "arch",
     "capability",
@@ -45,6 +47,7 @@ __all__ = [
     "kernel_source",
     "missing",
     "synchronize",
+    "tensor_map",
 ]
 
 POISON = 0xAB  # every byte of an output before a launch
@@ -148,9 +151,23 @@ class Module:
             check(cuda.cuFuncSetAttribute(self._kernels[name], most, shared))
         return self._kernels[name]
 
+    def prepare(
+        self, name: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *args: Any, shared: int = 0,
+        cluster: int = 1, overlap: bool = False, keep: object = None,
+    ) -> Launch:  # fmt: skip
+        """A launch with its arguments, to be queued as often as one likes; parameters as those of `launch`.
+
+        `keep` is kept alive with it: what owns the memory that the arguments point to.
+        """
+        cuda, function = _enter(), self.kernel(name, shared)
+        packed = [launches.pack(a.pointer) if isinstance(a, Buffer) else launches.pack(a) for a in args]
+        pointers = np.array([p.ctypes.data for p in packed], np.uint64)
+        config = launches.configuration(cuda, grid, block, shared, cluster, overlap)
+        return Launch(function, config, pointers, (packed, args, self, keep))
+
     def launch(
         self, name: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *args: Any, shared: int = 0,
-        wait: bool = True,
+        wait: bool = True, stream: int = 0, cluster: int = 1, overlap: bool = False,
     ) -> None:  # fmt: skip
         """Run a kernel and wait for it.
 
@@ -164,35 +181,48 @@ class Module:
             Bytes of dynamic shared memory.
         wait : bool
             False: only queue it; `synchronize` reports what went wrong.
+        stream : int
+            Handle of a stream of PyTorch, CuPy or CUDA; 0: the default stream.
+        cluster : int
+            Thread blocks in a cluster, along x.
+        overlap : bool
+            The kernel may start before the one queued before it has ended: it waits by itself where it has to.
 
         Raises
         ------
         GpuError
             If the launch or the kernel fails.
         """
-        cuda = _enter()
-        function = self.kernel(name, shared)
-        packed = [_pack(a) for a in args]
-        pointers = np.array([p.ctypes.data for p in packed], np.uint64)
-        sizes = [*_three(grid), *_three(block)]
-        check(cuda.cuLaunchKernel(function, *sizes, shared, 0, pointers.ctypes.data if len(packed) else 0, 0))
+        self.prepare(name, grid, block, *args, shared=shared, cluster=cluster, overlap=overlap).queue(stream)
         if wait:
             synchronize()
 
+    def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
+        """How many clusters of `size` thread blocks of a kernel fit on the GPU at once."""
+        cuda = _enter()
+        config = launches.configuration(cuda, size, threads, shared, size, False)
+        return int(check(cuda.cuOccupancyMaxActiveClusters(self.kernel(name, shared), config)))
 
-def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    sizes = tuple(int(s) for s in (size if isinstance(size, tuple) else (size,)))
-    return (*sizes, *(1,) * (3 - len(sizes)))
+
+class Launch:
+    """A kernel with its arguments, which can be queued again and again; made by `Module.prepare`."""
+
+    def __init__(self, function: Any, config: Any, pointers: NDArray[np.uint64], keep: object) -> None:
+        self._function, self._config, self._keep = function, config, (pointers, keep)
+        self._arguments, self._stream = pointers.ctypes.data, 0
+
+    def queue(self, stream: int = 0) -> None:
+        """Queue it on a stream."""
+        if stream != self._stream:
+            self._config.hStream = self._stream = stream
+        check(_enter().cuLaunchKernelEx(self._config, self._function, self._arguments, 0))
 
 
-def _pack(value: Any) -> NDArray[Any]:
-    if isinstance(value, Buffer):
-        return np.array([value.pointer], np.uint64)
-    if isinstance(value, np.ndarray | np.generic):
-        return np.ascontiguousarray(value).reshape(-1)
-    if isinstance(value, float):
-        return np.array([value], np.float64)
-    return np.array([value], np.int64)
+def tensor_map(
+    pointer: int, itemsize: int, shape: tuple[int, int, int], strides: tuple[int, int], box: tuple[int, int]
+) -> NDArray[np.uint64]:
+    """A tensor as Hopper's TMA wants it: see `fpemu.gpu.launches.tensor_map`."""
+    return launches.tensor_map(_enter(), pointer, itemsize, shape, strides, box)
 
 
 def synchronize() -> None:

@@ -23,11 +23,13 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.mma import MmaSpec, catalog
 from fpemu.perfmodel import gpus
 from fpemu.perfmodel.checks import is_size, short, sizes
+from fpemu.perfmodel.eightbits import staged_int8
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.phases import BYTES, Phase, Work, across, along, areas, operations, unit, width
 from fpemu.perfmodel.slicing import error_free
 from fpemu.schemes import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.words import Plan, Word, in_k
 
 SPLITS = {
@@ -89,6 +91,8 @@ def work(
         return _native(chosen, hardware, shape)
     spec = chosen.spec(_matrix_unit(hardware))
     assert spec is not None
+    if isinstance(chosen, StagedInt8):
+        return staged_int8(chosen, spec, shape, split)
     if isinstance(chosen, SplitScheme):
         return _words(chosen, spec, shape, split, tile)
     if split == "fused":

@@ -25,7 +25,7 @@ from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_
 # each module enters its schemes into the registry, in this order: baselines, then by year
 for _module in (
     "sgemm", "dgemm", "fp16", "markidis", "bf16x", "egemm", "ootomo", "ootomo_tf32", "ape", "multiword", "legemm",
-    "h2sgemm", "staged", "ozaki", "ozimmu", "ozaki2",
+    "h2sgemm", "staged", "staged_int8", "ozaki", "ozimmu", "ozaki2",
 ):  # fmt: skip
     import_module(f"fpemu.schemes.{_module}")
 

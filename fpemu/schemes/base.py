@@ -94,8 +94,9 @@ class Scheme(ABC):
         return scaled(T, C, alpha, beta)
 
     def nan_code(self, spec: MmaSpec | None) -> int:
-        """The code of every NaN of the result."""
-        return int((simt.SPECS[self.operand.name] if spec is None else spec).nan_code or 0)
+        """The code of every NaN of the result: the instruction's, unless its results are widened to `operand`."""
+        own = spec is not None and str(spec.d_format) == self.operand.name
+        return int((spec if own else simt.SPECS[self.operand.name]).nan_code or 0)  # type: ignore[union-attr]
 
     @abstractmethod
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:

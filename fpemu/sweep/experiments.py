@@ -21,7 +21,7 @@ An experiment is a module with
     the figures whose failed claims this page explains: their names, or a mapping from a name to words, where only the
     claims with one of the words in them are explained;
 ``KIND``
-    "E" (an error figure, the default) or "M" (a model or formula).
+    "E" (an error figure, the default), "M" (a model or formula) or "G" (speed on a GPU, from a record).
 
 Modules whose name begins with an underscore are shared pieces, not figures.
 """
@@ -76,7 +76,7 @@ class Experiment:
 
     @property
     def kind(self) -> str:
-        """ "E" or "M"."""
+        """ "E", "M" or "G"."""
         return str(getattr(self.module, "KIND", "E"))
 
     @property

@@ -28,8 +28,9 @@ from fpemu.schemes import ranges, words
 from fpemu.schemes.base import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.sgemm import Baseline
+from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.words import growth
-from fpemu.theory import accumulation, splits, walk
+from fpemu.theory import accumulation, eightbits, splits, walk
 from fpemu.theory.accumulation import Chains, Term
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import LEAST_TAIL, Bound, Part
@@ -108,7 +109,10 @@ def bound(
         return Bound(found.parts, entries)
     if not isinstance(built, SplitScheme) or spec is None:
         raise InputError(f"bound: no bound is known for the scheme {built.name!r}")
-    return Bound(tuple(_Product(built, spec, norms, path, policy).parts()), entries)
+    parts = _Product(built, spec, norms, path, policy).parts()
+    if isinstance(built, StagedInt8):
+        parts += eightbits.corrections(built, norms)
+    return Bound(tuple(parts), entries)
 
 
 def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:

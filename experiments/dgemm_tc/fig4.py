@@ -1,0 +1,100 @@
+"""DGEMM-TC, figures 4 and 6: speed over n in DP mode and in CR mode, beside DGEMM and two later schemes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import battery
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, look, over_n, plain_ticks
+from ..speed._record import cells as _cells
+from ..speed._record import evaluate, told
+from ._speed import ASSUMPTIONS, PHIS, line, ratios, span
+
+__all__ = ["ASSUMPTIONS", "evaluate"]
+
+PAPER = "DGEMM using Tensor Cores, ISC High Performance 2020, section 5.2, figures 4 and 6"
+TITLE = "speed of DGEMM-TC over n"
+KIND = "G"
+EXPLAINS = ("dgemm_tc/fig4",)
+MODES = {"ozaki DP": "DP mode (figure 4)", "ozaki CR": "CR mode (figure 6)"}
+OTHERS = ("ozimmu", "ozaki2", "ozaki DP words=int8")
+CAPTION = f"""GFLOP/s of fp64 that it stands for, n×n×n, first launches, inputs (uniform - 1/2) exp(phi normal). (a) As
+accurate as DGEMM, (b) correctly rounded; dashed: cublasDgemm. (c) Two later schemes of the family and DP mode on int8
+products, phi = 0.1. {told()}"""
+_COLOURS = dict(zip(PHIS, (plotting.BLUE, plotting.GREEN, plotting.VERMILION), strict=True))
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["fmt"] == "fp64" and row["data"] in PHIS)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.0)
+    for axis, who in zip(axes[0], MODES, strict=False):
+        for data, colour in _COLOURS.items():
+            own = line(rows, who, data)
+            style = Series(f"$\\phi$ = {PHIS[data]:g}", colour, "o")
+            axis.plot([row["M"] for row in own], [row["speed"] for row in own], **style.line())
+    for axis, whose in zip(axes[0], [(), (), ("ozaki DP", *OTHERS)], strict=True):
+        over_n(axis, {who: line(rows, who, "phi 0.1") for who in (*whose, "dgemm")}, "speed")
+        axis.set_xlabel("$n$")
+    plain_ticks(axes[0, 0])
+    axes[0, 0].set_ylabel("GFLOP/s on DP")
+    plotting.panel_titles(axes, ["DP mode", "CR mode", "other schemes, $\\phi$ = 0.1"])
+    legend(figure, axes, 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for who, name in MODES.items():
+        order = []
+        for n in sorted({row["M"] for row in rows}):
+            speeds = [row["first"] for data in PHIS for row in line(rows, who, data) if row["M"] == n]
+            if len(speeds) == len(PHIS):
+                order.append(speeds[0] >= speeds[1] >= speeds[2])
+        found.append(share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order,
+                           ""))  # fmt: skip
+        own = [row["first"] for row in line(rows, who, "phi 0.1")]
+        grown = [b > a for a, b in itertools.pairwise(own)]
+        found.append(share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in own], " GFLOP/s")))
+    over = ratios(rows, "ozaki DP", "dgemm", "phi 0.1")
+    found.append(share("DP mode cannot accelerate a GPU with fast fp64 (V100)", "could not accelerate cublasDgemm",
+                       [x < 1 for x in over.values()], span(over.values())))  # fmt: skip
+    slower = ratios(rows, "ozaki CR", "ozaki DP", "phi 0.1")
+    found.append(share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()],
+                       span(slower.values())))  # fmt: skip
+    exact = [row["relative_l2"] == 0 for data in PHIS for row in line(rows, "ozaki CR", data)]
+    found.append(share("CR mode is correctly rounded", "always zero", exact, ""))
+    for who in OTHERS:
+        over = ratios(rows, who, "dgemm", "phi 0.1")
+        large = {n: x for n, x in over.items() if n >= battery.HEAD}
+        found.append(share(f"{look(who).label}: no slower than cublasDgemm from n = {battery.HEAD} on", "",
+                           [x >= 1 for x in large.values()], span(over.values())))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Speeds at the largest n, and the errors that they go with."""
+    n = max((row["M"] for row in rows), default=0)
+    parts = []
+    for who in ("dgemm", "ozaki DP", "ozaki CR", *OTHERS):
+        row = next((row for row in line(rows, who, "phi 0.1") if row["M"] == n), None)
+        if row is not None:
+            parts.append(
+                f"{look(who).label} {row['speed']:.4g} GFLOP/s with a relative error of {row['relative_l2']:.2g}"
+            )
+    text = f"At n = {n} and phi = 0.1: {'; '.join(parts)}. " if parts else ""
+    own = {row["contender"]: row for who in MODES for row in line(rows, who, "phi 0.1") if row["M"] == n}
+    DP, CR = own.get("ozaki DP", {}), own.get("ozaki CR", {})
+    if "gemms" in DP and "gemms" in CR and CR["first"] > DP["first"]:
+        text += (
+            f"CR mode is the faster one: it finds the exact sum from {CR['gemms']:g} products of residues on int8 and "
+            f"rounds it once, where DP mode adds {DP['gemms']:g} products of slices up in fp64. "
+        )
+    return text

@@ -1,0 +1,93 @@
+"""DGEMM-TC, figures 5a and 7a: where the time goes, splitting, products and sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend
+from ..speed._record import cells as _cells
+from ..speed._record import evaluate, told
+from ._speed import ASSUMPTIONS as _ASSUMPTIONS
+from ._speed import PHIS, line
+
+__all__ = ["evaluate"]
+
+PAPER = "DGEMM using Tensor Cores, ISC High Performance 2020, section 5.2, figures 5a and 7a"
+TITLE = "time of DGEMM-TC by its parts"
+KIND = "G"
+EXPLAINS = ("dgemm_tc/fig5a",)
+CAPTION = f"""Shares of the time of a call that splitting, products on the tensor cores and sums take, over n, for three
+ranges of the inputs (bars of an n: phi = 0.1, 1 and 2). (a) DP mode, (b) CR mode. {told()}"""
+ASSUMPTIONS = [
+    *_ASSUMPTIONS,
+    """Parts are timed one after another in one call, with events between them; the rest of the call, where the host
+    waits, is not shown. Where splitting and sums were not told apart, they are one part.""",
+]
+PARTS = {"split": plotting.GREEN, "products": plotting.BLUE, "sums": plotting.ORANGE, "split and sums": plotting.SKY}
+MODES = ("ozaki DP", "ozaki CR")
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["contender"] in MODES and row["data"] in PHIS
+                  and any(name.startswith("part ") for name in row))  # fmt: skip
+
+
+def _shares(row: dict[str, Any]) -> dict[str, float]:
+    seconds = {part: float(row[f"part {part}"]) for part in PARTS if f"part {part}" in row}
+    return {part: value / sum(seconds.values()) for part, value in seconds.items()}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, 1, height=2.8)
+    for axis, who in zip(axes[0], MODES, strict=True):
+        sizes = sorted({row["M"] for row in rows if row["contender"] == who})
+        for number, data in enumerate(PHIS):
+            for row in line(rows, who, data):
+                foot, place = 0.0, sizes.index(row["M"]) + 0.27 * (number - 1)
+                for part, value in _shares(row).items():
+                    axis.bar([place], [value], 0.25, bottom=[foot], color=PARTS[part])
+                    foot += value
+        told = {part for row in rows for part in PARTS if f"part {part}" in row}
+        for part, colour in ((part, colour) for part, colour in PARTS.items() if part in told):
+            axis.bar([np.nan], [np.nan], color=colour, label=part)
+        axis.set_xticks(range(len(sizes)), [str(n) for n in sizes])
+        axis.grid(False, axis="x")
+        axis.set_xlabel("$n$")
+    axes[0, 0].set_ylabel("share of the time")
+    plotting.panel_titles(axes, ["DP mode", "CR mode"])
+    legend(figure, axes, 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for who, name in zip(MODES, ("DP mode", "CR mode"), strict=True):
+        own = [_shares(row)["products"] for data in PHIS for row in line(rows, who, data)]
+        found.append(share(f"{name}: products take the most time", "dominated by Tensor Core computations",
+                           [x > 0.5 for x in own], _ends(own)))  # fmt: skip
+    sums = {who: {(row["M"], data): _shares(row)["sums"] for data in PHIS for row in line(rows, who, data)
+                  if "part sums" in row} for who in MODES}  # fmt: skip
+    pairs = [(sums["ozaki DP"][key], value) for key, value in sums["ozaki CR"].items() if key in sums["ozaki DP"]]
+    found.append(share("sums take a larger share in CR mode", "increased the summation cost", [b > a for a, b in pairs],
+                       _ends([b for _, b in pairs])))  # fmt: skip
+    return found
+
+
+def _ends(values: list[float]) -> str:
+    return f"{100 * min(values):.3g} to {100 * max(values):.3g} %" if values else ""
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The shares at the largest n, published: about 70 % in products at n = 7168."""
+    parts = []
+    for who, name in zip(MODES, ("DP", "CR"), strict=True):
+        own = line(rows, who, "phi 0.1")
+        if own:
+            shares = ", ".join(f"{100 * value:.3g} % {part}" for part, value in _shares(own[-1]).items())
+            parts.append(f"{name} mode at n = {own[-1]['M']}: {shares}")
+    return f"With phi = 0.1, {'; '.join(parts)} (published: about 70 % products in DP mode at 7168)." if parts else ""

@@ -1,0 +1,55 @@
+"""DGEMM-TC, figure 9: speed of SGEMM-TC in SP mode against SGEMM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, over_n, plain_ticks
+from ..speed._record import cells as _cells
+from ..speed._record import evaluate, told
+from ._speed import ASSUMPTIONS, line, ratios, span
+
+__all__ = ["ASSUMPTIONS", "evaluate"]
+
+PAPER = "DGEMM using Tensor Cores, ISC High Performance 2020, section 5.3, figure 9"
+TITLE = "speed of SGEMM-TC over n"
+KIND = "G"
+EXPLAINS = ("dgemm_tc/fig9",)
+CAPTION = f"""GFLOP/s of fp32 that it stands for, n×n×n, first launches, inputs (uniform - 1/2) exp(0.1 normal):
+SGEMM-TC in SP mode, cublasSgemm, and DGEMM-TC in DP mode on the same inputs in fp64. {told()}"""
+WHO = ("sgemm", "ozaki SP", "ozaki DP")
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["data"] == "phi 0.1" and row["contender"] in WHO)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.9)
+    over_n(axes[0, 0], {who: line(rows, who, "phi 0.1") for who in WHO}, "speed")
+    plain_ticks(axes[0, 0])
+    axes[0, 0].set_xlabel("$n$")
+    axes[0, 0].set_ylabel("GFLOP/s")
+    legend(figure, axes, 2)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    slower, faster = (ratios(rows, "ozaki SP", other, "phi 0.1") for other in ("sgemm", "ozaki DP"))
+    return [
+        share("SGEMM-TC cannot accelerate SGEMM", "useless for accelerating SGEMM", [x < 1 for x in slower.values()],
+              span(slower.values())),
+        share("SGEMM-TC is faster than DGEMM-TC", "outperformed DGEMM-TC", [x > 1 for x in faster.values()],
+              span(faster.values())),
+    ]  # fmt: skip
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """At the largest n."""
+    own = {who: found[-1] for who in WHO if (found := line(rows, who, "phi 0.1"))}
+    parts = [f"{who} {row['speed']:.4g} GFLOP/s at n = {row['M']}, error {row['relative_l2']:.2g}" for who, row in
+             own.items()]  # fmt: skip
+    return f"At the largest sizes: {'; '.join(parts)}." if parts else ""

@@ -1,0 +1,179 @@
+"""Products in fp32 between one fp16 product and three: error against units of time of the tensor cores of Hopper.
+
+A unit is the time of one fp16 product; tf32 takes two, int8 and fp8 half. Emulated to the bit, but for the
+corrections of other words than int8: these stand beside an exact product of the high parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, mma, plotting, round_to, schemes
+from fpemu.mma import KOrder
+from fpemu.plotting import Series
+from fpemu.schemes.staged_int8 import StagedInt8
+from fpemu.schemes.strassen import Strassen
+from fpemu.sweep.claims import Claim, share
+
+PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
+TITLE = "error over tensor-core time, from one fp16 product to three"
+EXPLAINS = ("frontier/points",)
+CAPTION = """Relative L2 error of products in fp32 over the time that they take of Hopper's tensor cores, in units of
+one fp16 product, k = 8192, four kinds of operands. Filled: schemes; open: what other words of the corrections
+would give. Dashed: one chain of FMAs, which is SGEMM."""
+ASSUMPTIONS = [
+    "Time is counted, not measured: int8 and fp8 at twice the rate of fp16, tf32 at half; sums of blocks are free.",
+    "SGEMM is one ascending chain of FMAs; cuBLAS has the same error where it does not split k.",
+    "A has 32 rows, B 32 columns at quick size and 256 each at full size: the error does not depend on them.",
+    """Words of b bits: integers of that many, sign included, for r and h both, exact sums; e4m3 for both, scaled to its
+    range, summed by wgmma and promoted every 64 of k. Both stand beside an exact product of the high parts.""",
+    "The claims are checks of our own, which no paper makes.",
+]
+DATA: dict[str, tuple[str, dict[str, Any]]] = {
+    "uniform [-1, 1]": ("uniform", {"low": -1.0, "high": 1.0}),
+    "uniform [0, 1]": ("uniform", {"low": 0.0, "high": 1.0}),
+    "normal": ("normal", {}),
+    "(rand - 0.5)·exp(0.5·randn)": ("phi", {"phi": 0.5}),
+}
+EXACT = (8, 6, 4, 2)
+POINTS: dict[str, tuple[float, str, dict[str, Any]]] = {
+    "fp16": (1.0, "fp16", {"on_range": "scale"}),
+    "tf32": (2.0, "multiword", {"words": 1, "format": "tf32"}),
+    "staged-int8": (2.0, "staged-int8", {}),
+    **{f"exact={n}": (2 + 1 / n, "staged-int8", {"exact": n}) for n in EXACT},
+    "strassen": (2.625, "", {"levels": 1}),
+    "strassen 2": (3 * 49 / 64, "", {"levels": 2}),
+    "bf16x3": (3.0, "bf16x3", {}),
+    "staged": (3.0, "staged", {}),
+}
+"""Units of time, scheme ("": Strassen's), options"""
+WORDS = {**{f"{b} bits": (2.0, b) for b in (6, 7, 9, 10)}, "e4m3": (2.0, 0)}
+LOOK = {
+    "fp16": Series("fp16", plotting.GREY, "x"),
+    "tf32": Series("tf32", plotting.PURPLE, "P"),
+    "staged-int8": Series("corrections in int8", plotting.VERMILION, "o"),
+    "strassen": Series("Strassen, 1 and 2 levels", plotting.BLUE, "^"),
+    "bf16x3": Series("three bf16 products", plotting.ORANGE, "v"),
+    "staged": Series("three fp16 products", plotting.GREEN, "h"),
+    "bits": Series("corrections of 6, 7, 9, 10 bits", plotting.VERMILION, "o", filled=False),
+    "e4m3": Series("corrections in e4m3", plotting.SKY, "s", filled=False),
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    rows = 32 if size == "quick" else 256
+    return [
+        {"point": point, "data": data, "K": 8192, "rows": rows, "seed": 1}
+        for data in DATA for point in ("sgemm", *POINTS, *WORDS)
+    ]  # fmt: skip
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    name, parameters = DATA[cell["data"]]
+    A, B = inputs.operands(name, cell["rows"], cell["rows"], cell["K"], cell["seed"], **parameters)
+    exact, point = A.astype(np.float64) @ B.astype(np.float64), cell["point"]
+    if point in WORDS:
+        return {"error": float(metrics.relative_l2(_words(A, B, WORDS[point][1]), exact))}
+    scheme, options = POINTS[point][1:] if point in POINTS else ("sgemm", {})
+    hardware = None if scheme == "sgemm" else "H200"
+    chosen, options = (scheme, options) if scheme else (Strassen(**options), {})
+    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware, **options)
+    return {"error": float(metrics.relative_l2(D, exact))}
+
+
+def _words(A: Any, B: Any, bits: int) -> Any:
+    """Corrections on integers of so many bits, in exact arithmetic; 0: on e4m3 words, as wgmma sums them."""
+    scheme = StagedInt8()
+    a, b = scheme.parts(A, "A", "raise"), scheme.parts(B, "B", "raise")
+    low, high = 2.0, 2.0**13
+
+    def integer(x: Any, top: float) -> Any:
+        steps = 2.0 ** (bits - 1) / top
+        return np.clip(np.rint(x * steps), 1 - steps * top, steps * top - 1) / steps
+
+    def e4m3(x: Any, top: float) -> Any:
+        return np.asarray(round_to(x * (448 / top), "e4m3"), np.float32)
+
+    word = integer if bits else e4m3
+    (ra, ha), (rb, hb) = ((word(x.values - x.h, low), word(x.h, high)) for x in (a, b))
+    if bits:
+        corrections = ra @ hb + ha @ rb
+    else:
+        spec, order = mma.spec("H200", "e4m3", "fp32"), KOrder(promote=64)
+        sums = mma.chain([(ra, hb), (ha, rb)], spec=spec, order=order, step=64)
+        corrections = sums.astype(np.float64) * (low * high / 448**2)
+    total = a.h @ b.h + corrections
+    return np.ldexp(total / (a.factors * b.factors), -(a.exponents + b.exponents))
+
+
+def _of(rows: list[dict[str, Any]], data: str) -> dict[str, float]:
+    """Errors at the largest length, by point."""
+    here = [row for row in rows if row["data"] == data]
+    longest = max((row["K"] for row in here), default=0)
+    return {row["point"]: row["error"] for row in here if row["K"] == longest}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    made, axes = plotting.figure(len(DATA), height=2.9)
+    for one, data in zip(axes[0], DATA, strict=True):
+        errors = _of(rows, data)
+        for point, look in LOOK.items():
+            names = [n for n in WORDS if n.endswith("bits")] if point == "bits" else [point]
+            names += [f"exact={n}" for n in EXACT] if point == "staged-int8" else []
+            names += ["strassen 2"] if point == "strassen" else []
+            shown = [((WORDS if n in WORDS else POINTS)[n][0], errors[n]) for n in names if n in errors]
+            if shown:
+                line = look.line() if point in ("staged-int8", "strassen") else {**look.line(), "linestyle": "none"}
+                one.plot(*zip(*shown, strict=True), **line)
+        if "sgemm" in errors:
+            one.axhline(errors["sgemm"], color="black", linestyle="--", linewidth=0.8, label="SGEMM")
+        one.set_yscale("log")
+        one.set_xlabel("units of time")
+        one.set_xlim(0.8, 3.2)
+    axes[0, 0].set_ylabel("relative L2 error")
+    plotting.panel_titles(axes[0], ["[-1, 1]", "[0, 1]", "normal", "φ = 0.5"])
+    plotting.legend_below(made, axes[0, 0], 5)
+    return made
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    errors = {data: _of(rows, data) for data in DATA}
+    uniform, others = list(DATA)[:2], list(DATA)[2:]
+    long = [
+        errors[row["data"]] for row in rows if row["K"] == 8192 and row["point"] == "exact=6" and row["data"] in uniform
+    ]
+    pairs = [(e["exact=6"], e["sgemm"]) for e in long if "sgemm" in e]
+    held = [a <= b for a, b in pairs]
+    found = [share("2 1/6 units reach SGEMM's error on uniform operands, k = 8192", "", held, _told(pairs))]
+    ours = [errors[d]["exact=6"] for d in others if "exact=6" in errors[d]]
+    text = ", ".join(f"{e:.3g}" for e in ours)
+    found.append(share("and 10^-5 on normal and φ = 0.5", "", [e < 1e-5 for e in ours], text))
+    both = {"strassen 2", "sgemm"}
+    pairs = [(e["strassen 2"], e["sgemm"]) for e in errors.values() if both <= e.keys()]
+    text = f"{max((a / b for a, b in pairs), default=0.0):.2g} of it at most"
+    held = [a < b for a, b in pairs]
+    found.append(share("two levels of Strassen over three products stay below SGEMM's error", "", held, text))
+    pairs = [(e["e4m3"], e["sgemm"]) for e in [errors[uniform[0]]] if {"e4m3", "sgemm"} <= e.keys()]
+    held = [a > 5 * b for a, b in pairs]
+    found.append(share("e4m3 is too coarse: five times SGEMM's error on uniform [-1, 1]", "", held, _told(pairs)))
+    return found
+
+
+def _told(pairs: list[tuple[float, float]]) -> str:
+    return ", ".join(f"{a:.3g} for {b:.3g}" for a, b in pairs)
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What a bit of the corrections is worth, and an exact stage."""
+    errors = _of(rows, "uniform [-1, 1]")
+    if not {"staged-int8", "exact=2", "6 bits", "10 bits", "e4m3", "staged"} <= errors.keys():
+        return ""
+    bit = (errors["6 bits"] / errors["10 bits"]) ** 0.25
+    return (
+        f"On uniform [-1, 1] corrections in int8 give {errors['staged-int8']:.3g}, {errors['exact=2']:.3g} if every "
+        f"other stage has them in fp16 and {errors['staged']:.2g} for staged, which has no others: the error falls "
+        f"with the square root of the share. A bit is worth a factor of {bit:.3g}; e4m3, with 4 bits and an exponent, "
+        f"gives {errors['e4m3']:.3g}."
+    )

@@ -1,0 +1,117 @@
+"""H2SGEMM, figure 10: speed over the shape of blocks, with one buffer and with two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.gpu.bench import battery
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend
+from ..speed._record import RULES, at, evaluate, told
+from ..speed._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 10"
+TITLE = "speed of H2SGEMM over blocks, one buffer and two"
+KIND = "G"
+EXPLAINS = ("h2sgemm/fig10",)
+N = 4096
+CAPTION = f"""TFLOP/s of H2SGEMM (element-wise, first launches), n = {N}, by the block of the result that a thread block
+makes, with loads and products in turns and with two buffers. Line: a third of the library's fp16 product, the peak of
+three products that is measured here. {told()}"""
+ASSUMPTIONS = [
+    *RULES,
+    """The paper blocks for the L1 and L0 buffers of an Ascend 910A, (176, 64, 176) at best; here a block is what a
+    thread block of mma.sync makes. What is compared is the gain by the second buffer and the share of the peak.""",
+    """The peak of three products is taken as measured, a third of the library's fp16 product of the same size.""",
+    """Blocks were measured in a run of their own, with kernels a little older than those of the other figures, whose
+    LE-GEMM, on the same kernel, is 15 % faster.""",
+]
+SINGLE, DOUBLE, SHARE = 41.7, 65.3, 0.77
+"""TFLOP/s on an Ascend 910A with one buffer and with two, and the share of its peak of three products."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and (row["M"], row["N"], row["K"], row["data"]) ==
+                  (N, N, N, "symmetric") and row["contender"] in (*battery.BLOCKS, "fp16"))  # fmt: skip
+
+
+def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float | None]]:
+    """By block: one buffer, two."""
+    found = {}
+    for tile in battery.TILES:
+        pair = [at(rows, f"h2sgemm element-wise {tile}{how}", N, N, N) for how in (" plain", "")]
+        if any(row is not None for row in pair):
+            found[tile] = tuple(None if row is None else row.get("first") for row in pair)
+    return found  # type: ignore[return-value]
+
+
+def _peak(rows: list[dict[str, Any]]) -> float | None:
+    row = at(rows, "fp16", N, N, N)
+    return None if row is None or "first" not in row else float(row["first"]) / 3
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
+    axis, speeds = axes[0, 0], _speeds(rows)
+    places = np.arange(len(speeds))
+    for which, label, colour in ((0, "one buffer", plotting.ORANGE), (1, "two buffers", plotting.BLUE)):
+        heights = [pair[which] or 0.0 for pair in speeds.values()]
+        axis.bar(places + 0.38 * (which - 0.5), heights, 0.36, color=colour, label=label)
+    peak = _peak(rows)
+    if peak is not None:
+        axis.axhline(peak, color=plotting.GREY, linestyle="--", linewidth=0.9, label="fp16 (cuBLAS) / 3")
+    axis.set_xticks(places, [tile.replace("x", "×") for tile in speeds])
+    axis.grid(False, axis="x")
+    axis.set_xlabel("block of the result")
+    axis.set_ylabel("TFLOP/s")
+    legend(figure, axes, 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    speeds = _speeds(rows)
+    both = {tile: pair for tile, pair in speeds.items() if None not in pair}
+    if not both:
+        return []
+    best = max(both, key=lambda tile: both[tile][1] or 0)
+    one, two = (max(pair[which] or 0 for pair in both.values()) for which in (0, 1))
+    gain = two / one
+    found = [share("two buffers are faster than one at every block", "reducing contention",
+                   [(b or 0) > (a or 0) for a, b in both.values()],
+                   ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()))]  # fmt: skip
+    found.append(share("the best with two buffers is 57 % faster than the best with one", "57 %",
+                       [1.57 / 1.25 <= gain <= 1.57 * 1.25], f"{100 * (gain - 1):.3g} %", gain))  # fmt: skip
+    least = min(both, key=lambda tile: both[tile][1] or 0)
+    ends = f"{least} is the slowest, {best} the fastest"
+    small = [_area(least) == min(map(_area, both))]
+    found.append(share("the smallest block is the slowest", "small block sizes", small, ends))
+    peak = _peak(rows)
+    if peak is not None:
+        found.append(share("the best reaches 77 % of the peak of three products", "77 %", [two / peak >= SHARE],
+                           f"{100 * two / peak:.3g} %", two / peak))  # fmt: skip
+    return found
+
+
+def _area(tile: str) -> int:
+    M, N = map(int, tile.split("x"))
+    return M * N
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The best block, and what the second buffer brings on a GPU."""
+    both = {tile: pair for tile, pair in _speeds(rows).items() if None not in pair}
+    if not both:
+        return ""
+    best = max(both, key=lambda tile: both[tile][1] or 0)
+    one, two = both[best]
+    return (
+        f"The fastest block is {best.replace('x', '×')}: {two:.3g} TFLOP/s with two buffers and {one:.3g} with one, "
+        f"{(two or 0) / (one or 1):.3g} times (published: {DOUBLE / SINGLE:.3g}). Thread blocks that share a "
+        "multiprocessor hide loads too, so that the gain by the second buffer depends on how many of them fit."
+    )

@@ -1,0 +1,108 @@
+"""H2SGEMM, figure 11: speed over m = n, over k, and over all three sides."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from fpemu import plotting
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, look, over_n
+from ..speed._record import RULES, evaluate, told
+from ..speed._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 11"
+TITLE = "speed of H2SGEMM over the sides of a product"
+KIND = "G"
+EXPLAINS = ("h2sgemm/fig11",)
+FIXED = 2816
+WHO = ("sgemm", "h2sgemm term-wise", "h2sgemm element-wise", "staged")
+PANELS = {"a": "m = n, k = 2816", "b": "k, m = n = 2816", "c": "m = n = k"}
+CAPTION = f"""TFLOP/s, first launches, (a) over m = n with k = {FIXED} = 64 · 44, (b) over k with m = n = {FIXED}, (c)
+over all three; dotted: a third of the library's fp16 product. H2SGEMM runs on mma.sync and splits as it loads; staged,
+three products on wgmma, is shown beside it. {told()}"""
+ASSUMPTIONS = [
+    *RULES,
+    """The sides are not printed: k = 64 · 44 in (a) is that of figure 9, and (b) takes the same for m and n.""",
+    """The paper compares with SGEMM on another chip, an Ascend 910B3 with fp32 units: here it is the same chip's.""",
+    """"Steady": within 15 % of the mean from 1024 on. "Drops": slower at the largest size than at some smaller one by
+    more than 5 %.""",
+]
+
+
+def _panels(row: dict[str, Any]) -> list[str]:
+    M, N, K = row["M"], row["N"], row["K"]
+    return [name for name, here in (("a", M == N and K == FIXED), ("b", M == N == FIXED), ("c", M == N == K)) if here]
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in
+                  (*WHO, "fp16") and row["M"] <= 8192 and bool(_panels(row)))  # fmt: skip
+
+
+def _line(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:
+    own = [row for row in rows if row["contender"] == who and panel in _panels(row) and "first" in row]
+    return sorted(own, key=lambda row: int(row["K" if panel == "b" else "M"]))
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=2.9)
+    for axis, panel in zip(axes[0], PANELS, strict=True):
+        side = "K" if panel == "b" else "M"
+        over_n(axis, {who: _line(rows, panel, who) for who in WHO}, "first", side)
+        third = [(row[side], row["first"] / 3) for row in _line(rows, panel, "fp16")]
+        if third:
+            axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
+        axis.set_ylim(0)
+        axis.set_xlabel({"a": "$m = n$", "b": "$k$", "c": "$m = n = k$"}[panel])
+    axes[0, 0].set_ylabel("TFLOP/s")
+    plotting.panel_titles(axes, list(PANELS.values()))
+    legend(figure, axes, 5)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    ours = {panel: [row["first"] for row in _line(rows, panel, "h2sgemm term-wise")] for panel in PANELS}
+    found.append(share("(a) speed grows with m and n", "steadily improves",
+                       [y >= 0.97 * x for x, y in itertools.pairwise(ours["a"])], _ends(ours["a"])))  # fmt: skip
+    long = [row["first"] for row in _line(rows, "b", "h2sgemm term-wise") if row["K"] >= 1024]
+    mean = sum(long) / len(long) if long else 0.0
+    found.append(share("(b) speed is steady over k", "steady", [abs(x / mean - 1) <= 0.15 for x in long], _ends(long)))
+    last = [row["first"] for row in _line(rows, "c", "sgemm")]
+    drop = [last[-1] < 0.95 * max(last)] if len(last) > 1 else []
+    found.append(share("(c) the library's SGEMM drops as all sides grow", "drop-off", drop, _ends(last)))
+    stable = [ours["c"][-1] >= 0.95 * max(ours["c"])] if ours["c"] else []
+    found.append(share("(c) H2SGEMM remains stable", "stable", stable, _ends(ours["c"])))
+    over = [row["first / sgemm"] for row in _line(rows, "c", "h2sgemm term-wise") if "first / sgemm" in row]
+    found.append(share("(c) H2SGEMM surpasses SGEMM at last", "eventually surpasses", [x > 1 for x in over[-1:]],
+                       _ends(over, "×")))  # fmt: skip
+    pairs = [(a["first"], b["first"]) for panel in PANELS for a, b in zip(
+        _line(rows, panel, "h2sgemm term-wise"), _line(rows, panel, "h2sgemm element-wise"), strict=False)]  # fmt: skip
+    found.append(share("term-wise sums cost no more than a tenth of the speed of element-wise ones", "",
+                       [a >= 0.9 * b for a, b in pairs], _ends([a / b for a, b in pairs], "×")))  # fmt: skip
+    return found
+
+
+def _ends(values: list[float], unit: str = " TFLOP/s") -> str:
+    return f"{min(values):.3g} to {max(values):.3g}{unit}" if values else ""
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Shares of the peak of three products at the largest sizes."""
+    parts = []
+    for who in WHO[1:]:
+        row = next(iter(_line(rows, "c", who)[::-1]), None)
+        if row is not None and "first / three products" in row:
+            parts.append(f"{look(who).label} {100 * row['first / three products']:.3g} % at {row['M']}")
+    text = f"Of three products of the library they reach: {', '.join(parts)} (published: 77 %). " if parts else ""
+    short = next(iter(_line(rows, "a", "h2sgemm term-wise")), None)
+    if short is not None and "first / sgemm" in short:
+        text += (
+            f"At m = n = {short['M']} H2SGEMM is {short['first / sgemm']:.3g} times as fast as SGEMM, at the largest "
+            f"{_line(rows, 'a', 'h2sgemm term-wise')[-1].get('first / sgemm', 0):.3g} times. "
+        )
+    return text

@@ -1,0 +1,193 @@
+"""LE-GEMM, section 5.5, beyond figure 16: what errors of products do to whole applications, by scheme, emulated."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, metrics, plotting, schemes
+from fpemu.sweep.claims import Claim, share
+
+from ._accuracy import PLATFORMS
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
+EXPLAINS = ("legemm/fig16",)
+TITLE = "results of whole applications by scheme"
+CAPTION = """Errors of the result of whole applications whose products are computed by a scheme, against the same
+application in fp64: (a) relative L2 error of a feed-forward layer of BERT (768 and 3072, GELU between), (b) of the
+scores Q·Kᵀ of a linear layer of language models, whose Q and K are products too, (c) share of the points that k-means
+leaves in another cluster, the foot standing for none. Bars: means over seeds; whiskers: least and largest."""
+ASSUMPTIONS = [
+    """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
+    those of the A800 the Ampere rows (recordings reproduced). SGEMM is one chain of fp32 FMAs on either.""",
+    """Everything but the products is computed in fp32, as the applications do; sums of centres in fp64.""",
+    """BERT: 8 tokens, standard normal as a layer norm leaves them, weights normal (0.02). Language models: 16 tokens
+    of width 1024, data uniform in [0.5, 2.5], the printed range, weights too. k-means: 512 points in 64 features,
+    normal (3.0) about 16 centres uniform in [29, 31], features that nobody has centred; until no point moves, at most
+    40 iterations.""",
+    """"As SGEMM": an error within twice SGEMM's; for k-means no more points elsewhere than SGEMM has.""",
+]
+METHODS = ("fp16", "markidis", "ootomo", "legemm", "staged", "sgemm")
+APPLICATIONS = {"BERT": "(a) BERT, feed-forward", "scores": "(b) scores of Q and K", "k-means": "(c) k-means"}
+_SEEDS = {"quick": 3, "full": 10}
+_MOST = 40
+_FOOT = 1e-4
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    sizes = {"BERT": (8, 768, 3072), "scores": (16, 1024, 1024), "k-means": (512, 64, 16)}
+    return [
+        {"application": name, "rows": sizes[name][0], "width": sizes[name][1], "inner": sizes[name][2], "seed": seed,
+         "hardware": hardware}
+        for name in APPLICATIONS for seed in range(_SEEDS[size]) for hardware in PLATFORMS
+    ]  # fmt: skip
+
+
+def cost(cell: dict[str, Any]) -> float:
+    repeats = 20 if cell["application"] == "k-means" else 2
+    return float(repeats * cell["rows"] * cell["width"] * cell["inner"])
+
+
+def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+    """Of every scheme: its error, "moved" (share of points elsewhere), "inertia" over fp64's, "iterations"."""
+    run = {"BERT": _bert, "scores": _scores, "k-means": _kmeans}[cell["application"]]
+    drawn = _draw(cell["application"], cell["rows"], cell["width"], cell["inner"], cell["seed"])
+    exact = run([x.astype(np.float64) for x in drawn], np.matmul)
+    found: dict[str, float] = {}
+    for method in METHODS:
+        hardware = None if method == "sgemm" else cell["hardware"]
+        product = functools.partial(schemes.gemm, scheme=method, hardware=hardware)
+        found |= {f"{method} {what}": x for what, x in _judge(run(drawn, product), exact, drawn[0]).items()}
+    return found
+
+
+def _draw(name: str, rows: int, width: int, inner: int, seed: int) -> list[Any]:
+    if name == "scores":
+        shapes = [(rows, width), (width, inner), (width, inner)]
+        return [inputs.make("uniform", s, (seed, i), low=0.5, high=2.5) for i, s in enumerate(shapes)]
+    if name == "BERT":
+        shapes = [(rows, width), (width, inner), (inner, width)]
+        X, *weights = (inputs.make("normal", s, (seed, i)) for i, s in enumerate(shapes))
+        return [X, *(np.float32(0.02) * W for W in weights)]
+    centres = inputs.make("uniform", (inner, width), (seed, 0), low=29.0, high=31.0)
+    noise = inputs.make("normal", (rows, width), (seed, 1))
+    return [centres[np.arange(rows) % inner] + np.float32(3) * noise]
+
+
+def _bert(drawn: list[Any], product: Any) -> dict[str, Any]:
+    X, first, second = drawn
+    return {"result": product(_gelu(product(X, first)), second)}
+
+
+def _gelu(x: Any) -> Any:
+    """x Φ(x)."""
+    return x * (0.5 * (1 + _erf(x / np.sqrt(2.0)))).astype(x.dtype)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _scores(drawn: list[Any], product: Any) -> dict[str, Any]:
+    X, first, second = drawn
+    Q, K = product(X, first), product(X, second)
+    return {"result": product(Q / Q.dtype.type(4096), np.ascontiguousarray(K.T) / K.dtype.type(4096))}
+
+
+def _kmeans(drawn: list[Any], product: Any) -> dict[str, Any]:
+    X = drawn[0]
+    count = 16 if len(X) >= 16 else 2
+    C, points, rounds = X[:count].copy(), np.full(len(X), -1), 0
+    while rounds < _MOST:
+        rounds += 1
+        closest = ((C * C).sum(axis=1) - 2 * product(X, np.ascontiguousarray(C.T))).argmin(axis=1)
+        if np.array_equal(closest, points):
+            break
+        points = closest
+        sums = np.zeros(C.shape)
+        np.add.at(sums, points, X.astype(np.float64))
+        many = np.maximum(np.bincount(points, minlength=count), 1)
+        C = (sums / many[:, None]).astype(X.dtype)
+    return {"points": points, "centres": C, "rounds": rounds}
+
+
+def _judge(got: dict[str, Any], exact: dict[str, Any], X: Any) -> dict[str, float]:
+    if "result" in got:
+        return {"error": float(metrics.relative_l2(got["result"], exact["result"]))}
+    inertia = [float(((X - found["centres"][found["points"]]) ** 2).sum(dtype=np.float64)) for found in (got, exact)]
+    moved = float(np.mean(got["points"] != exact["points"]))
+    return {"moved": moved, "inertia": inertia[0] / inertia[1], "iterations": float(got["rounds"])}
+
+
+def _values(rows: list[dict[str, Any]], name: str, hardware: str, method: str) -> list[float]:
+    what = "moved" if name == "k-means" else "error"
+    return [row[f"{method} {what}"] for row in rows if row["application"] == name and row["hardware"] == hardware]
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    labels = [plotting.SCHEMES[method].label.replace(" (fp32)", "") for method in METHODS]
+    for axis, name in zip(axes[0], APPLICATIONS, strict=True):
+        for number, (hardware, platform) in enumerate(PLATFORMS.items()):
+            for place, method in enumerate(METHODS):
+                values = [max(x, _FOOT if name == "k-means" else 0) for x in _values(rows, name, hardware, method)]
+                if values:
+                    at, mean = place + 0.38 * (number - 0.5), float(np.mean(values))
+                    axis.bar([at], [mean], 0.36, color=(plotting.ORANGE, plotting.SKY)[number],
+                             label=platform if place == 0 and name == "BERT" else None)  # fmt: skip
+                    axis.vlines(at, min(values), max(values), color=plotting.BLACK, linewidth=0.6)
+        axis.set_yscale("log")
+        axis.set_xticks(range(len(METHODS)), labels, rotation=40, ha="right")
+        axis.grid(False, axis="x")
+        axis.set_ylabel("share of points elsewhere" if name == "k-means" else "relative L2 error")
+        if name == "k-means":
+            axis.set_ylim(_FOOT * 0.8, None)
+        axis.set_title(APPLICATIONS[name], loc="left")
+    plotting.legend_below(figure, axes[0, 0], 2)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for hardware, platform in PLATFORMS.items():
+        short = platform.split()[0]
+        for name in ("BERT", "scores"):
+            ours, base, plain = (
+                np.array(_values(rows, name, hardware, method)) for method in ("legemm", "sgemm", "fp16")
+            )
+            ratio = ours / base if len(base) else np.array([])
+            text = f"{ratio.min():.3g} to {ratio.max():.3g}×" if len(ratio) else ""
+            found.append(share(f"{short}, {name}: LE-GEMM errs as SGEMM", "", ratio <= 2, text))
+            far = plain / ours if len(ours) else np.array([])
+            text = f"{far.min():.3g} to {far.max():.3g}×" if len(far) else ""
+            found.append(share(f"{short}, {name}: fp16 alone errs ten times as much", "", far > 10, text))
+        moved, base = (np.array(_values(rows, "k-means", hardware, method)) for method in ("legemm", "sgemm"))
+        text = f"{100 * moved.max():.3g} % elsewhere at most" if len(moved) else ""
+        found.append(share(f"{short}, k-means: LE-GEMM finds clusters as SGEMM", "", moved <= base, text))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Mean errors on the two platforms, and what becomes of k-means."""
+    parts = []
+    for hardware, platform in PLATFORMS.items():
+        for name in ("BERT", "scores"):
+            means = {
+                m: float(np.mean(v)) for m in ("fp16", "legemm", "sgemm") if (v := _values(rows, name, hardware, m))
+            }
+            if len(means) == 3:
+                parts.append(
+                    f"{platform.split()[0]}, {name}: {means['fp16']:.2g} with fp16, {means['legemm']:.2g} with "
+                    f"LE-GEMM, {means['sgemm']:.2g} with SGEMM"
+                )
+    moved = {m: [x for hardware in PLATFORMS for x in _values(rows, "k-means", hardware, m)] for m in METHODS}
+    text = f"Mean errors of the results on the {'; on the '.join(parts)}. " if parts else ""
+    if moved["fp16"]:
+        text += (
+            f"k-means puts {100 * max(moved['fp16']):.2g} % of the points elsewhere with fp16 at most, and "
+            f"{100 * max(moved['legemm']):.2g} % with LE-GEMM; SGEMM leaves {100 * max(moved['sgemm']):.2g} % "
+            "elsewhere too, where another rounding starts another path. "
+        )
+    return text

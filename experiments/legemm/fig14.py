@@ -1,0 +1,156 @@
+"""LE-GEMM, figure 14: the measured roofline, and where the schemes lie under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpemu import plotting, schemes
+from fpemu.gpu.bench import battery, ceilings
+from fpemu.perfmodel import gpus, roofline
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, look, plain_ticks
+from ..speed._record import RULES, at, evaluate, one_gpu, told
+from ..speed._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.4, figure 14"
+TITLE = "measured roofline"
+KIND = "G"
+EXPLAINS = ("legemm/fig14",)
+N = battery.HEAD
+SCHEME = {
+    "sgemm": "sgemm", "fp16": "fp16", "fp16 mma": "fp16", "markidis mma": "markidis", "ootomo mma": "ootomo",
+    "legemm mma": "legemm", "staged": "staged",
+}  # fmt: skip
+"""Which scheme's work a contender does."""
+CAPTION = f"""Operations of all products of words a second over operations a byte, n = {N}, first launches. Lines: the
+bandwidth of a copy and the fastest products of fp16 and of fp32, measured in the same run. Bytes are the least there
+can be (every input read once, every output written once), not those that a profiler counts. {told()}"""
+ASSUMPTIONS = [
+    *RULES,
+    """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Work is counted here
+    (fpemu.perfmodel.roofline, with the measured ceilings as peaks), splits within a kernel once for each tile that
+    needs them: it says where a kernel could lie.""",
+    """"Compute-bound" is judged by the measured speed: more than half of a roofline that memory does not bound.""",
+]
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == ceilings.KIND or (
+        row["kind"] == "product" and (row["M"], row["N"], row["K"], row["data"]) == (N, N, N, "symmetric")
+        and row["contender"] in SCHEME))  # fmt: skip
+
+
+def _ceilings(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """ "bandwidth" in bytes a second; "fp16", "fp32" in operations."""
+    found = {}
+    for row in rows:
+        if row["contender"] == "copy":
+            found["bandwidth"] = row["bytes"] / row["first_s"]
+    tensor = [_products(row) * row["best"] * 1e12 for row in rows if "best" in row and row["contender"] != "sgemm"]
+    found |= {"fp16": max(tensor)} if tensor else {}
+    sgemm = at(rows, "sgemm", N, N, N)
+    return found | ({"fp32": sgemm["best"] * 1e12} if sgemm is not None and "best" in sgemm else {})
+
+
+def _products(row: dict[str, Any]) -> int:
+    plan = getattr(schemes.get(SCHEME[row["contender"]]), "plan", None) if row["contender"] in SCHEME else None
+    return len(plan().products) if callable(plan) else 1
+
+
+def _measured_gpu(tops: dict[str, float]) -> gpus.Gpu:
+    """The GPU with the ceilings that were measured, in place of its maker's."""
+    peak = {"fp16 matrix": tops["fp16"], "fp32": tops["fp32"]}
+    return replace(gpus.get("H200"), peak=peak, bandwidth=tops["bandwidth"])
+
+
+class _Point(NamedTuple):
+    """Operations a byte and a second, the share of the roofline, and what that is bounded by."""
+
+    intensity: float
+    speed: float
+    part: float
+    bound: str
+
+
+def _points(rows: list[dict[str, Any]]) -> dict[str, _Point]:
+    """Where every contender lies; none where a ceiling was not measured."""
+    found: dict[str, _Point] = {}
+    tops = _ceilings(rows)
+    if not {"fp16", "fp32", "bandwidth"} <= set(tops):
+        return found
+    gpu = _measured_gpu(tops)
+    for who, scheme in SCHEME.items():
+        row = at(rows, who, N, N, N)
+        if row is not None and "first" in row:
+            how = "fused" if who.endswith(" mma") else "given"
+            job = roofline.work(scheme, None if scheme == "sgemm" else gpu, N, N, N, split=how)
+            roof = roofline.time(job, gpu)
+            speed = _products(row) * row["first"] * 1e12
+            found[who] = _Point(job.operations / job.bytes, speed, row["first"] * 1e12 / roof.flops, roof.bound)
+    return found
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE * 1.4, height=3.6)
+    axis, tops = axes[0, 0], _ceilings(rows)
+    reach = np.geomspace(8, 6000, 200)
+    for unit, dash in (("fp16", "-"), ("fp32", "--")):
+        if {unit, "bandwidth"} <= set(tops):
+            roof = np.minimum(reach * tops["bandwidth"], tops[unit]) / 1e12
+            axis.plot(reach, roof, color=plotting.GREY, linestyle=dash, linewidth=1.0)
+            axis.annotate(f"{unit}: {tops[unit] / 1e12:.3g} TFLOP/s", (300, tops[unit] / 1e12), fontsize=6.5,
+                          xytext=(0, 3), textcoords="offset points", color=plotting.GREY)  # fmt: skip
+    if "bandwidth" in tops:
+        axis.annotate(f"{tops['bandwidth'] / 1e12:.3g} TB/s", (40, 40 * tops["bandwidth"] / 1e12), fontsize=6.5,
+                      xytext=(6, -6), textcoords="offset points", color=plotting.GREY)  # fmt: skip
+    for who, point in _points(rows).items():
+        axis.plot([point.intensity], [point.speed / 1e12], **look(who).line(linestyle="none"))
+    axis.set_xscale("log")
+    axis.set_ylim(30, 1200)
+    plain_ticks(axis)
+    axis.set_xlabel("operations a byte")
+    axis.set_ylabel("TFLOP/s of all products")
+    legend(figure, axes, 3)
+    return figure
+
+
+_SAID = {"sgemm": "compute-bound", "legemm mma": "compute-bound"} | dict.fromkeys(
+    ("fp16 mma", "markidis mma", "ootomo mma"), "not compute-bound"
+)
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    points = _points(rows)
+    found = []
+    for who, point in points.items():
+        said = _SAID.get(who, "")
+        limited = point.bound != "memory" and point.part > 0.5
+        text = f"{100 * point.part:.3g} % of the roofline, which {point.bound} bounds"
+        claim = f"{look(who).label} is {said or 'compute-bound'}"
+        found.append(share(claim, said, [limited is (said != "not compute-bound")], text, point.part))
+    if {"legemm mma", "sgemm"} <= set(points):
+        rate = points["legemm mma"].speed / _products({"contender": "legemm mma"}) / points["sgemm"].speed
+        found.append(share("LE-GEMM is faster than SGEMM", "better performance", [rate > 1], f"{rate:.3g}×", rate))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Where the ridge is, and how far each is from its roofline."""
+    tops, points = _ceilings(rows), _points(rows)
+    if not points:
+        return ""
+    least = min(point.intensity for point in points.values())
+    parts = ", ".join(f"{look(who).label} {100 * point.part:.3g} %" for who, point in points.items())
+    memory = [look(who).label for who, point in points.items() if point.bound == "memory"]
+    limited = f"memory limits {', '.join(memory)}" if memory else "memory limits none of them"
+    return (
+        f"The ridge of fp16 products on the {one_gpu()} lies at {tops['fp16'] / tops['bandwidth']:.3g} operations a "
+        f"byte; at n = {N} every scheme has {least:.3g} or more, and {limited}. Of their rooflines they reach: "
+        f"{parts}. A kernel that splits while it loads splits every entry again for every tile, on the ordinary cores."
+    )

@@ -1,0 +1,91 @@
+"""LE-GEMM, figure 17: what the tile that the model chooses and the pipeline are worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.gpu.bench import battery
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, reduction, share
+
+from ..speed._look import legend
+from ..speed._record import RULES, evaluate, squares, told
+from ..speed._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.6, figure 17"
+TITLE = "LE-GEMM with and without tile model and pipeline"
+KIND = "G"
+EXPLAINS = ("legemm/fig17",)
+CAPTION = f"""TFLOP/s of LE-GEMM (first launches) over n: the tile that the model of section 4.2 chooses for the GPU
+among those that the kernel has, a tile of 64×64 chosen by hand, and the model's tile with loads and products in turns,
+without the double buffer of section 4.3. {told()}"""
+ASSUMPTIONS = [
+    *RULES,
+    """The hand-chosen tile is not printed: 64×64, four fragments a side. The plain implementation is our kernel without
+    its second buffer, not a call of the API.""",
+    "A published gain is a mean over n; it holds if ours is above 1 and within a factor of 2 of it.",
+]
+PUBLISHED = {"legemm 64x64": ("the tile model", 1.78), "legemm plain": ("the pipeline", 2.72)}
+"""Gains on A800."""
+_LOOK = {
+    "legemm mma": Series("the model's tile", plotting.VERMILION, "o"),
+    "legemm 64x64": Series("64×64, by hand", plotting.ORANGE, "^", "--"),
+    "legemm plain": Series("the model's tile, no pipeline", plotting.GREY, "x", ":"),
+}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in
+                  battery.ABLATION and row["M"] == row["N"] == row["K"])  # fmt: skip
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
+    axis = axes[0, 0]
+    for who, style in _LOOK.items():
+        own = [row for row in squares(rows, who) if "first" in row]
+        axis.plot([row["M"] for row in own], [row["first"] for row in own], **style.line())
+    ticks = sorted({row["M"] for row in rows if row["contender"] == "legemm plain"})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.tick_params(axis="x", which="minor", bottom=False)
+    axis.set_ylim(0)
+    axis.set_xlabel("$n$")
+    axis.set_ylabel("TFLOP/s")
+    legend(figure, axes, 2)
+    return figure
+
+
+def _gains(rows: list[dict[str, Any]], other: str) -> dict[int, float]:
+    ours = {row["M"]: row["first"] for row in squares(rows, "legemm mma") if "first" in row}
+    return {row["M"]: ours[row["M"]] / row["first"] for row in squares(rows, other)
+            if row["M"] in ours and "first" in row}  # fmt: skip
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for other, (name, published) in PUBLISHED.items():
+        gains = _gains(rows, other)
+        mean = float(np.mean(list(gains.values()))) if gains else float("nan")
+        found.append(reduction(f"gain by {name}, A800", published, mean))
+    gains = _gains(rows, "legemm 64x64")
+    small, large = ([x for n, x in gains.items() if (n >= 4000) is big] for big in (False, True))
+    found.append(share("the tile model gains more from n = 4000 on", "significant", [x > max(small) for x in large]
+                       if small else [], ", ".join(f"{x:.3g}× at {n}" for n, x in gains.items())))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The gains by size."""
+    parts = []
+    for other, (name, published) in PUBLISHED.items():
+        gains = _gains(rows, other)
+        if gains:
+            each = ", ".join(f"{x:.3g} at {n}" for n, x in gains.items())
+            parts.append(f"{name} is worth {each} (published: {published:g} on an A800)")
+    return f"On one kernel and one GPU {'; '.join(parts)}." if parts else ""

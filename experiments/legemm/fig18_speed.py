@@ -1,0 +1,98 @@
+"""LE-GEMM, figure 18, its other axis: speed against error of FAST_16F, LE-GEMM and 64F."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, look, over_n, plain_ticks
+from ..speed._record import RULES, at, evaluate, squares, told
+from ..speed._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
+TITLE = "speed against error of a fast fp16 mode, LE-GEMM and fp64"
+KIND = "G"
+EXPLAINS = ("legemm/fig18_speed",)
+WHO = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
+CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_16F, cuBLAS: with the conversion to fp16).
+(b) MRED against the product in fp64. (c) One against the other. {told()}"""
+ASSUMPTIONS = [
+    *RULES[:3],
+    """FAST_16F is the library's fp16 product after a conversion of fp32 operands to fp16 by a kernel of ours, which is
+    what that mode does. 64F is cublasDgemm, whose operands are in fp64 before.""",
+    """MRED is Eq. 20 against the product in fp64; DGEMM's own is against the exact product, on a sample. Max_error, Eq.
+    19, is 1 for all at these sizes: of 10^6 to 10^8 entries about zero some have the wrong sign.""",
+]
+_NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("64F", plotting.BLUE, "v")}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in WHO
+                  and row["M"] == row["N"] == row["K"] and row["M"] >= 1024)  # fmt: skip
+
+
+def _timed(row: dict[str, Any]) -> float | None:
+    """TFLOP/s with the split."""
+    return row.get("split_first", row.get("first"))
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
+    lines = {who: [{**row, "speed": _timed(row)} for row in squares(rows, who) if _timed(row)] for who in WHO}
+    for who, own in lines.items():
+        style = _NAMES.get(who) or look(who)
+        over_n(axes[0, 0], {who: own}, "speed", label=style.label, color=style.color, marker=style.marker)
+        over_n(axes[0, 1], {who: own}, "mred", label=style.label, color=style.color, marker=style.marker)
+        points = [(row["speed"], row["mred"]) for row in own if row.get("mred")]
+        if points:
+            axes[0, 2].plot(*zip(*points, strict=True), **style.line(linestyle="none"))
+    plain_ticks(axes[0, 0])
+    for axis in axes[0, 1:]:
+        axis.set_yscale("log")
+        axis.set_ylabel("MRED")
+    axes[0, 0].set_ylabel("TFLOP/s")
+    plain_ticks(axes[0, 2], "x")
+    axes[0, 2].set_xlabel("TFLOP/s")
+    for axis in axes[0, :2]:
+        axis.set_xlabel("$n$")
+    plotting.panel_titles(axes, ["speed", "error", "error over speed"])
+    legend(figure, axes, 5)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    over: dict[str, list[float]] = {"fp16": [], "dgemm": []}
+    error = []
+    for row in squares(rows, "legemm mma"):
+        n, mine = row["M"], _timed(row)
+        others = {who: other for who in over if (other := at(rows, who, n, n, n)) is not None}
+        for who, other in others.items():
+            theirs = _timed(other)
+            if mine and theirs:
+                over[who].append(theirs / mine)
+        if len(others) == 2:
+            error.append(others["fp16"]["mred"] > row["mred"] > others["dgemm"]["mred"])
+    fast, wide = over["fp16"], over["dgemm"]
+    return [
+        share("FAST_16F is the fastest", "fastest", [x > 1 for x in fast], _span(fast, "of LE-GEMM's speed")),
+        share("64F is slower than LE-GEMM", "lower speed", [x < 1 for x in wide], _span(wide, "of LE-GEMM's speed")),
+        share("LE-GEMM's error lies between", "compromise", error, ""),
+    ]
+
+
+def _span(values: list[float], of: str) -> str:
+    return f"{min(values):.3g} to {max(values):.3g} {of}" if values else ""
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The three at the largest n, and the scheme that leaves no compromise."""
+    n = max((row["M"] for row in squares(rows, "legemm mma")), default=0)
+    own = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None and _timed(row)}
+    parts = [f"{(_NAMES.get(who) or look(who)).label} {_timed(row):.3g} TFLOP/s with a MRED of "
+             f"{row['mred']:.2g}" for who, row in own.items()]  # fmt: skip
+    return f"At n = {n}, splits included: {'; '.join(parts)}." if parts else ""

@@ -1,0 +1,102 @@
+"""What `fpemu bench gpu` measured on one GPU, kept beside this module: the rows that the figures of speed show.
+
+Another GPU's record takes its place where FPEMU_SPEED names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fpemu.gpu.bench import reading, record
+
+Row = dict[str, Any]
+_FILE = Path(__file__).with_name("h200.json")
+_PLACE = ("kind", "M", "N", "K", "data", "contender")
+_RATES = ("first", "best", "sustained", "split_first", "split_sustained")
+_PLAIN = (
+    "relative_l2", "max_relative", "mred", "max_error", "lost", "outputs", "power_W", "clock_MHz", "checked",
+    "mismatches", "products", "bytes", "total_s", "iterations", "inertia", "equal", "gemms", "slices_a", "slices_b",
+)  # fmt: skip
+"""What is shown as it was measured."""
+RULES = [
+    """Speeds are 2·M·N·K operations a second. "First": the median of ten launches after a pause, before the power
+    limiter of the chip acts; "sustained": the median of the second half of a run without a pause. Launches queue up
+    behind a wait, so that the host is not measured. The first launches have an event between them, which costs each
+    about a microsecond: at n = 1024 and below the sustained speed can be the higher one.""",
+    """The headline rows pause for 1 s and run for 0.5 to 1 s, the others for 0.1 and 0.15 s: their sustained speeds are
+    nearer to the first ones.""",
+    """Operands are drawn on the GPU, A and B stored by rows. Splitting the operands is not counted unless it is said.
+    Errors are those of all entries against the product in fp64.""",
+    """Other GPUs than the paper's: what can be compared are ratios of speeds side by side, and orders, not TFLOP/s.""",
+]
+
+
+def _path() -> Path:
+    return Path(os.environ.get("FPEMU_SPEED") or _FILE)
+
+
+@functools.cache
+def _read(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
+    found = record.read(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12], found.head, found.rows
+
+
+def measured() -> list[Row]:
+    """The rows that were measured."""
+    return [row for row in _read(_path())[2] if "failed" not in row]
+
+
+def told() -> str:
+    """The GPU, its driver, the library and the dates, for captions."""
+    if not _path().is_file():
+        return "No record of a measurement is here."
+    head = _read(_path())[1]
+    here, dates = head["device"], sorted({run["date"] for run in head["runs"]})
+    where = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    return f"Measured on one {here['gpu']} (driver {here['driver']}, {here['library']}), {where}."
+
+
+def cells(shown: Callable[[Row], bool]) -> list[Row]:
+    """The cells of a page: the rows that it shows, by what tells them apart and the record they are from."""
+    digest = _read(_path())[0]
+    return [{**{name: row[name] for name in _PLACE}, "record": digest} for row in measured() if shown(row)]
+
+
+def evaluate(cell: Row) -> dict[str, float]:
+    """TFLOP/s by the ways they are measured, ratios to others on the same product, errors, parts of the time."""
+    rows = measured()
+    row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
+    found: dict[str, float | None] = {}
+    product = row["kind"] == "product"
+    found |= {name: reading.rate(row, name) for name in _RATES if product}
+    for name in _RATES[:3] if product else ():
+        found[f"{name} / sgemm"] = reading.ratio(rows, row, "sgemm", which=name)
+        found[f"{name} / dgemm"] = reading.ratio(rows, row, "dgemm", which=name)
+        found[f"{name} / three products"] = reading.ratio(rows, row, "fp16", 3, name)
+        found[f"{name} / three calls"] = reading.ratio(rows, row, "three fp16", which=name)
+    found |= {f"{name}_s": row.get(f"{name}_s") for name in _RATES[:3]}
+    found |= {name: row.get(name) for name in _PLAIN} | {name: row[name] for name in row if name.startswith("part ")}
+    return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
+
+
+def squares(rows: list[Row], who: str, data: str = "symmetric") -> list[Row]:
+    """A contender's rows of n × n × n, n ascending."""
+    of = [row for row in rows if row["contender"] == who and row["data"] == data and row["M"] == row["N"] == row["K"]]
+    return sorted(of, key=lambda row: int(row["M"]))
+
+
+def at(rows: list[Row], who: str, M: int, N: int, K: int, data: str = "symmetric") -> Row | None:
+    """The row of a contender on a product."""
+    place = {"contender": who, "M": M, "N": N, "K": K, "data": data}
+    return next((row for row in rows if all(row[name] == value for name, value in place.items())), None)
+
+
+def one_gpu() -> str:
+    """The GPU's name in short."""
+    return str(_read(_path())[1]["device"]["gpu"]).removeprefix("NVIDIA ")

@@ -1,0 +1,106 @@
+"""Speed over n on one GPU: three products of words against SGEMM and against the library's fp16 product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import battery
+from fpemu.sweep.claims import Claim, share
+
+from ._look import legend, look, over_n
+from ._record import RULES, at, evaluate, squares, told
+from ._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
+TITLE = "speed over n"
+KIND = "G"
+EXPLAINS = ("speed/sizes",)
+WHO = ("sgemm", "staged", battery.FRONTIER[0])
+CAPTION = f"""Products n×n×n, operands uniform in [-1, 1]. (a) First launches after a pause, (b) sustained, (c) first
+launches with the split, over three products of the library with nothing added (its fp16 product by 3, its operands in
+fp16 already). {told()}"""
+ASSUMPTIONS = RULES
+FIRST = {2048: 237.0, 4096: 263.0}
+"""Goals for the first launches of the staged scheme, TFLOP/s."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["fmt"] == "fp32"
+                  and row["M"] == row["N"] == row["K"]
+                  and row["contender"] in (*WHO, "fp16"))  # fmt: skip
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
+    panels = ("first", "sustained")
+    for axis, what in zip(axes[0], panels, strict=False):
+        lines = {who: squares(rows, who) for who in WHO}
+        lines["fp16 / 3"] = [{**row, what: row[what] / 3} for row in squares(rows, "fp16") if what in row]
+        over_n(axis, {who: line for who, line in lines.items() if who != "fp16 / 3"}, what)
+        points = [(row["M"], row[what]) for row in lines["fp16 / 3"]]
+        if points:
+            axis.plot(*zip(*points, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
+        axis.set_ylabel("TFLOP/s")
+        axis.set_ylim(0)
+    last = {who: _with_split(rows, who) for who in WHO if who != "sgemm"}
+    over_n(axes[0, 2], last, "ratio")
+    axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+    axes[0, 2].set_ylabel("over three fp16 products")
+    axes[0, 2].set_ylim(0)
+    for axis in axes[0]:
+        axis.set_xlabel("$n$")
+    plotting.panel_titles(axes, ["first launches", "sustained", "first launches, with the split"])
+    legend(figure, axes, 5)
+    return figure
+
+
+def _with_split(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
+    """The rows with "ratio": first launches with the split over three products of the library."""
+    found = []
+    for row in squares(rows, who):
+        plain = at(rows, "fp16", row["M"], row["N"], row["K"])
+        if plain is not None and "first" in plain and "split_first" in row:
+            found.append({**row, "ratio": 3 * row["split_first"] / plain["first"]})
+    return found
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for who in WHO[1:]:
+        over = {r["M"]: r["first / sgemm"] for r in squares(rows, who) if "first / sgemm" in r}
+        found.append(share(f"{look(who).label}: never slower than SGEMM", "", [x >= 1 for x in over.values()],
+                           ", ".join(f"{x:.3g}× at {n}" for n, x in over.items())))  # fmt: skip
+    own = {row["M"]: row["first"] for row in squares(rows, "staged") if "first" in row}
+    for n, least in FIRST.items():
+        reached = [own[n] >= least] if n in own else []
+        text = f"{own[n]:.4g} TFLOP/s" if n in own else ""
+        found.append(share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text))
+    kept = [row["split_sustained"] / row["sustained"] for row in squares(rows, "staged")
+            if row["M"] == battery.HEAD and {"split_sustained", "sustained"} <= set(row)]  # fmt: skip
+    found.append(share(f"staged: with the split 0.97 of the speed or more, n = {battery.HEAD}, sustained", "",
+                       [x >= 0.97 for x in kept], f"{kept[0]:.3g}" if kept else ""))  # fmt: skip
+    better = [row["relative_l2"] <= base["relative_l2"] for row in squares(rows, "staged")
+              if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None]  # fmt: skip
+    found.append(share("staged: no less accurate than SGEMM", "", better, ""))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Where the speed goes over n, and what the split costs."""
+    own = [row for row in squares(rows, "staged") if {"first", "sustained", "split_first"} <= set(row)]
+    if not own:
+        return ""
+    least, most = min(own, key=lambda row: row["first"]), max(own, key=lambda row: row["first"])
+    loss = ", ".join(f"{100 * (1 - row['split_first'] / row['first']):.2g} % at {row['M']}" for row in own)
+    text = (
+        f"Staged runs at {least['first']:.3g} TFLOP/s at n = {least['M']} and {most['first']:.3g} at {most['M']} in "
+        f"the first launches. The split costs {loss} of that. "
+    )
+    ratios = [(row["M"], row["sustained / three products"]) for row in own if "sustained / three products" in row]
+    if ratios:
+        each = ", ".join(f"{x:.3g} at {n}" for n, x in ratios)
+        text += f"Sustained, without the split, it has these multiples of three products of the library: {each}. "
+    return text

@@ -1,0 +1,199 @@
+"""How fast launches are on the GPU at hand, by its own events.
+
+A power-limited chip has two speeds, and both are measured: the median of the first launches after a pause, before the
+limiter acts, and the median of the second half of a run without a pause. Launches queue up behind a kernel that only
+waits, so that what the host needs to launch is not counted: small products are timed as a captured graph would be.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpemu.gpu import device
+from fpemu.gpu.bench.sensors import Reading, Watch
+
+_MARKS = 400  # intervals of a run, at most
+_QUEUED = 200  # launches that wait in the queue, at most: beyond about a thousand a launch itself waits
+_SLOW = 2e-3  # seconds a launch from which on the host is never late
+_SMALL = 2e-4  # seconds below which the first launches are timed together: an event between two costs a microsecond
+_STEADY = 0.5  # seconds of a run from which on power is read: the sensor's own mean is taken over about a second
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a speed is measured.
+
+    Parameters
+    ----------
+    idle : float
+        Seconds without work before the first launches.
+    first : int
+        How many they are.
+    run : float
+        Seconds of the run without a pause; 0, or too few for two launches: none.
+    most : float
+        Seconds of the first launches beyond which there are fewer of them, but three.
+    """
+
+    idle: float = 1.0
+    first: int = 10
+    run: float = 1.0
+    most: float = 1.0
+
+
+FULL, FULL_SPLIT = Rules(), Rules(idle=0.3, run=0.3)
+BRIEF = Rules(run=0.5)
+SHORT, SHORT_SPLIT = Rules(idle=0.1, run=0.15, most=0.2), Rules(idle=0.05, run=0.0, most=0.2)
+"""For the many points of a figure."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds a launch.
+
+    Parameters
+    ----------
+    first, best : float
+        Median and least of the first launches.
+    sustained : float or None
+        Median over the second half of the run.
+    launches : int
+        Of the run.
+    host : float
+        What the host needs to queue one.
+    reading : Reading or None
+        Power and clock in the second half of the run.
+    """
+
+    first: float
+    best: float
+    sustained: float | None
+    launches: int
+    host: float
+    reading: Reading | None
+
+
+class Marks:
+    """Moments on the GPU, in the order in which they were queued."""
+
+    def __init__(self, count: int) -> None:
+        self._events = _events(count)[:count]
+
+    def record(self, which: int) -> None:
+        """Queue the event of a number."""
+        device.check(device._enter().cuEventRecord(self._events[which], 0))
+
+    def seconds(self, count: int) -> list[float]:
+        """Between the first `count` + 1 marks, once the last has passed."""
+        cuda = device._enter()
+        device.check(cuda.cuEventSynchronize(self._events[count]))
+        pairs = zip(self._events[:count], self._events[1 : count + 1], strict=True)
+        return [float(device.check(cuda.cuEventElapsedTime(a, b))) * 1e-3 for a, b in pairs]
+
+
+_POOL: list[Any] = []
+
+
+def _events(count: int) -> list[Any]:
+    cuda = device._enter()
+    while len(_POOL) < count:
+        _POOL.append(device.check(cuda.cuEventCreate(0)))
+    return _POOL
+
+
+@cache
+def kernels() -> device.Module:
+    """The kernels of a measurement."""
+    return device.Module(device.kernel_source("bench.cu"), name="bench.cu")
+
+
+def hold(seconds: float) -> None:
+    """Let the GPU wait; what is launched meanwhile queues up."""
+    kernels().launch("hold", 1, 1, np.int64(seconds * 1e9), wait=False)
+
+
+def measure(
+    launch: Callable[[], None], rules: Rules = FULL, *, marks: Callable[[int], Any] = Marks,
+    hold: Callable[[float], None] = hold, synchronize: Callable[[], None] = device.synchronize,
+    sleep: Callable[[float], None] = time.sleep, watch: Callable[[], Any] = Watch,
+) -> Speed:  # fmt: skip
+    """Time what `launch` queues.
+
+    Parameters
+    ----------
+    launch : callable
+        Queues one product; it may wait for the GPU, which then counts.
+    rules : Rules
+    marks, hold, synchronize, sleep, watch
+        What measures, for tests.
+
+    Raises
+    ------
+    GpuError
+        If a launch fails.
+    """
+    launch()
+    synchronize()
+    begun = time.perf_counter()
+    launch()
+    host = time.perf_counter() - begun
+    synchronize()
+    each = time.perf_counter() - begun
+    sleep(rules.idle)
+
+    moments = marks(max(rules.first, _MARKS) + 1)
+    if each < _SLOW:
+        hold(_room(host, rules.first))
+    if each < _SMALL:
+        first = [t / rules.first for t in _timed(launch, moments, 1, rules.first)]
+    else:
+        first = _timed(launch, moments, min(rules.first, max(3, round(rules.most / each))), 1)
+    each = statistics.median(first)
+    if rules.run < 2 * each:
+        return Speed(each, min(first), None, 0, host, None)
+
+    total = max(2, round(rules.run / max(each, 1e-7)))
+    sampled = watch() if rules.run >= _STEADY else None
+    if each > 2 * host:  # the host runs ahead by itself
+        many = -(-total // _MARKS)
+        count = max(2, total // many)
+        run = [t / many for t in _timed(launch, moments, count, many)]
+    else:
+        run, count, many = _held(launch, moments, hold, rules.run, each, host)
+    reading = None if sampled is None else sampled.stop()
+    return Speed(each, min(first), statistics.median(run[len(run) // 2 :]), count * many, host, reading)
+
+
+def _timed(launch: Callable[[], None], moments: Any, count: int, many: int) -> list[float]:
+    """Seconds of `count` times `many` launches."""
+    moments.record(0)
+    for number in range(count):
+        for _ in range(many):
+            launch()
+        moments.record(number + 1)
+    found: list[float] = moments.seconds(count)
+    return found
+
+
+def _held(
+    launch: Callable[[], None], moments: Any, hold: Callable[[float], None], run: float, each: float, host: float
+) -> tuple[list[float], int, int]:
+    """Rounds of launches behind a wait, for about `run` seconds: seconds a launch of each round."""
+    rounds = min(_MARKS, max(2, round(run / (_QUEUED * each + _room(host, _QUEUED)))))
+    found = []
+    for _ in range(rounds):
+        hold(_room(host, _QUEUED))
+        found += [t / _QUEUED for t in _timed(launch, moments, 1, _QUEUED)]
+    return found, rounds, _QUEUED
+
+
+def _room(host: float, launches: int) -> float:
+    """Seconds in which the host has surely queued some launches."""
+    return min(0.05, 1e-3 + 2 * launches * host)

@@ -1,0 +1,113 @@
+"""Which kernel of the GPU at hand runs what: `fpemu.gpu.kernel`, and what it refuses."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fpemu.errors import GpuError, InputError
+from fpemu.gpu import device
+from fpemu.gpu.kernel import Kernel
+
+if TYPE_CHECKING:
+    from fpemu.mma import KOrder, MmaSpec
+    from fpemu.schemes import Scheme
+
+BUILDERS = {"frontier": False, "frontier_strassen": False, "hopper": True, "tensorcores": True}
+"""The modules with kernels of split schemes, in the order in which they are asked, and whether theirs sum products of
+words by the scheme's plan and know of nothing else. Each has ``kernel(scheme, spec, (M, N, K), order)``, which gives a
+Kernel, or None for what it does not do."""
+_LEAST = (8, 0)  # compute capability
+
+
+class NoKernelError(InputError):
+    """No kernel runs a scheme in the order asked for, or with these options."""
+
+
+def architecture() -> str:
+    """The architecture of the GPU at hand, as `fpemu.mma.catalog` names it."""
+    from fpemu.mma import catalog
+
+    return catalog.architecture(device.arch().rstrip("a"))
+
+
+def need_a_gpu(scheme: Scheme) -> None:
+    """Raise GpuError where there is no GPU, or one too old for a scheme."""
+    if device.missing() is not None:
+        raise GpuError(str(device.missing()))
+    have = device.capability()
+    if scheme.needs_hardware and have < _LEAST:
+        raise GpuError(f"{scheme.name} on matrix instructions needs compute capability {_dotted(_LEAST)} or more; "
+                       f"{device.describe()['gpu']} has {_dotted(have)}")  # fmt: skip
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+@lru_cache(maxsize=256)
+def rehearse(scheme: Scheme, spec: MmaSpec | None, order: KOrder | None, on_range: str) -> None:
+    """Raise what the scheme itself refuses, order or policy: it is asked for a product without rows."""
+    a, b = (np.zeros(shape, scheme.operand.dtype) for shape in ((0, 1), (1, 1)))
+    scheme.product(a, b, spec, order, on_range)
+
+
+@lru_cache(maxsize=16)
+def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], order: KOrder | None) -> Kernel:
+    """The kernel of a scheme, an instruction, sizes (M, N, K) and an order, kept with its buffers.
+
+    Raises
+    ------
+    NoKernelError
+        If there is none.
+    """
+    from fpemu.gpu import ordinary
+    from fpemu.schemes.base import SplitScheme
+    from fpemu.schemes.fp16 import Half
+
+    if spec is None:
+        return ordinary.Ordinary(scheme, sizes[2], order)
+    by_plan = type(scheme).product in (SplitScheme.product, Half.product)  # Half's adds a refusal
+    for name, needs_plan in BUILDERS.items():
+        found = None if needs_plan and not by_plan else _builder(name)(scheme, spec, sizes, order)
+        if found is not None:
+            assert isinstance(found, Kernel)
+            return found
+    asked = "" if order is None else f" in the order {order}: leave the order out for the kernels' own"
+    raise NoKernelError(f"{scheme.name}: no kernel of fpemu.gpu runs it with these options on {spec}{asked}")
+
+
+def _builder(name: str) -> Any:
+    return import_module(f"fpemu.gpu.{name}").kernel
+
+
+def kernel(scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | None = None, **options: Any) -> Kernel:
+    """The kernel that `fpemu.gpu.gemm` runs a scheme with on the GPU at hand, for matrices (M, K) and (K, N).
+
+    ``kernel.describe()`` says it in a line, ``kernel.spec`` and ``kernel.order`` are its instruction and its order over
+    K, and ``fpemu.gemm(A, B, **kernel.arguments)`` emulates it.
+
+    Raises
+    ------
+    InputError
+        As `fpemu.gpu.gemm`; the Ozaki family, whose products are exact and have no order.
+    GpuError
+        No GPU, or one that is too old.
+    """
+    from fpemu import schemes
+    from fpemu.schemes.errorfree.base import ErrorFree
+
+    chosen = schemes.build(scheme, options)
+    need_a_gpu(chosen)
+    if isinstance(chosen, ErrorFree):
+        raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
+    chosen.check_order(order, options)
+    sizes = int(M), int(N), int(K)
+    if min(sizes) < 1:
+        raise InputError(f"M, N and K must be 1 or more, not {sizes}")
+    spec = chosen.spec(architecture())
+    rehearse(chosen, spec, order, "propagate")
+    return find(chosen, spec, sizes, order)

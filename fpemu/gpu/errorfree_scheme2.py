@@ -1,0 +1,152 @@
+"""Ozaki scheme II on the GPU: the powers of two of each rule, residues, and the result (`fpemu.schemes.ozaki2`)."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import InputError
+from fpemu.gpu import errorfree_residues as modular
+from fpemu.gpu.cublas import Strides
+from fpemu.gpu.errorfree_machine import Memory, Workspace, source
+from fpemu.gpu.errorfree_operands import SHARED, Rows, padded
+from fpemu.schemes.errorfree.report import Report
+from fpemu.schemes.ozaki2 import Ozaki2
+
+_SPARE = 12  # bits that an integer may have beyond the square root of P
+
+
+def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: Any) -> Report:
+    """D = alpha · (A B by the scheme) + beta · C, and what was checked. Waits for the GPU."""
+    basis = scheme.basis()
+    count, P = len(basis.moduli), basis.product
+    K, M, N = A.loaded.K, A.loaded.rows, B.loaded.rows
+    mu, nu = exponents(work, A, B, scheme.scaling, P)
+    longest = P.bit_length() // 2 + _SPARE
+    size, worst = (P - 1) // 2 * 2 + 0.0, None
+    if scheme.scaling == "fast":
+        size, worst = _check(work, A, B, mu, nu, basis.limit)
+    a = modular.residues(work, A, count, mu, 1, 0, longest)
+    b = modular.residues(work, B, count, nu, 1, 0, longest)
+    modular.multiply(work, a, b, count, modular.Exponents(mu, nu, 1, 0), M, N, end, once=False, plain=True)
+    found = [x.found.array(2, np.int32).tolist() for x in (a, b)]
+    vanished = [rows for _, rows in found]
+    vanished = vanished if any(vanished) else []
+    bits = math.log2(max(size, 1.0)), math.log2(P)
+    chain = min(K, modular.CHAIN) * (basis.moduli[0] // 2) ** 2
+    faults = (*(() if worst is None else (scheme._fault(worst, *bits),)), *scheme._vanished(vanished))
+    return Report(
+        scheme.name,
+        spec.name,
+        products=count + (scheme.scaling == "accurate"),
+        exact=True,
+        sum_bound=chain,
+        sum_limit=2**31 - 1,
+        complete=not any(cut for cut, _ in found),
+        crt=worst is None,
+        crt_bits=bits,
+        int32=True,
+        int32_bound=chain,
+        underflow=bool(vanished),
+        faults=faults,
+    )
+
+
+def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int) -> tuple[Memory, Memory]:
+    """mu of every row of A and nu of every column of B: int32."""
+    K = A.loaded.K
+    if rule != "accurate":
+        limit = Fraction(P - 1, 8) if rule == "fast" else _limit(P, K)
+        h, g = _parts(limit)
+        most = h - 1 - (g < 1)  # the room for sums of 4
+        return _squares(work, A, h, g, rule, most), _squares(work, B, h, g, rule, most)
+    h, g = _parts(_limit(P, K))
+    sides = [_leading(work, X) for X in (A, B)]
+    (a, first_a, zero_a), (b, first_b, zero_b) = sides
+    M, N, width = A.loaded.rows, B.loaded.rows, padded(K, 128)
+    rows, columns = work.zeros("largest of A", 4 * M), work.zeros("largest of B", 4 * N)
+    pitch = padded(N, 32)
+    step = modular.panel(work, M, 4 * pitch)
+    T = work.get("products", 4 * step * pitch)
+    if K >= 1 << 19:
+        raise InputError(f"ozaki2: K = {K} is too long for one int32 sum of leading bits: take scaling='invariant'")
+    for start in range(0, M, step):
+        some = min(step, padded(M, 16) - start)
+        work.machine.gemm(
+            "int8", some, padded(N, 16), width, a.pointer + start * width, Strides(width), b.pointer, Strides(width),
+            T.pointer, Strides(pitch),
+        )  # fmt: skip
+        grid = (min(-(-N // 256), 1024), max(1, min(some // 32, 64)))
+        work.machine.launch(
+            source("scaling.cu"), "largest_sums", grid, 256, T, pitch, np.int32(min(some, M - start)), np.int32(N),
+            np.uint64(rows.pointer + 4 * start), columns,
+        )  # fmt: skip
+    found = []
+    for n, first, zero, largest, name in ((M, first_a, zero_a, rows, "A"), (N, first_b, zero_b, columns, "B")):
+        mu = work.get(f"powers of {name}", 4 * n)
+        work.machine.launch(
+            source("scaling.cu"), "accurate", -(-n // 256), 256, np.int32(n), first, zero, largest, np.int32(h),
+            np.float64(g), mu,
+        )  # fmt: skip
+        found.append(mu)
+    return found[0], found[1]
+
+
+def _leading(work: Workspace, X: Rows) -> tuple[Memory, Memory, Memory]:
+    rows, K = X.loaded.rows, X.loaded.K
+    all_rows, width = padded(rows, 16), padded(K, 128)
+    out = work.get(f"leading of {X.name}", all_rows * width)
+    first, zero = work.get(f"first of {X.name}", 4 * rows), work.get(f"zero of {X.name}", 4 * rows)
+    kept = 8 * K if 8 * K <= SHARED else 0
+    work.machine.launch(
+        source("scaling.cu"), "leading", min(all_rows, 1 << 16), 512, *X.arguments[:3], np.int32(all_rows), np.int32(K),
+        np.int32(kept > 0), out, width, first, zero, X.special, shared=kept,
+    )  # fmt: skip
+    return out, first, zero
+
+
+def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int) -> Memory:
+    rows, kept = X.loaded.rows, 8 * X.loaded.K if 8 * X.loaded.K <= SHARED else 0
+    mu = work.get(f"powers of {X.name}", 4 * rows)
+    work.machine.launch(
+        source("scaling.cu"), "by_squares", min(rows, 1 << 16), 512, *X.arguments, np.int32(kept > 0), np.int32(h),
+        np.float64(g), np.int32(rule == "fast"), np.int32(most), mu, X.special, shared=kept,
+    )  # fmt: skip
+    return mu
+
+
+def _limit(P: int, K: int) -> Fraction:
+    """As `fpemu.schemes.errorfree.scaling` has it."""
+    return Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
+
+
+def _parts(limit: Fraction) -> tuple[int, float]:
+    """limit = g 4^h with g in [1, 4), rounded down to 51 fraction bits."""
+    h = 0
+    while limit >= 4 ** (h + 1):
+        h += 1
+    return h, int(limit / 4**h * 2**51) / 2**51
+
+
+def _check(
+    work: Workspace, A: Rows, B: Rows, mu: Memory, nu: Memory, limit: float
+) -> tuple[float, tuple[int, int] | None]:
+    """A bound of 2 sum|a'||b'| by one fp64 product, and where it is largest if it is not below the limit."""
+    sides = []
+    for X, power in ((A, mu), (B, nu)):
+        rows, width = X.loaded.rows, padded(X.loaded.K, 16)
+        sizes = work.zeros(f"sizes of {X.name}", 8 * rows * width)
+        work.machine.launch(source("scaling.cu"), "sizes", min(rows, 1 << 16), 256, *X.arguments, power, sizes, width)
+        sides.append((sizes, rows, width))
+    (x, M, width), (y, N, _) = sides
+    T = work.get("products", 8 * M * N)
+    work.machine.gemm("fp64", M, N, width, x.pointer, Strides(width), y.pointer, Strides(width), T.pointer, Strides(N))
+    place, most = work.zeros("largest place", 16), work.zeros("largest sum", 8)
+    for kernel in ("largest_double", "where_double"):
+        work.machine.launch(source("scaling.cu"), kernel, 1024, 256, T, M * N, most, place)
+    top = float(most.array(1, np.float64)[0])
+    bound = 2 * top * (1 + (A.loaded.K + 8) * 2.0**-52)
+    return bound, None if bound < limit else divmod(int(place.array(1, np.int64)[0]) - 1, N)

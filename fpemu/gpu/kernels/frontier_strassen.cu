@@ -1,0 +1,248 @@
+// Around the products of Strassen's algorithm in Winograd's form: sums of blocks before them, split into words of the
+// scheme `staged`, and the sums of the products. fpemu/schemes/strassen.py has the formulas.
+//
+// Put before this text: LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it.
+//
+// An operand is seen as rows along k, rows of A or columns of B. A block has the number 2 (its half of the rows) + (its
+// half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th of
+// the i-th. The operands of one side lie one after another, each `block` rows of `pitch` numbers.
+#include "words.cuh"
+
+constexpr int PRODUCTS = LEVELS == 1 ? 7 : 49, BLOCKS = LEVELS == 1 ? 4 : 16, SIDE = LEVELS == 1 ? 2 : 4;
+constexpr int ROWS = LEVELS == 1 ? 32 : 8, BK = 64, THREADS = 256, RUN = ROWS * BK / THREADS;
+
+struct Operand {
+  const float* x;
+  s64 row_stride, k_stride;
+  int rows, k, half, half_k, block, block_k;  // half, half_k: of the outer blocks
+  u16 *high, *low;    // (products, block, pitch)
+  int* exponents;     // (products, block): of the powers of two that bring rows to [2^13, 2^14)
+  u8* special;        // (rows): whether there is a NaN or an infinity, which count as zero
+  u64* faults;        // how many of these; how many entries whose sums may overflow
+  float limit;        // their size
+  int pitch, second;  // second: 0 for A, 1 for B
+};
+
+FPEMU_FUNCTION bool finite(float x) { return (__float_as_uint(x) & 0x7FFFFFFF) < 0x7F800000; }
+
+// Blocks 00, 01, 10, 11 by rows and k. For B these are its blocks 11, 21, 12, 22.
+FPEMU_FUNCTION void seven(float x00, float x01, float x10, float x11, bool second, float (&s)[7]) {
+  if (second) {
+    const float t1 = x10 - x00, t2 = x11 - t1;
+    s[0] = x00, s[1] = x01, s[2] = x11, s[3] = t2 - x01, s[4] = t1, s[5] = t2, s[6] = x11 - x10;
+  } else {
+    const float s1 = x10 + x11, s2 = s1 - x00;
+    s[0] = x00, s[1] = x01, s[2] = x01 - s2, s[3] = x11, s[4] = s1, s[5] = s2, s[6] = x00 - x10;
+  }
+}
+
+FPEMU_FUNCTION void operands(const float (&x)[4], bool second, float (&s)[7]) {
+  seven(x[0], x[1], x[2], x[3], second, s);
+}
+FPEMU_FUNCTION void operands(const float (&x)[16], bool second, float (&s)[49]) {
+  float outer[4][7];
+  FPEMU_UNROLL
+  for (int q = 0; q < 4; q++) seven(x[q], x[4 + q], x[8 + q], x[12 + q], second, outer[q]);
+  FPEMU_UNROLL
+  for (int i = 0; i < 7; i++) {
+    float inner[7];
+    seven(outer[0][i], outer[1][i], outer[2][i], outer[3][i], second, inner);
+    FPEMU_UNROLL
+    for (int j = 0; j < 7; j++) s[7 * i + j] = inner[j];
+  }
+}
+
+// Which row, or k, number i of a block's is; `size` where there is none. `outer`, `inner`: halves the block lies in.
+FPEMU_FUNCTION int place(int outer, int inner, int i, int size, int half, int block) {
+  if (i >= block) return size;
+  const int in = LEVELS == 1 ? i : inner * block + i;
+  return in < half ? smaller(outer * half + in, size) : size;
+}
+FPEMU_FUNCTION int row_half(int b) { return LEVELS == 1 ? b / 2 : b / 8; }
+FPEMU_FUNCTION int k_half(int b) { return LEVELS == 1 ? b % 2 : b / 4 % 2; }
+
+FPEMU_FUNCTION float entry(const Operand& o, int b, int row, int k) {
+  const int r = place(row_half(b), b / 2 % 2, row, o.rows, o.half, o.block);
+  const int at = place(k_half(b), b % 2, k, o.k, o.half_k, o.block_k);
+  return r < o.rows && at < o.k ? o.x[r * o.row_stride + at * o.k_stride] : 0.0f;
+}
+
+// Blocks of 32 x 16 threads: 16 rows where these are contiguous, 32 where k's neighbours are apart.
+extern "C" __global__ void __launch_bounds__(512) strassen_exponents(const Operand o) {
+  __shared__ u32 largest[PRODUCTS][32], wrong[SIDE][32];
+  const bool along = o.k_stride == 1;
+  const int many = along ? 16 : 32, base = blockIdx.x * many, own = along ? threadIdx.y : threadIdx.x;
+  const int thread = threadIdx.y * 32 + threadIdx.x;
+  for (int i = thread; i < PRODUCTS * 32; i += 512) largest[i / 32][i % 32] = 0;
+  if (thread < SIDE * 32) wrong[thread / 32][thread % 32] = 0;
+  __syncthreads();
+  u32 most[PRODUCTS] = {}, bad[SIDE] = {}, over = 0;
+#pragma unroll(LEVELS == 1 ? 4 : 1)
+  for (int k = along ? threadIdx.x : threadIdx.y; k < o.block_k; k += along ? 32 : 16) {
+    float x[BLOCKS], s[PRODUCTS];
+    FPEMU_UNROLL
+    for (int b = 0; b < BLOCKS; b++) {
+      x[b] = entry(o, b, base + own, k);
+      if (!finite(x[b])) bad[LEVELS == 1 ? b / 2 : b / 8 * 2 + b / 2 % 2]++, x[b] = 0;
+      over += fabsf(x[b]) >= o.limit;
+    }
+    operands(x, o.second, s);
+    FPEMU_UNROLL
+    for (int i = 0; i < PRODUCTS; i++) most[i] = max(most[i], __float_as_uint(s[i]) & 0x7FFFFFFF);
+  }
+  FPEMU_UNROLL
+  for (int i = 0; i < PRODUCTS; i++) {
+    const u32 row = along ? __reduce_max_sync(~0u, most[i]) : most[i];
+    if (!along || threadIdx.x == 0) atomicMax(&largest[i][own], row);
+  }
+  FPEMU_UNROLL
+  for (int h = 0; h < SIDE; h++)
+    if (bad[h]) atomicAdd(&wrong[h][own], bad[h]);
+  if (over) atomicAdd(o.faults + 1, (u64)over);
+  __syncthreads();
+  for (int i = thread; i < PRODUCTS * many; i += 512) {
+    const int row = base + i % many;
+    const u32 top = largest[i / many][i % many];
+    if (row < o.block)
+      o.exponents[i / many * o.block + row] = !top ? 0 : top >> 23 ? 140 - (int)(top >> 23) : 163 - bit_length(top);
+  }
+  if (thread < SIDE * many) {
+    const int h = thread / many, n = thread % many, row = place(h / (SIDE / 2), h % 2, base + n, o.rows, o.half, o.block);
+    if (row < o.rows) {
+      o.special[row] = wrong[h][n] != 0;
+      if (wrong[h][n]) atomicAdd(o.faults, (u64)wrong[h][n]);
+    }
+  }
+}
+
+FPEMU_FUNCTION u32 half_code(float x) {
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+FPEMU_FUNCTION float half_value(u32 code) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((u16)code));
+  return x;
+}
+
+// ROWS rows by 64 k of every block; each thread makes RUN consecutive k of a row of all operands.
+extern "C" __global__ void __launch_bounds__(THREADS) strassen_split(const Operand o) {
+  __shared__ float tile[BLOCKS][ROWS][BK + 1];
+  const int k0 = blockIdx.x * BK, row0 = blockIdx.y * ROWS, t = threadIdx.x;
+  const bool along = o.k_stride == 1;
+  FPEMU_UNROLL
+  for (int b = 0; b < BLOCKS; b++)
+    FPEMU_UNROLL
+    for (int i = 0; i < RUN; i++) {
+      const int n = i * THREADS + t, r = along ? n / BK : n % ROWS, k = along ? n % BK : n / ROWS;
+      const float v = entry(o, b, row0 + r, k0 + k);
+      tile[b][r][k] = finite(v) ? v : 0.0f;
+    }
+  __syncthreads();
+  const int r = t / (BK / RUN), k = t % (BK / RUN) * RUN, row = row0 + r;
+  if (row >= o.block || k0 + k >= o.pitch) return;
+  float s[RUN][PRODUCTS];
+  FPEMU_UNROLL
+  for (int i = 0; i < RUN; i++) {
+    float x[BLOCKS];
+    FPEMU_UNROLL
+    for (int b = 0; b < BLOCKS; b++) x[b] = tile[b][r][k + i];
+    operands(x, o.second, s[i]);
+  }
+  FPEMU_UNROLL
+  for (int j = 0; j < PRODUCTS; j++) {
+    const int e = o.exponents[j * o.block + row], e1 = smaller(e, 100);
+    const float up1 = __uint_as_float((u32)(e1 + 127) << 23), up2 = __uint_as_float((u32)(e - e1 + 127) << 23);
+    u32 h[RUN / 2], l[RUN / 2];
+    FPEMU_UNROLL
+    for (int i = 0; i < RUN; i++) {
+      const float y = s[i][j] * up1 * up2;
+      const u32 high = half_code(y), low = half_code(y - half_value(high));
+      h[i / 2] = i % 2 ? h[i / 2] | high << 16 : high;
+      l[i / 2] = i % 2 ? l[i / 2] | low << 16 : low;
+    }
+    const s64 at = ((s64)j * o.block + row) * o.pitch + k0 + k;
+    if constexpr (RUN == 8) {
+      *(uint4*)(o.high + at) = make_uint4(h[0], h[1], h[2], h[3]);
+      *(uint4*)(o.low + at) = make_uint4(l[0], l[1], l[2], l[3]);
+    } else *(u32*)(o.high + at) = h[0], *(u32*)(o.low + at) = l[0];
+  }
+}
+
+struct Join {
+  const float* products;   // (products, block_m, block_n)
+  float* d;
+  const float* c;          // null: beta = 0
+  s64 d_row, c_row, c_column;
+  int m, n, half_m, half_n, block_m, block_n;
+  float alpha, beta;
+  u32 nan;
+};
+
+FPEMU_FUNCTION float finished(const Join& j, float t, int row, int column) {
+  if (j.alpha != 1.0f) t = j.alpha * t;
+  if (j.c) t = t + j.beta * j.c[row * j.c_row + column * j.c_column];
+  return t != t ? __uint_as_float(j.nan) : t;
+}
+
+FPEMU_FUNCTION void four(const float (&p)[7], float (&out)[4]) {
+  const float u2 = p[0] + p[5], u3 = u2 + p[6], u4 = u2 + p[4];
+  out[0] = p[0] + p[1], out[1] = u4 + p[2], out[2] = u3 - p[3], out[3] = u3 + p[4];
+}
+
+// One entry of every block of the result a thread and turn, two where everything is even.
+template <int WIDE> FPEMU_FUNCTION void join(const Join& j) {
+  const s64 size = (s64)j.block_m * j.block_n;
+  const int per_row = j.block_n / WIDE;
+  const s64 all = (s64)j.block_m * per_row, step = (s64)gridDim.x * blockDim.x;
+  for (s64 at = blockIdx.x * (s64)blockDim.x + threadIdx.x; at < all; at += step) {
+    const int row = (int)(at / per_row), column = (int)(at % per_row) * WIDE;
+    float out[WIDE][BLOCKS], inner[WIDE][4][7];
+    FPEMU_UNROLL
+    for (int i = 0; i < PRODUCTS / 7; i++) {
+      float p[WIDE][7];
+      FPEMU_UNROLL
+      for (int n = 0; n < 7; n++) {
+        const float* from = j.products + (7 * i + n) * size + (s64)row * j.block_n + column;
+        if constexpr (WIDE == 2) {
+          const float2 v = __ldcs((const float2*)from);
+          p[0][n] = v.x, p[1][n] = v.y;
+        } else p[0][n] = *from;
+      }
+      FPEMU_UNROLL
+      for (int w = 0; w < WIDE; w++) {
+        float found[4];
+        four(p[w], found);
+        FPEMU_UNROLL
+        for (int q = 0; q < 4; q++) inner[w][q][i] = found[q];
+      }
+    }
+    FPEMU_UNROLL
+    for (int w = 0; w < WIDE; w++)
+      FPEMU_UNROLL
+      for (int q = 0; q < 4; q++) {
+        float found[4];
+        if (LEVELS == 1) out[w][q] = inner[w][q][0];
+        else four(inner[w][q], found);
+        FPEMU_UNROLL
+        for (int i = 0; i < 4 && LEVELS == 2; i++) out[w][(4 * i + q) % BLOCKS] = found[i];
+      }
+    FPEMU_UNROLL
+    for (int b = 0; b < BLOCKS; b++) {
+      const int r = place(row_half(b), b / 2 % 2, row, j.m, j.half_m, j.block_m);
+      const int c = place(k_half(b), b % 2, column, j.n, j.half_n, j.block_n);
+      if (r >= j.m || c >= j.n) continue;
+      FPEMU_UNROLL
+      for (int w = 0; w < WIDE; w++) out[w][b] = finished(j, out[w][b], r, c + w);
+      float* to = j.d + r * j.d_row + c;
+      if constexpr (WIDE == 2) __stcs((float2*)to, make_float2(out[0][b], out[1][b]));
+      else *to = out[0][b];
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256) strassen_join(const Join j) {
+  if (j.n % (2 * SIDE) == 0 && j.d_row % 2 == 0 && ((u64)j.d & 7) == 0) join<2>(j);
+  else join<1>(j);
+}

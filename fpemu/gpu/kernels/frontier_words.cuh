@@ -1,0 +1,90 @@
+// One number of the scheme `staged-int8`: the scale of its row, its words, and the way back from a sum of products.
+//
+// For the GPU and, compared with fpemu.schemes.staged_int8 there, for a processor (GCC or Clang).
+#pragma once
+#include "words.cuh"
+
+#ifdef __CUDACC__
+FPEMU_FUNCTION u32 code_of(float x) { return __float_as_uint(x); }
+FPEMU_FUNCTION float float_of(u32 code) { return __uint_as_float(code); }
+FPEMU_FUNCTION double power_of_two(int e) { return __longlong_as_double((s64)(1023 + e) << 52); }
+FPEMU_FUNCTION float fused(float x, float y, float z) { return __fmaf_rn(x, y, z); }
+FPEMU_FUNCTION int nearest(float x) { return __float2int_rn(x); }
+FPEMU_FUNCTION u16 half_code(float x) {
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+FPEMU_FUNCTION float half_value(u16 h) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+  return x;
+}
+FPEMU_FUNCTION float reciprocal(float x) {  // nearly
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#else
+#include <math.h>
+FPEMU_FUNCTION u32 code_of(float x) { u32 c; __builtin_memcpy(&c, &x, 4); return c; }
+FPEMU_FUNCTION float float_of(u32 code) { float x; __builtin_memcpy(&x, &code, 4); return x; }
+FPEMU_FUNCTION double power_of_two(int e) { return ldexp(1.0, e); }
+FPEMU_FUNCTION float fused(float x, float y, float z) { return fmaf(x, y, z); }
+FPEMU_FUNCTION int nearest(float x) { return (int)rintf(x); }
+FPEMU_FUNCTION u16 half_code(float x) { _Float16 h = (_Float16)x; u16 c; __builtin_memcpy(&c, &h, 2); return c; }
+FPEMU_FUNCTION float half_value(u16 c) { _Float16 h; __builtin_memcpy(&h, &c, 2); return (float)h; }
+FPEMU_FUNCTION float reciprocal(float x) { return 1.0f / x; }
+#endif
+
+FPEMU_FUNCTION bool is_finite(float x) { return (code_of(x) & 0x7FFFFFFF) < 0x7F800000; }
+
+// 16 e + j: the scale j 2^e, the largest with j of 8 to 15 that keeps `largest` (the code of an fp32 number) below 2^13.
+FPEMU_FUNCTION int scale_for(u32 largest) {
+  if (!largest) return 8;
+  const int places = largest >> 23 ? 0 : 24 - bit_length(largest);  // a subnormal number made normal
+  const u32 significand = largest >> 23 ? (largest & 0x7FFFFF) | 0x800000 : largest << places;
+  const int exponent = largest >> 23 ? (int)(largest >> 23) : 1 - places;  // with a bias of 127
+  return (136 - exponent) * 16 + (int)(0x7FFFFFF / significand);
+}
+
+// The scale in two factors: e lies in -118 ... 158, beyond fp32's exponents.
+struct Scale {
+  float up, factor;
+  FPEMU_FUNCTION Scale(int scale) {
+    const int e = scale >> 4, e1 = smaller(e, 100);
+    up = float_of((u32)(e1 + 127) << 23), factor = (float)(scale & 15) * float_of((u32)(e - e1 + 127) << 23);
+  }
+};
+
+struct Numbers {
+  u16 h, r;       // fp16
+  u32 high, low;  // integers, as bytes
+};
+
+FPEMU_FUNCTION u32 byte_of(float x) {
+  const int i = nearest(x);
+  return (u32)smaller(larger(i, -127), 127) & 0xFF;
+}
+
+FPEMU_FUNCTION Numbers split(float x, const Scale& scale) {
+  const float near = x * scale.up;  // exact, where anything is left of x
+  Numbers n;
+  n.h = half_code(near * scale.factor);
+  const float value = half_value(n.h), left = fused(near, scale.factor, -value);  // exact
+  n.r = half_code(left), n.high = byte_of(value * 0x1p-6f), n.low = byte_of(left * 64.0f);
+  return n;
+}
+
+// x / (j k) · 2^e, rounded once, for j and k of 8 to 15; NEAR: neither 2^e nor the result is out of the normal range.
+// The quotient is the one to nearest: the reciprocal is (its error is squared), and then the theorem of Markstein holds;
+// tests/test_frontier.py divides all significands. Double needs no care: no quotient by less than 2^8 is close to half
+// of a last place of fp32.
+template <bool NEAR> FPEMU_FUNCTION float unscaled(float x, float j, float k, float one_by_j, float one_by_k, int e) {
+  const float jk = j * k;
+  if (!NEAR) return (float)((double)x / (double)jk * power_of_two(e));
+  float r = one_by_j * one_by_k;
+  r = fused(fused(-jk, r, 1.0f), r, r);
+  const float q = x * r;
+  return fused(fused(-q, jk, x), r, q) * float_of((u32)(e + 127) << 23);
+}

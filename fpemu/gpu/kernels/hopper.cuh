@@ -1,0 +1,134 @@
+// What Hopper has beyond older GPUs, one PTX instruction a function: mbarriers, clusters, copies of tiles by TMA, and
+// the frame of a wgmma. The wgmma themselves are written by fpemu.gpu.hopper_source.wgmma, one text a shape.
+//
+// Addresses of shared memory are 32-bit (`shared_address`). "Phase" is the parity of a barrier's current phase: a wait
+// for phase p returns once the phase of that parity is complete, so a fresh barrier lets a wait for phase 1 pass.
+#pragma once
+#include "words.cuh"
+
+FPEMU_FUNCTION u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// The same value in all lanes, in a way that tells the compiler so: what depends on it stays in uniform registers.
+FPEMU_FUNCTION int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+// --- mbarriers
+FPEMU_FUNCTION void barrier_init(u32 barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Makes inits visible to the cluster and to TMA; before the barrier that all threads pass first.
+FPEMU_FUNCTION void barrier_inits_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// One arrival, and so many bytes that TMA has to bring before the phase is complete.
+FPEMU_FUNCTION void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+FPEMU_FUNCTION void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// An arrival at the barrier of the same address in thread block `rank` of the cluster. (With .release.cluster spelled
+// out the compiler puts a fence of the whole GPU in front; wgmma have ended their reads by themselves.)
+FPEMU_FUNCTION void barrier_arrive_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(rank) : "memory");
+}
+FPEMU_FUNCTION void barrier_wait(u32 barrier, u32 phase) {
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}" ::"r"(barrier), "r"(phase) : "memory");
+}
+
+// --- clusters
+FPEMU_FUNCTION u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+FPEMU_FUNCTION void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+FPEMU_FUNCTION void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+FPEMU_FUNCTION void cluster_sync() { cluster_arrive(), cluster_wait(); }
+
+// A word of shared memory of thread block `rank`, at the address that it has in this one.
+FPEMU_FUNCTION u32 load_from(const u32* p, u32 rank) {
+    u32 x;
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.u32 %0, [there];\n}"
+        : "=r"(x) : "r"(shared_address(p)), "r"(rank) : "memory");
+    return x;
+}
+
+// --- named barriers of a thread block (0 is that of __syncthreads), and registers moved between its warpgroups
+FPEMU_FUNCTION void named_sync(int name, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+FPEMU_FUNCTION void named_arrive(int name, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+// named_sync, and whether `mine` is true in any of the threads.
+FPEMU_FUNCTION bool named_any(int name, int threads, bool mine) {
+    int any;
+    asm volatile(
+        "{\n.reg .pred mine, any;\nsetp.ne.s32 mine, %3, 0;\nbarrier.cta.red.or.pred any, %1, %2, mine;\n"
+        "selp.s32 %0, 1, 0, any;\n}" : "=r"(any) : "r"(name), "r"(threads), "r"((int)mine) : "memory");
+    return any;
+}
+template <int N> FPEMU_FUNCTION void raise_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> FPEMU_FUNCTION void lower_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// --- TMA: a tile of a tensor (k, row, matrix) to shared memory; what lies outside of the tensor becomes zero
+struct alignas(64) TensorMap {  // as fpemu.gpu.device.tensor_map encodes it; a kernel's parameter, __grid_constant__
+    u64 opaque[16];
+};
+FPEMU_FUNCTION void tma_prefetch(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5}], [%2];"
+        ::"r"(to), "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix) : "memory");
+}
+// To the same address in all thread blocks of the cluster named in `mask`; each is told at its own barrier.
+FPEMU_FUNCTION void tma_load_all(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix, u16 mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+        ::"r"(to), "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix), "h"(mask) : "memory");
+}
+// Orders what this thread wrote, or was told of, before what TMA or wgmma read next.
+FPEMU_FUNCTION void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// --- wgmma: D += A B by a warpgroup, 64 rows by N columns, from tiles in shared memory
+// A tile of rows of 128 bytes (64 fp16 or 128 int8 along k) as TMA swizzles it: groups of 8 rows, 1024 bytes apart.
+FPEMU_FUNCTION u64 wgmma_tile(u32 address) {
+    return (u64)((address & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+constexpr int WGMMA_K = 2;  // added to a tile's descriptor: 32 bytes further along k, the length of one instruction
+FPEMU_FUNCTION void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FPEMU_FUNCTION void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most N groups are still running.
+template <int N> FPEMU_FUNCTION void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+// The compiler does not know that wgmma write registers later on: no access to them moves across this point.
+template <int N> FPEMU_FUNCTION void hold(float (&d)[N]) {
+    FPEMU_UNROLL
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int N> FPEMU_FUNCTION void hold(u32 (&d)[N]) {
+    FPEMU_UNROLL
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
+template <int N> FPEMU_FUNCTION void hold(int (&d)[N]) {
+    FPEMU_UNROLL
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
+}
+
+// --- flags in memory between thread blocks
+FPEMU_FUNCTION u32 load_acquire(const u32* p) {
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+FPEMU_FUNCTION void add_release(u32* p, u32 x) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}

@@ -1,0 +1,164 @@
+// What becomes of a tile of sums that a warpgroup has in registers: the operands' powers of two undone, alpha, beta and
+// C, NaN with its code, and the stores.
+#pragma once
+#include "hopper.cuh"
+
+struct Where {  // of one product of a batch: which matrices, and where D and C begin, in elements
+    s64 a, b, d, c;
+};
+
+// A launch's numbers; fpemu.gpu.hopper.TASK is the same structure in NumPy.
+struct Task {
+    float* D;
+    const float* C;                // or null
+    const Where* where;            // of each product; null: one product, all zero
+    const int* row_exponents;      // (matrices, M), or null: none
+    const int* column_exponents;   // (matrices, N), or null
+    float* slices;                 // if K is split in slices: room for a tile's sums in each thread block
+    s64 d_row, c_row, c_column;    // strides in elements; D's columns are contiguous
+    float alpha, beta;
+    u32 nan_code;
+    int M, N, K, batch;
+    int group;                     // rows of tiles that are worked through together
+};
+
+// t times 2^e for any e that operands have: exact in float64, then one rounding.
+FPEMU_FUNCTION float times_power_of_two(float t, int e) {
+    return (float)((double)t * __hiloint2double((e + 1023) << 20, 0));
+}
+
+FPEMU_FUNCTION bool either_nan(float x, float y) {
+    int nan;
+    asm("{\n.reg .pred p;\nsetp.nan.f32 p, %1, %2;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(nan) : "f"(x), "f"(y));
+    return nan;
+}
+
+// Where a warpgroup's 64 rows of a tile are: the row and column of its first element, the product's number and place.
+struct Part {
+    int row, column, batch;
+    Where where;
+    FPEMU_FUNCTION Part(const Task& task, int row, int column, int batch) : row(row), column(column), batch(batch) {
+        where = {0, 0, 0, 0};
+        if (task.where) where = task.where[batch];
+    }
+};
+
+// Powers of two of a part's rows and columns. Loaded before the products, so that nobody waits for them afterwards.
+template <int COLUMNS> struct Exponents {
+    static constexpr int OWN = (COLUMNS + 127) / 128;  // columns that a thread loads for the others
+    static constexpr int MODERATE = 63;                // the sum of two such has a power of two in fp32
+    int row[2], own[OWN];
+
+    FPEMU_FUNCTION static bool any(const Task& task) { return task.row_exponents || task.column_exponents; }
+    FPEMU_FUNCTION void load(const Task& task, const Part& part, int thread) {
+        if (!any(task)) return;
+        FPEMU_UNROLL
+        for (int g = 0; g < 2; g++) {
+            const int r = part.row + thread / 32 * 16 + thread % 32 / 4 + 8 * g;
+            row[g] = task.row_exponents && r < task.M ? __ldcg(task.row_exponents + part.where.a * task.M + r) : 0;
+        }
+        FPEMU_UNROLL
+        for (int i = 0; i < OWN; i++) {
+            const int c = part.column + thread + 128 * i;
+            const int* column = task.column_exponents + part.where.b * task.N + c;
+            own[i] = task.column_exponents && c < task.N ? __ldcg(column) : 0;
+        }
+    }
+    // All columns' to shared memory. True: somewhere they are beyond MODERATE, and stay as they are. False: `row`
+    // becomes what is added to `column` for the bits of 2^-(e_row + e_column). `name` is a named barrier of the
+    // warpgroup.
+    FPEMU_FUNCTION bool share(int* column, int thread, int name) {
+        bool far = max(abs(row[0]), abs(row[1])) > MODERATE;
+        FPEMU_UNROLL
+        for (int i = 0; i < OWN; i++) far |= abs(own[i]) > MODERATE;
+        far = named_any(name, 128, far);  // also: the columns of the tile before have been read
+        FPEMU_UNROLL
+        for (int i = 0; i < OWN; i++)
+            if (thread + 128 * i < COLUMNS) column[thread + 128 * i] = far ? own[i] : (127 - own[i]) << 23;
+        if (!far) row[0] = -row[0] << 23, row[1] = -row[1] << 23;
+        named_sync(name, 128);
+        return far;
+    }
+};
+
+// A part as wgmma leaves it: register 4 j + 2 g + i of lane 4 r + c of warp w is row 16 w + r + 8 g, column
+// 8 j + 2 c + i. Neighbouring lanes swap pairs: a lane then has four columns of a row, an even one of group j and an
+// odd one of group j + 1, and a row gets 64 contiguous bytes a store.
+FPEMU_FUNCTION float4 swapped(const float* t, int odd) {  // t: columns of j, and four registers on those of j + 1
+    const float x = __shfl_xor_sync(~0u, odd ? t[0] : t[4], 1), y = __shfl_xor_sync(~0u, odd ? t[1] : t[5], 1);
+    return make_float4(odd ? x : t[0], odd ? y : t[1], odd ? t[4] : x, odd ? t[5] : y);
+}
+FPEMU_FUNCTION void scale_by(float4& x, const int4& columns, int row) {
+    x.x *= __int_as_float(columns.x + row), x.y *= __int_as_float(columns.y + row);
+    x.z *= __int_as_float(columns.z + row), x.w *= __int_as_float(columns.w + row);
+}
+
+// What is not plain: alpha, C, tiles that stick out, rows that are not aligned, NaN.
+FPEMU_FUNCTION void store_with_care(const Task& task, const Part& part, float4 sums, int r, int c, bool aligned) {
+    float out[4] = {sums.x, sums.y, sums.z, sums.w};
+    if (r >= task.M) return;
+    float* to = task.D + part.where.d + r * task.d_row + c;
+    const float* from = task.C + part.where.c + r * task.c_row + c * task.c_column;
+    FPEMU_UNROLL
+    for (int i = 0; i < 4; i++) {
+        out[i] *= task.alpha;
+        if (task.C && c + i < task.N) out[i] = __fadd_rn(out[i], __fmul_rn(task.beta, from[i * task.c_column]));
+        if (out[i] != out[i]) out[i] = __uint_as_float(task.nan_code);
+    }
+    if (aligned) {
+        if (c < task.N) __stcs((float4*)to, make_float4(out[0], out[1], out[2], out[3]));
+    } else {
+        FPEMU_UNROLL
+        for (int i = 0; i < 4; i++)
+            if (c + i < task.N) to[i] = out[i];
+    }
+}
+
+// D's elements of a part. `shared` has room for COLUMNS numbers; `name` is a named barrier of the warpgroup.
+template <int COLUMNS>
+FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COLUMNS / 2],
+                          Exponents<COLUMNS>& exponents, int thread, int* shared, int name) {
+    const int lane = thread % 32, odd = lane & 1, four = 8 * odd + 2 * (lane & 2);
+    const int r = part.row + thread / 32 * 16 + lane / 4, c = part.column + four;
+    bool scaled = exponents.any(task);
+    if (scaled && exponents.share(shared, thread, name)) {
+        FPEMU_UNROLL
+        for (int i = 0; i < COLUMNS / 2; i++) {
+            const int e = exponents.row[i / 2 % 2] + shared[i / 4 * 8 + lane % 4 * 2 + i % 2];
+            total[i] = times_power_of_two(total[i], -e);
+        }
+        scaled = false;
+    }
+    if (!scaled) exponents.row[0] = exponents.row[1] = 0;
+    const int4* columns = (const int4*)(shared + four);
+    const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
+    bool nan = false;
+    FPEMU_UNROLL
+    for (int i = 0; i < COLUMNS / 2; i += 2) nan |= either_nan(total[i], total[i + 1]);
+    const bool aligned = task.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(task.D + part.where.d) & 15) == 0;
+    const bool inside = part.row + 64 <= task.M && part.column + COLUMNS <= task.N;
+    if (aligned && inside && task.alpha == 1.f && !task.C && !__any_sync(~0u, nan)) {  // no branches, many at a time
+        float* to = task.D + part.where.d + r * task.d_row + c;
+        FPEMU_UNROLL
+        for (int j = 0; j < COLUMNS / 8; j += 2) {
+            const int4 of = scaled ? columns[2 * j] : none;
+            FPEMU_UNROLL
+            for (int g = 0; g < 2; g++) {
+                float4 out = swapped(total + 4 * j + 2 * g, odd);
+                scale_by(out, of, exponents.row[g]);
+                __stcs((float4*)(to + 8 * g * task.d_row + 8 * j), out);
+            }
+        }
+        return;
+    }
+    FPEMU_UNROLL
+    for (int j = 0; j < COLUMNS / 8; j += 2) {
+        const int4 of = scaled ? columns[2 * j] : none;
+        FPEMU_UNROLL
+        for (int g = 0; g < 2; g++) {
+            float4 out = swapped(total + 4 * j + 2 * g, odd);
+            scale_by(out, of, exponents.row[g]);
+            store_with_care(task, part, out, r + 8 * g, c + 8 * j, aligned);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// The powers of two of Ozaki scheme II, by the rules of fpemu.schemes.errorfree.scaling, to the same integers.
+#include "one_thread.cuh"
+#include "slices.cuh"
+
+// Where a row is read more than once it is kept in shared memory (`kept`: there is room for it). The first reading
+// finds floor(log2 max|x|), NOTHING for zeros, and NaN and infinities.
+struct First {
+  int top, special;
+};
+__device__ First read_row(const double* row, int K, u64* memory, bool kept) {
+  u64 largest = 0;
+  int odd = 0;
+  for (int k = 4 * threadIdx.x; k < K; k += 4 * blockDim.x) {
+    u64 codes[4];
+    read_four(codes, row, k, K);
+    FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+      const u64 code = codes[v] & ~(1ull << 63);
+      const bool special = is_special(code);
+      odd |= special;
+      if (!special && code > largest) largest = code;
+      if (kept && k + v < K) memory[k + v] = code;
+    }
+  }
+  const Element x = element(largest);
+  First found;
+  found.top = block_max(x.m ? x.e + bit_length((u64)x.m) - 1 : NOTHING);
+  found.special = block_max(odd);
+  return found;
+}
+
+// |x| 2^shift rounded up to an integer, below 2^32; x by its code without the sign.
+FPEMU_FUNCTION u64 rounded_up(u64 code, int shift) {
+  const u64 H = size_of(element(code).m) << 11;  // |x| 2^shift = H 2^-right
+  const int right = larger((int)(code >> 52), 1);
+  const int places = 1086 - shift - right;
+  if (places <= 0) return H << -places;  // subnormal numbers alone
+  return places > 64 ? H != 0 : (H >> 1 >> (places - 1)) + (H << (64 - places) != 0);
+}
+
+// abar = |x| 2^(5 - floor(log2 max|x|)) rounded up, at least 1 where x is not zero; `first` is that exponent.
+extern "C" __global__ void __launch_bounds__(512)
+    leading(const double* X, s64 pitch, int rows, int all_rows, int K, int kept, signed char* out, s64 width,
+            int* first, int* zero, int* special) {
+  FPEMU_SHARED_BYTES(memory);
+  const u64* row_codes = (const u64*)memory;
+  for (int row = blockIdx.x; row < all_rows; row += gridDim.x) {
+    const double* x_row = X + row * pitch;
+    const First found = read_row(x_row, row < rows ? K : 0, (u64*)memory, kept);
+    const int shift = 5 - (found.top == NOTHING ? 0 : found.top);
+    for (int start = 4 * threadIdx.x; start < width; start += 4 * blockDim.x) {
+      u32 packed = 0;
+      FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+        const int k = start + v;
+        const u64 code = row >= rows || k >= K ? 0 : kept ? row_codes[k] : bits_of(x_row[k]);
+        packed |= (u32)rounded_up(code, shift) << (8 * v);
+      }
+      *(u32*)(out + (s64)row * width + start) = packed;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && row < rows) {
+      first[row] = shift;
+      zero[row] = found.top == NOTHING;
+      special[row] = found.special;
+    }
+  }
+}
+
+// The largest of every row and column of the product of leading bits; both arrays begin as zeros.
+extern "C" __global__ void __launch_bounds__(256)
+    largest_sums(const int* T, s64 pitch, int M, int N, int* rows, int* columns) {
+  const int band = (M + gridDim.y - 1) / gridDim.y, first = blockIdx.y * band, last = smaller(first + band, M);
+  for (s64 start = (s64)blockIdx.x * blockDim.x; start < N; start += (s64)gridDim.x * blockDim.x) {
+    const s64 j = start + threadIdx.x;
+    int most = 0;
+    for (int i = first; i < last; i++) {
+      int x = j < N ? T[i * pitch + j] : 0;
+      most = larger(most, x);
+#ifdef __CUDACC__
+      for (int step = 16; step; step >>= 1) x = larger(x, __shfl_xor_sync(~0u, x, step));
+      if (threadIdx.x % 32 == 0 && x > rows[i]) atomicMax(&rows[i], x);
+#else
+      atomicMax(&rows[i], x);
+#endif
+    }
+    if (j < N && most) atomicMax(&columns[j], most);
+  }
+}
+
+// The largest t with 4^t S <= g 4^h, as `_power` has it.
+FPEMU_FUNCTION int room(double S, int h, double g) {
+  const Element x = element(bits_of(S));
+  const int exponent = x.m ? x.e + bit_length(size_of(x.m)) : 0, q = (exponent - 1) >> 1;  // frexp's
+  return h - q - (x.m && weighted((double)x.m, x.e - 2 * q) > g);
+}
+
+// mu = first + room, 0 for rows of zeros.
+extern "C" __global__ void __launch_bounds__(256)
+    accurate(int rows, const int* first, const int* zero, const int* largest, int h, double g, int* mu) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x)
+    mu[i] = zero[i] ? 0 : first[i] + room((double)largest[i], h, g);
+}
+
+// mu of the rules "fast" (most: the largest room allowed) and "invariant", from sums of squares in units of 2^-30.
+extern "C" __global__ void __launch_bounds__(512)
+    by_squares(const double* X, s64 pitch, int rows, int K, int kept, int h, double g, int fast, int most, int* mu,
+               int* special) {
+  FPEMU_SHARED_BYTES(memory);
+  const u64* row_codes = (const u64*)memory;
+  for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+    const double* x_row = X + row * pitch;
+    const First found = read_row(x_row, K, (u64*)memory, kept);
+    const int e = found.top == NOTHING ? 0 : found.top;
+    if (kept) __syncthreads();
+    s64 high = 0, low = 0;
+    for (int k = threadIdx.x; k < K; k += blockDim.x) {
+      const u64 code = (kept ? row_codes[k] : bits_of(x_row[k])) & ~(1ull << 63);
+      u64 units = rounded_up(code, 30 - e);
+      if (units == 1) {  // what rounds to zero in fp64 counts as zero
+        const Element x = element(code);
+        const int tiny = -1075 - (x.e + 30 - e);
+        if (tiny >= 0 && (tiny >= 53 || (u64)x.m <= 1ull << tiny)) units = 0;
+      }
+      const u64 square = units * units;
+      high += (s64)(square >> 31);
+      low += (s64)(square & 0x7fffffff);
+    }
+    high = block_sum(high);
+    low = block_sum(low);
+    if (threadIdx.x) continue;
+    double S = weighted((double)high, 31) + (double)low;
+    S = S * (1 + 8.881784197001252e-16);  // 2^-50
+    S = weighted(S, -60);
+    const int t = room(S, h, g);
+    special[row] = found.special;
+    mu[row] = S == 0 ? 0 : fast ? smaller(most, t - e) - e : t - e;
+  }
+}
+
+// |trunc(x 2^mu)| as doubles.
+extern "C" __global__ void __launch_bounds__(256)
+    sizes(const double* X, s64 pitch, int rows, int K, const int* mu, double* out, s64 width) {
+  for (s64 row = blockIdx.x; row < rows; row += gridDim.x)
+    for (int k = threadIdx.x; k < K; k += blockDim.x) {
+      const Element x = element(bits_of(X[row * pitch + k]));
+      const u64 m = size_of(x.m);
+      const int s = x.e + mu[row];
+      out[row * width + k] = s >= 0 ? weighted((double)m, s) : s <= -64 ? 0.0 : (double)(m >> -s);
+    }
+}
+
+// The largest of some numbers that are not negative, and the place, counted from 1, of one of them.
+extern "C" __global__ void __launch_bounds__(256) largest_double(const double* x, s64 count, u64* most, u64*) {
+  u64 found = 0;
+  for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (s64)gridDim.x * blockDim.x)
+    if (bits_of(x[i]) > found) found = bits_of(x[i]);
+  atomicMax(most, found);
+}
+extern "C" __global__ void __launch_bounds__(256) where_double(const double* x, s64 count, u64* most, u64* place) {
+  for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (s64)gridDim.x * blockDim.x)
+    if (bits_of(x[i]) == *most) atomicMax(place, (u64)(i + 1));
+}

@@ -1,0 +1,79 @@
+// Eight numbers into words at once, for kernels that split in their loads: the fast way of split.cuh, fp16 two by two.
+#pragma once
+#include "split.cuh"
+
+// Whether the fast way gives the words of any number, after scaling in two steps. It does for fp16 words whose first
+// rounds to nearest or is cut: what is below 2^-100 has zeros for words, subnormal or not; where the first word is
+// infinite, so is what is left; and what is left otherwise is below 2^16.
+template <class R> struct AllHalves { static constexpr bool VALUE = true; };
+template <class First, class... Rest> struct AllHalves<Split<First, Rest...>> {
+  static constexpr bool VALUE = First::HALF && First::FAST && AllHalves<Split<Rest...>>::VALUE;
+};
+template <class R> struct FirstWord;
+template <class First, class... Rest> struct FirstWord<Split<First, Rest...>> { typedef First type; };
+template <class R> constexpr bool ALWAYS_FAST = AllHalves<R>::VALUE && FirstWord<R>::type::MODE != RZ;
+
+template <class R> FPEMU_FUNCTION bool takes_fast_way(float scaled) {
+  const float size = fp32_of(fp32_code(scaled) & 0x7FFFFFFF);
+  return R::FAST && size >= FAST_LEAST && size < FAST_MOST;
+}
+
+#ifdef __CUDACC__
+template <bool ZERO> FPEMU_FUNCTION u32 two_halves(float low, float high) {
+  u32 code;
+  if (ZERO) asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(code) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(code) : "f"(high), "f"(low));
+  return code;
+}
+#else
+template <bool ZERO> FPEMU_FUNCTION u32 two_halves(float low, float high) {
+  return half_of<ZERO>(low) | half_of<ZERO>(high) << 16;
+}
+#endif
+
+// Without it cut numbers must be below 2^16.
+#ifndef FPEMU_CUTS_LARGE
+#define FPEMU_CUTS_LARGE 1
+#endif
+
+template <class W> FPEMU_FUNCTION u32 infinite_from(float x, u32 half) {  // what bit-cut has no exponent for
+  return W::MODE == BIT_CUT && (fp32_code(x) & 0x7FFFFFFF) >= 0x47800000 ? (half & 0x8000) | 0x7C00 : half;
+}
+
+// The codes of one word after another, packed into 32-bit words; x becomes what is left.
+template <class R> struct Eight {
+  template <int WORDS, int EACH> static FPEMU_FUNCTION void split(float (&)[8], u32 (&)[WORDS][EACH]) {}
+};
+template <class First, class... Rest> struct Eight<Split<First, Rest...>> {
+  template <int WORDS, int EACH> static FPEMU_FUNCTION void split(float (&x)[8], u32 (&codes)[WORDS][EACH]) {
+    u32(&own)[EACH] = codes[WORDS - 1 - (int)sizeof...(Rest)];
+    constexpr int CODES = 8 / EACH;  // in a 32-bit word; 0: tf32 takes one
+    if constexpr (First::HALF && First::FAST) {
+      FPEMU_UNROLL
+      for (int i = 0; i < 4; i++) {
+        const float scale = small_power_of_two(First::EXPONENT), back = small_power_of_two(-First::EXPONENT);
+        const float low = x[2 * i] * scale, high = x[2 * i + 1] * scale;
+        u32 two = two_halves<First::TOWARD_ZERO>(low, high);
+        if (First::MODE == BIT_CUT && FPEMU_CUTS_LARGE)
+          two = infinite_from<First>(low, two & 0xFFFF) | infinite_from<First>(high, two >> 16) << 16;
+        own[i] = two;
+        x[2 * i] = x[2 * i] - value_of_half(two & 0xFFFF) * back;
+        x[2 * i + 1] = x[2 * i + 1] - value_of_half(two >> 16) * back;
+      }
+    } else {
+      FPEMU_UNROLL
+      for (int i = 0; i < EACH; i++) own[i] = 0;
+      FPEMU_UNROLL
+      for (int i = 0; i < 8; i++) {
+        u32 code = 0;
+        if constexpr (First::FAST) step_fast<First>(x[i], code);
+        own[i / CODES] |= code << i % CODES * (32 / CODES);
+      }
+    }
+    Eight<Split<Rest...>>::split(x, codes);
+  }
+};
+
+template <class R, int WORDS, int EACH> FPEMU_FUNCTION void split_eight(float (&x)[8], u32 (&codes)[WORDS][EACH]) {
+  Eight<R>::split(x, codes);
+}

@@ -1,0 +1,297 @@
+"""A scheme's rules and plan as compile-time constants, before ``kernels/split_gemm.cu`` and ``split_general.cu``.
+
+`fused` says how a plan runs in one kernel, or that it does not; `source` and `general_source` write the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fpemu.gpu import compiler, instructions, splitting
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes.base import SplitScheme
+from fpemu.schemes.words import Plan, in_k
+
+BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
+OLD = ("volta", "turing")  # before sm_80
+LAYOUTS = ("ALONG_ROWS", "ALONG_K", "ALONG_K_BY_FOUR")
+_REGISTERS = 254  # of a thread, by `Tile.registers`; the hardware has 255
+_OTHER_REGISTERS = 54  # for addresses and counters
+_WIDE_REGISTERS = 40  # more of these where words are tf32, whose codes take twice as many
+_SHORT_REGISTERS = 16  # and for sums that begin and end within a turn
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block of threads makes of D, and how.
+
+    Parameters
+    ----------
+    M, N : int
+        Rows and columns of D.
+    K : int
+        Length in k of the stretch in shared memory.
+    warp_m, warp_n : int
+        Rows and columns of a warp.
+    pieces : int
+        In how many pieces the next stretch is fetched, split and stored.
+    ahead : int
+        How many pieces before it is stored a piece is fetched; 0: while one piece is multiplied.
+    blocks : int
+        For how many blocks the registers of a multiprocessor have to last.
+    pipeline : bool
+        Whether the next stretch is fetched while one is multiplied, into a second buffer.
+    """
+
+    M: int
+    N: int
+    K: int
+    warp_m: int
+    warp_n: int
+    pieces: int = 1
+    ahead: int = 0
+    blocks: int = 1
+    pipeline: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.M}x{self.N}x{self.K}" + ("" if self.pipeline else " without pipeline")
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.M // self.warp_m * (self.N // self.warp_n) * 32
+
+    def registers(self, sums: int, words: int) -> int:
+        """About how many a thread needs, for so many sums of each entry of D and words: fp32 sums and fragments of
+        32 bytes of k, which most instructions have."""
+        eights = (self.M + self.N) * self.K // 8 // self.threads
+        fetched = 8 * -(-eights // self.pieces) * (1 + self.ahead)
+        return sums * self.warp_m * self.warp_n // 32 + words * (4 + self.warp_n // 4) + fetched + _OTHER_REGISTERS
+
+    def shared(self, words: int, size: int) -> int:
+        """Bytes of shared memory for so many words of `size` bytes."""
+        return (1 + self.pipeline) * words * (self.M + self.N) * (self.K * size + 16)
+
+
+SHAPES = ((256, 128, 64, 64), (128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 16), (32, 32, 16, 16))
+"""(M, N, warp_m, warp_n), largest first."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A plan as one kernel runs it.
+
+    Parameters
+    ----------
+    turn : int
+        Products that share an accumulator take turns after so many k.
+    passes : tuple of int
+        In which pass over K a product runs.
+    promote : tuple of int
+        For each group, after how many k it is promoted; 0: never.
+    stretch : int
+        Length in k of a stretch: whole turns, and whole intervals or a part of one.
+    sums : int
+        Accumulators and totals that live all along.
+    longest : int or None
+        The K up to which it is so; None: any.
+    """
+
+    turn: int
+    passes: tuple[int, ...]
+    promote: tuple[int, ...]
+    stretch: int
+    sums: int
+    longest: int | None = None
+
+
+def fused(plan: Plan, spec: MmaSpec, order: KOrder | None, K: int) -> Fused | None:
+    """How a plan runs in one kernel; None if its order needs `general_source`."""
+    order = KOrder() if order is None else order
+    if order.split is not None or (order.tile is not None and order.tile < K):
+        return None
+    how = _fused(plan, spec, order.promote, None)
+    if how is not None and order.tile is None:
+        return how
+    how = _fused(plan, spec, order.promote, K) if how is None else how
+    return None if how is None else replace(how, longest=K)
+
+
+def _fused(plan: Plan, spec: MmaSpec, promote: int | None, K: int | None) -> Fused | None:
+    """With K, what is as long as K is taken for endless: the bits are the same."""
+    groups, wise = plan.groups(), plan.accumulators == "none"
+    step = in_k(plan.step, spec)
+    intervals: list[int] = []
+    turns: set[int | None] = set()
+    for band, products in groups:
+        interval = step or spec.k if wise else promote or plan.promoted(band, spec)
+        turn = None if len(products) == 1 else min((x for x in (step, interval) if x), default=None)
+        if K is not None and not wise:
+            interval = None if interval and interval >= K else interval
+            turn = None if turn and turn >= K else turn
+        if (interval or 0) % spec.k or (turn or 0) % spec.k or (turn and interval and interval % turn):
+            return None
+        intervals.append(interval or 0)
+        if wise:
+            turns.add(interval)
+        elif len(products) > 1:
+            turns.add(turn)
+    if len(turns) > 1:
+        return None
+    chosen = turns.pop() if turns else spec.k
+    many = max(len(products) for _, products in groups)
+    if chosen is None and many > 1 and any(intervals[g] for g, (_, p) in enumerate(groups) if len(p) > 1):
+        return None
+    passes = [0] * len(plan.products)
+    if chosen is None:
+        for _, products in groups:
+            for number, product in enumerate(products):
+                passes[plan.products.index(product)] = number
+    turn = chosen or spec.k
+    least = max(turn, 64 if BYTES[str(spec.a_format)] == 1 else 32)
+    stretch = next((s for s in (least, 2 * least, 4 * least) if s <= 256 and s % turn == 0 and s % spec.k == 0
+                    and all(p % s == 0 or s % p == 0 for p in intervals if p)), None)  # fmt: skip
+    if stretch is None:
+        return None
+    lasting = sum(not _short(p, len(products), turn) for p, (_, products) in zip(intervals, groups, strict=True))
+    totals = 1 if wise else sum(p > 0 for p in intervals)
+    return Fused(turn, tuple(passes), tuple(intervals), stretch, lasting + totals)
+
+
+def _short(interval: int, products: int, turn: int) -> bool:
+    """Whether a group's accumulator begins and ends within one turn."""
+    return 0 < interval <= turn and products == 1
+
+
+def tiles(how: Fused, words: int, size: int, shared: int) -> list[Tile]:
+    """The tiles that a plan can have, largest first: within the registers, and `shared` bytes of a block."""
+    found = []
+    more = _WIDE_REGISTERS * (size == 4) + _SHORT_REGISTERS * any(0 < p <= how.turn for p in how.promote)
+    for M, N, warp_m, warp_n in SHAPES:
+        tile = Tile(M, N, how.stretch, warp_m, warp_n)
+        fetches = [side * how.stretch / (8 * tile.threads) for side in (M, N)]
+        if not all(n.is_integer() for n in fetches) or tile.shared(words, size) > shared:
+            continue
+        for pieces in range(1, int(sum(fetches)) + 1):
+            tile = replace(tile, pieces=pieces)
+            if tile.registers(how.sums, words) + more <= _REGISTERS:
+                found.append(tile)
+                break
+    return found
+
+
+def words(scheme: SplitScheme) -> int:
+    """How many words of the split are multiplied; those after them are never made."""
+    return 1 + max(max(pair) for pair in scheme.plan().products)
+
+
+# --- texts
+def source(
+    scheme: SplitScheme, spec: MmaSpec, how: Fused, tile: Tile, layouts: tuple[str, str], eights: bool, scaled: bool,
+    special: bool,
+) -> str:  # fmt: skip
+    """The text of the kernel that does it all.
+
+    Parameters
+    ----------
+    layouts : two of LAYOUTS
+        Of A and of B.
+    eights : bool
+        Whether K is a multiple of eight, which ALONG_K_BY_FOUR needs.
+    scaled : bool
+        Whether rows have exponents.
+    special : bool
+        Whether entries may be NaN or infinite, or too large for their words.
+    """
+    plan = scheme.plan()
+    numbers = {"M": tile.M, "N": tile.N, "K": tile.K, "WARP_M": tile.warp_m, "WARP_N": tile.warp_n,
+               "PIECES": tile.pieces, "AHEAD": tile.ahead, "BLOCKS": tile.blocks}  # fmt: skip
+    return "".join((
+        f"#define MMA_SYNC {mma_text(spec)}\n#define FPEMU_CUTS_LARGE {int(special)}\n",
+        _head(scheme, spec),
+        _plan(plan, spec, how),
+        "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  // where neighbours in memory lie; by four: aligned\n",
+        f"struct Tile {{\n  static constexpr int {_constants(numbers)};\n"
+        f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)}, WHOLE_EIGHTS = {_bool(eights)};\n"
+        f"  static constexpr bool SCALED = {_bool(scaled)}, SPECIAL = {_bool(special)};\n"
+        f"  static constexpr Layout LAYOUT_A = {layouts[0]}, LAYOUT_B = {layouts[1]};\n}};\n",
+        compiler.kernel_source("split_gemm.cu"),
+    ))  # fmt: skip
+
+
+def general_source(scheme: SplitScheme, spec: MmaSpec) -> str:
+    """The text of the kernels that run any order."""
+    plan = scheme.plan()
+    how = Fused(spec.k, (0,) * len(plan.products), (0,) * len(plan.groups()), spec.k, 0)
+    return "".join((
+        instructions.prelude(spec), _head(scheme, spec), _plan(plan, spec, how),
+        compiler.kernel_source("split_general.cu"),
+    ))  # fmt: skip
+
+
+def _head(scheme: SplitScheme, spec: MmaSpec) -> str:
+    half = str(spec.d_format) == "fp16"
+    return "".join((
+        '#include "split.cuh"\n#include "carrier.cuh"\n',
+        f"#define FPEMU_HALF_SUMS {int(half)}\n",
+        splitting.definition(scheme.rules()[: words(scheme)]),
+    ))  # fmt: skip
+
+
+def _plan(plan: Plan, spec: MmaSpec, how: Fused) -> str:
+    groups = plan.groups()
+    group = [next(g for g, (_, products) in enumerate(groups) if p in products) for p in plan.products]
+    wise = plan.accumulators == "none"
+    totals = np.cumsum([0, *(p > 0 for p in how.promote)])
+    size = BYTES[str(spec.a_format)]
+    numbers = {
+        "WORDS": 1 + max(max(p) for p in plan.products), "PRODUCTS": len(plan.products), "GROUPS": len(groups),
+        "BANDS": 1 + max(band for band, _ in groups), "PASSES": 1 + max(how.passes),
+        "TOTALS": 1 if wise else int(totals[-1]), "ELEMENT": size, "MMA_K": spec.k, "MMA_BYTES": spec.k * size,
+        "TURN": how.turn, "EXPONENT": plan.exponent,
+    }  # fmt: skip
+    flags = {"JOIN_AS_RUN": plan.join == "as-run", "JOIN_IN_DOUBLE": plan.combine_in == "fp64", "ELEMENT_WISE": wise}
+    tables = {
+        "word_a": [i for i, _ in plan.products], "word_b": [j for _, j in plan.products], "group": group,
+        "pass": list(how.passes), "band": [band for band, _ in groups], "promote": list(how.promote),
+        "total": [0 if wise else int(t) for t in totals[:-1]],
+    }  # fmt: skip
+    chosen = ", ".join(f"{name} = {_bool(value)}" for name, value in flags.items())
+    return (
+        f"struct Plan {{\n  static constexpr int {_constants(numbers)};\n  static constexpr bool {chosen};\n"
+        + "".join(f"  static FPEMU_FUNCTION constexpr int {name}(int i) {{ return {_chain(table)}; }}\n"
+                  for name, table in tables.items())
+        + "};\n"
+    )  # fmt: skip
+
+
+def _chain(table: Sequence[int]) -> str:
+    """A table as nested choices, which a compiler folds where the index is a constant."""
+    *before, last = table
+    return "".join(f"i == {i} ? {value} : " for i, value in enumerate(before)) + str(last)
+
+
+def _constants(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in numbers.items())
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def mma_text(spec: MmaSpec) -> str:
+    """mma.sync on the registers a[], b[] and c.word[], as a statement that a compiler may move."""
+    ins = instructions.instruction(spec)
+    half, words = ins.d_format == "fp16", ins.k * BYTES[ins.a_format] // 4
+    c, a, b = (2 if half else 4), words // 2, words // 4
+
+    def registers(first: int, count: int) -> str:
+        return "{" + ", ".join(f"%{first + i}" for i in range(count)) + "}"
+
+    parts = ", ".join((registers(0, c), registers(c, a), registers(c + a, b), registers(0, c)))
+    sums = ", ".join(f'"+{"r" if half else "f"}"(c.word[{i}])' for i in range(c))
+    inputs = ", ".join([f'"r"(a[{i}])' for i in range(a)] + [f'"r"(b[{i}])' for i in range(b)])
+    return f'asm("{ins.ptx} {parts};" : {sums} : {inputs})'

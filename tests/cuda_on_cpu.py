@@ -1,0 +1,248 @@
+"""CUDA kernels run by this machine's processor: every thread a context of its own that waits where the block waits.
+
+For kernels that use shared memory, barriers and atomics, and none of the warp's own instructions. `stand_in` puts it in
+the place of the GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.machinery
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+
+from fpemu.gpu import callers, device, emulation, splitting
+from fpemu.gpu.kernel import Kernel, Room
+from fpemu.schemes import base, ranges, words
+
+SHIM = r"""
+#include <setjmp.h>
+#include <ucontext.h>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+struct Three { unsigned x, y, z; };
+static Three threadIdx, blockIdx, blockDim, gridDim;
+static jmp_buf block_of_threads;
+struct Fiber { ucontext_t context; jmp_buf place; Three index; bool begun, done; };
+static Fiber* fibers;
+static unsigned running, together, together_before;
+static void yield_() {
+  if (!_setjmp(fibers[running].place)) _longjmp(block_of_threads, 1);
+  threadIdx = fibers[running].index;
+}
+static void __syncthreads() { yield_(); }
+static int __syncthreads_or(int mine) { together |= mine != 0; yield_(); return together_before; }
+template <class T> static T atomicAdd(T* at, T x) { T old = *at; *at += x; return old; }
+template <class T> static T atomicMax(T* at, T x) { T old = *at; if (x > old) *at = x; return old; }
+static void (*body)(void);
+static void thread_body() { body(), fibers[running].done = true, _longjmp(block_of_threads, 1); }
+static void go_on(Fiber& f) {
+  if (_setjmp(block_of_threads)) return;
+  threadIdx = f.index;
+  if (f.begun) _longjmp(f.place, 1);
+  f.begun = true, setcontext(&f.context);
+}
+static void run_block(unsigned threads) {
+  static char* stacks = (char*)malloc(1024 * 65536);
+  static Fiber all[1024];
+  fibers = all;
+  for (unsigned t = 0; t < threads; t++) {
+    getcontext(&all[t].context);
+    all[t].context.uc_stack.ss_sp = stacks + 65536 * t, all[t].context.uc_stack.ss_size = 65536;
+    all[t].context.uc_link = nullptr, all[t].index = {t, 0, 0}, all[t].begun = all[t].done = false;
+    makecontext(&all[t].context, thread_body, 0);
+  }
+  for (unsigned left = threads; left;) {
+    left = 0, together = 0;
+    for (running = 0; running < threads; running++) {
+      if (all[running].done) continue;
+      go_on(all[running]);
+      left += !all[running].done;
+    }
+    together_before = together;
+  }
+}
+static void** given;
+template <class... P, size_t... I>
+static void call_(void (*f)(P...), std::index_sequence<I...>) { f(*(P*)given[I]...); }
+template <class... P> static void call_all(void (*f)(P...)) { call_(f, std::index_sequence_for<P...>()); }
+static void run_grid(unsigned blocks, unsigned threads, void** arguments) {
+  given = arguments, gridDim = {blocks, 1, 1}, blockDim = {threads, 1, 1};
+  for (unsigned b = 0; b < blocks; b++) blockIdx = {b, 0, 0}, run_block(threads);
+}
+"""
+
+
+class HostBuffer:
+    """What `device.Buffer` is, in this machine's memory."""
+
+    def __init__(self, nbytes):
+        self.memory = np.full(max(nbytes, 16) + 16, 0xAB, np.uint8)
+        self.memory = self.memory[-self.memory.ctypes.data % 16 :][: max(nbytes, 16)]
+        self.nbytes, self.pointer = nbytes, self.memory.ctypes.data
+
+    @classmethod
+    def of(cls, array):
+        array = np.ascontiguousarray(array)
+        made = cls(array.nbytes)
+        made.memory[: array.nbytes] = array.reshape(-1).view(np.uint8)
+        return made
+
+    @classmethod
+    def poisoned(cls, nbytes, byte=0xAB):
+        made = cls(nbytes)
+        made.fill(byte)
+        return made
+
+    def fill(self, byte):
+        self.memory[:] = byte
+
+    def array(self, shape, dtype):
+        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        assert count <= self.nbytes
+        return self.memory[:count].view(dtype).reshape(shape).copy()
+
+    def free(self):
+        self.memory = None
+
+
+class HostModule:
+    """What `device.Module` is: compiled once, kept for all tests of a run."""
+
+    folder = None
+
+    def __init__(self, source, *, options=(), name="kernel.cu"):
+        names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
+        made = [n for macro, n in re.findall(r"^(COPY|ALONE)\((\w+),", source, re.MULTILINE)]
+        names = [n for n in names if not n.endswith("##BYTES") and n not in ("copy", "NAME")]
+        names += [f"copy{n}" if n.isdigit() else n for n in made]
+        lines = [SHIM, source]
+        for n in names:
+            lines.append(
+                f"static void body_{n}() {{ call_all({n}); }}\n"
+                f'extern "C" void run_{n}(unsigned b, unsigned t, void** a) {{ body = body_{n}; run_grid(b, t, a); }}'
+            )
+        text = "\n".join(lines)
+        stem = self.folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+        library = stem.with_suffix(".so")
+        if not library.exists():
+            stem.with_suffix(".cpp").write_text(text)
+            flags = [
+                "-std=c++17",
+                "-O0",
+                "-shared",
+                "-fPIC",
+                "-w",
+                "-U_FORTIFY_SOURCE",
+                f"-I{emulation.KERNELS}",
+                *options,
+            ]
+            command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(library)]
+            subprocess.run(command, check=True)
+        self.library = ctypes.CDLL(str(library))
+
+    def launch(self, name, grid, block, *arguments, wait=True, **_):
+        packed = [_pack(x) for x in arguments]
+        pointers = (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
+        getattr(self.library, f"run_{name}")(ctypes.c_uint(int(grid)), ctypes.c_uint(block), pointers)
+
+
+def _pack(x):
+    if isinstance(x, HostBuffer):
+        return np.array([x.pointer], np.uint64)
+    assert isinstance(x, np.generic)
+    return np.array([x])
+
+
+def stand_in(patch, folder, capability=(9, 0)):
+    """Put this machine in the place of a GPU, by a pytest MonkeyPatch."""
+    HostModule.folder = folder
+    patch.setattr(device, "Buffer", HostBuffer)
+    patch.setattr(device, "Module", HostModule)
+    patch.setattr(device, "missing", lambda: None)
+    patch.setattr(device, "compile_all", lambda sources, arch: None)
+    patch.setattr(device, "synchronize", lambda: None)
+    patch.setattr(device, "capability", lambda: capability)
+    patch.setattr(device, "describe", lambda: {"gpu": "this processor", "arch": device.arch()})
+    patch.setattr(callers, "ordinal", lambda pointer: 0)
+    patch.setattr(callers, "free_bytes", lambda: 10**9)
+    patch.setattr(callers, "_after", lambda waits, waited_for: None)
+    forget()
+
+
+def forget():
+    """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
+    for name in ("matrices", "splitting", "patching", "ordinary", "choice", "gemm"):
+        module = sys.modules.get(f"fpemu.gpu.{name}")
+        for value in vars(module).values() if module else ():
+            if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
+                value.cache_clear()
+
+
+class Emulated(Kernel):
+    """A kernel that multiplies the words it finds in memory by the emulator: what stands for one of the GPU's."""
+
+    def __init__(self, scheme, spec, order):
+        self.name, self.scheme, self.spec, self.order, self.room = "emulated", scheme, spec, order, Room()
+
+    def prepare(self, X, who, on_range):
+        policy = self.scheme._policy(on_range)
+        return splitting.prepare(X, who, self.scheme.rules(), on_range, policy, room=self.room)
+
+    def multiply(self, a, b, D, alpha, beta, C):
+        with np.errstate(all="ignore"):
+            A, B = (self._words(x) for x in (a, b))
+            spec = self.spec
+            T = words.run(A, B, self.scheme.plan(), spec, self.order)
+            ready = [ranges.Ready(np.zeros(0), (), self._exponents(x), None) for x in (a, b)]
+            T = ranges.undo(T, *ready)
+            c = None if C is None else view(C)
+            d = np.broadcast_to(base.scaled(T, c, alpha, beta), D.shape).copy()
+        d.view(np.uint32)[np.isnan(d)] = self.scheme.nan_code(spec)
+        view(D)[...] = d
+
+    def _words(self, x):
+        K, lead = x.source.shape[-1 if x.who == "A" else -2], x.source.shape[:-2]
+        fmt = self.scheme.rules()[0].format
+        found = []
+        for buffer in x.words:
+            codes = buffer.array((*lead, x.rows, x.pitch), fmt.code_dtype)
+            values = np.asarray(fmt.decode(codes[..., :K]))
+            assert not codes[..., K:].any()
+            found.append(values if x.who == "A" else values.swapaxes(-1, -2))
+        return found
+
+    def _exponents(self, x):
+        if x.exponents is None:
+            return np.zeros((1, 1), np.int32)
+        e = x.exponents.array((*x.source.shape[:-2], x.rows), np.int32)
+        return e[..., :, None] if x.who == "A" else e[..., None, :]
+
+
+def view(X):
+    """A matrix of the stand-in's memory as an array."""
+    size = X.dtype.itemsize
+    last = sum((n - 1) * s for n, s in zip(X.shape, X.strides, strict=True) if n)
+    memory = (ctypes.c_uint8 * ((last + 1) * size)).from_address(X.pointer)
+    flat = np.frombuffer(memory, X.dtype)
+    return np.lib.stride_tricks.as_strided(flat, X.shape, [s * size for s in X.strides])
+
+
+def emulated_kernels(patch):
+    """`Emulated` in place of all kernels of split schemes."""
+    room = types.ModuleType("fpemu.gpu.stand_in")
+    room.__spec__ = importlib.machinery.ModuleSpec(room.__name__, None)
+    room.kernel = lambda scheme, spec, sizes, order: Emulated(scheme, spec, order)
+    patch.setitem(sys.modules, room.__name__, room)
+    patch.setattr(sys.modules["fpemu.gpu.choice"], "BUILDERS", {"stand_in": True})

@@ -1,0 +1,118 @@
+"""A GPU made of a processor for the error-free schemes: one thread a block, NumPy in the place of cuBLAS."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+
+import numpy as np
+
+from fpemu.errors import GpuError
+from fpemu.gpu import emulation
+from fpemu.gpu.compiler import KERNELS
+from fpemu.gpu.matrices import Matrix
+
+
+class Memory:
+    """Bytes at an address that the kernels may use, poisoned."""
+
+    def __init__(self, nbytes, content=None):
+        self.nbytes = nbytes
+        self._raw = np.full(nbytes + 64, 0xAB, np.uint8)
+        start = -self._raw.ctypes.data % 64
+        self.bytes = self._raw[start : start + nbytes]
+        self.pointer = self.bytes.ctypes.data
+        if content is not None:
+            self.bytes[:] = np.frombuffer(content.tobytes(), np.uint8)
+
+    def array(self, shape, dtype):
+        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        assert count <= self.nbytes
+        return self.bytes[:count].copy().view(dtype).reshape(shape)
+
+    def free(self):
+        self.nbytes = -1
+
+
+PRODUCTS = {
+    "int8": (np.int8, np.int32, 2**31 - 1), "fp16": (np.float16, np.float32, 2**24),
+    "tf32": (np.float32, np.float32, 2**24), "fp64": (np.float64, np.float64, math.inf),
+}  # fmt: skip
+
+
+def view(address, shape, strides, dtype):
+    dtype = np.dtype(dtype)
+    length = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+    raw = (ctypes.c_char * (length * dtype.itemsize)).from_address(address)
+    return np.lib.stride_tricks.as_strided(np.frombuffer(raw, dtype), shape, [s * dtype.itemsize for s in strides])
+
+
+class Processor:
+    """What `errorfree.Device` does, one thread a block; it checks that products are exact."""
+
+    def __init__(self, folder):
+        self.folder, self._libraries, self.products, self.free = folder, {}, [], 1 << 32
+
+    def memory(self, nbytes):
+        if nbytes > self.free:
+            raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY")
+        return Memory(nbytes)
+
+    def upload(self, array):
+        return Memory(array.nbytes, array)
+
+    def fill(self, at, byte, nbytes):
+        at.bytes[:nbytes] = byte
+
+    def room(self):
+        return self.free
+
+    def library(self, source):
+        if source not in self._libraries:
+            place = self.folder / f"kernels{len(self._libraries)}.cpp"
+            place.write_text(source)
+            flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
+            command = [emulation.compiler(), *flags, f"-I{KERNELS}", str(place), "-o", str(place.with_suffix(".so"))]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            self._libraries[source] = ctypes.CDLL(str(place.with_suffix(".so")))
+        return self._libraries[source]
+
+    def launch(self, source, kernel, grid, block, *args, shared=0):
+        assert shared <= 1 << 20
+        library = self.library(source)
+        sizes = grid if isinstance(grid, tuple) else (grid,)
+        sizes = (*sizes, *(1,) * (3 - len(sizes)))
+        packed = [pack(a) for a in args]
+        function = getattr(library, kernel)
+        for z, y, x in np.ndindex(*sizes[::-1]):
+            library.set_block(x, y, z, *sizes)
+            function(*packed)
+
+    def gemm(self, kind, M, N, K, A, a, B, b, D, d, *, batch=1):
+        low, high, limit = PRODUCTS[kind]
+        self.products.append((kind, M, N, K, batch))
+        sizes = np.dtype(low).itemsize, np.dtype(high).itemsize
+        for i in range(batch):
+            X = view(A + sizes[0] * a.batch * i, (M, K), (a.row, 1), low).astype(np.float64)
+            Y = view(B + sizes[0] * b.batch * i, (N, K), (b.row, 1), low).astype(np.float64)
+            assert (abs(X) @ abs(Y).T).max() <= limit
+            assert kind != "int8" or (K % 16, a.row % 16, b.row % 16) == (0, 0, 0)
+            view(D + sizes[1] * d.batch * i, (M, N), (d.row, 1), high)[...] = X @ Y.T
+
+
+def pack(value):
+    if isinstance(value, Memory):
+        return ctypes.c_void_p(value.pointer)
+    if isinstance(value, np.ndarray):  # a struct by value
+        words = ctypes.c_ulonglong * (value.nbytes // 8)
+        return type("Struct", (ctypes.Structure,), {"_fields_": [("words", words)]}).from_buffer_copy(value.tobytes())
+    if isinstance(value, np.generic):
+        kinds = {"int32": ctypes.c_int, "uint64": ctypes.c_ulonglong, "float64": ctypes.c_double}
+        return kinds[value.dtype.name](value.item())
+    return ctypes.c_longlong(value)
+
+
+def matrix(X):
+    return Matrix(X.ctypes.data, X.dtype, X.shape, tuple(step // X.itemsize for step in X.strides), X)

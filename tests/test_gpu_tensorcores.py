@@ -1,0 +1,272 @@
+"""The mma.sync kernels of all schemes, simulated on this processor: the bits of fpemu.gemm; they compile for GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from struct import unpack_from
+
+import numpy as np
+import pytest
+import simulated
+
+import fpemu
+from fpemu import InputError, mma, schemes
+from fpemu.gpu import device, emulation, kernelsource, operation, tensorcores
+from fpemu.gpu.kernel import Prepared
+from fpemu.gpu.matrices import Matrix
+from fpemu.mma import KOrder
+from fpemu.schemes import ranges
+from fpemu.schemes.base import build
+
+needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
+SPLIT = [name for name in schemes.names() if tensorcores.by_plan(schemes.get(name))]
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory):
+    """This processor in a GPU's place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulated.Module, "folder", tmp_path_factory.mktemp("kernels"))
+        patch.setattr(device, "Module", simulated.Module)
+        patch.setattr(device, "Buffer", simulated.Buffer)
+        patch.setattr(device, "synchronize", lambda: None)
+        patch.setattr(tensorcores, "_multiprocessors", lambda: 132)
+        yield
+
+
+def matrix(x):
+    return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
+
+
+def prepared(scheme, X, who, on_range):
+    """As `Kernel.prepare` leaves it, by NumPy."""
+    ready = ranges.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), scheme.name)
+    found = Prepared(matrix(X), who)
+    lines = (*X.shape[:-2], X.shape[-2] if who == "A" else X.shape[-1])
+    if scheme._policy(on_range).startswith("scale"):
+        one = ready.exponents[..., 0] if who == "A" else ready.exponents[..., 0, :]
+        found.exponents = device.Buffer.of(np.broadcast_to(one, lines).astype(np.int32))
+    if on_range != "raise":
+        special = np.zeros(lines, bool) if ready.special is None else ready.special
+        found.special = device.Buffer.of(special.astype(np.uint8))
+    return found, ready.special
+
+
+def differing(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, on_range="raise", want=None):
+    """How many outputs of a kernel are not those of the emulator, where NaN and Inf do not reach."""
+    simulated.Module.spec = kernel.row
+    (a, rows), (b, columns) = (prepared(kernel.scheme, X, who, on_range) for X, who in ((A, "A"), (B, "B")))
+    D = np.full((*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1]), np.nan, np.float32)
+    c = None if C is None else matrix(C).broadcast(D.shape)
+    kernel.multiply(a, b, matrix(D), np.float32(alpha), np.float32(beta), c)
+    want = fpemu.gemm(A, B, C, alpha=alpha, beta=beta, on_range=on_range, **kernel.arguments) if want is None else want
+    wrong = D.view(np.uint32) != want.view(np.uint32)
+    for special, axis in ((rows, -1), (columns, -2)):
+        if special is not None:
+            wrong &= ~np.expand_dims(special, axis)
+    return np.count_nonzero(wrong)
+
+
+def smallest(name, order=None, **options):
+    """The kernel with the smallest tile, on a processor the quickest."""
+    scheme = build(name, options)
+    spec = scheme.spec("H200")
+    kernel = tensorcores.kernel(scheme, spec, (64, 64, 256), order)
+    return tensorcores.kernel(scheme, spec, (64, 64, 256), order, tile=tensorcores.tiles_of(kernel)[-1])
+
+
+def wide(rng, shape):
+    return (rng.standard_normal(shape) * np.exp2(rng.integers(-24, 6, shape))).astype(np.float32)
+
+
+def anything(rng, shape):
+    x = rng.integers(0, 2**32, shape, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    return x if rng.random() < 0.5 else np.where(np.isfinite(x), x, np.float32(0))
+
+
+FUSED = {
+    "two sums, one promoted every instruction": ("ootomo", {}),
+    "four passes over K": ("markidis", {}),
+    "element-wise, turns of two instructions": ("h2sgemm", {"combine": "element-wise", "step": 32}),
+    "words of bf16, joined in fp64": ("multiword", {"words": 3, "format": "bf16", "combine_in": "fp64"}),
+    "fp16 sums, promoted after several stretches": ("fp16", {"accumulator": "fp16", "promote": 64}),
+    "rows scaled, turns as long as a stretch": ("staged", {}),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", FUSED)
+def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
+    scheme, options = FUSED[name]
+    kernel = smallest(scheme, **options)
+    rng = np.random.default_rng([*name.encode()])
+    assert kernel.name.startswith("mma 32x32")
+    half = scheme == "fp16"
+    A, B = wide(rng, (20, 72)), wide(rng, (72, 24))
+    assert differing(kernel, A, B, on_range="propagate" if half else "scale-rows") == 0
+    A, B, C = anything(rng, (2, 35, 100)), anything(rng, (100, 33)), wide(rng, (35, 1))
+    policy = "propagate" if half else "scale" if scheme == "staged" else "propagate"
+    if policy == "scale":
+        A, B = (np.clip(x, -1, 1) for x in (A, B))
+    C = np.broadcast_to(C, (35, 33))
+    assert differing(kernel, A, B, C, alpha=1.5, beta=-0.75, on_range=policy) == 0
+
+
+@needs_compiler
+def test_any_layout_and_no_pipeline_give_the_same_bits(gpu):
+    rng = np.random.default_rng(1)
+    scheme = build("legemm", {})
+    given = tensorcores.kernel(scheme, scheme.spec("H200"), (9, 9, 9))
+    kernel = tensorcores.kernel(
+        scheme, scheme.spec("H200"), (9, 9, 9), tile=tensorcores.tiles_of(given)[-1], pipeline=False
+    )
+    A, B = (rng.random(shape, np.float32) for shape in ((40, 67), (67, 35)))
+    big = np.zeros((90, 140), np.float32)
+    big[3:83:2, 2:136:2] = A  # no axis is contiguous
+    assert operation.layout(matrix(big[3:83:2, 2:136:2]), "A") == "ALONG_ROWS"
+    assert operation.layout(matrix(np.asfortranarray(B)), "B") == "ALONG_K"
+    assert operation.layout(matrix(np.zeros((4, 8), np.float32)), "A") == "ALONG_K_BY_FOUR"
+    assert differing(kernel, big[3:83:2, 2:136:2], np.asfortranarray(B)) == 0
+
+
+ORDERS = {
+    "slices of tiles, the residue first": ("ootomo", {}, KOrder(split=56, tile=32, residue_first=True)),
+    "slices joined by pairs, an odd promotion": ("bf16x3", {}, KOrder(split=30, join="pairwise", promote=20)),
+    "an odd step": ("egemm", {"step": 24}, None),
+    "element-wise in slices": ("h2sgemm", {"combine": "element-wise"}, KOrder(split=50)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ORDERS)
+def test_any_order_gives_the_bits_of_the_emulator(gpu, name):
+    scheme, options, order = ORDERS[name]
+    chosen = build(scheme, options)
+    kernel = tensorcores.kernel(chosen, chosen.spec("H200"), (20, 24, 130), order)
+    assert kernel.name == "mma of any order"
+    rng = np.random.default_rng([*name.encode()])
+    A, B = anything(rng, (2, 18, 130)), anything(rng, (130, 10))
+    assert differing(kernel, A, B, wide(rng, (18, 10)), beta=0.5, on_range="propagate") == 0
+
+
+@needs_compiler
+def test_another_promotion_is_noticed(gpu):
+    rng = np.random.default_rng(2)
+    A, B = (rng.random(shape, np.float32) for shape in ((16, 200), (200, 16)))
+    kernel = smallest("ootomo")
+    other = fpemu.gemm(A, B, scheme="ootomo", hardware=kernel.spec, promote=64)
+    assert differing(kernel, A, B) == 0
+    assert differing(kernel, A, B, want=other) > 0
+
+
+# --- which kernel
+def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
+    fused = 0
+    for name in SPLIT:
+        scheme = schemes.get(name)
+        for gpu_name in ("A100", "H200"):
+            spec = scheme.spec(gpu_name)
+            kernel = tensorcores.kernel(scheme, spec, (512, 512, 512))
+            assert kernel is not None, name
+            assert kernel.spec is spec
+            fused += isinstance(kernel, tensorcores.FusedKernel)
+    assert fused == 2 * len(SPLIT) >= 20
+
+
+def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
+    class Own(type(schemes.get("ootomo"))):
+        def product(self, *args):
+            return super().product(*args)
+
+    scheme = Own()
+    assert tensorcores.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None
+
+
+def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
+    assert tensorcores.stand_in(mma.spec("H200", "fp16")).instruction == "mma"
+    assert tensorcores.stand_in(mma.spec("H200", "e4m3")) is None  # 13 fraction bits there, another way here
+    assert tensorcores.stand_in(mma.spec("H200", "fp16").replace(F=24)) is None
+    scheme = build("multiword", {"format": "e4m3"})
+    assert tensorcores.kernel(scheme, scheme.spec("H200"), (9, 9, 9)).name == "wgmma of any order"
+    assert tensorcores.kernel(scheme, scheme.spec("B200"), (9, 9, 9)) is None
+    assert tensorcores.kernel(schemes.get("sgemm"), None, (9, 9, 9)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "order", "expected"),
+    [
+        ({}, None, (16, (0, 0, 0), (16, 0), 32)),
+        ({"promote": 64, "correction_step": 64}, None, (64, (0, 0, 0), (64, 0), 64)),
+        ({"correction_step": None}, None, (16, (0, 0, 1), (16, 0), 32)),
+        ({}, KOrder(promote=96), (16, (0, 0, 0), (96, 96), 32)),
+        ({"correction_step": 24}, None, None),
+        ({"correction_step": 1000, "promote": 1001}, None, (16, (0, 0, 1), (0, 0), 32)),
+        ({}, KOrder(split=64), None),
+        ({}, KOrder(tile=40), None),
+        ({}, KOrder(tile=400), (16, (0, 0, 0), (16, 0), 32)),
+    ],
+)
+def test_what_runs_in_one_kernel(options, order, expected):
+    scheme = build("ootomo", options)
+    how = kernelsource.fused(scheme.plan(), scheme.spec("A100"), order, 300)
+    assert (how and (how.turn, how.passes, how.promote, how.stretch)) == expected
+
+
+def test_tiles_are_chosen_by_size(monkeypatch):
+    monkeypatch.setattr(tensorcores, "_multiprocessors", lambda: 132)
+    scheme = schemes.get("ootomo")
+    spec = scheme.spec("H200")
+    large, small = (tensorcores.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))
+    assert large.M * large.N > small.M * small.N
+    with pytest.raises(InputError, match="ootomo: no tile 512x512x32; it has 128x128x32"):
+        tensorcores.kernel(scheme, spec, (64, 64, 64), tile=replace(large, M=512, N=512))
+    with pytest.raises(InputError, match="leave tile= out"):
+        tensorcores.kernel(scheme, spec, (64, 64, 64), KOrder(split=32), tile=large)
+    with pytest.raises(InputError, match="without promote"):
+        tensorcores.kernel(build("h2sgemm", {"combine": "element-wise"}), spec, (9, 9, 9), KOrder(promote=32))
+
+
+# --- for GPUs
+def frames(cubin):
+    """Bytes of local memory that each kernel's threads have, from the attributes in a cubin (EIATTR_FRAME_SIZE)."""
+    assert cubin[:4] == b"\x7fELF"
+    sections, size, count, names = (
+        unpack_from("<Q", cubin, 40)[0], *(unpack_from("<H", cubin, at)[0] for at in (58, 60, 62)),
+    )  # fmt: skip
+    headers = [unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(count)]
+    found = []
+    for name, _, _, _, offset, length in headers:
+        label = cubin[headers[names][4] + name :].split(b"\0")[0]
+        at = offset
+        while label == b".nv.info" and at < offset + length:
+            form, attribute, extra = unpack_from("<BBH", cubin, at)
+            if form == 4:
+                found += [unpack_from("<I", cubin, at + 8)[0]] if attribute == 0x11 else []
+                at += extra
+            at += 4
+    return found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["ootomo", "ootomo-tf32", "multiword"])
+def test_kernels_compile_without_local_memory(name):
+    rng = np.random.default_rng([*name.encode()])
+    scheme = schemes.get(name)
+    gpu_name = "H200" if len(name) % 2 else "A100"
+    given = tensorcores.kernel(scheme, scheme.spec(gpu_name), (64, 64, 64))
+    assert isinstance(given, tensorcores.FusedKernel)
+    known = tensorcores.tiles_of(given)
+    kernel = tensorcores.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
+    layouts = tuple(rng.choice(kernelsource.LAYOUTS, 2))
+    text = kernel.source(layouts, True, *(rng.random(2) < 0.5))
+    assert frames(device.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
+
+
+@needs_nvrtc
+def test_the_kernels_of_any_order_compile():
+    for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"format": "e4m3"}, "sm_90a")):
+        scheme = build(name, options)
+        spec = scheme.spec("A100" if arch == "sm_80" else "H200")
+        kernel = tensorcores.kernel(scheme, spec, (64, 64, 64), general=True)
+        assert set(frames(device.compile(kernel.source(), arch))) == {0}
