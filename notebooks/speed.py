@@ -71,7 +71,7 @@ def line(row):
 everybody = (*battery.LIBRARY, *battery.SPEEDS)
 found = {who: line(row) for who in everybody if (row := product(who)) is not None}
 table = pd.DataFrame(found).transpose().astype(float)
-display(table.map(lambda x: "" if pd.isna(x) else f"{x:.3g}"))
+display(table.map("{:.3g}".format).replace("nan", ""))
 
 # %% [markdown]
 # Three products of fp16 words, summed as `staged` does, are as accurate as SGEMM and several times as fast; adding the

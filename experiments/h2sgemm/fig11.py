@@ -56,8 +56,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         third = [(row[side], row["first"] / 3) for row in _line(rows, panel, "fp16")]
         if third:
             axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
-        axis.set_ylim(0)
         axis.set_xlabel({"a": "$m = n$", "b": "$k$", "c": "$m = n = k$"}[panel])
+    axes[0, 0].set_ylim(0)  # all panels share it
     axes[0, 0].set_ylabel("TFLOP/s")
     plotting.panel_titles(axes, list(PANELS.values()))
     legend(figure, axes, 5)
