@@ -48,13 +48,13 @@ print(kept.head["device"]["gpu"], "with", kept.head["device"]["library"])
 N = battery.HEAD
 
 
-def product(who, n=N, data="symmetric"):
+def measured_product(who, n=N, data="symmetric"):
     """The row of a contender, None where it was not measured."""
     place = {"kind": "product", "M": n, "N": n, "K": n, "data": data, "contender": who}
     return next((row for row in rows if all(row[name] == value for name, value in place.items())), None)
 
 
-def line(row):
+def table_line(row):
     """What a table shows of a row."""
     return {
         "first": reading.rate(row, "first"),
@@ -69,7 +69,7 @@ def line(row):
 
 
 everybody = (*battery.LIBRARY, *battery.SPEEDS)
-found = {who: line(row) for who in everybody if (row := product(who)) is not None}
+found = {who: table_line(row) for who in everybody if (row := measured_product(who)) is not None}
 table = pd.DataFrame(found).transpose().astype(float)
 display(table.map("{:.3g}".format).replace("nan", ""))
 
