@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fpemu import mma, plotting, probing, simt
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.gpu import calls
+from fpemu.gpu.orders import calls
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum

@@ -308,27 +308,27 @@ def test_the_quotient_by_two_scales_is_the_nearest_for_every_significand(host):
 
 
 def test_there_is_a_kernel_for_what_it_does_and_none_for_the_rest():
-    from fpemu.gpu import frontier, frontier_strassen
+    from fpemu.gpu.hopper import staged_int8, strassen
 
     shape, scheme = (8, 8, 8), schemes.get("staged-int8")
-    assert frontier.kernel(scheme, SPEC, shape, None).scheme is scheme
-    assert frontier.kernel(scheme, SPEC, shape, KOrder(promote=64)) is not None
-    assert frontier.kernel(schemes.build("staged-int8", {"stage": 128}), SPEC, shape, None) is not None
-    assert frontier.kernel(scheme, SPEC, shape, KOrder(split=64)) is None
-    assert frontier.kernel(scheme, mma.spec("ampere"), shape, None) is None
-    assert frontier.kernel(schemes.build("staged-int8", {"stage": 96}), SPEC, shape, None) is None
-    assert frontier.kernel(schemes.get("staged"), SPEC, shape, None) is None
-    assert frontier_strassen.kernel(Strassen(), SPEC, shape, None) is not None
-    assert frontier_strassen.kernel(Strassen(), mma.spec("ampere"), shape, None) is None
+    assert staged_int8.kernel(scheme, SPEC, shape, None).scheme is scheme
+    assert staged_int8.kernel(scheme, SPEC, shape, KOrder(promote=64)) is not None
+    assert staged_int8.kernel(schemes.build("staged-int8", {"stage": 128}), SPEC, shape, None) is not None
+    assert staged_int8.kernel(scheme, SPEC, shape, KOrder(split=64)) is None
+    assert staged_int8.kernel(scheme, mma.spec("ampere"), shape, None) is None
+    assert staged_int8.kernel(schemes.build("staged-int8", {"stage": 96}), SPEC, shape, None) is None
+    assert staged_int8.kernel(schemes.get("staged"), SPEC, shape, None) is None
+    assert strassen.kernel(Strassen(), SPEC, shape, None) is not None
+    assert strassen.kernel(Strassen(), mma.spec("ampere"), shape, None) is None
 
 
 @needs_nvrtc
 def test_the_kernels_compile_for_hopper():
-    from fpemu.gpu import frontier, frontier_strassen
+    from fpemu.gpu.hopper import staged_int8, strassen
 
     for name, source in (
-        ("product", frontier.source(32, 2, 2, True)),
+        ("product", staged_int8.source(32, 2, 2, True)),
         ("split", compiler.kernel_source("frontier_split.cu")),
-        ("strassen", frontier_strassen.source(2)),
+        ("strassen", strassen.source(2)),
     ):
         assert compiler.compile(source, "sm_90a", name=name)[:4] == b"\x7fELF"

@@ -10,8 +10,9 @@ import pytest
 
 from fpemu import mma
 from fpemu.errors import InputError
-from fpemu.gpu import device, emulation, failures, instructions, streams, verify
+from fpemu.gpu import device, emulation, instructions, streams, verify
 from fpemu.gpu.emulation import HostLibrary, code_dtype, codes, values
+from fpemu.gpu.verification import failures
 
 ROWS = mma.catalog.rows()
 DISTINCT = list({emulation.definition(row): row for row in reversed(ROWS)}.values())[::-1]  # one of each arithmetic

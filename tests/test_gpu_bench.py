@@ -361,7 +361,7 @@ class Arrays:
 def test_the_kernels_that_add_up_are_known_by_name():
     from fpemu.gpu.bench import parts
 
-    text = "".join((ROOT / "fpemu" / "gpu" / f"errorfree_{name}.py").read_text() for name in ("sums", "residues"))
+    text = "".join((ROOT / "fpemu" / "gpu" / "errorfree" / f"{name}.py").read_text() for name in ("sums", "residues"))
     assert all(f'"{name}"' in text for name in parts.SUMS)
     launched = set(re.findall(r'source\("exact_sums.cu"\), "(\w+)"', text))
     assert launched

@@ -19,7 +19,8 @@ import fpemu
 from fpemu import InputError, mma
 from fpemu.cli import main
 from fpemu.errors import GpuError
-from fpemu.gpu import callers, compiler, device, emulation, kernelcases, kernelsuite, matrices, ordinary
+from fpemu.gpu import callers, compiler, device, emulation, matrices, ordinary
+from fpemu.gpu.verification import kernelcases, kernelsuite
 from fpemu.mma import KOrder
 
 PAIRS = KOrder(split=7, join="pairwise")

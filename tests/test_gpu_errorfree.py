@@ -12,10 +12,12 @@ from processor import PRODUCTS, Processor, matrix, view
 
 import fpemu
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu import cublas, device, emulation, errorfree, errorfree_counting
-from fpemu.gpu import errorfree_residues as modular
+from fpemu.gpu import cublas, device, emulation
 from fpemu.gpu.compiler import compile, kernel_source
-from fpemu.gpu.errorfree_machine import Workspace
+from fpemu.gpu.errorfree import counting
+from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.errorfree import residues as modular
+from fpemu.gpu.errorfree.machine import Workspace
 from fpemu.gpu.matrices import Matrix
 from fpemu.schemes.base import build
 
@@ -273,7 +275,7 @@ def test_sums_are_taken_in_numpys_order():
     rng = np.random.default_rng(9)
     for n in (1, 5, 8, 100, 128, 129, 137, 1000, 4097):
         x = wide(rng, n, 3)
-        how = errorfree_counting.pairing(n)
+        how = counting.pairing(n)
         parts = []
         for start, size in zip(how.starts, how.sizes, strict=True):
             whole = size - size % 8 if size >= 8 else 0

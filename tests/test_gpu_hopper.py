@@ -1,4 +1,4 @@
-"""The kernels of `fpemu.gpu.hopper`: schedules give the schemes' bits, and the texts compile; on a GPU, bits."""
+"""The kernels of `fpemu.gpu.hopper.words`: schedules give the schemes' bits, and the texts compile; on a GPU, bits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pytest
 
 import fpemu
 from fpemu import mma
-from fpemu.gpu import device, hopper, hopper_source, hopper_split, matrices
-from fpemu.gpu.hopper_source import CHUNK, K, Schedule, Tile
+from fpemu.gpu import device, matrices
+from fpemu.gpu.hopper import schedules, splits
+from fpemu.gpu.hopper import words as hopper
+from fpemu.gpu.hopper.schedules import CHUNK, K, Schedule, Tile
 from fpemu.mma import KOrder
 from fpemu.schemes import build, ranges
 
@@ -38,7 +40,7 @@ RUN = [
 
 
 def scheduled(name, options, order=None) -> Schedule | None:
-    return hopper_source.schedule(build(name, options).plan(), SPEC, order)
+    return schedules.schedule(build(name, options).plan(), SPEC, order)
 
 
 def sliced(s: Schedule, A, B):
@@ -95,7 +97,7 @@ def multiplied(s: Schedule, A, B):
 @pytest.mark.parametrize(("name", "options", "order"), RUN)
 def test_a_schedule_gives_the_bits_of_the_scheme_whatever_the_length(name, options, order):
     scheme, rng = build(name, options), np.random.default_rng(3)
-    s = hopper_source.schedule(scheme.plan(), SPEC, order)
+    s = schedules.schedule(scheme.plan(), SPEC, order)
     assert s is not None
     for length in (1, 16, 40, 64, 130, 200, 448):
         A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, length), (length, 7)))
@@ -144,26 +146,26 @@ def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
         s = scheduled(name, options)
         for columns in hopper._COLUMNS[s.accumulators]:
             tile = Tile(columns)
-            assert hopper_source.shared_bytes(tile) + 8 * columns + 256 <= hopper_source.SHARED
-            assert hopper_source.entries(tile) > s.words * s.block // CHUNK
+            assert schedules.shared_bytes(tile) + 8 * columns + 256 <= schedules.SHARED
+            assert schedules.entries(tile) > s.words * s.block // CHUNK
 
 
 @needs_compiler
 def test_the_kernels_compile_and_structures_are_those_of_numpy():
-    layouts = (("Task", hopper.TASK), ("Background", hopper_split.BACKGROUND), ("Operand", hopper_split.OPERAND))
+    layouts = (("Task", hopper.TASK), ("Background", splits.BACKGROUND), ("Operand", splits.OPERAND))
     checks = "".join(f"static_assert(sizeof({name}) == {dtype.itemsize});\n" for name, dtype in layouts)
     s = scheduled("staged", {})
-    text = hopper_source.source(s, Tile(32), background=True) + checks
+    text = schedules.source(s, Tile(32), background=True) + checks
     assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
     s = scheduled("ootomo", {})
-    assert device.compile(hopper_source.source(s, Tile(32, cluster=1)), "sm_90a")[:4] == b"\x7fELF"
+    assert device.compile(schedules.source(s, Tile(32, cluster=1)), "sm_90a")[:4] == b"\x7fELF"
     assert device.compile(device.kernel_source("hopper_split.cu"), "sm_90a")[:4] == b"\x7fELF"
 
 
 @needs_compiler
 @pytest.mark.parametrize(("ab", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("s8", "s32"), ("e4m3", "f32")])
 def test_every_type_of_wgmma_compiles(ab, d):
-    text = hopper_source.wgmma("issue", 24 if ab != "s8" else 32, ab, d)
+    text = schedules.wgmma("issue", 24 if ab != "s8" else 32, ab, d)
     kind = {"f32": "float", "s32": "int", "f16": "u32"}[d]
     count = (24 if ab != "s8" else 32) // (4 if d == "f16" else 2)
     use = f'extern "C" __global__ void k({kind}* p) {{ {kind} d[{count}]; issue(d, 0, 0, 0); hold(d); p[0] = d[0]; }}'

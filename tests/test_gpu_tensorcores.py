@@ -11,16 +11,17 @@ import simulated
 
 import fpemu
 from fpemu import InputError, mma, schemes
-from fpemu.gpu import device, emulation, kernelsource, operation, tensorcores
+from fpemu.gpu import device, emulation
 from fpemu.gpu.kernel import Prepared
 from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.tensorcores import fused, operation, source
 from fpemu.mma import KOrder
 from fpemu.schemes import ranges
 from fpemu.schemes.base import build
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
-SPLIT = [name for name in schemes.names() if tensorcores.by_plan(schemes.get(name))]
+SPLIT = [name for name in schemes.names() if fused.by_plan(schemes.get(name))]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def gpu(tmp_path_factory):
         patch.setattr(device, "Module", simulated.Module)
         patch.setattr(device, "Buffer", simulated.Buffer)
         patch.setattr(device, "synchronize", lambda: None)
-        patch.setattr(tensorcores, "_multiprocessors", lambda: 132)
+        patch.setattr(fused, "_multiprocessors", lambda: 132)
         yield
 
 
@@ -72,8 +73,8 @@ def smallest(name, order=None, **options):
     """The kernel with the smallest tile, on a processor the quickest."""
     scheme = build(name, options)
     spec = scheme.spec("H200")
-    kernel = tensorcores.kernel(scheme, spec, (64, 64, 256), order)
-    return tensorcores.kernel(scheme, spec, (64, 64, 256), order, tile=tensorcores.tiles_of(kernel)[-1])
+    kernel = fused.kernel(scheme, spec, (64, 64, 256), order)
+    return fused.kernel(scheme, spec, (64, 64, 256), order, tile=fused.tiles_of(kernel)[-1])
 
 
 def wide(rng, shape):
@@ -117,10 +118,8 @@ def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
 def test_any_layout_and_no_pipeline_give_the_same_bits(gpu):
     rng = np.random.default_rng(1)
     scheme = build("legemm", {})
-    given = tensorcores.kernel(scheme, scheme.spec("H200"), (9, 9, 9))
-    kernel = tensorcores.kernel(
-        scheme, scheme.spec("H200"), (9, 9, 9), tile=tensorcores.tiles_of(given)[-1], pipeline=False
-    )
+    given = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9))
+    kernel = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9), tile=fused.tiles_of(given)[-1], pipeline=False)
     A, B = (rng.random(shape, np.float32) for shape in ((40, 67), (67, 35)))
     big = np.zeros((90, 140), np.float32)
     big[3:83:2, 2:136:2] = A  # no axis is contiguous
@@ -143,7 +142,7 @@ ORDERS = {
 def test_any_order_gives_the_bits_of_the_emulator(gpu, name):
     scheme, options, order = ORDERS[name]
     chosen = build(scheme, options)
-    kernel = tensorcores.kernel(chosen, chosen.spec("H200"), (20, 24, 130), order)
+    kernel = fused.kernel(chosen, chosen.spec("H200"), (20, 24, 130), order)
     assert kernel.name == "mma of any order"
     rng = np.random.default_rng([*name.encode()])
     A, B = anything(rng, (2, 18, 130)), anything(rng, (130, 10))
@@ -162,16 +161,16 @@ def test_another_promotion_is_noticed(gpu):
 
 # --- which kernel
 def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
-    fused = 0
+    with_split = 0
     for name in SPLIT:
         scheme = schemes.get(name)
         for gpu_name in ("A100", "H200"):
             spec = scheme.spec(gpu_name)
-            kernel = tensorcores.kernel(scheme, spec, (512, 512, 512))
+            kernel = fused.kernel(scheme, spec, (512, 512, 512))
             assert kernel is not None, name
             assert kernel.spec is spec
-            fused += isinstance(kernel, tensorcores.FusedKernel)
-    assert fused == 2 * len(SPLIT) >= 20
+            with_split += isinstance(kernel, fused.FusedKernel)
+    assert with_split == 2 * len(SPLIT) >= 20
 
 
 def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
@@ -180,17 +179,17 @@ def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
             return super().product(*args)
 
     scheme = Own()
-    assert tensorcores.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None
+    assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None
 
 
 def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
-    assert tensorcores.stand_in(mma.spec("H200", "fp16")).instruction == "mma"
-    assert tensorcores.stand_in(mma.spec("H200", "e4m3")) is None  # 13 fraction bits there, another way here
-    assert tensorcores.stand_in(mma.spec("H200", "fp16").replace(F=24)) is None
+    assert fused.stand_in(mma.spec("H200", "fp16")).instruction == "mma"
+    assert fused.stand_in(mma.spec("H200", "e4m3")) is None  # 13 fraction bits there, another way here
+    assert fused.stand_in(mma.spec("H200", "fp16").replace(F=24)) is None
     scheme = build("multiword", {"format": "e4m3"})
-    assert tensorcores.kernel(scheme, scheme.spec("H200"), (9, 9, 9)).name == "wgmma of any order"
-    assert tensorcores.kernel(scheme, scheme.spec("B200"), (9, 9, 9)) is None
-    assert tensorcores.kernel(schemes.get("sgemm"), None, (9, 9, 9)) is None
+    assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)).name == "wgmma of any order"
+    assert fused.kernel(scheme, scheme.spec("B200"), (9, 9, 9)) is None
+    assert fused.kernel(schemes.get("sgemm"), None, (9, 9, 9)) is None
 
 
 @pytest.mark.parametrize(
@@ -209,22 +208,22 @@ def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
 )
 def test_what_runs_in_one_kernel(options, order, expected):
     scheme = build("ootomo", options)
-    how = kernelsource.fused(scheme.plan(), scheme.spec("A100"), order, 300)
+    how = source.fused(scheme.plan(), scheme.spec("A100"), order, 300)
     assert (how and (how.turn, how.passes, how.promote, how.stretch)) == expected
 
 
 def test_tiles_are_chosen_by_size(monkeypatch):
-    monkeypatch.setattr(tensorcores, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(fused, "_multiprocessors", lambda: 132)
     scheme = schemes.get("ootomo")
     spec = scheme.spec("H200")
-    large, small = (tensorcores.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))
+    large, small = (fused.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))
     assert large.M * large.N > small.M * small.N
     with pytest.raises(InputError, match="ootomo: no tile 512x512x32; it has 128x128x32"):
-        tensorcores.kernel(scheme, spec, (64, 64, 64), tile=replace(large, M=512, N=512))
+        fused.kernel(scheme, spec, (64, 64, 64), tile=replace(large, M=512, N=512))
     with pytest.raises(InputError, match="leave tile= out"):
-        tensorcores.kernel(scheme, spec, (64, 64, 64), KOrder(split=32), tile=large)
+        fused.kernel(scheme, spec, (64, 64, 64), KOrder(split=32), tile=large)
     with pytest.raises(InputError, match="without promote"):
-        tensorcores.kernel(build("h2sgemm", {"combine": "element-wise"}), spec, (9, 9, 9), KOrder(promote=32))
+        fused.kernel(build("h2sgemm", {"combine": "element-wise"}), spec, (9, 9, 9), KOrder(promote=32))
 
 
 # --- for GPUs
@@ -254,11 +253,11 @@ def test_kernels_compile_without_local_memory(name):
     rng = np.random.default_rng([*name.encode()])
     scheme = schemes.get(name)
     gpu_name = "H200" if len(name) % 2 else "A100"
-    given = tensorcores.kernel(scheme, scheme.spec(gpu_name), (64, 64, 64))
-    assert isinstance(given, tensorcores.FusedKernel)
-    known = tensorcores.tiles_of(given)
-    kernel = tensorcores.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
-    layouts = tuple(rng.choice(kernelsource.LAYOUTS, 2))
+    given = fused.kernel(scheme, scheme.spec(gpu_name), (64, 64, 64))
+    assert isinstance(given, fused.FusedKernel)
+    known = fused.tiles_of(given)
+    kernel = fused.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
+    layouts = tuple(rng.choice(source.LAYOUTS, 2))
     text = kernel.source(layouts, True, *(rng.random(2) < 0.5))
     assert frames(device.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
 
@@ -268,5 +267,5 @@ def test_the_kernels_of_any_order_compile():
     for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"format": "e4m3"}, "sm_90a")):
         scheme = build(name, options)
         spec = scheme.spec("A100" if arch == "sm_80" else "H200")
-        kernel = tensorcores.kernel(scheme, spec, (64, 64, 64), general=True)
+        kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)
         assert set(frames(device.compile(kernel.source(), arch))) == {0}

@@ -12,8 +12,9 @@ import pytest
 from fpemu import mma
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.gpu import finding, library, recorded
+from fpemu.gpu import library
 from fpemu.gpu import orders as tables
+from fpemu.gpu.orders import finding, recorded
 from fpemu.gpu.orders.kinds import KINDS, summary
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
@@ -300,7 +301,7 @@ def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
 
 def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
     from fpemu.cli import library as command
-    from fpemu.gpu import products
+    from fpemu.gpu.orders import products
 
     wrong = []
 

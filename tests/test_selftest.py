@@ -13,7 +13,8 @@ from hostile import FACTOR
 
 from fpemu import devices, mma
 from fpemu.cli import main
-from fpemu.gpu import device, digests, scheme_trials, selftest, speed, streams, trials
+from fpemu.gpu import device, streams
+from fpemu.gpu.verification import digests, scheme_trials, selftest, speed, trials
 from fpemu.mma.spec import ARITHMETICS
 
 FILE = Path(__file__).parent / "data" / "verified" / "h200_emulation.json"

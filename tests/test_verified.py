@@ -12,7 +12,8 @@ import pytest
 from hostile import FACTOR, bits, integers
 
 from fpemu import mma
-from fpemu.gpu import digests, emulation, instructions, records, streams
+from fpemu.gpu import emulation, instructions, streams
+from fpemu.gpu.verification import digests, records
 
 FILE = Path(__file__).parent / "data" / "verified" / "h200_instructions.json"
 RECORD = json.loads(FILE.read_text())

@@ -9,7 +9,7 @@ import pytest
 from hostile import FACTOR
 
 from fpemu import schemes
-from fpemu.gpu import kernelcases, kernelsuite
+from fpemu.gpu.verification import kernelcases, kernelsuite
 
 FILE = Path(__file__).parent / "data" / "verified" / "h200_kernels.json"
 RECORD = json.loads(FILE.read_text()) if FILE.is_file() else {"variants": []}

@@ -10,7 +10,8 @@ import pytest
 
 from fpemu import gpu, mma
 from fpemu.cli import main
-from fpemu.gpu import device, digests, instructions, records, streams, verify
+from fpemu.gpu import device, instructions, streams, verify
+from fpemu.gpu.verification import digests, records
 
 ROWS = [mma.spec("hopper", "fp16"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")]
 DEVICE = {"gpu": "Stand-in", "arch": "sm_90a", "driver_cuda": "13.0", "nvrtc": "13.0"}

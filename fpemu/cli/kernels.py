@@ -14,8 +14,8 @@ from fpemu.cli.verify import Seed, _check_record, _need_a_gpu
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.gpu.kernelcases import Variant
-    from fpemu.gpu.kernelsuite import Outcome
+    from fpemu.gpu.verification.kernelcases import Variant
+    from fpemu.gpu.verification.kernelsuite import Outcome
 
 _LISTED = 30  # variants at fault that are shown
 
@@ -42,8 +42,8 @@ def kernels(
     if all bits are equal, 1 if not, 2 without a GPU. An interrupt keeps what is recorded, and the same command goes on
     from there.
     """
-    from fpemu.gpu import kernelcases, kernelsuite
     from fpemu.gpu.choice import architecture
+    from fpemu.gpu.verification import kernelcases, kernelsuite
 
     _check_record(record)
     if shapes < 1 or (jobs is not None and jobs < 1):
@@ -75,7 +75,8 @@ def _gather(
 ) -> None:
     """Add to `found` what is missing, keeping it as it comes; in the end it is in the order chosen."""
     from fpemu.files import write_atomic
-    from fpemu.gpu import device, kernelsuite
+    from fpemu.gpu import device
+    from fpemu.gpu.verification import kernelsuite
 
     done = {o.variant for o in found}
     missing = [v for v in chosen if str(v) not in done]

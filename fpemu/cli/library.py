@@ -20,8 +20,8 @@ _SECONDS = 60.0  # for one new product
 
 ABOUT = (
     "Products of a library on a GPU against the emulation by the orders on record (fpemu.gpu.orders), on seeded"
-    " operands (fpemu.gpu.recorded). compared: products of the table; new: of shapes that are in no table, whose orders"
-    " were revealed first: products with equal bits in a sample of D, and products asked. differ: the others"
+    " operands (fpemu.gpu.orders.recorded). compared: products of the table; new: of shapes that are in no table, whose"
+    " orders were revealed first: products with equal bits in a sample of D, and products asked. differ: the others"
 )
 
 
@@ -151,8 +151,8 @@ def _row(case: Case, seed: int) -> dict[str, Any]:
     import numpy as np
 
     from fpemu.gpu.library import entries
-    from fpemu.gpu.products import Product
-    from fpemu.gpu.recorded import digest_of, places
+    from fpemu.gpu.orders.products import Product
+    from fpemu.gpu.orders.recorded import digest_of, places
 
     A, B, D, whole = Product(case.type, case.layout, (case.M, case.N, case.K)).sampled(seed)
     wanted = entries(case, A, B, *places(case.M, case.N))
@@ -164,8 +164,8 @@ def _row(case: Case, seed: int) -> dict[str, Any]:
 def _new_row(kind: str, layout: str, shape: tuple[int, int, int], seed: int) -> dict[str, Any]:
     """A product whose order is revealed first."""
     from fpemu import gpu
-    from fpemu.gpu import finding
-    from fpemu.gpu.products import Product
+    from fpemu.gpu.orders import finding
+    from fpemu.gpu.orders.products import Product
 
     row: dict[str, Any] = {"type": kind, "layout": layout, "shape": list(shape), "new": True}
     asked = Product(kind, layout, shape, deadline=time.monotonic() + _SECONDS)
@@ -182,7 +182,7 @@ def _record(rows: list[dict[str, Any]], seed: int, here: dict[str, str], seconds
 
     import fpemu
     from fpemu.gpu.library import orders
-    from fpemu.gpu.records import driver
+    from fpemu.gpu.verification.records import driver
 
     count: Counter[tuple[bool, str, str]] = Counter()
     same: Counter[tuple[bool, str, str]] = Counter()

@@ -180,7 +180,7 @@ class _Asked:
         self.gemm: Callable[[Any, Any], Any]
         self.name = emulated or ""
         if kind is not None and layout is not None:
-            from fpemu.gpu import calls
+            from fpemu.gpu.orders import calls
 
             self.gemm, self.name = calls.cublas(kind, layout, shape), f"cuBLAS {kind} {layout}"
             self.hardware = hardware or calls.architecture()

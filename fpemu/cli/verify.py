@@ -12,7 +12,7 @@ from fpemu.cli.common import console, note, progress, show, table
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.gpu.selftest import Findings, Outcome
+    from fpemu.gpu.verification.selftest import Findings, Outcome
     from fpemu.gpu.verify import Verification
     from fpemu.mma import MmaSpec
 
@@ -40,8 +40,9 @@ def instructions(
     without a GPU. An interrupt keeps what is recorded.
     """
     from fpemu.files import write_atomic
-    from fpemu.gpu import device, records
+    from fpemu.gpu import device
     from fpemu.gpu import verify as verification
+    from fpemu.gpu.verification import records
 
     _check_record(record)
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
@@ -89,7 +90,8 @@ def emulation(
     recorded.
     """
     from fpemu.files import write_atomic
-    from fpemu.gpu import device, selftest, speed
+    from fpemu.gpu import device
+    from fpemu.gpu.verification import selftest, speed
 
     _check_record(record)
     _need_a_gpu()
@@ -190,14 +192,15 @@ def _show_failures(run: Verification, row: MmaSpec) -> None:
     from itertools import islice
 
     from fpemu import gpu
-    from fpemu.gpu import failures, verify
+    from fpemu.gpu import verify
+    from fpemu.gpu.verification import failures
 
     for failure in islice(verify.first_failures(run, row), _SHOWN):
         note("\n" + failures.describe(failures.shrink(failure, gpu.execute)))
 
 
 def _show_emulation(found: Findings, gpu: str) -> None:
-    from fpemu.gpu import trials
+    from fpemu.gpu.verification import trials
 
     catalog = [o for o in found.specs if not o.name.startswith(trials.CUSTOM)]
     drawn = [o for o in found.specs if o.name.startswith(trials.CUSTOM)]

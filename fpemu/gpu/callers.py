@@ -59,7 +59,7 @@ def _after(waits: int, waited_for: int) -> None:
 
 def give_way() -> None:
     """Have torch, CuPy and the error-free schemes give the GPU back what they keep and do not use."""
-    torch, cupy, errorfree = (sys.modules.get(name) for name in ("torch", "cupy", "fpemu.gpu.errorfree"))
+    torch, cupy, errorfree = (sys.modules.get(name) for name in ("torch", "cupy", "fpemu.gpu.errorfree.gemm"))
     if errorfree is not None and errorfree.workspace.cache_info().currsize:
         errorfree.workspace().free()
     if torch is not None and torch.cuda.is_initialized():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fpemu.mma import KOrder, MmaSpec
     from fpemu.schemes import Scheme
 
-BUILDERS = {"frontier": False, "frontier_strassen": False, "hopper": True, "tensorcores": True}
+BUILDERS = {"hopper.staged_int8": False, "hopper.strassen": False, "hopper.words": True, "tensorcores.fused": True}
 """The modules with kernels of split schemes, in the order in which they are asked, and whether theirs sum products of
 words by the scheme's plan and know of nothing else. Each has ``kernel(scheme, spec, (M, N, K), order)``, which gives a
 Kernel, or None for what it does not do."""

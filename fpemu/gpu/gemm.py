@@ -208,7 +208,7 @@ def _check_range(found: Kernel, a: Prepared, b: Prepared, on_range: str) -> None
 def _errorfree(
     A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, alpha: Any, beta: Any, scheme: Any, spec: Any, order: Any
 ) -> None:
-    from fpemu.gpu import errorfree
+    from fpemu.gpu.errorfree import gemm as errorfree
 
     report = errorfree.gemm(A, B, D, scheme, spec, alpha, beta, C, order)
     if not report.ok:

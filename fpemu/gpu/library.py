@@ -20,7 +20,7 @@ from fpemu.devices import Device
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu import orders as tables
 from fpemu.gpu.orders import Order, Tiles
-from fpemu.gpu.recorded import digest_of, operands, places
+from fpemu.gpu.orders.recorded import digest_of, operands, places
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.tree import Sum, Tree, from_order
 from fpemu.rounding import round_to
@@ -49,7 +49,8 @@ class Case:
     stored : str or None
         The format that the sums of a KOrder's slices are rounded to before they are added.
     digest, sample : str
-        Digests of the D that the GPU returned for the operands of `fpemu.gpu.recorded`: of all of it, and of a sample.
+        Digests of the D that the GPU returned for the operands of `fpemu.gpu.orders.recorded`: of all of it, and of
+        a sample.
     seed : int
         Of those operands.
     """

@@ -2,7 +2,7 @@
 
 `verify` runs a class of operands after another: generate, issue the instruction, emulate (``kernels/arithmetic.cuh``),
 compare and count, without operands or results leaving the GPU. What differs is found again on the CPU from its index
-alone (`fpemu.gpu.streams`), made small (`fpemu.gpu.failures`) and shown.
+alone (`fpemu.gpu.streams`), made small (`fpemu.gpu.verification.failures`) and shown.
 
 Every run checks itself: the first tests of each class come back and are drawn again with NumPy, computed again with
 `fpemu.mma.execute` and counted again; and an output changed on purpose has to be found.
@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.gpu import device, digests, emulation, failures, instructions, streams
+from fpemu.gpu import device, emulation, instructions, streams
 from fpemu.gpu.device import Buffer, GpuError, Module
-from fpemu.gpu.digests import SAMPLE, digest
-from fpemu.gpu.failures import Failure
+from fpemu.gpu.verification import digests, failures
+from fpemu.gpu.verification.digests import SAMPLE, digest
+from fpemu.gpu.verification.failures import Failure
 from fpemu.mma import MmaSpec
 
 COUNTS = ("outputs", "mismatches", "nan_codes", "first", "digest", "nan", "infinite", "zero", "subnormal")

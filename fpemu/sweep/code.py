@@ -10,6 +10,7 @@ import ast
 import functools
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ from fpemu.errors import InputError
 _PACKAGE = Path(__file__).resolve().parents[1]
 # what the numbers of a cell come from, besides the evaluator's own module
 _NUMERIC = (
-    "formats.py", "rounding.py", "heads.py", "arrays.py", "devices.py", "simt.py", "metrics.py", "inputs.py", "mma",
-    "schemes", "reference",
+    "formats.py", "rounding.py", "heads.py", "arrays.py", "devices.py", "simt/__init__.py", "simt/chains.py",
+    "metrics.py", "inputs.py", "mma", "schemes", "reference",
 )  # fmt: skip
+# what stands in keys under the name that it had when they were first made, and what only passes its names on
+_KNOWN_AS = {"simt/chains.py": "simt.py", "simt/__init__.py": None}
+_TALL = ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")
 # and, for an evaluator that imports them at its top, of these
-_ROOMS = ("theory", "perfmodel")
+_ROOMS = {
+    "theory": ("theory",), "perfmodel": ("perfmodel",), "batched": ("batched",), "simt.tsm2": _TALL, "simt.ism2": _TALL,
+}  # fmt: skip
 
 
 def running_version(evaluator: Path) -> str:
@@ -40,8 +46,8 @@ def running_version(evaluator: Path) -> str:
 
 
 def code_version(evaluator: Path) -> str:
-    """SHA-256 over the code that computes: the package's numeric modules, the theory or the models of speed if the
-    evaluator's module imports them, and in that module the function ``evaluate`` with everything it reaches there.
+    """SHA-256 over the code that computes: the package's numeric modules, those of `_ROOMS` that the evaluator's module
+    imports, and in that module the function ``evaluate`` with everything it reaches there.
 
     Comments, docstrings and layout do not count, nor what only chooses or draws cells, so that rewording a caption does
     not throw hours of results away.
@@ -66,24 +72,27 @@ def _files(entries: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _rooms(evaluator: Path) -> tuple[str, ...]:
-    """Those of `_ROOMS` that a module imports at its top."""
+    """The files of those of `_ROOMS` that a module imports at its top."""
     named = set()
     for node in ast.parse(evaluator.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             named |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             named |= {alias.name for alias in node.names}
-    return tuple(room for room in _ROOMS if any(f"{name}.".startswith(f"fpemu.{room}.") for name in named))
+    wanted = [room for room in _ROOMS if any(f"{name}.".startswith(f"fpemu.{room}.") for name in named)]
+    return tuple(dict.fromkeys(entry for room in wanted for entry in _ROOMS[room]))
 
 
 _SEEN: dict[Path, str] = {
-    file: _digest(file) for file in (*_files((*_NUMERIC, *_ROOMS)), _PACKAGE / "sweep" / "evaluate.py")
+    file: _digest(file) for file in (*_files((*_NUMERIC, *chain(*_ROOMS.values()))), _PACKAGE / "sweep" / "evaluate.py")
 }
 
 
 @functools.cache
 def _text(entries: tuple[str, ...]) -> bytes:
-    return "".join(f"{f.relative_to(_PACKAGE).as_posix()}\0{_meaning(f)}\0" for f in _files(entries)).encode()
+    names = ((f, f.relative_to(_PACKAGE).as_posix()) for f in _files(entries))
+    known = ((f, _KNOWN_AS.get(name, name)) for f, name in names)
+    return "".join(f"{name}\0{_meaning(f)}\0" for f, name in known if name is not None).encode()
 
 
 def _meaning(file: Path, reached_from: str | None = None) -> str:

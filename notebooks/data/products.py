@@ -204,7 +204,7 @@ def origin(is_emulated: bool) -> dict[str, str]:
     import torch
     import triton
 
-    from fpemu.gpu import records
+    from fpemu.gpu.verification import records
 
     return {
         "device": torch.cuda.get_device_name(0), "driver": str(records.driver()), "cuda": str(torch.version.cuda),

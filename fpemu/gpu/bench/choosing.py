@@ -60,7 +60,7 @@ def kernel(scheme: str, options: Mapping[str, Any], hints: Mapping[str, Any], sh
     options : mapping
         Of the scheme.
     hints : mapping
-        "mma", the kernel of `fpemu.gpu.tensorcores`; its "tile", rows and columns, and "pipeline".
+        "mma", the kernel of `fpemu.gpu.tensorcores.fused`; its "tile", rows and columns, and "pipeline".
     shape : (M, N, K)
 
     Raises
@@ -78,24 +78,24 @@ def kernel(scheme: str, options: Mapping[str, Any], hints: Mapping[str, Any], sh
             return choice.find.__wrapped__(chosen, spec, shape, None)  # one of its own: not kept for other calls
         except choice.NoKernelError as problem:
             raise MissingKernelError(str(problem)) from problem
-    from fpemu.gpu import tensorcores
+    from fpemu.gpu.tensorcores import fused
 
-    found = tensorcores.kernel(chosen, spec, shape, None, **_told(chosen, spec, shape, hints))
+    found = fused.kernel(chosen, spec, shape, None, **_told(chosen, spec, shape, hints))
     if found is None:
         raise MissingKernelError(f"tensorcores: not for {chosen.name}")
     return found
 
 
 def _told(scheme: Any, spec: Any, shape: tuple[int, int, int], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The hints as the kernel of `fpemu.gpu.tensorcores` takes them."""
+    """The hints as the kernel of `fpemu.gpu.tensorcores.fused` takes them."""
     told = {name: value for name, value in hints.items() if name != "mma"}
     if "tile" not in told:
         return told
-    from fpemu.gpu import kernelsource, tensorcores
+    from fpemu.gpu.tensorcores import fused, source
 
-    row = tensorcores.stand_in(spec)
-    how = None if row is None else kernelsource.fused(scheme.plan(), row, None, shape[2])
-    known = [] if row is None or how is None else tensorcores.tiles(scheme, row, how)
+    row = fused.stand_in(spec)
+    how = None if row is None else source.fused(scheme.plan(), row, None, shape[2])
+    known = [] if row is None or how is None else fused.tiles(scheme, row, how)
     fitting = [tile for tile in known if told["tile"] == (tile.M, tile.N)]
     if not fitting:
         raise MissingKernelError(f"no tile of {told['tile']} for {scheme.name}, but {', '.join(map(str, known))}")
@@ -113,7 +113,7 @@ def error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Ready:
     from fpemu.gpu.choice import architecture
 
     try:
-        family: Any = importlib.import_module("fpemu.gpu.errorfree")
+        family: Any = importlib.import_module("fpemu.gpu.errorfree.gemm")
     except ImportError as problem:
         raise MissingKernelError(f"errorfree: {problem}") from problem
     spec = scheme.spec(architecture())
@@ -138,11 +138,11 @@ def products(kernel: Kernel) -> int | None:
 def sources(
     shape: tuple[int, int, int], scheme: str, options: Mapping[str, Any], hints: Mapping[str, Any]
 ) -> list[str]:
-    """What the kernel of `fpemu.gpu.tensorcores` will compile for operands stored by rows; nothing for others."""
-    from fpemu.gpu import operation, tensorcores
+    """What the kernel of `fpemu.gpu.tensorcores.fused` will compile for operands stored by rows; nothing for others."""
+    from fpemu.gpu.tensorcores import fused, operation
 
     made = kernel(scheme, options, hints, shape)
-    if not isinstance(made, tensorcores.FusedKernel):
+    if not isinstance(made, fused.FusedKernel):
         return []
     M, N, K = shape
     A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpemu.gpu import device, errorfree, errorfree_machine
+from fpemu.gpu import device
 from fpemu.gpu.bench.timing import Marks
+from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.errorfree import machine
 from fpemu.gpu.matrices import Matrix
 
 SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products", "rebuild", "fold"})
@@ -13,7 +15,7 @@ SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products
 _MOST = 4000  # launches of a call that are seen
 
 
-class Watched(errorfree_machine.Device):
+class Watched(machine.Device):
     """The GPU at hand, each launch between two events."""
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ def measure(A: Matrix, B: Matrix, D: Matrix, scheme: Any, spec: Any) -> dict[str
         Besides the parts "gemms", products of the library; "slices_a", "slices_b" where the scheme slices.
     """
     watched = Watched()
-    work = errorfree_machine.Workspace(watched)
+    work = machine.Workspace(watched)
     try:
         errorfree.gemm(A, B, D, scheme, spec, work=work)  # makes the buffers
         watched.seen.clear()

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import unknown_name
-from fpemu.gpu import device, recorded
+from fpemu.gpu import device
 from fpemu.gpu.bench import library
 from fpemu.gpu.bench.timing import kernels
 from fpemu.gpu.device import Buffer
 from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.orders import recorded
 
 _THREADS, _BLOCKS = 256, 1056
 _PARTS = 7
@@ -143,7 +144,7 @@ class Problem:
         return A, B, got
 
     def digest(self, D: Matrix) -> str:
-        """The digest of all bits of D, as `fpemu.gpu.digests` has it."""
+        """The digest of all bits of D, as `fpemu.gpu.verification.digests` has it."""
         out = Buffer(_BLOCKS * 8)
         run(f"digest_{8 * D.dtype.itemsize}", out, _pointer(D), self.M * self.N)
         return f"{int(out.array(_BLOCKS, np.uint64).sum(dtype=np.uint64)):016x}"

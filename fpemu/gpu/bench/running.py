@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 import fpemu
-from fpemu.gpu import device, records
+from fpemu.gpu import device
 from fpemu.gpu.bench import applications, ceilings, choosing, contenders, library, timing
 from fpemu.gpu.bench.battery import Task
 from fpemu.gpu.bench.problem import Problem
 from fpemu.gpu.bench.record import FORMAT, Record, Row
+from fpemu.gpu.verification import records
 
 RULES = {
     "full": (timing.FULL, timing.FULL_SPLIT), "brief": (timing.BRIEF, timing.SHORT_SPLIT),

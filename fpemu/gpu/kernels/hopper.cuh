@@ -1,5 +1,5 @@
 // What Hopper has beyond older GPUs, one PTX instruction a function: mbarriers, clusters, copies of tiles by TMA, and
-// the frame of a wgmma. The wgmma themselves are written by fpemu.gpu.hopper_source.wgmma, one text a shape.
+// the frame of a wgmma. The wgmma themselves are written by fpemu.gpu.hopper.schedules.wgmma, one text a shape.
 //
 // Addresses of shared memory are 32-bit (`shared_address`). "Phase" is the parity of a barrier's current phase: a wait
 // for phase p returns once the phase of that parity is complete, so a fresh barrier lets a wait for phase 1 pass.

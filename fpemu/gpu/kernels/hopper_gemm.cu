@@ -7,7 +7,7 @@
 // and all get it.
 //
 // An entry holds one word of A and one of B: entry w of a chunk of 64 has A's word WORDS - 1 - w and B's word w. A
-// block is BLOCK chunks; fpemu.gpu.hopper_source, which writes the constants in front of this text, says what runs in
+// block is BLOCK chunks; fpemu.gpu.hopper.schedules, which writes the constants in front of this text, says what runs in
 // it:
 //   Main, Rest   products of words (A's, B's) in the order run, which take turns after TURN instructions: those of the
 //                accumulator that is promoted, and those of the corrections, if they have an accumulator of their own

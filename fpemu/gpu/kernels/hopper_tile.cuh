@@ -7,7 +7,7 @@ struct Where {  // of one product of a batch: which matrices, and where D and C 
     s64 a, b, d, c;
 };
 
-// A launch's numbers; fpemu.gpu.hopper.TASK is the same structure in NumPy.
+// A launch's numbers; fpemu.gpu.hopper.words.TASK is the same structure in NumPy.
 struct Task {
     float* D;
     const float* C;                // or null

@@ -5,7 +5,7 @@
 #pragma once
 #include "hopper.cuh"
 
-struct Operand {  // fpemu.gpu.hopper_split.OPERAND
+struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
     const float* X;
     const s64* offsets;        // of each matrix in X, in elements; null: one matrix
     u16 *high, *low;           // (matrices, rows, pitch); low may be null

@@ -3,7 +3,7 @@
 // g = lane / 4 and t = lane % 4 a lane holds of A the words t and t + 4 of rows g and g + 8, of B those of column g, and
 // of a sum the columns 2t and 2t + 1 of rows g and g + 8.
 //
-// fpemu.gpu.kernelsource defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
+// fpemu.gpu.tensorcores.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
 #pragma once
 #include "split_pairs.cuh"
 #include "split_sums.cuh"

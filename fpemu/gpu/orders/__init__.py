@@ -3,8 +3,8 @@
 A table is gzipped JSON. `orders` lists what differs: a `KOrder` by its fields, with "stored" where the sums of its
 slices are rounded before they are added; a tree, folded; or a map of tiles of D, each with the number of its order;
 "as" is a type of arithmetic other than the product's own. `cases` has a row for each product: M, N, K, the number of
-its order, and two digests of the D that the GPU returned for the operands of `fpemu.gpu.recorded` (empty where an order
-was compared on other operands alone).
+its order, and two digests of the D that the GPU returned for the operands of `fpemu.gpu.orders.recorded` (empty
+where an order was compared on other operands alone).
 """
 
 from __future__ import annotations

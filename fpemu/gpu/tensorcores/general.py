@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu import device, instructions, operation
-from fpemu.gpu import kernelsource as text
+from fpemu.gpu import device, instructions
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.tensorcores import operation
+from fpemu.gpu.tensorcores import source as text
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.order import Run, plan
 from fpemu.schemes.base import SplitScheme

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu import recorded
+from fpemu.gpu.orders import recorded
 
 _BYTES = 2**27  # of the operands of calls that are prepared together
 
@@ -107,7 +107,7 @@ class Product:
         return out
 
     def tensors(self, seed: int) -> tuple[Any, Any, Any]:
-        """A, B and D of `fpemu.gpu.recorded.operands`, on the GPU."""
+        """A, B and D of `fpemu.gpu.orders.recorded.operands`, on the GPU."""
         t = self.torch
         t.backends.cuda.matmul.allow_tf32 = self.kind == "tf32"
         out = []
@@ -127,7 +127,7 @@ class Product:
         return a.cpu().numpy(), b.cpu().numpy(), d.cpu().numpy()
 
     def sampled(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], str]:
-        """A[rows], B[:, columns] and D at `fpemu.gpu.recorded.places`, and the digest of all of D."""
+        """A[rows], B[:, columns] and D at `fpemu.gpu.orders.recorded.places`, and the digest of all of D."""
         t = self.torch
         a, b, d = self.tensors(seed)
         rows, columns = (t.from_numpy(x).cuda() for x in recorded.places(self.M, self.N))
@@ -138,7 +138,7 @@ class Product:
 
 
 def digest(D: Any, integer: Any) -> int:
-    """`fpemu.gpu.digests.digest` of a tensor, in int64 that wraps around; `integer` is its library's int64."""
+    """`fpemu.gpu.verification.digests.digest` of a tensor, in its library's int64, which wraps around."""
     t = importlib.import_module("torch")
     codes = D.contiguous().view({2: t.int16, 4: t.int32, 8: t.int64}[D.element_size()]).reshape(-1).to(integer)
     if D.element_size() < 8:
@@ -148,7 +148,7 @@ def digest(D: Any, integer: Any) -> int:
 
 
 def mixed(x: Any) -> Any:
-    """The mixing of `fpemu.gpu.digests`, in int64."""
+    """The mixing of `fpemu.gpu.verification.digests`, in int64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ ((x >> shift) & (2 ** (64 - shift) - 1))) * (factor - 2**64)
     return x ^ ((x >> 31) & (2**33 - 1))

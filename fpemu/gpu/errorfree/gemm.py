@@ -22,12 +22,12 @@ import numpy as np
 
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FP64, FloatFormat
-from fpemu.gpu import errorfree_residues as modular
-from fpemu.gpu import errorfree_scheme2
-from fpemu.gpu.errorfree_counting import automatic, bits_needed, needed
-from fpemu.gpu.errorfree_machine import Workspace, workspace
-from fpemu.gpu.errorfree_operands import Digits, Operand, Rows, Span, Splitting, cut, survey
-from fpemu.gpu.errorfree_sums import Sum, Term, add_up, round_exactly
+from fpemu.gpu.errorfree import residues as modular
+from fpemu.gpu.errorfree import scheme2
+from fpemu.gpu.errorfree.counting import automatic, bits_needed, needed
+from fpemu.gpu.errorfree.machine import Workspace, workspace
+from fpemu.gpu.errorfree.operands import Digits, Operand, Rows, Span, Splitting, cut, survey
+from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import ozaki as published
@@ -132,7 +132,7 @@ def gemm(
 
 def _runner(scheme: Scheme) -> Callable[[Problem], Report]:
     if isinstance(scheme, Ozaki2):
-        return lambda x: errorfree_scheme2.multiply(x.work, x.A, x.B, scheme, x.spec, x.end)
+        return lambda x: scheme2.multiply(x.work, x.A, x.B, scheme, x.spec, x.end)
     if isinstance(scheme, Ozimmu):
         return lambda x: _ozimmu(x, scheme)
     if not isinstance(scheme, Ozaki):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import InputError
-from fpemu.gpu import errorfree_residues as modular
 from fpemu.gpu.cublas import Strides
-from fpemu.gpu.errorfree_machine import Memory, Workspace, source
-from fpemu.gpu.errorfree_operands import SHARED, Rows, padded
+from fpemu.gpu.errorfree import residues as modular
+from fpemu.gpu.errorfree.machine import Memory, Workspace, source
+from fpemu.gpu.errorfree.operands import SHARED, Rows, padded
 from fpemu.schemes.errorfree.report import Report
 from fpemu.schemes.ozaki2 import Ozaki2
 

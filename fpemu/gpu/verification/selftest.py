@@ -1,7 +1,7 @@
 """The emulated GEMM on the GPU at hand against the two forms on the CPU, bit for bit, and what is kept of it.
 
-Cases are functions of a seed (`fpemu.gpu.trials`): the record holds digests of the GPU's outputs, and any machine can
-compute a case again and compare. Schemes run on both devices, with the same operands.
+Cases are functions of a seed (`fpemu.gpu.verification.trials`): the record holds digests of the GPU's outputs, and any
+machine can compute a case again and compare. Schemes run on both devices, with the same operands.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fpemu
-from fpemu.gpu import device, scheme_trials, trials
-from fpemu.gpu.digests import digest
+from fpemu.gpu import device
+from fpemu.gpu.verification import scheme_trials, trials
+from fpemu.gpu.verification.digests import digest
 from fpemu.mma import MmaSpec
 
 Device = Literal["cuda", "cpu"]
@@ -32,9 +33,9 @@ _PLACES = 3  # of outputs that differ are kept for each spec
 _MESSAGE = 300  # characters of an error that are kept
 ABOUT = (
     "The emulated GEMM on a GPU, compared bit for bit with the compiled and the NumPy form on a CPU. Every case is a "
-    "function of seed, spec and number (fpemu.gpu.trials), every product of a scheme of seed, scheme, hardware and "
-    "number (fpemu.gpu.scheme_trials); digests: of the GPU's outputs, one a case. in_numpy: outputs compared with the "
-    "NumPy form too. first: the first outputs that differ, or the error of a case that failed"
+    "function of seed, spec and number (fpemu.gpu.verification.trials), every product of a scheme of seed, scheme, "
+    "hardware and number (fpemu.gpu.verification.scheme_trials); digests: of the GPU's outputs, one a case. in_numpy: "
+    "outputs compared with the NumPy form too. first: the first outputs that differ, or the error of a case that failed"
 )
 
 
@@ -68,9 +69,9 @@ class Findings:
     specs: list[Outcome] = field(default_factory=list)
     schemes: list[Outcome] = field(default_factory=list)
     rates: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of `fpemu.gpu.speed.rates`"""
+    """Rows of `fpemu.gpu.verification.speed.rates`"""
     crossover: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of `fpemu.gpu.speed.crossover`"""
+    """Rows of `fpemu.gpu.verification.speed.crossover`"""
 
     @property
     def outputs(self) -> int:
@@ -115,7 +116,7 @@ def sources(chosen: Sequence[str], seed: int) -> list[str]:
 def check_specs(
     chosen: Sequence[str], seed: int, *, on: Device = "cuda", jobs: int | None = None,
 ) -> Iterator[Outcome]:  # fmt: skip
-    """Compare the GEMMs of some specs, named as `fpemu.gpu.trials.spec` takes them.
+    """Compare the GEMMs of some specs, named as `fpemu.gpu.verification.trials.spec` takes them.
 
     Parameters
     ----------
@@ -241,7 +242,7 @@ def check_schemes(
     chosen: Sequence[str], seed: int, *, on: Device = "cuda", jobs: int | None = None,
 ) -> Iterator[Outcome]:  # fmt: skip
     """Compare the products of schemes on a device with those on the CPU; `chosen` as `pairs` of
-    `fpemu.gpu.scheme_trials` gives them."""
+    `fpemu.gpu.verification.scheme_trials` gives them."""
     for name, expected in _side_by_side(_products, chosen, seed, jobs):
         outputs = mismatches = failed = 0
         digests, first = [], []
@@ -274,7 +275,7 @@ def _product(name: str, number: int, seed: int, on: Device) -> NDArray[Any] | st
 # --- the record
 def record(found: Findings) -> dict[str, Any]:
     """What was found, as it is kept."""
-    from fpemu.gpu import records
+    from fpemu.gpu.verification import records
 
     here: dict[str, Any] = {"gpu": "none: the compiled form on the CPU was tested"}
     if found.device == "cuda":

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu import device
-from fpemu.gpu.hopper_source import SHARED, Tile, wgmma
+from fpemu.gpu.hopper.schedules import SHARED, Tile, wgmma
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec

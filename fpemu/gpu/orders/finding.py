@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.gpu import library, recorded
+from fpemu.gpu import library
 from fpemu.gpu import orders as tables
+from fpemu.gpu.orders import recorded
 from fpemu.mma import MmaSpec
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Sum
@@ -44,7 +45,7 @@ class Calls(Protocol):
         """A, B and D of the operands of a seed."""
 
     def sampled(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], str]:
-        """A[rows], B[:, columns] and D at `fpemu.gpu.recorded.places`, and the digest of all of D."""
+        """A[rows], B[:, columns] and D at `fpemu.gpu.orders.recorded.places`, and the digest of all of D."""
 
 
 def find(asked: Calls, seed: int, *, device: Any = None) -> tuple[dict[str, Any], str]:

@@ -1,7 +1,8 @@
 """Schemes of fp16 words on Hopper's wgmma, for any sizes: the order of sums is that of the scheme's own plan.
 
-`kernel` gives what multiplies a shape, or None for what these kernels do not do: see `fpemu.gpu.hopper_source.schedule`
-for which plans they run. The text is ``kernels/hopper_gemm.cu``, the split ``kernels/hopper_split.cu``.
+`kernel` gives what multiplies a shape, or None for what these kernels do not do: see
+`fpemu.gpu.hopper.schedules.schedule` for which plans they run. The text is ``kernels/hopper_gemm.cu``, the split
+``kernels/hopper_split.cu``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.gpu import device, hopper_source, hopper_split
-from fpemu.gpu.hopper_source import Schedule, Tile
-from fpemu.gpu.hopper_split import Begun, Split
+from fpemu.gpu import device
+from fpemu.gpu.hopper import schedules, splits
+from fpemu.gpu.hopper.schedules import Schedule, Tile
+from fpemu.gpu.hopper.splits import Begun, Split
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
@@ -54,7 +56,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
         return None
     if type(scheme).product not in (SplitScheme.product, Half.product):  # Half's adds a refusal
         return None
-    found = hopper_source.schedule(scheme.plan(), spec, order)
+    found = schedules.schedule(scheme.plan(), spec, order)
     if found is None or len(scheme.rules()) != found.words or scheme.accumulator_format != "fp32":
         return None
     return Hopper(scheme, spec, order, found, choose(shape, found))
@@ -100,7 +102,7 @@ class Hopper(Kernel):
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
         scaling = self._policy(on_range)
-        if not hopper_split.takes(self._rules):
+        if not splits.takes(self._rules):
             from fpemu.gpu import splitting
 
             return splitting.prepare(X, who, self._rules, on_range, scaling, room=self._room)
@@ -136,7 +138,7 @@ class Hopper(Kernel):
 
     def _background(self, a: Prepared, b: Prepared, counters: device.Buffer) -> NDArray[Any]:
         """The struct Background."""
-        sizes, more = _counters(a, b), np.zeros(1, hopper_split.BACKGROUND)
+        sizes, more = _counters(a, b), np.zeros(1, splits.BACKGROUND)
         more["piece"], more["lag"] = PIECE, LAG
         at = [counters.pointer + 4 * sum(sizes[:i]) for i in range(len(sizes))]
         more["queue"], more["done"], more["surveyed"], more["largest"] = at[0], at[1:3], at[3:5], at[5:7]
@@ -177,11 +179,11 @@ class Hopper(Kernel):
         K, cluster = a.source.shape[-1], self.tile.cluster
         maps = [
             device.tensor_map(word.pointer, 2, (x.source.count, x.rows, K), (2 * x.rows * x.pitch, 2 * x.pitch),
-                              (height, hopper_source.CHUNK))
+                              (height, schedules.CHUNK))
             for x, height in ((a, ROWS), (b, self.tile.columns)) for word in x.words
         ]  # fmt: skip
         threads = THREADS + 128 * bool(begun)
-        module, shared = _module(self.schedule, self.tile, bool(begun)), hopper_source.shared_bytes(self.tile)
+        module, shared = _module(self.schedule, self.tile, bool(begun)), schedules.shared_bytes(self.tile)
         fit = PROCESSORS if cluster == 1 else module.clusters("multiply", cluster, threads, shared)
         clusters = -(-a.rows // (ROWS * cluster)) * -(-b.rows // self.tile.columns) * int(task["batch"][0])
         grid = min(fit, clusters) * cluster
@@ -208,7 +210,7 @@ def _layout(X: Matrix | None) -> Any:
 
 def _counters(a: Prepared, b: Prepared) -> list[int]:
     """How many counters the struct Background has: the queue, panels done and surveyed, and for each row two."""
-    panels = [-(-x.rows // hopper_split.PANEL) for x in (a, b)]
+    panels = [-(-x.rows // splits.PANEL) for x in (a, b)]
     return [1, *panels, *panels, 2 * a.rows, 2 * b.rows]
 
 
@@ -221,4 +223,4 @@ def _where(A: Matrix, B: Matrix, D: Matrix, C: Matrix | None) -> NDArray[np.int6
 
 @cache
 def _module(schedule: Schedule, tile: Tile, background: bool) -> device.Module:
-    return device.Module(hopper_source.source(schedule, tile, background), name="hopper_gemm.cu")
+    return device.Module(schedules.source(schedule, tile, background), name="hopper_gemm.cu")

@@ -1,4 +1,4 @@
-"""What the kernels of `fpemu.gpu.tensorcores` and `fpemu.gpu.generalkernel` are told: operands, scalars, batches."""
+"""What the kernels of `fpemu.gpu.tensorcores` are told: operands, scalars, batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Room) -> P
 
 
 def layout(X: Matrix, who: str) -> str:
-    """How neighbours lie in memory: one of `kernelsource.LAYOUTS`."""
+    """How neighbours lie in memory: one of `source.LAYOUTS`."""
     along, rows = (X.strides[-1], X.strides[-2]) if who == "A" else (X.strides[-2], X.strides[-1])
     if along != 1:
         return "ALONG_ROWS"

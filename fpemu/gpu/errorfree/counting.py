@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.errorfree_machine import Workspace, source
-from fpemu.gpu.errorfree_operands import RULES, SHARED, Loaded, Rows, Span, Splitting, load, padded
+from fpemu.gpu.errorfree.machine import Workspace, source
+from fpemu.gpu.errorfree.operands import RULES, SHARED, Loaded, Rows, Span, Splitting, load, padded
 from fpemu.schemes.ozimmu import Ozimmu
 
 _PIECE = 128

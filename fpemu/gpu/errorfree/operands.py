@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpemu.gpu.errorfree_machine import Memory, Workspace, source
+from fpemu.gpu.errorfree.machine import Memory, Workspace, source
 
 NOTHING = -(1 << 20)  # as in kernels/slices.cuh
 SHARED = 220 * 1024  # bytes of shared memory of a block

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.gpu.cublas import Strides
-from fpemu.gpu.errorfree_machine import Memory, Workspace, source
-from fpemu.gpu.errorfree_operands import Rows, padded
+from fpemu.gpu.errorfree.machine import Memory, Workspace, source
+from fpemu.gpu.errorfree.operands import Rows, padded
 from fpemu.schemes.errorfree.crt import MODULI
 
 ALL = (*MODULI, 167, 163, 157, 151, 149, 139, 137, 131, 127, 113, 109, 107, 103, 101, 97, 89, 83, 79, 73, 71, 67, 61,

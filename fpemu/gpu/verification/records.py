@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fpemu
-from fpemu.gpu import device, digests, emulation, instructions, streams
-from fpemu.gpu.digests import SAMPLE
+from fpemu.gpu import device, emulation, instructions, streams
+from fpemu.gpu.verification import digests
+from fpemu.gpu.verification.digests import SAMPLE
 from fpemu.gpu.verify import Verification, execute_codes
 from fpemu.mma import MmaSpec
 
@@ -26,7 +27,7 @@ ABOUT = (
     f"({SAMPLE} of a class). mismatches: outputs that differ; nan_codes: those of them that are NaN on both sides with "
     "different codes; differ: both, by class, where there are any. trial: digests by class of a shorter run with the "
     "same seed, of trial_outputs outputs. widths: for each n of a wgmma, the digest of a test of each class of "
-    "WIDTH_CLASSES in fpemu.gpu.records"
+    "WIDTH_CLASSES in fpemu.gpu.verification.records"
 )
 WIDTH_CLASSES = ("any-bits", "mixed", "leftover")
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.gpu import chains, device, streams, trials
+from fpemu.gpu import chains, device, streams
 from fpemu.gpu.device import Buffer, check
 from fpemu.gpu.emulation import values
+from fpemu.gpu.verification import trials
 from fpemu.mma import MmaSpec, operands
 
 SIZE = 4096

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu import streams, trials
+from fpemu.gpu import streams
 from fpemu.gpu.emulation import values
+from fpemu.gpu.verification import trials
 from fpemu.mma import KOrder
 
 PRODUCTS = 2

@@ -9,9 +9,9 @@ import numpy as np
 
 from fpemu.formats import FloatFormat
 from fpemu.gpu.cublas import Strides
-from fpemu.gpu.errorfree_machine import Workspace, source
-from fpemu.gpu.errorfree_operands import CARRIERS, Digits, padded
-from fpemu.gpu.errorfree_residues import panel
+from fpemu.gpu.errorfree.machine import Workspace, source
+from fpemu.gpu.errorfree.operands import CARRIERS, Digits, padded
+from fpemu.gpu.errorfree.residues import panel
 
 _MOST = 64  # as in kernels/exact_sums.cu
 PAIRS = np.dtype([("a", "i4", _MOST), ("b", "i4", _MOST), ("more", "i4", _MOST), ("count", "i4"), ("parts", "i4")])

@@ -22,19 +22,20 @@ from numpy.typing import NDArray
 
 import fpemu
 from fpemu.errors import GuaranteeError, InputError
-from fpemu.gpu import kernelcases, matrices, trials
+from fpemu.gpu import matrices
 from fpemu.gpu.choice import NoKernelError, architecture, kernel
-from fpemu.gpu.digests import digest
-from fpemu.gpu.kernelcases import Case, Variant
+from fpemu.gpu.verification import kernelcases, trials
+from fpemu.gpu.verification.digests import digest
+from fpemu.gpu.verification.kernelcases import Case, Variant
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes import ErrorFree, SplitScheme
 
 ABOUT = (
     "Products of fpemu.gpu.gemm compared bit for bit with fpemu.gemm, which emulates the instruction; errors by their "
-    "text. Every product is a function of seed, variant and number (fpemu.gpu.kernelcases). outputs: compared; on_cpu: "
-    "those that were emulated on the CPU too; errors: products that both refuse alike; without: those that no kernel "
-    "runs; digest: of all digests of a variant's products; replay: number, digest and kernel of small products, which "
-    "any machine can compute again; first: the first outputs that differ, or what failed"
+    "text. Every product is a function of seed, variant and number (fpemu.gpu.verification.kernelcases). outputs: "
+    "compared; on_cpu: those that were emulated on the CPU too; errors: products that both refuse alike; without: "
+    "those that no kernel runs; digest: of all digests of a variant's products; replay: number, digest, kernel of "
+    "small products, which any machine can compute again; first: the first outputs that differ, or what failed"
 )
 REPLAYED = 3
 """Products of a variant whose digest is kept"""
@@ -276,7 +277,8 @@ def replay(entry: dict[str, Any], kept: dict[str, Any], seed: int, hardware: str
 
 def record(found: Sequence[Outcome], seed: int, cases: int) -> dict[str, Any]:
     """What was found on the GPU at hand, as it is kept."""
-    from fpemu.gpu import device, records
+    from fpemu.gpu import device
+    from fpemu.gpu.verification import records
 
     return {
         "about": ABOUT, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -2,7 +2,7 @@
 
 One kernel reads fp32 operands, splits them on their way into shared memory, and multiplies, sums and joins the words as
 the scheme's plan says. Orders that it does not know, and plans whose sums do not fit into registers, are left to
-`fpemu.gpu.generalkernel`, which takes any.
+`fpemu.gpu.tensorcores.general`, which takes any.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from math import prod
 from typing import Any
 
 from fpemu.errors import InputError
-from fpemu.gpu import device, operation
-from fpemu.gpu import kernelsource as text
-from fpemu.gpu.generalkernel import GeneralKernel
+from fpemu.gpu import device
 from fpemu.gpu.kernel import Kernel, Prepared, Room
-from fpemu.gpu.kernelsource import Fused, Tile
 from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.tensorcores import operation
+from fpemu.gpu.tensorcores import source as text
+from fpemu.gpu.tensorcores.general import GeneralKernel
+from fpemu.gpu.tensorcores.source import Fused, Tile
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.perfmodel import legemm
 from fpemu.schemes.base import Scheme, SplitScheme
@@ -86,7 +87,7 @@ def by_plan(scheme: Scheme) -> bool:
 
 
 def stand_in(spec: MmaSpec) -> MmaSpec | None:
-    """The mma.sync row of the same architecture and arithmetic; None if there is none that `kernelsource` knows."""
+    """The mma.sync row of the same architecture and arithmetic; None if `source` knows of none."""
     fields = ("a_format", "b_format", "c_format", "d_format", "k", "block", "arithmetic", "F", "E0", "final",
               "fraction_bits", "nan_code")  # fmt: skip
     for row in catalog.rows():
@@ -152,7 +153,7 @@ class FusedKernel(Kernel):
         return operation.prepare(self.scheme, X, who, on_range, self._room)
 
     def source(self, layouts: tuple[str, str], eights: bool, scaled: bool, special: bool) -> str:
-        """The kernel's text for operands that lie in memory so; parameters as those of `kernelsource.source`."""
+        """The kernel's text for operands that lie in memory so; parameters as those of `source.source`."""
         return text.source(self.scheme, self.row, self.how, self.tile, layouts, eights, scaled, special)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:

@@ -1,7 +1,7 @@
 """Strassen's algorithm on Hopper: sums of blocks split into words, all products in one launch, sums of these.
 
-The products are those of `fpemu.gpu.hopper` for the scheme `staged`, a batch of 7 or 49; kernels/frontier_strassen.cu
-has the rest.
+The products are those of `fpemu.gpu.hopper.words` for the scheme `staged`, a batch of 7 or 49;
+kernels/frontier_strassen.cu has the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu import device, hopper
+from fpemu.gpu import device
+from fpemu.gpu.hopper import words as hopper
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
@@ -46,7 +47,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
         The instruction: wgmma on fp16 with fp32 accumulators.
     shape : (M, N, K)
     order : KOrder or None
-        As for `fpemu.gpu.hopper.kernel`: the order of every product of blocks.
+        As for `fpemu.gpu.hopper.words.kernel`: the order of every product of blocks.
     """
     if not isinstance(scheme, Strassen) or min(shape) < 1:
         return None

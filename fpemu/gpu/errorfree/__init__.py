@@ -1,0 +1,1 @@
+"""The Ozaki family on the GPU: exact products of slices or residues by the library, sums of our own."""
