@@ -11,6 +11,7 @@ from fpemu.rounding import Rounding, bit_cut, round_to
 
 if TYPE_CHECKING:
     from fpemu import (
+        batched,
         bitpicture,
         conformance,
         gpu,
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "GuaranteeError",
-    "InputError", "Rounding", "advise", "bit_cut", "bitpicture", "certify", "conformance", "gemm", "gpu", "inputs",
-    "metrics", "mma", "perfmodel", "plotting", "probing", "reference", "round_to", "schemes", "simt", "sweep", "theory",
+    "InputError", "Rounding", "advise", "batched", "bit_cut", "bitpicture", "certify", "conformance", "gemm", "gpu",
+    "inputs", "metrics", "mma", "perfmodel", "plotting", "probing", "reference", "round_to", "schemes", "simt", "sweep",
+    "theory",
 ]  # fmt: skip
 _ROOMS = (
-    "bitpicture", "conformance", "gpu", "inputs", "metrics", "mma", "perfmodel", "plotting", "probing", "reference",
-    "schemes", "simt", "sweep", "theory",
+    "batched", "bitpicture", "conformance", "gpu", "inputs", "metrics", "mma", "perfmodel", "plotting", "probing",
+    "reference", "schemes", "simt", "sweep", "theory",
 )  # fmt: skip
 
 _FUNCTIONS = {"gemm": "fpemu.schemes", "certify": "fpemu.schemes", "advise": "fpemu.advice"}

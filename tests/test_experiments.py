@@ -68,6 +68,10 @@ SMALL = {
     "legemm/split_rounding": {"k": 64, "rows": 8},
     "magma/accuracy": {"n": 16, "batch": 2},
     "magma/bias": {"m": 8, "n": 8, "k": 64},
+    "magma/halfcomplex": {"n": 5, "batch": 2},
+    "magma/updates": {"k": 4, "batch": 2, "updates": 3},
+    "magma/splitcomplex": {"m": 2, "k": 20},
+    "tsm2/slices": {"m": 5, "k": 128},
     "tsm2/accuracy": {"m": 16, "k": 64},
     "tsm2/chains": {"k": 64},
 }

@@ -181,7 +181,7 @@ def test_public_names_of_the_map_exist():
         assert callable(getattr(fpemu, name))
     for room, names in {
         "mma": ("spec", "MmaSpec", "catalog", "execute", "gemm", "chain", "KOrder"),
-        "simt": ("gemm", "fma"),
+        "simt": ("gemm", "fma", "tsm2", "ism2"),
         "schemes": ("names", "get", "split_table", "format_split"),
         "reference": ("matmul",),
         "metrics": ("relative_l2", "max_relative", "max_error_legemm", "mred", "normwise", "ulps"),
@@ -190,6 +190,7 @@ def test_public_names_of_the_map_exist():
         "perfmodel": ("work", "Gpu", "gpus", "roofline", "legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"),
         "probing": ("reveal", "characterize", "save", "load"),
         "conformance": ("verify", "Verdict"),
+        "batched": ("hgemm", "hcgemm", "complex_gemm", "interleaved", "planar", "as_complex"),
         "gpu": ("available", "execute", "gemm", "kernel"),
         "gpu.library": ("emulate", "lookup", "orders"),
     }.items():

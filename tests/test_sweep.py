@@ -388,7 +388,9 @@ def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monke
         _ = grid.code
 
 
-@pytest.mark.parametrize("room", [(), ("theory",), ("perfmodel",)])
+@pytest.mark.parametrize(
+    "room", [(), ("theory",), ("perfmodel",), ("batched",), ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")]
+)
 def test_every_numeric_module_counts(room):
     """What computes a number imports nothing that is not in the number's key."""
     counted = (*code._NUMERIC, *room)

@@ -1,0 +1,144 @@
+"""Half-complex arrays: float16 with one axis more, interleaved or planar, and the way from and to NumPy's complex.
+
+interleaved   (..., M, N, 2): the real and the imaginary part of an element beside each other, CUDA's ``half2``
+planar        (2, ..., M, N): all real parts, then all imaginary parts
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.arrays import as_array
+from fpemu.errors import InputError, entries, unknown_name
+from fpemu.formats import FP16
+
+LAYOUTS = {"interleaved": -1, "planar": 0}
+"""Each layout with the axis of the two parts."""
+
+
+def interleaved(z: Any) -> NDArray[np.float16]:
+    """Complex numbers as half-complex in the interleaved layout, each part rounded to nearest even.
+
+    Parameters
+    ----------
+    z : array_like (...) of complex or real numbers
+
+    Returns
+    -------
+    float16 array (..., 2)
+
+    Raises
+    ------
+    InputError
+        For what is no array of numbers, and for finite parts beyond fp16's range.
+
+    Examples
+    --------
+    >>> interleaved([[1 + 2j, 3]]).tolist()
+    [[[1.0, 2.0], [3.0, 0.0]]]
+    """
+    return _packed(z, "interleaved")
+
+
+def planar(z: Any) -> NDArray[np.float16]:
+    """Complex numbers as half-complex in the planar layout, each part rounded to nearest even.
+
+    Parameters, returns and errors are those of `interleaved`, but the parts are the first axis: (2, ...).
+
+    Examples
+    --------
+    >>> planar([[1 + 2j, 3]]).tolist()
+    [[[1.0, 3.0]], [[2.0, 0.0]]]
+    """
+    return _packed(z, "planar")
+
+
+def as_complex(x: Any, layout: str = "interleaved") -> NDArray[np.complex64]:
+    """Half-complex numbers as complex64, exactly.
+
+    Parameters
+    ----------
+    x : array_like (..., 2) interleaved, (2, ...) planar, of fp16 values
+    layout : {"interleaved", "planar"}
+
+    Returns
+    -------
+    complex64 array (...)
+
+    Raises
+    ------
+    InputError
+        Unknown layout, no axis of two parts, values that are not of fp16.
+
+    Examples
+    --------
+    >>> as_complex(planar([[1 + 2j, 3]]), "planar").tolist()
+    [[(1+2j), (3+0j)]]
+    """
+    real, imaginary = parts(x, layout, "x")
+    z = np.empty(real.shape, np.complex64)
+    z.real, z.imag = real, imaginary
+    return z
+
+
+def parts(x: Any, layout: str, who: str) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+    """The real and the imaginary part of a half-complex array, as views."""
+    axis = axis_of(layout)
+    a = halves(x, who)
+    if a.ndim < 1 or a.shape[axis] != 2:
+        where = "last" if axis else "first"
+        raise InputError(
+            f"{who} of shape {a.shape} is not {layout}: its {where} axis must be the two parts, of length 2"
+        )
+    return (a[..., 0], a[..., 1]) if axis else (a[0], a[1])
+
+
+def joined(pair: tuple[NDArray[Any], NDArray[Any]], layout: str) -> NDArray[np.float16]:
+    """The two parts, of fp16, as one half-complex array."""
+    return np.ascontiguousarray(np.stack(pair, axis=axis_of(layout)))
+
+
+def halves(x: Any, who: str) -> NDArray[np.float16]:
+    """``x`` as float16; entries that are not values of fp16 are refused."""
+    a = as_array(x, who)
+    if a.dtype == np.float16:
+        return a
+    good = np.asarray(FP16.contains(a))
+    if not good.all():
+        raise InputError(f"{who} has entries that are not values of fp16 (np.float16(x) rounds): {entries(~good, a)}")
+    return a.astype(np.float16)
+
+
+def axis_of(layout: str) -> int:
+    """The axis of the two parts."""
+    if layout not in list(LAYOUTS):
+        raise unknown_name("layout", layout, LAYOUTS)
+    return LAYOUTS[layout]
+
+
+def complex_parts(z: Any, who: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The real and the imaginary part of an array of complex or real numbers, in its own precision."""
+    try:
+        a = np.asarray(z)
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise InputError(f"{who} is no array: {str(problem).splitlines()[0]}") from None
+    if a.dtype.kind == "c":
+        if a.dtype.itemsize > 16:
+            raise InputError(f"{who} has dtype {a.dtype}: complex64 and complex128 are taken")
+        return a.real, a.imag
+    real = as_array(a, who)
+    return real, np.zeros(real.shape, real.dtype)
+
+
+def _packed(z: Any, layout: str) -> NDArray[np.float16]:
+    pair = complex_parts(z, "z")
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = pair[0].astype(np.float16), pair[1].astype(np.float16)
+    for name, wide, half in zip(("real", "imaginary"), pair, rounded, strict=True):
+        beyond = np.isinf(half) & np.isfinite(wide)
+        if beyond.any():
+            raise InputError(f"the {name} part of z is beyond fp16's range, {FP16.max}: {entries(beyond, wide)}")
+    return joined(rounded, layout)

@@ -1,0 +1,91 @@
+"""Batched HGEMM: fp16 matrices, summed in fp16 or fp32, on matrix instructions or on ordinary cores.
+
+Source: Abdelfattah, Tomov, Dongarra, Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), sections 5 and 8. Whatever its blocks and its threads, the paper's kernel keeps the sum of an
+element in one fragment that runs through K upwards, TC_K = 16 at a time, with zeros where a block reaches beyond the
+matrix: one chain of instructions. The kernel for tiny matrices has a thread for each element: one chain of fused
+multiply-adds. What happens then to alpha, beta and C is in `scaling`.
+
+Several tiny products in one instruction (section 8.1) are the same chains, if their matrices are laid below one another
+in A and beside one another in B: an element of a block on the diagonal of D then meets its own operands and zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import mma
+from fpemu.batched import arguments, scaling
+from fpemu.batched.layouts import halves
+from fpemu.mma import KOrder, MmaSpec
+
+
+def hgemm(
+    A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
+    accumulate: str = "fp32", hardware: str | MmaSpec | None = None, instruction: str | None = None,
+    kernel: str = "tensor", order: KOrder | Any | None = None,
+) -> NDArray[np.float16]:  # fmt: skip
+    """D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices.
+
+    Parameters
+    ----------
+    A : array_like (..., M, K), or (..., K, M) with transa="T"
+    B : array_like (..., K, N), or (..., N, K) with transb="T"
+        Values of fp16; the leading axes are the batch and broadcast; any strides.
+    C : array_like (..., M, N), optional
+        Values of fp16. Not read if beta = 0.
+    alpha, beta : real numbers
+        Rounded to the accumulator's format, in which they enter: `fpemu.batched.scaling`.
+    transa, transb : {"N", "T", "C"}
+        As in BLAS; "C" is "T" here.
+    accumulate : {"fp32", "fp16"}
+        The format of the sums.
+    hardware : str or MmaSpec
+        An architecture ("volta"), a GPU ("H200") or a spec. `magma-small` does without.
+    instruction : str, optional
+        Default: "mma", to which the paper's interface compiles, where the hardware has it.
+    kernel : {"tensor", "magma-small"}
+        One chain of matrix instructions, or (section 8) one chain of fused multiply-adds in the accumulator's format;
+        the paper's is fp16.
+    order : KOrder or tree, optional
+        Another order over K than one ascending chain.
+
+    Returns
+    -------
+    D : float16 array (..., M, N); every NaN has the pattern of the hardware
+
+    Raises
+    ------
+    InputError
+        Unknown names, values that are not of fp16, shapes that do not fit, beta without C.
+
+    Examples
+    --------
+    >>> A = np.full((1000, 2, 3), 2**-5, np.float16); B = np.ones((1000, 3, 2), np.float16)
+    >>> hgemm(A, B, np.ones((2, 2)), alpha=2, beta=0.5, hardware="V100")[0, 0].tolist()
+    [0.6875, 0.6875]
+    >>> x, y = np.float16([[2048.0, 1.0, 1.0]]), np.ones((3, 1))
+    >>> [hgemm(x, y, accumulate=f, kernel="magma-small").item() for f in ("fp16", "fp32")]
+    [2048.0, 2050.0]
+    """
+    how = arguments.arithmetic(kernel, accumulate, hardware, instruction)
+    a = arguments.transposed(arguments.matrix(halves(A, "A"), "A"), transa, "transa")
+    b = arguments.transposed(arguments.matrix(halves(B, "B"), "B"), transb, "transb")
+    shape = arguments.result_shape(a, b)
+    factor, weight = scaling.real_scalars(alpha, beta, how.accumulator)
+    scaling.needs_c(C, weight, shape)
+    c = None
+    if weight != 0:
+        c = arguments.matrix(halves(C, "C"), "C")
+        arguments.check_addend(c, shape)
+    T = mma.chain([(a, b)], None, how.spec, order) if kernel == "tensor" else _small(a, b, how, order)
+    return scaling.half(scaling.scaled(T, c, factor, weight), how.nan_code)
+
+
+def _small(a: NDArray[Any], b: NDArray[Any], how: arguments.Arithmetic, order: Any) -> NDArray[Any]:
+    """Operands of fp16 are operands of fp32 as well."""
+    dtype = how.accumulator.dtype
+    return np.asarray(mma.chain([(a.astype(dtype), b.astype(dtype))], None, how.spec, order))

@@ -1,0 +1,131 @@
+"""Complex products by any scheme of `fpemu.schemes`: multi-word splits on complex data.
+
+Schemes multiply real matrices. A complex product is made of real ones as HCGEMM makes it of real instructions
+(Abdelfattah, Tomov, Dongarra 2020, sections 5.5 and 6.2; see `fpemu.batched.halfcomplex`), with parts of fp32 or fp64:
+
+Which of them errs least depends on the scheme: where the sums of the instruction truncate, "calls" does, whose sums are
+half as long; an error-free scheme that is rounded once is exact to that rounding only in the same sums, "fused".
+
+fused   Each part is one real product over twice the length, whose k changes kind every 16:
+        [Ar Ai'] [Br; Bi] with Ai' = -Ai, and [Ar Ai] [Bi; Br]. Every sum of the scheme runs through both kinds, so
+        there is no rounding between them but those of its accumulators. K is padded with zeros to a multiple of 16.
+calls   Four products, Ar Br, Ai Bi, Ar Bi and Ai Br, and one addition a part in the format of the scheme's results.
+
+Three products: T1 = Ar Br, T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), the sums of the operands rounded to the scheme's
+format; Cr = T1 - T2 and Ci = (T3 - T1) - T2, every addition rounded to it. The imaginary part then errs by what the
+largest product of the three errs: small against |A||B| of the complex matrices, not against an imaginary part that is
+small itself (Higham, Accuracy and Stability of Numerical Algorithms, section 23.2.4).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import schemes
+from fpemu.batched.arguments import TC_K, matrix, result_shape
+from fpemu.batched.halfcomplex import choose_algorithm
+from fpemu.batched.layouts import complex_parts
+from fpemu.errors import InputError
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes import Scheme
+
+Array = NDArray[Any]
+Pair = tuple[Array, Array]
+
+
+def complex_gemm(
+    A: Any, B: Any, *, scheme: str | Scheme, hardware: str | MmaSpec | None = None, products: int = 4,
+    algorithm: str | None = None, on_range: str = "raise", order: KOrder | None = None, **options: Any,
+) -> NDArray[Any]:  # fmt: skip
+    """D = A B for complex matrices, by a scheme for real ones.
+
+    Parameters
+    ----------
+    A : array_like (..., M, K), B : array_like (..., K, N)
+        Complex or real, with parts of fp32 (of fp64 for dgemm and the Ozaki family); leading axes broadcast.
+    scheme, hardware, on_range, order, **options
+        As in `fpemu.gemm`.
+    products : {4, 3}
+        Real products of a complex one.
+    algorithm : {"fused", "calls"}, optional
+        One sum for both products of a part, or a call of the scheme for each and an addition outside; three products
+        are calls. Default: "fused" with four.
+
+    Returns
+    -------
+    D : array (..., M, N) of complex64, or complex128 for schemes of fp64
+
+    Raises
+    ------
+    InputError
+        As `fpemu.gemm`; alpha, beta or C, which are not taken.
+
+    Examples
+    --------
+    >>> A, B = np.complex64([[1 + 0.1j, 2]]), np.complex64([[3], [1j]])
+    >>> complex_gemm(A, B, scheme="ootomo", hardware="A100").item()
+    (3+2.299999952316284j)
+    """
+    taken = [name for name in ("C", "alpha", "beta") if name in options]
+    if taken:
+        raise InputError(f"complex_gemm gives the product A B alone: it takes no {' and no '.join(taken)}")
+    chosen = choose_algorithm(products, algorithm, three="calls")
+    built = schemes.build(scheme, options)
+    dtype = built.operand.dtype
+    a, b = (_parts(x, who, dtype) for x, who in ((A, "A"), (B, "B")))
+    result_shape(a[0], b[0])
+
+    def multiply(x: Array, y: Array) -> Array:
+        try:
+            return schemes.gemm(x, y, scheme=built, hardware=hardware, on_range=on_range, order=order)
+        except InputError as problem:
+            if x.shape == a[0].shape:
+                raise
+            raise InputError(f"in the real product over both parts, {TC_K} of k by turns: {problem}") from None
+
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if products == 3:
+            return _joined(*_three(a, b, multiply))
+        if chosen == "fused":
+            real = multiply(_turns(a[0], -a[1], -1), _turns(b[0], b[1], -2))
+            return _joined(real, multiply(_turns(a[0], a[1], -1), _turns(b[1], b[0], -2)))
+        real = multiply(a[0], b[0]) - multiply(a[1], b[1])
+        return _joined(real, multiply(a[0], b[1]) + multiply(a[1], b[0]))
+
+
+def _three(a: Pair, b: Pair, multiply: Any) -> Pair:
+    t1, t2, t3 = multiply(a[0], b[0]), multiply(a[1], b[1]), multiply(a[0] + a[1], b[0] + b[1])
+    return t1 - t2, (t3 - t1) - t2
+
+
+def _turns(x: Array, y: Array, axis: int) -> Array:
+    """``x`` and ``y`` by turns along K, `TC_K` of one and then of the other, each padded with zeros to whole turns."""
+    turns = []
+    for part in (x, y):
+        k_last = np.moveaxis(part, axis, -1)
+        K = k_last.shape[-1]
+        padded = np.pad(k_last, [(0, 0)] * (part.ndim - 1) + [(0, -K % TC_K)])
+        turns.append(padded.reshape(*padded.shape[:-1], -(-K // TC_K), TC_K))
+    both = np.stack(turns, axis=-2)
+    return np.moveaxis(both.reshape(*both.shape[:-3], 2 * TC_K * both.shape[-3]), -1, axis)
+
+
+def _parts(x: Any, who: str, dtype: np.dtype[Any]) -> Pair:
+    """The parts in the scheme's format where they hold its values; what they hold else is for the scheme to refuse."""
+    pair = complex_parts(x, who)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        narrow = [matrix(p, who).astype(dtype) for p in pair]
+        same = all(np.array_equal(n, p, equal_nan=True) for n, p in zip(narrow, pair, strict=True))
+    if not same:
+        raise InputError(f"{who} has parts that are not values of {dtype}: the scheme takes those "
+                         f"({who}.astype(complex64) rounds)")  # fmt: skip
+    return narrow[0], narrow[1]
+
+
+def _joined(real: Array, imaginary: Array) -> Array:
+    z = np.empty(real.shape, np.complex64 if real.dtype == np.float32 else np.complex128)
+    z.real, z.imag = real, imaginary
+    return z

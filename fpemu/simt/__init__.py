@@ -1,0 +1,7 @@
+"""Ordinary cores: GEMM as chains of fused multiply-adds, and the tall-and-skinny algorithms that are such chains."""
+
+from fpemu.simt.chains import SPECS, fma, gemm
+from fpemu.simt.ism2 import ism2
+from fpemu.simt.tsm2 import tsm2
+
+__all__ = ["SPECS", "fma", "gemm", "ism2", "tsm2"]

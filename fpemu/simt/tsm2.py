@@ -1,0 +1,160 @@
+"""TSM2: a large matrix times a tall and skinny one, in the four versions of its paper.
+
+Source: Rivera, Chen, Xiong, Song, Tao, ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020),
+Algorithms 1 to 4. The paper's names: C (m×n) += A (m×k) B (k×n), a thread for each row.
+
+V0   inner products (Algorithm 1): a thread finishes one element of C after the other
+V1   outer products (Algorithm 2): a thread keeps its row of C in registers and reads each element of A once
+V2   with tiles of B in shared memory (Algorithm 3)
+V3   with the next tiles of A and B loaded ahead (Algorithm 4)
+
+In all of them an element of C takes its k products one after another, ascending, in one accumulator: the same chain of
+fused multiply-adds, whatever t1, t2 and t3. So the fast form is `fpemu.simt.gemm`; the readable ones below walk through
+the loops as published, corrected where the printed text would leave a matrix or read the wrong element:
+
+* Algorithm 2, lines 4, 10 and 15, end at register n, not k; Algorithm 3, line 19, loads A[thread, l + 1], not l + 2;
+  Algorithms 3, line 28, and 4, line 46, store column p + t2 - 1, not p + t2.
+* Algorithm 4, lines 21 and 27, load ahead while there are rows of B and columns of A left: bounded by k, not by n.
+* currB is indexed from the beginning of its tile: [l - j ... l - j + t3].
+* Tiles that reach beyond a matrix are cut. A kernel that pads them instead must pad A with -0 and B with +0, or the
+  other way round: c + (-0) is c for every c, while c + (+0) turns a -0 into +0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.mma.gemm import Backend
+from fpemu.simt.chains import gemm
+from fpemu.simt.tiles import Array, Tiles, Walk
+
+VERSIONS = ("V0", "V1", "V2", "V3")
+
+
+def tsm2(
+    A: Any, B: Any, C: Any = None, *, version: str = "V3", t1: int | None = None, t2: int | None = None,
+    t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
+) -> Any:  # fmt: skip
+    """D = A B + C as TSM2 computes it.
+
+    Parameters
+    ----------
+    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
+        Values of ``fmt``; leading axes broadcast; any strides. Without C the chains start from +0.
+    version : {"V3", "V2", "V1", "V0"}
+    t1, t2, t3 : int, optional
+        Tiles of V2 and V3: rows of B (128), columns of C (all), elements of A (4; a divisor of t1). They do not change
+        a bit of the result.
+    fmt : "fp32", "fp64" or "fp16"
+    backend : {"compiled", "numpy"}
+        One chain for each element, or the version's loops one after another: the same bits.
+
+    Returns
+    -------
+    D : array (..., M, N) of ``fmt.dtype``
+
+    Raises
+    ------
+    InputError
+        Wrong shapes, dtypes or values; an unknown version; tiles that do not fit, or that the version does not have.
+
+    Examples
+    --------
+    >>> A, B = np.float32([[1, 2**-24, 2**-24]]), np.ones((3, 1), np.float32)
+    >>> [tsm2(A, B, version=v, backend="numpy").item() for v in VERSIONS], tsm2(A[:, ::-1], B).item()
+    ([1.0, 1.0, 1.0, 1.0], 1.0000001192092896)
+    """
+    if version not in list(VERSIONS):
+        raise unknown_name("version of TSM2", version, VERSIONS)
+    if version in ("V0", "V1"):
+        given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
+        if given:
+            raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
+    shape = np.shape(B)
+    tiles = Tiles.of(t1, t2, t3, shape[-1] if shape else 1)
+    if backend != "numpy":
+        return gemm(A, B, C, fmt=fmt, backend=backend)
+    walk = Walk.over(A, B, C, fmt)
+    if version == "V0":
+        inner(walk)
+    elif version == "V1":
+        outer(walk)
+    elif version == "V2":
+        shared(walk, tiles)
+    else:
+        prefetched(walk, tiles)
+    return walk.result()
+
+
+def inner(walk: Walk) -> None:
+    """Algorithm 1: C[thread, i] in memory takes one product after another."""
+    A, B, C = walk.A, walk.B, walk.C
+    for i in range(B.shape[-1]):
+        for j in range(B.shape[-2]):
+            C[..., i] = walk.fma(A[..., j], B[..., j, i], C[..., i])
+
+
+def outer(walk: Walk) -> None:
+    """Algorithm 2: a row of C in registers, an element of A for all of them."""
+    A, B, C = walk.A, walk.B, walk.C
+    registers = [C[..., j] for j in range(B.shape[-1])]
+    for i in range(B.shape[-2]):
+        tmp = A[..., i]
+        for j in range(B.shape[-1]):
+            registers[j] = walk.fma(tmp, B[..., i, j], registers[j])
+    for j, register in enumerate(registers):
+        C[..., j] = register
+
+
+def shared(walk: Walk, tiles: Tiles) -> None:
+    """Algorithm 3: t1×t2 of B in shared memory, t3 elements of A in registers."""
+    A, B, C = walk.A, walk.B, walk.C
+    k, n = B.shape[-2:]
+    for p in range(0, n, tiles.t2):
+        registers = load(C, p, tiles.t2)
+        for j in range(0, k, tiles.t1):
+            curr_b = B[..., j : j + tiles.t1, p : p + tiles.t2]
+            for l in range(j, min(j + tiles.t1, k), tiles.t3):  # noqa: E741 (the paper's name)
+                curr_a = A[..., l : l + tiles.t3]
+                add(walk, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
+        store(C, p, registers)
+
+
+def prefetched(walk: Walk, tiles: Tiles) -> None:
+    """Algorithm 4: what the next turns of both loops need is loaded before the sums of this one."""
+    A, B, C = walk.A, walk.B, walk.C
+    k, n = B.shape[-2:]
+    for p in range(0, n, tiles.t2):
+        registers = load(C, p, tiles.t2)
+        curr_b = B[..., : tiles.t1, p : p + tiles.t2]
+        curr_a = A[..., : tiles.t3]
+        for j in range(0, k, tiles.t1):
+            next_b = B[..., j + tiles.t1 : j + 2 * tiles.t1, p : p + tiles.t2]
+            for l in range(j, min(j + tiles.t1, k), tiles.t3):  # noqa: E741 (the paper's name)
+                next_a = A[..., l + tiles.t3 : l + 2 * tiles.t3]
+                add(walk, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
+                curr_a = next_a
+            curr_b = next_b
+        store(C, p, registers)
+
+
+def load(C: Array, p: int, t2: int) -> list[Array]:
+    """C_1 ... C_t2 of every thread, fewer at the end of a row."""
+    return [C[..., q].copy() for q in range(p, min(p + t2, C.shape[-1]))]
+
+
+def store(C: Array, p: int, registers: list[Array]) -> None:
+    """The registers back to their columns."""
+    for q, register in enumerate(registers, p):
+        C[..., q] = register
+
+
+def add(walk: Walk, registers: list[Array], a: Array, b: Array) -> None:
+    """C_q += A[1...t3] × currB[1...t3, q], for every q: a fused multiply-add for each element of A, in their order."""
+    for q in range(len(registers)):
+        for s in range(a.shape[-1]):
+            registers[q] = walk.fma(a[..., s], b[..., s, q], registers[q])
