@@ -68,6 +68,7 @@ SMALL = {
     "legemm/split_rounding": {"k": 64, "rows": 8},
     "magma/accuracy": {"n": 16, "batch": 2},
     "magma/bias": {"m": 8, "n": 8, "k": 64},
+    "magma/packed": {"n": 3, "groups": 2},
     "magma/halfcomplex": {"n": 5, "batch": 2},
     "magma/updates": {"k": 4, "batch": 2, "updates": 3},
     "magma/splitcomplex": {"m": 2, "k": 20},

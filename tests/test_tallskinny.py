@@ -203,11 +203,14 @@ ONE = np.ones((2, 2), np.float32)
     [
         (lambda: tsm2(ONE, ONE, version="V4"), r"unknown version of TSM2 'V4'.*known: V0, V1, V2, V3"),
         (lambda: tsm2(ONE, ONE, version=3), r"unknown version of TSM2 3"),
+        (lambda: tsm2(ONE, ONE, version=ONE), r"unknown version of TSM2 'ndarray'"),
+        (lambda: ism2(ONE, ONE, optimisation=ONE), r"optimisation = 'ndarray' must be 1 or 2"),
         (lambda: tsm2(ONE, ONE, version="V1", t1=4, t3=2), r"TSM2 V1 has no tiles: leave t1 and t3 out"),
         (lambda: tsm2(ONE, ONE, t1=6, t3=4), r"t3 = 4 must divide t1 = 6"),
         (lambda: tsm2(ONE, ONE, t3=3), r"t3 = 3 must divide t1 = 128"),
         (lambda: tsm2(ONE, ONE, t2=0), r"t2 = 0 must be a positive integer"),
         (lambda: tsm2(ONE, ONE, t1=2.0), r"t1 = 2.0 must be a positive integer"),
+        (lambda: tsm2(ONE, ONE, t1=ONE), r"t1 = 'ndarray' must be a positive integer"),
         (lambda: ism2(ONE, ONE, tcf=True), r"tcf = True must be a positive integer"),
         (lambda: ism2(ONE, ONE, optimisation=3), r"optimisation = 3 must be 1 or 2"),
         (lambda: tsm2(ONE, ONE, fmt="tf32"), r"FMAs in fp16, fp32, fp64, not in tf32"),
@@ -221,6 +224,8 @@ ONE = np.ones((2, 2), np.float32)
         for args, message in (
             ((ONE, np.ones((3, 2))), r"do not share K"),
             ((ONE[0], ONE), r"A has shape \(2,\)"),
+            ((ONE, [[1], [1, 2]]), r"B is no array"),
+            ((ONE, None), r"B takes real numbers"),
             ((ONE, ONE + np.eye(2) * 2.0**-30), r"B has entries that are not values of fp32"),
             ((ONE, ONE, np.ones((3, 2))), r"C of shape \(3, 2\) does not fit D of shape \(2, 2\)"),
             ((np.ones((2, 2, 2)), np.ones((3, 2, 2))), r"leading axes of A and B do not broadcast"),

@@ -21,11 +21,11 @@ PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of sma
 precisions, JPDC (2020), sections 5.6, 7 and 8"""
 TITLE = "errors of batched HGEMM over k, the batch, and updates of rank 16"
 CAPTION = """Batched HGEMM of 16×16×k products, operands uniform in [-1, 1], against the exact product. (a) Relative L2
-error over k. (b) Largest error over |A||B| in a batch over the number of its products, k = 16. (c) Relative L2 error
-of C after so many updates C <- C + A B of rank 16, C in fp16 between them (beta = 1); grey: the same sum as one product
-accumulated in fp32. Summed in fp32 (filled; the three GPUs lie on one another) or in fp16 (open, dashed) on Volta,
-Ampere and Hopper, or by the kernel for tiny matrices in fp16. Lines: mean over seeded runs; bands: smallest to largest;
-grey dots: 2^-11."""
+error over k. (b) Largest error over |A||B| in a batch over the number of its products, k = 16, which Hopper adds up in
+one block: there its fp16 sums err as its fp32 sums do. (c) Relative L2 error of C after so many updates C <- C + A B of
+rank 16, C in fp16 between them (beta = 1); grey: the same sum as one product accumulated in fp32. Summed in fp32
+(filled; the three GPUs lie on one another) or in fp16 (open, dashed) on Volta, Ampere and Hopper, or by the kernel for
+tiny matrices in fp16. Lines: mean over seeded runs; bands: smallest to largest; grey dots: 2^-11."""
 ASSUMPTIONS = [
     "The paper gives neither errors nor the distribution of its operands: uniform in [-1, 1].",
     """(a) and (c): batches of 20 products at quick size, 100 at full size. The kernel for tiny matrices is made for

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, simt
-from fpemu.errors import InputError, unknown_name
+from fpemu.batched.layouts import check_name
+from fpemu.errors import InputError
 from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma import MmaSpec, catalog
 
@@ -51,10 +52,8 @@ def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, ins
     InputError
         Unknown names; an instruction that the hardware does not have; an MmaSpec of other formats.
     """
-    if kernel not in list(KERNELS):
-        raise unknown_name("kernel", kernel, KERNELS)
-    if accumulate not in list(ACCUMULATORS):
-        raise unknown_name("accumulate", accumulate, ACCUMULATORS)
+    check_name("kernel", kernel, KERNELS)
+    check_name("accumulate", accumulate, ACCUMULATORS)
     if kernel == "magma-small":
         if instruction is not None:
             raise InputError("kernel='magma-small' runs on ordinary cores: leave instruction= out")
@@ -97,9 +96,9 @@ def matrix(x: Array, who: str) -> Array:
 
 def transposed(x: Array, how: Any, who: str) -> Array:
     """``x`` as the product reads it: as it is ("N"), or with its last two axes exchanged ("T", "C")."""
-    if not isinstance(how, str) or how.upper() not in TRANSPOSES:
-        raise unknown_name(who, how, TRANSPOSES)
-    return x if how.upper() == "N" else np.swapaxes(x, -1, -2)
+    how = how.upper() if isinstance(how, str) else how
+    check_name(who, how, TRANSPOSES)
+    return x if how == "N" else np.swapaxes(x, -1, -2)
 
 
 def result_shape(A: Array, B: Array) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from fpemu import mma
 from fpemu.batched import arguments, layouts, scaling
 from fpemu.batched.arguments import Arithmetic
 from fpemu.batched.real import hgemm
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 
 Array = NDArray[Any]
@@ -149,12 +149,12 @@ def _operand(X: Any, layout: str, how: str, who: str) -> Pair:
 
 def choose_algorithm(products: int, algorithm: str | None, *, default: str = "fused", three: str = "fused") -> str:
     """The algorithm of ``products`` real products: three have only one, ``three``."""
-    if products not in (3, 4) or isinstance(products, bool):
-        raise InputError(f"products = {products!r} must be 4 or 3, the real products of a complex one")
+    if not isinstance(products, int | np.integer) or products not in (3, 4):
+        said = products if np.isscalar(products) else type(products).__name__
+        raise InputError(f"products = {said!r} must be 4 or 3, the real products of a complex one")
     if algorithm is None:
         return three if products == 3 else default
-    if algorithm not in list(ALGORITHMS.values()):
-        raise unknown_name("algorithm", algorithm, ALGORITHMS.values())
+    layouts.check_name("algorithm", algorithm, ALGORITHMS.values())
     if products == 3 and algorithm != three:
         raise InputError(f"products=3 is algorithm={three!r} here: algorithm={algorithm!r} has four products")
     return algorithm

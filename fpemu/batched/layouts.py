@@ -6,6 +6,7 @@ planar        (2, ..., M, N): all real parts, then all imaginary parts
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,9 @@ def joined(pair: tuple[NDArray[Any], NDArray[Any]], layout: str) -> NDArray[np.f
 
 def halves(x: Any, who: str) -> NDArray[np.float16]:
     """``x`` as float16; entries that are not values of fp16 are refused."""
+    if getattr(getattr(x, "dtype", None), "kind", None) == "c":
+        raise InputError(f"{who} has dtype {x.dtype}: half-complex matrices are float16 with one axis more "
+                         "(fpemu.batched.interleaved and planar make them, hcgemm multiplies them)")  # fmt: skip
     a = as_array(x, who)
     if a.dtype == np.float16:
         return a
@@ -112,10 +116,15 @@ def halves(x: Any, who: str) -> NDArray[np.float16]:
     return a.astype(np.float16)
 
 
+def check_name(kind: str, name: Any, known: Iterable[str]) -> None:
+    """Refuse what is none of the ``known`` names: in one line, whatever it is."""
+    if not isinstance(name, str) or name not in list(known):
+        raise unknown_name(kind, name if np.isscalar(name) or name is None else type(name).__name__, known)
+
+
 def axis_of(layout: str) -> int:
     """The axis of the two parts."""
-    if layout not in list(LAYOUTS):
-        raise unknown_name("layout", layout, LAYOUTS)
+    check_name("layout", layout, LAYOUTS)
     return LAYOUTS[layout]
 
 

@@ -3,11 +3,14 @@
 Source: Abdelfattah, Tomov, Dongarra, Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5 and 8. Whatever its blocks and its threads, the paper's kernel keeps the sum of an
 element in one fragment that runs through K upwards, TC_K = 16 at a time, with zeros where a block reaches beyond the
-matrix: one chain of instructions. The kernel for tiny matrices has a thread for each element: one chain of fused
+matrix: one chain of instructions. Whole instructions of zeros at its end change no bit, but that the ideal core's sums
+in fp16 may have underflowed to -0. The kernel for tiny matrices has a thread for each element: one chain of fused
 multiply-adds. What happens then to alpha, beta and C is in `scaling`.
 
 Several tiny products in one instruction (section 8.1) are the same chains, if their matrices are laid below one another
 in A and beside one another in B: an element of a block on the diagonal of D then meets its own operands and zeros.
+Laid one after another in k they are so only where a block of the hardware cuts each product as it cuts the first, and
+an infinity in one makes NaN of the others.
 """
 
 from __future__ import annotations

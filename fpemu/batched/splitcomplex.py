@@ -3,13 +3,13 @@
 Schemes multiply real matrices. A complex product is made of real ones as HCGEMM makes it of real instructions
 (Abdelfattah, Tomov, Dongarra 2020, sections 5.5 and 6.2; see `fpemu.batched.halfcomplex`), with parts of fp32 or fp64:
 
-Which of them errs least depends on the scheme: where the sums of the instruction truncate, "calls" does, whose sums are
-half as long; an error-free scheme that is rounded once is exact to that rounding only in the same sums, "fused".
-
 fused   Each part is one real product over twice the length, whose k changes kind every 16:
         [Ar Ai'] [Br; Bi] with Ai' = -Ai, and [Ar Ai] [Bi; Br]. Every sum of the scheme runs through both kinds, so
         there is no rounding between them but those of its accumulators. K is padded with zeros to a multiple of 16.
 calls   Four products, Ar Br, Ai Bi, Ar Bi and Ai Br, and one addition a part in the format of the scheme's results.
+
+Which of the two errs less depends on the scheme: where the sums of the instruction truncate, "calls" does, whose sums
+are half as long; an error-free scheme that is rounded once is correctly rounded only in one sum, "fused".
 
 Three products: T1 = Ar Br, T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), the sums of the operands rounded to the scheme's
 format; Cr = T1 - T2 and Ci = (T3 - T1) - T2, every addition rounded to it. The imaginary part then errs by what the
@@ -46,6 +46,7 @@ def complex_gemm(
     ----------
     A : array_like (..., M, K), B : array_like (..., K, N)
         Complex or real, with parts of fp32 (of fp64 for dgemm and the Ozaki family); leading axes broadcast.
+        Half-complex arrays would be read as real ones: `fpemu.batched.as_complex` makes complex numbers of them.
     scheme, hardware, on_range, order, **options
         As in `fpemu.gemm`.
     products : {4, 3}
@@ -78,26 +79,28 @@ def complex_gemm(
     a, b = (_parts(x, who, dtype) for x, who in ((A, "A"), (B, "B")))
     result_shape(a[0], b[0])
 
-    def multiply(x: Array, y: Array) -> Array:
+    def multiply(x: Array, y: Array, which: str) -> Array:
         try:
             return schemes.gemm(x, y, scheme=built, hardware=hardware, on_range=on_range, order=order)
         except InputError as problem:
-            if x.shape == a[0].shape:
+            if " first at [" not in str(problem):  # what it says is not about an entry
                 raise
-            raise InputError(f"in the real product over both parts, {TC_K} of k by turns: {problem}") from None
+            raise InputError(f"in the real product {which}: {problem}") from None
 
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if products == 3:
             return _joined(*_three(a, b, multiply))
         if chosen == "fused":
-            real = multiply(_turns(a[0], -a[1], -1), _turns(b[0], b[1], -2))
-            return _joined(real, multiply(_turns(a[0], a[1], -1), _turns(b[1], b[0], -2)))
-        real = multiply(a[0], b[0]) - multiply(a[1], b[1])
-        return _joined(real, multiply(a[0], b[1]) + multiply(a[1], b[0]))
+            turns = f"over both parts, {TC_K} of k by turns"
+            real = multiply(_turns(a[0], -a[1], -1), _turns(b[0], b[1], -2), turns)
+            return _joined(real, multiply(_turns(a[0], a[1], -1), _turns(b[1], b[0], -2), turns))
+        real = multiply(a[0], b[0], "Ar Br") - multiply(a[1], b[1], "Ai Bi")
+        return _joined(real, multiply(a[0], b[1], "Ar Bi") + multiply(a[1], b[0], "Ai Br"))
 
 
 def _three(a: Pair, b: Pair, multiply: Any) -> Pair:
-    t1, t2, t3 = multiply(a[0], b[0]), multiply(a[1], b[1]), multiply(a[0] + a[1], b[0] + b[1])
+    t1, t2 = multiply(a[0], b[0], "Ar Br"), multiply(a[1], b[1], "Ai Bi")
+    t3 = multiply(a[0] + a[1], b[0] + b[1], "(Ar + Ai)(Br + Bi)")
     return t1 - t2, (t3 - t1) - t2
 
 

@@ -23,7 +23,7 @@ from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.gemm import Backend
 from fpemu.simt.chains import gemm
-from fpemu.simt.tiles import Tiles, Walk, positive
+from fpemu.simt.tiles import Tiles, Walk, columns, positive
 from fpemu.simt.tsm2 import add, load, prefetched, store
 
 
@@ -61,11 +61,11 @@ def ism2(
     >>> [ism2(A, B, optimisation=i, tcf=2, backend="numpy").ravel().tolist() for i in (1, 2)]
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    if isinstance(optimisation, bool) or optimisation not in (1, 2):
-        raise InputError(f"optimisation = {optimisation!r} must be 1 or 2")
+    if isinstance(optimisation, bool) or not isinstance(optimisation, int | np.integer) or optimisation not in (1, 2):
+        said = optimisation if np.isscalar(optimisation) else type(optimisation).__name__
+        raise InputError(f"optimisation = {said!r} must be 1 or 2")
     positive("tcf", tcf)
-    shape = np.shape(B)
-    tiles = Tiles.of(t1, t2, t3, shape[-1] if shape else 1)
+    tiles = Tiles.of(t1, t2, t3, columns(B))
     if backend != "numpy":
         return gemm(A, B, C, fmt=fmt, backend=backend)
     walk = Walk.over(A, B, C, fmt)

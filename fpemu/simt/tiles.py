@@ -55,10 +55,20 @@ class Tiles:
         return cls(T1 if t1 is None else t1, max(n, 1) if t2 is None else t2, T3 if t3 is None else t3)
 
 
+def columns(B: Any) -> int:
+    """How many columns B has; 1 for what is no matrix, which the product itself refuses."""
+    try:
+        shape = np.shape(B)
+    except (ValueError, TypeError):
+        return 1
+    return int(shape[-1]) if shape else 1
+
+
 def positive(name: str, value: Any) -> None:
     """Refuse what is no positive integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} = {value!r} must be a positive integer")
+        said = value if np.isscalar(value) else type(value).__name__
+        raise InputError(f"{name} = {said!r} must be a positive integer")
 
 
 @dataclass(frozen=True, eq=False)

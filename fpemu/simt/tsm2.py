@@ -30,7 +30,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma.gemm import Backend
 from fpemu.simt.chains import gemm
-from fpemu.simt.tiles import Array, Tiles, Walk
+from fpemu.simt.tiles import Array, Tiles, Walk, columns
 
 VERSIONS = ("V0", "V1", "V2", "V3")
 
@@ -68,14 +68,14 @@ def tsm2(
     >>> [tsm2(A, B, version=v, backend="numpy").item() for v in VERSIONS], tsm2(A[:, ::-1], B).item()
     ([1.0, 1.0, 1.0, 1.0], 1.0000001192092896)
     """
-    if version not in list(VERSIONS):
-        raise unknown_name("version of TSM2", version, VERSIONS)
+    if not isinstance(version, str) or version not in VERSIONS:
+        said = version if np.isscalar(version) else type(version).__name__
+        raise unknown_name("version of TSM2", said, VERSIONS)
     if version in ("V0", "V1"):
         given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
         if given:
             raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
-    shape = np.shape(B)
-    tiles = Tiles.of(t1, t2, t3, shape[-1] if shape else 1)
+    tiles = Tiles.of(t1, t2, t3, columns(B))
     if backend != "numpy":
         return gemm(A, B, C, fmt=fmt, backend=backend)
     walk = Walk.over(A, B, C, fmt)
