@@ -6,6 +6,7 @@ the place of the GPU.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.machinery
@@ -165,6 +166,13 @@ def _pack(x):
     return np.array([x])
 
 
+def fetch(pointer, shape, dtype):
+    """What `device.fetch` does."""
+    out = np.empty(shape, dtype)
+    ctypes.memmove(out.ctypes.data, pointer, out.nbytes)
+    return out
+
+
 def stand_in(patch, folder, capability=(9, 0)):
     """Put this machine in the place of a GPU, by a pytest MonkeyPatch."""
     HostModule.folder = folder
@@ -173,6 +181,8 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "missing", lambda: None)
     patch.setattr(device, "compile_all", lambda sources, arch: None)
     patch.setattr(device, "synchronize", lambda: None)
+    patch.setattr(device, "fetch", fetch)
+    patch.setattr(device, "entered", contextlib.nullcontext)
     patch.setattr(device, "capability", lambda: capability)
     patch.setattr(device, "describe", lambda: {"gpu": "this processor", "arch": device.arch()})
     patch.setattr(callers, "ordinal", lambda pointer: 0)
@@ -183,7 +193,7 @@ def stand_in(patch, folder, capability=(9, 0)):
 
 def forget():
     """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
-    for name in ("matrices", "splitting", "patching", "ordinary", "choice", "gemm"):
+    for name in ("matrices", "splitting", "patching", "ordinary", "choice", "call"):
         module = sys.modules.get(f"fpemu.gpu.{name}")
         for value in vars(module).values() if module else ():
             if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
@@ -245,4 +255,4 @@ def emulated_kernels(patch):
     room.__spec__ = importlib.machinery.ModuleSpec(room.__name__, None)
     room.kernel = lambda scheme, spec, sizes, order: Emulated(scheme, spec, order)
     patch.setitem(sys.modules, room.__name__, room)
-    patch.setattr(sys.modules["fpemu.gpu.choice"], "BUILDERS", {"stand_in": True})
+    patch.setattr(sys.modules["fpemu.gpu.choice"], "BUILDERS", ("stand_in",))

@@ -8,9 +8,9 @@ import subprocess
 
 import numpy as np
 
-from fpemu.errors import GpuError
 from fpemu.gpu import emulation
 from fpemu.gpu.compiler import KERNELS
+from fpemu.gpu.device import OutOfMemoryError
 from fpemu.gpu.matrices import Matrix
 
 
@@ -56,7 +56,7 @@ class Processor:
 
     def memory(self, nbytes):
         if nbytes > self.free:
-            raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY")
+            raise OutOfMemoryError("CUDA: CUDA_ERROR_OUT_OF_MEMORY", nbytes)
         return Memory(nbytes)
 
     def upload(self, array):

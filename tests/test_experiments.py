@@ -42,6 +42,7 @@ def test_texts_are_whole(experiment):
 
 
 SMALL = {
+    "legemm/applications": {"rows": 64, "width": 64, "inner": 32},
     "frontier/points": {"K": 64, "rows": 8},
     "h2sgemm/fig8": {"m": 16, "n": 16, "k": 64},
     "legemm/fig10": {"n": 32},

@@ -225,7 +225,7 @@ extern "C" void scales(const unsigned* x, int* out, long n) { for (long i = 0; i
 extern "C" void splits(const float* x, const int* s, unsigned short* h, unsigned short* r, signed char* a,
                        signed char* b, long n) {
   for (long i = 0; i < n; i++) {
-    const Numbers w = split(x[i], Scale(s[i]));
+    const Numbers w = split(x[i], scale_of(s[i]));
     h[i] = w.h, r[i] = w.r, a[i] = (signed char)w.high, b[i] = (signed char)w.low;
   }
 }
@@ -324,11 +324,13 @@ def test_there_is_a_kernel_for_what_it_does_and_none_for_the_rest():
 
 @needs_nvrtc
 def test_the_kernels_compile_for_hopper():
-    from fpemu.gpu.hopper import staged_int8, strassen
+    from fpemu.gpu.hopper import splits, staged_int8, strassen
 
+    sizes = {"Product": staged_int8._PRODUCT, "Operand": strassen._OPERAND, "Join": strassen._JOIN}
+    same = {name: f"static_assert(sizeof({name}) == {dtype.itemsize});\n" for name, dtype in sizes.items()}
     for name, source in (
-        ("product", staged_int8.source(32, 2, 2, True)),
-        ("split", compiler.kernel_source("frontier_split.cu")),
-        ("strassen", strassen.source(2)),
+        ("product", staged_int8.source(32, 2, 2, True) + same["Product"]),
+        ("split", splits.source("frontier_split.cu")),
+        ("strassen", strassen.source(2) + same["Operand"] + same["Join"]),
     ):
         assert compiler.compile(source, "sm_90a", name=name)[:4] == b"\x7fELF"

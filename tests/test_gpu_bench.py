@@ -1,24 +1,18 @@
-"""The measurement of speed without a GPU: what is measured, how, what is kept of it, and what figures read of it."""
+"""The measurement of speed without a GPU: what is measured, and how."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from pathlib import Path
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from fpemu import InputError
-from fpemu.cli import main
+from fpemu import InputError, perfmodel
 from fpemu.gpu import compiler
-from fpemu.gpu.bench import applications, battery, choosing, contenders, reading, record, running, timing
+from fpemu.gpu.bench import battery, choosing, contenders, kinds, reading, record, timing
+from fpemu.schemes.strassen import Strassen
 from fpemu.sweep import experiments
 
-ROOT = Path(__file__).resolve().parents[1]
-HEAD = {"format": 1, "device": {"gpu": "NVIDIA H200", "driver": "1", "library": "cuBLAS 13"},
-        "runs": [{"date": "2026-01-01"}]}  # fmt: skip
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
 
 
@@ -87,6 +81,31 @@ def test_a_limiter_shows_in_the_second_half_and_not_in_the_first_launches(monkey
     assert machine.slept == [timing.FULL.idle]
 
 
+def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long(monkeypatch):
+    """Where the host needs as long as the GPU nothing can queue up: two hundred launches would take ten seconds."""
+    machine = Machine(0.05)
+    queue = machine.launch
+
+    def launch():
+        queue()
+        machine.synchronize()
+
+    machine.launch = launch
+    found = machine.measure(timing.SHORT, monkeypatch)
+    assert found.first == pytest.approx(0.05, rel=1e-3)
+    assert machine.launches < 15
+    assert machine.now < 3 * timing.seconds(timing.SHORT, 0.05)
+
+
+@pytest.mark.parametrize("each", [2e-5, 4e-4, 5e-3, 0.3])
+@pytest.mark.parametrize("name", list(timing.RULES))
+def test_what_a_measurement_takes_is_known_before(name, each, monkeypatch):
+    rules = timing.RULES[name][0]
+    machine = Machine(each)
+    machine.measure(rules, monkeypatch)
+    assert machine.now == pytest.approx(timing.seconds(rules, each), rel=0.5, abs=0.06)
+
+
 def test_a_slow_product_is_launched_three_times_before_the_run(monkeypatch):
     machine = Machine(0.5)
     found = machine.measure(timing.Rules(run=0.0), monkeypatch)
@@ -125,6 +144,62 @@ def test_a_paper_or_a_page_chooses_rows():
         battery.tasks(["legemm/fig99"])
 
 
+def test_every_kind_says_its_rows_and_what_they_take():
+    for kind in kinds.MODULES:
+        module = kinds.module(kind)
+        tasks = list(module.tasks(True))
+        assert tasks
+        assert {task.kind for task in tasks} == {kind}
+        assert all(0 < module.seconds(task) < 60 for task in tasks)
+        assert kinds.base(kind) in {task.contender for task in tasks} | {"sgemm"}
+    assert battery.seconds(battery.tasks(None, quick=True)) < battery.seconds(battery.tasks())
+
+
+def test_rows_of_a_batch_differ_by_how_many_there_are():
+    one = battery.Task("batched", 16, 16, 16, "real", "cublas", "many", "fp16", ())
+    many = replace(one, batch=1000)
+    assert record.key(one.wanted) != record.key(many.wanted)
+    assert record.key({**one.wanted, "batch": 1}) == record.key(one.wanted)
+    assert one.place != many.place
+    row = {**many.wanted, "first_s": 1e-3}
+    assert reading.rate(row) == pytest.approx(2 * 16**3 * 1000 / 1e-3 * 1e-12)
+    assert reading.rate({**row, "operations": 1e9}) == pytest.approx(1.0)
+
+
+def test_any_product_can_be_measured_by_anybody():
+    tasks = battery.chosen("512x64x100", ["staged stage=128", "sgemm"], "phi 1")
+    assert [(t.M, t.N, t.K, t.contender, t.fmt) for t in tasks] == [
+        (512, 64, 100, "staged stage=128", "fp32"), (512, 64, 100, "sgemm", "fp32")]  # fmt: skip
+    assert {t.fmt for t in battery.chosen("64", ["ozaki CR", "dgemm"])} == {"fp64"}
+    for arguments in (("4y",), ("4x4",), ("0x1x1",), ("64", ["turbo"]), ("64", [], "nice")):
+        with pytest.raises(InputError):
+            battery.chosen(*arguments)
+
+
+def test_strassen_is_found_though_it_is_in_no_registry():
+    who = contenders.find("strassen levels=2")
+    assert choosing.scheme(who) == Strassen(levels=2)
+    assert choosing.scheme(contenders.find("staged stage=128")).stage == 128
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_the_work_of_strassen_is_that_of_its_products(levels):
+    sizes = (1000, 777, 2050)
+    found, plain = (perfmodel.work(x, "H200", *sizes) for x in (Strassen(levels=levels), "staged"))
+    assert 0.87**levels < found.operations / plain.operations < 1.1 * (7 / 8) ** levels
+    assert (found.products, found.nominal) == (3 * 7**levels, plain.nominal)
+    blocks = perfmodel.work("staged", "H200", *(-(-n // 2**levels) for n in sizes), split="given")
+    product = next(phase for phase in found.phases if phase.name == "product")
+    assert product.products == {"fp16": 7**levels * blocks.operations}
+    assert [phase.name for phase in found.phases] == ["split", "product", "sums"]
+    assert perfmodel.work(Strassen(), "H200", *sizes, split="given").bytes < found.bytes
+
+
+def test_work_that_is_not_counted_is_said():
+    with pytest.raises(InputError, match=r"strassen: sums of blocks are split before"):
+        perfmodel.work(Strassen(), "H200", 64, 64, 64, split="fused")
+
+
 @pytest.mark.parametrize("name", ["turbo", "legemm 64y64", "legemm fast"])
 def test_an_unknown_contender_or_hint_is_named(name):
     with pytest.raises(InputError, match="unknown"):
@@ -139,230 +214,3 @@ def test_the_kernels_of_the_measurement_compile(arch):
     for name in ("draw_fp32", "draw_fp64", "widen", "words_rows", "words_columns", "compare_fp32", "compare_fp64",
                  "digest_32", "digest_64", "hold", "nothing"):  # fmt: skip
         assert name.encode() in cubin
-
-
-# --- the run
-def _run(tasks, kept, evaluate, **more):
-    return list(running.rows(tasks, kept, evaluate=evaluate, make=lambda task: task.K, **more))
-
-
-def _fake(task, made):
-    if task.kind == "product":
-        assert made == task.K
-    if task.contender == "tf32":
-        raise choosing.MissingKernelError("not yet")
-    return {"first_s": 1e-3, "relative_l2": 1e-7}
-
-
-def test_what_is_kept_is_not_measured_again_and_what_failed_is(tmp_path):
-    tasks = battery.tasks(["speed/frontier"])
-    kept = record.Record(HEAD)
-    rows = _run(tasks, kept, _fake)
-    assert len(rows) == len(tasks)
-    failed = [row for row in rows if "failed" in row]
-    assert {row["contender"] for row in failed} == {"tf32"}
-    assert failed[0]["failed"] == "not there: not yet"
-    path = tmp_path / "record.json"
-    record.keep(kept, path)
-    again = record.resume(path, HEAD)
-    assert again.rows == kept.rows
-    assert len(again.head["runs"]) == 2
-    more = _run(tasks, again, lambda task, made: {"first_s": 2e-3})
-    assert {row["contender"] for row in more} == {"tf32"}
-    assert {row["run"] for row in more} == {1}
-    assert all(again.done(task.wanted) for task in tasks)
-
-
-def test_an_interrupt_keeps_the_rows_before_it(tmp_path):
-    tasks, kept = battery.tasks(["speed/sizes"]), record.Record(HEAD)
-
-    def evaluate(task, made):
-        if task.contender == "staged":
-            raise KeyboardInterrupt
-        return {"first_s": 1.0}
-
-    path = tmp_path / "record.json"
-
-    def measure():
-        for _ in running.rows(tasks, kept, evaluate=evaluate, make=lambda task: ()):
-            record.keep(kept, path)
-
-    with pytest.raises(KeyboardInterrupt):
-        measure()
-    assert [row["contender"] for row in record.read(path).rows] == ["fp16"]
-
-
-def test_no_row_is_begun_beyond_the_budget():
-    ticks = iter(range(1000))
-    tasks, kept = battery.tasks(), record.Record(HEAD)
-    rows = _run(tasks, kept, lambda task, made: {}, budget=20, clock=lambda: float(next(ticks)))
-    assert 0 < len(rows) < 10
-
-
-def test_a_record_of_another_gpu_or_none_at_all_is_refused(tmp_path):
-    path = tmp_path / "record.json"
-    record.keep(record.Record(HEAD), path)
-    other = {**HEAD, "device": {**HEAD["device"], "gpu": "NVIDIA A100"}}
-    with pytest.raises(InputError, match=r"was measured on NVIDIA H200, and this is NVIDIA A100"):
-        record.resume(path, other)
-    path.write_text("{}")
-    with pytest.raises(InputError, match="is no record"):
-        record.resume(path, HEAD)
-
-
-def test_ratios_are_those_of_the_same_run_where_it_has_both():
-    place = {"kind": "product", "M": 1000, "N": 1000, "K": 1000, "data": "symmetric"}
-    rows = [{**place, "contender": who, "run": run, "first_s": s} for who, run, s in
-            (("sgemm", 0, 4e-3), ("staged", 1, 1e-3), ("sgemm", 1, 2e-3), ("ootomo", 2, 1e-3))]  # fmt: skip
-    assert reading.rate(rows[1]) == 2.0
-    assert reading.ratio(rows, rows[1], "sgemm") == 2.0
-    assert reading.ratio(rows, rows[3], "sgemm", by=3) == 6.0
-    assert reading.ratio(rows, rows[1], "dgemm") is None
-
-
-# --- the command
-def test_the_command_lists_without_a_gpu(capsys):
-    assert main(["bench", "gpu", "--list", "--figure", "dgemm_tc/fig9"]) == 0
-    assert "dgemm_tc/fig9" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--budget", "0"], "--budget is 0"), (["--output", "x.txt", "--quick"], "written as .json"),
-     (["--figure", "nothing"], "unknown figure")],
-)  # fmt: skip
-def test_bad_arguments_are_told_before_anything_runs(arguments, message, capsys):
-    assert main(["bench", "gpu", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
-# --- figures
-def _pages():
-    return [name for name in experiments.names() if experiments.load(name).kind == "G"]
-
-
-@pytest.mark.parametrize("name", _pages())
-def test_claims_and_findings_work_on_any_part_of_the_rows(name):
-    page = experiments.load(name)
-    rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
-    for some in (rows, rows[::2], rows[:1], []):
-        claims = page.claims(some)
-        assert all(claim.claim for claim in claims)
-        assert isinstance(page.finding(some), str)
-    assert page.claims(rows)
-    assert page.finding(rows)
-
-
-def test_figures_are_drawn_from_the_record_as_it_is():
-    """The rows of committed figures name the record that they are from."""
-    path = ROOT / "experiments" / "speed" / "h200.json"
-    kept = record.read(path)
-    assert path.read_text(encoding="utf-8") == kept.text()
-    assert not any(row.get("mismatches") for row in kept.rows)
-    assert all(row["again"] for row in kept.rows if "again" in row)
-    for name in _pages():
-        page = experiments.load(name)
-        figure = ROOT / "figures" / f"{name}.csv"
-        assert page.cells("quick")[0]["record"] in figure.read_text(encoding="utf-8").splitlines()[1]
-
-
-# --- applications
-def test_applications_say_what_they_need(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(Exception, match="need PyTorch with CUDA"):
-        applications.pytorch()
-
-
-def test_lloyds_iterations_end_at_the_means():
-    """With a few of PyTorch's functions made of NumPy's: the steps are the ones that run on the GPU."""
-    rng = np.random.default_rng(0)
-    centres = rng.uniform(-4, 4, (5, 3))
-    X = np.concatenate([c + 0.05 * rng.standard_normal((40, 3)) for c in centres])
-    points, C, count = applications.lloyd(
-        Arrays, Array(X), Array(X[::40] + 0.5), lambda C: lambda Y: Array(Y.x @ C.x.T)
-    )
-    assert 1 < count < 10
-    assert json.dumps(sorted(np.bincount(points.x).tolist())) == "[40, 40, 40, 40, 40]"
-    for number in range(5):
-        assert np.allclose(C.x[number], X[points.x == number].mean(axis=0))
-
-
-class Array:
-    """As much of a tensor as `lloyd` uses."""
-
-    device = "cpu"
-
-    def __init__(self, x):
-        self.x = np.asarray(x)
-        self.shape, self.dtype = self.x.shape, self.x.dtype
-
-    def __len__(self):
-        return len(self.x)
-
-    def __bool__(self):
-        return bool(self.x)
-
-    def __mul__(self, other):
-        return Array(self.x * getattr(other, "x", other))
-
-    __rmul__ = __mul__
-
-    def __sub__(self, other):
-        return Array(self.x - getattr(other, "x", other))
-
-    def __truediv__(self, other):
-        return Array(self.x / other.x)
-
-    def __eq__(self, other):
-        return Array(self.x == other.x)
-
-    __hash__ = None
-
-    def __getitem__(self, key):
-        return Array(self.x[key])
-
-    def all(self):
-        return Array(self.x.all())
-
-    def sum(self, axis):
-        return Array(self.x.sum(axis))
-
-    def argmin(self, axis):
-        return Array(self.x.argmin(axis))
-
-    def clamp(self, min):
-        return Array(np.maximum(self.x, min))
-
-    def to(self, dtype):
-        return Array(self.x.astype(dtype))
-
-    def double(self):
-        return self.to(np.float64)
-
-    def index_add_(self, axis, index, values):
-        np.add.at(self.x, index.x, values.x)
-        return self
-
-
-class Arrays:
-    """As much of PyTorch."""
-
-    int64, float64 = np.int64, np.float64
-
-    @staticmethod
-    def zeros(shape, dtype, device):
-        return Array(np.zeros(shape, dtype))
-
-    @staticmethod
-    def bincount(x, minlength):
-        return Array(np.bincount(x.x, minlength=minlength))
-
-
-def test_the_kernels_that_add_up_are_known_by_name():
-    from fpemu.gpu.bench import parts
-
-    text = "".join((ROOT / "fpemu" / "gpu" / "errorfree" / f"{name}.py").read_text() for name in ("sums", "residues"))
-    assert all(f'"{name}"' in text for name in parts.SUMS)
-    launched = set(re.findall(r'source\("exact_sums.cu"\), "(\w+)"', text))
-    assert launched
-    assert launched <= parts.SUMS

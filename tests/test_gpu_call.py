@@ -20,7 +20,7 @@ from fpemu import InputError, mma
 from fpemu.cli import main
 from fpemu.errors import GpuError
 from fpemu.gpu import callers, compiler, device, emulation, matrices, ordinary
-from fpemu.gpu.verification import kernelcases, kernelsuite
+from fpemu.gpu.verification import kernelcases, kernelrecord, kernelsuite
 from fpemu.mma import KOrder
 
 PAIRS = KOrder(split=7, join="pairwise")
@@ -261,16 +261,22 @@ def test_arrays_here_and_there_and_on_another_gpu(gpu, monkeypatch):
 def test_too_little_memory_says_how_much_and_what_to_lower(gpu, monkeypatch):
     tried = []
 
-    def full(nbytes):
-        tried.append(nbytes)
-        raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)")
+    def full(shape, dtype):
+        tried.append(shape)
+        raise device.OutOfMemoryError("CUDA: CUDA_ERROR_OUT_OF_MEMORY", 115_200_000)
 
-    monkeypatch.setattr(matrices, "empty", lambda shape, dtype: full(shape))
+    monkeypatch.setattr(matrices, "empty", full)
     with pytest.raises(
-        GpuError, match=r"^out of memory: about 0\.24 GB .* 1\.00 GB are free: lower the batch \(2\), M \(90\)"
+        GpuError,
+        match=r"^out of memory: .* take 0\.24 GB or more, 0\.12 GB of it in one piece, and 1\.00 GB are free: "
+        r"lower the batch \(2\), M \(90\) or N \(160000\)$",
     ):
         gpu.gemm(np.zeros((2, 90, 9), np.float32), np.zeros((9, 160_000), np.float32), scheme="ootomo")
     assert len(tried) == 2  # the second time without what kernels keep
+    lent = Lent(np.zeros((9, 90), np.float32))
+    turned = Lent(lent.x, strides=(-360, 4), data=(lent.matrix.pointer + 8 * 360, False))
+    with pytest.raises(GpuError, match=r"^out of memory: 1\.00 GB are free, too little for a copy of an operand"):
+        gpu.gemm(turned, Lent(np.zeros((90, 9), np.float32)), scheme="ootomo")
 
 
 @stand_in_only
@@ -285,6 +291,12 @@ def test_an_old_gpu_and_none(gpu, monkeypatch):
     monkeypatch.setattr(device, "missing", lambda: "no NVIDIA GPU is usable here (told by a test)")
     for call in (lambda: gpu.gemm(A, A, scheme="sgemm"), lambda: gpu.kernel("ootomo", 4, 4, 4)):
         with pytest.raises(GpuError, match=r"^no NVIDIA GPU is usable here"):
+            call()
+    for call in (
+        lambda: gpu.gemm(A, A, scheme="sgemm", hardware="A100"),
+        lambda: gpu.kernel("ootomo", 4, 4, 4, hardware="A100"),
+    ):
+        with pytest.raises(InputError, match=r"^hardware='A100': fpemu\.gpu runs on the GPU at hand"):
             call()
 
 
@@ -320,8 +332,11 @@ def test_a_kernel_says_what_it_is(gpu):
         assert kernel.describe().startswith(f"{kernel.name}: {scheme}")
         A, B = draw((100, 80)), draw((80, 90))
         assert_same(gpu.gemm(A, B, scheme=scheme, **options), fpemu.gemm(A, B, **kernel.arguments))
-    with pytest.raises(InputError, match="M, N and K must be 1 or more"):
-        gpu.kernel("sgemm", 4, 0, 4)
+    for sizes in ((4, 0, 4), (4.5, 4, 4), ("a", 4, 4), (4, 4, True)):
+        with pytest.raises(InputError, match="M, N and K must be whole numbers from 1 on"):
+            gpu.kernel("sgemm", *sizes)
+    with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder, not 5"):
+        gpu.kernel("sgemm", 4, 4, 4, order=5)
     with pytest.raises(InputError, match="no kernel to describe"):
         gpu.kernel("ozaki", 4, 4, 4)
 
@@ -347,7 +362,7 @@ def _key(scheme, sizes):
 # --- the suite
 def test_the_suite_covers_every_scheme_and_enough_shapes():
     variants = kernelcases.variants(None, "hopper")
-    assert {v.scheme for v in variants} == set(fpemu.schemes.names())
+    assert {v.scheme for v in variants} == {*fpemu.schemes.names(), "strassen"}
     assert len(variants) > 300
     assert len(set(kernelcases.SIZES)) >= 30
     assert {1, 10000} <= {K for _, _, K in kernelcases.SIZES}
@@ -394,6 +409,14 @@ def test_a_kernel_that_computes_something_else_is_noticed_and_shown(gpu, monkeyp
     assert entry["replay"]
     for kept in entry["replay"]:
         assert kernelsuite.replay(entry, kept, 0, "hopper") == kept["digest"]
+    assert main([*arguments[:3], "strassen", *arguments[4:]]) == 1  # the stand-in takes it for another scheme
+    assert main([*arguments[:3], "sgemm", *arguments[4:]]) == 0
+    made = json.loads(Path(record).read_text())
+    assert [row["variant"] for row in made["variants"]] == ["sgemm", "ootomo"]  # a fault is tried again, not kept
+    assert len(kernelrecord.kept_from(made, 0, 5)) == 2
+    for changed in ({"code": "other"}, {"variants": [{"variant": "sgemm", "more": 1}]}, {"variants": None}):
+        assert kernelrecord.kept_from(made | changed, 0, 5) == []
+    capsys.readouterr()
     room = sys.modules["fpemu.gpu.stand_in"]
     wrong = mma.spec("volta").replace(architecture="hopper")
     monkeypatch.setattr(room, "kernel", lambda scheme, spec, *rest: Spoilt(scheme, spec, wrong))

@@ -14,7 +14,7 @@ import fpemu
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu import cublas, device, emulation
 from fpemu.gpu.compiler import compile, kernel_source
-from fpemu.gpu.errorfree import counting
+from fpemu.gpu.errorfree import counting, operands, scheme2
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.machine import Workspace
@@ -152,7 +152,31 @@ def test_scheme_two_finds_the_same_powers_of_two_and_integers(work, scaling):
         A[0], B[:, 1] = 0, 0
         report, _ = agree(work, A, B, scheme="ozaki2", scaling=scaling)
         faults += not report.ok
-    assert faults == (scaling == "fast") or faults == 0
+    assert faults == 0
+
+
+@needs_compiler
+def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
+    rng = np.random.default_rng(4)
+    A, B = wide(rng, (5, 700)), np.full((700, 3), 1.0)
+    A[3], B[:, 1] = 2.0, 0
+    monkeypatch.setattr(scheme2, "LONGEST", 128)
+    names = launched(work, monkeypatch)
+    agree(work, A, B, scheme="ozaki2", scaling="accurate")
+    assert "largest_long_sums" in names
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "options",
+    [*({"scheme": "ozaki2", "scaling": rule} for rule in ("accurate", "fast", "invariant")), {"words": "int8"}],
+    ids=str,
+)
+def test_rows_too_long_for_shared_memory_are_read_again(work, monkeypatch, options):
+    rng = np.random.default_rng(5)
+    for module in (scheme2, operands, counting):
+        monkeypatch.setattr(module, "SHARED", 0)
+    agree(work, wide(rng, (5, 90)), wide(rng, (90, 4)), **options)
 
 
 def hostile(kind, rng, shape):
@@ -178,6 +202,13 @@ def test_hostile_ranges_and_special_values_end_as_on_the_cpu(work, kind):
     ):  # fmt: skip
         A, B = hostile(kind, rng, (2, 3)), hostile(kind, rng, (3, 4))
         agree(work, A, B, **options)
+
+
+@needs_compiler
+def test_slices_for_short_blocks_of_k_are_cut_finer_where_all_of_k_is_summed_at_once(work):
+    rng = np.random.default_rng(2)
+    A, B = hostile("far apart", rng, (4, 900)), hostile("far apart", rng, (900, 3))
+    agree(work, A, B, mode="CR", words="fp16", k_block=16)
 
 
 @needs_compiler
@@ -239,10 +270,13 @@ def test_a_broken_condition_is_the_same_fault(work):
         {"bits": 7, "words": "fp16", "slices": 3},
         {"scheme": "ozimmu", "sums": "group", "bits": 7, "group": 40, "slices": 41},
         {"scheme": "ozaki2", "moduli": 2, "scaling": "fast"},
+        {"mode": "CR", "words": "int8", "bits": 8},
     ):  # fmt: skip
         report, expected = agree(work, A, B, **options)
         assert not report.ok
         assert [f.kind for f in report.faults] == [f.kind for f in expected.faults]
+    report, _ = agree(work, 0 * A, 0 * B, mode="CR", words="int8", bits=8)  # there are no digits to be too large
+    assert report.ok
 
 
 @needs_compiler
@@ -253,8 +287,10 @@ def test_what_cannot_be_done_is_said_in_one_line(work, processor):
         errorfree.gemm(A, A, D, build("ozaki", {"mode": "CR", "words": "int8"}), spec, method="residue", work=work)
     with pytest.raises(InputError, match="not of the Ozaki family"):
         errorfree.gemm(A, A, D, build("ootomo", {}), spec, work=work)
-    with pytest.raises(InputError, match="CPU alone"):
+    with pytest.raises(InputError, match=r"only fpemu\.gemm checks"):
         errorfree.gemm(A, A, D, build("ozaki", {"exponents": "row"}), spec, work=work)
+    with pytest.raises(InputError, match=r"^ozaki: memory=100 bounds the work space of fpemu\.gemm"):
+        errorfree.gemm(A, A, D, build("ozaki", {"memory": 100}), spec, work=work)
     far = matrix(np.array([[2.0**-1000, 2.0**1000], [1.0, 1.0]]))
     with pytest.raises(InputError, match="take method='slices'"):
         errorfree.gemm(far, far, D, build("ozaki", {"mode": "CR", "words": "int8"}), spec, method="residues", work=work)

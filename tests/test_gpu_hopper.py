@@ -8,7 +8,7 @@ import pytest
 import fpemu
 from fpemu import mma
 from fpemu.gpu import device, matrices
-from fpemu.gpu.hopper import schedules, splits
+from fpemu.gpu.hopper import records, schedules, splits
 from fpemu.gpu.hopper import words as hopper
 from fpemu.gpu.hopper.schedules import CHUNK, K, Schedule, Tile
 from fpemu.mma import KOrder
@@ -135,10 +135,11 @@ def test_the_tile_follows_the_size_and_the_accumulators():
     assert ootomo is not None
     assert [hopper.choose((n, n, n), staged).columns for n in (2048, 4096, 8192)] == [128, 208, 192]
     assert hopper.choose((8192, 8192, 8192), ootomo) == Tile(128)
+    assert all(hopper.choose((n, n, n), scheduled("legemm", {})).columns <= 192 for n in (2048, 4096, 8192, 16384))
     assert hopper.choose((100, 8192, 64), staged).cluster == 1
     for n in (512, 1024):  # not many processors are idle
         tile = hopper.choose((n, n, n), staged)
-        assert -(-n // 128) * -(-n // tile.columns) >= min(64, hopper.PROCESSORS)
+        assert 120 <= -(-n // tile.rows) * -(-n // tile.columns) <= hopper.PROCESSORS
 
 
 def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
@@ -152,14 +153,18 @@ def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
 
 @needs_compiler
 def test_the_kernels_compile_and_structures_are_those_of_numpy():
-    layouts = (("Task", hopper.TASK), ("Background", splits.BACKGROUND), ("Operand", splits.OPERAND))
-    checks = "".join(f"static_assert(sizeof({name}) == {dtype.itemsize});\n" for name, dtype in layouts)
+    def sizes(**layouts):
+        return "".join(f"static_assert(sizeof({name}) == {size});\n" for name, size in layouts.items())
+
     s = scheduled("staged", {})
-    text = schedules.source(s, Tile(32), background=True) + checks
+    text = schedules.source(s, Tile(32)) + sizes(Task=hopper.TASK.itemsize, Result=records.RESULT.itemsize)
     assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
     s = scheduled("ootomo", {})
     assert device.compile(schedules.source(s, Tile(32, cluster=1)), "sm_90a")[:4] == b"\x7fELF"
-    assert device.compile(device.kernel_source("hopper_split.cu"), "sm_90a")[:4] == b"\x7fELF"
+    text = splits.source("hopper_split.cu") + sizes(
+        Operand=splits.OPERAND.itemsize, Operands=splits.OPERANDS.itemsize, Panel=splits.PANEL_BYTES
+    )
+    assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
 
 
 @needs_compiler
@@ -173,7 +178,7 @@ def test_every_type_of_wgmma_compiles(ab, d):
 
 
 # --- on a GPU
-def on_gpu(kernel, A, B, *, alpha=1.0, beta=0.0, C=None, on_range="raise", calls=1):
+def on_gpu(kernel, A, B, *, alpha=1.0, beta=0.0, C=None, on_range="raise", calls=1, joint=True):
     """The kernel's D for NumPy arrays, in poisoned memory."""
     a, b = matrices.upload(A), matrices.upload(B)
     c = None if C is None else matrices.upload(C)
@@ -181,7 +186,8 @@ def on_gpu(kernel, A, B, *, alpha=1.0, beta=0.0, C=None, on_range="raise", calls
     D = matrices.empty(shape, np.float32)
     D.owner.fill(device.POISON)
     for _ in range(calls):
-        kernel.multiply(kernel.prepare(a, "A", on_range), kernel.prepare(b, "B", on_range), D, alpha, beta, c)
+        apart = (kernel.prepare(a, "A", on_range), kernel.prepare(b, "B", on_range))
+        kernel.multiply(*(kernel.both(a, b, on_range) if joint else apart), D, alpha, beta, c)
     device.synchronize()
     return matrices.download(D)
 
@@ -204,19 +210,37 @@ def test_a_gpu_gives_the_bits_of_the_scheme(name, options, order, shape):
 
 @needs_hopper
 @pytest.mark.parametrize("columns", [32, 64, 128, 176, 192, 208])
-@pytest.mark.parametrize("background", [False, True])
-def test_a_gpu_gives_them_with_every_tile_and_splits_in_the_background_too(columns, background):
+def test_a_gpu_gives_them_with_every_tile(columns):
     scheme, rng = build("staged", {}), np.random.default_rng(6)
-    if background and columns > hopper.BACKGROUND_COLUMNS:
-        pytest.skip("no registers for it")
-    s = scheduled("staged", {})
-    kernel = hopper.Hopper(scheme, SPEC, None, s, Tile(columns, group=1), background=background)
+    kernel = hopper.Hopper(scheme, SPEC, None, scheduled("staged", {}), Tile(columns, group=1))
     A, B = (
         np.ldexp(rng.uniform(-1, 1, x), rng.integers(-60, 60, x)).astype(np.float32) for x in ((600, 200), (200, 1000))
     )
     want = fpemu.gemm(A, B, **kernel.arguments)
     assert same(on_gpu(kernel, A, B, calls=3), want)
     assert same(on_gpu(kernel, np.asfortranarray(A), np.asfortranarray(B)), want)
+
+
+@needs_hopper
+@pytest.mark.parametrize("shape", [(1, 1), (130, 72), (65, 1000), (40, 40_000)])
+def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_both(shape):
+    rng, splitter = np.random.default_rng(8), splits.Splitter("halves", 2, {"shift": 1.0})
+    rules = build("staged", {}).rules()
+    A = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 100, shape)).astype(np.float32)
+    A[0, 0] = np.nan
+    B = np.asfortranarray(A[::-1]).T
+    want = [ranges.prepare(x, "A", rules, "propagate", "scale-rows", "staged") for x in (A, B.T)]
+    a, b = matrices.upload(A), matrices.upload(B)
+    for operands in ([(a, "A"), (b, "B")], [(b, "B")], [(a, "A")], [(a, "A"), (b, "B")]):
+        for x in splitter.prepare(operands, "scale-rows"):
+            right = want[x.who == "B"]
+            for word, expected in zip(x.words, right.words, strict=True):
+                got = word.array((x.pitch // 64, x.rows, 64), np.uint16).transpose(1, 0, 2).reshape(x.rows, x.pitch)
+                assert (got[:, : shape[1]] == expected.view(np.uint16)).all()
+                assert not got[:, shape[1] :].any()
+            assert (x.exponents.array((x.rows, 1), np.int32) == right.exponents).all()
+            assert (x.special.array(x.rows, bool) == right.special.reshape(-1)).all()
+            assert x.faults.array(2, np.uint64)[0] == 1
 
 
 @needs_hopper

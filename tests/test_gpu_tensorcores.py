@@ -11,7 +11,7 @@ import simulated
 
 import fpemu
 from fpemu import InputError, mma, schemes
-from fpemu.gpu import device, emulation
+from fpemu.gpu import device, emulation, properties, splitting
 from fpemu.gpu.kernel import Prepared
 from fpemu.gpu.matrices import Matrix
 from fpemu.gpu.tensorcores import fused, operation, source
@@ -32,7 +32,7 @@ def gpu(tmp_path_factory):
         patch.setattr(device, "Module", simulated.Module)
         patch.setattr(device, "Buffer", simulated.Buffer)
         patch.setattr(device, "synchronize", lambda: None)
-        patch.setattr(fused, "_multiprocessors", lambda: 132)
+        patch.setattr(properties, "multiprocessors", lambda: 132)
         yield
 
 
@@ -40,8 +40,8 @@ def matrix(x):
     return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
 
 
-def prepared(scheme, X, who, on_range):
-    """As `Kernel.prepare` leaves it, by NumPy."""
+def prepared(scheme, X, who, on_range, words=False):
+    """As `Kernel.prepare` leaves it, by NumPy; words: with them."""
     ready = ranges.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), scheme.name)
     found = Prepared(matrix(X), who)
     lines = (*X.shape[:-2], X.shape[-2] if who == "A" else X.shape[-1])
@@ -51,13 +51,20 @@ def prepared(scheme, X, who, on_range):
     if on_range != "raise":
         special = np.zeros(lines, bool) if ready.special is None else ready.special
         found.special = device.Buffer.of(special.astype(np.uint8))
+    if words:
+        found.pitch = -(-X.shape[-1 if who == "A" else -2] // splitting.PITCH) * splitting.PITCH
+        sides = [np.asarray(w) if who == "A" else np.asarray(w).swapaxes(-1, -2) for w in ready.words]
+        ends = [(0, 0)] * (X.ndim - 1) + [(0, found.pitch - sides[0].shape[-1])]
+        codes = [rule.format.encode(np.pad(w, ends)) for rule, w in zip(scheme.rules(), sides, strict=True)]
+        found.words = tuple(device.Buffer.of(code) for code in codes)
     return found, ready.special
 
 
 def differing(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, on_range="raise", want=None):
     """How many outputs of a kernel are not those of the emulator, where NaN and Inf do not reach."""
     simulated.Module.spec = kernel.row
-    (a, rows), (b, columns) = (prepared(kernel.scheme, X, who, on_range) for X, who in ((A, "A"), (B, "B")))
+    words = isinstance(kernel, fused.WordsKernel)
+    (a, rows), (b, columns) = (prepared(kernel.scheme, X, who, on_range, words) for X, who in ((A, "A"), (B, "B")))
     D = np.full((*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1]), np.nan, np.float32)
     c = None if C is None else matrix(C).broadcast(D.shape)
     kernel.multiply(a, b, matrix(D), np.float32(alpha), np.float32(beta), c)
@@ -69,11 +76,11 @@ def differing(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, on_range="raise", wa
     return np.count_nonzero(wrong)
 
 
-def smallest(name, order=None, **options):
+def smallest(name, order=None, words_in_memory=False, **options):
     """The kernel with the smallest tile, on a processor the quickest."""
     scheme = build(name, options)
     spec = scheme.spec("H200")
-    kernel = fused.kernel(scheme, spec, (64, 64, 256), order)
+    kernel = fused.kernel(scheme, spec, (64, 64, 256), order, words=words_in_memory)
     return fused.kernel(scheme, spec, (64, 64, 256), order, tile=fused.tiles_of(kernel)[-1])
 
 
@@ -112,6 +119,28 @@ def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
         A, B = (np.clip(x, -1, 1) for x in (A, B))
     C = np.broadcast_to(C, (35, 33))
     assert differing(kernel, A, B, C, alpha=1.5, beta=-0.75, on_range=policy) == 0
+
+
+FROM_MEMORY = {
+    "a pass over K after another": ("markidis", {}),
+    "three words, five sums": ("bf16x9", {}),
+    "words of four bytes": ("ootomo-tf32", {}),
+    "a stretch longer than the words' padding": ("multiword", {"words": 1, "format": "e5m2", "instruction": "mma"}),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", FROM_MEMORY)
+def test_words_from_memory_give_the_bits_of_the_emulator(gpu, name):
+    scheme, options = FROM_MEMORY[name]
+    kernel = smallest(scheme, words_in_memory=True, **options)
+    assert kernel.name.startswith("mma 32x32")
+    assert "of words" in kernel.name
+    rng = np.random.default_rng([*name.encode()])
+    A, B = (wide(rng, shape) * np.float32(2.0**-30) for shape in ((2, 35, 200), (200, 33)))
+    assert differing(kernel, A, B, on_range="scale-rows") == 0
+    A, B = anything(rng, (2, 20, 20)), anything(rng, (20, 34))
+    assert differing(kernel, A, B, wide(rng, (20, 34)), alpha=1.5, beta=-0.75, on_range="propagate") == 0
 
 
 @needs_compiler
@@ -212,13 +241,31 @@ def test_what_runs_in_one_kernel(options, order, expected):
     assert (how and (how.turn, how.passes, how.promote, how.stretch)) == expected
 
 
+def test_large_products_take_words_from_memory_and_narrow_ones_split_in_their_loads():
+    scheme = schemes.get("legemm")
+    spec = scheme.spec("H200")
+
+    def stages(*shape, **hints):
+        return fused.kernel(scheme, spec, shape, **hints).tile.stages
+
+    assert stages(4096, 4096, 64) >= 2
+    assert stages(10**6, 16, 64) == stages(64, 64, 10**4) == 0
+    assert stages(4096, 4096, 64, pipeline=False) == 0
+    small = source.splitting_tiles(scheme, fused.stand_in(spec), source.fused(scheme.plan(), spec, None, 64), 1 << 16)
+    assert stages(4096, 4096, 64, tile=small[0]) == 0
+    kernel = fused.kernel(scheme, spec, (64, 64, 64), words=True)
+    texts = {kernel.source((layout, "ALONG_K"), True, False, True) for layout in source.LAYOUTS}
+    assert len(texts) == 1  # how the operands lie is the split's business
+    assert kernel.source(("ALONG_K", "ALONG_K"), True, True, True) not in texts
+
+
 def test_tiles_are_chosen_by_size(monkeypatch):
-    monkeypatch.setattr(fused, "_multiprocessors", lambda: 132)
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
     scheme = schemes.get("ootomo")
     spec = scheme.spec("H200")
     large, small = (fused.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))
     assert large.M * large.N > small.M * small.N
-    with pytest.raises(InputError, match="ootomo: no tile 512x512x32; it has 128x128x32"):
+    with pytest.raises(InputError, match=r"ootomo: no tile 512x512x\d+ of words, \d stages; it has 128x128x"):
         fused.kernel(scheme, spec, (64, 64, 64), tile=replace(large, M=512, N=512))
     with pytest.raises(InputError, match="leave tile= out"):
         fused.kernel(scheme, spec, (64, 64, 64), KOrder(split=32), tile=large)
@@ -245,6 +292,15 @@ def frames(cubin):
                 at += extra
             at += 4
     return found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("name", "gpu_name", "arch"), [("legemm", "H200", "sm_90a"), ("fp16", "A100", "sm_80")])
+def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name, arch):
+    scheme = schemes.get(name)
+    kernel = fused.kernel(scheme, scheme.spec(gpu_name), (8192, 8192, 64))
+    assert isinstance(kernel, fused.WordsKernel)
+    assert frames(device.compile(kernel.source(("ALONG_K", "ALONG_K"), True, False, False), arch)) == [0]
 
 
 @needs_nvrtc

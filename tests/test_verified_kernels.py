@@ -9,7 +9,8 @@ import pytest
 from hostile import FACTOR
 
 from fpemu import schemes
-from fpemu.gpu.verification import kernelcases, kernelsuite
+from fpemu.cli import main
+from fpemu.gpu.verification import kernelcases, kernelrecord, kernelsuite
 
 FILE = Path(__file__).parent / "data" / "verified" / "h200_kernels.json"
 RECORD = json.loads(FILE.read_text()) if FILE.is_file() else {"variants": []}
@@ -19,7 +20,10 @@ EVERY = 9  # of the variants with options so many are computed again, one; with 
 
 
 def test_every_scheme_is_recorded_with_every_option_and_no_output_differs():
-    variants = kernelcases.variants(None, RECORD["architecture"])
+    recorded = {entry["variant"].partition("(")[0] for entry in ENTRIES}
+    names = [name for name in [*schemes.names(), *kernelcases.OTHERS] if name in recorded]
+    assert set(names) >= set(schemes.names())
+    variants = kernelcases.variants(names, RECORD["architecture"])
     assert [entry["variant"] for entry in ENTRIES] == [str(v) for v in variants]
     assert (RECORD["mismatches"], RECORD["failed"]) == (0, 0)
     for entry, variant in zip(ENTRIES, variants, strict=True):
@@ -32,7 +36,7 @@ def test_every_scheme_is_recorded_with_every_option_and_no_output_differs():
     assert RECORD["cases"] >= len(kernelcases.SIZES)
     for name in ("products", "outputs", "on_cpu", "errors", "without"):
         assert RECORD[name] == sum(entry.get(name, 0) for entry in ENTRIES)
-    assert kernelsuite.text(RECORD) == FILE.read_text()
+    assert kernelrecord.text(RECORD) == FILE.read_text()
     assert FILE.stat().st_size < 400_000
 
 
@@ -47,3 +51,20 @@ def some():
 def test_small_products_have_the_recorded_digests(entry):
     for kept in entry.get("replay", [])[: None if FACTOR > 1 else 1]:
         assert kernelsuite.replay(entry, kept, RECORD["seed"], RECORD["architecture"]) == kept["digest"], kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--shapes", "0"], "--shapes is 0: a number from 1 on"),
+        (["--jobs", "0"], "--jobs is 0: a number from 1 on"),
+        (["--schemes", ","], "--schemes ',' names no scheme"),
+        (["--record", "kernels.txt"], "the record is written as .json"),
+    ],
+    ids=lambda x: x[0] if isinstance(x, list) else "",
+)
+def test_what_is_wrong_with_the_command_is_said_in_one_line(arguments, says, capsys):
+    assert main(["verify", "kernels", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1

@@ -25,7 +25,7 @@ MODES = {"ozaki DP": "DP mode (figure 4)", "ozaki CR": "CR mode (figure 6)"}
 OTHERS = ("ozimmu", "ozaki2", "ozaki DP words=int8")
 CAPTION = f"""GFLOP/s of fp64 that it stands for, n×n×n, first launches, inputs (uniform - 1/2) exp(phi normal). (a) As
 accurate as DGEMM, (b) correctly rounded; dashed: cublasDgemm. (c) Two later schemes of the family and DP mode on int8
-products, phi = 0.1. {told()}"""
+products, phi = 0.1. {told("dgemm_tc/fig4")}"""
 _COLOURS = dict(zip(PHIS, (plotting.BLUE, plotting.GREEN, plotting.VERMILION), strict=True))
 
 
@@ -97,4 +97,17 @@ def finding(rows: list[dict[str, Any]]) -> str:
             f"CR mode is the faster one: it finds the exact sum from {CR['gemms']:g} products of residues on int8 and "
             f"rounds it once, where DP mode adds {DP['gemms']:g} products of slices up in fp64. "
         )
-    return text
+    return text + _small(rows)
+
+
+def _small(rows: list[dict[str, Any]]) -> str:
+    """What a call of the smallest n waits for."""
+    least = next(iter(line(rows, "ozaki DP", "phi 0.1")), None)
+    if least is None or "part products" not in least:
+        return ""
+    whole = 2e-6 * least["M"] ** 3 / least["speed"]  # ms
+    return (
+        f"At n = {least['M']} a call in DP mode takes {whole:.3g} ms, and its products "
+        f"{1e3 * least['part products']:.2g}: the rest is splitting and waiting for the number of slices, which hides "
+        "what the range of inputs costs. "
+    )

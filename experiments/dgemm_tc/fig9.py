@@ -19,7 +19,7 @@ TITLE = "speed of SGEMM-TC over n"
 KIND = "G"
 EXPLAINS = ("dgemm_tc/fig9",)
 CAPTION = f"""GFLOP/s of fp32 that it stands for, n×n×n, first launches, inputs (uniform - 1/2) exp(0.1 normal):
-SGEMM-TC in SP mode, cublasSgemm, and DGEMM-TC in DP mode on the same inputs in fp64. {told()}"""
+SGEMM-TC in SP mode, cublasSgemm, and DGEMM-TC in DP mode on the same inputs in fp64. {told("dgemm_tc/fig9")}"""
 WHO = ("sgemm", "ozaki SP", "ozaki DP")
 
 

@@ -23,14 +23,14 @@ EXPLAINS = ("h2sgemm/fig10",)
 N = 4096
 CAPTION = f"""TFLOP/s of H2SGEMM (element-wise, first launches), n = {N}, by the block of the result that a thread block
 makes, with loads and products in turns and with two buffers. Line: a third of the library's fp16 product, the peak of
-three products that is measured here. {told()}"""
+three products that is measured here. {told("h2sgemm/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper blocks for the L1 and L0 buffers of an Ascend 910A, (176, 64, 176) at best; here a block is what a
     thread block of mma.sync makes. What is compared is the gain by the second buffer and the share of the peak.""",
     """The peak of three products is taken as measured, a third of the library's fp16 product of the same size.""",
-    """Blocks were measured in a run of their own, with kernels a little older than those of the other figures, whose
-    LE-GEMM, on the same kernel, is 15 % faster.""",
+    """Operands are split as they are loaded; the kernel that takes words from memory, which other figures show, has
+    other buffers and is faster.""",
 ]
 SINGLE, DOUBLE, SHARE = 41.7, 65.3, 0.77
 """TFLOP/s on an Ascend 910A with one buffer and with two, and the share of its peak of three products."""

@@ -22,8 +22,8 @@ FIXED = 2816
 WHO = ("sgemm", "h2sgemm term-wise", "h2sgemm element-wise", "staged")
 PANELS = {"a": "m = n, k = 2816", "b": "k, m = n = 2816", "c": "m = n = k"}
 CAPTION = f"""TFLOP/s, first launches, (a) over m = n with k = {FIXED} = 64 · 44, (b) over k with m = n = {FIXED}, (c)
-over all three; dotted: a third of the library's fp16 product. H2SGEMM runs on mma.sync and splits as it loads; staged,
-three products on wgmma, is shown beside it. {told()}"""
+over all three; dotted: a third of the library's fp16 product. H2SGEMM runs on mma.sync, large products with words that
+were split in memory before; staged, three products on wgmma, is shown beside it. {told("h2sgemm/fig11", *WHO)}"""
 ASSUMPTIONS = [
     *RULES,
     """The sides are not printed: k = 64 · 44 in (a) is that of figure 9, and (b) takes the same for m and n.""",

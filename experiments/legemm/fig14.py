@@ -30,12 +30,13 @@ SCHEME = {
 """Which scheme's work a contender does."""
 CAPTION = f"""Operations of all products of words a second over operations a byte, n = {N}, first launches. Lines: the
 bandwidth of a copy and the fastest products of fp16 and of fp32, measured in the same run. Bytes are the least there
-can be (every input read once, every output written once), not those that a profiler counts. {told()}"""
+can be (every input read once, every output written once), not those that a profiler counts.
+{told("legemm/fig14", *SCHEME)}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Work is counted here
-    (fpemu.perfmodel.roofline, with the measured ceilings as peaks), splits within a kernel once for each tile that
-    needs them: it says where a kernel could lie.""",
+    (fpemu.perfmodel.roofline, with the measured ceilings as peaks), of products whose words are in memory: it says
+    where a kernel could lie.""",
     """"Compute-bound" is judged by the measured speed: more than half of a roofline that memory does not bound.""",
 ]
 
@@ -88,8 +89,7 @@ def _points(rows: list[dict[str, Any]]) -> dict[str, _Point]:
     for who, scheme in SCHEME.items():
         row = at(rows, who, N, N, N)
         if row is not None and "first" in row:
-            how = "fused" if who.endswith(" mma") else "given"
-            job = roofline.work(scheme, None if scheme == "sgemm" else gpu, N, N, N, split=how)
+            job = roofline.work(scheme, None if scheme == "sgemm" else gpu, N, N, N, split="given")
             roof = roofline.time(job, gpu)
             speed = _products(row) * row["first"] * 1e12
             found[who] = _Point(job.operations / job.bytes, speed, row["first"] * 1e12 / roof.flops, roof.bound)
@@ -152,5 +152,5 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return (
         f"The ridge of fp16 products on the {one_gpu()} lies at {tops['fp16'] / tops['bandwidth']:.3g} operations a "
         f"byte; at n = {N} every scheme has {least:.3g} or more, and {limited}. Of their rooflines they reach: "
-        f"{parts}. A kernel that splits while it loads splits every entry again for every tile, on the ordinary cores."
+        f"{parts}."
     )

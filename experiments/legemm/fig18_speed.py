@@ -20,7 +20,7 @@ KIND = "G"
 EXPLAINS = ("legemm/fig18_speed",)
 WHO = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
 CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_16F, cuBLAS: with the conversion to fp16).
-(b) MRED against the product in fp64. (c) One against the other. {told()}"""
+(b) MRED against the product in fp64. (c) One against the other. {told("legemm/fig18_speed", *WHO)}"""
 ASSUMPTIONS = [
     *RULES[:3],
     """FAST_16F is the library's fp16 product after a conversion of fp32 operands to fp16 by a kernel of ours, which is
@@ -51,6 +51,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         points = [(row["speed"], row["mred"]) for row in own if row.get("mred")]
         if points:
             axes[0, 2].plot(*zip(*points, strict=True), **style.line(linestyle="none"))
+    ticks = sorted({n for own in lines.values() for row in own if (n := int(row["M"])) & (n - 1) == 0})
+    axes[0, 0].set_xticks(ticks, [str(n) for n in ticks])
+    axes[0, 1].set_xticks(ticks, [str(n) for n in ticks])
     plain_ticks(axes[0, 0])
     for axis in axes[0, 1:]:
         axis.set_yscale("log")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fpemu import plotting
 from fpemu.plotting import Series
 
@@ -29,7 +31,14 @@ SERIES: dict[str, Series] = {
     "staged-int8": Series("staged-int8", plotting.PURPLE, "v", ":", filled=False),
     "staged-int8 exact=8": Series("staged-int8, each 8th stage exact", plotting.PURPLE, "o"),
     "staged-int8 exact=4": Series("staged-int8, each 4th stage exact", plotting.PURPLE, "^", "--", filled=False),
-    "strassen": Series("Strassen, three products", plotting.YELLOW, "X"),
+    "strassen": Series("staged in Strassen's algorithm, one level", plotting.YELLOW, "X"),
+    "strassen levels=2": Series("staged in Strassen's algorithm, two levels", plotting.YELLOW, "X", "--", filled=False),
+    "ootomo-tf32": Series("Ootomo, tf32 words", plotting.SKY, "p", "--", filled=False),
+    "bf16x9": Series("bf16, nine products", plotting.BLUE, "*"),
+    "bf16x6": Series("bf16, six products", plotting.BLUE, ">", filled=False),
+    "bf16x3": Series("bf16, three products", plotting.BLUE, "<", filled=False),
+    "egemm": plotting.SCHEMES["egemm"],
+    "ape": Series("APE (Ma)", plotting.ORANGE, "d", filled=False),
     "ozaki DP": Series("DGEMM-TC, DP", plotting.VERMILION, "o"),
     "ozaki DP words=int8": Series("DGEMM-TC, DP, int8 slices", plotting.ORANGE, "s"),
     "ozaki CR": Series("DGEMM-TC, CR", plotting.VERMILION, "o", "--", filled=False),
@@ -74,7 +83,7 @@ def plain_ticks(axis: Any, which: str = "y") -> None:
 def legend(figure: Any, axes: Any, columns: int) -> None:
     """One legend of all panels, each label once, below them."""
     found: dict[str, Any] = {}
-    for axis in axes.ravel():
+    for axis in np.ravel(axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, columnspacing=1.4)

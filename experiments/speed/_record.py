@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fpemu.gpu.bench import reading, record
+from fpemu.gpu.bench import battery, reading, record
 
 Row = dict[str, Any]
 _FILE = Path(__file__).with_name("h200.json")
@@ -29,8 +29,8 @@ RULES = [
     limiter of the chip acts; "sustained": the median of the second half of a run without a pause. Launches queue up
     behind a wait, so that the host is not measured. The first launches have an event between them, which costs each
     about a microsecond: at n = 1024 and below the sustained speed can be the higher one.""",
-    """The headline rows pause for 1 s and run for 0.5 to 1 s, the others for 0.1 and 0.15 s: their sustained speeds are
-    nearer to the first ones.""",
+    """The headline rows pause for 1 s and run for 0.5 to 1 s; the others pause for 0.1 s, and run for 0.15 s where a
+    sustained speed is shown: that is nearer to the first one.""",
     """Operands are drawn on the GPU, A and B stored by rows. Splitting the operands is not counted unless it is said.
     Errors are those of all entries against the product in fp64.""",
     """Other GPUs than the paper's: what can be compared are ratios of speeds side by side, and orders, not TFLOP/s.""",
@@ -52,14 +52,24 @@ def measured() -> list[Row]:
     return [row for row in _read(_path())[2] if "failed" not in row]
 
 
-def told() -> str:
-    """The GPU, its driver, the library and the dates, for captions."""
+def told(page: str = "", *only: str) -> str:
+    """The GPU, its driver, the library and the dates, for captions; of a page also whose kernels have changed since.
+
+    `only` names the contenders that the page shows, if these are not all that are measured for it.
+    """
     if not _path().is_file():
         return "No record of a measurement is here."
-    head = _read(_path())[1]
+    _, head, rows = _read(_path())
     here, dates = head["device"], sorted({run["date"] for run in head["runs"]})
     where = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    return f"Measured on one {here['gpu']} (driver {here['driver']}, {here['library']}), {where}."
+    text = f"Measured on one {here['gpu']} (driver {here['driver']}, {here['library']}), {where}."
+    if not page or not any(row.get("older") for row in rows):
+        return text
+    shown = {record.key(task.wanted) for task in battery.tasks([page])}
+    older = [row["contender"] for row in rows if row.get("older") and record.key(row) in shown]
+    older = [name for name in dict.fromkeys(older) if not only or name in only]
+    who = ", ".join(older)
+    return f"{text} Kernels that have been replaced since are shown as they were then: {who}." if older else text
 
 
 def cells(shown: Callable[[Row], bool]) -> list[Row]:
@@ -81,6 +91,9 @@ def evaluate(cell: Row) -> dict[str, float]:
         found[f"{name} / three products"] = reading.ratio(rows, row, "fp16", 3, name)
         found[f"{name} / three calls"] = reading.ratio(rows, row, "three fp16", which=name)
     found |= {f"{name}_s": row.get(f"{name}_s") for name in _RATES[:3]}
+    kernel = str(row.get("kernel", ""))
+    found["older"] = 1.0 if row.get("older") else None
+    found["fused"] = float(" of words" not in kernel) if kernel.startswith("mma ") else None
     found |= {name: row.get(name) for name in _PLAIN} | {name: row[name] for name in row if name.startswith("part ")}
     return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
 

@@ -18,10 +18,10 @@ PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
 TITLE = "speed over n"
 KIND = "G"
 EXPLAINS = ("speed/sizes",)
-WHO = ("sgemm", "staged", battery.FRONTIER[0])
+WHO = ("sgemm", "staged", battery.FRONTIER[0], *battery.STRASSEN)
 CAPTION = f"""Products n×n×n, operands uniform in [-1, 1]. (a) First launches after a pause, (b) sustained, (c) first
 launches with the split, over three products of the library with nothing added (its fp16 product by 3, its operands in
-fp16 already). {told()}"""
+fp16 already). {told("speed/sizes", *WHO)}"""
 ASSUMPTIONS = RULES
 FIRST = {2048: 237.0, 4096: 263.0}
 """Goals for the first launches of the staged scheme, TFLOP/s."""
@@ -53,7 +53,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for axis in axes[0]:
         axis.set_xlabel("$n$")
     plotting.panel_titles(axes, ["first launches", "sustained", "first launches, with the split"])
-    legend(figure, axes, 5)
+    legend(figure, axes, 3)
     return figure
 
 

@@ -29,7 +29,10 @@ from fpemu.cli import (
     reveal,
     split,
     sweep,
+    tune,
     verify,
+    verify_batched,
+    verify_tallskinny,
 )
 from fpemu.errors import GpuError, GuaranteeError, InputError, unknown_name
 from fpemu.sweep.run import CellError
@@ -106,6 +109,7 @@ def _commands(
 
 
 _commands("bench", "Speed and memory, measured here.", {"cpu": bench.cpu, "gpu": bench.gpu}, lambda: None)
+_commands("tune", "The fastest configurations, measured here.", {"batched": tune.batched}, verify.missing)
 _commands(
     "verify",
     "Is it what it should be, bit for bit? A product that anybody made (gemm), or what the GPU here computes.",
@@ -113,6 +117,8 @@ _commands(
         "gemm": conformance.gemm,
         "instructions": verify.instructions,
         "kernels": kernels.kernels,
+        "batched": verify_batched.batched,
+        "tallskinny": verify_tallskinny.tallskinny,
         "emulation": verify.emulation,
         "library": library.library,
     },

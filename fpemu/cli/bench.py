@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,10 +54,20 @@ def gpu(
     figure: Annotated[
         list[str] | None, typer.Option("--figure", metavar="PAPER[/PAGE]", help="Only what these figures show.")
     ] = None,
+    shape: Annotated[
+        str | None, typer.Option("--shape", metavar="MxNxK", help="Only this product (or n for n×n×n), of no figure.")
+    ] = None,
+    who: Annotated[
+        list[str] | None, typer.Option("--contender", metavar="NAME", help='With --shape: "staged stage=128", "sgemm".')
+    ] = None,
+    data: Annotated[str, typer.Option("--data", metavar="NAME", help="With --shape: its operands.")] = "symmetric",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes.")] = False,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE.json", help="Keep the rows there; go on from them.")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure anew what the file has: its rows are replaced.")
+    ] = False,
     budget: Annotated[float | None, typer.Option("--budget", help="Seconds after which no row is begun.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only say what would be measured.")] = False,
 ) -> None:
@@ -74,7 +83,11 @@ def gpu(
 
     if budget is not None and not budget > 0:
         raise InputError(f"--budget is {budget:g}: seconds above 0 are needed")
-    tasks = battery.tasks(figure or None, quick)
+    if shape is not None and figure:
+        raise InputError("--shape is a product of no figure: leave --figure out")
+    if shape is None and who:
+        raise InputError("--contender says who computes the product of --shape: give one, such as --shape 4096")
+    tasks = battery.tasks(figure or None, quick) if shape is None else battery.chosen(shape, who or (), data)
     if listed:
         _list(tasks)
         return
@@ -90,14 +103,15 @@ def gpu(
     found: list[dict[str, Any]] = []
     try:
         with progress() as bars:
-            bar = bars.add_task("compiling", total=len(tasks), completed=sum(kept.done(t.wanted) for t in tasks))
-            running.compile_all(tasks, kept)
-            for row in running.rows(tasks, kept, budget=budget):
+            todo = running.missing(tasks, kept, again)
+            bar = bars.add_task("compiling", total=len(tasks), completed=len(tasks) - len(todo))
+            running.compile_all(todo)
+            for row in running.rows(todo, kept, budget=budget, again=again):
                 found.append(row)
                 record.keep(kept, output)
                 bars.update(bar, advance=1, description=f"{row['contender']} {row['M']}×{row['N']}×{row['K']}")
     finally:
-        left = sum(not kept.done(task.wanted) for task in tasks)
+        left = len(running.missing(tasks, kept, again))
         if left:
             note(f"{left} of {len(tasks)} rows are left" + (f"; the others are in {output}" if output else ""))
     _show_rows(kept.rows, tasks)
@@ -107,44 +121,56 @@ def gpu(
 
 
 def _list(tasks: list[Task]) -> None:
-    counts = Counter(page for task in tasks for page in task.figures)
-    shown = table(f"{len(tasks)} rows", "figure", "rows", numbers=1)
-    for page in sorted(counts):
-        shown.add_row(page, str(counts[page]))
+    from fpemu.gpu.bench import battery
+
+    rows = f"{len(tasks)} row{'s' if len(tasks) != 1 else ''}"
+    shown = table(f"{rows}, about {battery.seconds(tasks):.0f} s", "figure", "rows", "s", numbers=2)
+    for page in sorted({page for task in tasks for page in task.figures}):
+        own = [task for task in tasks if page in task.figures]
+        shown.add_row(page, str(len(own)), f"{battery.seconds(own):.0f}")
     console().print(shown)
 
 
 def _show_rows(rows: list[dict[str, Any]], tasks: list[Task]) -> None:
     """The rows of the tasks, with ratios to the library's on the same product."""
-    from fpemu.gpu.bench import reading, record
+    from fpemu.gpu.bench import kinds, reading, record
 
-    wanted = {tuple(task.wanted.values()) for task in tasks}
+    wanted = {record.key(task.wanted) for task in tasks}
     rows = [row for row in rows if record.key(row) in wanted]
     shown = table(
         "TFLOP/s (fp32 or fp64 that it stands for); relative L2 error against fp64", "M×N×K, data", "contender",
         "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error", "W", "MHz", "bits", numbers=9,
     )  # fmt: skip
-    others = table("ms of the whole, GB/s of a copy", "what", "contender", "ms", "/ SGEMM", "error", "GB/s", numbers=4)
+    others = table("whole calls", "what", "contender", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits", numbers=5)
     for row in rows:
-        into = shown if row["kind"] == "product" else others
-        where = f"{row['M']}×{row['N']}×{row['K']} {row['data']}" if row["M"] else row["kind"], row["contender"]
+        product = row["kind"] == "product"
+        into, where = shown if product else others, (_where(row), row["contender"])
         if "failed" in row:
             into.add_row(*where, row["failed"][:60])
             continue
-        if row["kind"] != "product":
-            base = reading.base(rows, row, "sgemm")
-            speed = [row["bytes"] / row["first_s"] * 1e-9 if row.get("bytes") else None]
-            ratio = [None if base is None else base["first_s"] / row["first_s"]]
-            into.add_row(*where, *map(_number, [1e3 * row["first_s"], *ratio, row.get("relative_l2"), *speed]))
-            continue
-        speeds = [reading.rate(row, name) for name in ("first", "sustained", "split_first")]
-        ratios = [reading.ratio(rows, row, "sgemm"), reading.ratio(rows, row, "fp16", 3)]
         bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
-        numbers = [*speeds, *ratios, row.get("relative_l2"), row.get("power_W"), row.get("clock_MHz")]
+        if product:
+            numbers = [reading.rate(row, name) for name in ("first", "sustained", "split_first")]
+            numbers += [reading.ratio(rows, row, "sgemm"), reading.ratio(rows, row, "fp16", 3)]
+            numbers += [row.get(name) for name in ("relative_l2", "power_W", "clock_MHz")]
+        else:
+            base = reading.base(rows, row, kinds.base(row["kind"]))
+            moved = row["bytes"] / row["first_s"] * 1e-9 if row.get("bytes") else None
+            rate = reading.rate(row) if row.get("operations") or row.get("batch", 1) > 1 else None
+            ratio = None if base is None else base["first_s"] / row["first_s"]
+            numbers = [1e3 * row["first_s"], rate, moved, ratio, row.get("relative_l2")]
         into.add_row(*where, *map(_number, numbers), bits)
     for made in (shown, others):
         if made.row_count:
             console().print(made)
+
+
+def _where(row: dict[str, Any]) -> str:
+    """The product of a row, or what else it is of."""
+    if not row["M"]:
+        return str(row["kind"])
+    many = f" times {row['batch']}" if row.get("batch", 1) > 1 else ""
+    return f"{row['M']}×{row['N']}×{row['K']}{many} {row['data']}".strip()
 
 
 def _number(value: float | None) -> str:

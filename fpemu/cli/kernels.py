@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.gpu.verification.kernelcases import Variant
-    from fpemu.gpu.verification.kernelsuite import Outcome
+    from fpemu.gpu.verification.kernelrecord import Outcome
 
 _LISTED = 30  # variants at fault that are shown
 
@@ -40,63 +41,72 @@ def kernels(
     Every scheme with its options, at odd shapes, K of 1 and of 10,000, batches, any layout, alpha, beta and C, all
     range policies, and hostile operands: subnormals, overflow, cancellation, NaN and Inf; the errors too. Exit status 0
     if all bits are equal, 1 if not, 2 without a GPU. An interrupt keeps what is recorded, and the same command goes on
-    from there.
+    from there, as long as the code is the same.
     """
+    from fpemu.files import write_atomic
     from fpemu.gpu.choice import architecture
-    from fpemu.gpu.verification import kernelcases, kernelsuite
+    from fpemu.gpu.verification import kernelcases, kernelrecord
 
     _check_record(record)
-    if shapes < 1 or (jobs is not None and jobs < 1):
-        raise InputError(f"--shapes is {shapes} and --jobs {jobs}: numbers from 1 on are needed")
+    for option, number in (("--shapes", shapes), ("--jobs", 1 if jobs is None else jobs)):
+        if number < 1:
+            raise InputError(f"{option} is {number}: a number from 1 on is needed")
     names = None if schemes is None else [name.strip().lower() for name in schemes.split(",") if name.strip()]
+    if names == []:
+        raise InputError(f"--schemes {schemes!r} names no scheme")
     _need_a_gpu()
     chosen = [v for v in kernelcases.variants(names, architecture()) if not (published and v.options)]
-    before = [] if record is None else kernelsuite.kept_from(_read(record), seed, shapes)
+    before = [] if record is None else kernelrecord.kept_from(_read(record), seed, shapes)
     wanted = {str(v) for v in chosen}
     found = [o for o in before if o.variant in wanted]
     if found:
         note(f"{len(found)} of {len(chosen)} variants are in {record} already")
-    _gather(found, chosen, seed, shapes, jobs, record)
+    others = [o for o in before if o.variant not in wanted]  # they stay in the record
+
+    def keep() -> None:
+        if record is not None and found:
+            made = kernelrecord.record(sorted([*found, *others], key=lambda o: place[o.variant]), seed, shapes)
+            write_atomic(record, kernelrecord.text(made).encode())
+
+    place = {str(v): i for i, v in enumerate(kernelcases.variants(None, architecture()))}
+    try:
+        _gather(found, chosen, seed, shapes, jobs, keep)
+    finally:
+        found.sort(key=lambda o: place[o.variant])
+        keep()
+        if len(found) < len(chosen):
+            note(f"{len(found)} of {len(chosen)} variants done" + (f"; they are in {record}" if record else ""))
     if as_json:
-        typer.echo(kernelsuite.text(kernelsuite.record(found, seed, shapes)), nl=False)
+        typer.echo(kernelrecord.text(kernelrecord.record(found, seed, shapes)), nl=False)
     else:
         _show(found, seed)
     faults = [o for o in found if not o.ok]
     for outcome in faults[:_LISTED]:
         note(f"{outcome.variant}: {outcome.mismatches:,} outputs differ, {outcome.failed} products failed")
-        for place in outcome.first:
-            note(f"  {place}")
+        for difference in outcome.first:
+            note(f"  {difference}")
     if faults:
         raise typer.Exit(1)
 
 
 def _gather(
-    found: list[Outcome], chosen: list[Variant], seed: int, shapes: int, jobs: int | None, record: str | None
+    found: list[Outcome], chosen: list[Variant], seed: int, shapes: int, jobs: int | None, keep: Callable[[], None]
 ) -> None:
-    """Add to `found` what is missing, keeping it as it comes; in the end it is in the order chosen."""
-    from fpemu.files import write_atomic
+    """Add to `found` what is missing, keeping it now and then."""
     from fpemu.gpu import device
     from fpemu.gpu.verification import kernelsuite
 
     done = {o.variant for o in found}
     missing = [v for v in chosen if str(v) not in done]
     jobs = min(os.cpu_count() or 1, 16, max(len(missing), 1)) if jobs is None else jobs
-    place = {str(v): i for i, v in enumerate(chosen)}
-    try:
-        with progress() as bars:
-            bar = bars.add_task("compiling", total=len(chosen), completed=len(found))
-            device.compile_all(kernelsuite.sources(missing), device.arch())
-            for outcome in kernelsuite.check(missing, seed, shapes, jobs=jobs):
-                found.append(outcome)
-                bars.update(bar, advance=1, description=outcome.variant)
-                if record is not None and len(found) % 10 == 0:
-                    write_atomic(record, kernelsuite.text(kernelsuite.record(found, seed, shapes)).encode())
-    finally:
-        found.sort(key=lambda o: place[o.variant])
-        if record is not None and found:
-            write_atomic(record, kernelsuite.text(kernelsuite.record(found, seed, shapes)).encode())
-        if len(found) < len(chosen):
-            note(f"{len(found)} of {len(chosen)} variants done" + (f"; they are in {record}" if record else ""))
+    with progress() as bars:
+        bar = bars.add_task("compiling", total=len(chosen), completed=len(found))
+        device.compile_all(kernelsuite.sources(missing), device.arch())
+        for outcome in kernelsuite.check(missing, seed, shapes, jobs=jobs):
+            found.append(outcome)
+            bars.update(bar, advance=1, description=outcome.variant)
+            if len(found) % 10 == 0:
+                keep()
 
 
 def _read(record: str) -> dict[str, Any] | None:

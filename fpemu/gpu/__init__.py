@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpemu.gpu.gemm import gemm, kernel
+from fpemu.gpu.gemm import gemm, kernel, release
 from fpemu.mma.spec import MmaSpec
 
-__all__ = ["available", "execute", "gemm", "kernel"]
+__all__ = ["available", "execute", "gemm", "kernel", "release"]
 
 
 def available() -> str | None:

@@ -20,18 +20,45 @@ def ordinal(pointer: int) -> int:
     return int(check(cuda.cuPointerGetAttribute(asked, pointer)))
 
 
+def is_torch(X: Any) -> bool:
+    """Whether something is a torch tensor; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(X, getattr(torch, "Tensor", ()))
+
+
+def is_cupy(X: Any) -> bool:
+    """Whether something is an array of CuPy."""
+    return any(kind.__module__.partition(".")[0] == "cupy" for kind in type(X).__mro__)
+
+
 def streams(arrays: Iterable[Any]) -> list[int]:
-    """The streams on which the owners of some arrays work at the moment, other than the default stream."""
+    """The streams on which the owners of some arrays of GPU 0 work at the moment, other than the default stream."""
     found = []
     for X in arrays:
-        room = type(X).__module__.partition(".")[0]
-        if room == "torch" and X.device.type == "cuda":
-            found.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
-        elif room == "cupy":
-            found.append(int(sys.modules["cupy"].cuda.get_current_stream().ptr))
+        if is_torch(X):
+            if X.device.type == "cuda" and not X.device.index:
+                found.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
+        elif is_cupy(X):
+            if X.device.id == 0:
+                found.append(int(sys.modules["cupy"].cuda.get_current_stream().ptr))
         else:
-            found.append(int(getattr(X, "__cuda_array_interface__", {}).get("stream") or 0))
+            found.append(int(_told_stream(X) or 0))
     return [s for s in dict.fromkeys(found) if s not in _DEFAULT]
+
+
+def wait_for(X: Any) -> None:
+    """What is queued on the default stream from now on runs after what the owner of an array has queued."""
+    for stream in streams([X]):
+        _after(0, stream)
+
+
+def strangers(arrays: Iterable[Any]) -> bool:
+    """Whether somebody works on a stream that nobody knows, and has to wait for results until they are there."""
+    return any(not (is_torch(X) or is_cupy(X) or _told_stream(X)) for X in arrays)
+
+
+def _told_stream(X: Any) -> Any:
+    return getattr(X, "__cuda_array_interface__", {}).get("stream")
 
 
 @contextmanager
@@ -58,10 +85,8 @@ def _after(waits: int, waited_for: int) -> None:
 
 
 def give_way() -> None:
-    """Have torch, CuPy and the error-free schemes give the GPU back what they keep and do not use."""
-    torch, cupy, errorfree = (sys.modules.get(name) for name in ("torch", "cupy", "fpemu.gpu.errorfree.gemm"))
-    if errorfree is not None and errorfree.workspace.cache_info().currsize:
-        errorfree.workspace().free()
+    """Have torch and CuPy give the GPU back what they keep and do not use."""
+    torch, cupy = (sys.modules.get(name) for name in ("torch", "cupy"))
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     if cupy is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
     from fpemu.mma import KOrder, MmaSpec
     from fpemu.schemes import Scheme
 
-BUILDERS = {"hopper.staged_int8": False, "hopper.strassen": False, "hopper.words": True, "tensorcores.fused": True}
-"""The modules with kernels of split schemes, in the order in which they are asked, and whether theirs sum products of
-words by the scheme's plan and know of nothing else. Each has ``kernel(scheme, spec, (M, N, K), order)``, which gives a
-Kernel, or None for what it does not do."""
+BUILDERS = ("hopper.staged_int8", "hopper.strassen", "hopper.words", "tensorcores.fused")
+"""The modules with kernels of schemes on matrix instructions, in the order in which they are asked. Each has
+``kernel(scheme, spec, (M, N, K), order)``, which gives a Kernel, or None for what it does not do: a scheme with a
+product of its own is not all in its rules and plan."""
 _LEAST = (8, 0)  # compute capability
 
 
@@ -48,6 +50,14 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
+def refuse_hardware(options: Mapping[str, Any]) -> None:
+    """Say that what `fpemu.gemm` asks for is what is here."""
+    for name in ("hardware", "device"):
+        if name in options:
+            raise InputError(f"{name}={options[name]!r}: fpemu.gpu runs on the GPU at hand, so leave {name} out; "
+                             "fpemu.gemm emulates others")  # fmt: skip
+
+
 @lru_cache(maxsize=256)
 def rehearse(scheme: Scheme, spec: MmaSpec | None, order: KOrder | None, on_range: str) -> None:
     """Raise what the scheme itself refuses, order or policy: it is asked for a product without rows."""
@@ -65,14 +75,11 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
         If there is none.
     """
     from fpemu.gpu import ordinary
-    from fpemu.schemes.base import SplitScheme
-    from fpemu.schemes.fp16 import Half
 
     if spec is None:
         return ordinary.Ordinary(scheme, sizes[2], order)
-    by_plan = type(scheme).product in (SplitScheme.product, Half.product)  # Half's adds a refusal
-    for name, needs_plan in BUILDERS.items():
-        found = None if needs_plan and not by_plan else _builder(name)(scheme, spec, sizes, order)
+    for name in BUILDERS:
+        found = _builder(name)(scheme, spec, sizes, order)
         if found is not None:
             assert isinstance(found, Kernel)
             return found
@@ -98,16 +105,20 @@ def kernel(scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | None
         No GPU, or one that is too old.
     """
     from fpemu import schemes
+    from fpemu.mma import KOrder
     from fpemu.schemes.errorfree.base import ErrorFree
 
+    refuse_hardware(options)
     chosen = schemes.build(scheme, options)
     need_a_gpu(chosen)
     if isinstance(chosen, ErrorFree):
         raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
+    if order is not None and not isinstance(order, KOrder):
+        raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
     chosen.check_order(order, options)
-    sizes = int(M), int(N), int(K)
-    if min(sizes) < 1:
-        raise InputError(f"M, N and K must be 1 or more, not {sizes}")
+    if not all(isinstance(n, Integral) and not isinstance(n, bool) and n > 0 for n in (M, N, K)):
+        raise InputError(f"M, N and K must be whole numbers from 1 on, not {M!r}, {N!r}, {K!r}")
     spec = chosen.spec(architecture())
     rehearse(chosen, spec, order, "propagate")
-    return find(chosen, spec, sizes, order)
+    with device.entered():
+        return find(chosen, spec, (int(M), int(N), int(K)), order)

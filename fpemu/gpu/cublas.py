@@ -80,15 +80,11 @@ class Blas:
         self._check("cublasGetVersion", self._library.cublasGetVersion_v2(self._handle, ctypes.byref(number)))
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
-    def stream(self, stream: int) -> None:
-        """Queue what follows on a stream of CUDA's, 0 the default one."""
-        self._check("cublasSetStream", self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)))
-
     def gemm(
         self, kind: str, M: int, N: int, K: int, A: int, a: Strides, B: int, b: Strides, D: int, d: Strides,
-        *, batch: int = 1, add: bool = False, turned: bool = False,
+        *, batch: int = 1,
     ) -> None:  # fmt: skip
-        """Queue D = A B^T, or D += A B^T, for a batch of matrices.
+        """Queue D = A B^T for a batch of matrices.
 
         Parameters
         ----------
@@ -100,10 +96,6 @@ class Blas:
             Addresses.
         a, b, d : Strides
             A stride of 0 from matrix to matrix takes the same one again.
-        add : bool
-            Add to what D holds.
-        turned : bool
-            B is stored as (K, N).
 
         Raises
         ------
@@ -111,15 +103,18 @@ class Blas:
             If cuBLAS refuses.
         """
         types = KINDS[kind]
-        one = self._scalars[types.compute]
-        alpha, beta = ctypes.byref(one, 0), ctypes.byref(one, 0 if add else ctypes.sizeof(one) // 2)
+        what = f"a product of {M} x {K} by {K} x {N} in {kind}"
+        if max(M, N, K, a.row, b.row, d.row) >= 2**31:
+            raise GpuError(f"cuBLAS: {what}: sizes and strides must be below 2^31")
+        scalars = self._scalars[types.compute]
+        alpha, beta = ctypes.byref(scalars, 0), ctypes.byref(scalars, ctypes.sizeof(scalars) // 2)
         device._enter()
         status = self._library.cublasGemmStridedBatchedEx(
-            self._handle, 0 if turned else 1, 0, N, M, K, alpha, ctypes.c_void_p(B), types.operand, b.row,
-            ctypes.c_longlong(b.batch), ctypes.c_void_p(A), types.operand, a.row, ctypes.c_longlong(a.batch), beta,
-            ctypes.c_void_p(D), types.result, d.row, ctypes.c_longlong(d.batch), batch, types.compute, -1,
+            self._handle, 1, 0, N, M, K, alpha, ctypes.c_void_p(B), types.operand, b.row, ctypes.c_longlong(b.batch),
+            ctypes.c_void_p(A), types.operand, a.row, ctypes.c_longlong(a.batch), beta, ctypes.c_void_p(D),
+            types.result, d.row, ctypes.c_longlong(d.batch), batch, types.compute, -1,
         )  # fmt: skip
-        self._check(f"a product of {M} x {K} by {K} x {N} in {kind}", status)
+        self._check(what, status)
 
     @staticmethod
     def _check(what: str, status: int) -> None:

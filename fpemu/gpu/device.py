@@ -6,8 +6,8 @@ share. The compiler's functions are in `fpemu.gpu.compiler`, and here under the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -30,25 +30,10 @@ from fpemu.gpu.compiler import (
 )  # fmt: skip
 
 __all__ = [
-    "KERNELS",
-    "Buffer",
-    "GpuError",
-    "Launch",
-    "Module",
-    "arch",
-    "capability",
-    "check",
-    "collect",
-    "compile",
-    "compile_all",
-    "compile_cached",
-    "compiler_missing",
-    "describe",
-    "kernel_source",
-    "missing",
-    "synchronize",
-    "tensor_map",
-]
+    "KERNELS", "Buffer", "GpuError", "Launch", "Module", "OutOfMemoryError", "arch", "capability", "check", "collect",
+    "compile", "compile_all", "compile_cached", "compiler_missing", "describe", "entered", "fetch", "kernel_source",
+    "missing", "synchronize", "tensor_map",
+]  # fmt: skip
 
 POISON = 0xAB  # every byte of an output before a launch
 _OTHER_POISON = 0x54  # what a second run starts from where the first returned the poison's own pattern
@@ -84,6 +69,19 @@ def _enter() -> Any:
     cuda = _driver()
     check(cuda.cuCtxSetCurrent(_context()))
     return cuda
+
+
+@contextmanager
+def entered() -> Iterator[Any]:
+    """The driver with this thread in the GPU's context; then in the one it was in, which torch and CuPy go by."""
+    cuda = _driver()
+    before, own = check(cuda.cuCtxGetCurrent()), _context()
+    check(cuda.cuCtxSetCurrent(own))
+    try:
+        yield cuda
+    finally:
+        if int(before) not in (0, int(own)):
+            check(cuda.cuCtxSetCurrent(before))
 
 
 def _driver() -> Any:
@@ -140,6 +138,11 @@ class Module:
         self._cubin = compile_cached(source, arch(), options=options, name=name)
         self._module = check(cuda.cuModuleLoadData(self._cubin))
         self._kernels: dict[str, Any] = {}
+
+    def __del__(self) -> None:
+        with suppress(Exception), entered() as cuda:  # at the end of the process the driver may be gone
+            check(cuda.cuCtxSynchronize())
+            check(cuda.cuModuleUnload(self._module))
 
     def kernel(self, name: str, shared: int = 0) -> Any:
         """The kernel of an ``extern "C"`` function; `shared` bytes of dynamic shared memory are allowed to it."""
@@ -230,6 +233,14 @@ def synchronize() -> None:
     check(_enter().cuCtxSynchronize())
 
 
+class OutOfMemoryError(GpuError):
+    """The GPU has no room for a buffer of `nbytes`."""
+
+    def __init__(self, text: str, nbytes: int) -> None:
+        super().__init__(text)
+        self.nbytes = nbytes
+
+
 @dataclass
 class Buffer:
     """Memory on the GPU; freed with the object, or by `free`.
@@ -238,14 +249,20 @@ class Buffer:
     ----------
     nbytes : int
         The content is undefined: `of` and `poisoned` make buffers with one.
+
+    Raises
+    ------
+    OutOfMemoryError
     """
 
     nbytes: int
     pointer: int = 0
 
     def __post_init__(self) -> None:
-        cuda = _enter()
-        self.pointer = int(check(cuda.cuMemAlloc(max(self.nbytes, 16))))
+        status, pointer = _enter().cuMemAlloc(max(self.nbytes, 16))
+        if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
+            raise OutOfMemoryError(f"CUDA: {status.name} ({self.nbytes:,} bytes)", self.nbytes)
+        self.pointer = int(check((status, pointer)))
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Buffer:
@@ -270,23 +287,30 @@ class Buffer:
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """A copy on the host, of the buffer's beginning."""
-        out = np.empty(shape, dtype)
-        if out.nbytes > self.nbytes:
-            raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {out.nbytes}")
-        synchronize()
-        if out.nbytes:
-            check(_enter().cuMemcpyDtoH(out.ctypes.data, self.pointer, out.nbytes))
-        return out
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if nbytes > self.nbytes:
+            raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {nbytes}")
+        return fetch(self.pointer, shape, dtype)
 
     def free(self) -> None:
         """Give the memory back."""
         if self.pointer:
             pointer, self.pointer = self.pointer, 0
-            check(_enter().cuMemFree(pointer))
+            with entered() as cuda:
+                check(cuda.cuMemFree(pointer))
 
     def __del__(self) -> None:
         with suppress(Exception):  # at the end of the process the driver may be gone
             self.free()
+
+
+def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """A copy on the host of contiguous memory; it waits for all that was queued."""
+    out = np.empty(shape, dtype)
+    synchronize()
+    if out.nbytes:
+        check(_enter().cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
+    return out
 
 
 def collect(run: Callable[[Buffer], None], shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

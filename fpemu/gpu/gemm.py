@@ -1,9 +1,8 @@
-"""`fpemu.gpu.gemm`: any scheme on the GPU at hand, with the bits of `fpemu.gemm`; which kernel, and every complaint."""
+"""`fpemu.gpu.gemm`: any scheme on the GPU at hand, with the bits of `fpemu.gemm`; its run, and its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,9 @@ import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu import callers, device, matrices
-from fpemu.gpu.choice import architecture, find, kernel, need_a_gpu, rehearse
+from fpemu.gpu.call import check_out, checked, direct
+from fpemu.gpu.choice import architecture, find, kernel, refuse_hardware
+from fpemu.gpu.device import OutOfMemoryError
 from fpemu.gpu.kernel import Kernel, Prepared
 from fpemu.gpu.matrices import Matrix
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fpemu.mma import KOrder
     from fpemu.schemes import Scheme
 
-__all__ = ["architecture", "gemm", "kernel"]
+__all__ = ["architecture", "gemm", "kernel", "release"]
 
 _lock = RLock()  # kernels keep buffers: one call at a time
 
@@ -40,25 +41,28 @@ def gemm(
 ) -> Any:
     """D = alpha · (A B by a scheme) + beta · C, computed on the GPU at hand.
 
-    The same bits as ``fpemu.gemm(A, B, C, **fpemu.gpu.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
+    The same bits as ``fpemu.gemm(A, B, **fpemu.gpu.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
 
     Parameters
     ----------
     A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
         NumPy, CuPy or torch arrays, or whatever has ``__cuda_array_interface__`` or DLPack: all in the CPU's memory or
         all in the GPU's. fp32 numbers (fp64 for dgemm and the Ozaki family), of any strides; leading axes broadcast.
-        Arrays of the GPU with another dtype take the way over the CPU, where it is checked that their values fit.
+        Arrays of the GPU with another dtype take the way over the CPU, where it is checked that their values fit (the
+        Ozaki family reads fp32 as well). Gradients are not followed.
     scheme, alpha, beta, on_range, **options
         As in `fpemu.gemm`.
     order : KOrder, optional
         Default: whatever the kernel does, which `fpemu.gpu.kernel` tells. Another one if some kernel has it.
     out : array (..., M, N) of the GPU, optional
-        Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous.
+        Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous. After an
+        InputError or a GuaranteeError it is as it was.
 
     Returns
     -------
     D : array (..., M, N) of the kind that A is
-        In the GPU's memory if A is, ready on the caller's current stream.
+        In the GPU's memory if A is, ready on the caller's current stream; an object with ``get()`` and
+        ``__cuda_array_interface__`` if A is of neither torch nor CuPy.
 
     Raises
     ------
@@ -69,110 +73,86 @@ def gemm(
     GpuError
         No GPU, one that is too old or has too little memory, or a run that failed.
     """
-    from fpemu.schemes.errorfree.base import ErrorFree
-
-    given = (("A", A), ("B", B), ("C", C), ("out", out))
+    refuse_hardware(options)
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
-    taken = {who: matrices.take(X, who) for who, X in given if X is not None or who in "AB"}
-    there = matrices.same_place(taken)
-    call = _checked(taken, scheme, alpha, beta, on_range, order, options)
-    chosen, spec, alpha, beta = (call.scheme, *(call.arguments[name] for name in ("spec", "alpha", "beta")))
-    c = call.arguments["C"]
-    shape = call.shape if c is None else np.broadcast_shapes(call.shape, c.shape)
-    if call.empty and not there:
-        return _returned(call.finish(None), A)
-
-    def compute() -> Any:
-        given = {who: call.arguments[who] for who in "ABC" if call.arguments[who] is not None}
-        a, b, c = (_on_gpu(taken[who], given[who]) if who in given else None for who in "ABC")
-        assert a is not None
-        assert b is not None
-        D, made = _room_for(taken.get("out"), out, A, shape, chosen.operand.dtype, there, (a, b, c))
-        if call.empty:
-            _alone(D, c, beta, chosen, spec)
-        elif isinstance(chosen, ErrorFree):
-            _errorfree(a, b, c, D, alpha, beta, chosen, spec, order)
-        else:
-            found = find(chosen, spec, (*shape[-2:], a.shape[-1]), order)
-            _run(found, a, b, c, D, alpha, beta, call.on_range, mine=out is None)
-        return made if there else _returned(matrices.download(D), A)
-
-    with _lock, callers.in_turn(callers.streams(X for X in (A, B, C, out) if X is not None)):
-        return _with_memory(compute, call, shape)
+    given = {"A": A, "B": B} | {who: X for who, X in (("C", C), ("out", out)) if X is not None}
+    with _lock, device.entered(), callers.in_turn(callers.streams(given.values())):
+        taken, there, call = _with_memory(
+            lambda: _taken(given, (scheme, alpha, beta, on_range, order, options)), _no_copy
+        )
+        c = call.arguments["C"]
+        shape = call.shape if c is None else np.broadcast_shapes(call.shape, c.shape)
+        if "out" in taken:
+            check_out(taken, shape, call.scheme.operand.dtype)
+        if call.empty and not there:
+            return _returned(call.finish(None), A)
+        D = _with_memory(
+            lambda: _computed(taken, call, shape, there, given, order), lambda p: _too_little(p, call, shape)
+        )
+        if there and callers.strangers(given.values()):
+            device.synchronize()
+        return D if there else _returned(D, A)
 
 
-# --- what is asked for
-def _checked(
-    taken: dict[str, Any], scheme: str | Scheme, alpha: Any, beta: Any, on_range: str, order: Any,
-    options: dict[str, Any],
-) -> Any:  # fmt: skip
-    """The call as `fpemu.gemm` checks it: with zeros in place of arrays on the GPU that have the operands' dtype."""
-    on_gpu = {who: (X.shape, X.dtype) for who, X in taken.items() if isinstance(X, Matrix) and who in "ABC"}
-    if len(on_gpu) < len({*taken} - {"out"}):
-        return _call({who: taken.get(who) for who in "ABC"}, scheme, alpha, beta, on_range, order, options)
-    told = (tuple(on_gpu.items()), scheme, (type(alpha), alpha), (type(beta), beta), on_range, order)
-    try:
-        call = _call_like(*told, tuple(options.items()))
-    except TypeError:  # something that is not hashable, and so will be refused, or is a list of products
-        call = _call_like.__wrapped__(*told, tuple(options.items()))
-    read = {"A": call.arguments["alpha"] != 0, "B": call.arguments["alpha"] != 0, "C": call.arguments["beta"] != 0}
-    odd = [who for who, (_, dtype) in on_gpu.items() if dtype != call.scheme.operand.dtype and read[who]]
-    if not odd:
-        return call
-    zeros = {who: _zeros(*kind) for who, kind in on_gpu.items()}
-    given = zeros | {who: matrices.download(taken[who]) for who in odd}
-    return _call(given, scheme, alpha, beta, on_range, order, options)
+def release() -> None:
+    """Give back the GPU's memory that is kept for later calls: words of operands, tables, kernels.
 
+    It may be several times that of the largest operands. A call for which memory is too little does it by itself.
+    """
+    from fpemu.gpu.errorfree import gemm as errorfree
 
-@lru_cache(maxsize=256)
-def _call_like(
-    kinds: tuple[Any, ...], scheme: str | Scheme, alpha: Any, beta: Any, on_range: str, order: Any,
-    options: tuple[tuple[str, Any], ...],
-) -> Any:  # fmt: skip
-    """The call with zeros of some shapes and dtypes; checking takes longer than a small product."""
-    zeros = {who: _zeros(*kind) for who, kind in kinds}
-    return _call(zeros, scheme, alpha[1], beta[1], on_range, order, dict(options))
-
-
-def _call(
-    operands: dict[str, Any], scheme: str | Scheme, alpha: Any, beta: Any, on_range: str, order: Any,
-    options: dict[str, Any],
-) -> Any:  # fmt: skip
-    from fpemu import schemes
-
-    chosen = schemes.build(scheme, options)
-    need_a_gpu(chosen)
-    hardware = architecture() if chosen.needs_hardware else None
-    chosen.check_order(order, options)
-    A, B, C = (operands.get(who) for who in "ABC")
-    call = schemes._call(A, B, C, chosen, hardware, alpha, beta, on_range, order, {})
-    if not isinstance(chosen, schemes.ErrorFree):
-        rehearse(chosen, call.arguments["spec"], order, call.on_range)
-    return call
-
-
-def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
-    return np.broadcast_to(np.zeros((), dtype), shape)
+    with _lock:
+        find.cache_clear()
+        matrices.forget()
+        if errorfree.workspace.cache_info().currsize:
+            errorfree.workspace().free()
 
 
 # --- the run
+def _taken(given: dict[str, Any], asked: tuple[Any, ...]) -> tuple[dict[str, Any], bool, Any]:
+    """The arguments as matrices, whether they are on the GPU, and the call, checked."""
+    taken = {who: matrices.take(X, who, write=who == "out") for who, X in given.items()}
+    return taken, matrices.same_place(taken), checked(taken, *asked)
+
+
+def _computed(
+    taken: dict[str, Any], call: Any, shape: tuple[int, ...], there: bool, given: dict[str, Any], order: Any
+) -> Any:
+    """The result: of the kind that A is on the GPU, else a NumPy array."""
+    from fpemu.schemes.errorfree.base import ErrorFree
+
+    chosen, spec, alpha, beta = (call.scheme, *(call.arguments[name] for name in ("spec", "alpha", "beta")))
+    operands = {who: _on_gpu(taken[who], call, who) for who in "ABC" if call.arguments[who] is not None
+                and (who == "C" or not call.empty)}  # fmt: skip
+    a, b, c = (operands.get(who) for who in "ABC")
+    if "out" in taken:
+        D, made = taken["out"], given["out"]
+    elif there:
+        D, made = matrices.like(given["A"], shape, chosen.operand.dtype)
+    else:
+        D, made = matrices.empty(shape, chosen.operand.dtype), None
+    if a is None or b is None:
+        _alone(D, c, beta, chosen, spec)
+    elif isinstance(chosen, ErrorFree):
+        own = D if "out" not in taken else matrices.empty(shape, D.dtype)  # nobody sees what breaks a condition
+        _errorfree(a, b, c, own, alpha, beta, chosen, spec, order)
+        if own is not D:
+            matrices.copy(own, D)
+    else:
+        found = find(chosen, spec, (*shape[-2:], a.shape[-1]), order)
+        _run(found, a, b, c, D, alpha, beta, call.on_range, mine="out" not in taken)
+    return made if there else matrices.download(D)
+
+
 def _run(
-    found: Kernel,
-    A: Matrix,
-    B: Matrix,
-    C: Matrix | None,
-    D: Matrix,
-    alpha: Any,
-    beta: Any,
-    on_range: str,
-    *,
+    found: Kernel, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, alpha: Any, beta: Any, on_range: str, *,
     mine: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Multiply into D; `mine`: if the operands are refused, nobody sees D, so that the GPU need not wait to know it."""
     from fpemu.gpu import patching
 
-    a, b = found.prepare(A, "A", on_range), found.prepare(B, "B", on_range)
+    a, b = found.both(A, B, on_range)
     if not mine:
         _check_range(found, a, b, on_range)
     found.multiply(a, b, D, alpha, beta, C)
@@ -232,23 +212,11 @@ def _alone(D: Matrix, C: Matrix | None, beta: Any, scheme: Scheme, spec: Any) ->
 
 
 # --- memory
-def _on_gpu(taken: Any, checked: Any) -> Matrix:
-    """An operand on the GPU: where it is, if it is there and of the right dtype."""
-    return taken if isinstance(taken, Matrix) and taken.dtype == checked.dtype else matrices.upload(checked)
-
-
-def _room_for(
-    there_out: Any, out: Any, like: Any, shape: tuple[int, ...], dtype: Any, there: bool, operands: tuple[Any, ...]
-) -> tuple[Matrix, Any]:
-    if there_out is None:
-        return matrices.like(like, shape, dtype) if there else (matrices.empty(shape, dtype), None)
-    if not there or there_out.dtype != dtype or there_out.shape != shape or there_out.strides[-1] != 1:
-        raise InputError(f"out must be an array on the GPU of shape {shape} and dtype {dtype} whose last axis is "
-                         "contiguous")  # fmt: skip
-    for X, who in zip(operands, "ABC", strict=True):
-        if X is not None and matrices.overlap(X, there_out):
-            raise InputError(f"out shares memory with {who}: give it memory of its own")
-    return there_out, out
+def _on_gpu(taken: Any, call: Any, who: str) -> Matrix:
+    """An operand on the GPU: where it is, if it is there and of a dtype that kernels read."""
+    if isinstance(taken, Matrix) and direct(taken.dtype, call.scheme):
+        return taken
+    return matrices.upload(call.arguments[who])
 
 
 def _returned(D: Any, A: Any) -> Any:
@@ -256,24 +224,44 @@ def _returned(D: Any, A: Any) -> Any:
     return matrices.as_torch(D) if matrices.is_torch(A) else D
 
 
-def _with_memory(compute: Callable[[], Any], call: Any, shape: tuple[int, ...]) -> Any:
+def _with_memory(compute: Callable[[], Any], complaint: Callable[[BaseException], GpuError]) -> Any:
     """The result; where memory is too little for it, once more after what is only kept for later has gone."""
     for last in (False, True):
         try:
             return compute()
-        except Exception as problem:
+        except (InputError, GuaranteeError):
+            raise
+        except BaseException as problem:
+            find.cache_clear()  # what an interrupt has left half done in a kernel's buffers
             if "OUT_OF_MEMORY" not in str(problem) and "OutOfMemory" not in type(problem).__name__:
                 raise
             if last:
-                M, N = shape[-2:]
-                raise GpuError(
-                    f"out of memory: about {_needed(call, shape) / 1e9:.2f} GB are needed for A, B, D and their words, "
-                    f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(shape[:-2])}), "
-                    f"M ({M}) or N ({N})"
-                ) from None
-        find.cache_clear()  # with the buffers that kernels keep
+                raise complaint(problem) from None
+        release()
         callers.give_way()
     raise AssertionError
+
+
+def _no_copy(problem: BaseException) -> GpuError:
+    return GpuError(
+        f"out of memory: {callers.free_bytes() / 1e9:.2f} GB are free, too little for a copy of an operand: "
+        "give arrays of the scheme's own dtype, without negative strides"
+    )
+
+
+def _too_little(problem: BaseException, call: Any, shape: tuple[int, ...]) -> GpuError:
+    """What was asked for, what is free, and what to lower."""
+    from fpemu.schemes.errorfree.base import ErrorFree
+
+    if isinstance(call.scheme, ErrorFree) and isinstance(problem, GpuError):  # which says it itself
+        return problem
+    one = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
+    piece = f", {one / 1e9:.2f} GB of it in one piece" if one else ""
+    needed, (M, N) = max(_needed(call, shape), one), shape[-2:]
+    return GpuError(
+        f"out of memory: A, B, D and their words take {needed / 1e9:.2f} GB or more{piece}, and "
+        f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(shape[:-2])}), M ({M}) or N ({N})"
+    )
 
 
 def _needed(call: Any, shape: tuple[int, ...]) -> int:

@@ -28,7 +28,7 @@ class Prepared:
     who : {"A", "B"}
     words : tuple of Buffer
         The words, if the kernel wants them in memory: each (batch, rows, pitch), K contiguous for both operands, zeros
-        from K to the pitch.
+        from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.hopper.splits.Chunked`).
     pitch : int
         Elements from one row to the next.
     exponents : Buffer, optional
@@ -106,6 +106,10 @@ class Kernel(ABC):
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
         """Split and scale an operand; nothing waits, faults are counted on the GPU."""
 
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        """`prepare` for the two operands of a product, which some kernels do in one launch."""
+        return self.prepare(A, "A", on_range), self.prepare(B, "B", on_range)
+
     @abstractmethod
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         """D = alpha · (A·B) + beta · C as the scheme defines it, but for rows and columns that hold NaN or Inf.
@@ -125,8 +129,8 @@ class Kernel(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """The scheme's options that are not the published ones."""
-        values = {f.name: getattr(self.scheme, f.name) for f in fields(self.scheme)}
-        return {o.name: values[o.name] for o in self.scheme.info.options if values[o.name] != o.default}
+        values = {f: getattr(self.scheme, f.name) for f in fields(self.scheme)}
+        return {f.name: value for f, value in values.items() if value != f.default}
 
     def describe(self) -> str:
         """The kernel in one line: name, scheme with its options, instruction, order."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu import callers, compiler, device, dlpack
+from fpemu.gpu.callers import is_torch
+
+_WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/moving.cu copies
+_WORK: Any = 10_000  # of `numpy.shares_memory`
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,55 +76,78 @@ class Matrix:
 # --- what users pass
 
 
-def take(X: Any, who: str) -> Matrix | Any:
-    """A GPU's array as a Matrix; anything else as it is, a torch tensor of the CPU's as a NumPy array.
+def take(X: Any, who: str, *, write: bool = False) -> Matrix | Any:
+    """A GPU's array as a Matrix; anything else as it is, torch tensors and DLPack's of the CPU as NumPy arrays.
+
+    Parameters
+    ----------
+    X, who
+        An argument and its name.
+    write : bool
+        It will be written: its own memory is given, never a copy.
 
     Raises
     ------
     InputError
-        An array of another GPU, or of a kind that cannot be read.
+        An array of another GPU, or of a kind that cannot be read, or not be written.
     """
     if is_torch(X):
-        X = X.detach()
-        if X.device.type == "cpu":
-            return (X.float() if X.dtype.is_floating_point and X.dtype.itemsize < 4 else X).numpy()
-        if X.device.type != "cuda":
-            raise InputError(f"{who} lies on {X.device}: fpemu.gpu takes arrays of the CPU and of an NVIDIA GPU")
-        X = X.float() if X.dtype.is_floating_point and X.dtype.itemsize < 4 else X
-        dtype = np.dtype(str(X.dtype).removeprefix("torch."))
-        found = Matrix(X.data_ptr(), dtype, tuple(X.shape), tuple(X.stride()), X)
+        found = _from_torch(X, who, write)
+        if not isinstance(found, Matrix):
+            return found
     elif hasattr(X, "__cuda_array_interface__"):
-        found = _from_interface(X, X.__cuda_array_interface__, who)
-    elif not isinstance(X, np.ndarray) and dlpack.on_gpu(X):
-        found = Matrix(*dlpack.read(X, who), X)
-    else:
+        found = _from_interface(X, X.__cuda_array_interface__, who, write)
+    elif isinstance(X, np.ndarray) or not hasattr(X, "__dlpack__"):
         return X
-    return _checked(found, who)
+    elif dlpack.on_gpu(X):
+        found = Matrix(*dlpack.read(X, who))
+    else:
+        return X if hasattr(X, "__array__") else dlpack.of_cpu(X, who)
+    if not found.pointer or 0 in found.shape:
+        return found
+    where = callers.ordinal(found.pointer)
+    if where != 0:
+        raise InputError(f"{who} lies on GPU {where}, and fpemu.gpu runs on GPU 0: "
+                         "bring it there, or choose the GPU by CUDA_VISIBLE_DEVICES")  # fmt: skip
+    backwards = len(found.shape) > 1 and any(step < 0 for step in found.strides)
+    if write or not backwards or found.dtype.itemsize not in _WIDTHS:
+        return found
+    callers.wait_for(X)
+    return copy(found)
 
 
-def is_torch(X: Any) -> bool:
-    """Whether something is a torch tensor; torch is not imported for it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(X, getattr(torch, "Tensor", ()))
+def _from_torch(X: Any, who: str, write: bool) -> Matrix | NDArray[Any]:
+    """A tensor; narrower numbers than fp32, some of which NumPy does not have, as fp32."""
+    X = X.detach()
+    if X.device.type not in ("cpu", "cuda"):
+        raise InputError(f"{who} lies on {X.device}: fpemu.gpu takes arrays of the CPU and of an NVIDIA GPU")
+    if str(X.layout) != "torch.strided" or X.is_quantized:
+        raise InputError(f"{who} is a tensor of {X.layout} and {X.dtype}: give a dense one of plain numbers")
+    if not write:
+        given, X = X, X.resolve_neg()  # imag of conj() is a view whose signs are the other ones
+        X = X.float() if X.dtype.is_floating_point and X.dtype.itemsize < 4 else X
+        if X is not given:
+            callers.wait_for(X)  # torch converts on its own stream
+    elif X.is_neg():
+        raise InputError(f"{who} is a view with the signs turned: give a tensor of its own memory")
+    if X.device.type == "cpu":
+        return np.asarray(X.resolve_conj().numpy())
+    name = str(X.dtype).removeprefix("torch.")
+    dtype = np.dtype(name if hasattr(np, name) or name == "bool" else f"V{X.dtype.itemsize}")
+    return Matrix(X.data_ptr(), dtype, tuple(X.shape), tuple(X.stride()), X)
 
 
-def _from_interface(X: Any, told: dict[str, Any], who: str) -> Matrix:
+def _from_interface(X: Any, told: dict[str, Any], who: str, write: bool) -> Matrix:
     dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
     steps = told.get("strides") or tuple(dtype.itemsize * n for n in _packed(shape))
     if any(step % dtype.itemsize for step in steps):
         raise InputError(f"{who} has strides of {tuple(steps)} bytes: they are no multiples of its {dtype}")
-    return Matrix(int(told["data"][0] or 0), dtype, shape, tuple(step // dtype.itemsize for step in steps), X)
-
-
-def _checked(X: Matrix, who: str) -> Matrix:
-    """`X` on this GPU, without negative strides."""
-    if not X.pointer or 0 in X.shape:
-        return X
-    where = callers.ordinal(X.pointer)
-    if where != 0:
-        raise InputError(f"{who} lies on GPU {where}, and fpemu.gpu runs on GPU 0: "
-                         "bring it there, or choose the GPU by CUDA_VISIBLE_DEVICES")  # fmt: skip
-    return copy(X) if any(step < 0 for step in X.strides) and len(X.shape) > 1 else X
+    if told.get("mask") is not None:
+        raise InputError(f"{who} is a masked array: fill in what is masked")
+    pointer, sealed = told["data"]
+    if write and sealed:
+        raise InputError(f"{who} is read-only: give an array that can be written")
+    return Matrix(int(pointer or 0), dtype, shape, tuple(step // dtype.itemsize for step in steps), X)
 
 
 def same_place(operands: dict[str, Any]) -> bool:
@@ -158,10 +186,8 @@ def download(X: Matrix) -> NDArray[Any]:
     """A copy as a NumPy array; it waits for all that was queued."""
     if 0 in X.shape:
         return np.zeros(X.shape, X.dtype)
-    own = isinstance(X.owner, device.Buffer) and X.owner.pointer == X.pointer and X.strides == _packed(X.shape)
-    same = X if own else copy(X)
-    assert isinstance(same.owner, device.Buffer)
-    return same.owner.array(X.shape, X.dtype)
+    same = X if X.strides == _packed(X.shape) else copy(X)
+    return device.fetch(same.pointer, X.shape, X.dtype)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Matrix:
@@ -185,11 +211,11 @@ def like(X: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Matrix, Any]:
     if is_torch(X):
         torch = sys.modules["torch"]
         made = torch.empty(shape, dtype=getattr(torch, name), device=X.device)
-    elif type(X).__module__.partition(".")[0] == "cupy":
+    elif callers.is_cupy(X):
         made = sys.modules["cupy"].empty(shape, name)
     else:
         made = Array(empty(shape, dtype))
-    return take(made, "D"), made
+    return take(made, "D", write=True), made
 
 
 def as_torch(x: NDArray[Any]) -> Any:
@@ -198,16 +224,32 @@ def as_torch(x: NDArray[Any]) -> Any:
 
 
 def overlap(X: Matrix, Y: Matrix) -> bool:
-    """Whether two stacks may share memory: their first and last bytes are looked at."""
+    """Whether two stacks share memory; True also where that is too hard to tell."""
     if 0 in X.shape or 0 in Y.shape:
         return False
-    (x, x_end), (y, y_end) = (_extent(Z) for Z in (X, Y))
-    return x < y_end and y < x_end
+    x, y = (_imagined(Z) for Z in (X, Y))
+    try:
+        return bool(np.shares_memory(x, y, max_work=_WORK))
+    except np.exceptions.TooHardError:
+        return True
 
 
-def _extent(X: Matrix) -> tuple[int, int]:
-    last = sum((n - 1) * step for n, step in zip(X.shape, X.strides, strict=True))
-    return X.pointer, X.pointer + (last + 1) * X.dtype.itemsize
+def _imagined(X: Matrix) -> NDArray[Any]:
+    """A NumPy array at the same addresses, never to be looked into."""
+    size, code = X.dtype.itemsize, f"V{X.dtype.itemsize}"
+    told = {"shape": X.shape, "strides": tuple(s * size for s in X.strides), "typestr": f"|{code}", "version": 3,
+            "data": (X.pointer, True)}  # fmt: skip
+    return np.asarray(SimpleNamespace(__array_interface__=told))
+
+
+def apart(X: Matrix) -> bool:
+    """Whether every entry has a place of its own, as far as strides that grow from axis to axis show it."""
+    reached = 0
+    for step, n in sorted((step, n) for step, n in zip(X.strides, X.shape, strict=True) if n > 1):
+        if step <= reached:
+            return False
+        reached += (n - 1) * step
+    return True
 
 
 class Array:
@@ -278,3 +320,9 @@ def numbers(values: Iterable[int]) -> device.Buffer:
 @lru_cache(maxsize=256)
 def _numbers(values: tuple[int, ...]) -> device.Buffer:
     return device.Buffer.of(np.array(values, np.int64))
+
+
+def forget() -> None:
+    """Free what is kept between calls."""
+    _table.cache_clear()
+    _numbers.cache_clear()

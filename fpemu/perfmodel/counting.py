@@ -10,7 +10,7 @@ m × n × k:
   its rounding and one for its scaling, if it has a scale; every word after it two, for the way back and the
   subtraction. Rows that are scaled: two an element, two an entry of the result. A promotion takes one an entry; so
   does a join of accumulators, and one more if it scales. Products that are calls of their own add to C: two an entry.
-* *Ozaki schemes*: see `fpemu.perfmodel.slicing`.
+* *Ozaki schemes*: see `fpemu.perfmodel.slicing`; *Strassen's algorithm*: `fpemu.perfmodel.strassen`.
 * *Bytes* are the least there can be: every phase reads its inputs and writes its outputs once. A tf32 word is stored in
   four bytes. Powers of two of rows and columns are not counted.
 """
@@ -27,9 +27,11 @@ from fpemu.perfmodel.eightbits import staged_int8
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.phases import BYTES, Phase, Work, across, along, areas, operations, unit, width
 from fpemu.perfmodel.slicing import error_free
+from fpemu.perfmodel.strassen import blocks, strassen
 from fpemu.schemes import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.staged_int8 import StagedInt8
+from fpemu.schemes.strassen import Strassen
 from fpemu.schemes.words import Plan, Word, in_k
 
 SPLITS = {
@@ -56,7 +58,7 @@ def work(
     Parameters
     ----------
     scheme : str or Scheme
-        One of `fpemu.schemes.names()`.
+        One of `fpemu.schemes.names()`, or a scheme itself, such as `Strassen()`.
     hardware : str, MmaSpec or Gpu
         An architecture, a GPU's name, an instruction. sgemm and dgemm do without.
     split : {"kernel", "fused", "given"}
@@ -93,11 +95,19 @@ def work(
     assert spec is not None
     if isinstance(chosen, StagedInt8):
         return staged_int8(chosen, spec, shape, split)
+    if isinstance(chosen, Strassen):
+        rules = chosen.staged.rules()
+        each = _split_operations(rules, len(rules) - 1, chosen.staged.scales_rows)
+        inner = _words(chosen.staged, spec, blocks(chosen, shape), "given", tile)
+        return strassen(chosen, shape, split, each, inner)
     if isinstance(chosen, SplitScheme):
         return _words(chosen, spec, shape, split, tile)
     if split == "fused":
         raise InputError(f"{chosen.name}: its products are calls of their own, so that the split cannot be fused")
-    assert isinstance(chosen, ErrorFree)
+    if not isinstance(chosen, ErrorFree):
+        raise InputError(
+            f"{chosen.name}: its work has not been counted; sgemm, dgemm, schemes of words and of slices are"
+        )
     return error_free(chosen, spec, shape, split)
 
 

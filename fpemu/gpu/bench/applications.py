@@ -1,8 +1,9 @@
 """Whole applications on the GPU at hand: k-means, BERT's feed-forward layers, linear layers of language models.
 
-The sections of LE-GEMM that figures 15 and 16 show. What is timed is all that the application does, not its products
-alone: distances, assignment and new centroids; biases and GELU. Weights are split once, as they stand between calls.
-Accuracy is that of the result against the same application in fp64. Arrays are PyTorch's: only this module needs it.
+The applications of LE-GEMM's figures 15 and 16. What is timed is all that the application does, not its products
+alone: distances, assignment and new centroids; biases and GELU. What stands still is split once: weights, and the
+points of k-means. Accuracy is that of the result against the same application in fp64. Arrays are PyTorch's: only this
+module needs it.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ import importlib
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fpemu.errors import GpuError
 from fpemu.gpu.bench import choosing, contenders, timing
+from fpemu.gpu.bench.task import SEED, Task
 from fpemu.gpu.matrices import Matrix
-
-if TYPE_CHECKING:
-    from fpemu.gpu.bench.battery import Task
 
 PAGE = "legemm/fig15"
 KIND = "application"
@@ -46,13 +45,11 @@ _QUICK = {
 
 def tasks(quick: bool) -> list[Task]:
     """The rows, large shapes first."""
-    from fpemu.gpu.bench.battery import Task
-
     found = []
     for name, shapes in SHAPES.items():
         for M, N, K in reversed(shapes):
             if not quick or (N if name == "linear" else M) in _QUICK[name]:
-                found += [Task(KIND, M, N, K, name, who, "short", "fp32", (PAGE,)) for who in WHO]
+                found += [Task(KIND, M, N, K, name, who, "first", "fp32", (PAGE,)) for who in WHO]
     return found
 
 
@@ -73,18 +70,23 @@ def pytorch() -> Any:
     return torch
 
 
-def measure(task: Task, seed: int = 0) -> dict[str, Any]:
+def seconds(task: Task) -> float:
+    """About how long a row takes."""
+    return 0.2
+
+
+def measure(task: Task, made: Any = None) -> dict[str, Any]:
     """Time an application with the products of a contender, and its result's error.
 
     Returns
     -------
     dict
-        "first_s", "best_s", "sustained_s": seconds of one run of all of it (k-means: of one iteration, from "total_s");
-        "relative_l2": of the result; k-means: "iterations", "inertia" (over that in fp64) and "equal", the share of
-        points in the cluster that fp64 has put them in.
+        "first_s", "best_s": seconds of one run of all of it (k-means: of one iteration); "relative_l2": of the result;
+        k-means: "total_s" and "iterations" until it ends, the host's time and its waiting counted, "inertia" (over that
+        in fp64) and "equal", the share of points in the cluster that fp64 has put them in.
     """
     torch = pytorch()
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     if task.data == "k-means":
         return _kmeans(torch, task)
     return (_linear if task.data == "linear" else _feed_forward)(torch, task)
@@ -98,45 +100,47 @@ class Layer:
     torch : module
     who : str
     W : tensor (K, N), fp32
+        Split here; `set` splits another.
     rows : int
         Of X.
-    fixed : bool
-        W stays: it is split here; else by every call.
+    X : tensor (rows, K), fp32, optional
+        One that stands still: it is split here too, and all calls are with it.
     """
 
-    def __init__(self, torch: Any, who: str, W: Any, rows: int, fixed: bool = True) -> None:
-        self.torch, self.who, self.fixed = torch, who, fixed
+    def __init__(self, torch: Any, who: str, W: Any, rows: int, X: Any = None) -> None:
+        self.torch, self.who = torch, who
         self.about: dict[str, Any] = {"kernel": f"PyTorch {torch.__version__}"}
         contender = contenders.find(who)
         self.kernel: Any = None
         if contender.scheme is not None:
             shape = (rows, int(W.shape[1]), int(W.shape[0]))
-            self.kernel = choosing.kernel(contender.scheme, contender.options, contender.hints, shape)
+            self.kernel = choosing.kernel(choosing.scheme(contender), contender.hints, shape)
             self.about = {"kernel": self.kernel.name}
+        self.X, self.ready = X, None if X is None else self._split(X)
         self.set(W)
 
     def set(self, W: Any) -> None:
         """Another W of the same shape."""
-        t = self.torch
+        self.torch.backends.cuda.matmul.allow_tf32 = self.who == "tf32"
         self.W = W
+        self.words = W.half() if self.kernel is None and self.who == "fp16" else W
         if self.kernel is not None:
             self.words = self.kernel.prepare(matrix(W), "B", "raise")
-        elif self.who == "fp16":
-            self.W = W.half()
-        elif self.who == "dgemm":
-            self.W = W.double()
-        t.backends.cuda.matmul.allow_tf32 = self.who == "tf32"
+
+    def _split(self, X: Any) -> Any:
+        if self.kernel is None:
+            return X.half() if self.who == "fp16" else X
+        return self.kernel.prepare(matrix(X), "A", "raise")
 
     def __call__(self, X: Any) -> Any:
         """(M, K) to (M, N), in fp32."""
         t = self.torch
+        ready = self._split(X) if self.ready is None else self.ready
         if self.kernel is not None:
             D = t.empty((X.shape[0], self.W.shape[1]), dtype=t.float32, device=X.device)
-            self.kernel.multiply(self.kernel.prepare(matrix(X), "A", "raise"), self.words, matrix(D), 1.0, 0.0, None)
+            self.kernel.multiply(ready, self.words, matrix(D), 1.0, 0.0, None)
             return D
-        if self.who == "fp16":
-            return t.mm(X.half(), self.W, out_dtype=t.float32)
-        return t.mm(X.to(self.W.dtype), self.W)
+        return t.mm(ready, self.words, out_dtype=t.float32) if self.who == "fp16" else t.mm(ready, self.words)
 
 
 def matrix(X: Any) -> Matrix:
@@ -145,9 +149,8 @@ def matrix(X: Any) -> Matrix:
     return Matrix(int(X.data_ptr()), dtype, tuple(X.shape), tuple(X.stride()), X)
 
 
-def _timed(call: Callable[[], Any]) -> dict[str, Any]:
-    speed = timing.measure(call, timing.SHORT)
-    return {"first_s": speed.first, "best_s": speed.best, "sustained_s": speed.sustained}
+def _timed(task: Task, call: Callable[[], Any]) -> dict[str, Any]:
+    return timing.fields(timing.measure(call, timing.RULES[task.rules][0]))
 
 
 def _error(torch: Any, got: Any, want: Any) -> float:
@@ -160,7 +163,7 @@ def _linear(torch: Any, task: Task) -> dict[str, Any]:
     layers = [Layer(torch, task.contender, W, task.M) for W in weights]
     wide = X.double()
     errors = [_error(torch, layer(X), wide @ W.double()) for layer, W in zip(layers, weights, strict=True)]
-    return {**layers[0].about, **_timed(lambda: [layer(X) for layer in layers]), "relative_l2": max(errors)}
+    return {**layers[0].about, **_timed(task, lambda: [layer(X) for layer in layers]), "relative_l2": max(errors)}
 
 
 def _feed_forward(torch: Any, task: Task) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def _feed_forward(torch: Any, task: Task) -> dict[str, Any]:
 
     wide = gelu(X.double() @ first.double() + biases[0].double()) @ second.double() + biases[1].double()
     error = _error(torch, whole(), wide)
-    return {**layers[0].about, **_timed(whole), "relative_l2": error}
+    return {**layers[0].about, **_timed(task, whole), "relative_l2": error}
 
 
 def _kmeans(torch: Any, task: Task) -> dict[str, Any]:
@@ -186,47 +189,57 @@ def _kmeans(torch: Any, task: Task) -> dict[str, Any]:
     member = torch.randint(task.N, (task.M,), device="cuda")
     X = centres[member] + 3.0 * torch.randn((task.M, task.K), device="cuda")
     start = X[: task.N].clone()
-    exact = lloyd(torch, X.double(), start.double(), lambda C: lambda Y: Y @ C.t())
-    layer = Layer(torch, task.contender, start.t().contiguous(), task.M)
+    wide = X.double()
+    exact = lloyd(torch, wide, wide, start.double(), lambda C: lambda Y: Y @ C.t())
+    layer = Layer(torch, task.contender, start.t(), task.M, X)
 
     def products(C: Any) -> Callable[[Any], Any]:
-        layer.set(C.t().contiguous())
+        layer.set(C.t())
         return layer
 
-    totals = []
-    for _ in range(4):  # the first is to warm up
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        found = lloyd(torch, X, start, products)
-        torch.cuda.synchronize()
-        totals.append(time.perf_counter() - begun)
-    total, count = min(totals[1:]), found[2]
+    begun = time.perf_counter()
+    found = lloyd(torch, X, wide, start, products)
+    torch.cuda.synchronize()
+    total = time.perf_counter() - begun
+    step = _timed(task, lambda: centroids(torch, wide, start, assign(start, products(start)(X))))
     return {
-        **layer.about, "first_s": sorted(totals[1:])[1] / count, "best_s": total / count, "sustained_s": None,
-        "total_s": total, "iterations": count,
-        "inertia": _inertia(torch, X, *found[:2]) / _inertia(torch, X, *exact[:2]),
+        **layer.about, **step, "total_s": total, "iterations": found[2],
+        "inertia": _inertia(wide, *found[:2]) / _inertia(wide, *exact[:2]),
         "equal": float((found[0] == exact[0]).double().mean()),
         "relative_l2": _error(torch, found[1], exact[1]),
     }  # fmt: skip
 
 
-def lloyd(torch: Any, X: Any, C: Any, products: Callable[[Any], Callable[[Any], Any]]) -> tuple[Any, Any, int]:
-    """The clusters of the points, their centres and the iterations."""
+def lloyd(
+    torch: Any, X: Any, wide: Any, C: Any, products: Callable[[Any], Callable[[Any], Any]]
+) -> tuple[Any, Any, int]:
+    """The clusters of the points X (`wide` in fp64), their centres and the iterations; ``products(C)(X)`` is X·Cᵀ."""
     points = torch.zeros(len(X), dtype=torch.int64, device=X.device) - 1
     count = 0
     while count < MOST:
         count += 1
-        closest = ((C * C).sum(1) - 2 * products(C)(X)).argmin(1)
+        closest = assign(C, products(C)(X))
         if bool((closest == points).all()):
             break
         points = closest
-        many = torch.bincount(points, minlength=len(C)).clamp(min=1).to(X.dtype)
-        sums = torch.zeros(C.shape, dtype=torch.float64, device=X.device).index_add_(0, points, X.double())
-        C = (sums / many[:, None].double()).to(X.dtype)
+        C = centroids(torch, wide, C, points)
     return points, C, count
 
 
-def _inertia(torch: Any, X: Any, points: Any, C: Any) -> float:
+def assign(C: Any, product: Any) -> Any:
+    """The closest centre of every point by |c|² - 2 x·c; what all centres have of |x|² is left out."""
+    return ((C * C).sum(1) - 2 * product).argmin(1)
+
+
+def centroids(torch: Any, wide: Any, C: Any, points: Any) -> Any:
+    """The mean of every cluster, summed in fp64; an empty one is at 0. Nothing waits for the GPU."""
+    double = {"dtype": torch.float64, "device": wide.device}
+    sums = torch.zeros(C.shape, **double).index_add_(0, points, wide)
+    many = torch.zeros(len(C), **double).index_add_(0, points, torch.ones(len(wide), **double))
+    return (sums / many.clamp(min=1)[:, None]).to(C.dtype)
+
+
+def _inertia(wide: Any, points: Any, C: Any) -> float:
     """The sum of the squared distances to the centres, in fp64."""
-    found = float(((X.double() - C.double()[points]) ** 2).sum())
+    found = float(((wide - C.double()[points]) ** 2).sum())
     return found if math.isfinite(found) else math.inf

@@ -1,16 +1,39 @@
-"""Which of the package's kernels multiplies for a contender."""
+"""Who is measured by which of the package's kernels."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fpemu.gpu.kernel import Kernel
 from fpemu.gpu.matrices import Matrix
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Somebody to measure.
+
+    Parameters
+    ----------
+    name : str
+    scheme : str or None
+        Of `fpemu.schemes`, or "strassen"; None: the library.
+    options : mapping
+        Of the scheme.
+    hints : mapping
+        What the kernel is told beside: its tile, whether loads overlap with products.
+    operand : {"fp32", "fp64"}
+    """
+
+    name: str
+    scheme: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    operand: str = "fp32"
 
 
 @dataclass(eq=False)
@@ -51,16 +74,23 @@ class MissingKernelError(Exception):
     """There is no such kernel here; the text says why."""
 
 
-def kernel(scheme: str, options: Mapping[str, Any], hints: Mapping[str, Any], shape: tuple[int, int, int]) -> Kernel:
+def scheme(who: Contender) -> Any:
+    """A contender's scheme with its options."""
+    from fpemu import schemes
+    from fpemu.schemes.strassen import Strassen
+
+    given = Strassen if who.scheme == Strassen.info.name else who.scheme  # that one is in no registry
+    return given(**who.options) if isinstance(given, type) else schemes.build(given or "", dict(who.options))
+
+
+def kernel(chosen: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -> Kernel:
     """The fastest kernel for a product (M, N, K), or with hints the one that they describe.
 
     Parameters
     ----------
-    scheme : str
-    options : mapping
-        Of the scheme.
+    chosen : Scheme
     hints : mapping
-        "mma", the kernel of `fpemu.gpu.tensorcores.fused`; its "tile", rows and columns, and "pipeline".
+        "mma", a kernel of `fpemu.gpu.tensorcores.fused`; its "tile", rows and columns, "pipeline" and "words".
     shape : (M, N, K)
 
     Raises
@@ -68,10 +98,8 @@ def kernel(scheme: str, options: Mapping[str, Any], hints: Mapping[str, Any], sh
     MissingKernelError
         If there is none.
     """
-    from fpemu import schemes
     from fpemu.gpu import choice
 
-    chosen = schemes.build(scheme, dict(options))
     spec = chosen.spec(choice.architecture()) if chosen.needs_hardware else None
     if not hints:
         try:
@@ -135,13 +163,11 @@ def products(kernel: Kernel) -> int | None:
     return len(plan().products) if callable(plan) else None
 
 
-def sources(
-    shape: tuple[int, int, int], scheme: str, options: Mapping[str, Any], hints: Mapping[str, Any]
-) -> list[str]:
+def sources(shape: tuple[int, int, int], who: Contender) -> list[str]:
     """What the kernel of `fpemu.gpu.tensorcores.fused` will compile for operands stored by rows; nothing for others."""
     from fpemu.gpu.tensorcores import fused, operation
 
-    made = kernel(scheme, options, hints, shape)
+    made = kernel(scheme(who), who.hints, shape)
     if not isinstance(made, fused.FusedKernel):
         return []
     M, N, K = shape

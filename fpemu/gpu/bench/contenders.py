@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,42 +9,17 @@ import numpy as np
 from fpemu.errors import unknown_name
 from fpemu.gpu import device
 from fpemu.gpu.bench import choosing, library
-from fpemu.gpu.bench.choosing import Ready
+from fpemu.gpu.bench.choosing import Contender, Ready
+from fpemu.gpu.bench.groups import LIBRARY
 from fpemu.gpu.bench.problem import Problem
 from fpemu.gpu.bench.timing import kernels
 from fpemu.gpu.device import Buffer
 
-NOT_SAMPLED = frozenset({"strassen"})
-"""Schemes whose entries depend on more than a row of A and a column of B: a sample is not emulated."""
+STRASSEN = "strassen"
+"""Its entries depend on more than a row of A and a column of B: a sample is not emulated."""
 RESIDUAL_SCALE = 2.0**11
 """Of the second word of "three fp16"."""
 
-
-@dataclass(frozen=True)
-class Contender:
-    """Somebody to measure.
-
-    Parameters
-    ----------
-    name : str
-    scheme : str or None
-        Of `fpemu.schemes`; None: the library.
-    options : mapping
-        Of the scheme.
-    hints : mapping
-        What the kernel is told beside: its tile, whether loads overlap with products.
-    operand : {"fp32", "fp64"}
-    """
-
-    name: str
-    scheme: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    hints: Mapping[str, Any] = field(default_factory=dict)
-    operand: str = "fp32"
-
-
-LIBRARY = ("sgemm", "tf32", "fp16", "three fp16", "dgemm")
-"""The library's products: in fp32, tf32, fp16 (fp32 sums), three of these that add up (alpha and beta), in fp64."""
 
 _FIXED = {
     **{name: Contender(name, operand="fp64" if name == "dgemm" else "fp32") for name in LIBRARY},
@@ -75,7 +48,7 @@ def find(name: str) -> Contender:
     if name in _FIXED:
         return _FIXED[name]
     first, *rest = name.split(" ")
-    known = {**_FIXED, **dict.fromkeys(schemes.names())}
+    known = {**_FIXED, **dict.fromkeys((*schemes.names(), STRASSEN))}
     base = next((" ".join([first, *rest[:n]]) for n in range(len(rest), -1, -1)
                  if " ".join([first, *rest[:n]]) in known), None)  # fmt: skip
     if base is None:
@@ -89,7 +62,7 @@ def find(name: str) -> Contender:
 
 
 def _hints(words: list[str]) -> dict[str, Any]:
-    """ "64x128" (a tile), "plain" (loads and products in turns), "mma" (mma.sync) as what a kernel is told."""
+    """ "mma" (mma.sync), "fused" (its loads split), "64x128" (a tile of that), "plain" (loads, products in turns)."""
     found: dict[str, Any] = {}
     for word in words:
         sizes = word.split("x")
@@ -97,10 +70,12 @@ def _hints(words: list[str]) -> dict[str, Any]:
             found["pipeline"] = False
         elif word == "mma":
             found["mma"] = True
+        elif word == "fused":
+            found["words"] = False
         elif len(sizes) == 2 and all(size.isdigit() for size in sizes):
             found["tile"] = tuple(int(size) for size in sizes)
         else:
-            raise unknown_name("hint", word, ["plain", "mma", "128x128"])
+            raise unknown_name("hint", word, ["plain", "mma", "fused", "128x128"])
     return found
 
 
@@ -163,17 +138,17 @@ def _ours(contender: Contender, p: Problem) -> Ready:
     from fpemu import schemes
     from fpemu.schemes.errorfree.base import ErrorFree
 
-    chosen = schemes.build(contender.scheme or "", dict(contender.options))
+    chosen = choosing.scheme(contender)
     if str(chosen.operand) != p.fmt:
         raise choosing.MissingKernelError(f"{contender.name} multiplies {chosen.operand} operands")
     D, A, B = p.result(chosen.operand.dtype), p.matrix("A"), p.matrix("B")
     if isinstance(chosen, ErrorFree):
         return choosing.error_free(chosen, A, B, D)
-    kernel = choosing.kernel(contender.scheme or "", contender.options, contender.hints, (p.M, p.N, p.K))
+    kernel = choosing.kernel(chosen, contender.hints, (p.M, p.N, p.K))
     kept: dict[str, Any] = {}
 
     def split() -> None:
-        kept["A"], kept["B"] = kernel.prepare(A, "A", "raise"), kernel.prepare(B, "B", "raise")
+        kept["A"], kept["B"] = kernel.both(A, B, "raise")
 
     def multiply() -> None:
         kernel.multiply(kept["A"], kept["B"], D, 1.0, 0.0, None)
@@ -182,6 +157,6 @@ def _ours(contender: Contender, p: Problem) -> Ready:
         with np.errstate(all="ignore"):
             return schemes.gemm(a, b, **kernel.arguments)
 
-    whole = None if kernel.scheme.name in NOT_SAMPLED else emulate
+    whole = None if kernel.scheme.name == STRASSEN else emulate
     about = {"kernel": kernel.name, "about": kernel.describe(), "products": choosing.products(kernel)}
     return Ready(split, multiply, D, about, whole)

@@ -25,9 +25,11 @@ DATA: dict[str, tuple[float, float, float]] = {
     "symmetric": (-1.0, 1.0, -1.0),
     "positive": (0.0, 1.0, -1.0),
     "0.5 to 2.5": (0.5, 2.5, -1.0),
+    "normal": (0.0, 1.0, -2.0),
     **{f"phi {phi:g}": (0.0, 0.0, phi) for phi in (0.1, 0.5, 1.0, 2.0)},
 }
-"""Least and most of uniform operands; or phi of (uniform - 1/2) exp(phi normal), where it is not below zero."""
+"""Least and most of uniform operands, with -1; mean and deviation of normal ones, with -2; or phi of (uniform - 1/2)
+exp(phi normal)."""
 
 
 @dataclass(frozen=True)

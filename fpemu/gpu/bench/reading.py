@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fpemu.gpu.bench.record import place
+
 Row = Mapping[str, Any]
-_PLACE = ("kind", "M", "N", "K", "data")
 
 
 def rate(row: Row, which: str = "first") -> float | None:
-    """TFLOP/s: 2 M N K by the seconds of "first", "best", "sustained", or of these with "split_" before it.
+    """TFLOP/s by the seconds of "first", "best", "sustained", or of these with "split_" before it.
+
+    Operations are the row's own, or 2 M N K for each product of a batch.
 
     >>> rate({"M": 1000, "N": 1000, "K": 1000, "first_s": 1e-3})
     2.0
     """
     seconds = row.get(f"{which}_s")
-    return None if not seconds else 2.0 * row["M"] * row["N"] * row["K"] / seconds * 1e-12
+    operations = row.get("operations") or 2.0 * row["M"] * row["N"] * row["K"] * row.get("batch", 1)
+    return None if not seconds else operations / seconds * 1e-12
 
 
 def base(rows: Iterable[Row], row: Row, contender: str) -> Row | None:
     """The row of a contender on the same product: of the same run if there is one, else of the last."""
     same = [other for other in rows if other["contender"] == contender and "failed" not in other
-            and all(other[name] == row[name] for name in _PLACE)]  # fmt: skip
+            and place(other) == place(row)]  # fmt: skip
     return next((other for other in same if other.get("run") == row.get("run")), same[-1] if same else None)
 
 

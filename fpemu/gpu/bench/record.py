@@ -1,14 +1,14 @@
 """The record of a measurement: rows in a JSON file that is whole at any time, and what figures read of it.
 
 A row is one product by one contender; its key says which. A row whose contender is not there, or failed, says why under
-"failed", and is tried again by the next run.
+"failed"; one that has "older" is of a kernel that has been replaced since. Both are tried again by the next run.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,18 @@ from fpemu.files import write_atomic
 
 FORMAT = 1
 KEY = ("kind", "M", "N", "K", "data", "contender")
-"""What tells rows apart."""
+"""What tells rows apart, with "batch" where a call makes more than one product."""
 Row = dict[str, Any]
 
 
 def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What tells a row apart from others."""
-    return tuple(row[name] for name in KEY)
+    return (*(row[name] for name in KEY), row.get("batch", 1))
+
+
+def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What rows of the same product share, whoever computes it."""
+    return (*(row[name] for name in KEY if name != "contender"), row.get("batch", 1))
 
 
 class Record:
@@ -32,7 +37,7 @@ class Record:
     Parameters
     ----------
     head : mapping
-        The device, versions, date and rules.
+        The device, versions and rules; "runs": date, versions and code of each run, to which the rows' "run" points.
     rows : iterable of dict
     """
 
@@ -45,16 +50,24 @@ class Record:
         """All rows."""
         return list(self._rows.values())
 
-    def done(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether a row is there that needs no further run."""
+    def done(self, wanted: Mapping[str, Any], run: int | None = None) -> bool:
+        """Whether a row is there that needs no further run: one of any run, or of a certain one."""
         row = self._rows.get(key(wanted))
-        return row is not None and "failed" not in row
+        if row is None or "failed" in row or row.get("older"):
+            return False
+        return run is None or row.get("run") == run
 
     def add(self, row: Row) -> None:
         """Enter a row; one that failed takes no place of one that did not."""
-        if "failed" in row and self.done(row):
+        if "failed" in row and "failed" not in self._rows.get(key(row), row):
             return
         self._rows[key(row)] = dict(row)
+
+    def outdate(self, replaced: Callable[[Row], bool]) -> None:
+        """Mark the rows whose kernels have been replaced: they are kept until they are measured anew."""
+        for row in self._rows.values():
+            if replaced(row):
+                row["older"] = True
 
     def text(self) -> str:
         """As JSON, a row a line."""

@@ -48,10 +48,16 @@ class Rules:
     most: float = 1.0
 
 
-FULL, FULL_SPLIT = Rules(), Rules(idle=0.3, run=0.3)
-BRIEF = Rules(run=0.5)
-SHORT, SHORT_SPLIT = Rules(idle=0.1, run=0.15, most=0.2), Rules(idle=0.05, run=0.0, most=0.2)
-"""For the many points of a figure."""
+FULL = Rules()
+SHORT = Rules(idle=0.1, run=0.15, most=0.2)
+FIRST = Rules(idle=0.1, run=0.0, most=0.2)
+"""For the many points of a figure; `FIRST` where it shows the first launches alone."""
+_AFTER = Rules(idle=0.05, run=0.0, most=0.2)
+RULES = {
+    "full": (FULL, Rules(idle=0.3, run=0.3)), "brief": (Rules(run=0.5), _AFTER), "short": (SHORT, _AFTER),
+    "first": (FIRST, _AFTER),
+}  # fmt: skip
+"""By name: how a product is timed, and how with its split."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,27 @@ class Speed:
     launches: int
     host: float
     reading: Reading | None
+
+
+def fields(speed: Speed, before: str = "") -> dict[str, Any]:
+    """A speed as the fields of a row, `before` at the head of their names; power and clock where there is no such."""
+    found: dict[str, Any] = {f"{before}first_s": speed.first, f"{before}best_s": speed.best}
+    if speed.sustained is not None:
+        found |= {f"{before}sustained_s": speed.sustained, f"{before}launches": speed.launches}
+    if speed.reading is not None and not before:
+        found |= {"power_W": speed.reading.power, "clock_MHz": speed.reading.clock,
+                  "limited_by": list(speed.reading.reasons)}  # fmt: skip
+    return found
+
+
+def seconds(rules: Rules, each: float) -> float:
+    """About how long a measurement takes of launches of `each` seconds.
+
+    >>> seconds(FIRST, 1e-3), seconds(FIRST, 1.0)
+    (0.112, 5.1)
+    """
+    run = rules.run if rules.run >= 2 * each else 0.0
+    return round(rules.idle + (2 + min(rules.first, max(3, round(rules.most / each)))) * each + run, 4)
 
 
 class Marks:
@@ -120,7 +147,7 @@ def hold(seconds: float) -> None:
 
 
 def measure(
-    launch: Callable[[], None], rules: Rules = FULL, *, marks: Callable[[int], Any] = Marks,
+    launch: Callable[[], None], rules: Rules, *, marks: Callable[[int], Any] = Marks,
     hold: Callable[[float], None] = hold, synchronize: Callable[[], None] = device.synchronize,
     sleep: Callable[[float], None] = time.sleep, watch: Callable[[], Any] = Watch,
 ) -> Speed:  # fmt: skip
@@ -161,7 +188,7 @@ def measure(
 
     total = max(2, round(rules.run / max(each, 1e-7)))
     sampled = watch() if rules.run >= _STEADY else None
-    if each > 2 * host:  # the host runs ahead by itself
+    if each > 2 * host or each >= _SLOW:  # the host runs ahead by itself, or the launch waits for the GPU
         many = -(-total // _MARKS)
         count = max(2, total // many)
         run = [t / many for t in _timed(launch, moments, count, many)]
@@ -186,12 +213,13 @@ def _held(
     launch: Callable[[], None], moments: Any, hold: Callable[[float], None], run: float, each: float, host: float
 ) -> tuple[list[float], int, int]:
     """Rounds of launches behind a wait, for about `run` seconds: seconds a launch of each round."""
-    rounds = min(_MARKS, max(2, round(run / (_QUEUED * each + _room(host, _QUEUED)))))
+    many = max(1, min(_QUEUED, round(run / each / 2)))
+    rounds = min(_MARKS, max(2, round(run / (many * each + _room(host, many)))))
     found = []
     for _ in range(rounds):
-        hold(_room(host, _QUEUED))
-        found += [t / _QUEUED for t in _timed(launch, moments, 1, _QUEUED)]
-    return found, rounds, _QUEUED
+        hold(_room(host, many))
+        found += [t / many for t in _timed(launch, moments, 1, many)]
+    return found, rounds, many
 
 
 def _room(host: float, launches: int) -> float:

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from fpemu.errors import GpuError
 from fpemu.gpu import compiler
 from fpemu.gpu.cublas import Strides
+from fpemu.gpu.device import OutOfMemoryError
 
 
 @lru_cache(maxsize=16)
@@ -64,13 +64,18 @@ class Workspace:
                 self._kept.pop(name).free()
             try:
                 kept = self._kept[name] = self.machine.memory(max(nbytes, 16))
-            except GpuError as problem:
+            except OutOfMemoryError:
                 held = sum(buffer.nbytes for buffer in self._kept.values())
-                raise GpuError(
-                    f"{problem}: {nbytes} bytes for {name} beside {held} held already; "
-                    "multiply fewer rows of A or columns of B at a time"
-                ) from None
+                raise OutOfMemoryError(
+                    f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {held / 1e9:.2f} GB of other "
+                    f"work space, and {self.machine.room() / 1e9:.2f} GB are free: "
+                    "multiply fewer rows of A or columns of B at a time", nbytes
+                ) from None  # fmt: skip
         return kept
+
+    def held(self, name: str) -> int:
+        """Bytes of the buffer of this name."""
+        return self._kept[name].nbytes if name in self._kept else 0
 
     def zeros(self, name: str, nbytes: int) -> Memory:
         """The same, filled with zeros."""

@@ -179,7 +179,7 @@ def multiply(
 
 def panel(work: Workspace, M: int, row_bytes: int) -> int:
     """Rows of D at a time, a multiple of 16."""
-    most = min(PANEL, work.machine.room() // 2)
+    most = min(PANEL, (work.machine.room() + work.held("products")) // 2)
     held = max(16, most // row_bytes // 16 * 16)
     pieces = -(-M // held)
     return min(padded(-(-M // pieces), 16), padded(M, 16))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
 from fpemu.gpu.cublas import Strides
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.machine import Memory, Workspace, source
@@ -16,6 +15,8 @@ from fpemu.gpu.errorfree.operands import SHARED, Rows, padded
 from fpemu.schemes.errorfree.report import Report
 from fpemu.schemes.ozaki2 import Ozaki2
 
+LONGEST = 1 << 18
+"""Products of leading bits in one int32 sum: 2^12 · 2^18 = 2^30"""
 _SPARE = 12  # bits that an integer may have beyond the square root of P
 
 
@@ -67,29 +68,30 @@ def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int) -> tuple[Mem
     sides = [_leading(work, X) for X in (A, B)]
     (a, first_a, zero_a), (b, first_b, zero_b) = sides
     M, N, width = A.loaded.rows, B.loaded.rows, padded(K, 128)
-    rows, columns = work.zeros("largest of A", 4 * M), work.zeros("largest of B", 4 * N)
-    pitch = padded(N, 32)
-    step = modular.panel(work, M, 4 * pitch)
-    T = work.get("products", 4 * step * pitch)
-    if K >= 1 << 19:
-        raise InputError(f"ozaki2: K = {K} is too long for one int32 sum of leading bits: take scaling='invariant'")
+    parts = -(-width // LONGEST)  # of K, each in an int32 sum
+    size, pitch = 4 if parts == 1 else 8, padded(N, 32)
+    rows, columns = work.zeros("largest of A", size * M), work.zeros("largest of B", size * N)
+    step = modular.panel(work, M, 4 * parts * pitch)
+    T, stride = work.get("products", 4 * parts * step * pitch), step * pitch
     for start in range(0, M, step):
         some = min(step, padded(M, 16) - start)
-        work.machine.gemm(
-            "int8", some, padded(N, 16), width, a.pointer + start * width, Strides(width), b.pointer, Strides(width),
-            T.pointer, Strides(pitch),
-        )  # fmt: skip
+        for part, k in enumerate(range(0, width, LONGEST)):
+            work.machine.gemm(
+                "int8", some, padded(N, 16), min(LONGEST, width - k), a.pointer + start * width + k, Strides(width),
+                b.pointer + k, Strides(width), T.pointer + 4 * part * stride, Strides(pitch),
+            )  # fmt: skip
         grid = (min(-(-N // 256), 1024), max(1, min(some // 32, 64)))
+        name, more = ("largest_sums", ()) if parts == 1 else ("largest_long_sums", (np.int32(parts), stride))
         work.machine.launch(
-            source("scaling.cu"), "largest_sums", grid, 256, T, pitch, np.int32(min(some, M - start)), np.int32(N),
-            np.uint64(rows.pointer + 4 * start), columns,
+            source("scaling.cu"), name, grid, 256, T, *more, pitch, np.int32(min(some, M - start)), np.int32(N),
+            np.uint64(rows.pointer + size * start), columns,
         )  # fmt: skip
     found = []
     for n, first, zero, largest, name in ((M, first_a, zero_a, rows, "A"), (N, first_b, zero_b, columns, "B")):
         mu = work.get(f"powers of {name}", 4 * n)
         work.machine.launch(
-            source("scaling.cu"), "accurate", -(-n // 256), 256, np.int32(n), first, zero, largest, np.int32(h),
-            np.float64(g), mu,
+            source("scaling.cu"), "accurate", -(-n // 256), 256, np.int32(n), first, zero, largest,
+            np.int32(parts > 1), np.int32(h), np.float64(g), mu,
         )  # fmt: skip
         found.append(mu)
     return found[0], found[1]

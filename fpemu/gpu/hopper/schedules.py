@@ -13,12 +13,13 @@ K = 16  # of one wgmma on fp16
 CHUNK = 64  # of k in an entry of the ring
 LONGEST = 512  # of k from one promotion to the next: blocks are unrolled in between
 SHARED = 227 * 1024  # bytes of shared memory that a thread block can have
+SMALL = 2**32  # products M N K below which a launch begins while the one before it ends
 _REGISTERS = {"f32": ("float", "f", 2), "s32": ("int", "r", 2), "f16": ("u32", "r", 4)}  # columns a register, times 64
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of D that a thread block computes at a time: 128 rows.
+    """The tile of D that a thread block computes at a time.
 
     Parameters
     ----------
@@ -28,14 +29,18 @@ class Tile:
         Thread blocks below each other that share tiles of B.
     group : int
         Rows of clusters' tiles that are worked through together.
+    rows : {128, 64}
+        64 for small products: more tiles, and room on a multiprocessor for a thread block of the split, so that the
+        product may begin while operands are split.
     """
 
     columns: int
     cluster: int = 2
     group: int = 8
+    rows: int = 128
 
     def __str__(self) -> str:
-        return f"128x{self.columns}" + (f" in clusters of {self.cluster}" if self.cluster > 1 else "")
+        return f"{self.rows}x{self.columns}" + (f" in clusters of {self.cluster}" if self.cluster > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -141,24 +146,24 @@ def _fits(s: Schedule) -> bool:
 
 def entries(tile: Tile) -> int:
     """Entries of the ring that fit in shared memory."""
-    return (SHARED - 1024 - 8 * tile.columns - 256) // ((128 + tile.columns) * CHUNK * 2)
+    room = SHARED if tile.rows == 128 else SHARED - 88 * 1024
+    return (room - 1024 - 8 * tile.columns - 256) // ((tile.rows + tile.columns) * CHUNK * 2)
 
 
 def shared_bytes(tile: Tile) -> int:
     """Dynamic shared memory of the kernel."""
-    return entries(tile) * (128 + tile.columns) * CHUNK * 2 + 1024
+    return entries(tile) * (tile.rows + tile.columns) * CHUNK * 2 + 1024
 
 
-def source(s: Schedule, tile: Tile, background: bool = False) -> str:
-    """The kernel's text; `background`: it splits rows of its operands while it multiplies others."""
+def source(s: Schedule, tile: Tile) -> str:
+    """The kernel's text."""
     numbers: dict[str, object] = {
         "TILE_N": tile.columns,
+        "CONSUMERS": tile.rows // 64,
         "CLUSTER": tile.cluster,
         "ENTRIES": entries(tile),
         **s.constants(),
     }
-    if background:
-        numbers["BACKGROUND"] = 1
     lines = [f"#define {name} {value}" for name, value in numbers.items()]
     lines += ['#include "hopper.cuh"', wgmma("wgmma", tile.columns)]
     lines += [_products("Main", s.main, s.main_turn), _products("Rest", s.rest, s.rest_turn)]

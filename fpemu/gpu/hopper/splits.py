@@ -1,10 +1,11 @@
-"""An operand split into one or two fp16 words by ``kernels/hopper_split.cu``: one pass over it, 8 bytes an entry.
+"""Operands split into words of 8 or 16 bits by ``kernels/hopper_panels.cuh``: both of a product in one launch.
 
 The readable twin, for any words, is `fpemu.gpu.splitting.prepare`.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,27 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FP16
-from fpemu.gpu import device, matrices
+from fpemu.gpu import device, matrices, properties
 from fpemu.gpu.compiler import kernel_source
+from fpemu.gpu.hopper.records import keep, record
 from fpemu.gpu.kernel import Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.schemes.words import Word
 
 OPERAND = np.dtype(
-    [*((name, "<u8") for name in ("X", "offsets", "high", "low", "exponents", "special", "faults", "largest")),
-     ("row_stride", "<i8"), ("k_stride", "<i8"), ("shift", "<f4"), ("rows", "<i4"), ("K", "<i4"), ("pitch", "<i4"),
-     ("wide", "<i4")], align=True,
+    [*((name, "<u8") for name in ("X", "offsets", "high", "low", "exponents", "special", "faults", "next_faults",
+                                  "panels", "largest")),
+     ("row_stride", "<i8"), ("k_stride", "<i8"), ("shift", "<f4"),
+     *((name, "<i4") for name in ("rows", "K", "chunks", "matrices", "wide", "second", "exact", "per"))], align=True,
 )  # fmt: skip
-"""The struct Operand of ``kernels/hopper_words.cuh``"""
-BACKGROUND = np.dtype(
-    [("operands", OPERAND, 2), ("first", "<i4", 2), ("piece", "<i4"), ("lag", "<i4"), ("queue", "<u8"),
-     ("done", "<u8", 2), ("surveyed", "<u8", 2), ("largest", "<u8", 2)], align=True,
-)  # fmt: skip
-"""The struct Background of ``kernels/hopper_background.cuh``"""
-PITCH = 8  # words of a row are padded to whole 16 bytes
-PANEL = 32  # PANEL of ``kernels/hopper_background.cuh``
-_WIDTH, _PART, _COLUMN_THREADS = 16, 1024, 256  # WIDTH, PART and COLUMN_THREADS of hopper_split.cu
-_HELD = 4  # HELD groups of four entries a thread
+"""The struct Operand of ``kernels/hopper_panels.cuh``"""
+OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
+"""The struct Operands there"""
+CHUNK = 64  # of k, whose words lie together
+PANEL_BYTES = 4 * (2 * 64 + 2)  # of the struct Panel
+PIECES, LAG, BLOCKS, SIDE, THREADS = 4, 2, 3, 64, 256  # constants of the same names there
+LOOK, MAKE = 1, 2  # phases
+KERNELS = {"halves": ("hopper_split.cu", "split"), "bytes": ("frontier_split.cu", "split_bytes")}
+"""What splits: the file and the kernel, by the kind of words."""
 
 
 def takes(rules: Sequence[Word]) -> bool:
@@ -44,127 +46,154 @@ def takes(rules: Sequence[Word]) -> bool:
 
 
 @dataclass(eq=False)
-class Begun(Prepared):
-    """An operand of which some rows may not be split yet.
+class Chunked(Prepared):
+    """An operand whose words lie chunk after chunk of 64 k: (matrix, chunk, row, 128 bytes)."""
+
+
+class Splitter:
+    """Splits the operands of one kernel: keeps the buffers for it, and the launches, for operands that come again.
 
     Parameters
     ----------
-    plan : Split
-        What made it.
-    split : int
-        The rows before this one are split: a multiple of `PANEL`, or all.
+    kind : {"halves", "bytes"}
+        fp16 words, or those of `staged-int8`.
+    words : int
+        How many arrays of words there are.
+    settings : dict
+        Further fields of `OPERAND`.
     """
 
-    plan: Split | None = None
-    split: int = 0
+    def __init__(self, kind: str, words: int, settings: dict[str, Any]) -> None:
+        self._kind, self._words, self._settings, self._room = kind, words, settings, Room()
+        self._held: dict[str, device.Buffer] = {}
+        self._turns = {"A": 0, "B": 0}
+        self._launches: dict[Any, tuple[list[Prepared], list[device.Buffer], list[device.Launch]]] = {}
 
-    def finish(self) -> None:
-        """Queue what is left."""
-        if self.plan is not None and self.split < self.rows:
-            self.plan.finish()
-        self.split = self.rows
+    def prepare(self, operands: Sequence[tuple[Matrix, str]], scaling: str) -> list[Prepared]:
+        """Queue what splits one operand or both.
 
-
-class Split:
-    """The launches that split an operand of one place and shape: as `fpemu.gpu.splitting.prepare`, the same bits.
-
-    Parameters
-    ----------
-    X : Matrix
-        fp32: A (..., M, K) or B (..., K, N), of any strides.
-    who : {"A", "B"}
-    rules : sequence of Word
-        Words that the kernel `takes`.
-    scaling : str
-        "scale", "scale-rows", anything else none.
-    room : Room
-        Where the words are put.
-    first : int, optional
-        How many rows `start` splits at least; by default all. It does all in any case if there are several matrices,
-        or one scale for all rows.
-    """
-
-    def __init__(self, X: Matrix, who: str, rules: Sequence[Word], scaling: str, room: Room, first: int | None) -> None:
-        found = self.found = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), who)
-        self.K = X.shape[-1 if who == "A" else -2]
-        lines, found.pitch = X.count * found.rows, -(-self.K // PITCH) * PITCH
-        found.words = tuple(room.buffer(f"{who} word {i}", 2 * lines * found.pitch) for i in range(len(rules)))
-        found.special = room.buffer(f"{who} special", lines)
-        found.faults = room.buffer(f"{who} faults", 16)
-        if scaling in ("scale", "scale-rows"):
-            found.exponents = room.buffer(f"{who} exponents", 4 * lines)
-        self._zeros, self._launches = [found.faults], []
-        self._offsets = matrices.table(X) if X.count > 1 else None
-        self.operand = _operand(found, rules, self.K, self._offsets)
-        if scaling == "scale":
-            largest = room.buffer(f"{who} largest", 4 * X.count)
-            self.operand["largest"] = largest.pointer
-            blocks = max(1, min(1024, -(-found.rows * self.K // 4096)))
-            self._zeros.append(largest)
-            self._launches.append(_module().prepare("largest_entry", (blocks, X.count), 256, self.operand, largest))
-        self.split = found.rows
-        if first is not None and X.count == 1 and scaling != "scale":
-            self.split = min(found.rows, -(-first // PANEL) * PANEL)
-        self._launches += self._rows(0, self.split)
-
-    def start(self, X: Matrix) -> Begun:
-        """Queue what splits the first rows; X is the operand that this was made for."""
-        for buffer in self._zeros:
+        Parameters
+        ----------
+        operands : sequence of (Matrix, {"A", "B"})
+            fp32: A (..., M, K) or B (..., K, N), of any strides.
+        scaling : str
+            "scale", "scale-rows", anything else none.
+        """
+        for _, who in operands:
+            self._turns[who] ^= 1
+        key = (scaling, *((X.pointer, X.shape, X.strides, who, self._turns[who]) for X, who in operands))
+        if key not in self._launches:
+            made = self._made(operands, scaling)  # may clear what is kept
+            keep(self._launches, key, made)
+        found, zeros, todo = self._launches[key]
+        for buffer in zeros:
             buffer.fill(0)
-        for launch in self._launches:
+        for launch in todo:
             launch.queue()
-        f = self.found
-        return Begun(X, f.who, f.words, f.pitch, f.exponents, f.special, f.faults, plan=self, split=self.split)
+        return [
+            Chunked(X, who, f.words, f.pitch, f.exponents, f.special, f.faults)
+            for (X, who), f in zip(operands, found, strict=True)
+        ]
 
-    def outgrown(self, new: Split) -> bool:
-        """Whether the buffers were replaced when a larger operand came."""
-        return self.found.who == new.found.who and self.found.words[0] is not new.found.words[0]
+    def _buffer(self, name: str, nbytes: int, zero: bool = False) -> device.Buffer:
+        """A buffer of the room; launches into one that it replaces are forgotten."""
+        found = self._room.buffer(name, nbytes)
+        if self._held.get(name) is not found:
+            self._launches.clear()
+            self._held[name] = found
+            if zero:
+                found.fill(0)
+        return found
 
-    def finish(self) -> None:
-        """Queue what splits the other rows."""
-        for launch in self._rows(self.split, self.found.rows):
-            launch.queue()
+    def _made(
+        self, operands: Sequence[tuple[Matrix, str]], scaling: str
+    ) -> tuple[list[Prepared], list[device.Buffer], list[device.Launch]]:
+        both = np.zeros(1, OPERANDS)
+        found, zeros = [], []
+        for i, (X, who) in enumerate(operands):
+            x, operand, largest = self._operand(X, who, scaling)
+            both["of"][0, i] = operand[0]
+            found.append(x)
+            zeros += [largest] if largest is not None else []
+        of = both["of"][0]
+        pieces = int((-(-of["rows"] // SIDE) * of["chunks"] * of["matrices"]).sum())
+        if not pieces:
+            return found, [], []
+        file, name = KERNELS[self._kind]
+        module, shared = _module(file), 4 * SIDE * SIDE * PIECES
+        grid = min(pieces, BLOCKS * properties.multiprocessors())
+        apart = zeros or int(of["chunks"].max()) > (LAG - 1) * grid  # rows have to be seen as a whole before
+        small, todo, tables = pieces <= 4 * grid, [], [matrices.table(X) for X, _ in operands if X.count > 1]
+        for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
+            both["phases"] = phases
+            todo.append(module.prepare(name, grid, THREADS, both.copy(), shared=shared, overlap=small and not zeros,
+                                       keep=tables))  # fmt: skip
+        return found, zeros, todo
 
-    def _rows(self, begin: int, end: int) -> list[device.Launch]:
-        """What splits rows begin <= row < end of every matrix; all of them if there are several matrices."""
-        found, count, rows = self.found, self.found.source.count, end - begin
-        if not (rows and count and self.K):
-            return []
-        operand = self.operand.copy()
-        steps = {"X": 4 * found.steps[0], "high": 2 * found.pitch, "low": 2 * found.pitch, "exponents": 4, "special": 1}
-        for name, step in steps.items():
-            operand[name] += np.uint64(step * begin if operand[name][0] else 0)
-        operand["rows"] = rows
-        if found.steps[1] == 1:
-            threads = min(512, -(-found.pitch // (4 * _HELD * 32)) * 32)
-            return [_module().prepare("rows_split", (rows, count), threads, operand)]
-        parts = next(p for p in (1, 2, 4, 8) if p == 8 or found.pitch <= p * _PART)
-        shared, grid = _WIDTH * (_PART + 2) * 4, (-(-rows // _WIDTH) * parts, count)
-        return [_module().prepare("columns_split", grid, _COLUMN_THREADS, operand, np.int32(parts), shared=shared,
-                                  cluster=parts)]  # fmt: skip
+    def _operand(self, X: Matrix, who: str, scaling: str) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
+        """What becomes of an operand, the struct Operand, and the room for the largest entry of each matrix."""
+        x = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), who)
+        K = X.shape[-1 if who == "A" else -2]
+        chunks, lines, turn = -(-K // CHUNK), X.count * x.rows, self._turns[who]
+        x.pitch = chunks * CHUNK
+        x.words = tuple(self._buffer(f"{who} word {i}", 128 * lines * chunks) for i in range(self._words))
+        x.special = self._buffer(f"{who} special", lines)
+        faults = [self._buffer(f"{who} faults {i}", 16, zero=True) for i in range(2)]
+        x.faults, panels = faults[turn], PANEL_BYTES * X.count * -(-x.rows // SIDE)
+        if scaling in ("scale", "scale-rows"):
+            x.exponents = self._buffer(f"{who} exponents", 4 * lines)
+        largest = self._buffer(f"{who} largest", 4 * X.count) if scaling == "scale" else None
+        row, k = x.steps
+        along, across = (row, k) if k == 1 else (k, row)
+        values = {
+            "X": X.pointer, "offsets": matrices.table(X) if X.count > 1 else None, "high": x.words[0],
+            "low": x.words[1] if self._words > 1 else None, "exponents": x.exponents, "special": x.special,
+            "faults": faults[turn], "next_faults": faults[1 - turn], "largest": largest,
+            "panels": self._buffer(f"{who} panels", panels, zero=True), "row_stride": row, "k_stride": k,
+            "rows": x.rows, "K": K, "chunks": chunks, "matrices": X.count,
+            "wide": across == 1 and X.pointer % 16 == 0 and all(s % 4 == 0 for s in (along, *X.strides[:-2])),
+            "second": who == "B",
+        }  # fmt: skip
+        return x, record(OPERAND, values | self._settings), largest
 
 
-def _operand(found: Prepared, rules: Sequence[Word], K: int, offsets: device.Buffer | None) -> NDArray[Any]:
-    """The struct Operand."""
-    X, (row_step, k_step) = found.source, found.steps
-    along, across = (row_step, k_step) if k_step == 1 else (k_step, row_step)
-    wide = across == 1 and X.pointer % 16 == 0 and all(s % 4 == 0 for s in (along, *X.strides[:-2]))
-    operand = np.zeros(1, OPERAND)
-    for name, value in {
-        "X": X.pointer, "offsets": _pointer(offsets), "high": found.words[0].pointer,
-        "low": found.words[1].pointer if len(rules) > 1 else 0, "special": _pointer(found.special),
-        "exponents": _pointer(found.exponents), "faults": _pointer(found.faults), "row_stride": row_step,
-        "k_stride": k_step, "shift": 2.0 ** rules[-1].exponent, "rows": found.rows, "K": K, "pitch": found.pitch,
-        "wide": wide,
-    }.items():  # fmt: skip
-        operand[name] = value
-    return operand
+def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64]:
+    """The words of an operand as TMA fetches them (hopper.cuh: tma_fetch): `rows` rows of a chunk, 128 bytes each.
 
-
-def _pointer(buffer: device.Buffer | None) -> int:
-    return 0 if buffer is None else buffer.pointer
+    Parameters
+    ----------
+    x : Prepared
+        As `Splitter` makes it, or with rows of ``pitch`` words, zeros beyond K.
+    word : int
+        Which of its words.
+    itemsize : int
+        Bytes of an element.
+    rows : int
+        Rows of the tile; those outside of the operand become zero, as do chunks.
+    """
+    cuda, row, chunks = device._enter(), 128, x.pitch // CHUNK
+    if isinstance(x, Chunked):
+        chunk, matrix = row * x.rows, row * x.rows * chunks
+    else:
+        row, chunk, matrix = itemsize * x.pitch, itemsize * CHUNK, itemsize * x.pitch * x.rows
+    kinds, integer, long = cuda.CUtensorMapDataType, cuda.cuuint32_t, cuda.cuuint64_t
+    kind = {1: kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8, 2: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16}[itemsize]
+    made = device.check(cuda.cuTensorMapEncodeTiled(
+        kind, 4, x.words[word].pointer, [long(n) for n in (128 // itemsize, x.rows, chunks, x.source.count)],
+        [long(n) for n in (row, chunk, matrix)], [integer(n) for n in (128 // itemsize, rows, 1, 1)], [integer(1)] * 4,
+        cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        cuda.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    ))  # fmt: skip
+    return np.frombuffer(ctypes.string_at(made.getPtr(), 128), np.uint64)
 
 
 @cache
-def _module() -> device.Module:
-    return device.Module(kernel_source("hopper_split.cu"), name="hopper_split.cu")
+def _module(file: str) -> device.Module:
+    return device.Module(source(file), name=file)
+
+
+def source(file: str) -> str:
+    """The text of a kernel that splits."""
+    return f"#define PIECES {PIECES}\n#define LAG {LAG}\n#define BLOCKS {BLOCKS}\n{kernel_source(file)}"

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu import device
-from fpemu.gpu.hopper.schedules import SHARED, Tile, wgmma
-from fpemu.gpu.kernel import Kernel, Prepared, Room
+from fpemu.gpu.hopper.records import RESULT, keep, layout, places, record, result
+from fpemu.gpu.hopper.schedules import SHARED, SMALL, Tile, wgmma
+from fpemu.gpu.hopper.splits import Splitter, tiles
+from fpemu.gpu.kernel import Kernel, Prepared
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
@@ -23,18 +25,11 @@ PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
 PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
 _COLUMNS = (32, 64, 96, 128, 144)
 _EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
-_OPERAND = np.dtype(
-    [("x", "u8"), ("row_stride", "i8"), ("k_stride", "i8"), ("rows", "i4"), ("k", "i4"), ("h", "u8"), ("q", "u8"),
-     ("scales", "u8"), ("special", "u8"), ("faults", "u8"), ("pitch", "i4"), ("second", "i4"), ("exact", "i4"),
-     ("per", "i4")],
-    align=True,
-)  # fmt: skip
 _PRODUCT = np.dtype(
-    [("d", "u8"), ("c", "u8"), ("scale_a", "u8"), ("scale_b", "u8"), ("d_row", "i8"), ("c_row", "i8"),
-     ("c_column", "i8"), ("m", "i4"), ("n", "i4"), ("k", "i4"), ("exact", "i4"), ("matrix_a", "i4"),
-     ("matrix_b", "i4"), ("group", "i4"), ("alpha", "f4"), ("beta", "f4"), ("nan", "u4")],
-    align=True,
+    [("out", RESULT), ("scale_a", "u8"), ("scale_b", "u8"),
+     *((name, "i4") for name in ("m", "n", "k", "exact", "matrix_a", "matrix_b", "group"))], align=True,
 )  # fmt: skip
+"""The struct Product of ``kernels/frontier_gemm.cu``"""
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
@@ -86,41 +81,21 @@ class FrontierKernel(Kernel):
         self.name = f"frontier {tile}"
         assert scheme.stage is not None
         self.exact, self.per = scheme.exact or 0, scheme.stage // PIECE
-        self._rooms = {who: Room() for who in ("A", "B")}
+        self._splitter = Splitter("bytes", 2, {"exact": self.exact, "per": self.per})
         self._launches: dict[object, list[device.Launch]] = {}
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        ready, module, room = Prepared(X, who), _split(), self._rooms[who]
-        rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
-        row_stride, k_stride = ready.steps
-        ready.pitch = -(-k // PIECE) * PIECE
-        sizes = {"h": 2 * ready.pitch * rows, "q": 2 * ready.pitch * rows, "scales": 4 * rows, "special": rows}
-        held = {name: room.buffer(name, X.count * size) for name, size in sizes.items()}
-        ready.words, ready.special, ready.more = (held["h"], held["q"]), held["special"], {"scales": held["scales"]}
-        ready.faults = room.zeros("faults", 16)
-        for number, offset in enumerate(X.offsets()):
-            operand = np.zeros(1, _OPERAND)
-            values = {name: held[name].pointer + number * size for name, size in sizes.items()}
-            values |= {"x": X.pointer + 4 * int(offset), "row_stride": row_stride, "k_stride": k_stride, "rows": rows,
-                       "k": k, "faults": ready.faults.pointer, "pitch": ready.pitch, "second": int(who == "B"),
-                       "exact": self.exact, "per": self.per}  # fmt: skip
-            for name, value in values.items():
-                operand[name] = value
-            if k_stride == 1:
-                module.launch("frontier_rows", rows, 512, operand, wait=False)
-                continue
-            module.launch("frontier_scales", -(-rows // 32), (32, 32), operand, wait=False)
-            module.launch("frontier_split", (ready.pitch // PIECE, -(-rows // 64)), 256, operand, wait=False)
-        return ready
+        return self._splitter.prepare([(X, who)], "scale-rows")[0]
+
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        a, b = self._splitter.prepare([(A, "A"), (B, "B")], "scale-rows")
+        return a, b
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        held = (*a.words, *b.words, a.more["scales"], b.more["scales"])
-        shapes = tuple((X.pointer, X.shape, X.strides) for X in (a.source, b.source, D, C) if X is not None)
-        key = (tuple(buffer.pointer for buffer in held), shapes, float(alpha), float(beta))
+        held = tuple(buffer.pointer for x in (a, b) for buffer in (*x.words, x.exponents) if buffer is not None)
+        key = (held, *map(layout, (a.source, b.source, D, C)), float(alpha), float(beta))
         if key not in self._launches:
-            if len(self._launches) > 16:
-                self._launches.clear()
-            self._launches[key] = self.launches(a, b, D, alpha, beta, C)
+            keep(self._launches, key, self.launches(a, b, D, alpha, beta, C))
         for launch in self._launches[key]:
             launch.queue()
 
@@ -131,34 +106,21 @@ class FrontierKernel(Kernel):
         M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
         columns, cluster = self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
-        maps = [_map(a, 0, M, ROWS), _map(a, 1, M, ROWS), _map(b, 0, N, columns), _map(b, 1, N, columns)]
+        maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
         fit = PROCESSORS if cluster == 1 else module.clusters("frontier_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
         lead, made = D.shape[:-2], []
-        c = None if C is None else C.broadcast(D.shape)
-        at_c = np.zeros(D.count, np.int64) if c is None else c.offsets()
-        for at, start, i, j in zip(D.offsets(), at_c, a.source.index(lead), b.source.index(lead), strict=True):
-            values = {
-                "d": D.pointer + 4 * int(at), "c": 0 if c is None else c.pointer + 4 * int(start),
-                "scale_a": a.more["scales"].pointer + 4 * M * int(i),
-                "scale_b": b.more["scales"].pointer + 4 * N * int(j),
-                "d_row": D.strides[-2], "c_row": 0 if c is None else c.strides[-2],
-                "c_column": 0 if c is None else c.strides[-1], "m": M, "n": N, "k": K, "exact": self.exact,
-                "matrix_a": i, "matrix_b": j, "group": self.tile.group, "alpha": alpha, "beta": beta,
-                "nan": self.scheme.nan_code(self.spec),
-            }  # fmt: skip
-            product = np.zeros(1, _PRODUCT)
-            for name, value in values.items():
-                product[name] = value
-            made.append(module.prepare("frontier_gemm", blocks, 384, *maps, product, shared=shared, cluster=cluster))
+        assert a.exponents is not None
+        assert b.exponents is not None
+        for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
+            product = record(_PRODUCT, {
+                "out": result(self, D, alpha, beta, C, int(d), int(c)), "m": M, "n": N, "k": K, "exact": self.exact,
+                "scale_a": a.exponents.pointer + 4 * M * int(i), "scale_b": b.exponents.pointer + 4 * N * int(j),
+                "matrix_a": i, "matrix_b": j, "group": self.tile.group,
+            })  # fmt: skip
+            made.append(module.prepare("frontier_gemm", blocks, 384, *maps, product, shared=shared, cluster=cluster,
+                                       overlap=M * N * K < SMALL))  # fmt: skip
         return made
-
-
-def _map(x: Prepared, word: int, rows: int, box: int) -> Any:
-    """Tiles of h or of q: 128 bytes of `box` rows."""
-    size, width = ((2, x.pitch), (1, 2 * x.pitch))[word]
-    shape, strides = (x.source.count, rows, width), (size * width * rows, size * width)
-    return device.tensor_map(x.words[word].pointer, size, shape, strides, (box, 128 // size))
 
 
 def entries(columns: int) -> int:
@@ -172,11 +134,6 @@ def shared_bytes(columns: int) -> int:
 
 
 @cache
-def _split() -> device.Module:
-    return device.Module(device.kernel_source("frontier_split.cu"), name="frontier_split.cu")
-
-
-@cache
 def _gemm(columns: int, cluster: int, per: int, exact: bool) -> device.Module:
     return device.Module(source(columns, cluster, per, exact), name="frontier_gemm.cu")
 
@@ -185,6 +142,6 @@ def source(columns: int, cluster: int, per: int, exact: bool) -> str:
     """The text of the product's kernel for a tile, `per` pieces a stage, with or without exact stages."""
     constants = {"BN": columns, "ENTRIES": entries(columns), "CLUSTER": cluster, "PER": per, "EXACT": int(exact)}
     lines = [f"#define {name} {value}" for name, value in constants.items()]
-    lines += ['#include "hopper.cuh"', '#include "frontier_words.cuh"']
+    lines += ['#include "hopper_tile.cuh"', '#include "frontier_words.cuh"']
     products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
     return "\n".join([*lines, products, device.kernel_source("frontier_gemm.cu")])

@@ -14,26 +14,27 @@ import numpy as np
 
 from fpemu.gpu import device
 from fpemu.gpu.hopper import words as hopper
+from fpemu.gpu.hopper.records import RESULT, places, record, result
+from fpemu.gpu.hopper.splits import Chunked
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.strassen import Strassen
 
-PITCH, BK = 8, 64
-_ROWS = {1: 32, 2: 8}  # ROWS there, by levels
+BK = 64
+_ROWS = {1: 32, 2: 16}  # ROWS there, by levels
+_BLOCKS = 132 * 8  # thread blocks, at most, that look for the largest entries
 _FP32 = np.dtype(np.float32)
 _OPERAND = np.dtype(
-    [("x", "u8"), ("row_stride", "i8"), ("k_stride", "i8"), ("rows", "i4"), ("k", "i4"), ("half", "i4"),
-     ("half_k", "i4"), ("block", "i4"), ("block_k", "i4"), ("high", "u8"), ("low", "u8"), ("exponents", "u8"),
-     ("special", "u8"), ("faults", "u8"), ("limit", "f4"), ("pitch", "i4"), ("second", "i4")],
-    align=True,
+    [("x", "u8"), ("row_stride", "i8"), ("k_stride", "i8"),
+     *((name, "i4") for name in ("rows", "k", "half", "half_k", "block", "block_k")),
+     *((name, "u8") for name in ("high", "low", "largest", "exponents", "special", "faults")), ("limit", "f4"),
+     ("second", "i4")], align=True,
 )  # fmt: skip
 _JOIN = np.dtype(
-    [("products", "u8"), ("d", "u8"), ("c", "u8"), ("d_row", "i8"), ("c_row", "i8"), ("c_column", "i8"), ("m", "i4"),
-     ("n", "i4"), ("half_m", "i4"), ("half_n", "i4"), ("block_m", "i4"),
-     ("block_n", "i4"), ("alpha", "f4"), ("beta", "f4"), ("nan", "u4")],
-    align=True,
+    [("products", "u8"), ("out", RESULT),
+     *((name, "i4") for name in ("m", "n", "half_m", "half_n", "block_m", "block_n"))], align=True,
 )  # fmt: skip
 
 
@@ -80,27 +81,29 @@ class StrassenKernel(Kernel):
         ready, room = Prepared(X, who), self._rooms[who]
         rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
         half, half_k, block, block_k = (_block(n, level) for level in (1, self.levels) for n in (rows, k))
-        ready.pitch = -(-block_k // PITCH) * PITCH
-        row_stride, k_stride = ready.steps
-        words = 2 * self.products * block * ready.pitch
-        sizes = {"high": words, "low": words, "exponents": 4 * self.products * block, "special": rows}
+        chunks, (row_stride, k_stride) = -(-block_k // BK), ready.steps
+        ready.pitch, words = chunks * BK, 2 * self.products * block * chunks * BK
+        sizes = {"high": words, "low": words, "exponents": 4 * self.products * block}
+        zeros = {"largest": 4 * self.products * block, "special": rows}
         held = {name: room.buffer(name, X.count * size) for name, size in sizes.items()}
+        held |= {name: room.zeros(name, X.count * size) for name, size in zeros.items()}
         ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
         ready.faults = room.zeros("faults", 16)
         for number, offset in enumerate(X.offsets()):
-            operand = np.zeros(1, _OPERAND)
-            values = {name: held[name].pointer + number * size for name, size in sizes.items()}
-            values |= {"x": X.pointer + 4 * int(offset), "row_stride": row_stride, "k_stride": k_stride, "rows": rows,
-                       "k": k, "half": half, "half_k": half_k, "block": block, "block_k": block_k,
-                       "faults": ready.faults.pointer, "limit": self.limit, "pitch": ready.pitch,
-                       "second": int(who == "B")}  # fmt: skip
-            for name, value in values.items():
-                operand[name] = value
-            rows_a_block = 16 if k_stride == 1 else 32
-            grid = (-(-block_k // BK), -(-block // _ROWS[self.levels]))
-            module = _module(self.levels)
-            module.launch("strassen_exponents", -(-block // rows_a_block), (32, 16), operand, wait=False)
-            module.launch("strassen_split", grid, 256, operand, wait=False)
+            operand = record(_OPERAND, {
+                **{name: held[name].pointer + number * size for name, size in (sizes | zeros).items()},
+                "x": X.pointer + 4 * int(offset), "row_stride": row_stride, "k_stride": k_stride, "rows": rows,
+                "k": k, "half": half, "half_k": half_k, "block": block, "block_k": block_k, "faults": ready.faults,
+                "limit": self.limit, "second": who == "B",
+            })  # fmt: skip
+            module, across = _module(self.levels), -(-block // (16 if k_stride == 1 else 32))
+            parts = max(1, min(-(-_BLOCKS // across), block_k // 256))
+            module.launch("strassen_largest", (across, parts), (32, 16), operand, wait=False)
+            tiles, shared = (
+                (chunks, -(-block // _ROWS[self.levels])),
+                4 * 4**self.levels * _ROWS[self.levels] * (BK + 1),
+            )
+            module.launch("strassen_split", tiles, 256, operand, shared=shared, wait=False)
         return ready
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
@@ -108,21 +111,13 @@ class StrassenKernel(Kernel):
         m, n = (_block(size, self.levels) for size in (M, N))
         held = self._rooms["D"].buffer("products", 4 * self.products * m * n)
         products = Matrix(held.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
-        c = None if C is None else C.broadcast(D.shape)
-        of_c = np.zeros(D.count, np.int64) if c is None else c.offsets()
-        for at, start, i, j in zip(D.offsets(), of_c, a.source.index(lead), b.source.index(lead), strict=True):
+        for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
             words = self._batch(a, int(i)), self._batch(b, int(j))
             self.inner.multiply(*words, products, np.float32(1), np.float32(0), None)
-            join = np.zeros(1, _JOIN)
-            values = {
-                "products": held.pointer, "d": D.pointer + 4 * int(at), "d_row": D.strides[-2], "m": M, "n": N,
+            join = record(_JOIN, {
+                "products": held, "out": result(self, D, alpha, beta, C, int(d), int(c)), "m": M, "n": N,
                 "half_m": _block(M, 1), "half_n": _block(N, 1), "block_m": m, "block_n": n,
-                "c": 0 if c is None else c.pointer + 4 * int(start), "c_row": 0 if c is None else c.strides[-2],
-                "c_column": 0 if c is None else c.strides[-1], "alpha": alpha, "beta": beta,
-                "nan": self.scheme.nan_code(self.spec),
-            }  # fmt: skip
-            for name, value in values.items():
-                join[name] = value
+            })  # fmt: skip
             _module(self.levels).launch("strassen_join", min(-(-m * n // 256), 132 * 16), 256, join, wait=False)
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
@@ -130,11 +125,11 @@ class StrassenKernel(Kernel):
         block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.who == "A" else -2]))
         shape = (self.products, block, k) if x.who == "A" else (self.products, k, block)
         at = self.products * block * number
-        places: list[Any] = [SimpleNamespace(pointer=w.pointer + 2 * at * x.pitch) for w in x.words]
+        words: list[Any] = [SimpleNamespace(pointer=w.pointer + 2 * at * x.pitch) for w in x.words]
         assert x.exponents is not None
         exponents: Any = SimpleNamespace(pointer=x.exponents.pointer + 4 * at)
         source = Matrix(0, _FP32, shape, (block * k, shape[2], 1))
-        return Prepared(source, x.who, tuple(places), x.pitch, exponents)
+        return Chunked(source, x.who, tuple(words), x.pitch, exponents)
 
 
 def _block(size: int, levels: int) -> int:

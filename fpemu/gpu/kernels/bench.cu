@@ -19,11 +19,14 @@ __device__ double normal(u64 seed, u64 index) {  // Box and Muller
   return sqrt(-2.0 * log(1.0 - uniform(seed, index, 1))) * cospi(2.0 * uniform(seed, index, 2));
 }
 
-// phi < 0: uniform in [low, high); else (uniform - 1/2) exp(phi normal), the inputs of DGEMM-TC.
+// phi = -1: uniform in [low, high); -2: normal, of mean low and deviation high; else (uniform - 1/2) exp(phi normal),
+// the inputs of DGEMM-TC.
 template <class T> __device__ void draw(T* out, u64 count, u64 seed, double low, double high, double phi) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
     const double u = uniform(seed, i, 0);
-    out[i] = (T)(phi < 0 ? low + (high - low) * u : (u - 0.5) * exp(phi * normal(seed, i)));
+    if (phi == -1) out[i] = (T)(low + (high - low) * u);
+    else if (phi == -2) out[i] = (T)(low + high * normal(seed, i));
+    else out[i] = (T)((u - 0.5) * exp(phi * normal(seed, i)));
   }
 }
 extern "C" __global__ void draw_fp32(float* out, u64 count, u64 seed, double low, double high, double phi) {

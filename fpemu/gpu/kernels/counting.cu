@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
     const double* x = X + row * pitch;
     const double sum = pairwise(plan, (double*)memory, [&](int k) {
-      const Element y = element(bits_of(x[k]));
+      const Element y = element(fp64_code(x[k]));
       return weighted((double)size_of(y.m), y.e - top);
     });
     if (threadIdx.x == 0) sums[row] = sum;
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
     int top = 2 * NOTHING, ceiling = NOTHING;
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      const Element x = element(bits_of(X[row * pitch + k]));
+      const Element x = element(fp64_code(X[row * pitch + k]));
       m[k] = x.m;
       e[k] = (short)x.e;
       top = larger(top, key(x.m, x.e, room));
@@ -126,9 +126,9 @@ extern "C" __global__ void __launch_bounds__(512)
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
     u64 largest = 0;
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      u64 code = bits_of(X[row * pitch + k]);
+      u64 code = fp64_code(X[row * pitch + k]);
       if (is_special(code)) code = 0;
-      left[apart(k)] = double_of(code);
+      left[apart(k)] = fp64_of(code);
       code &= ~(1ull << 63);
       if (code > largest) largest = code;
     }
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(512)
       for (int k = threadIdx.x; k < K; k += blockDim.x) {
         const double t = left[apart(k)] * step, rest = t - digit_of(t, rule);
         left[apart(k)] = rest;
-        const u64 code = bits_of(rest) & ~(1ull << 63);
+        const u64 code = fp64_code(rest) & ~(1ull << 63);
         if (code > largest) largest = code;
       }
       base = unit;

@@ -37,10 +37,10 @@ FPEMU_FUNCTION void combine(s64 (&limb)[LIMBS], const int* T, s64 stride) {
       const u32 r = reduce((u32)T[i * stride] + LIFT[i], MODULUS[i], MAGIC[i]);
       v += reduce(r * INVERSE[i], MODULUS[i], MAGIC[i]) * OTHERS[i];
     }
-    share += (double_of(0x4330000000000000ull | v) - 4503599627370496.0) * SHARE[g];  // 2^52 + v - 2^52
+    share += (fp64_of(0x4330000000000000ull | v) - 4503599627370496.0) * SHARE[g];  // 2^52 + v - 2^52
     FPEMU_UNROLL for (int l = 0; l < LIMBS; l++) sums[l] += (u64)v * WEIGHT[l][g];
   }
-  const u32 z = (u32)bits_of(share + 6755399441055744.0);  // 1.5 · 2^52: the nearest integer in the low bits
+  const u32 z = (u32)fp64_code(share + 6755399441055744.0);  // 1.5 · 2^52: the nearest integer in the low bits
   FPEMU_UNROLL for (int l = 0; l < LIMBS; l++) limb[l] = (s64)sums[l] - (s64)((u64)z * PRODUCT[l]);
 }
 
@@ -79,7 +79,7 @@ __device__ void rebuild(const int* products, s64 stride, s64 pitch, int M, int c
         write(end.D, row, c, code);
         continue;
       }
-      double value = T::WIDTH == 32 ? (double)float_of((u32)code) : double_of(code);
+      double value = T::WIDTH == 32 ? (double)fp32_of((u32)code) : fp64_of(code);
       if (odd) value = reached(end, row, c);
       write(end.D, row, c, finished(end, value, end.has_c ? read(end.C, row, c) : 0));
     }

@@ -90,7 +90,7 @@ template <class T, int DIGITS> FPEMU_FUNCTION u64 round_digits(const s64 (&digit
 
 // significand · 2^exponent of a finite double, 2^52 <= |significand| < 2^53; {0, 0} of a zero.
 FPEMU_FUNCTION Element significand(double x) {
-  Element found = element(bits_of(x));
+  Element found = element(fp64_code(x));
   if (!found.m) return {0, 0};
   const int zeros = 53 - bit_length(size_of(found.m));
   return {found.m < 0 ? -(s64)(size_of(found.m) << zeros) : found.m << zeros, found.e - zeros};

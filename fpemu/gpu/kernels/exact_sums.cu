@@ -69,7 +69,7 @@ __device__ void add_tame(R* total, const P* T, s64 stride, s64 pitch, int M, int
         FPEMU_UNROLL for (int r = 0; r < ROWS; r++) {
           if (i + r >= M) continue;
           const double x = wide(T[(s64)t * stride + (i + r) * pitch + c]);
-          const double factor = double_of((u64)(u32)(row[r] + column) << 52);
+          const double factor = fp64_of((u64)(u32)(row[r] + column) << 52);
           sum[r] = accumulated(sum[r], x, factor);
         }
       }
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(256)
     for (s64 c = j; c < N; c += steps) {
       const s64 at = i * N + c, row = first_row + i;
       double T = narrow ? (double)((const float*)total)[at] : ((const double*)total)[at];
-      if (spare && is_special(bits_of(T))) {
+      if (spare && is_special(fp64_code(T))) {
         const double x = narrow ? (double)((const float*)spare)[at] : ((const double*)spare)[at];
         const int back = larger(0, back_rows[row] + back_columns[c] + back_more);
         T = finite(x) ? scaled(x, back) : x;

@@ -12,7 +12,7 @@ FPEMU_FUNCTION double product_at(const void* T, int type, s64 at) {
 
 // An integer as fp64: 2^52 + 2^31 + x is a matter of bits.
 FPEMU_FUNCTION double wide(int x) {
-  return double_of(0x4330000000000000ull | ((u32)x ^ 0x80000000u)) - 4503601774854144.0;
+  return fp64_of(0x4330000000000000ull | ((u32)x ^ 0x80000000u)) - 4503601774854144.0;
 }
 FPEMU_FUNCTION double wide(float x) { return (double)x; }
 FPEMU_FUNCTION double wide(double x) { return x; }
@@ -77,8 +77,8 @@ FPEMU_FUNCTION double reached(const End& end, s64 i, s64 j) {
   double sum = 0;
   for (int k = 0; k < end.K; k++) {
     double x = read(end.A, i, k), y = read(end.B, k, j);
-    if (!is_special(bits_of(x))) x = x > 0 ? 1 : x < 0 ? -1 : 0;
-    if (!is_special(bits_of(y))) y = y > 0 ? 1 : y < 0 ? -1 : 0;
+    if (!is_special(fp64_code(x))) x = x > 0 ? 1 : x < 0 ? -1 : 0;
+    if (!is_special(fp64_code(y))) y = y > 0 ? 1 : y < 0 ? -1 : 0;
     sum += x * y;
   }
   return sum;
@@ -86,7 +86,7 @@ FPEMU_FUNCTION double reached(const End& end, s64 i, s64 j) {
 FPEMU_FUNCTION bool is_reached(const End& end, s64 i, s64 j) {
   return (end.special_rows && end.special_rows[i]) || (end.special_columns && end.special_columns[j]);
 }
-FPEMU_FUNCTION bool finite(double x) { return !is_special(bits_of(x)); }
+FPEMU_FUNCTION bool finite(double x) { return !is_special(fp64_code(x)); }
 
 // alpha · T + beta · C, one rounding an operation in the result's format, and the code of every NaN.
 FPEMU_FUNCTION u64 finished(const End& end, double T, double C) {
@@ -96,14 +96,14 @@ FPEMU_FUNCTION u64 finished(const End& end, double T, double C) {
       const float c = (float)end.beta * (float)C;
       t = t + c;
     }
-    return t != t ? end.nan : bits_of(t);
+    return t != t ? end.nan : fp32_code(t);
   }
   double t = end.alpha == 1 ? T : end.alpha * T;
   if (end.has_c) {
     const double c = end.beta * C;
     t = t + c;
   }
-  return t != t ? end.nan : bits_of(t);
+  return t != t ? end.nan : fp64_code(t);
 }
 
 // The same where the sum was to be rounded once but something is NaN or infinite: only signs count there. T has the
@@ -141,8 +141,8 @@ FPEMU_FUNCTION void round_entry(const End& end, s64 i, s64 j, Digits& digits, in
     digits.reset();
     for (int k = 0; k < count; k++) sum.feed(digits.next());
     exponent += 1023;  // as the emulator has it: 2^1023 keeps most of what is not zero from being rounded to zero
-    const double t = end.D.narrow ? (double)float_of((u32)sum.template round<Binary32>(exponent))
-                                  : double_of(sum.template round<Binary64>(exponent));
+    const double t = end.D.narrow ? (double)fp32_of((u32)sum.template round<Binary32>(exponent))
+                                  : fp64_of(sum.template round<Binary64>(exponent));
     T = t > 0 ? 1 : t < 0 ? -1 : 0;
   }
   write(end.D, i, j, finished_special(end, T, C));

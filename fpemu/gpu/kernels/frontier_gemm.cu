@@ -1,9 +1,9 @@
 // The product of the scheme `staged-int8` on Hopper: hh by wgmma on fp16, both corrections by wgmma on int8.
 //
-// Put before this text: hopper.cuh and frontier_words.cuh; fp16_product and int8_product, one wgmma of 64 rows by BN
-// columns each; BN, ENTRIES, CLUSTER, PER (pieces of 64 k in a stage), EXACT (whether there are exact stages).
+// Put before this text: hopper_tile.cuh and frontier_words.cuh; fp16_product and int8_product, one wgmma of 64 rows by
+// BN columns each; BN, ENTRIES, CLUSTER, PER (pieces of 64 k in a stage), EXACT (whether there are exact stages).
 //
-// Operands lie as frontier_split.cu leaves them: h in fp16, k contiguous; q with 128 bytes a row and piece of 64 k:
+// Operands lie as frontier_split.cu leaves them, by pieces of 64 k: 128 bytes a row of h in fp16, and 128 of q:
 // 64 qr and 64 qh of A, 64 qh and 64 qr of B, so that a dot product of such rows is qr qh + qh qr; or 64 r in fp16, in
 // an exact stage. One thread block a multiprocessor works through tiles of 128 x BN: a warp that copies by TMA into a
 // ring whose entries are (h_A, h_B) and (q_A, q_B) of a piece in turn, and two warpgroups that multiply, 64 rows each.
@@ -15,15 +15,11 @@ constexpr int TILE_A = BM * ROW, TILE_B = BN * ROW, ENTRY = TILE_A + TILE_B;
 constexpr int CHUNK = 65536 / BK;  // pieces whose corrections int32 holds
 
 struct Product {
-  float* d;
-  const float* c;           // null: beta = 0
+  Result out;
   const int *scale_a, *scale_b;  // of rows of A and columns of B, multiplied by j 2^e: 16 e + j
-  s64 d_row, c_row, c_column;
   int m, n, k, exact;       // exact: of so many stages one has fp16 corrections
   int matrix_a, matrix_b;   // of the stacks of operands
   int group;                // rows of clusters that are worked on together, for the L2 cache
-  float alpha, beta;
-  u32 nan;
 };
 
 // Of a thread's sums, number 4i + 2g + n belongs to row + 8g and column + 8i + n.
@@ -56,26 +52,25 @@ FPEMU_FUNCTION void finish(const Product& p, float (&total)[SUMS], int row, int 
   least += smaller(scale_a[0] >> 4, scale_a[1] >> 4), most += larger(scale_a[0] >> 4, scale_a[1] >> 4);
   // sums are multiples of 2^-48, quotients not below 2^-56
   if (-least <= 127 && -most >= -70) unscale<true>(total, scale_a, scale_b); else unscale<false>(total, scale_a, scale_b);
-  if (p.alpha == 1.0f && !p.c) return;
+  if (p.out.plain()) return;
   FPEMU_UNROLL
   for (int i = 0; i < SUMS; i++) {
     const int r = row + i / 2 % 2 * 8, c = column + i / 4 * 8 + i % 2;
-    float t = p.alpha == 1.0f ? total[i] : p.alpha * total[i];
-    if (p.c && r < p.m && c < p.n) t = t + p.beta * p.c[r * p.c_row + c * p.c_column];
-    total[i] = t != t ? __uint_as_float(p.nan) : t;
+    const bool adds = p.out.c && r < p.m && c < p.n;
+    total[i] = finished(total[i], p.out.scaling, adds ? p.out.c + r * p.out.c_row + c * p.out.c_column : nullptr);
   }
 }
 
 // Neighbouring lanes exchange pairs of columns, so that each writes 16 bytes at a time, where the result's rows allow it.
 FPEMU_FUNCTION void write(const Product& p, const float (&total)[SUMS], int row, int column, int lane) {
   const int odd = lane & 1, quad = column - 2 * (lane & 3) + 8 * odd + 4 * ((lane & 3) >> 1);
-  const bool wide = p.n % 4 == 0 && p.d_row % 4 == 0 && ((u64)p.d & 15) == 0;
+  const bool wide = p.n % 4 == 0 && p.out.d_row % 4 == 0 && ((u64)p.out.d & 15) == 0;
   FPEMU_UNROLL
   for (int j = 0; j < BN / 8; j += 2)
     FPEMU_UNROLL
     for (int g = 0; g < 2; g++) {
       const float *a = total + 4 * j + 2 * g, *b = a + 4;
-      float* to = p.d + (row + 8 * g) * p.d_row;
+      float* to = p.out.d + (row + 8 * g) * p.out.d_row;
       const float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1), y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
       if (row + 8 * g >= p.m) continue;
       if (wide) {
@@ -106,6 +101,8 @@ frontier_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ 
     barrier_inits_done();
   }
   if (CLUSTER > 1) cluster_sync(); else __syncthreads();
+  grid_release();
+  grid_wait();
 
   const int below = (p.m + BM * CLUSTER - 1) / (BM * CLUSTER), beside = (p.n + BN - 1) / BN;
   const int tiles = below * beside, pieces = ((p.k + BK - 1) / BK + PER - 1) / PER * PER;
@@ -129,11 +126,10 @@ frontier_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ 
           barrier_wait(empty + 8 * s, phase);
           const u32 to = ring + s * ENTRY, told = full + 8 * s;
           const TensorMap *a = half & 1 ? &map_qa : &map_ha, *b = half & 1 ? &map_qb : &map_hb;
-          const int k = half / 2 * (half & 1 ? ROW : BK);
           barrier_expect(told, ENTRY);
-          tma_load(to, a, told, k, row, p.matrix_a);
-          if (CLUSTER == 1) tma_load(to + TILE_A, b, told, k, column, p.matrix_b);
-          else if ((int)rank == (half & 1)) tma_load_all(to + TILE_A, b, told, k, column, p.matrix_b, 3);
+          tma_fetch(to, a, told, row, half / 2, p.matrix_a);
+          if (CLUSTER == 1) tma_fetch(to + TILE_A, b, told, column, half / 2, p.matrix_b);
+          else if ((int)rank == (half & 1)) tma_fetch_all(to + TILE_A, b, told, column, half / 2, p.matrix_b, 3);
           if (++s == ENTRIES) s = 0, phase ^= 1;
         }
       }

@@ -5,22 +5,23 @@
 //
 // An operand is seen as rows along k, rows of A or columns of B. A block has the number 2 (its half of the rows) + (its
 // half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th of
-// the i-th. The operands of one side lie one after another, each `block` rows of `pitch` numbers.
-#include "words.cuh"
+// the i-th. The operands of one side lie one after another, each a chunk of 64 k of all rows after another.
+#include "hopper_tile.cuh"
 
 constexpr int PRODUCTS = LEVELS == 1 ? 7 : 49, BLOCKS = LEVELS == 1 ? 4 : 16, SIDE = LEVELS == 1 ? 2 : 4;
-constexpr int ROWS = LEVELS == 1 ? 32 : 8, BK = 64, THREADS = 256, RUN = ROWS * BK / THREADS;
+constexpr int ROWS = LEVELS == 1 ? 32 : 16, BK = 64, LINE = BK + 1, THREADS = 256, RUN = ROWS * BK / THREADS;
 
 struct Operand {
   const float* x;
   s64 row_stride, k_stride;
   int rows, k, half, half_k, block, block_k;  // half, half_k: of the outer blocks
-  u16 *high, *low;    // (products, block, pitch)
+  u16 *high, *low;    // (products, chunks, block, 64)
+  u32* largest;       // (products, block): bits of the largest magnitudes, zero before
   int* exponents;     // (products, block): of the powers of two that bring rows to [2^13, 2^14)
-  u8* special;        // (rows): whether there is a NaN or an infinity, which count as zero
+  u8* special;        // (rows): whether there is a NaN or an infinity, which count as zero; zero before
   u64* faults;        // how many of these; how many entries whose sums may overflow
   float limit;        // their size
-  int pitch, second;  // second: 0 for A, 1 for B
+  int second;         // 0 for A, 1 for B
 };
 
 FPEMU_FUNCTION bool finite(float x) { return (__float_as_uint(x) & 0x7FFFFFFF) < 0x7F800000; }
@@ -36,27 +37,25 @@ FPEMU_FUNCTION void seven(float x00, float x01, float x10, float x11, bool secon
   }
 }
 
-FPEMU_FUNCTION void operands(const float (&x)[4], bool second, float (&s)[7]) {
+// Operands 7 first ... 7 first + 6 of one entry of each block.
+FPEMU_FUNCTION void operands(const float (&x)[4], int, bool second, float (&s)[7]) {
   seven(x[0], x[1], x[2], x[3], second, s);
 }
-FPEMU_FUNCTION void operands(const float (&x)[16], bool second, float (&s)[49]) {
-  float outer[4][7];
+FPEMU_FUNCTION void operands(const float (&x)[16], int first, bool second, float (&s)[7]) {
+  float of[4];
   FPEMU_UNROLL
-  for (int q = 0; q < 4; q++) seven(x[q], x[4 + q], x[8 + q], x[12 + q], second, outer[q]);
-  FPEMU_UNROLL
-  for (int i = 0; i < 7; i++) {
-    float inner[7];
-    seven(outer[0][i], outer[1][i], outer[2][i], outer[3][i], second, inner);
-    FPEMU_UNROLL
-    for (int j = 0; j < 7; j++) s[7 * i + j] = inner[j];
+  for (int q = 0; q < 4; q++) {
+    float outer[7];
+    seven(x[q], x[4 + q], x[8 + q], x[12 + q], second, outer);
+    of[q] = outer[first];
   }
+  seven(of[0], of[1], of[2], of[3], second, s);
 }
 
 // Which row, or k, number i of a block's is; `size` where there is none. `outer`, `inner`: halves the block lies in.
 FPEMU_FUNCTION int place(int outer, int inner, int i, int size, int half, int block) {
-  if (i >= block) return size;
   const int in = LEVELS == 1 ? i : inner * block + i;
-  return in < half ? smaller(outer * half + in, size) : size;
+  return i < block & in < half ? smaller(outer * half + in, size) : size;
 }
 FPEMU_FUNCTION int row_half(int b) { return LEVELS == 1 ? b / 2 : b / 8; }
 FPEMU_FUNCTION int k_half(int b) { return LEVELS == 1 ? b % 2 : b / 4 % 2; }
@@ -64,31 +63,39 @@ FPEMU_FUNCTION int k_half(int b) { return LEVELS == 1 ? b % 2 : b / 4 % 2; }
 FPEMU_FUNCTION float entry(const Operand& o, int b, int row, int k) {
   const int r = place(row_half(b), b / 2 % 2, row, o.rows, o.half, o.block);
   const int at = place(k_half(b), b % 2, k, o.k, o.half_k, o.block_k);
-  return r < o.rows && at < o.k ? o.x[r * o.row_stride + at * o.k_stride] : 0.0f;
+  const bool inside = r < o.rows & at < o.k;  // no branch, so that many loads are on their way at a time
+  const float x = __ldg(inside ? o.x + (r * o.row_stride + at * o.k_stride) : o.x);
+  return inside ? x : 0.0f;
 }
 
-// Blocks of 32 x 16 threads: 16 rows where these are contiguous, 32 where k's neighbours are apart.
-extern "C" __global__ void __launch_bounds__(512) strassen_exponents(const Operand o) {
+// Blocks of 32 x 16 threads, each for a part of k: 16 rows where these are contiguous, 32 where k's neighbours are
+// apart.
+extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_constant__ Operand o) {
   __shared__ u32 largest[PRODUCTS][32], wrong[SIDE][32];
   const bool along = o.k_stride == 1;
   const int many = along ? 16 : 32, base = blockIdx.x * many, own = along ? threadIdx.y : threadIdx.x;
-  const int thread = threadIdx.y * 32 + threadIdx.x;
+  const int thread = threadIdx.y * 32 + threadIdx.x, part = (o.block_k + gridDim.y - 1) / gridDim.y;
+  const int from = blockIdx.y * part, until = smaller(from + part, o.block_k);
   for (int i = thread; i < PRODUCTS * 32; i += 512) largest[i / 32][i % 32] = 0;
   if (thread < SIDE * 32) wrong[thread / 32][thread % 32] = 0;
   __syncthreads();
   u32 most[PRODUCTS] = {}, bad[SIDE] = {}, over = 0;
 #pragma unroll(LEVELS == 1 ? 4 : 1)
-  for (int k = along ? threadIdx.x : threadIdx.y; k < o.block_k; k += along ? 32 : 16) {
-    float x[BLOCKS], s[PRODUCTS];
+  for (int k = from + (along ? threadIdx.x : threadIdx.y); k < until; k += along ? 32 : 16) {
+    float x[BLOCKS];
     FPEMU_UNROLL
     for (int b = 0; b < BLOCKS; b++) {
       x[b] = entry(o, b, base + own, k);
       if (!finite(x[b])) bad[LEVELS == 1 ? b / 2 : b / 8 * 2 + b / 2 % 2]++, x[b] = 0;
       over += fabsf(x[b]) >= o.limit;
     }
-    operands(x, o.second, s);
     FPEMU_UNROLL
-    for (int i = 0; i < PRODUCTS; i++) most[i] = max(most[i], __float_as_uint(s[i]) & 0x7FFFFFFF);
+    for (int first = 0; first < PRODUCTS / 7; first++) {
+      float s[7];
+      operands(x, first, o.second, s);
+      FPEMU_UNROLL
+      for (int j = 0; j < 7; j++) most[7 * first + j] = max(most[7 * first + j], __float_as_uint(s[j]) & 0x7FFFFFFF);
+    }
   }
   FPEMU_UNROLL
   for (int i = 0; i < PRODUCTS; i++) {
@@ -103,88 +110,75 @@ extern "C" __global__ void __launch_bounds__(512) strassen_exponents(const Opera
   for (int i = thread; i < PRODUCTS * many; i += 512) {
     const int row = base + i % many;
     const u32 top = largest[i / many][i % many];
-    if (row < o.block)
-      o.exponents[i / many * o.block + row] = !top ? 0 : top >> 23 ? 140 - (int)(top >> 23) : 163 - bit_length(top);
+    if (row < o.block && top) atomicMax(&o.largest[i / many * o.block + row], top);
   }
   if (thread < SIDE * many) {
     const int h = thread / many, n = thread % many, row = place(h / (SIDE / 2), h % 2, base + n, o.rows, o.half, o.block);
-    if (row < o.rows) {
-      o.special[row] = wrong[h][n] != 0;
-      if (wrong[h][n]) atomicAdd(o.faults, (u64)wrong[h][n]);
-    }
+    if (row < o.rows && wrong[h][n]) o.special[row] = 1, atomicAdd(o.faults, (u64)wrong[h][n]);
   }
 }
 
-FPEMU_FUNCTION u32 half_code(float x) {
-  u16 h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  return h;
-}
-FPEMU_FUNCTION float half_value(u32 code) {
-  float x;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((u16)code));
-  return x;
-}
-
 // ROWS rows by 64 k of every block; each thread makes RUN consecutive k of a row of all operands.
-extern "C" __global__ void __launch_bounds__(THREADS) strassen_split(const Operand o) {
-  __shared__ float tile[BLOCKS][ROWS][BK + 1];
+extern "C" __global__ void __launch_bounds__(THREADS, LEVELS == 1 ? 3 : 2)
+strassen_split(const __grid_constant__ Operand o) {
+  extern __shared__ float tile[];  // (BLOCKS, ROWS, LINE)
+  __shared__ float2 scales[PRODUCTS][ROWS];
   const int k0 = blockIdx.x * BK, row0 = blockIdx.y * ROWS, t = threadIdx.x;
   const bool along = o.k_stride == 1;
-  FPEMU_UNROLL
+#pragma unroll(LEVELS == 1 ? 2 : 4)
   for (int b = 0; b < BLOCKS; b++)
     FPEMU_UNROLL
     for (int i = 0; i < RUN; i++) {
       const int n = i * THREADS + t, r = along ? n / BK : n % ROWS, k = along ? n % BK : n / ROWS;
       const float v = entry(o, b, row0 + r, k0 + k);
-      tile[b][r][k] = finite(v) ? v : 0.0f;
+      tile[(b * ROWS + r) * LINE + k] = finite(v) ? v : 0.0f;
     }
+  for (int n = t; n < PRODUCTS * ROWS; n += THREADS) {
+    const int row = row0 + n % ROWS, at = n / ROWS * o.block + row;
+    const u32 top = row < o.block ? o.largest[at] : 0;
+    const int e = !top ? 0 : top >> 23 ? 140 - (int)(top >> 23) : 163 - bit_length(top), e1 = smaller(e, 100);
+    scales[n / ROWS][n % ROWS] = {__uint_as_float((u32)(e1 + 127) << 23), __uint_as_float((u32)(e - e1 + 127) << 23)};
+    if (blockIdx.x == 0 && row < o.block) o.exponents[at] = e;
+  }
   __syncthreads();
   const int r = t / (BK / RUN), k = t % (BK / RUN) * RUN, row = row0 + r;
-  if (row >= o.block || k0 + k >= o.pitch) return;
-  float s[RUN][PRODUCTS];
+  if (row >= o.block) return;
+  float x[RUN][BLOCKS];
   FPEMU_UNROLL
-  for (int i = 0; i < RUN; i++) {
-    float x[BLOCKS];
+  for (int b = 0; b < BLOCKS; b++)
     FPEMU_UNROLL
-    for (int b = 0; b < BLOCKS; b++) x[b] = tile[b][r][k + i];
-    operands(x, o.second, s[i]);
-  }
+    for (int i = 0; i < RUN; i++) x[i][b] = tile[(b * ROWS + r) * LINE + k + i];
+  s64 to = ((s64)blockIdx.x * o.block + row) * BK + k;
   FPEMU_UNROLL
-  for (int j = 0; j < PRODUCTS; j++) {
-    const int e = o.exponents[j * o.block + row], e1 = smaller(e, 100);
-    const float up1 = __uint_as_float((u32)(e1 + 127) << 23), up2 = __uint_as_float((u32)(e - e1 + 127) << 23);
-    u32 h[RUN / 2], l[RUN / 2];
+  for (int first = 0; first < PRODUCTS / 7; first++) {
+    float s[RUN][7];
     FPEMU_UNROLL
-    for (int i = 0; i < RUN; i++) {
-      const float y = s[i][j] * up1 * up2;
-      const u32 high = half_code(y), low = half_code(y - half_value(high));
-      h[i / 2] = i % 2 ? h[i / 2] | high << 16 : high;
-      l[i / 2] = i % 2 ? l[i / 2] | low << 16 : low;
+    for (int i = 0; i < RUN; i++) operands(x[i], first, o.second, s[i]);
+    FPEMU_UNROLL
+    for (int j = 0; j < 7; j++, to += (s64)gridDim.x * o.block * BK) {
+      const float2 up = scales[7 * first + j][r];
+      u32 h[RUN / 2], l[RUN / 2];
+      FPEMU_UNROLL
+      for (int i = 0; i < RUN; i += 2) {
+        const float y = s[i][j] * up.x * up.y, z = s[i + 1][j] * up.x * up.y;
+        float g, f;
+        h[i / 2] = to_halves(y, z);
+        of_halves(h[i / 2], g, f);
+        l[i / 2] = to_halves(y - g, z - f);
+      }
+      if constexpr (RUN == 8) {
+        *(uint4*)(o.high + to) = make_uint4(h[0], h[1], h[2], h[3]);
+        *(uint4*)(o.low + to) = make_uint4(l[0], l[1], l[2], l[3]);
+      } else *(uint2*)(o.high + to) = make_uint2(h[0], h[1]), *(uint2*)(o.low + to) = make_uint2(l[0], l[1]);
     }
-    const s64 at = ((s64)j * o.block + row) * o.pitch + k0 + k;
-    if constexpr (RUN == 8) {
-      *(uint4*)(o.high + at) = make_uint4(h[0], h[1], h[2], h[3]);
-      *(uint4*)(o.low + at) = make_uint4(l[0], l[1], l[2], l[3]);
-    } else *(u32*)(o.high + at) = h[0], *(u32*)(o.low + at) = l[0];
   }
 }
 
 struct Join {
   const float* products;   // (products, block_m, block_n)
-  float* d;
-  const float* c;          // null: beta = 0
-  s64 d_row, c_row, c_column;
+  Result out;
   int m, n, half_m, half_n, block_m, block_n;
-  float alpha, beta;
-  u32 nan;
 };
-
-FPEMU_FUNCTION float finished(const Join& j, float t, int row, int column) {
-  if (j.alpha != 1.0f) t = j.alpha * t;
-  if (j.c) t = t + j.beta * j.c[row * j.c_row + column * j.c_column];
-  return t != t ? __uint_as_float(j.nan) : t;
-}
 
 FPEMU_FUNCTION void four(const float (&p)[7], float (&out)[4]) {
   const float u2 = p[0] + p[5], u3 = u2 + p[6], u4 = u2 + p[4];
@@ -234,15 +228,18 @@ template <int WIDE> FPEMU_FUNCTION void join(const Join& j) {
       const int c = place(k_half(b), b % 2, column, j.n, j.half_n, j.block_n);
       if (r >= j.m || c >= j.n) continue;
       FPEMU_UNROLL
-      for (int w = 0; w < WIDE; w++) out[w][b] = finished(j, out[w][b], r, c + w);
-      float* to = j.d + r * j.d_row + c;
+      for (int w = 0; w < WIDE; w++) {
+        const float* added = j.out.c ? j.out.c + r * j.out.c_row + (c + w) * j.out.c_column : nullptr;
+        out[w][b] = finished(out[w][b], j.out.scaling, added);
+      }
+      float* to = j.out.d + r * j.out.d_row + c;
       if constexpr (WIDE == 2) __stcs((float2*)to, make_float2(out[0][b], out[1][b]));
       else *to = out[0][b];
     }
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) strassen_join(const Join j) {
-  if (j.n % (2 * SIDE) == 0 && j.d_row % 2 == 0 && ((u64)j.d & 7) == 0) join<2>(j);
+extern "C" __global__ void __launch_bounds__(256) strassen_join(const __grid_constant__ Join j) {
+  if (j.n % (2 * SIDE) == 0 && j.out.d_row % 2 == 0 && ((u64)j.out.d & 7) == 0) join<2>(j);
   else join<1>(j);
 }

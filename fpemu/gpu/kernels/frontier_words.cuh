@@ -9,7 +9,6 @@ FPEMU_FUNCTION u32 code_of(float x) { return __float_as_uint(x); }
 FPEMU_FUNCTION float float_of(u32 code) { return __uint_as_float(code); }
 FPEMU_FUNCTION double power_of_two(int e) { return __longlong_as_double((s64)(1023 + e) << 52); }
 FPEMU_FUNCTION float fused(float x, float y, float z) { return __fmaf_rn(x, y, z); }
-FPEMU_FUNCTION int nearest(float x) { return __float2int_rn(x); }
 FPEMU_FUNCTION u16 half_code(float x) {
   u16 h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
@@ -25,19 +24,22 @@ FPEMU_FUNCTION float reciprocal(float x) {  // nearly
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+FPEMU_FUNCTION u32 last_bytes(u32 a, u32 b, u32 c, u32 d) {
+  return __byte_perm(__byte_perm(a, b, 0x40), __byte_perm(c, d, 0x40), 0x5410);
+}
 #else
 #include <math.h>
 FPEMU_FUNCTION u32 code_of(float x) { u32 c; __builtin_memcpy(&c, &x, 4); return c; }
 FPEMU_FUNCTION float float_of(u32 code) { float x; __builtin_memcpy(&x, &code, 4); return x; }
 FPEMU_FUNCTION double power_of_two(int e) { return ldexp(1.0, e); }
 FPEMU_FUNCTION float fused(float x, float y, float z) { return fmaf(x, y, z); }
-FPEMU_FUNCTION int nearest(float x) { return (int)rintf(x); }
 FPEMU_FUNCTION u16 half_code(float x) { _Float16 h = (_Float16)x; u16 c; __builtin_memcpy(&c, &h, 2); return c; }
 FPEMU_FUNCTION float half_value(u16 c) { _Float16 h; __builtin_memcpy(&h, &c, 2); return (float)h; }
 FPEMU_FUNCTION float reciprocal(float x) { return 1.0f / x; }
+FPEMU_FUNCTION u32 last_bytes(u32 a, u32 b, u32 c, u32 d) {
+  return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
+}
 #endif
-
-FPEMU_FUNCTION bool is_finite(float x) { return (code_of(x) & 0x7FFFFFFF) < 0x7F800000; }
 
 // 16 e + j: the scale j 2^e, the largest with j of 8 to 15 that keeps `largest` (the code of an fp32 number) below 2^13.
 FPEMU_FUNCTION int scale_for(u32 largest) {
@@ -51,20 +53,20 @@ FPEMU_FUNCTION int scale_for(u32 largest) {
 // The scale in two factors: e lies in -118 ... 158, beyond fp32's exponents.
 struct Scale {
   float up, factor;
-  FPEMU_FUNCTION Scale(int scale) {
-    const int e = scale >> 4, e1 = smaller(e, 100);
-    up = float_of((u32)(e1 + 127) << 23), factor = (float)(scale & 15) * float_of((u32)(e - e1 + 127) << 23);
-  }
 };
+FPEMU_FUNCTION Scale scale_of(int scale) {
+  const int e = scale >> 4, e1 = smaller(e, 100);
+  return {float_of((u32)(e1 + 127) << 23), (float)(scale & 15) * float_of((u32)(e - e1 + 127) << 23)};
+}
 
 struct Numbers {
   u16 h, r;       // fp16
-  u32 high, low;  // integers, as bytes
+  u32 high, low;  // integers, as last bytes
 };
 
+// The nearest integer to x, not beyond 127, as the last byte of 1.5 2^23 + x.
 FPEMU_FUNCTION u32 byte_of(float x) {
-  const int i = nearest(x);
-  return (u32)smaller(larger(i, -127), 127) & 0xFF;
+  return code_of(fmaxf(fminf(x, 127.0f), -127.0f) + 12582912.0f);
 }
 
 FPEMU_FUNCTION Numbers split(float x, const Scale& scale) {

@@ -11,6 +11,32 @@ FPEMU_FUNCTION u32 shared_address(const void* p) { return (u32)__cvta_generic_to
 // The same value in all lanes, in a way that tells the compiler so: what depends on it stays in uniform registers.
 FPEMU_FUNCTION int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
+// --- numbers
+FPEMU_FUNCTION u32 to_halves(float x, float y) {  // x in the lower half
+    u32 h;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x));
+    return h;
+}
+FPEMU_FUNCTION void of_halves(u32 h, float& x, float& y) {
+    asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
+        : "=f"(x), "=f"(y) : "r"(h));
+}
+FPEMU_FUNCTION float larger_or_nan(float x, float y) {  // x or |y|
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(fabsf(y)));
+    return z;
+}
+
+// --- copies to shared memory while the threads go on; what is left of the 16 or 4 bytes becomes zero
+FPEMU_FUNCTION void copy_16(u32 to, const float* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+FPEMU_FUNCTION void copy_4(u32 to, const float* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+FPEMU_FUNCTION void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> FPEMU_FUNCTION void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
 // --- mbarriers
 FPEMU_FUNCTION void barrier_init(u32 barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
@@ -37,23 +63,18 @@ FPEMU_FUNCTION void barrier_wait(u32 barrier, u32 phase) {
         "@done bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}" ::"r"(barrier), "r"(phase) : "memory");
 }
 
+// --- launches that may begin before the one queued before them has ended: until it has, and that the next may begin
+FPEMU_FUNCTION void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+FPEMU_FUNCTION void grid_release() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // --- clusters
 FPEMU_FUNCTION u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-FPEMU_FUNCTION void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-FPEMU_FUNCTION void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-FPEMU_FUNCTION void cluster_sync() { cluster_arrive(), cluster_wait(); }
-
-// A word of shared memory of thread block `rank`, at the address that it has in this one.
-FPEMU_FUNCTION u32 load_from(const u32* p, u32 rank) {
-    u32 x;
-    asm volatile(
-        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.u32 %0, [there];\n}"
-        : "=r"(x) : "r"(shared_address(p)), "r"(rank) : "memory");
-    return x;
+FPEMU_FUNCTION void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // --- named barriers of a thread block (0 is that of __syncthreads), and registers moved between its warpgroups
@@ -74,28 +95,34 @@ FPEMU_FUNCTION bool named_any(int name, int threads, bool mine) {
 template <int N> FPEMU_FUNCTION void raise_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> FPEMU_FUNCTION void lower_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 
-// --- TMA: a tile of a tensor (k, row, matrix) to shared memory; what lies outside of the tensor becomes zero
-struct alignas(64) TensorMap {  // as fpemu.gpu.device.tensor_map encodes it; a kernel's parameter, __grid_constant__
+// --- TMA: a tile of a tensor to shared memory; what lies outside of the tensor becomes zero
+struct alignas(64) TensorMap {  // a kernel's parameter, __grid_constant__
     u64 opaque[16];
 };
 FPEMU_FUNCTION void tma_prefetch(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+// Of (k, row, matrix), as fpemu.gpu.device.tensor_map encodes it.
 FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5}], [%2];"
         ::"r"(to), "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix) : "memory");
 }
-// To the same address in all thread blocks of the cluster named in `mask`; each is told at its own barrier.
-FPEMU_FUNCTION void tma_load_all(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix, u16 mask) {
+// Of (128 bytes of a chunk of k, row, chunk, matrix), as fpemu.gpu.hopper.splits.tiles encodes it.
+FPEMU_FUNCTION void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4, %5}], [%2], %6;"
-        ::"r"(to), "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix), "h"(mask) : "memory");
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2];"
+        ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix) : "memory");
 }
-// Orders what this thread wrote, or was told of, before what TMA or wgmma read next.
-FPEMU_FUNCTION void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// To the same address in all thread blocks of the cluster named in `mask`; each is told at its own barrier.
+FPEMU_FUNCTION void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u16 mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+        ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix), "h"(mask) : "memory");
+}
 
 // --- wgmma: D += A B by a warpgroup, 64 rows by N columns, from tiles in shared memory
 // A tile of rows of 128 bytes (64 fp16 or 128 int8 along k) as TMA swizzles it: groups of 8 rows, 1024 bytes apart.

@@ -2,9 +2,9 @@
 // brings.
 //
 // A thread block stays on its multiprocessor and works through tiles of TILE_M x TILE_N. Warp 0 is the producer: it
-// asks TMA for tiles of the words, 64 of k at a time, into a ring of ENTRIES. Two warpgroups are the consumers, each of
-// 64 rows. Thread blocks in a cluster lie below each other and share the tiles of B: each asks for every CLUSTERth one
-// and all get it.
+// asks TMA for tiles of the words, 64 of k at a time, into a ring of ENTRIES. One or two warpgroups are the consumers,
+// each of 64 rows. Thread blocks in a cluster lie below each other and share the tiles of B: each asks for every
+// CLUSTERth one and all get it.
 //
 // An entry holds one word of A and one of B: entry w of a chunk of 64 has A's word WORDS - 1 - w and B's word w. A
 // block is BLOCK chunks; fpemu.gpu.hopper.schedules, which writes the constants in front of this text, says what runs in
@@ -17,25 +17,15 @@
 //   SLICE        so many rounds of PROMOTE blocks make a slice of K, whose sums are added to those of the slices before
 #include "hopper.cuh"
 #include "hopper_tile.cuh"
-#ifdef BACKGROUND
-#include "hopper_background.cuh"
-#else
-struct Background {};
-#endif
 
 struct alignas(64) Maps {
     TensorMap a[WORDS], b[WORDS];
 };
 
-constexpr int TILE_M = 128, TILE_K = 64;
+constexpr int TILE_M = 64 * CONSUMERS, TILE_K = 64;
 constexpr int A_BYTES = TILE_M * TILE_K * 2, B_BYTES = TILE_N * TILE_K * 2, ENTRY_BYTES = A_BYTES + B_BYTES;
 constexpr int NUMBERS = TILE_N / 2;  // of an accumulator, in each thread
-constexpr int CONSUMERS = 2;         // warpgroups
-#ifdef BACKGROUND
-constexpr int WARPGROUPS = 4, PRODUCER_REGISTERS = 24, BACKGROUND_REGISTERS = 72, CONSUMER_REGISTERS = 208;
-#else
-constexpr int WARPGROUPS = 3, PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
-#endif
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 constexpr int IN_BLOCK = BLOCK * WORDS;            // entries
 constexpr int INSTRUCTIONS = BLOCK * TILE_K / 16;  // along k, of one product
 constexpr int MAIN_ALL = Main::COUNT * INSTRUCTIONS, REST_ALL = Rest::COUNT * INSTRUCTIONS;
@@ -78,26 +68,22 @@ FPEMU_FUNCTION int rounds(const Task& task) {
 
 FPEMU_FUNCTION int slices(const Task& task) { return SLICE > 0 ? (rounds(task) + SLICE - 1) / SLICE : 1; }
 
-FPEMU_FUNCTION void produce(const Maps& maps, const Task& task, const Background& background, Ring ring, u32 rank) {
+FPEMU_FUNCTION void produce(const Maps& maps, const Task& task, Ring ring, u32 rank) {
     ring.phase = 1;
     for (int tile = blockIdx.x / CLUSTER; tile < tiles(task); tile += gridDim.x / CLUSTER) {
         const Place at(task, tile, rank);
-#ifdef BACKGROUND
-        wait_for_rows(background, 0, at.m, at.m + TILE_M);
-        wait_for_rows(background, 1, at.n, at.n + TILE_N);
-#endif
         const int a_matrix = task.where ? (int)task.where[at.batch].a : 0;
         const int b_matrix = task.where ? (int)task.where[at.batch].b : 0;
-        for (int k = 0, turn = 0; k < rounds(task) * ROUND * BLOCK * TILE_K; k += TILE_K) {
+        for (int chunk = 0, turn = 0; chunk < rounds(task) * ROUND * BLOCK; chunk++) {
             FPEMU_UNROLL
             for (int w = 0; w < WORDS; w++, turn++, ring.next()) {
                 const u32 full = ring.full + 8 * ring.entry, to = ring.tiles();
                 barrier_wait(ring.empty + 8 * ring.entry, ring.phase);
                 barrier_expect(full, ENTRY_BYTES);
-                tma_load(to, &maps.a[WORDS - 1 - w], full, k, at.m, a_matrix);
-                if (CLUSTER == 1) tma_load(to + A_BYTES, &maps.b[w], full, k, at.n, b_matrix);
+                tma_fetch(to, &maps.a[WORDS - 1 - w], full, at.m, chunk, a_matrix);
+                if (CLUSTER == 1) tma_fetch(to + A_BYTES, &maps.b[w], full, at.n, chunk, b_matrix);
                 else if (rank == (WORDS == CLUSTER ? w : turn % CLUSTER))
-                    tma_load_all(to + A_BYTES, &maps.b[w], full, k, at.n, b_matrix, (1 << CLUSTER) - 1);
+                    tma_fetch_all(to + A_BYTES, &maps.b[w], full, at.n, chunk, b_matrix, (1 << CLUSTER) - 1);
             }
         }
     }
@@ -143,9 +129,13 @@ struct Reader {
     }
 };
 
-// Warpgroups issue in strict turns: one adds outside while the other's products run.
-FPEMU_FUNCTION void take_turn(int group) { named_sync(1 + group, 128 * CONSUMERS); }
-FPEMU_FUNCTION void pass_turn(int group) { named_arrive(2 - group, 128 * CONSUMERS); }
+// Two warpgroups issue in strict turns: one adds outside while the other's products run.
+FPEMU_FUNCTION void take_turn(int group) {
+    if (CONSUMERS == 2) named_sync(1 + group, 256);
+}
+FPEMU_FUNCTION void pass_turn(int group) {
+    if (CONSUMERS == 2) named_arrive(2 - group, 256);
+}
 
 FPEMU_FUNCTION void add_to(float (&total)[NUMBERS], float (&sum)[NUMBERS]) {
     hold(sum);
@@ -232,9 +222,8 @@ FPEMU_FUNCTION void join(float4* before, float (&total)[NUMBERS], bool first, bo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
-multiply(const __grid_constant__ Maps maps, const __grid_constant__ Task task,
-         const __grid_constant__ Background background) {
+extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
+multiply(const __grid_constant__ Maps maps, const __grid_constant__ Task task) {
     extern __shared__ u8 shared[];
     __shared__ alignas(8) u64 barriers[2 * ENTRIES];
     __shared__ alignas(16) int exponents[CONSUMERS][TILE_N];
@@ -252,18 +241,15 @@ multiply(const __grid_constant__ Maps maps, const __grid_constant__ Task task,
     }
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
+    grid_release();
+    grid_wait();
 
     if (group == 0) {
-        lower_registers<PRODUCER_REGISTERS>();
-        if (warp == 0 && lane == 0) produce(maps, task, background, ring, rank);
+        if (CONSUMERS == 2) lower_registers<PRODUCER_REGISTERS>();
+        if (warp == 0 && lane == 0) produce(maps, task, ring, rank);
         __syncwarp();
-#ifdef BACKGROUND
-    } else if (group == WARPGROUPS - 1) {
-        lower_registers<BACKGROUND_REGISTERS>();
-        split_in_background(background, lane);
-#endif
     } else {
-        raise_registers<CONSUMER_REGISTERS>();
+        if (CONSUMERS == 2) raise_registers<CONSUMER_REGISTERS>();
         Reader reader{ring, group - 1, lane};
         const int own = (CONSUMERS * blockIdx.x + reader.group) * (NUMBERS / 4) * 128 + threadIdx.x % 128;
         float4* before = (float4*)task.slices + own;
@@ -271,7 +257,6 @@ multiply(const __grid_constant__ Maps maps, const __grid_constant__ Task task,
         for (int tile = blockIdx.x / CLUSTER; tile < tiles(task); tile += gridDim.x / CLUSTER) {
             const Place at(task, tile, rank);
             const Part part(task, at.m + reader.group * 64, at.n, at.batch);
-            barrier_wait(reader.ring.full + 8 * reader.ring.entry, reader.ring.phase);  // the rows have been split
             Exponents<TILE_N> powers;
             powers.load(task, part, threadIdx.x % 128);
             float total[NUMBERS];

@@ -1,7 +1,16 @@
 // What becomes of a tile of sums that a warpgroup has in registers: the operands' powers of two undone, alpha, beta and
 // C, NaN with its code, and the stores.
 #pragma once
+#include "epilogue.cuh"
 #include "hopper.cuh"
+
+struct Result {  // fpemu.gpu.hopper.records.RESULT
+    float* d;
+    const float* c;              // or null
+    s64 d_row, c_row, c_column;  // strides in elements; D's columns are contiguous
+    Scaling<float> scaling;
+    FPEMU_FUNCTION bool plain() const { return scaling.alpha == 1.f && !c; }
+};
 
 struct Where {  // of one product of a batch: which matrices, and where D and C begin, in elements
     s64 a, b, d, c;
@@ -9,15 +18,11 @@ struct Where {  // of one product of a batch: which matrices, and where D and C 
 
 // A launch's numbers; fpemu.gpu.hopper.words.TASK is the same structure in NumPy.
 struct Task {
-    float* D;
-    const float* C;                // or null
+    Result out;
     const Where* where;            // of each product; null: one product, all zero
     const int* row_exponents;      // (matrices, M), or null: none
     const int* column_exponents;   // (matrices, N), or null
     float* slices;                 // if K is split in slices: room for a tile's sums in each thread block
-    s64 d_row, c_row, c_column;    // strides in elements; D's columns are contiguous
-    float alpha, beta;
-    u32 nan_code;
     int M, N, K, batch;
     int group;                     // rows of tiles that are worked through together
 };
@@ -95,22 +100,39 @@ FPEMU_FUNCTION void scale_by(float4& x, const int4& columns, int row) {
 
 // What is not plain: alpha, C, tiles that stick out, rows that are not aligned, NaN.
 FPEMU_FUNCTION void store_with_care(const Task& task, const Part& part, float4 sums, int r, int c, bool aligned) {
+    const Result& to = task.out;
     float out[4] = {sums.x, sums.y, sums.z, sums.w};
     if (r >= task.M) return;
-    float* to = task.D + part.where.d + r * task.d_row + c;
-    const float* from = task.C + part.where.c + r * task.c_row + c * task.c_column;
+    float* row = to.d + part.where.d + r * to.d_row;
+    const float* from = to.c ? to.c + part.where.c + r * to.c_row : nullptr;
     FPEMU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        out[i] *= task.alpha;
-        if (task.C && c + i < task.N) out[i] = __fadd_rn(out[i], __fmul_rn(task.beta, from[i * task.c_column]));
-        if (out[i] != out[i]) out[i] = __uint_as_float(task.nan_code);
-    }
+    for (int i = 0; i < 4; i++)
+        out[i] = finished(out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
     if (aligned) {
-        if (c < task.N) __stcs((float4*)to, make_float4(out[0], out[1], out[2], out[3]));
+        if (c < task.N) __stcs((float4*)(row + c), make_float4(out[0], out[1], out[2], out[3]));
     } else {
         FPEMU_UNROLL
         for (int i = 0; i < 4; i++)
-            if (c + i < task.N) to[i] = out[i];
+            if (c + i < task.N) row[c + i] = out[i];
+    }
+}
+
+// All of a part; PLAIN: without branches, so that many stores are on their way at a time.
+template <bool PLAIN, int COLUMNS>
+FPEMU_FUNCTION void store_sums(const Task& task, const Part& part, const float (&total)[COLUMNS / 2], int r, int c,
+                               int odd, const int4* columns, const int (&rows)[2], bool aligned) {
+    const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
+    float* to = task.out.d + part.where.d + r * task.out.d_row + c;
+    FPEMU_UNROLL
+    for (int j = 0; j < COLUMNS / 8; j += 2) {
+        const int4 of = columns ? columns[2 * j] : none;
+        FPEMU_UNROLL
+        for (int g = 0; g < 2; g++) {
+            float4 out = swapped(total + 4 * j + 2 * g, odd);
+            scale_by(out, of, rows[g]);
+            if (PLAIN) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
+            else store_with_care(task, part, out, r + 8 * g, c + 8 * j, aligned);
+        }
     }
 }
 
@@ -130,35 +152,14 @@ FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COL
         scaled = false;
     }
     if (!scaled) exponents.row[0] = exponents.row[1] = 0;
-    const int4* columns = (const int4*)(shared + four);
-    const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
+    const int4* columns = scaled ? (const int4*)(shared + four) : nullptr;
     bool nan = false;
     FPEMU_UNROLL
     for (int i = 0; i < COLUMNS / 2; i += 2) nan |= either_nan(total[i], total[i + 1]);
-    const bool aligned = task.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(task.D + part.where.d) & 15) == 0;
+    const Result& to = task.out;
+    const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + part.where.d) & 15) == 0;
     const bool inside = part.row + 64 <= task.M && part.column + COLUMNS <= task.N;
-    if (aligned && inside && task.alpha == 1.f && !task.C && !__any_sync(~0u, nan)) {  // no branches, many at a time
-        float* to = task.D + part.where.d + r * task.d_row + c;
-        FPEMU_UNROLL
-        for (int j = 0; j < COLUMNS / 8; j += 2) {
-            const int4 of = scaled ? columns[2 * j] : none;
-            FPEMU_UNROLL
-            for (int g = 0; g < 2; g++) {
-                float4 out = swapped(total + 4 * j + 2 * g, odd);
-                scale_by(out, of, exponents.row[g]);
-                __stcs((float4*)(to + 8 * g * task.d_row + 8 * j), out);
-            }
-        }
-        return;
-    }
-    FPEMU_UNROLL
-    for (int j = 0; j < COLUMNS / 8; j += 2) {
-        const int4 of = scaled ? columns[2 * j] : none;
-        FPEMU_UNROLL
-        for (int g = 0; g < 2; g++) {
-            float4 out = swapped(total + 4 * j + 2 * g, odd);
-            scale_by(out, of, exponents.row[g]);
-            store_with_care(task, part, out, r + 8 * g, c + 8 * j, aligned);
-        }
-    }
+    if (aligned && inside && to.plain() && !__any_sync(~0u, nan))
+        store_sums<true, COLUMNS>(task, part, total, r, c, odd, columns, exponents.row, aligned);
+    else store_sums<false, COLUMNS>(task, part, total, r, c, odd, columns, exponents.row, aligned);
 }

@@ -119,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(256)
           const u64 bits = place + 15 <= 64 ? low >> place
                            : place < 64     ? low >> place | high << (64 - place)
                                             : high >> (place - 64);
-          const float size = float_of(0x4b000000u | ((u32)bits & 0x7fff)) - 8404992.0f;  // 2^23 + 2^14
-          piece[v][i] = float_of(bits_of(size) ^ sign);
+          const float size = fp32_of(0x4b000000u | ((u32)bits & 0x7fff)) - 8404992.0f;  // 2^23 + 2^14
+          piece[v][i] = fp32_of(fp32_code(size) ^ sign);
         }
       }
       FPEMU_UNROLL for (int i = 0; i < N; i++) {
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(256)
           FPEMU_UNROLL for (int j = 1; j < PIECES; j++) sum = fused(piece[v][j], FACTOR[j][i], sum);
           const float quotient = fused(sum, q, FLOAT_CENTER) - FLOAT_CENTER;
           const float rest = fused(-p, quotient, sum);
-          bytes[v] = bits_of(rest + FLOAT_CENTER);
+          bytes[v] = fp32_code(rest + FLOAT_CENTER);
         }
 #ifdef __CUDACC__
         const u32 left = __byte_perm(bytes[0], bytes[1], 0x0040), right = __byte_perm(bytes[2], bytes[3], 0x0040);

@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(512)
       u32 packed = 0;
       FPEMU_UNROLL for (int v = 0; v < 4; v++) {
         const int k = start + v;
-        const u64 code = row >= rows || k >= K ? 0 : kept ? row_codes[k] : bits_of(x_row[k]);
+        const u64 code = row >= rows || k >= K ? 0 : kept ? row_codes[k] : fp64_code(x_row[k]) & ~(1ull << 63);
         packed |= (u32)rounded_up(code, shift) << (8 * v);
       }
       *(u32*)(out + (s64)row * width + start) = packed;
@@ -65,18 +65,23 @@ extern "C" __global__ void __launch_bounds__(512)
   }
 }
 
-// The largest of every row and column of the product of leading bits; both arrays begin as zeros.
-extern "C" __global__ void __launch_bounds__(256)
-    largest_sums(const int* T, s64 pitch, int M, int N, int* rows, int* columns) {
+// The largest of every row and column of the product of leading bits, the sum of `parts` that lie `stride` apart; both
+// arrays begin as zeros.
+template <class Sum>
+FPEMU_FUNCTION void largest_of(const int* T, int parts, s64 stride, s64 pitch, int M, int N, Sum* rows, Sum* columns) {
   const int band = (M + gridDim.y - 1) / gridDim.y, first = blockIdx.y * band, last = smaller(first + band, M);
   for (s64 start = (s64)blockIdx.x * blockDim.x; start < N; start += (s64)gridDim.x * blockDim.x) {
     const s64 j = start + threadIdx.x;
-    int most = 0;
+    Sum most = 0;
     for (int i = first; i < last; i++) {
-      int x = j < N ? T[i * pitch + j] : 0;
-      most = larger(most, x);
+      Sum x = 0;
+      for (int part = 0; part < parts && j < N; part++) x += T[part * stride + i * pitch + j];
+      most = x > most ? x : most;
 #ifdef __CUDACC__
-      for (int step = 16; step; step >>= 1) x = larger(x, __shfl_xor_sync(~0u, x, step));
+      for (int step = 16; step; step >>= 1) {
+        const Sum other = __shfl_xor_sync(~0u, x, step);
+        x = other > x ? other : x;
+      }
       if (threadIdx.x % 32 == 0 && x > rows[i]) atomicMax(&rows[i], x);
 #else
       atomicMax(&rows[i], x);
@@ -85,19 +90,29 @@ extern "C" __global__ void __launch_bounds__(256)
     if (j < N && most) atomicMax(&columns[j], most);
   }
 }
+extern "C" __global__ void __launch_bounds__(256)
+    largest_sums(const int* T, s64 pitch, int M, int N, int* rows, int* columns) {
+  largest_of(T, 1, 0, pitch, M, N, rows, columns);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    largest_long_sums(const int* T, int parts, s64 stride, s64 pitch, int M, int N, u64* rows, u64* columns) {
+  largest_of(T, parts, stride, pitch, M, N, rows, columns);
+}
 
 // The largest t with 4^t S <= g 4^h, as `_power` has it.
 FPEMU_FUNCTION int room(double S, int h, double g) {
-  const Element x = element(bits_of(S));
+  const Element x = element(fp64_code(S));
   const int exponent = x.m ? x.e + bit_length(size_of(x.m)) : 0, q = (exponent - 1) >> 1;  // frexp's
   return h - q - (x.m && weighted((double)x.m, x.e - 2 * q) > g);
 }
 
-// mu = first + room, 0 for rows of zeros.
+// mu = first + room, 0 for rows of zeros. wide: the largest sums are 64-bit integers, else 32-bit ones.
 extern "C" __global__ void __launch_bounds__(256)
-    accurate(int rows, const int* first, const int* zero, const int* largest, int h, double g, int* mu) {
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x)
-    mu[i] = zero[i] ? 0 : first[i] + room((double)largest[i], h, g);
+    accurate(int rows, const int* first, const int* zero, const void* largest, int wide, int h, double g, int* mu) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x) {
+    const double most = wide ? (double)((const u64*)largest)[i] : (double)((const int*)largest)[i];
+    mu[i] = zero[i] ? 0 : first[i] + room(most, h, g);
+  }
 }
 
 // mu of the rules "fast" (most: the largest room allowed) and "invariant", from sums of squares in units of 2^-30.
@@ -113,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(512)
     if (kept) __syncthreads();
     s64 high = 0, low = 0;
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      const u64 code = (kept ? row_codes[k] : bits_of(x_row[k])) & ~(1ull << 63);
+      const u64 code = (kept ? row_codes[k] : fp64_code(x_row[k])) & ~(1ull << 63);
       u64 units = rounded_up(code, 30 - e);
       if (units == 1) {  // what rounds to zero in fp64 counts as zero
         const Element x = element(code);
@@ -141,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(256)
     sizes(const double* X, s64 pitch, int rows, int K, const int* mu, double* out, s64 width) {
   for (s64 row = blockIdx.x; row < rows; row += gridDim.x)
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      const Element x = element(bits_of(X[row * pitch + k]));
+      const Element x = element(fp64_code(X[row * pitch + k]));
       const u64 m = size_of(x.m);
       const int s = x.e + mu[row];
       out[row * width + k] = s >= 0 ? weighted((double)m, s) : s <= -64 ? 0.0 : (double)(m >> -s);
@@ -152,10 +167,10 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256) largest_double(const double* x, s64 count, u64* most, u64*) {
   u64 found = 0;
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (s64)gridDim.x * blockDim.x)
-    if (bits_of(x[i]) > found) found = bits_of(x[i]);
+    if (fp64_code(x[i]) > found) found = fp64_code(x[i]);
   atomicMax(most, found);
 }
 extern "C" __global__ void __launch_bounds__(256) where_double(const double* x, s64 count, u64* most, u64* place) {
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (s64)gridDim.x * blockDim.x)
-    if (bits_of(x[i]) == *most) atomicMax(place, (u64)(i + 1));
+    if (fp64_code(x[i]) == *most) atomicMax(place, (u64)(i + 1));
 }

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256)
         odd |= is_special(code);
         if (!x.m) continue;
         if (code > largest) largest = code;
-        squares += double_of(code) * double_of(code);
+        squares += fp64_of(code) * fp64_of(code);
         bottom = larger(bottom, -(x.e + trailing_zeros_64((u64)x.m)));
       }
     }
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256)
     atomicMax(&all->high, top);
     atomicMax(&all->low, bottom);
     // fewer than K roundings of a part in 2^53 on the way of each; good while squares are normal numbers
-    const Element sum = element(bits_of(squares * (1 + (K + 8) * 2.220446049250313e-16)));
+    const Element sum = element(fp64_code(squares * (1 + (K + 8) * 2.220446049250313e-16)));
     if (sum.m) atomicMax(&all->norm, sum.e + ceil_log2((u64)sum.m) + 2 * bottom);
   }
 }
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(512)
   for (int row = blockIdx.x; row < all_rows; row += gridDim.x) {
     int top = 2 * NOTHING;
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      const Element x = row < rows ? element(bits_of(X[row * pitch + k])) : Element{0, 0};
+      const Element x = row < rows ? element(fp64_code(X[row * pitch + k])) : Element{0, 0};
       m[k] = x.m;
       e[k] = (short)x.e;
       top = larger(top, key(x.m, x.e, room));
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(512)
       read_four(codes, X + row * pitch, 4 * i, row < rows ? K : 0);
       FPEMU_UNROLL for (int v = 0; v < 4; v++) {
         if (is_special(codes[v])) codes[v] = 0;
-        left[v * quarter + i] = double_of(codes[v]);
+        left[v * quarter + i] = fp64_of(codes[v]);
         codes[v] &= ~(1ull << 63);
         if (codes[v] > largest) largest = codes[v];
       }
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(512)
           const double t = left[v * quarter + i] * factor, digit = there ? digit_of(t, rule) : 0;
           const double rest = t - digit;
           left[v * quarter + i] = rest;
-          const u64 code = bits_of(rest) & ~(1ull << 63);
+          const u64 code = fp64_code(rest) & ~(1ull << 63);
           if (code > largest) largest = code;
           four[v] = integer_of(digit);
           filled += four[v] != 0;
@@ -239,13 +239,13 @@ extern "C" __global__ void __launch_bounds__(256)
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
     int top = 2 * NOTHING;
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      const Element x = element(bits_of(X[row * pitch + k]));
+      const Element x = element(fp64_code(X[row * pitch + k]));
       top = larger(top, key(x.m, x.e, room));
     }
     top = block_max(top);
     const int tau = (top >> 1) + (top & 1) + headroom;
     for (int k = threadIdx.x; k < K; k += blockDim.x) {
-      const Element x = element(bits_of(X[row * pitch + k]));
+      const Element x = element(fp64_code(X[row * pitch + k]));
       const int bits = x.m ? tau - (x.e + bit_length(size_of(x.m))) + precision : 0;
       atomicAdd(&own[smaller(larger(bits, 0), 4095)], 1u);
     }

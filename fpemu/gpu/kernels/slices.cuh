@@ -1,48 +1,12 @@
 // A number as an integer times a power of two, and the digits that a split takes from it: fpemu.schemes.errorfree.split
 // in integers. No step rounds but the digit itself, so that the digits are those of the definition whatever the range.
 #pragma once
-#include "words.cuh"
+#include "patterns.cuh"
 
 constexpr int NOTHING = -(1 << 20);  // the exponent of a zero
 enum Rule { PUBLISHED, BALANCED, TRUNCATE, NEAREST };
 constexpr int NO_LIMIT = 0, POWERS_ONLY = 64;
 
-FPEMU_FUNCTION u64 bits_of(double x) {
-#ifdef __CUDACC__
-  return (u64)__double_as_longlong(x);
-#else
-  u64 code;
-  __builtin_memcpy(&code, &x, 8);
-  return code;
-#endif
-}
-FPEMU_FUNCTION double double_of(u64 code) {
-#ifdef __CUDACC__
-  return __longlong_as_double((s64)code);
-#else
-  double x;
-  __builtin_memcpy(&x, &code, 8);
-  return x;
-#endif
-}
-FPEMU_FUNCTION float float_of(u32 code) {
-#ifdef __CUDACC__
-  return __uint_as_float(code);
-#else
-  float x;
-  __builtin_memcpy(&x, &code, 4);
-  return x;
-#endif
-}
-FPEMU_FUNCTION u32 bits_of(float x) {
-#ifdef __CUDACC__
-  return __float_as_uint(x);
-#else
-  u32 code;
-  __builtin_memcpy(&code, &x, 4);
-  return code;
-#endif
-}
 FPEMU_FUNCTION bool is_special(u64 code) { return (code >> 52 & 0x7ff) == 0x7ff; }
 
 // m · 2^e, |m| < 2^53; NaN and infinities count as zero.
@@ -66,7 +30,7 @@ FPEMU_FUNCTION void read_four(u64 (&codes)[4], const double* row, int k, int K) 
     return;
   }
 #endif
-  for (int v = 0; v < 4; v++) codes[v] = k + v < K ? bits_of(row[k + v]) : 0;
+  for (int v = 0; v < 4; v++) codes[v] = k + v < K ? fp64_code(row[k + v]) : 0;
 }
 FPEMU_FUNCTION u64 size_of(s64 m) { return (u64)(m < 0 ? -m : m); }
 FPEMU_FUNCTION int ceil_log2(u64 m) { return bit_length(m - 1); }  // of m > 0
@@ -76,7 +40,7 @@ FPEMU_FUNCTION int trailing_zeros_64(u64 m) {                      // of m > 0
 }
 
 // 2^s for |s| <= 1022.
-FPEMU_FUNCTION double power(int s) { return double_of((u64)(s + 1023) << 52); }
+FPEMU_FUNCTION double power(int s) { return fp64_of((u64)(s + 1023) << 52); }
 
 // t · 2^s, one rounding where it leaves the normal range; t an integer of magnitude up to 2^62, or zero.
 FPEMU_FUNCTION double weighted(double t, int s) {
@@ -86,7 +50,7 @@ FPEMU_FUNCTION double weighted(double t, int s) {
 }
 // t · 2^s for any finite t and |s| <= 6000: by powers that bring it to where one rounding is left.
 FPEMU_FUNCTION double scaled(double t, int s) {
-  const Element x = element(bits_of(t));
+  const Element x = element(fp64_code(t));
   return weighted((double)x.m, x.e + s);
 }
 
@@ -135,7 +99,7 @@ FPEMU_FUNCTION double digit_of(double t, int rule) {
   if (rule != TRUNCATE) return near;
   return t >= 0 ? (near > t ? near - 1 : near) : (near < t ? near + 1 : near);
 }
-FPEMU_FUNCTION int integer_of(double digit) { return (int)(u32)bits_of(digit + 6755399441055744.0); }
+FPEMU_FUNCTION int integer_of(double digit) { return (int)(u32)fp64_code(digit + 6755399441055744.0); }
 FPEMU_FUNCTION double fused(double x, double y, double z) {
 #ifdef __CUDACC__
   return __fma_rn(x, y, z);
@@ -156,7 +120,7 @@ FPEMU_FUNCTION u16 half_code(int digit) {  // |digit| <= 2^11
 FPEMU_FUNCTION void store(void* out, s64 at, int digit, int carrier) {
   if (carrier == INT8_DIGITS) ((signed char*)out)[at] = (signed char)digit;
   if (carrier == FP16_DIGITS) ((u16*)out)[at] = half_code(digit);
-  if (carrier == BF16_DIGITS) ((u16*)out)[at] = (u16)(bits_of((float)digit) >> 16);
+  if (carrier == BF16_DIGITS) ((u16*)out)[at] = (u16)(fp32_code((float)digit) >> 16);
   if (carrier == FP32_DIGITS) ((float*)out)[at] = (float)digit;
   if (carrier == FP64_DIGITS) ((double*)out)[at] = (double)digit;
 }

@@ -4,6 +4,7 @@
 // A row is one of A, or a column of B: its K entries lie k_step apart, row_step from those of the next. `of` says where
 // each matrix of a stack begins. Tiles are read along whichever of the two is the shorter step, and the words written
 // along K. faults: how many entries are NaN or infinite, and how many have a word that overflows.
+#include "split_pairs.cuh"
 
 constexpr int ROWS = 32, LENGTH = 64, THREADS = 256, EACH = ROWS * LENGTH / THREADS;
 constexpr int SURVEYED = 1024;  // of K by one thread block
@@ -98,11 +99,43 @@ extern "C" __global__ void __launch_bounds__(256) settle(const u32* largest, int
   for (s64 i = threadIdx.x; i < rows; i += 256) exponents[i] = exponent_for(whole ? most : largest[i], top);
 }
 
-struct alignas(8) Eight {  // bytes: written at once
-  u32 x[2];
+constexpr int PER = 32 / Rules::WIDTH, PACKED = EACH / PER;  // codes in a 32-bit word, words of a thread's codes
+struct alignas(16) Four {  // read at once
+  float x[4];
 };
 
-// exponents, special: null if there are none to take, or to tell; word0: if words are only counted. The words' rows are `pitch` apart, a multiple of 64.
+// Write two words, or four, at once: of a store to their type the compiler makes several.
+FPEMU_FUNCTION void write(u32* to, const u32* x) {
+#ifdef __CUDACC__
+  if constexpr (PACKED < 4) asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x[0]), "r"(x[1]) : "memory");
+  else
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+#else
+  for (int i = 0; i < smaller(PACKED, 4); i++) to[i] = x[i];
+#endif
+}
+
+// The codes of eight entries, which x · 2^e scales, all at once; false if some are not for that, or may overflow.
+FPEMU_FUNCTION bool split_plain(const float (&x)[EACH], int e, u32 (&packed)[Rules::COUNT][PACKED]) {
+  const float first = small_power_of_two(e / 2), second = small_power_of_two(e - e / 2);
+  float scaled[EACH];
+  u32 most = 0;
+  bool tiny = false;
+  FPEMU_UNROLL
+  for (int i = 0; i < EACH; i++) {
+    scaled[i] = x[i] * first * second;
+    const u32 size = fp32_code(scaled[i]) & 0x7FFFFFFF;
+    most = size > most ? size : most;
+    tiny |= !ALWAYS_FAST<Rules> && x[i] != 0 && size < fp32_code(FAST_LEAST);
+  }
+  if (tiny || most >= fp32_code((float)SAFE<Rules>)) return false;
+  split_eight<Rules>(scaled, packed);
+  return true;
+}
+
+// exponents, special: null if there are none to take, or to tell; word0: if words are only counted. The words' rows are
+// `pitch` apart, a multiple of 64.
 extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
                                                         s64 k_step, const int* exponents, Rules::code* word0,
                                                         Rules::code* word1, Rules::code* word2, Rules::code* word3,
@@ -111,35 +144,52 @@ extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s6
   const s64 parts = pitch / LENGTH, along = (rows + ROWS - 1) / ROWS, number = blockIdx.x / parts;
   const s64 matrix = number / along, first = number % along * ROWS, from = blockIdx.x % parts * LENGTH;
   const Rows s = {x + of[matrix], rows, K, row_step, k_step};
-  const bool by_k = magnitude_of(k_step) <= magnitude_of(row_step);
-  FPEMU_UNROLL
-  for (int i = 0; i < EACH; i++) {
-    const int n = (int)threadIdx.x + THREADS * i, row = by_k ? n / LENGTH : n % ROWS, k = by_k ? n % LENGTH : n / ROWS;
-    tile[row][k] = entry_of(s, first + row, from + k);
-  }
-  __syncthreads();
   const int row = (int)threadIdx.x * EACH / LENGTH, k = (int)threadIdx.x * EACH % LENGTH;
-  if (first + row >= rows) return;
+  float own[EACH];
+  if (k_step == 1 && row_step % 4 == 0 && (u64)s.x % 16 == 0 && from + LENGTH <= K) {  // the same for all threads
+    if (first + row >= rows) return;
+    FPEMU_UNROLL
+    for (int i = 0; i < EACH; i += 4) {
+      const Four four = *(const Four*)(s.x + (first + row) * row_step + from + k + i);
+      FPEMU_UNROLL
+      for (int j = 0; j < 4; j++) own[i + j] = four.x[j];
+    }
+  } else {
+    const bool by_k = magnitude_of(k_step) <= magnitude_of(row_step);
+    FPEMU_UNROLL
+    for (int i = 0; i < EACH; i++) {
+      const int n = (int)threadIdx.x + THREADS * i, r = by_k ? n / LENGTH : n % ROWS, c = by_k ? n % LENGTH : n / ROWS;
+      tile[r][c] = entry_of(s, first + r, from + c);
+    }
+    __syncthreads();
+    if (first + row >= rows) return;
+    FPEMU_UNROLL
+    for (int i = 0; i < EACH; i++) own[i] = tile[row][k + i];
+  }
   const s64 line = matrix * rows + first + row;
   const int e = exponents ? exponents[line] : 0;
-  constexpr int PACKED = EACH * Rules::WIDTH / 32, PER = 32 / Rules::WIDTH;
-  u32 packed[Rules::COUNT][PACKED] = {};
+  u32 packed[Rules::COUNT][PACKED];
   u64 wild = 0, beyond = 0;
-  FPEMU_UNROLL
-  for (int i = 0; i < EACH; i++) {
-    u32 codes[Rules::COUNT];
-    const u32 found = split_number<Rules>(tile[row][k + i], e, codes);
-    wild += (found & NOT_FINITE) != 0, beyond += (found & ~NOT_FINITE) != 0;
+  if (!split_plain(own, e, packed)) {
     FPEMU_UNROLL
-    for (int w = 0; w < Rules::COUNT; w++) packed[w][i / PER] |= codes[w] << (i % PER * Rules::WIDTH);
+    for (int w = 0; w < Rules::COUNT; w++) FPEMU_UNROLL for (int i = 0; i < PACKED; i++) packed[w][i] = 0;
+    FPEMU_UNROLL
+    for (int i = 0; i < EACH; i++) {
+      u32 codes[Rules::COUNT];
+      const u32 found = split_number<Rules>(own[i], e, codes);
+      wild += (found & NOT_FINITE) != 0, beyond += (found & ~NOT_FINITE) != 0;
+      FPEMU_UNROLL
+      for (int w = 0; w < Rules::COUNT; w++) packed[w][i / PER] |= codes[w] << (i % PER * Rules::WIDTH);
+    }
   }
   Rules::code* const words[4] = {word0, word1, word2, word3};
   if (word0) {
     FPEMU_UNROLL
-    for (int w = 0; w < Rules::COUNT; w++)
+    for (int w = 0; w < Rules::COUNT; w++) {
+      u32* const to = (u32*)(words[w] + line * pitch + from + k);
       FPEMU_UNROLL
-      for (int i = 0; i < PACKED; i += 2)
-        *(Eight*)((u32*)(words[w] + line * pitch + from + k) + i) = {packed[w][i], packed[w][i + 1]};
+      for (int i = 0; i < PACKED; i += 4) write(to + i, &packed[w][i]);
+    }
   }
   if (wild && special) special[line] = 1;
   if (wild) atomicAdd(faults, wild);

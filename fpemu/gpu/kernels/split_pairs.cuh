@@ -1,4 +1,4 @@
-// Eight numbers into words at once, for kernels that split in their loads: the fast way of split.cuh, fp16 two by two.
+// Eight numbers into words at once: the fast way of split.cuh, fp16 and bf16 two by two.
 #pragma once
 #include "split.cuh"
 
@@ -18,6 +18,28 @@ template <class R> FPEMU_FUNCTION bool takes_fast_way(float scaled) {
   return R::FAST && size >= FAST_LEAST && size < FAST_MOST;
 }
 
+// A magnitude below which no word overflows, fpemu.gpu.splitting.within, as far as the fast way goes: what is left of x
+// after a word is at most `part` of it, or `least`.
+constexpr double two_to(int e) { return e > 0 ? 2 * two_to(e - 1) : e < 0 ? 0.5 * two_to(e + 1) : 1; }
+template <class W> constexpr double largest_of() {
+  const u64 field = W::LARGEST >> W::FRACTION, fraction = W::LARGEST & ((1ull << W::FRACTION) - 1);
+  return (double)(fraction | 1ull << W::FRACTION) * two_to((int)field - W::Type::BIAS - W::FRACTION);
+}
+template <class R> struct Safe {
+  static constexpr double bound(double, double) { return FAST_MOST; }
+};
+template <class First, class... Rest> struct Safe<Split<First, Rest...>> {
+  static constexpr double UNIT = two_to(-First::Type::P + (First::MODE != RNE && First::MODE != RNA));
+  static constexpr double SCALE = two_to(First::EXPONENT);
+  static constexpr double STEP = two_to(First::Type::EMIN - First::Type::P + 1) / SCALE;
+  static constexpr double bound(double part, double least) {
+    const double own = largest_of<First>() / (SCALE * part), left = least * UNIT > STEP ? least * UNIT : STEP;
+    const double others = Safe<Split<Rest...>>::bound(part * UNIT, left);
+    return least * SCALE > largest_of<First>() ? 0 : own < others ? own : others;
+  }
+};
+template <class R> constexpr double SAFE = R::FAST ? Safe<R>::bound(1, 0) : 0;
+
 #ifdef __CUDACC__
 template <bool ZERO> FPEMU_FUNCTION u32 two_halves(float low, float high) {
   u32 code;
@@ -25,9 +47,17 @@ template <bool ZERO> FPEMU_FUNCTION u32 two_halves(float low, float high) {
   else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(code) : "f"(high), "f"(low));
   return code;
 }
+template <class W> FPEMU_FUNCTION u32 two_of_bf16(float low, float high) {
+  u32 code;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(code) : "f"(high), "f"(low));
+  return code;
+}
 #else
 template <bool ZERO> FPEMU_FUNCTION u32 two_halves(float low, float high) {
   return half_of<ZERO>(low) | half_of<ZERO>(high) << 16;
+}
+template <class W> FPEMU_FUNCTION u32 two_of_bf16(float low, float high) {
+  return cut_word<W>(low) >> 16 | cut_word<W>(high);
 }
 #endif
 
@@ -47,11 +77,11 @@ template <class R> struct Eight {
 template <class First, class... Rest> struct Eight<Split<First, Rest...>> {
   template <int WORDS, int EACH> static FPEMU_FUNCTION void split(float (&x)[8], u32 (&codes)[WORDS][EACH]) {
     u32(&own)[EACH] = codes[WORDS - 1 - (int)sizeof...(Rest)];
-    constexpr int CODES = 8 / EACH;  // in a 32-bit word; 0: tf32 takes one
+    constexpr int CODES = 8 / EACH;  // in a 32-bit word
+    const float scale = small_power_of_two(First::EXPONENT), back = small_power_of_two(-First::EXPONENT);
     if constexpr (First::HALF && First::FAST) {
       FPEMU_UNROLL
       for (int i = 0; i < 4; i++) {
-        const float scale = small_power_of_two(First::EXPONENT), back = small_power_of_two(-First::EXPONENT);
         const float low = x[2 * i] * scale, high = x[2 * i + 1] * scale;
         u32 two = two_halves<First::TOWARD_ZERO>(low, high);
         if (First::MODE == BIT_CUT && FPEMU_CUTS_LARGE)
@@ -59,6 +89,13 @@ template <class First, class... Rest> struct Eight<Split<First, Rest...>> {
         own[i] = two;
         x[2 * i] = x[2 * i] - value_of_half(two & 0xFFFF) * back;
         x[2 * i + 1] = x[2 * i + 1] - value_of_half(two >> 16) * back;
+      }
+    } else if constexpr (First::FAST && First::WIDTH == 16 && First::MODE == RNE) {
+      FPEMU_UNROLL
+      for (int i = 0; i < 4; i++) {
+        own[i] = two_of_bf16<First>(x[2 * i] * scale, x[2 * i + 1] * scale);
+        x[2 * i] = x[2 * i] - fp32_of(own[i] << 16) * back;
+        x[2 * i + 1] = x[2 * i + 1] - fp32_of(own[i] & 0xFFFF0000) * back;
       }
     } else {
       FPEMU_UNROLL

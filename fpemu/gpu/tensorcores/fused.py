@@ -1,35 +1,42 @@
-"""Every scheme that multiplies words, on mma.sync: the kernel of ``kernels/split_gemm.cu``, and which one runs what.
+"""Every scheme that multiplies words, on mma.sync: the kernels, and which one runs what.
 
-One kernel reads fp32 operands, splits them on their way into shared memory, and multiplies, sums and joins the words as
-the scheme's plan says. Orders that it does not know, and plans whose sums do not fit into registers, are left to
-`fpemu.gpu.tensorcores.general`, which takes any.
+One kernel (``kernels/split_gemm.cu``) reads fp32 operands, splits them on their way into shared memory, and multiplies,
+sums and joins the words as the scheme's plan says. For large products another one (``kernels/split_words.cu``) does the
+same with words that were split in memory before: each is read many times there, and split once. Orders that they do not
+know, and plans whose sums do not fit into registers, are left to `fpemu.gpu.tensorcores.general`, which takes any.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fpemu.errors import InputError
-from fpemu.gpu import device
+from fpemu.gpu import device, properties
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.gpu.tensorcores import operation
 from fpemu.gpu.tensorcores import source as text
 from fpemu.gpu.tensorcores.general import GeneralKernel
-from fpemu.gpu.tensorcores.source import Fused, Tile
+from fpemu.gpu.tensorcores.source import Fused
+from fpemu.gpu.tensorcores.tiles import Tile
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.perfmodel import legemm
 from fpemu.schemes.base import Scheme, SplitScheme
 from fpemu.schemes.fp16 import Half
 
-SHARED = 160 * 1024  # bytes of shared memory that a block may have on every GPU of sm_80 and sm_90
+_SIDE, _ENTRIES = 512, 2**20  # of D, from which on words in memory pay
+_WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
+"""The struct Words of ``kernels/split_words.cu``"""
 
 
 def kernel(
     scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None = None, *,
-    tile: Tile | None = None, pipeline: bool = True, general: bool = False,
+    tile: Tile | None = None, pipeline: bool = True, words: bool | None = None, general: bool = False,
 ) -> Kernel | None:  # fmt: skip
     """The mma.sync kernel for products of a shape (M, N, K).
 
@@ -45,6 +52,8 @@ def kernel(
         One of `tiles`; default: by LE-GEMM's tile model.
     pipeline : bool
         False: fetch, split and multiply one after another, to see what the pipeline is worth.
+    words : bool, optional
+        Whether operands are split in memory first; default: where that is faster, by the shape, or as the tile has it.
     general : bool
         True: the kernels for any order, though one would do.
 
@@ -67,7 +76,9 @@ def kernel(
         raise InputError("no chain outlives a step here (element-wise), so order takes a KOrder without promote")
     M, N, K = shape
     how = None if general or row is None else text.fused(scheme.plan(), row, order, K)
-    known = [] if how is None or row is None else tiles(scheme, row, how)
+    if words is None:
+        words = tile.stages > 0 if tile is not None else pipeline and pays(M, N)
+    known = [] if how is None or row is None else tiles(scheme, row, how, words=words)
     if not known:
         if tile is not None:
             raise InputError(f"{scheme.name}: no tile fits this order or so many sums; leave tile= out")
@@ -78,7 +89,14 @@ def kernel(
         tile = choose(known, M, N)
     elif (tile.M, tile.N) not in [(t.M, t.N) for t in known]:
         raise InputError(f"{scheme.name}: no tile {tile}; it has {', '.join(map(str, known))}")
-    return FusedKernel(scheme, spec, row, order, how, tile if pipeline else text.replace(tile, pipeline=False))
+    if words:
+        return WordsKernel(scheme, spec, row, order, how, tile)
+    return FusedKernel(scheme, spec, row, order, how, tile if pipeline else replace(tile, pipeline=False))
+
+
+def pays(M: int, N: int) -> bool:
+    """Whether a split in memory is made good by the kernel that takes words: where each is read several times."""
+    return min(M, N) >= _SIDE and M * N >= _ENTRIES
 
 
 def by_plan(scheme: Scheme) -> bool:
@@ -97,14 +115,16 @@ def stand_in(spec: MmaSpec) -> MmaSpec | None:
     return None
 
 
-def tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused) -> list[Tile]:
-    """The tiles that the plan of a scheme can have, largest first."""
-    return text.tiles(how, text.words(scheme), text.BYTES[str(spec.a_format)], SHARED)
+def tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, *, words: bool = False) -> list[Tile]:
+    """The tiles that the plan of a scheme can have, largest first; words: those that take words from memory."""
+    return (text.copying_tiles if words else text.splitting_tiles)(scheme, spec, how, properties.most_shared())
 
 
 def tiles_of(kernel: Kernel) -> list[Tile]:
     """The tiles that a kernel of this module could have, largest first; none for the kernels of any order."""
-    return tiles(kernel.scheme, kernel.row, kernel.how) if isinstance(kernel, FusedKernel) else []
+    if not isinstance(kernel, FusedKernel):
+        return []
+    return tiles(kernel.scheme, kernel.row, kernel.how, words=isinstance(kernel, WordsKernel))
 
 
 def choose(known: list[Tile], M: int, N: int) -> Tile:
@@ -114,20 +134,11 @@ def choose(known: list[Tile], M: int, N: int) -> Tile:
     """
 
     def value(tile: Tile) -> float:
-        rounds = -(-(-(-M // tile.M) * -(-N // tile.N)) // _multiprocessors())
-        share = M * N / (rounds * _multiprocessors() * tile.M * tile.N)
+        rounds = -(-(-(-M // tile.M) * -(-N // tile.N)) // properties.multiprocessors())
+        share = M * N / (rounds * properties.multiprocessors() * tile.M * tile.N)
         return legemm.ratio(legemm.Tile(tile.M, tile.N, tile.K)) * share
 
     return max(known, key=value)
-
-
-@lru_cache(maxsize=1)
-def _multiprocessors() -> int:
-    if device.missing() is not None:
-        return 132
-    cuda = device._enter()
-    kind = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    return int(device.check(cuda.cuDeviceGetAttribute(kind, device.check(cuda.cuCtxGetDevice()))))
 
 
 class FusedKernel(Kernel):
@@ -145,7 +156,7 @@ class FusedKernel(Kernel):
         self.name = f"mma {tile}"
         self.row, self.how = row, how
         self._room = Room()
-        self._shared = tile.shared(text.words(scheme), text.BYTES[str(row.a_format)])
+        self._shared = tile.shared(text.words_at_a_time(scheme, how), text.BYTES[str(row.a_format)])
         self._modules: dict[tuple[tuple[str, str], bool, bool, bool], device.Module] = {}
         self._batches: dict[bytes, device.Buffer] = {}
 
@@ -173,8 +184,38 @@ class FusedKernel(Kernel):
         scaled, special = (
             x is not None or y is not None for x, y in ((a.exponents, b.exponents), (a.special, b.special))
         )
-        layouts = operation.layout(a.source, "A"), operation.layout(b.source, "B")
-        key = (layouts, a.source.shape[-1] % 8 == 0, scaled, special)
+        key = (*self._layouts(a, b), scaled, special)
         if key not in self._modules:
             self._modules[key] = device.Module(self.source(*key), name="split_gemm.cu")
-        self._modules[key].launch("split_gemm", blocks, self.tile.threads, problem, shared=self._shared, wait=False)
+        module, words = self._modules[key], self._words(a, b)
+        module.launch("split_gemm", blocks, self.tile.threads, problem, *words, shared=self._shared, wait=False)
+
+    def _layouts(self, a: Prepared, b: Prepared) -> tuple[tuple[str, str], bool]:
+        """How the operands lie in memory, and whether K is a multiple of eight, if the kernel's text depends on it."""
+        return (operation.layout(a.source, "A"), operation.layout(b.source, "B")), a.source.shape[-1] % 8 == 0
+
+    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
+        """What the kernel is told beside the problem."""
+        return ()
+
+
+class WordsKernel(FusedKernel):
+    """The same sums from words in memory, which `fpemu.gpu.splitting` makes first."""
+
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return operation.prepare(self.scheme, X, who, on_range, self._room, keep=True)
+
+    def source(self, layouts: tuple[str, str], eights: bool, scaled: bool, special: bool) -> str:
+        """The kernel's text: the same for all operands but for `scaled`."""
+        return super().source(("ALONG_K", "ALONG_K"), False, scaled, False)
+
+    def _layouts(self, a: Prepared, b: Prepared) -> tuple[tuple[str, str], bool]:
+        return ("ALONG_K", "ALONG_K"), False
+
+    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
+        found = np.zeros(1, _WORDS)
+        size = text.BYTES[str(self.row.a_format)]
+        for name, x in (("a", a), ("b", b)):
+            found[name][0, : len(x.words)] = [word.pointer for word in x.words]
+            found[f"{name}_pitch"] = x.pitch * size
+        return (found,)

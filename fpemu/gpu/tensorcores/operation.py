@@ -22,10 +22,10 @@ PROBLEM = np.dtype([
 """The struct Problem of ``kernels/split_sums.cuh``"""
 
 
-def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Room) -> Prepared:
-    """Exponents, special rows and faults of an operand that is split where it is read."""
+def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Room, *, keep: bool = False) -> Prepared:
+    """Exponents, special rows and faults of an operand that is split where it is read; keep: its words too."""
     assert isinstance(scheme, SplitScheme)
-    return splitting.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), keep=False, room=room)
+    return splitting.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), keep=keep, room=room)
 
 
 def layout(X: Matrix, who: str) -> str:

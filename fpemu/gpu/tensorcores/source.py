@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fpemu.gpu import compiler, instructions, splitting
+from fpemu.gpu.tensorcores import tiles
+from fpemu.gpu.tensorcores.tiles import Tile
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import SplitScheme
 from fpemu.schemes.words import Plan, in_k
@@ -18,66 +20,6 @@ from fpemu.schemes.words import Plan, in_k
 BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 OLD = ("volta", "turing")  # before sm_80
 LAYOUTS = ("ALONG_ROWS", "ALONG_K", "ALONG_K_BY_FOUR")
-_REGISTERS = 254  # of a thread, by `Tile.registers`; the hardware has 255
-_OTHER_REGISTERS = 54  # for addresses and counters
-_WIDE_REGISTERS = 40  # more of these where words are tf32, whose codes take twice as many
-_SHORT_REGISTERS = 16  # and for sums that begin and end within a turn
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a block of threads makes of D, and how.
-
-    Parameters
-    ----------
-    M, N : int
-        Rows and columns of D.
-    K : int
-        Length in k of the stretch in shared memory.
-    warp_m, warp_n : int
-        Rows and columns of a warp.
-    pieces : int
-        In how many pieces the next stretch is fetched, split and stored.
-    ahead : int
-        How many pieces before it is stored a piece is fetched; 0: while one piece is multiplied.
-    blocks : int
-        For how many blocks the registers of a multiprocessor have to last.
-    pipeline : bool
-        Whether the next stretch is fetched while one is multiplied, into a second buffer.
-    """
-
-    M: int
-    N: int
-    K: int
-    warp_m: int
-    warp_n: int
-    pieces: int = 1
-    ahead: int = 0
-    blocks: int = 1
-    pipeline: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.M}x{self.N}x{self.K}" + ("" if self.pipeline else " without pipeline")
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return self.M // self.warp_m * (self.N // self.warp_n) * 32
-
-    def registers(self, sums: int, words: int) -> int:
-        """About how many a thread needs, for so many sums of each entry of D and words: fp32 sums and fragments of
-        32 bytes of k, which most instructions have."""
-        eights = (self.M + self.N) * self.K // 8 // self.threads
-        fetched = 8 * -(-eights // self.pieces) * (1 + self.ahead)
-        return sums * self.warp_m * self.warp_n // 32 + words * (4 + self.warp_n // 4) + fetched + _OTHER_REGISTERS
-
-    def shared(self, words: int, size: int) -> int:
-        """Bytes of shared memory for so many words of `size` bytes."""
-        return (1 + self.pipeline) * words * (self.M + self.N) * (self.K * size + 16)
-
-
-SHAPES = ((256, 128, 64, 64), (128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 16), (32, 32, 16, 16))
-"""(M, N, warp_m, warp_n), largest first."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +94,7 @@ def _fused(plan: Plan, spec: MmaSpec, promote: int | None, K: int | None) -> Fus
                 passes[plan.products.index(product)] = number
     turn = chosen or spec.k
     least = max(turn, 64 if BYTES[str(spec.a_format)] == 1 else 32)
-    stretch = next((s for s in (least, 2 * least, 4 * least) if s <= 256 and s % turn == 0 and s % spec.k == 0
-                    and all(p % s == 0 or s % p == 0 for p in intervals if p)), None)  # fmt: skip
+    stretch = next(iter(_stretches(least, turn, intervals)), None)
     if stretch is None:
         return None
     lasting = sum(not _short(p, len(products), turn) for p, (_, products) in zip(intervals, groups, strict=True))
@@ -161,31 +102,43 @@ def _fused(plan: Plan, spec: MmaSpec, promote: int | None, K: int | None) -> Fus
     return Fused(turn, tuple(passes), tuple(intervals), stretch, lasting + totals)
 
 
+def _stretches(least: int, turn: int, intervals: Sequence[int]) -> list[int]:
+    """Lengths in k from `least` on that hold whole turns, and whole intervals or a part of one."""
+    return [
+        s for s in (least, 2 * least, 4 * least)
+        if s <= 256 and s % turn == 0 and all(p % s == 0 or s % p == 0 for p in intervals if p)
+    ]  # fmt: skip
+
+
 def _short(interval: int, products: int, turn: int) -> bool:
     """Whether a group's accumulator begins and ends within one turn."""
     return 0 < interval <= turn and products == 1
 
 
-def tiles(how: Fused, words: int, size: int, shared: int) -> list[Tile]:
-    """The tiles that a plan can have, largest first: within the registers, and `shared` bytes of a block."""
-    found = []
-    more = _WIDE_REGISTERS * (size == 4) + _SHORT_REGISTERS * any(0 < p <= how.turn for p in how.promote)
-    for M, N, warp_m, warp_n in SHAPES:
-        tile = Tile(M, N, how.stretch, warp_m, warp_n)
-        fetches = [side * how.stretch / (8 * tile.threads) for side in (M, N)]
-        if not all(n.is_integer() for n in fetches) or tile.shared(words, size) > shared:
-            continue
-        for pieces in range(1, int(sum(fetches)) + 1):
-            tile = replace(tile, pieces=pieces)
-            if tile.registers(how.sums, words) + more <= _REGISTERS:
-                found.append(tile)
-                break
-    return found
-
-
 def words(scheme: SplitScheme) -> int:
     """How many words of the split are multiplied; those after them are never made."""
     return 1 + max(max(pair) for pair in scheme.plan().products)
+
+
+def splitting_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int) -> list[Tile]:
+    """The tiles that a plan can have where loads split, largest first: within the registers, and `shared` bytes."""
+    short = any(0 < p <= how.turn for p in how.promote)
+    size = BYTES[str(spec.a_format)]
+    return tiles.splitting(how.stretch, how.sums, words_at_a_time(scheme, how), size, short, shared)
+
+
+def copying_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int) -> list[Tile]:
+    """The same where words come from memory: rows of 128 bytes in shared memory are best, then longer, then shorter."""
+    size = BYTES[str(spec.a_format)]
+    known = _stretches(max(how.turn, 64 // size), how.turn, how.promote)
+    stretches = sorted(known, key=lambda K: (K * size < 128, K))
+    return tiles.copying(stretches, how.sums, words_at_a_time(scheme, how), size, shared)
+
+
+def words_at_a_time(scheme: SplitScheme, how: Fused) -> tuple[int, int]:
+    """How many words of A and of B any pass over K needs."""
+    passes = [{p for p, at in zip(scheme.plan().products, how.passes, strict=True) if at == n} for n in how.passes]
+    return max(len({i for i, _ in p}) for p in passes), max(len({j for _, j in p}) for p in passes)
 
 
 # --- texts
@@ -208,7 +161,7 @@ def source(
     """
     plan = scheme.plan()
     numbers = {"M": tile.M, "N": tile.N, "K": tile.K, "WARP_M": tile.warp_m, "WARP_N": tile.warp_n,
-               "PIECES": tile.pieces, "AHEAD": tile.ahead, "BLOCKS": tile.blocks}  # fmt: skip
+               "PIECES": tile.pieces, "AHEAD": tile.ahead, "BLOCKS": tile.blocks, "STAGES": tile.stages}  # fmt: skip
     return "".join((
         f"#define MMA_SYNC {mma_text(spec)}\n#define FPEMU_CUTS_LARGE {int(special)}\n",
         _head(scheme, spec),
@@ -218,7 +171,7 @@ def source(
         f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)}, WHOLE_EIGHTS = {_bool(eights)};\n"
         f"  static constexpr bool SCALED = {_bool(scaled)}, SPECIAL = {_bool(special)};\n"
         f"  static constexpr Layout LAYOUT_A = {layouts[0]}, LAYOUT_B = {layouts[1]};\n}};\n",
-        compiler.kernel_source("split_gemm.cu"),
+        compiler.kernel_source("split_words.cu" if tile.stages else "split_gemm.cu"),
     ))  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from fpemu.gpu.emulation import values
 from fpemu.gpu.verification import trials
 from fpemu.mma import KOrder
 from fpemu.schemes import Scheme
+from fpemu.schemes.strassen import Strassen
 
 SIZES = (  # M, N, K
     (128, 128, 64), (1, 1, 1), (127, 129, 65), (3, 2, 10000), (1, 500, 77), (500, 1, 77), (256, 128, 512), (17, 9, 1),
@@ -59,9 +60,12 @@ TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "h2sgemm": ({"combine": "element-wise", "step": 64}, {"combine": "element-wise", "instruction": "mma"}),
     "staged": ({"instruction": "mma", "stage": 32}, {"instruction": "mma", "high_rounding": "RZ"}),
     "fp16": ({"instruction": "mma", "k": 8}, {"instruction": "mma", "accumulator": "fp16"}),
+    "strassen": ({"levels": 2}, {"stage": 32}, {"levels": 2, "stage": 128}),
     "multiword": ({"words": 3, "block": None}, {"words": 3, "format": "bf16"}, {"words": 2, "format": "tf32"}),
 }
 """Options that are tried together"""
+OTHERS: dict[str, type[Scheme]] = {"strassen": Strassen}
+"""Schemes that are not in the registry"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,13 @@ class Variant:
 
     def build(self) -> Scheme:
         """The scheme."""
-        return schemes.build(self.scheme, dict(self.options))
+        own = OTHERS.get(self.scheme)
+        return schemes.build(self.scheme, dict(self.options)) if own is None else own(**dict(self.options))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a call takes: the scheme's name and its options, or the scheme itself."""
+        return {"scheme": self.build()} if self.scheme in OTHERS else {"scheme": self.scheme, **dict(self.options)}
 
     def __str__(self) -> str:
         return self.scheme + ("(" + ", ".join(f"{n}={v!r}" for n, v in self.options) + ")" if self.options else "")
@@ -87,13 +97,14 @@ def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
     InputError
         An unknown scheme.
     """
-    known = schemes.names()
+    known = [*schemes.names(), *OTHERS]
     found: dict[Scheme, Variant] = {}
     for name in known if names is None else names:
         if name not in known:
             raise unknown_name("scheme", name, known)
         tried: list[dict[str, Any]] = [{}, *TOGETHER.get(name, ())]
-        tried += [{o.name: v} for o in schemes.get(name).info.options for v in VALUES.get(o.name, ())]
+        own = () if name in OTHERS else schemes.get(name).info.options
+        tried += [{o.name: v} for o in own for v in VALUES.get(o.name, ())]
         for options in tried:
             variant = Variant(name, tuple(options.items()))
             try:
@@ -136,9 +147,12 @@ class Case:
 
 
 def numbers(variant: Variant, seed: int, cases: int) -> list[int]:
-    """The numbers of a variant's products: all of them as published, a sixth of them, from a drawn one on, else."""
+    """The numbers of a variant's products: all of them as published, a sixth of them, from a drawn one on, else.
+
+    `OTHERS` have half as many again, since a third of the operands is beyond their range.
+    """
     if not variant.options:
-        return list(range(cases))
+        return list(range(cases * 3 // 2 if variant.scheme in OTHERS else cases))
     first = trials.Draw(seed, variant, "first").below(len(SIZES))
     return list(range(first, first - (-cases // 6)))
 

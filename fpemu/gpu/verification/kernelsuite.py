@@ -1,19 +1,17 @@
 """The kernels of `fpemu.gpu.gemm` against `fpemu.gemm`, bit for bit: all schemes and options, on hostile operands.
 
-What is compared is what a user gets: results, and the text of errors. The record holds digests of what the GPU
-returned, and `replay` computes some of them again without one.
+What is compared is what a user gets: results, and the text of errors. The record (`kernelrecord`) holds digests of what
+the GPU returned, and `replay` computes some of them again without one.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -27,16 +25,10 @@ from fpemu.gpu.choice import NoKernelError, architecture, kernel
 from fpemu.gpu.verification import kernelcases, trials
 from fpemu.gpu.verification.digests import digest
 from fpemu.gpu.verification.kernelcases import Case, Variant
+from fpemu.gpu.verification.kernelrecord import Outcome
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes import ErrorFree, SplitScheme
 
-ABOUT = (
-    "Products of fpemu.gpu.gemm compared bit for bit with fpemu.gemm, which emulates the instruction; errors by their "
-    "text. Every product is a function of seed, variant and number (fpemu.gpu.verification.kernelcases). outputs: "
-    "compared; on_cpu: those that were emulated on the CPU too; errors: products that both refuse alike; without: "
-    "those that no kernel runs; digest: of all digests of a variant's products; replay: number, digest, kernel of "
-    "small products, which any machine can compute again; first: the first outputs that differ, or what failed"
-)
 REPLAYED = 3
 """Products of a variant whose digest is kept"""
 _SMALL = 2**17  # multiply-adds: emulated on the CPU too
@@ -44,30 +36,6 @@ _TINY = 2**16  # and computed again from the record
 _SHARED = 3  # by so many variants, or more
 _PLACES = 3  # of outputs that differ are kept for each variant
 _MESSAGE = 300  # characters of an error that are kept
-
-
-@dataclass
-class Outcome:
-    """What was found about one variant."""
-
-    variant: str
-    products: int = 0
-    outputs: int = 0
-    on_cpu: int = 0
-    errors: int = 0
-    without: int = 0
-    """Products of schemes that no kernel runs with these options"""
-    mismatches: int = 0
-    failed: int = 0
-    kernels: list[str] = field(default_factory=list)
-    digest: str = ""
-    replay: list[dict[str, Any]] = field(default_factory=list)
-    first: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is nothing to complain about."""
-        return not self.mismatches and not self.failed
 
 
 class _Lent:
@@ -114,8 +82,12 @@ def check(
                     yield future.result()
                 except BrokenExecutor as problem:  # a process died of it, or beside it
                     yield Outcome(str(waiting[future]), failed=1, first=[f"its process ended: {problem}"])
-        finally:
+        except BaseException:  # an interrupt: nobody waits for what is under way
+            processes = list(pool._processes.values())
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            raise
 
 
 def sources(variants: Sequence[Variant]) -> list[str]:
@@ -203,8 +175,7 @@ def _on_gpu(variant: Variant, case: Case, *operands: NDArray[Any] | None) -> NDA
 
     A, B, C = (_Lent(x) if case.on_gpu and x is not None else x for x in operands)
     D = gemm(
-        A, B, C, scheme=variant.scheme, alpha=case.alpha, beta=case.beta, on_range=case.on_range, order=case.order,
-        **dict(variant.options),
+        A, B, C, alpha=case.alpha, beta=case.beta, on_range=case.on_range, order=case.order, **variant.arguments
     )  # fmt: skip
     return trials.codes(D.get() if case.on_gpu else D)
 
@@ -266,41 +237,9 @@ def replay(entry: dict[str, Any], kept: dict[str, Any], seed: int, hardware: str
     rows = {row.name: row for row in catalog.rows()}
     if spec in rows:
         spec = rows[spec]
-        options = {n: v for n, v in variant.options if n not in ("instruction", "k")}
-        scheme = fpemu.schemes.build(variant.scheme, options)
+        scheme = replace(variant, options=tuple(x for x in variant.options if x[0] not in ("instruction", "k"))).build()
     order = KOrder(**kept["order"]) if "order" in kept else None
     A, B, C = kernelcases.operands(case, scheme.operand)
     with np.errstate(all="ignore"):
         D = _emulated(case, A, B, C, {"scheme": scheme, "hardware": spec, "order": order}, "cpu")
     return f"{digest(D):016x}"
-
-
-def record(found: Sequence[Outcome], seed: int, cases: int) -> dict[str, Any]:
-    """What was found on the GPU at hand, as it is kept."""
-    from fpemu.gpu import device
-    from fpemu.gpu.verification import records
-
-    return {
-        "about": ABOUT, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "fpemu": fpemu.__version__, "device": {**device.describe(), "driver": records.driver()},
-        "architecture": architecture(), "seed": seed, "cases": cases,
-        **{name: sum(getattr(o, name) for o in found)
-           for name in ("products", "outputs", "on_cpu", "errors", "without", "mismatches", "failed")},
-        "variants": [{n: v for n, v in asdict(o).items() if v or n in ("outputs", "mismatches")} for o in found],
-    }  # fmt: skip
-
-
-def text(made: dict[str, Any]) -> str:
-    """A record as JSON, a line for each variant."""
-    head = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in made.items() if name != "variants"]
-    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in made["variants"])
-    return "{\n" + ",\n".join(head) + ',\n "variants": [\n' + rows + "\n ]\n}\n"
-
-
-def kept_from(before: dict[str, Any] | None, seed: int, cases: int) -> list[Outcome]:
-    """The outcomes of a record that a run with these arguments on this GPU may go on from; [] if it may not."""
-    now = record([], seed, cases)
-    same = ("fpemu", "device", "seed", "cases")
-    if before is None or any(before.get(name) != now[name] for name in same):
-        return []
-    return [Outcome(**row) for row in before["variants"]]

@@ -1,0 +1,169 @@
+"""LE-GEMM, figure 15: whole applications with the products of each scheme, speed and accuracy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from fpemu import plotting
+from fpemu.gpu.bench import applications
+from fpemu.sweep.claims import Claim, reduction, share
+
+from ..speed._look import legend, look
+from ..speed._record import RULES, evaluate, told
+from ..speed._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 15"
+TITLE = "applications with the products of each scheme"
+KIND = "G"
+EXPLAINS = ("legemm/fig15",)
+CAPTION = f"""Speed-up of the whole application over the one with cuBLAS SGEMM (above), and its accuracy (below):
+relative L2 error of the result against the application in fp64; for k-means the share of points that end in another
+cluster than in fp64 (none: at the foot). k-means: {applications.CLUSTERS} clusters, {applications.FEATURES} features,
+over the number of points; BERT: feed-forward layers of base and large, over tokens (32 sequences of 128 to 512);
+linear: Q, K and V of 2048 tokens, over the width. {told("legemm/fig15")}"""
+ASSUMPTIONS = [
+    *RULES[:1],
+    """The shapes are not printed: those of figure 16's page, with 32 sequences in a batch of BERT's, whose large model
+    (1024 and 4096) is added.""",
+    """What is timed is all of it: distances, assignment and new centres; biases and GELU; three products of the linear
+    layers. What stands still is split before, weights and the points of k-means; activations are split by every call,
+    the centres by every iteration. Everything but the products is PyTorch's, in fp32, sums of centres in fp64.""",
+    """k-means: points normal (3.0) about as many centres as there are clusters, centres uniform in [29, 31], features
+    that nobody has centred; the first points are the first centres; it ends where no point changes its cluster, or
+    after 60 iterations. Time is that of an iteration on the GPU, the test for the end left out, which waits for it.""",
+    """BERT: inputs standard normal, as a layer norm leaves them, weights normal (0.02). Linear: data in [0.5, 2.5], the
+    range that is printed.""",
+    """A published speed-up is a mean over the sizes; it holds if ours is above 1 and within a factor of 2 of it.""",
+]
+PUBLISHED = {"k-means": 1.33, "BERT": 1.18, "linear": 1.34}
+"""LE-GEMM over cuBLAS on A800."""
+PANELS = {"k-means": ("k-means",), "BERT": ("BERT-base", "BERT-large"), "linear": ("linear",)}
+WHO = applications.WHO
+_NONE = 1e-6
+"""Where the foot of the accuracy of k-means is."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == applications.KIND)
+
+
+def _over(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:
+    """A contender's rows of a panel with "speed-up", by size."""
+    found = []
+    for row in rows:
+        if row["data"] in PANELS[panel] and row["contender"] == who:
+            base = next((o for o in rows if o["contender"] == "sgemm" and all(o[x] == row[x] for x in
+                         ("data", "M", "N", "K"))), None)  # fmt: skip
+            if base is not None:
+                found.append({**row, "speed-up": base["first_s"] / row["first_s"], "side": _side(row)})
+    return sorted(found, key=lambda row: (row["data"], row["side"]))
+
+
+def _side(row: dict[str, Any]) -> int:
+    return int(row["N"] if row["data"] == "linear" else row["M"])
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 2, height=4.4, share_y=False)
+    for column, panel in enumerate(PANELS):
+        speed, accuracy = axes[:, column]
+        sides: set[int] = set()
+        for who in WHO:
+            for data in PANELS[panel]:
+                own = [row for row in _over(rows, panel, who) if row["data"] == data]
+                sides |= {row["side"] for row in own}
+                style = look(who).line(linestyle="--" if data == "BERT-large" else "-")
+                x = [row["side"] for row in own]
+                speed.plot(x, [row["speed-up"] for row in own], **style)
+                accuracy.plot(x, [_accuracy(row) for row in own], **style)
+        if not sides:  # nothing of it was measured
+            continue
+        accuracy.set_yscale("log")
+        speed.axhline(1, color=plotting.GREY, linestyle=":", linewidth=0.8)
+        speed.set_ylim(0)
+        accuracy.set_xscale("log", base=2)
+        shown = sorted(n for n in sides if n & (n - 1) == 0)
+        accuracy.set_xticks(shown, [str(n) for n in shown])
+        accuracy.tick_params(axis="x", which="minor", bottom=False)
+        accuracy.set_xlabel({"k-means": "points", "BERT": "tokens", "linear": "width"}[panel])
+        accuracy.set_ylabel("share in other clusters" if panel == "k-means" else "relative L2 error")
+    axes[0, 0].set_ylabel("speed-up over SGEMM")
+    plotting.panel_titles(axes, ["k-means", "BERT base, large (dashed)", "linear layers"])
+    legend(figure, axes, 5)
+    return figure
+
+
+def _accuracy(row: dict[str, Any]) -> float:
+    return max(1 - float(row["equal"]), _NONE) if "equal" in row else float(row["relative_l2"])
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for panel, published in PUBLISHED.items():
+        ours = [row["speed-up"] for row in _over(rows, panel, "legemm")]
+        found.append(reduction(f"A800's speed-up of {panel} with LE-GEMM over cuBLAS", published,
+                               float(np.mean(ours)) if ours else float("nan")))  # fmt: skip
+    means = _over(rows, "k-means", "legemm")
+    grown = [b["speed-up"] >= a["speed-up"] for a, b in itertools.pairwise(means)]
+    found.append(share("k-means: the speed-up grows with the points and then stabilizes", "increases gradually", grown,
+                       ", ".join(f"{row['speed-up']:.3g}× at {row['side']}" for row in means)))  # fmt: skip
+    for who in ("legemm", "staged"):
+        pairs = [(row["relative_l2"], _base(rows, row)) for panel in ("BERT", "linear") for row in
+                 _over(rows, panel, who)]  # fmt: skip
+        near = [mine <= 2 * base for mine, base in pairs if base is not None]
+        found.append(share(f"{look(who).label}: within twice SGEMM's error in BERT and linear layers", "", near, ""))
+        points = [row for row in _over(rows, "k-means", who) if "equal" in row]
+        off = [abs(row["inertia"] - 1) for row in points]
+        found.append(
+            share(
+                f"{look(who).label}: k-means ends at fp64's inertia to 0.1 %",
+                "",
+                [x <= 1e-3 for x in off],
+                f"{100 * max(off):.2g} % off at most" if off else "",
+            )
+        )
+    return found
+
+
+def _base(rows: list[dict[str, Any]], row: dict[str, Any]) -> float | None:
+    return next((o["relative_l2"] for o in rows if o["contender"] == "sgemm" and all(o[x] == row[x] for x in
+                 ("data", "M", "N", "K"))), None)  # fmt: skip
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The speed-ups of the largest sizes by scheme, and what fp16 alone does to the results."""
+    parts = []
+    for panel in PANELS:
+        largest = {who: own[-1] for who in WHO if (own := _over(rows, panel, who))}
+        speeds = ", ".join(f"{look(who).label} {row['speed-up']:.3g}" for who, row in largest.items() if who != "sgemm")
+        if speeds:
+            parts.append(f"{panel}: {speeds}")
+    text = f"Speed-ups over SGEMM at the largest sizes are, {'; '.join(parts)}. " if parts else ""
+    for panel in ("BERT", "linear"):
+        errors = {who: found[-1]["relative_l2"] for who in WHO if (found := _over(rows, panel, who))}
+        if {"fp16", "sgemm", "staged"} <= set(errors):
+            text += (
+                f"The result of {panel} errs by {errors['fp16']:.2g} with fp16, {errors['sgemm']:.2g} with SGEMM and "
+                f"{errors['staged']:.2g} with the staged scheme. "
+            )
+        if {"legemm", "staged"} <= set(errors):
+            text += (
+                f"LE-GEMM's {errors['legemm']:.2g} comes from its sums over all of K within the tensor cores, which "
+                "truncate; staged adds them up outside, 64 of K at a time. "
+            )
+    iterations = {who: [row["iterations"] for row in _over(rows, "k-means", who) if "iterations" in row] for who in WHO}
+    counts = {who: found for who, found in iterations.items() if found}
+    if {"sgemm", "fp16"} <= set(counts):
+        text += (
+            f"k-means ends after {_ends(counts['sgemm'])} iterations with SGEMM and {_ends(counts['fp16'])} with fp16. "
+        )
+    return text
+
+
+def _ends(values: list[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{x:g}" for x in (min(values), max(values))))

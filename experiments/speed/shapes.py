@@ -1,0 +1,104 @@
+"""Speed in LE-GEMM's three shapes on one GPU, with the split and without it, against SGEMM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import battery
+from fpemu.sweep.claims import Claim, share
+
+from ._look import legend, look, over_n, plain_ticks
+from ._record import RULES, at, evaluate, told
+from ._record import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
+TITLE = "speed over n in three shapes"
+KIND = "G"
+EXPLAINS = ("speed/shapes",)
+SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
+WHO = ("staged", battery.FRONTIER[0])
+CAPTION = f"""TFLOP/s over n for products M×N×K of three shapes, operands uniform in [-1, 1], first launches: words made
+before (solid), and made by every call (dotted). {told("speed/shapes", *WHO)}"""
+ASSUMPTIONS = RULES
+GOAL = 512
+"""From this n on no scheme is to be slower than SGEMM."""
+
+
+def _shape(row: dict[str, Any]) -> str | None:
+    return next((name for name, sides in battery.shapes(row["M"]).items()
+                 if sides == (row["M"], row["N"], row["K"])), None)  # fmt: skip
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["fmt"] == "fp32"
+                  and row["contender"] in (*WHO, "sgemm", "fp16") and _shape(row) is not None)  # fmt: skip
+
+
+def _line(rows: list[dict[str, Any]], who: str, shape: str) -> list[dict[str, Any]]:
+    own = [row for row in rows if row["contender"] == who and _shape(row) == shape and "first" in row]
+    return sorted(own, key=lambda row: int(row["M"]))
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.2)
+    for axis, shape in zip(axes[0], SHAPES, strict=True):
+        over_n(axis, {who: _line(rows, who, shape) for who in ("sgemm", *WHO)}, "first")
+        for who in WHO:
+            whole = [row for row in _line(rows, who, shape) if "split_first" in row]
+            style = look(who).line(linestyle=":", label=f"{look(who).label}, with the split", markerfacecolor="white")
+            axis.plot([row["M"] for row in whole], [row["split_first"] for row in whole], **style)
+        third = [(row["M"], row["first"] / 3) for row in _line(rows, "fp16", shape)]
+        if third:
+            axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
+        axis.set_xlabel("$n$")
+    plain_ticks(axes[0, 0])
+    axes[0, 0].set_ylabel("TFLOP/s")
+    plotting.panel_titles(axes, [f"{shape} ($M$×$N$×$K$)".replace("n", "$n$") for shape in SHAPES])
+    legend(figure, axes, 3)
+    return figure
+
+
+def _over(rows: list[dict[str, Any]], who: str, shape: str, what: str) -> dict[int, float]:
+    """A speed over SGEMM's first launches, by n."""
+    found = {}
+    for row in _line(rows, who, shape):
+        base = at(rows, "sgemm", row["M"], row["N"], row["K"])
+        if base is not None and "first" in base and what in row:
+            found[int(row["M"])] = row[what] / base["first"]
+    return found
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for who in WHO:
+        for shape in SHAPES:
+            for what, said in (("first", "words made before"), ("split_first", "words made by every call")):
+                over = {n: x for n, x in _over(rows, who, shape, what).items() if n >= GOAL}
+                claim = f"{look(who).label}, {shape}, {said}: never slower than SGEMM from n = {GOAL} on"
+                found.append(share(claim, "", [x >= 1 for x in over.values()], _span(list(over.values()))))
+    return found
+
+
+def _span(values: list[float]) -> str:
+    return f"{min(values):.3g} to {max(values):.3g}×" if values else ""
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What the split costs in each shape, and where a scheme with it is slower than SGEMM."""
+    text, slower = "", []
+    for who in WHO:
+        parts = []
+        for shape in SHAPES:
+            own = [row for row in _line(rows, who, shape) if "split_first" in row]
+            if own:
+                loss = 100 * (1 - own[-1]["split_first"] / own[-1]["first"])
+                parts.append(f"{loss:.2g} % in {shape} at {own[-1]['M']}")
+            slower += [f"{look(who).label} in {shape} at {n} ({x:.3g}×)" for n, x in
+                       _over(rows, who, shape, "split_first").items() if x < 1]  # fmt: skip
+        text += f"{look(who).label} loses to the split {', '.join(parts)}. " if parts else ""
+    if slower:
+        text += f"With the split these are slower than SGEMM: {', '.join(slower)}. "
+    return text

@@ -1,0 +1,283 @@
+"""How a batched kernel does its task: four kinds of kernels with their parameters, and which are valid.
+
+`Block` has the eight parameters of Abdelfattah, Tomov, Dongarra (2020), section 5.8, under the conditions that
+`fpemu.perfmodel.magma_kernels.check` names, and four of our own: products of a thread block, blocks of A and B under
+way, whether they go to shared memory without registers, and whether D goes by way of shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.gpu.batched.task import Task
+from fpemu.perfmodel.magma_kernels import Kernel, check
+
+SHARED = 227 * 1024
+"""Bytes of shared memory that a block may have on Hopper"""
+SHARED_BEFORE = {(8, 0): 163 * 1024, (8, 7): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (12, 0): 99 * 1024}
+"""The same on other GPUs, by compute capability"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """MAGMA's kernel."""
+
+    tensor: tuple[int, int, int] = (16, 16, 16)
+    """TC_M, TC_N, TC_K"""
+    block: tuple[int, int, int] = (32, 32, 32)
+    """BLK_M, BLK_N, BLK_K"""
+    threads: tuple[int, int] = (8, 4)
+    """DIM_X, DIM_Y"""
+    products: int = 1
+    """Of a thread block"""
+    stages: int = 2
+    """Blocks of A and of B that are under way; 1 only where K is not longer than BLK_K"""
+    direct: bool = False
+    """Blocks go to shared memory without registers (cp.async), and are put in place there"""
+    staged: bool = False
+    """D goes by way of shared memory, real and planar results only"""
+    flat: bool = False
+    """Matrices go to shared memory as they lie in memory and are put in place there, D the other way: for products
+    without gaps of one block each, not for planar ones"""
+    persistent: bool = False
+    """A thread block takes one product after the other, with the next under way: for products of one block each"""
+    resident: int = 1
+    """Thread blocks that a multiprocessor is to hold at least: the compiler spares registers for it"""
+
+    kind = "block"
+
+    @property
+    def warps(self) -> int:
+        return self.threads[0] * self.threads[1] // 32
+
+    @property
+    def turned(self) -> bool:
+        """(8, 32, 16) is the (32, 8, 16) of the transposed product."""
+        return self.tensor[0] == 8
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of D's block along the rows and the columns of the instruction's product."""
+        along = self.block[0] // self.tensor[0], self.block[1] // self.tensor[1]
+        return along[::-1] if self.turned else along
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The warps over the tiles: all get the same number, as many warps as possible, most nearly square."""
+        rows, columns = self.tiles
+        found = [
+            (x, y)
+            for x in range(1, rows + 1)
+            for y in range(1, columns + 1)
+            if rows % x == 0 and columns % y == 0 and x * y <= self.warps
+        ]
+        return max(found, key=lambda g: (g[0] * g[1], -abs(rows / g[0] - columns / g[1])))
+
+
+@dataclass(frozen=True)
+class Warp:
+    """A warp for each tile of D, operands straight from memory."""
+
+    rows: int = 1
+    """Of the tile, in units of 16"""
+    columns: int = 2
+    """Of the tile, in units of 8"""
+    steps: int = 1
+    """Along k, in units of 16, that are under way together"""
+    warps: int = 4
+    """Of a thread block"""
+
+    kind = "warp"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Several products of 8×8×8 at most in one instruction."""
+
+    warps: int = 4
+    kind = "packed"
+
+
+@dataclass(frozen=True)
+class Small:
+    """magma-small: a thread for each element."""
+
+    threads: int = 128
+    kind = "small"
+
+
+Configuration = Block | Warp | Packed | Small
+KINDS: dict[str, type[Any]] = {"block": Block, "warp": Warp, "packed": Packed, "small": Small}
+MOST_SMALL = 32
+"""The longest side of a product of magma-small"""
+
+
+def validate(configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED) -> None:
+    """Raise if a configuration cannot do a task.
+
+    Parameters
+    ----------
+    configuration : Block, Warp, Packed or Small
+    task : Task
+    block_of : int
+        Products that the instruction adds together (`MmaSpec.block`).
+    shared : int
+        Bytes of shared memory that a block may have.
+
+    Raises
+    ------
+    InputError
+        Naming the parameter, its value and the condition.
+
+    Examples
+    --------
+    >>> validate(Block(block=(64, 40, 64), threads=(8, 4)), Task(64, 64, 64))
+    Traceback (most recent call last):
+    fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): take a multiple of 16
+    """
+    for field in fields(configuration):
+        value = getattr(configuration, field.name)
+        if type(value) is int and value < 1:
+            raise InputError(f"{configuration.kind}: {field.name} = {value} must be a positive integer")
+    if isinstance(configuration, Block):
+        _validate_block(configuration, task, shared)
+    elif isinstance(configuration, Packed):
+        sizes = (task.M, task.N, task.K)
+        if max(sizes) > 8 or min(sizes) < 1:
+            raise InputError(f"packed: products of {sizes} do not share an instruction: 8 is the longest side")
+        if block_of < 16 and 8 % task.K:
+            raise InputError(
+                f"packed: K = {task.K} lies across the {block_of} products that the instruction adds together"
+            )
+    elif isinstance(configuration, Small) and not 1 <= min(task.M, task.N) <= max(task.M, task.N, task.K) <= MOST_SMALL:
+        raise InputError(f"small: products of {(task.M, task.N, task.K)}: {MOST_SMALL} is the longest side")
+    for name, most in (("warps", 32), ("threads", 1024)):
+        value = getattr(configuration, name, 1)
+        if not isinstance(value, tuple) and value > most:
+            raise InputError(f"{configuration.kind}: {name} = {value}: a thread block has {most} at most")
+    if isinstance(configuration, Warp) and configuration.rows * configuration.columns * task.terms > 32:
+        raise InputError(f"warp: a tile of {configuration.rows} by {configuration.columns} takes too many registers")
+
+
+def _validate_block(c: Block, task: Task, shared: int) -> None:
+    check(Kernel(c.tensor, c.block, c.threads, task.complex, task.accumulate))
+    threads = c.threads[0] * c.threads[1] * c.products
+    if threads > 1024:
+        raise InputError(f"block: {c.products} products of {c.threads} threads: a thread block has 1024 at most")
+    if c.products > 15:
+        raise InputError(f"block: products = {c.products}: there are barriers for 15 at most")
+    if c.stages == 1 and c.block[2] < task.K:
+        raise InputError(f"block: stages = 1 needs BLK_K = {c.block[2]} to be K = {task.K} at least")
+    if c.stages > 2 and not c.direct:
+        raise InputError(f"block: stages = {c.stages} needs direct: by way of registers there are 2")
+    if c.stages > 4:
+        raise InputError(f"block: stages = {c.stages}: 4 are the most")
+    interleaved = task.complex and not task.planar
+    if c.staged and interleaved:
+        raise InputError("block: staged is not for interleaved results")
+    one = c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K and task.K
+    if c.flat and not (one and task.contiguous and not task.planar and c.stages == 1 and task.M * task.N):
+        raise InputError(
+            "block: flat is for products without gaps of one block each, stages = 1, and not for planar ones"
+        )
+    if c.persistent and not (one and c.stages == c.products == 1 and (c.flat or c.direct)):
+        raise InputError("block: persistent is for products of one block each, products = stages = 1, direct or flat")
+    need = shared_bytes(c, task)
+    if need > shared:
+        raise InputError(f"block: {need} bytes of shared memory, and a thread block has {shared} at most")
+
+
+def shared_bytes(c: Block, task: Task) -> int:
+    """Bytes of shared memory of a thread block.
+
+    >>> shared_bytes(Block(block=(64, 64, 64), stages=1), Task(64, 64, 64, width=16))
+    18432
+    """
+    m, n, k = c.block
+    interleaved = task.complex and not task.planar
+    total = 0
+    more = task.width < 16 and not c.flat
+    for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
+        line = 2 * (length // 8) + more if interleaved else task.parts * (length // 8 + more)
+        total += lines * (line | 1) * 16
+    staged = task.parts * m * (n // 8 | 1) * 16 if c.staged else 0
+    if c.flat:
+        raw, d = _raw(task)
+        together = (2 if c.persistent else 1) * raw + total
+        if c.products * together <= SHARED:
+            return c.products * together
+        total, staged = max(total, raw), d
+    return c.products * (2 * total + staged if c.persistent else max(c.stages * total, staged))
+
+
+def apart(c: Block, task: Task) -> bool:
+    """Whether a flat kernel has memory for what it copies besides its tiles."""
+    m, n, k = c.block
+    lines = ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n))
+    tiles = sum(x * (task.parts * (length // 8) | 1) * 16 for x, length in lines)
+    return c.flat and c.products * ((2 if c.persistent else 1) * _raw(task)[0] + tiles) <= SHARED
+
+
+def _raw(task: Task) -> tuple[int, int]:
+    """Bytes of A and B, or of D if that is more, as they lie in memory; those of D."""
+    unit = 4 if task.complex else 2
+    sides = (task.M, task.K), (task.K, task.N), (task.M, task.N)
+    a, b, d = (16 * (-(-x * y * unit // 16) + 1) for x, y in sides)
+    return max(a + b + 48, d), d
+
+
+def fitted(configuration: Configuration, task: Task) -> Configuration:
+    """The configuration without what a task does not allow: direct copies, a staged result."""
+    if not isinstance(configuration, Block):
+        return configuration
+    interleaved = task.complex and not task.planar
+    c = configuration
+    stages = c.stages if c.direct else min(c.stages, 2)
+    one = c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K and task.K > 0
+    if stages == 1 and c.block[2] < task.K:
+        stages = 2
+    flat = c.flat and one and task.contiguous and not task.planar and stages == 1
+    persistent = c.persistent and one and stages == c.products == 1 and (flat or c.direct)
+    staged = (c.staged or (c.flat and not flat)) and not interleaved
+    return replace(c, stages=stages, staged=staged, flat=flat, persistent=persistent)
+
+
+def text(configuration: Configuration) -> str:
+    """In one line, as the table of winners has it; `parse` reads it.
+
+    >>> text(Block(block=(64, 64, 32), threads=(16, 8), stages=3, direct=True))
+    'block block=64x64x32 threads=16x8 stages=3 direct=1'
+    """
+    parts = [configuration.kind]
+    for field in fields(configuration):
+        value = getattr(configuration, field.name)
+        if value == field.default and (field.default is False or field.name in ("products", "resident", "tensor")):
+            continue
+        parts.append(f"{field.name}={'x'.join(map(str, value)) if isinstance(value, tuple) else int(value)}")
+    return " ".join(parts)
+
+
+def parse(line: str) -> Configuration:
+    """The configuration of a line that `text` wrote.
+
+    >>> parse("warp rows=2 columns=4 steps=2 warps=4")
+    Warp(rows=2, columns=4, steps=2, warps=4)
+    """
+    kind, *rest = line.split() or [""]
+    if kind not in KINDS:
+        raise unknown_name("kind of kernel", kind, KINDS)
+    known: dict[str, Any] = {field.name: field.default for field in fields(KINDS[kind])}
+    values: dict[str, Any] = {}
+    for part in rest:
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise unknown_name(f"parameter of {kind}", name, known)
+        try:
+            numbers = tuple(int(v) for v in value.split("x"))
+        except ValueError:
+            raise InputError(f"{part}: {name} is a number, or several joined by x") from None
+        values[name] = numbers if isinstance(known[name], tuple) else type(known[name])(numbers[0])
+    found: Configuration = KINDS[kind](**values)
+    return found

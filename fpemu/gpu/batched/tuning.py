@@ -1,0 +1,242 @@
+"""The fastest configuration for a size, by measuring them: what `fpemu tune batched` does, and its table of winners.
+
+The paper sweeps all valid configurations; here that would be hours of compiling. The candidates of a size are those of
+the paper's kernel that cover the product with the fewest blocks or keep most of it under way, the first of
+`fpemu.perfmodel.magma_kernels.ranked`, and the kernels without shared memory where they are valid. A measurement queues
+launches behind a kernel that waits, and takes the median of several rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import InputError
+from fpemu.gpu import device, matrices
+from fpemu.gpu.batched import configuration as conf
+from fpemu.gpu.batched import source
+from fpemu.gpu.batched.choice import form
+from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
+from fpemu.gpu.batched.task import Task
+from fpemu.gpu.bench import timing
+
+TOLERANCE = 0.03
+"""A configuration stands for a range of sizes if it is nowhere slower by more than this share"""
+LARGE = {
+    False: ((128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (64, 128, 32, 4, 3), (64, 64, 64, 4, 2)),
+    True: ((64, 64, 32, 4, 2), (128, 64, 32, 8, 2), (128, 128, 32, 16, 2)),
+}
+"""BLK_M, BLK_N, BLK_K, warps and stages that are tried besides blocks of the size itself: for real products beyond 128
+and for complex ones beyond 64"""
+_THREADS, _REGISTERS = 2048, 65536  # of a multiprocessor
+_RESIDENT = 4  # thread blocks of a multiprocessor, at most
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One configuration at one size."""
+
+    form: str
+    size: int
+    configuration: str
+    seconds: float
+
+
+def task_of(size: int, complex: bool, accumulate: str = "fp32") -> Task:
+    """The product of contiguous square matrices.
+
+    >>> task_of(12, False).width
+    8
+    """
+    width = math.gcd(16, (4 if complex else 2) * size)
+    return Task(size, size, size, complex=complex, accumulate=accumulate, width=width, contiguous=True)
+
+
+def candidates(task: Task) -> list[Configuration]:
+    """Configurations that may be the fastest for a task, each valid for it.
+
+    >>> [conf.text(c).split()[0] for c in candidates(task_of(8, False))][:3]
+    ['packed', 'warp', 'warp']
+    """
+    size = max(task.M, task.N, task.K)
+    side = -(-size // 16) * 16
+    found: list[Configuration] = []
+    if size <= 8:
+        found += [Packed(1), Warp(1, 1, 1, 4), Warp(1, 1, 1, 8)]
+    elif size <= 16:
+        found += [Warp(1, 2, 1, 4), Warp(1, 2, 1, 8)]
+    elif size <= 32:
+        found += [Warp(1, 2, 2, 4)]
+    if size > 8:
+        found += _of_the_size(task, side)
+    if size > (64 if task.complex else 128):
+        for m, n, k, warps, stages in LARGE[task.complex]:
+            for direct in (True, False) if task.complex else (True,):
+                found.append(Block((16, 16, 16), (m, n, k), (16, 2 * warps), 1, stages, direct, not task.complex))
+    found += [_of_model(kernel, task) for kernel in _ranked(task, side)]
+    valid: dict[Configuration, None] = {}
+    for c in found:
+        same = conf.fitted(c, task)
+        try:
+            conf.validate(same, task)
+        except InputError:
+            continue
+        valid[same] = None
+    return list(valid)
+
+
+def _of_the_size(task: Task, side: int) -> list[Configuration]:
+    """Blocks that cover a product, by one warp or two for every 16 rows."""
+    found: list[Configuration] = []
+    cube = (side, side, side)
+    for warps in (side // 16, side // 8):
+        threads = 16, 2 * warps
+        ways = [Block((16, 16, 16), cube, threads, 1, 1, direct=True, staged=not task.complex)]
+        if task.width < 16 or task.complex:
+            ways = [replace(ways[0], flat=True, staged=False)]
+        if task.width == 16 and task.complex:
+            ways += [replace(ways[0], direct=False, flat=False)]
+        for way in ways:
+            found.append(way)
+            if side <= 32 and warps == side // 16:
+                found += [replace(way, products=products) for products in (2, 4)]
+            if way.direct:
+                busy = replace(way, persistent=True)
+                most = conf.SHARED // (conf.shared_bytes(busy, task) + 1024)
+                most = min(most, _THREADS // (32 * warps), _REGISTERS // (32 * warps * 80), _RESIDENT)
+                found += [replace(busy, resident=r) for r in {1 if side > 80 else most, most} if r]
+        if side > 96 and not task.complex:
+            found += [replace(way, resident=2) for way in ways]
+    return found
+
+
+@cache
+def _ranked(task: Task, side: int) -> list[Any]:
+    from fpemu.perfmodel import gpus
+    from fpemu.perfmodel.magma_kernels import ranked
+
+    found = ranked(task.M, task.N, task.K, gpus.get("H200"), largest=min(side, 128), complex=task.complex)
+    return [kernel for _, kernel in found[:1]]
+
+
+def _of_model(kernel: Any, task: Task) -> Configuration:
+    stages = 1 if kernel.block[2] >= task.K else 2
+    return Block(kernel.tensor, kernel.block, kernel.threads, 1, stages, True, not task.complex)
+
+
+class Bench:
+    """Products of one size on the GPU, measured with one configuration after the other."""
+
+    def __init__(self, size: int, complex: bool, batch: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        shape = (batch, size, size, 2) if complex else (batch, size, size)
+        made = [rng.uniform(-1, 1, shape).astype(np.float16) for _ in "ab"]
+        self._layout = "interleaved" if complex else None
+        self._operands = [matrices.upload(x) for x in (*made, np.zeros(shape, np.float16))]
+
+    def seconds(self, configuration: Configuration, rounds: int = 3, overlap: bool = True) -> float:
+        """Of a launch, the median of some rounds."""
+        from fpemu.gpu.batched.products import prepare
+
+        A, B, D = self._operands
+        (product,) = prepare(A, B, out=D, layout=self._layout, configuration=configuration, overlap=overlap)
+        return timed(product.queue, rounds)
+
+
+def timed(launch: Callable[[], None], rounds: int, each: float = 6e-4) -> float:
+    """Seconds of a launch: as many as fill `each` second queue up behind a kernel that waits, in some rounds."""
+    launch()
+    device.synchronize()
+    begun = time.perf_counter()
+    launch()
+    host = time.perf_counter() - begun
+    device.synchronize()
+    count = max(8, min(60, round(each / max(time.perf_counter() - begun - host, 1e-5))))
+    marks, found = timing.Marks(2), []
+    for _ in range(rounds):
+        timing.hold(2e-4 + 2 * count * host)
+        marks.record(0)
+        for _ in range(count):
+            launch()
+        marks.record(1)
+        found.append(marks.seconds(1)[0] / count)
+    return statistics.median(found)
+
+
+def compile_all(tasks: Iterable[Task]) -> None:
+    """Compile the kernels of all candidates, side by side."""
+    texts = {source.plan(task, c, True).source: None for task in tasks for c in candidates(task)}
+    device.compile_all(list(texts), device.arch())
+
+
+def measure(size: int, complex: bool, batch: int) -> list[Measured]:
+    """All candidates of a size; those that fail are left out."""
+    from fpemu.errors import GpuError
+
+    task, bench, found = task_of(size, complex), Bench(size, complex, batch), []
+    for c in candidates(task):
+        try:
+            found.append(Measured(form(task), size, conf.text(c), bench.seconds(c)))
+        except GpuError:
+            continue
+    return found
+
+
+def winners(measured: Sequence[Measured]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the table: for each form, few configurations, each up to a size.
+
+    >>> times = (8, "a", 1.0), (8, "b", 1.01), (16, "a", 2.0), (16, "b", 1.0)
+    >>> winners([Measured("real 16", *row) for row in times])
+    {'real 16': [{'size': 16, 'configuration': 'b'}]}
+    """
+    table: dict[str, list[dict[str, Any]]] = {}
+    for name in sorted({m.form for m in measured}):
+        sizes = sorted({m.size for m in measured if m.form == name})
+        slower: dict[int, dict[str, float]] = {}
+        for size in sizes:
+            times = {m.configuration: m.seconds for m in measured if m.form == name and m.size == size}
+            least = min(times.values())
+            slower[size] = {c: t / least - 1 for c, t in times.items()}
+        rows: list[dict[str, Any]] = []
+        begin = 0
+        while begin < len(sizes):
+            end, chosen = begin, min(slower[sizes[begin]], key=slower[sizes[begin]].__getitem__)
+            for last in range(begin, len(sizes)):
+                span = sizes[begin : last + 1]
+                good = [c for c in slower[span[0]] if all(slower[s].get(c, 1.0) <= TOLERANCE for s in span)]
+                if not good:
+                    break
+                end, chosen = last, min(good, key=lambda c: sum(slower[s][c] for s in span))
+            rows.append({"size": sizes[end], "configuration": chosen})
+            begin = end + 1
+        table[name] = rows
+    return table
+
+
+def toml(table: dict[str, list[dict[str, Any]]], about: dict[str, Any]) -> str:
+    """The table as the file that is shipped.
+
+    >>> print(toml({"real 16": [{"size": 16, "configuration": "warp"}]}, {"gpu": "NVIDIA H200"}), end="")
+    # Winners of `fpemu tune batched`: for every form, the configuration of sizes up to the one given.
+    [measured]
+    gpu = "NVIDIA H200"
+    <BLANKLINE>
+    ["real 16"]
+    16 = "warp"
+    """
+    lines = ["# Winners of `fpemu tune batched`: for every form, the configuration of sizes up to the one given."]
+    lines += ["[measured]", *(f"{k} = {_value(v)}" for k, v in about.items())]
+    for name, rows in table.items():
+        lines += ["", f'["{name}"]', *(f'{row["size"]} = "{row["configuration"]}"' for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _value(x: Any) -> str:
+    return str(x) if isinstance(x, int) else f'"{x}"'

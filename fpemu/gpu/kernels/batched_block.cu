@@ -1,0 +1,252 @@
+// Batched products as MAGMA's kernel has them: a block of D a group of threads, blocks of A and B by way of registers into
+// shared memory (or there directly, where the machine can and their alignment allows it), sums in the fragments of warps.
+#include "batched_flat.cuh"
+
+// A block of A or B that begins at a row of its own and at k.
+template <class T> FPEMU_FUNCTION Source source_of(const Stack& s, int product, int row, int k, int rows, int K, bool absent) {
+  Source found;
+  const Place place = T::IS_A ? place_of_a(s, product) : place_of_b(s, product);
+  found.matrix = place.at, found.line = T::ALONG_K == T::IS_A ? place.row : place.column, found.plane = s.plane;
+  found.first_line = T::ALONG_K ? row : k, found.first = T::ALONG_K ? k : row;
+  found.lines = absent ? 0 : T::ALONG_K ? rows : K, found.length = T::ALONG_K ? K : rows;
+  found.end = found.matrix + (found.lines - 1) * s.line + (s64)found.length * ELEMENT;
+  return found;
+}
+template <class T> FPEMU_FUNCTION void advance(Source& s) { (T::ALONG_K ? s.first : s.first_line) += Config::BLK_K; }
+
+FPEMU_FUNCTION void settle_both(const Source& a, const Source& b, int thread, u8* buffer) {
+  if (TileA::SETTLES || TileB::SETTLES) together_in_warp();  // a line's pieces were brought by several threads
+  if (TileA::SETTLES) settle<TileA>(a, thread, buffer);
+  if (TileB::SETTLES) settle<TileB>(b, thread, buffer + TileA::BYTES);
+}
+
+// A and B, over all of K, into the sums; `own`: shared memory of the group.
+FPEMU_FUNCTION void add_up(Sums_& sums, Source& a, Source& b, int K, u8* own, int group, int thread) {
+  const int warp = thread / 32;
+  const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
+  if (Config::STAGES == 1) {
+    if (Config::ASYNC) {
+      bring<TileA>(a, thread, own), bring<TileB>(b, thread, own + TileA::BYTES);
+      end_of_copies(), await_copies<0>();
+      settle_both(a, b, thread, own);
+    } else {
+      Fetched<TileA> next_a;
+      Fetched<TileB> next_b;
+      fetch(next_a, a, thread), fetch(next_b, b, thread);
+      store(next_a, a, thread, own), store(next_b, b, thread, own + TileA::BYTES);
+    }
+    together(group);
+    if (computes) multiply(sums, own, warp, K);
+    return;
+  }
+  const int steps = (K + Config::BLK_K - 1) / Config::BLK_K;
+  if (Config::ASYNC) {
+    Source here_a = a, here_b = b;
+    FPEMU_UNROLL
+    for (int s = 0; s < Config::STAGES - 1; s++) {
+      if (s < steps) bring<TileA>(a, thread, own + s * BUFFER), bring<TileB>(b, thread, own + s * BUFFER + TileA::BYTES);
+      advance<TileA>(a), advance<TileB>(b), end_of_copies();
+    }
+    for (int s = 0, at = 0; s < steps; s++) {
+      await_copies<larger(Config::STAGES - 2, 0)>();
+      settle_both(here_a, here_b, thread, own + at * BUFFER);
+      together(group);
+      const int free = at == 0 ? Config::STAGES - 1 : at - 1;
+      if (s + Config::STAGES - 1 < steps)
+        bring<TileA>(a, thread, own + free * BUFFER), bring<TileB>(b, thread, own + free * BUFFER + TileA::BYTES);
+      advance<TileA>(a), advance<TileB>(b), end_of_copies();
+      advance<TileA>(here_a), advance<TileB>(here_b);
+      if (computes) multiply(sums, own + at * BUFFER, warp, K - s * Config::BLK_K);
+      at = at + 1 == Config::STAGES ? 0 : at + 1;
+    }
+    return;
+  }
+  Fetched<TileA> next_a;
+  Fetched<TileB> next_b;
+  fetch(next_a, a, thread), fetch(next_b, b, thread);
+  for (int s = 0; s < steps; s++) {
+    u8* buffer = own + s % 2 * BUFFER;  // read last two steps ago, and all have met since
+    store(next_a, a, thread, buffer), store(next_b, b, thread, buffer + TileA::BYTES);
+    together(group);
+    advance<TileA>(a), advance<TileB>(b);
+    if (s + 1 < steps) fetch(next_a, a, thread), fetch(next_b, b, thread);
+    if (computes) multiply(sums, buffer, warp, K - s * Config::BLK_K);
+  }
+}
+
+// Calls `each(x, y, sums)` for every two neighbours y and y + 1 of a fragment, x and y in the block.
+template <class F> FPEMU_FUNCTION void for_pairs(const Sums_& sums, int warp, F each) {
+  const int lane = threadIdx.x % 32;
+  FPEMU_UNROLL
+  for (int i = 0; i < UNITS_X; i++)
+    FPEMU_UNROLL
+    for (int j = 0; j < UNITS_Y; j++)
+      FPEMU_UNROLL
+      for (int half = 0; half < 2; half++) {
+        Sums two[2];
+        FPEMU_UNROLL
+        for (int e = 0; e < 2; e++)
+          FPEMU_UNROLL
+          for (int t = 0; t < TERMS; t++) two[e].part[t] = entry(sums[i][j][t], 2 * half + e);
+        each(row_of(warp, i) + lane / 4 + 8 * half, column_of(warp, j) + lane % 4 * 2, two);
+      }
+}
+
+// The finished block to D; `stage`: shared memory for it.
+FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int m0, int n0, bool absent, u8* stage, int group,
+                           int thread) {
+  const int warp = thread / 32;
+  const int rows = absent ? 0 : smaller(rows_of(p) - m0, Config::BLK_M);
+  const int columns = smaller(columns_of(p) - n0, Config::BLK_N);
+  const Place whole = place_of_d(p, product);
+  const u64 c = Config::PLAIN ? 0 : matrix_of(p.c, product), d = whole.at + m0 * whole.row + (s64)n0 * ELEMENT;
+  const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
+  const auto value = [&](int x, int y, const Sums& s) {
+    const int m = m0 + (Config::TURNED ? y : x), n = n0 + (Config::TURNED ? x : y);
+    return finished(p, s, place_in_c(p, c, m, n));
+  };
+  if (!Config::PERSISTENT && (Config::STAGED || (Config::FLAT && !Config::APART))) together(group);  // A and B were there
+  if (Config::FLAT) {
+    u8* flat = stage + (d & 15);
+    if (computes)
+      for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
+        FPEMU_UNROLL
+        for (int e = 0; e < 2; e++) {
+          const int m = Config::TURNED ? y + e : x, n = Config::TURNED ? x : y + e;
+          if (m >= rows || n >= columns) continue;
+          const u32 v = value(x, y + e, two[e]);
+          u8* at = flat + (m * Config::N + n) * ELEMENT;
+          if (SPLIT) *(u32*)at = v;
+          else *(u16*)at = (u16)v;
+        }
+      });
+    together(group);
+    if (!absent) store_flat(d, thread, stage);
+    return;
+  }
+  if (Config::STAGED) {
+    if (computes)
+      for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
+        u32 v[2] = {0, 0};
+        FPEMU_UNROLL
+        for (int e = 0; e < 2; e++)
+          if (Config::PLAIN || ((Config::TURNED ? y + e : x) < rows && (Config::TURNED ? x : y + e) < columns))
+            v[e] = value(x, y + e, two[e]);
+        FPEMU_UNROLL
+        for (int part = 0; part < PARTS; part++) {
+          u8* plane = stage + part * D_BYTES;
+          if (Config::TURNED) {
+            FPEMU_UNROLL
+            for (int e = 0; e < 2; e++) *(u16*)(plane + (y + e) * D_PITCH + 2 * x) = (u16)(v[e] >> 16 * part);
+          } else *(u32*)(plane + x * D_PITCH + 2 * y) = pick(v[0], v[1], part ? HIGHS : LOWS);
+        }
+      });
+    together(group);
+    constexpr int EIGHTS = Config::BLK_N / 8 + (Config::WIDTH < 16);
+    FPEMU_UNROLL
+    for (int i = thread; i < Config::BLK_M * EIGHTS; i += GROUP) {
+      const int line = i / EIGHTS;
+      if (line >= rows) continue;
+      FPEMU_UNROLL
+      for (int part = 0; part < PARTS; part++)
+        store_row<Config::WIDTH>(d + line * whole.row + part * p.d.plane, stage + part * D_BYTES + line * D_PITCH, i % EIGHTS,
+                                   columns);
+    }
+    return;
+  }
+  if (!computes) return;
+  for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
+    const int m = Config::TURNED ? y : x, n = Config::TURNED ? x : y;
+    if (m >= rows || n >= columns) return;
+    const u32 first = value(x, y, two[0]);
+    const bool both = Config::TURNED ? m + 1 < rows : n + 1 < columns;
+    const u32 second = both ? value(x, y + 1, two[1]) : 0;
+    const u64 at = d + m * whole.row + (s64)n * ELEMENT;
+    if (!Config::TURNED) store_two(p, at, first, second, both);
+    else {
+      store_one(p, at, first);
+      if (both) store_one(p, at + whole.row, second);
+    }
+  });
+}
+
+FPEMU_FUNCTION void clear_all(Sums_& sums) {
+  FPEMU_UNROLL
+  for (auto& row : sums)
+    FPEMU_UNROLL
+    for (auto& unit : row)
+      FPEMU_UNROLL
+      for (auto& s : unit) clear(s);
+}
+
+FPEMU_FUNCTION void bring_both(const Problem& p, int product, int thread, u8* buffer) {
+  if (Config::FLAT) {
+    bring_flat<true>(place_of_a(p.a, product).at, p.a.first, thread, buffer);
+    bring_flat<false>(place_of_b(p.b, product).at, p.b.first, thread, buffer + FLAT_A);
+    return;
+  }
+  bring<TileA>(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false), thread, buffer);
+  bring<TileB>(source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer + TileA::BYTES);
+}
+
+// Products of one block of A and B each; while one is multiplied, the next is under way.
+FPEMU_FUNCTION void one_after_the_other(const Problem& p, u8* own, int group, int thread) {
+  const int warp = thread / 32, step = gridDim.x * Config::PRODUCTS;
+  const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
+  int product = blockIdx.x * Config::PRODUCTS + group, at = 0;
+  if (product < p.batch) bring_both(p, product, thread, own);
+  end_of_copies();
+  for (; product < p.batch; product += step, at ^= 1) {
+    u8* buffer = own + at * BUFFER;
+    if (product + step < p.batch) bring_both(p, product + step, thread, own + (at ^ 1) * BUFFER);
+    end_of_copies(), await_copies<1>();
+    u8* tiles = Config::FLAT && Config::APART ? own + 2 * BUFFER : buffer;
+    if (Config::FLAT) settle_flat(place_of_a(p.a, product).at, place_of_b(p.b, product).at, thread, group, buffer, tiles);
+    else
+      settle_both(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false),
+                  source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer);
+    together(group);
+    Sums_ sums;
+    clear_all(sums);
+    if (computes) multiply(sums, tiles, warp, depth_of(p));
+    finish(p, sums, product, 0, 0, false, Config::FLAT && Config::APART ? buffer : own + 2 * BUFFER, group, thread);
+    together(group);  // A, B and D have been read
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, Config::RESIDENT) batched_block(Problem p) {
+#ifdef __CUDACC__
+  extern __shared__ __align__(16) u8 memory[];
+#endif
+  const int group = Config::PRODUCTS == 1 ? 0 : threadIdx.x / GROUP, thread = threadIdx.x % GROUP;
+  u8* own = memory + group * SHARED;
+  in_turn();
+  if (Config::PERSISTENT) {
+    one_after_the_other(p, own, group, thread);
+    return;
+  }
+  int number = blockIdx.x, m0 = 0, n0 = 0;
+  if (!Config::ONE_TILE) {
+    const int tiles = p.tiles_m * p.tiles_n, tile = number % tiles;
+    number /= tiles, m0 = tile / p.tiles_n * Config::BLK_M, n0 = tile % p.tiles_n * Config::BLK_N;
+  }
+  const int product = number * Config::PRODUCTS + group;
+  const bool absent = Config::PRODUCTS > 1 && product >= p.batch;
+  const int present = absent ? 0 : product;
+  Sums_ sums;
+  clear_all(sums);
+  if (Config::FLAT) {
+    const u64 a = place_of_a(p.a, present).at, b = place_of_b(p.b, present).at;
+    bring_flat<true>(a, p.a.first, thread, own), bring_flat<false>(b, p.b.first, thread, own + FLAT_A);
+    end_of_copies(), await_copies<0>();
+    u8* tiles = Config::APART ? own + BUFFER : own;
+    settle_flat(a, b, thread, group, own, tiles);
+    together(group);
+    if (COMPUTING * 32 == GROUP || thread / 32 < COMPUTING) multiply(sums, tiles, thread / 32, Config::K);
+  } else {
+    Source a = source_of<TileA>(p.a, present, m0, 0, rows_of(p), depth_of(p), absent);
+    Source b = source_of<TileB>(p.b, present, n0, 0, columns_of(p), depth_of(p), absent);
+    add_up(sums, a, b, depth_of(p), own, group, thread);
+  }
+  finish(p, sums, present, m0, n0, absent, own, group, thread);
+}

@@ -1,0 +1,185 @@
+"""Tall and skinny products on the GPU at hand: TSM2 and ISM2 as published, and versions for Hopper.
+
+Every element of C = A B is one chain of fused multiply-adds over ascending k from +0, whichever kernel computes it: the
+bits of ``fpemu.simt.tsm2(A, B, fmt=...)`` and ``fpemu.simt.ism2(A, B, fmt=...)``, NaN patterns and signs of zero
+included.
+
+Source: Rivera, Chen, Xiong, Song, Tao, ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu.errors import GpuError, InputError
+from fpemu.gpu import device, matrices, properties
+from fpemu.gpu.tallskinny import hopper, published
+from fpemu.gpu.tallskinny.launch import Plan
+from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, solve
+
+__all__ = ["Plan", "Problem", "chosen", "ism2", "multiply", "plan", "prepare", "tsm2"]
+
+SMALL = 96
+"""k up to which `multiply` takes A times B for a tall A and a small B (ISM2), not for a large A (TSM2)."""
+
+
+def tsm2(
+    A: Any, B: Any, *, version: str = "V3", t1: int | None = None, t2: int | None = None, t3: int | None = None,
+    out: Any = None,
+) -> Any:  # fmt: skip
+    """C = A B for a large A and a B of few columns.
+
+    Parameters
+    ----------
+    A : array (m, k), B : array (k, n)
+        float32 or float64, both alike: NumPy, CuPy or torch arrays, or whatever has ``__cuda_array_interface__`` or
+        DLPack; both in the CPU's memory or both in the GPU's; any strides. The published versions are made for an A
+        whose columns are contiguous.
+    version : {"V3", "V2", "V1", "V0", "hopper"}
+        The paper's inner products (V0), outer products (V1), tiles of B in shared memory (V2), tiles loaded ahead (V3);
+        "hopper": a ring of tiles filled by bulk copies, fp64 by DMMA.
+    t1, t2, t3 : int, optional
+        Of V2 and V3: threads of a block and rows of B in a tile; columns of C at a time; elements of A at a time.
+        Default: `fpemu.perfmodel.tsm2` for this GPU, and as published where that leaves a choice.
+    out : array (m, n) of the GPU, optional
+        Where to write C, of any strides; it must not share memory with A or B.
+
+    Returns
+    -------
+    C : array (m, n) of the kind that A is
+        In the GPU's memory if A is, ready on the caller's current stream.
+
+    Raises
+    ------
+    InputError
+        Arrays that do not fit; an unknown version; parameters that it does not have or that cannot run on this GPU.
+    GpuError
+        No GPU, or one without the instructions of the version.
+    """
+    return solve(A, B, out, lambda problem: plan(problem, "tsm2", version=version, t1=t1, t2=t2, t3=t3).run(problem))
+
+
+def ism2(
+    A: Any, B: Any, *, optimisation: int | str = 2, tcf: int | None = None, t1: int | None = None,
+    t2: int | None = None, t3: int | None = None, out: Any = None,
+) -> Any:  # fmt: skip
+    """C = A B for an A of many rows and a small B.
+
+    Parameters
+    ----------
+    A, B, out
+        As in `tsm2`.
+    optimisation : {2, 1, "hopper"}
+        1: a thread does one row after another (Algorithm 6); 2: for each tile of B all its rows (Algorithm 7);
+        "hopper": 16 bytes a load, several rows a thread at once, fp64 by DMMA.
+    tcf : int, optional
+        "Thread count factor": rows of a thread of 1 and 2, tiles of rows of a thread block of "hopper".
+    t1, t2, t3 : int, optional
+        Of 1 and 2, as in `tsm2`.
+
+    Returns
+    -------
+    C : array (m, n) of the kind that A is
+
+    Raises
+    ------
+    InputError, GpuError
+        As `tsm2`.
+    """
+    options = {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3}
+    return solve(A, B, out, lambda problem: plan(problem, "ism2", **options).run(problem))
+
+
+def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
+    """C = A B by the kernel that suits the shape and the GPU: `chosen` says which.
+
+    Parameters
+    ----------
+    A, B, out
+        As in `tsm2`.
+
+    Returns
+    -------
+    C : array (m, n) of the kind that A is
+
+    Raises
+    ------
+    InputError, GpuError
+        As `tsm2`.
+    """
+
+    def run(problem: Problem) -> None:
+        algorithm, options = chosen(problem.m, problem.k, problem.n)
+        plan(problem, algorithm, **options).run(problem)
+
+    return solve(A, B, out, run)
+
+
+def chosen(m: int, k: int, n: int) -> tuple[str, dict[str, Any]]:
+    """The algorithm and its options that `multiply` takes on the GPU at hand.
+
+    Parameters
+    ----------
+    m, k, n : int
+    """
+    fast = device.capability() == (9, 0)
+    if k <= SMALL:
+        return "ism2", {"optimisation": "hopper" if fast else 1}
+    return "tsm2", {"version": "hopper" if fast else "V3"}
+
+
+def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.Launch:
+    """The launch of a product of arrays on the GPU, to be queued as often as one likes, for measurements.
+
+    Parameters
+    ----------
+    A, B, out : arrays of the GPU
+        As in `tsm2`; they are kept alive.
+    algorithm : {"tsm2", "ism2"}
+    **options
+        As in `tsm2` and `ism2`.
+    """
+    taken = {who: matrices.take(X, who, write=who == "out") for X, who in ((A, "A"), (B, "B"), (out, "out"))}
+    if not matrices.same_place(taken):
+        raise InputError("A, B and out must be arrays on the GPU")
+    dtype, (m, _, n) = checked(taken["A"], taken["B"])
+    check_out(taken, (m, n), dtype)
+    problem = Problem.of(*taken.values())
+    return plan(problem, algorithm, **options).prepare(problem)
+
+
+def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
+    """The kernel and the launch of a product on the GPU at hand.
+
+    Parameters
+    ----------
+    problem : Problem
+    algorithm : {"tsm2", "ism2"}
+    **options
+        As in `tsm2` and `ism2`.
+    """
+    if algorithm == "tsm2":
+        version = options.pop("version", "V3")
+        if version != "hopper":
+            return published.tsm2(problem, published.here(problem.fmt), version, **options)
+        _need_hopper("TSM2's version 'hopper'")
+        _no_tiles("TSM2's version 'hopper'", options)
+        return hopper.tsm2(problem, properties.multiprocessors(), **options)
+    optimisation = options.pop("optimisation", 2)
+    if optimisation != "hopper":
+        return published.ism2(problem, published.here(problem.fmt), optimisation, **options)
+    _need_hopper("ISM2's optimisation 'hopper'")
+    _no_tiles("ISM2's optimisation 'hopper'", options)
+    return hopper.ism2(problem, properties.multiprocessors(), **options)
+
+
+def _need_hopper(what: str) -> None:
+    if device.capability() != (9, 0):
+        major, minor = device.capability()
+        raise GpuError(f"{what} needs compute capability 9.0; {device.describe()['gpu']} has {major}.{minor}")
+
+
+def _no_tiles(what: str, options: dict[str, Any]) -> None:
+    given = [name for name in ("t1", "t2", "t3") if options.pop(name, None) is not None]
+    if given:
+        raise InputError(f"{what} has tiles of its own: leave {' and '.join(given)} out")

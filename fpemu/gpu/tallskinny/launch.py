@@ -1,0 +1,108 @@
+"""One launch of a kernel for tall and skinny products: its text, its size, and what it is told."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fpemu.gpu import compiler, device
+from fpemu.gpu.tallskinny.problem import Problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kernel and its launch.
+
+    Parameters
+    ----------
+    file, entry : str
+        ``kernels/<file>`` and the kernel in it.
+    macros : tuple of (str, value)
+        What the text is compiled with.
+    grid : (int, int)
+        Thread blocks.
+    threads : int
+        Of a block.
+    shared : int
+        Bytes of shared memory of a block, beside what the text has.
+    tensor : bool or None
+        Whether A goes to the kernel as a tensor of TMA; None: the kernel does not ask.
+    """
+
+    file: str
+    entry: str
+    macros: tuple[tuple[str, Any], ...]
+    grid: tuple[int, int]
+    threads: int
+    shared: int = 0
+    tensor: bool | None = None
+
+    @property
+    def source(self) -> str:
+        """The kernel's text."""
+        lines = "".join(f"#define {name} {value}\n" for name, value in self.macros)
+        return lines + compiler.kernel_source(self.file)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The macros, for people."""
+        return dict(self.macros)
+
+    def prepare(self, problem: Problem) -> device.Launch:
+        """The launch, to be queued as often as one likes."""
+        more = () if self.tensor is None else (self._tensor(problem),)
+        return _module(self.source, self.file).prepare(
+            self.entry, self.grid, self.threads, problem.operands(), *more, shared=self.shared, keep=problem.owners
+        )
+
+    def run(self, problem: Problem) -> None:
+        """Queue it on the default stream."""
+        self.prepare(problem).queue()
+
+    def _tensor(self, problem: Problem) -> Any:
+        if not self.tensor:
+            return np.zeros(16, np.uint64)
+        return tensor_map(problem.addresses[0], self.box(problem))
+
+    def box(self, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """A as words of 4 bytes: for each axis, the innermost first, its length, bytes of a step, length of a box."""
+        words, values, size = problem.bytes // 4, self.parameters, problem.bytes
+        if problem.a_layout == "rows":
+            return (problem.k * words, 4, 32), (problem.m, problem.a[0] * size, 32 * values["ROWS"]), (1, 16, 1)
+        column = problem.a[1] * size
+        if "ONE_BOX" not in values:
+            return (problem.m * words, 4, 32), (problem.k, column, values["DEPTH"]), (1, 16, 1)
+        blocks = values["ROWS"] * words
+        return (32, 4, 32), (problem.m * words // 32, 128, blocks), (problem.k, column, values["DEPTH"])
+
+
+def tensor_map(address: int, axes: tuple[tuple[int, int, int], ...]) -> Any:
+    """A tensor of words of 4 bytes as TMA wants it, its lines of 128 bytes swizzled.
+
+    Parameters
+    ----------
+    address : int
+        A multiple of 16.
+    axes : tuple of (length, step, box)
+        The innermost first: elements, bytes (multiples of 16 beyond the first), elements of a box.
+    """
+    cuda = device._enter()
+    made = device.check(cuda.cuTensorMapEncodeTiled(
+        cuda.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, len(axes), address,
+        [cuda.cuuint64_t(length) for length, _, _ in axes], [cuda.cuuint64_t(step) for _, step, _ in axes[1:]],
+        [cuda.cuuint32_t(box) for _, _, box in axes], [cuda.cuuint32_t(1)] * len(axes),
+        cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        cuda.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    ))  # fmt: skip
+    return np.frombuffer(ctypes.string_at(made.getPtr(), 128), np.uint64)
+
+
+@lru_cache(maxsize=512)
+def _module(text: str, name: str) -> device.Module:
+    return device.Module(text, name=name)

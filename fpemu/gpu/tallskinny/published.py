@@ -1,0 +1,190 @@
+"""TSM2's versions and ISM2's optimisations as published: parameters chosen by the paper's model, checked by name."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.gpu import device
+from fpemu.gpu.tallskinny.launch import Plan
+from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.perfmodel import gpus, tsm2_model
+from fpemu.perfmodel import tsm2 as model_of
+from fpemu.perfmodel.checks import is_size, short
+from fpemu.perfmodel.tsm2_model import Model
+from fpemu.simt.tsm2 import VERSIONS
+
+__all__ = ["OPTIMISATIONS", "VERSIONS", "gpu_model", "ism2", "parameters", "tsm2"]
+
+OPTIMISATIONS = (1, 2)
+T1, T3 = 128, 4
+"""Published for the K40c and the P100: taken where the model has them among the best."""
+_COLUMNS = (2, 4, 8, 16, 32)  # of C that a thread of V1 keeps in registers, the fewest that are enough
+_MODELLED = 64  # columns of B beyond which the choice of t2 and t3 stays the same
+_NEAREST = {8: "A100", 9: "H200", 10: "B200", 12: "RTX 5090"}
+_LATENCY = {"fp32": 4.0, "fp64": 8.0}
+"""Cycles of a multiply-add where the GPU's description has none: those of an H200"""
+_REAL = {"fp32": "float", "fp64": "double"}
+
+
+@lru_cache(maxsize=8)
+def gpu_model(name: str, capability: tuple[int, int], fmt: str) -> Model:
+    """TSM2's model of a GPU, by the name that its driver gives it; of one of its generation where it is not known.
+
+    Examples
+    --------
+    >>> gpu_model("NVIDIA H200", (9, 0), "fp32").gpu.name
+    'H200'
+    """
+    words = name.replace("-", " ").split()
+    known = [g for g in gpus.names() if set(g.split()) <= set(words)]
+    if not known:
+        known = [_NEAREST.get(capability[0], "A100")]
+    gpu = gpus.get(max(known, key=len))
+    field = "compute_latency" if fmt == "fp32" else "fp64_latency"
+    return Model(gpu, fmt, compute_latency=None if getattr(gpu, field) else _LATENCY[fmt])
+
+
+def here(fmt: str) -> Model:
+    """The model of the GPU at hand."""
+    return gpu_model(device.describe()["gpu"], device.capability(), fmt)
+
+
+def parameters(
+    model: Model, m: int, k: int, n: int, t1: int | None = None, t2: int | None = None, t3: int | None = None
+) -> tuple[int, int, int]:
+    """t1, t2 and t3: those given, the others by the model; where several are best, the published ones or the nearest.
+
+    Raises
+    ------
+    InputError
+        What `fpemu.perfmodel.tsm2.check` refuses: the parameter and the condition by name.
+
+    Examples
+    --------
+    >>> parameters(gpu_model("Tesla K40c", (3, 5), "fp64"), 20480, 20480, 16)
+    (128, 16, 4)
+    """
+    for name, value in (("t1", t1), ("t2", t2), ("t3", t3)):
+        if value is not None and not is_size(value):
+            raise InputError(f"{name} = {short(value)} must be a positive integer")
+    if t2 is None or t3 is None:
+        best2, best3 = _best(model, min(n, _MODELLED), t2, t3)
+        t2, t3 = best2 if t2 is None else t2, best3 if t3 is None else t3
+    if t1 is None:
+        sizes = [size for size, held in tsm2_model.block_sizes(model, t2, t3).items() if held]
+        t1 = min(sizes, key=lambda size: (abs(size - T1), size), default=T1)
+    tsm2_model.check(model, t1, t2, t3, n)
+    return t1, t2, t3
+
+
+_kept: dict[tuple[Any, ...], tuple[int, int]] = {}
+
+
+def _best(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
+    """t2 and t3 with the least time, which are the same for every m and k; kept, as looking for them takes long."""
+    told = (
+        model.gpu.name,
+        model.fmt,
+        model.memory_latency,
+        model.compute_latency,
+        model.setup,
+        model.printed,
+        n,
+        t2,
+        t3,
+    )
+    if told not in _kept:
+        _kept[told] = _search(model, n, t2, t3)
+    return _kept[told]
+
+
+def _search(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
+    if t2 is not None:
+        return t2, min(T3, max(1, int(model.most_t3(t2))))
+    found = [choice for choice in model_of.exhaustive(model, 1, 1, n) if t3 is None or choice.t3 == t3]
+    if not found:
+        return min(n, 8), T3
+    best = min(found, key=lambda choice: (-choice.t2, _unlike(choice.t3)))
+    return best.t2, best.t3
+
+
+def _unlike(t3: int) -> tuple[bool, int]:
+    """How little a t3 suits: one that divides every t1 comes first, and the nearest to the published one."""
+    return 32 % t3 != 0, abs(t3 - T3)
+
+
+def _macros(problem: Problem, t1: int, t2: int, t3: int) -> tuple[tuple[str, Any], ...]:
+    layout = f"A_{problem.a_layout.upper()}"
+    return (("REAL", _REAL[problem.fmt]), ("T1", t1), ("T2", t2), ("T3", t3), (layout, 1))
+
+
+def tsm2(
+    problem: Problem, model: Model, version: str, t1: int | None = None, t2: int | None = None, t3: int | None = None
+) -> Plan:
+    """The launch of one of TSM2's versions.
+
+    Raises
+    ------
+    InputError
+        An unknown version; parameters that it does not have, or that cannot run.
+    """
+    if version not in list(VERSIONS):
+        raise unknown_name("version of TSM2", version, (*VERSIONS, "hopper"))
+    if version in ("V0", "V1"):
+        given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
+        if given:
+            raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
+        wide = next((w for w in _COLUMNS if w >= problem.n), _COLUMNS[-1])
+        t1, t2, t3 = T1, wide if version == "V1" else 1, 1
+    else:
+        t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
+    shared = t1 * t2 * problem.bytes if version in ("V2", "V3") else 0
+    return Plan(
+        "tsm2.cu", f"tsm2_{version.lower()}", _macros(problem, t1, t2, t3), (_blocks(problem.m, t1), 1), t1, shared
+    )
+
+
+def ism2(
+    problem: Problem, model: Model, optimisation: int, tcf: int | None = None, t1: int | None = None,
+    t2: int | None = None, t3: int | None = None,
+) -> Plan:  # fmt: skip
+    """The launch of one of ISM2's optimisations.
+
+    Parameters
+    ----------
+    tcf : int, optional
+        Rows a thread; default: as many as leave enough threads to fill the GPU, 8 at most as published.
+
+    Raises
+    ------
+    InputError
+        Another optimisation; parameters that cannot run.
+    """
+    if isinstance(optimisation, bool) or optimisation not in OPTIMISATIONS:
+        raise InputError(f"optimisation = {short(optimisation)} must be 1, 2 or 'hopper'")
+    t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
+    if tcf is None:
+        tcf = min(8, model_of.most_tcf(model, max(problem.m, 1), t2, t3))
+    if not is_size(tcf):
+        raise InputError(f"tcf = {short(tcf)} must be a positive integer")
+    if not problem.k:  # nothing to add: C is zero
+        return tsm2(problem, model, "V0")
+    shared = t1 * t2 * problem.bytes
+    grid = (_blocks(problem.m, t1 * tcf), 1)
+    return Plan("ism2.cu", f"ism2_{optimisation}", _macros(problem, t1, t2, t3), grid, t1, shared)
+
+
+def _blocks(m: int, rows: int) -> int:
+    """Thread blocks of so many rows.
+
+    Raises
+    ------
+    InputError
+        More than a launch can have.
+    """
+    found = -(-m // rows)
+    if found >= 2**31:
+        raise InputError(f"m = {m} rows take {found} thread blocks of {rows}, and 2147483647 are the most: raise t1")
+    return found
