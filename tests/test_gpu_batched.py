@@ -7,15 +7,19 @@ import json
 import mmap
 import os
 import subprocess
+import tomllib
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import simulated
+import typer
 
 from fpemu import InputError, batched, mma
-from fpemu.gpu import compiler, device, emulation, launches, properties
+from fpemu.gpu import callers, compiler, device, emulation, launches, matrices, properties
 from fpemu.gpu.batched import call, cases, choice, products, stacks, suite, tuning
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
@@ -23,7 +27,9 @@ from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.matrices import Matrix
 
-needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+needs_compiler = pytest.mark.skipif(
+    emulation.compiler() is None or not hasattr(os, "fork"), reason="no C++ compiler here, or no processes to fork"
+)
 needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
 RECORD = Path(__file__).parent / "data" / "verified" / "h200_batched.json"
 ORDINARY = Task(64, 64, 64, width=16)
@@ -135,19 +141,45 @@ def matrix(x):
 
 
 def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **options):
-    """How many outputs are not the emulator's."""
+    """How many outputs are not the emulator's, of matrices between fences."""
     of_kernel = {} if options.get("kernel") == "magma-small" else {"hardware": "hopper", "instruction": "mma"}
     emulator = batched.hgemm if layout is None else batched.hcgemm
     how = {} if layout is None else {"layout": layout}
     want = emulator(A, B, C, **options, **of_kernel, **how)
-    D = np.zeros(want.shape, np.float16)
-    D.view(np.uint16)[...] = 0xABAB
-    given = [None if X is None else matrix(X) for X in (A, B, C)]
-    if pointers:
-        given = [stacks._pointers([matrix(x) for x in X], "X") for X in (A, B)] + given[2:]
-    for product in products.prepare(*given, out=matrix(D), layout=layout, configuration=configuration, **options):
-        product.queue()
-    return np.count_nonzero(D.view(np.uint16) != want.view(np.uint16))
+    poison = np.zeros(want.shape, np.float16)
+    poison.view(np.uint16)[...] = 0xABAB
+    wrong = 0
+    for at_end in (True, False):
+        *operands, D = (None if X is None else fenced(X, at_end) for X in (A, B, C, poison))
+        given = [None if X is None else matrix(X) for X in operands]
+        if pointers:
+            given = [stacks._pointers([matrix(x) for x in X], "X") for X in operands[:2]] + given[2:]
+        ready = products.prepare(*given, out=matrix(D), layout=layout, configuration=configuration, **options)
+        child = os.fork()  # it dies if a fence is touched
+        if not child:
+            for product in ready:
+                product.queue()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "something outside of the matrices was touched"
+        wrong += np.count_nonzero(D.view(np.uint16) != want.view(np.uint16))
+    return wrong
+
+
+def fenced(x, at_end):
+    """A copy of an array between two pages that nobody may touch, at the end of its own or at the beginning; forked
+    processes share it."""
+    low, high = np.lib.array_utils.byte_bounds(x)
+    libc, page = ctypes.CDLL(None), mmap.PAGESIZE
+    pages = -(-(high - low) // page)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    base = libc.mmap(None, (pages + 2) * page, 3, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, -1, 0)
+    for fence in (base, base + (pages + 1) * page):
+        assert libc.mprotect(fence, page, 0) == 0
+    start = base + page + (pages * page - (high - low) if at_end else 0)
+    ctypes.memmove(start, low, high - low)
+    return np.ndarray(x.shape, x.dtype, (ctypes.c_char * (high - low)).from_address(start), 0, x.strides)
 
 
 def hostile(rng, *shape):
@@ -192,39 +224,6 @@ def test_kernels_without_shared_memory_have_the_emulators_bits(gpu):
     assert differing(A, B, configuration=Small(64), kernel="magma-small", accumulate="fp16") == 0
     A, B = hostile(rng, 2, 20, 33, 2), hostile(rng, 2, 33, 18, 2)
     assert differing(A, B, configuration=Warp(1, 2, 1, 3), layout="interleaved") == 0
-
-
-def fenced(x, at_end):
-    """A copy of an array between two pages that nobody may touch, at the end of its own or at the beginning."""
-    libc, page = ctypes.CDLL(None), mmap.PAGESIZE
-    pages = -(-x.nbytes // page)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    base = libc.mmap(None, (pages + 2) * page, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    for fence in (base, base + (pages + 1) * page):
-        assert libc.mprotect(fence, page, 0) == 0
-    start = base + page + (pages * page - x.nbytes if at_end else 0)
-    made = np.frombuffer((ctypes.c_char * x.nbytes).from_address(start), x.dtype).reshape(x.shape)
-    made[...] = x
-    return made
-
-
-@needs_compiler
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that may fault is forked")
-@pytest.mark.parametrize("direct", [True, False])
-def test_blocks_touch_nothing_outside_of_their_matrices(gpu, direct):
-    rng = np.random.default_rng(6)
-    block = Block((16, 16, 16), (32, 32, 32), (16, 4), 2, 2, direct=direct, staged=True)
-    A, B = rng.standard_normal((3, 33, 41)).astype(np.float16), rng.standard_normal((3, 41, 35)).astype(np.float16)
-    assert differing(A, B, configuration=block) == 0  # compiled before the fork
-    child = os.fork()
-    if not child:
-        for at_end in (True, False):
-            operands = [matrix(fenced(x, at_end)) for x in (A, B, np.zeros((3, 33, 35), np.float16))]
-            products.prepare(*operands[:2], out=operands[2], configuration=block)[0].queue()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 @needs_compiler
@@ -331,7 +330,9 @@ def test_batches_without_a_step_get_a_table(gpu):
 def test_wrong_arguments_are_refused():
     A = matrix(np.zeros((2, 4, 4), np.float16))
     for options, said in (
-        ({"transa": "X"}, "transa"), ({"acumulate": "fp16"}, "accumulate"), ({"beta": 1.0}, "needs C"),
+        ({"transa": "X"}, "transa"), ({"transb": np.ones((3, 3))}, "transb 'ndarray'"),
+        ({"configuration": "block block=64x64"}, "block has 3 numbers"), ({"configuration": 3}, "is a int"),
+        ({"acumulate": "fp16"}, "accumulate"), ({"beta": 1.0}, "needs C"),
         ({"configuration": "small threads=32"}, "kind 'small'"), ({"layout": "interleaved"}, "two parts"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
@@ -340,6 +341,146 @@ def test_wrong_arguments_are_refused():
         products.prepare(A, matrix(np.zeros((2, 3, 4), np.float16)), out=A)
 
 
+# --- what users pass, on this machine's memory in the GPU's place
+class Foreign:
+    """An array of somebody's GPU library."""
+
+    def __init__(self, x, stream=None):
+        self.x = x
+        self.__cuda_array_interface__ = {
+            "shape": x.shape, "strides": x.strides, "typestr": x.dtype.str, "data": (x.ctypes.data, False),
+            "version": 3, "stream": stream,
+        }  # fmt: skip
+
+
+def copied(X, to=None):
+    """As `fpemu.gpu.matrices.copy`."""
+
+    def seen(Y):
+        raw = (ctypes.c_char * (1 << 16)).from_address(Y.pointer)
+        return np.ndarray(Y.shape, Y.dtype, raw, 0, tuple(s * Y.dtype.itemsize for s in Y.strides))
+
+    if to is None:
+        x = np.array([seen(matrices.Matrix(X.pointer + X.dtype.itemsize * sum(
+            s * i for s, i in zip(X.strides, at, strict=True)), X.dtype, (), ()))[()] for at in np.ndindex(X.shape)],
+            X.dtype).reshape(X.shape)  # fmt: skip
+        return matrix(x)
+    seen(to)[...] = seen(X)
+    return to
+
+
+@pytest.fixture
+def here(gpu, monkeypatch):
+    """Everything that `hgemm` asks of a GPU; the streams that were waited for."""
+    waited = []
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    monkeypatch.setattr(device, "entered", nullcontext)
+    monkeypatch.setattr(device, "synchronize", lambda: None)
+    monkeypatch.setattr(callers, "ordinal", lambda pointer: 0)
+    monkeypatch.setattr(callers, "wait_for", lambda X: None)
+    monkeypatch.setattr(callers, "_after", lambda waits, waited_for: waited.append((waits, waited_for)))
+    monkeypatch.setattr(matrices, "copy", copied)
+    choice.limits.cache_clear()
+    yield waited
+    choice.limits.cache_clear()
+
+
+TINY = Warp(1, 1, 1, 2)
+
+
+@needs_compiler
+def test_lists_and_pointers_wait_for_their_streams_and_are_broadcast(here):
+    rng = np.random.default_rng(7)
+    A, B = hostile(rng, 2, 5, 7), hostile(rng, 3, 2, 7, 3)
+    want = batched.hgemm(A, B, hardware="hopper", instruction="mma")
+    D = np.zeros(want.shape, np.float16)
+    lists = [Foreign(x, 7 + i) for i, x in enumerate(A)]
+    assert products.hgemm(lists, Foreign(B, 3), out=(out := Foreign(D, 1)), configuration=TINY) is out
+    assert (D.view(np.uint16) == want.view(np.uint16)).all()
+    assert {waited_for for waits, waited_for in here if waits == 0} == {3, 7, 8}
+    assert {waits for waits, _ in here if waits} == {3, 7, 8}
+    places = np.array([x.ctypes.data for x in A])
+    pointers = stacks.Pointers(Foreign(places, 9), (5, 7), 7, 2, lists)
+    assert [s for x in stacks.arrays(pointers) for s in callers.streams([x])] == [9, 7, 8]
+    D[...] = 0
+    products.hgemm(pointers, Foreign(B), out=Foreign(D), configuration=TINY)
+    assert (D.view(np.uint16) == want.view(np.uint16)).all()
+
+
+@needs_compiler
+def test_an_out_that_cannot_be_written_in_place_is_refused(here):
+    A, B, big = np.ones((2, 4, 4), np.float16), np.ones((2, 4, 4), np.float16), np.zeros((2, 8, 16), np.float16)
+    for D, said in (
+        (big[:, 3::-1, :4], "negative strides"), (big[:, :4, :8:2], "contiguous rows"), (A, "shares memory with A"),
+        (np.broadcast_to(big[:1, :4, :4], (2, 4, 4)), "place of its own"), (big[:, :4, :5], "out has shape"),
+        (big[:, :4, :4].astype(np.float32), "float32"), ([big[0, :4, :4]] * 2, "a matrix twice"),
+    ):  # fmt: skip
+        out = [Foreign(x) for x in D] if isinstance(D, list) else Foreign(D)
+        with pytest.raises(InputError, match=said):
+            products.hgemm(Foreign(A), Foreign(B), out=out, configuration=TINY)
+    odd = np.zeros(2 * 4 * 4 * 2 + 1, np.float16)[1:].reshape(2, 4, 4, 2)
+    pair = Foreign(np.ones((2, 4, 4, 2), np.float16))
+    with pytest.raises(InputError, match="one aligned word"):
+        products.hcgemm(pair, pair, out=Foreign(odd))
+
+
+@needs_compiler
+def test_operands_that_are_no_matrices_of_the_gpus_are_refused(here):
+    A, places = np.ones((2, 4, 4), np.float16), np.zeros(2, np.uint64)
+    for X, said in (
+        ([Foreign(A[0]), A[1]], "1 of them on the GPU"), ([Foreign(A[0]), Foreign(A[1].T)], "of 2 kinds"),
+        ([Foreign(A)], r"of shape \(2, 4, 4\)"), ([Foreign(A[0].T)], "rows must be contiguous"),
+        (stacks.Pointers(places, (4, 4), 4), "in the GPU's memory"),
+        (stacks.Pointers(Foreign(places.astype(np.int32)), (4, 4), 4), "uint64 or int64"),
+        (stacks.Pointers(Foreign(places[::-1]), (4, 4), 4), "follow on one another"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            products.hgemm(X, Foreign(A), configuration=TINY)
+    for options, said in (((4, 4), 3), "ld = 3"), (((4,), 4), "shape"), (((4, 4), 4, 3), "aligned = 3"):
+        with pytest.raises(InputError, match=said):
+            stacks.Pointers(places, *options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kernel", ["tensor", "magma-small"])
+def test_empty_products_are_empty_or_zero(here, kernel):
+    for batch, M, N, K in ((0, 2, 2, 2), (2, 0, 3, 2), (2, 3, 0, 2)):
+        A, B, D = (np.zeros((batch, *s), np.float16) for s in ((M, K), (K, N), (M, N)))
+        out = Foreign(D)
+        assert products.hgemm(Foreign(A), Foreign(B), out=out, kernel=kernel) is out
+    A, B, D = np.zeros((2, 3, 0), np.float16), np.zeros((2, 0, 3), np.float16), np.ones((2, 3, 3), np.float16)
+    products.hgemm(Foreign(A), Foreign(B), out=Foreign(D), kernel=kernel)
+    assert not D.view(np.uint16).any()
+
+
+def test_what_kernels_count_in_an_int_is_not_exceeded(monkeypatch):
+    def operand(*shape):
+        steps = [int(np.prod(shape[i + 1 :], dtype=object)) * 2 for i in range(len(shape))]
+        return stacks.Operand(2**20, shape, tuple(steps), 0, 2)
+
+    def launched(*sizes, configuration):
+        batch, M, N, K = sizes
+        operands = operand(batch, M, K), operand(batch, K, N), None, operand(batch, M, N)
+        return call.prepare(*operands, call.Arithmetic(), call.Scaling(), configuration)
+
+    with pytest.raises(InputError, match="split the batch"):
+        launched(2**22, 32, 32, 32, configuration=Small())
+    with pytest.raises(InputError, match="is the most"):
+        launched(2**31 - 1, 1, 1, 1, configuration=TINY)
+    monkeypatch.setattr(call, "module", lambda *_: SimpleNamespace(prepare=lambda *_, **__: None))
+    block = Block((16, 16, 16), (64, 64, 64), (16, 8), 1, 2, True)
+    assert launched(1, 2**14, 2**14, 64, configuration=block).task.contiguous
+    assert not launched(2, 2**15, 2**15, 64, configuration=block).task.contiguous
+
+
+def test_planes_count_for_the_alignment():
+    x = np.zeros(8, np.float16)
+    planar = stacks.operand(matrix(x[:2].reshape(2, 1, 1)), "planar", "A")
+    assert stacks.stack(planar, (), True)[1] == 2
+
+
+# --- the record and the table
 def test_the_record_has_no_mismatch_and_its_products_can_be_emulated_again():
     if not RECORD.exists():
         pytest.skip("no record")
@@ -360,3 +501,30 @@ def test_tune_refuses_sizes_that_are_none(capsys):
     assert tune._sizes("2-4,8") == [2, 3, 4, 8]
     with pytest.raises(InputError):
         tune._forms("rael")
+
+
+def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, tmp_path):
+    from fpemu.cli import tune
+
+    monkeypatch.setattr(tune, "missing", lambda: None)
+    monkeypatch.setattr(products, "need_gpu", lambda: None)
+    monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA H200", "nvrtc": "13.0"})
+    monkeypatch.setattr(tuning, "compile_all", lambda tasks: list(tasks))
+    out, seen = tmp_path / "t.toml", []
+
+    def measure(size, complex, batch):
+        if size == 8 and not out.exists() and 8 not in seen:
+            seen.append(8)
+            raise KeyboardInterrupt
+        seen.append(size)
+        return [tuning.Measured(*tuning.place(size, complex), "warp rows=1 columns=1 steps=1 warps=8", 1.0)]
+
+    monkeypatch.setattr(tuning, "measure", measure)
+    how = {"sizes": "7-9", "forms": "real", "batch": 10, "out": str(out)}
+    with pytest.raises(typer.Exit) as ended:
+        tune.batched(**how)
+    assert (ended.value.exit_code, out.exists(), seen) == (130, False, [7, 8])
+    tune.batched(**how)
+    assert seen == [7, 8, 8, 9]
+    assert [path.name for path in tmp_path.iterdir()] == ["t.toml"]
+    assert set(tomllib.loads(out.read_text())) == {"measured", "real 2", "real 16"}

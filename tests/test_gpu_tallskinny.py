@@ -13,7 +13,7 @@ from hostile import FACTOR
 
 from fpemu import InputError, gpu, simt
 from fpemu.errors import GpuError
-from fpemu.gpu import compiler, device, tallskinny
+from fpemu.gpu import compiler, device, properties, tallskinny
 from fpemu.gpu.tallskinny import cases, hopper, launch, published, suite
 from fpemu.gpu.tallskinny.huge import Huge
 from fpemu.gpu.tallskinny.problem import Problem
@@ -33,8 +33,7 @@ def an_h200(monkeypatch):
     """Plans are made as on an H200."""
     monkeypatch.setattr(device, "describe", lambda: {"gpu": H200})
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
-    monkeypatch.setattr(tallskinny, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
 
 
 def columns(fmt, m, k, n, lda=None):
@@ -249,6 +248,7 @@ def test_parameters_are_refused_by_name(processor):
         with pytest.raises(InputError, match=words):
             tallskinny.tsm2(A, B, **options)
     for options, words in (({"optimisation": 3}, "optimisation = 3"), ({"optimisation": True}, "optimisation = True"),
+                           ({"optimisation": 2.0}, "optimisation = 2.0"),
                            ({"tcf": 0}, "tcf = 0"), ({"tcf": 1.5}, "tcf = 1.5")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             tallskinny.ism2(A, B, **options)
@@ -260,7 +260,7 @@ def test_the_kernels_for_hopper_are_for_hopper_and_have_tiles_of_their_own(proce
         with pytest.raises(GpuError, match=r"needs compute capability 9\.0; NVIDIA A100 has 8\.0"):
             compute(A, B, **options)
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(tallskinny, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
     with pytest.raises(InputError, match="leave t1 and t3 out"):
         tallskinny.tsm2(A, B, version="hopper", t1=32, t3=4)
     with pytest.raises(InputError, match="tcf = 0"):
@@ -312,6 +312,13 @@ def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_byt
         odd = Problem(fmt, 600, 600, 8, (1, 640), (1, 600), (1, 600), (2**20 + 8 // four * 2, 2**21, 2**22))
         assert hopper.tsm2(odd, 132).parameters["BULK"] == 0
         assert hopper.tsm2(Problem(fmt, 60, 60, 8, (180, 3), (1, 60), (1, 60), (2**20,) * 3), 132).parameters["A_ANY"]
+
+
+def test_the_copy_engine_is_not_asked_for_nothing_nor_for_one_line_many_times(an_h200):
+    for a, k in (((0, 1), 0), ((1, 8), 0), ((0, 1), 8)):
+        found = Problem("fp32", 8, k, 2, a, (2, 1), (2, 1), (2**20, 2**21, 2**22))
+        assert not hopper.tsm2(found, 132).tensor
+        assert hopper.ism2(found, 132).tensor in (None, False)
 
 
 def test_a_large_a_has_parameters_of_its_own(an_h200):
@@ -393,21 +400,19 @@ def test_memory_of_a_layout_holds_every_element_once():
 
 
 @needs_compiler
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_the_published_kernels_compile(arch, an_h200):
-    for make, fmt in ((columns if arch == "sm_80" else rows, "fp32"),):
-        found = make(fmt, 20480, 20480, 6)
-        for made in (published.tsm2(found, published.here(fmt), "V3"), published.ism2(found, published.here(fmt), 2)):
-            assert device.compile(made.source, arch, name=made.file)[:4] == b"\x7fELF"
+def test_the_published_kernels_compile(an_h200):
+    by_columns, by_rows = columns("fp32", 20480, 20480, 6), rows("fp64", 20480, 20480, 6)
+    for made, arch in ((published.tsm2(by_columns, published.here("fp32"), "V3"), "sm_80"),
+                       (published.ism2(by_rows, published.here("fp64"), 2), "sm_90a")):  # fmt: skip
+        assert device.compile(made.source, arch, name=made.file)[:4] == b"\x7fELF"
 
 
 @needs_compiler
 @pytest.mark.parametrize("fmt", cases.FORMATS)
 def test_the_kernels_for_hopper_compile(fmt, an_h200):
-    some = [columns(fmt, 20480, 20480, 16), rows(fmt, 20480, 20480, 6), columns(fmt, 333, 777, 3)]
-    for made in [hopper.tsm2(some[0], 132), hopper.tsm2(some[1], 132), hopper.tsm2(some[2], 132),
-                 hopper.ism2(columns(fmt, 10**7, 8, 8), 132), hopper.ism2(rows(fmt, 10**7, 16, 4), 132),
-                 hopper.ism2(rows(fmt, 999, 7, 3), 132)]:  # fmt: skip
+    """Those with instructions of the machine's that the stand-ins replace: all of them."""
+    for made in [hopper.tsm2(columns(fmt, 333, 777, 3), 132), hopper.tsm2(rows(fmt, 2048, 777, 4), 132),
+                 hopper.ism2(columns(fmt, 10**7, 8, 4), 132)]:  # fmt: skip
         assert device.compile(made.source, "sm_90a", name=made.file)[:4] == b"\x7fELF"
 
 

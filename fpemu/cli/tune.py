@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fpemu.cli.common import console, note, progress, table
-from fpemu.cli.verify import _need_a_gpu
-from fpemu.errors import InputError
+from fpemu.cli.verify import missing
+from fpemu.errors import GpuError, InputError
 
 FORMS = ("real", "complex")
 
@@ -21,50 +23,80 @@ def batched(
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE.toml", help="Write the table that fpemu.gpu.batched reads.")
     ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an interrupted run has measured.")] = False,
 ) -> None:
     """Measure configurations of the batched kernels, and keep the winners.
 
     For every size the candidates of fpemu.gpu.batched.tuning are compiled and measured: contiguous square matrices,
     fp32 sums. The table gives for each alignment of the matrices' lines a few configurations, each up to a size.
+    With --out what is measured is kept in FILE.toml.measured until all is: the same command goes on from there.
     """
-    from fpemu.gpu.batched import tuning
+    from fpemu.files import check_writable, write_atomic
+    from fpemu.gpu.batched import products, tuning
 
     chosen, which = _sizes(sizes), _forms(forms)
     if batch < 1:
         raise InputError(f"--batch is {batch}: a number from 1 on is needed")
+    if out is not None:
+        if not out.endswith(".toml"):
+            raise InputError(f"{out!r}: the table is written as .toml")
+        check_writable(out)
     _need_a_gpu()
-    from fpemu.files import write_atomic
+    products.need_gpu()
     from fpemu.gpu import device
 
-    todo = [(size, form == "complex") for form in which for size in chosen]
-    measured: list[tuning.Measured] = []
-    with progress() as bars:
-        bar = bars.add_task("compiling", total=len(todo))
-        tuning.compile_all(tuning.task_of(*one) for one in todo)
-        for size, is_complex in todo:
-            bars.update(bar, description=f"{FORMS[is_complex]} {size}")
-            measured += tuning.measure(size, is_complex, batch)
-            bars.update(bar, advance=1)
+    told = device.describe()
+    about = {"gpu": told["gpu"], "batch": batch, "nvrtc": told["nvrtc"]}
+    kept = None if out is None else Path(f"{out}.measured")
+    before = [] if kept is None or fresh else tuning.recalled(kept, about)
+    wanted = {tuning.place(size, form == "complex"): (size, form == "complex") for form in which for size in chosen}
+    measured = [m for m in before if (m.form, m.size) in wanted]
+    done = {(m.form, m.size) for m in measured}
+    todo = [one for place, one in wanted.items() if place not in done]
+    try:
+        with progress() as bars:
+            bar = bars.add_task("compiling", total=len(wanted), completed=len(wanted) - len(todo))
+            tuning.compile_all(tuning.task_of(*one) for one in todo)
+            for size, is_complex in todo:
+                bars.update(bar, description=f"{FORMS[is_complex]} {size}")
+                measured += tuning.measure(size, is_complex, batch)
+                if kept is not None:
+                    write_atomic(kept, tuning.kept(measured, about))
+                bars.update(bar, advance=1)
+    except KeyboardInterrupt:
+        if kept is not None and measured:
+            print(f"fpemu: interrupted; what is measured is kept in {kept}, and the same command goes on from there",
+                  file=sys.stderr)  # fmt: skip
+            raise typer.Exit(130) from None
+        raise
+    if not measured:
+        raise GpuError("no configuration ran: fpemu verify batched says what fails")
     found = tuning.winners(measured)
-    shown = table(f"{device.describe()['gpu']}, batch {batch}", "form", "up to", "configuration", numbers=0)
+    shown = table(f"{told['gpu']}, batch {batch}", "form", "up to", "configuration", numbers=0)
     for name, rows in found.items():
         for row in rows:
             shown.add_row(name, str(row["size"]), row["configuration"])
     console().print(shown)
-    if out is not None:
-        about = {"gpu": device.describe()["gpu"], "batch": batch, "sizes": sizes, "nvrtc": device.describe()["nvrtc"]}
+    if out is not None and kept is not None:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        write_atomic(out, tuning.toml(found, about | {"date": day}).encode())
+        write_atomic(out, tuning.toml(found, about | {"sizes": sizes, "date": day}).encode())
+        kept.unlink(missing_ok=True)
         note(f"{len(measured)} measurements; the winners are in {out}")
+
+
+def _need_a_gpu() -> None:
+    lacking = missing()
+    if lacking is not None:
+        raise InputError(f"tune: {lacking}")
 
 
 def _sizes(text: str) -> list[int]:
     """The numbers that a range or a list names."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
+        first, dash, last = part.strip().partition("-")
         try:
-            low, high = int(first), int(last or first)
+            low, high = int(first), int(last if dash else first)
         except ValueError:
             raise InputError(f"--sizes {text!r}: {part!r} is no number and no range such as 2-128") from None
         if not 1 <= low <= high <= 1024:

@@ -28,14 +28,15 @@ def batched(
     GPU.
     """
     from fpemu.files import write_atomic
-    from fpemu.gpu.batched import cases as products
-    from fpemu.gpu.batched import suite
+    from fpemu.gpu.batched import cases as known
+    from fpemu.gpu.batched import products, suite
 
     _check_record(record)
     if cases < 1 or (seconds is not None and not seconds > 0):
         raise InputError(f"--cases is {cases} and --seconds {seconds}: positive numbers are needed")
     _need_a_gpu()
-    groups = products.groups()
+    products.need_gpu()
+    groups = known.groups()
     found: list[suite.Outcome] = []
     with progress() as bars:
         bar = bars.add_task("batched", total=len(groups))

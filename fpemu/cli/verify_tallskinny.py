@@ -40,7 +40,9 @@ def tallskinny(
             found.append(outcome)
             bars.update(bar, advance=1, description=f"{outcome.kernel} in {outcome.fmt}")
         if huge:
+            bars.update(bar, description="more than 2^32 elements")
             beyond += large.check(seed=seed)
+            bars.update(bar, advance=1)
     if record is not None:
         write_atomic(record, suite.text(suite.record(found, seed, beyond)).encode())
     shown = table(

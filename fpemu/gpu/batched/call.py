@@ -26,6 +26,9 @@ PROBLEM = np.dtype(
 """The struct Problem of kernels/batched.cuh"""
 
 
+_MOST = 2**31 - 2**20  # what kernels count in an int, with room for threads that have nothing to do
+
+
 @dataclass(frozen=True)
 class Scaling:
     """alpha and beta in the accumulator's format."""
@@ -57,12 +60,11 @@ class Product:
     task: Task
     configuration: Configuration
     plan: Plan
-    launch: Any
+    launch: device.Launch
 
     def queue(self, stream: int = 0) -> None:
         """Queue it on a stream."""
-        if self.launch is not None:
-            self.launch.queue(stream)
+        self.launch.queue(stream)
 
 
 @lru_cache(maxsize=512)
@@ -79,7 +81,7 @@ def _contiguous(problem: Any, A: Operand, B: Operand, D: Operand, batch: int) ->
         length = columns if X.along_columns else rows
         lines = rows if X.along_columns else columns
         gaps = (lines > 1 and s["line"] != length * X.unit) or (batch > 1 and s["step"] != rows * columns * X.unit)
-        if gaps or s["table"]:
+        if gaps or s["table"] or rows * columns * X.unit >= 2**31:  # which the kernels count in an int
             return False
     return True
 
@@ -93,7 +95,7 @@ def prepare(
     Parameters
     ----------
     A : Operand (..., M, K), B : Operand (..., K, N), C, D : Operand (..., M, N)
-        Transposes done; leading axes broadcast to those of D, whose rows are contiguous.
+        Transposes done; leading axes broadcast to those of D, which is not empty and whose rows are contiguous.
     arithmetic : Arithmetic
     scaling : Scaling
     choose : callable or Configuration
@@ -103,8 +105,8 @@ def prepare(
     """
     lead, (M, N), K = D.shape[:-2], D.shape[-2:], A.shape[-1]
     batch = prod(lead)
-    if max(M, N, K, batch, 1) >= 2**31:
-        raise InputError(f"M, N, K = {M}, {N}, {K} and a batch of {batch}: all must be below 2^31")
+    if max(M, N, K, batch) > _MOST:
+        raise InputError(f"M, N, K = {M}, {N}, {K} and a batch of {batch}: {_MOST} is the most")
     a_along, b_along = bool(A.along_columns), not B.along_columns
     problem = np.zeros(1, PROBLEM)
     keep, widths = [], []
@@ -131,8 +133,10 @@ def prepare(
     blocks = made.blocks(M, N, batch)
     if made.persistent:
         blocks = min(blocks, made.persistent * properties.multiprocessors())
-    if not blocks:
-        return Product(task, configuration, made, None)
+    parts, what = (M * N, "elements") if configuration.kind == "small" else (prod(made.tiles(M, N)), "tiles")
+    if batch * parts > _MOST:
+        raise InputError(f"{batch} products of {parts} {what} each: {_MOST} are the most of a launch, split the batch")
+    overlap = overlap and (device.missing() is not None or device.capability() >= (9, 0))
     launch = module(made.source, made.name).prepare(
         made.name, blocks, made.threads, problem, shared=made.shared, overlap=overlap, keep=keep
     )

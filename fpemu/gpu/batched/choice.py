@@ -83,6 +83,5 @@ def by_size(task: Task) -> Configuration:
     M, N = task.M, task.N
     if max(M, N) <= 32:
         return Warp(1 if M <= 16 else 2, 1 if N <= 8 else 2 if N <= 16 else 4, 1 if task.K <= 16 else 2)
-    side = 32 if max(M, N) <= 32 else 64
     K = 32 if task.K <= 32 or task.complex else 64
-    return Block((16, 16, 16), (side, side, K), (16, 8), 1, 2, True, not task.complex)
+    return Block((16, 16, 16), (64, 64, K), (16, 8), 1, 2, True, not task.complex)

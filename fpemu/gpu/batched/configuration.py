@@ -278,6 +278,9 @@ def parse(line: str) -> Configuration:
             numbers = tuple(int(v) for v in value.split("x"))
         except ValueError:
             raise InputError(f"{part}: {name} is a number, or several joined by x") from None
+        told = len(known[name]) if isinstance(known[name], tuple) else 1
+        if len(numbers) != told:
+            raise InputError(f"{part}: {name} has {told} number{'s' * (told > 1)}, not {len(numbers)}")
         values[name] = numbers if isinstance(known[name], tuple) else type(known[name])(numbers[0])
     found: Configuration = KINDS[kind](**values)
     return found

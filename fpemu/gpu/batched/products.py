@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fpemu.gpu.batched.stacks import Operand, Pointers
 from fpemu.gpu.matrices import Matrix
 
 HALF = stacks.HALF
+_lock = RLock()
 
 
 def hgemm(
@@ -42,7 +44,8 @@ def hgemm(
         Of the kernel, as `fpemu.gpu.batched.configuration` has it; what it asks for beyond what the task allows (flat,
         persistent, one stage) is left out, as `fitted` says. Default: the fastest known.
     out : array (..., M, N) of the GPU, or Pointers, optional
-        Where to write D; rows contiguous, and no memory shared with A, B or C, which is not looked at.
+        Where to write D: rows contiguous, every entry with a place of its own, and no memory shared with A, B or C,
+        which cannot be looked at for Pointers.
 
     Returns
     -------
@@ -115,8 +118,7 @@ class _Asked:
     ) -> None:  # fmt: skip
         fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
         for name, how in (("transa", transa), ("transb", transb)):
-            if not isinstance(how, str) or how.upper() not in arguments.TRANSPOSES:
-                raise unknown_name(name, how, arguments.TRANSPOSES)
+            layouts.check_name(name, how.upper() if isinstance(how, str) else how, arguments.TRANSPOSES)
         self.layout, self.kernel, self.algorithm = layout, kernel, algorithm
         self.transa, self.transb = transa.upper(), transb.upper()
         if layout is None:
@@ -136,6 +138,8 @@ class _Asked:
             conjugates and self.transa == "C", conjugates and self.transb == "C",
         )  # fmt: skip
         self.configuration = parse(configuration) if isinstance(configuration, str) else configuration
+        if not isinstance(self.configuration, Configuration | None):
+            raise InputError(f"configuration is a {type(configuration).__name__}: give a Block, Warp, ... or its text")
 
     @property
     def adds(self) -> bool:
@@ -167,7 +171,7 @@ def prepare(
 
     Returns
     -------
-    list of Product: one, or four for algorithm="calls"; `Product.queue(stream)` queues one
+    list of Product: one, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one
     """
     defaults: dict[str, Any] = {
         "alpha": 1.0, "beta": 0.0, "transa": "N", "transb": "N", "accumulate": "fp32", "kernel": "tensor",
@@ -181,25 +185,36 @@ def prepare(
             raise unknown_name("option", name, defaults)
     asked = _Asked(**(defaults | options))
     taken = {who: stacks.take(X, who) for who, X in (("A", A), ("B", B), ("C", C), ("out", out)) if X is not None}
-    return _prepared({who: stacks.operand(X, layout, who) for who, X in taken.items()}, asked, overlap)
+    there = {who: isinstance(X, Matrix | Pointers) for who, X in taken.items()}
+    if not all(there.values()):
+        raise InputError(f"{' and '.join(who for who, on in there.items() if not on)} must be on the GPU")
+    operands = {who: stacks.operand(X, layout, who) for who, X in taken.items()}
+    _shape(operands, asked)
+    return _prepared(operands, asked, overlap)
 
 
-def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) -> Any:
+def need_gpu() -> None:
+    """GpuError, in one line, unless there is a GPU with the instructions."""
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     if device.capability() < (8, 0):
         raise GpuError("fpemu.gpu.batched needs a GPU of compute capability 8.0 or later (Ampere): "
                        f"this one has {'.'.join(map(str, device.capability()))}")  # fmt: skip
-    given = [("A", A), ("B", B), ("C", C if asked.adds else None), ("out", out)]
-    taken = {who: stacks.take(X, who) for who, X in given if X is not None}
-    there = {who: isinstance(X, Matrix | Pointers) for who, X in taken.items()}
-    if len(set(there.values())) > 1:
-        here, gpu = (" and ".join(w for w, on in there.items() if on == side) for side in (False, True))
-        raise InputError(f"{here} in the CPU's memory and {gpu} on the GPU: bring them to one of the two")
-    if out is not None and not there["A"]:
-        raise InputError("out= is for arrays of the GPU")
-    arrays = [X for X in (A, B, C, out) if X is not None and not isinstance(X, list | tuple)]
-    with callers.in_turn(callers.streams(arrays)):
+
+
+def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) -> Any:
+    need_gpu()
+    given = {"A": A, "B": B, "C": C if asked.adds else None, "out": out}
+    arrays = [array for X in given.values() for array in stacks.arrays(X)]
+    with _lock, device.entered(), callers.in_turn(callers.streams(arrays)):
+        taken = {who: stacks.take(X, who) for who, X in given.items() if X is not None}
+        there = {who: isinstance(X, Matrix | Pointers) for who, X in taken.items()}
+        if len(set(there.values())) > 1:
+            here, gpu = (" and ".join(w for w, on in there.items() if on == side) for side in (False, True))
+            raise InputError(f"{here} in the CPU's memory and {gpu} on the GPU: bring them to one of the two")
+        if out is not None and not there["A"]:
+            raise InputError("out= is for arrays of the GPU")
+        _check_out(taken)
         operands = {
             who: stacks.operand(X if isinstance(X, Pointers) else stacks.upload(X), layout, who)
             for who, X in taken.items()
@@ -209,17 +224,30 @@ def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) ->
         if out is None:
             shape = _with_parts((*lead, M, N), layout)
             if there["A"] and not isinstance(A, Pointers | list | tuple):
-                D, made = matrices.like(A, shape, HALF) if not matrices.is_torch(A) else _torch_like(A, shape)
+                D, made = matrices.like(A, shape, HALF)
             else:
                 D = matrices.empty(shape, HALF)
                 made = matrices.Array(D)
             operands["out"] = stacks.operand(D, layout, "out")
         _queue(operands, asked)
         if not there["A"]:
-            return matrices.download(D)
-        if made is None:
-            return out
-        return made
+            found = matrices.download(D)
+            return matrices.as_torch(found) if callers.is_torch(A) else found
+        if callers.strangers(arrays):
+            device.synchronize()
+        return out if made is None else made
+
+
+def _check_out(taken: dict[str, Any]) -> None:
+    """Refuse an `out` whose entries share memory, with each other or with an operand."""
+    D = taken.get("out")
+    if not isinstance(D, Matrix) or 0 in D.shape:
+        return
+    if not matrices.apart(D):
+        raise InputError("out must have a place of its own for every entry, and no negative strides")
+    for who, X in taken.items():
+        if who != "out" and isinstance(X, Matrix) and matrices.overlap(X, D):
+            raise InputError(f"out shares memory with {who}: give it memory of its own")
 
 
 def _queue(operands: dict[str, Operand], asked: _Asked) -> None:
@@ -245,11 +273,6 @@ def _parts_first(X: Operand) -> Matrix:
     return Matrix(X.first, HALF, (2, *X.shape), steps, X)
 
 
-def _torch_like(A: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    made = A.new_empty(shape)
-    return stacks.take(made, "D"), made
-
-
 def _with_parts(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
     return shape if layout is None else (2, *shape) if layout == "planar" else (*shape, 2)
 
@@ -269,7 +292,8 @@ def _shape(operands: dict[str, Operand], asked: _Asked) -> tuple[tuple[int, ...]
 
 
 def _prepared(operands: dict[str, Operand], asked: _Asked, overlap: bool) -> list[Product]:
-    _shape(operands, asked)
+    if 0 in operands["out"].shape:
+        return []
     a = operands["A"].transposed if asked.transa != "N" else operands["A"]
     b = operands["B"].transposed if asked.transb != "N" else operands["B"]
     c, d = operands.get("C") if asked.adds else None, operands["out"]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from math import inf
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -24,6 +20,7 @@ from fpemu.gpu import matrices
 from fpemu.gpu.batched import cases, products
 from fpemu.gpu.batched.cases import Case, Group
 from fpemu.gpu.verification.digests import digest
+from fpemu.gpu.verification.processes import side_by_side
 
 ABOUT = (
     "Products of fpemu.gpu.batched compared bit for bit with fpemu.batched, which emulates the instruction. Every "
@@ -70,26 +67,9 @@ def check(groups: Sequence[Group], seed: int, count: int, *, seconds: float = in
     Outcome
         As they are done.
     """
-    if jobs < 2:
-        for group in groups:
-            yield one(group, seed, count, seconds)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as pool:
-        waiting = [pool.submit(one, group, seed, count, seconds) for group in groups]
-        try:
-            for group, future in zip(groups, waiting, strict=True):
-                try:
-                    yield future.result()
-                except BrokenExecutor as problem:  # a process died of it, or beside it
-                    yield Outcome(group.name, failed=1, first=[f"its process ended: {problem}"])
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _one_thread() -> None:
-    """A process beside others: one thread, and interrupts are the main process's business."""
-    os.environ["FPEMU_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield from side_by_side(
+        one, groups, (seed, count, seconds), jobs, lambda g, why: Outcome(g.name, failed=1, first=[why])
+    )
 
 
 def one(group: Group, seed: int, count: int, seconds: float = inf) -> Outcome:
@@ -184,7 +164,7 @@ def record(found: Sequence[Outcome], seed: int, count: int) -> dict[str, Any]:
         "fpemu": fpemu.__version__, "device": {**device.describe(), "driver": records.driver()},
         "architecture": architecture(), "seed": seed, "cases": count,
         **{name: sum(getattr(o, name) for o in found) for name in ("products", "outputs", "mismatches", "failed")},
-        "groups": [asdict(o) for o in found],
+        "groups": [asdict(o) for o in sorted(found, key=lambda o: o.group)],
     }  # fmt: skip
 
 

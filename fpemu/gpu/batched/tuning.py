@@ -8,12 +8,15 @@ launches behind a kernel that waits, and takes the median of several rounds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,7 @@ LARGE = {
 and for complex ones beyond 64"""
 _THREADS, _REGISTERS = 2048, 65536  # of a multiprocessor
 _RESIDENT = 4  # thread blocks of a multiprocessor, at most
+_DRAWN = 2**22 - 3  # different numbers of an operand, at most
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,15 @@ def task_of(size: int, complex: bool, accumulate: str = "fp32") -> Task:
     """
     width = math.gcd(16, (4 if complex else 2) * size)
     return Task(size, size, size, complex=complex, accumulate=accumulate, width=width, contiguous=True)
+
+
+def place(size: int, complex: bool) -> tuple[str, int]:
+    """The form and the size of a measurement.
+
+    >>> place(12, True)
+    ('complex 16', 12)
+    """
+    return form(task_of(size, complex)), size
 
 
 def candidates(task: Task) -> list[Configuration]:
@@ -137,7 +150,7 @@ class Bench:
     def __init__(self, size: int, complex: bool, batch: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
         shape = (batch, size, size, 2) if complex else (batch, size, size)
-        made = [rng.uniform(-1, 1, shape).astype(np.float16) for _ in "ab"]
+        made = [np.resize(rng.uniform(-1, 1, _DRAWN).astype(np.float16), shape) for _ in "ab"]
         self._layout = "interleaved" if complex else None
         self._operands = [matrices.upload(x) for x in (*made, np.zeros(shape, np.float16))]
 
@@ -187,6 +200,29 @@ def measure(size: int, complex: bool, batch: int) -> list[Measured]:
         except GpuError:
             continue
     return found
+
+
+def kept(measured: Sequence[Measured], about: dict[str, Any]) -> bytes:
+    """Measurements in the middle of a run, for `recalled` in the next."""
+    rows = [list(asdict(m).values()) for m in measured]
+    return json.dumps({"about": about, "texts": _texts(), "measured": rows}).encode()
+
+
+def recalled(path: str | Path, about: dict[str, Any]) -> list[Measured]:
+    """What `kept` wrote into a file; nothing if it is of another GPU, batch, compiler or kernels."""
+    try:
+        told = json.loads(Path(path).read_bytes())
+        if told["about"] != about or told["texts"] != _texts():
+            return []
+        return [Measured(str(name), int(size), str(c), float(seconds)) for name, size, c, seconds in told["measured"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _texts() -> str:
+    """A digest of the kernels."""
+    texts = [path.read_bytes() for path in sorted(device.KERNELS.glob("batched*.cu*"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
 def winners(measured: Sequence[Measured]) -> dict[str, list[dict[str, Any]]]:

@@ -160,13 +160,13 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
     """
     if algorithm == "tsm2":
         version = options.pop("version", "V3")
-        if version != "hopper":
+        if not isinstance(version, str) or version != "hopper":
             return published.tsm2(problem, published.here(problem.fmt), version, **options)
         _need_hopper("TSM2's version 'hopper'")
         _no_tiles("TSM2's version 'hopper'", options)
         return hopper.tsm2(problem, properties.multiprocessors(), **options)
     optimisation = options.pop("optimisation", 2)
-    if optimisation != "hopper":
+    if not isinstance(optimisation, str) or optimisation != "hopper":
         return published.ism2(problem, published.here(problem.fmt), optimisation, **options)
     _need_hopper("ISM2's optimisation 'hopper'")
     _no_tiles("ISM2's optimisation 'hopper'", options)

@@ -56,7 +56,9 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
     """
     wide, double = width(problem.n), problem.fmt == "fp64"
     layout, depth = problem.a_layout, 16 if double else 32
-    bulk = layout != "any" and problem.vector("a") * problem.bytes == 16 and max(problem.m, problem.k) < 2**30
+    # the copy engine has no tensor that is empty, and none whose lines are the same one
+    there = problem.k > 0 and problem.a[layout == "columns"] > 0 and max(problem.m, problem.k) < 2**30
+    bulk = layout != "any" and problem.vector("a") * problem.bytes == 16 and there
     high, words = rows(problem.m, sms), problem.bytes // 4
     line = 32 // words
     values: dict[str, Any] = {

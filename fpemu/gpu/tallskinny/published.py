@@ -130,8 +130,9 @@ def tsm2(
     InputError
         An unknown version; parameters that it does not have, or that cannot run.
     """
-    if version not in list(VERSIONS):
-        raise unknown_name("version of TSM2", version, (*VERSIONS, "hopper"))
+    if not isinstance(version, str) or version not in VERSIONS:
+        named = version if isinstance(version, str) else type(version).__name__
+        raise unknown_name("version of TSM2", named, (*VERSIONS, "hopper"))
     if version in ("V0", "V1"):
         given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
         if given:
@@ -162,7 +163,7 @@ def ism2(
     InputError
         Another optimisation; parameters that cannot run.
     """
-    if isinstance(optimisation, bool) or optimisation not in OPTIMISATIONS:
+    if not is_size(optimisation) or optimisation not in OPTIMISATIONS:
         raise InputError(f"optimisation = {short(optimisation)} must be 1, 2 or 'hopper'")
     t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
     if tcf is None:

@@ -6,13 +6,9 @@ the GPU returned, and `replay` computes some of them again without one.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -26,6 +22,7 @@ from fpemu.gpu.verification import kernelcases, trials
 from fpemu.gpu.verification.digests import digest
 from fpemu.gpu.verification.kernelcases import Case, Variant
 from fpemu.gpu.verification.kernelrecord import Outcome
+from fpemu.gpu.verification.processes import side_by_side
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes import ErrorFree, SplitScheme
 
@@ -70,24 +67,8 @@ def check(
     Outcome
         As they are done.
     """
-    if jobs < 2:
-        for variant in variants:
-            yield one(variant, seed, cases, emulated_on)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as pool:
-        waiting = {pool.submit(one, variant, seed, cases, emulated_on): variant for variant in variants}
-        try:
-            for future in as_completed(waiting):
-                try:
-                    yield future.result()
-                except BrokenExecutor as problem:  # a process died of it, or beside it
-                    yield Outcome(str(waiting[future]), failed=1, first=[f"its process ended: {problem}"])
-        except BaseException:  # an interrupt: nobody waits for what is under way
-            processes = list(pool._processes.values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
-            raise
+    given = seed, cases, emulated_on
+    yield from side_by_side(one, variants, given, jobs, lambda v, why: Outcome(str(v), failed=1, first=[why]))
 
 
 def sources(variants: Sequence[Variant]) -> list[str]:
@@ -101,12 +82,6 @@ def sources(variants: Sequence[Variant]) -> list[str]:
         if spec is not None and isinstance(scheme, SplitScheme):
             found += [chains.source(spec), splitting.source(scheme.rules())]
     return [text for text, count in Counter(found).items() if count >= _SHARED]
-
-
-def _one_thread() -> None:
-    """A process beside others: one thread, and interrupts are the main process's business."""
-    os.environ["FPEMU_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def one(variant: Variant, seed: int, cases: int, emulated_on: str = "cuda") -> Outcome:

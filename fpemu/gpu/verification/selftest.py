@@ -11,9 +11,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +21,7 @@ import fpemu
 from fpemu.gpu import device
 from fpemu.gpu.verification import scheme_trials, trials
 from fpemu.gpu.verification.digests import digest
+from fpemu.gpu.verification.processes import pool
 from fpemu.mma import MmaSpec
 
 Device = Literal["cuda", "cpu"]
@@ -144,24 +143,13 @@ def _side_by_side(
             yield name, function(name, seed)
         return
     apart = [name for start in range(jobs) for name in chosen[start::jobs]]  # neighbours would compile the same kernel
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as pool:
-        waiting = {name: pool.submit(function, name, seed) for name in apart}
-        try:
-            for name in chosen:
-                yield name, waiting.pop(name).result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with pool(jobs) as processes:
+        waiting = {name: processes.submit(function, name, seed) for name in apart}
+        for name in chosen:
+            yield name, waiting.pop(name).result()
 
 
 Expected = tuple[NDArray[Any] | str, NDArray[Any] | str | None]
-
-
-def _one_thread() -> None:
-    """A process beside others: one thread, and interrupts are the main process's business."""
-    import signal
-
-    os.environ["FPEMU_THREADS"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _expected(name: str, seed: int) -> list[Expected]:
