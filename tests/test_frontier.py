@@ -330,7 +330,7 @@ def test_the_kernels_compile_for_hopper():
     same = {name: f"static_assert(sizeof({name}) == {dtype.itemsize});\n" for name, dtype in sizes.items()}
     for name, source in (
         ("product", staged_int8.source(32, 2, 2, True) + same["Product"]),
-        ("split", splits.source("frontier_split.cu")),
+        ("split", splits.KINDS["bytes"].source()),
         ("strassen", strassen.source(2) + same["Operand"] + same["Join"]),
     ):
         assert compiler.compile(source, "sm_90a", name=name)[:4] == b"\x7fELF"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,7 @@ def test_the_tile_follows_the_size_and_the_accumulators():
     assert staged is not None
     assert ootomo is not None
     assert [hopper.choose((n, n, n), staged).columns for n in (2048, 4096, 8192)] == [128, 208, 192]
+    assert [hopper.choose((n, n, n), staged).cluster for n in (1024, 2048, 4096, 8192)] == [2, 1, 2, 2]
     assert hopper.choose((8192, 8192, 8192), ootomo) == Tile(128)
     assert all(hopper.choose((n, n, n), scheduled("legemm", {})).columns <= 192 for n in (2048, 4096, 8192, 16384))
     assert hopper.choose((100, 8192, 64), staged).cluster == 1
@@ -157,14 +160,57 @@ def test_the_kernels_compile_and_structures_are_those_of_numpy():
         return "".join(f"static_assert(sizeof({name}) == {size});\n" for name, size in layouts.items())
 
     s = scheduled("staged", {})
-    text = schedules.source(s, Tile(32)) + sizes(Task=hopper.TASK.itemsize, Result=records.RESULT.itemsize)
+    text = schedules.source(s, Tile(32)) + sizes(Task=records.TASK.itemsize, Result=records.RESULT.itemsize)
     assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
     s = scheduled("ootomo", {})
     assert device.compile(schedules.source(s, Tile(32, cluster=1)), "sm_90a")[:4] == b"\x7fELF"
-    text = splits.source("hopper_split.cu") + sizes(
-        Operand=splits.OPERAND.itemsize, Operands=splits.OPERANDS.itemsize, Panel=splits.PANEL_BYTES
+    text = splits.KINDS["halves"].source() + sizes(
+        Operand=splits.OPERAND.itemsize, Operands=splits.OPERANDS.itemsize, Panel=splits.KINDS["halves"].panel_bytes
     )
     assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
+
+
+def frames(cubin):
+    """Bytes of local memory that kernels use: FRAME_SIZE of the section .nv.info."""
+    start, size, count, names = struct.unpack_from("<Q10xHHH", cubin, 40)
+    heads = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
+    found = []
+    for name, _, _, _, at, length in heads:
+        if not cubin[heads[names][4] + name :].startswith(b".nv.info\0"):
+            continue
+        end = at + length
+        while at < end:
+            kind, what, more = struct.unpack_from("<BBH", cubin, at)
+            if (kind, what) == (4, 0x11):
+                found.append(struct.unpack_from("<I", cubin, at + 8)[0])
+            at += 4 + (more if kind == 4 else 0)
+    return found
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "options", "widest"),
+    [
+        ("staged", {}, 208),
+        ("staged", {"stage": 128}, 192),
+        ("ootomo", TURNS | {"promote": 128}, 128),
+        ("legemm", {}, 192),
+        ("fp16", {}, 256),
+        ("fp16", {"promote": 128}, 208),
+    ],
+)
+def test_the_widest_tile_that_can_be_chosen_needs_no_local_memory(name, options, widest):
+    s = scheduled(name, options)
+    assert max(hopper.columns(s)) == widest
+    assert {hopper.choose((128 * m, n, 64), s).columns for m in range(1, 40) for n in range(32, 6000, 96)} <= {
+        *hopper.columns(s)
+    }
+    assert frames(device.compile(schedules.source(s, Tile(widest)), "sm_90a")) == [0]
+
+
+@needs_compiler
+def test_a_tile_that_is_wider_would_need_it():
+    assert frames(device.compile(schedules.source(scheduled("legemm", {}), Tile(208)), "sm_90a"))[0] > 100
 
 
 @needs_compiler
@@ -224,7 +270,7 @@ def test_a_gpu_gives_them_with_every_tile(columns):
 @needs_hopper
 @pytest.mark.parametrize("shape", [(1, 1), (130, 72), (65, 1000), (40, 40_000)])
 def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_both(shape):
-    rng, splitter = np.random.default_rng(8), splits.Splitter("halves", 2, {"shift": 1.0})
+    rng, splitter = np.random.default_rng(8), splits.Splitter("halves", {"shift": 1.0})
     rules = build("staged", {}).rules()
     A = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 100, shape)).astype(np.float32)
     A[0, 0] = np.nan

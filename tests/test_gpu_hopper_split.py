@@ -12,7 +12,8 @@ import pytest
 from fpemu.gpu import compiler, emulation
 from fpemu.gpu.hopper import splits
 from fpemu.gpu.hopper.records import record
-from fpemu.schemes import build, ranges
+from fpemu.schemes import build, ranges, strassen
+from fpemu.schemes.strassen import Strassen
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 GPU = r"""
@@ -114,7 +115,7 @@ extern "C" int launch(const Operands* given, int grid) {
   std::vector<Block> blocks(grid);
   std::vector<Fiber> fibers(THREADS * grid);
   for (int b = 0; b < grid; b++)
-    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(PIECES * SIDE * SIDE / 4);
+    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(PIECES * PARTS * SIDE * SPAN / 4);
   for (int i = 0; i < THREADS * grid; i++) {
     Fiber& f = fibers[i];
     f.index.x = i % THREADS, f.block = &blocks[i / THREADS], f.stack.resize(4096);
@@ -131,7 +132,8 @@ extern "C" int launch(const Operands* given, int grid) {
 }
 """
 KERNELS = {"halves": ("hopper_panels.cuh", "hopper_words.cuh", "hopper_split.cu"),
-           "bytes": ("hopper_panels.cuh", "frontier_words.cuh", "frontier_split.cu")}  # fmt: skip
+           "bytes": ("hopper_panels.cuh", "frontier_words.cuh", "frontier_split.cu"),
+           "sums": ("hopper_panels.cuh", "hopper_words.cuh", "frontier_seven.cuh", "frontier_sums.cu")}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +141,12 @@ def launch(tmp_path_factory):
     """``launch(kind)``: what runs a kernel on the struct Operands with so many thread blocks."""
     folder, made = tmp_path_factory.mktemp("split"), {}
     for kind, names in KERNELS.items():
+        head = splits.KINDS[kind].source().partition("//")[0]
         text = "".join((compiler.KERNELS / name).read_text() for name in names)
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
-        define = f"#define PIECES {splits.PIECES}\n#define LAG {splits.LAG}\n#define BLOCKS 1\n"
-        source = define + GPU + text + LAUNCH.replace("KERNEL", splits.KERNELS[kind][1])
+        source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
         (folder / f"{kind}.cpp").write_text(source)
         files = [f"-I{compiler.KERNELS}", f"{folder}/{kind}.cpp", "-o", f"{folder}/{kind}.so"]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -157,39 +159,46 @@ def launch(tmp_path_factory):
 class Side:
     """An operand (matrices, rows, K) in memory, and room for what becomes of it, poisoned."""
 
-    def __init__(self, x, who, k_last, spare):
+    def __init__(self, x, who, k_last, spare, kind="halves"):
         count, rows, K = x.shape
         inner, outer = (K, rows) if k_last else (rows, K)
-        self.x, self.who = x, who
+        self.x, self.who, self.kind = x, who, splits.KINDS[kind]
         self.held = aligned(4 * count * outer * (inner + spare), np.float32).reshape(count, outer, inner + spare)
         self.held[...] = np.nan  # what lies beside the operand is not looked at
         self.held[:, :, :inner] = x if k_last else np.swapaxes(x, -1, -2)
         self.steps = (inner + spare, 1) if k_last else (1, inner + spare)
         self.offsets = np.arange(count) * outer * (inner + spare)
-        self.chunks = -(-K // 64)
-        self.high, self.low = (aligned(128 * count * rows * self.chunks, np.uint8) for _ in range(2))
-        self.exponents, self.special = np.full((count, rows), -999, np.int32), np.full((count, rows), 7, np.uint8)
+        self.rows, self.K = self.kind.halved(rows), self.kind.halved(K)
+        self.chunks = -(-self.K // 64)
+        size = count * self.kind.sums * splits.word_bytes(self.rows, self.K)
+        self.high, self.low = (aligned(size, np.uint8) for _ in range(2))
+        self.exponents = np.full((count * self.kind.sums, self.rows), -999, np.int32)
+        self.special = np.full((count, rows), 7, np.uint8)
         self.faults, self.next = np.zeros(2, np.uint64), np.full(2, 3, np.uint64)
-        self.panels = np.zeros(count * -(-rows // 64) * splits.PANEL_BYTES // 4, np.uint32)
+        self.panels = np.zeros(count * -(-self.rows // self.kind.side) * self.kind.panel_bytes // 4, np.uint32)
         self.largest = np.zeros(count, np.uint32)
+
+    @property
+    def wide(self):
+        start = self.K if self.steps[1] == 1 else self.rows
+        return max(self.steps) % 4 == 0 and (self.kind.parts == 1 or start % 4 == 0)
 
     def operand(self, scaling, **more):
         count, rows, K = self.x.shape
-        outer = max(self.steps)
         scaled = scaling in ("scale", "scale-rows")
         return record(splits.OPERAND, {
             "X": at(self.held), "offsets": at(self.offsets), "high": at(self.high), "low": at(self.low),
             "exponents": at(self.exponents) * scaled, "special": at(self.special), "faults": at(self.faults),
-            "next_faults": at(self.next), "panels": at(self.panels), "largest": at(self.largest) * (scaling == "scale"),
-            "row_stride": self.steps[0], "k_stride": self.steps[1], "rows": rows, "K": K, "chunks": self.chunks,
-            "matrices": count, "wide": outer % 4 == 0, "second": self.who == "B", **more,
+            "next_faults": at(self.next), "panels": at(self.panels),
+            "largest": at(self.largest) * (scaling == "scale"), "row_stride": self.steps[0], "k_stride": self.steps[1],
+            "rows": self.rows, "K": self.K, "chunks": self.chunks, "matrices": count, "all_rows": rows, "all_k": K,
+            "wide": self.wide, "second": self.who == "B", **more,
         })  # fmt: skip
 
     def words(self, array, dtype):
-        """(matrices, rows, k) from (matrices, chunks, rows, 128 bytes)."""
-        count, rows, _ = self.x.shape
-        each = array.view(dtype).reshape(count, self.chunks, rows, -1)
-        return np.moveaxis(each, 1, 2).reshape(count, rows, -1)
+        """(matrices, rows, k), or (matrices and sums, rows, k), from (..., chunks, rows, 128 bytes)."""
+        each = array.view(dtype).reshape(-1, self.chunks, self.rows, 128 // np.dtype(dtype).itemsize)
+        return np.moveaxis(each, 1, 2).reshape(len(each), self.rows, -1)
 
 
 def aligned(nbytes, dtype):
@@ -206,7 +215,8 @@ def run(launch, sides, scaling, grid, **more):
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
         both["of"][0, i] = side.operand(scaling, **more)[0]
-    apart = scaling == "scale" or max(s.chunks for s in sides) > (splits.LAG - 1) * grid
+    spans = max(s.chunks * 64 // s.kind.span for s in sides)
+    apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
         assert launch(ctypes.c_void_p(at(both)), ctypes.c_int(grid)) == 0, "thread blocks wait for each other"
@@ -262,8 +272,8 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
     slow = np.array([bool(exact) and k // 64 // per % exact == 0 for k in range(shape[-1])])
     for side in sides:
         h, r = side.words(side.high, np.float16), side.words(side.low, np.float16)
-        integers = side.low.view(np.int8).reshape(shape[0], side.chunks, shape[1], 2, 64)
-        first, second = (np.moveaxis(integers[:, :, :, i], 1, 2).reshape(*shape[:2], -1) for i in range(2))
+        integers = side.words(side.low, np.int8).reshape(*shape[:2], side.chunks, 2, 64)
+        first, second = (integers[:, :, :, i].reshape(*shape[:2], -1) for i in range(2))
         low, high = (second, first) if side.who == "B" else (first, second)
         for i, x in enumerate(side.x):
             parts, all_exact = scheme.parts(x, "A", "raise"), every.parts(x, "A", "raise")
@@ -273,3 +283,38 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
             assert (r[i, :, :K][:, slow] == all_exact.r[:, slow]).all()
             assert (low[i, :, :K][:, ~slow] == parts.low[:, ~slow]).all()
             assert (high[i, :, :K][:, ~slow] == parts.high[:, ~slow]).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "spare", "kind", "grid"),
+    [
+        ((1, 130, 264), 0, "uniform", 5),
+        ((2, 67, 131), 1, "special", 7),
+        ((1, 72, 520), 4, "wide", 3),
+        ((1, 1, 1), 3, "", 1),
+    ],
+)
+def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid):
+    rules, scheme = build("staged", {}).rules(), Strassen(levels=1)
+    for k_last in (True, False):
+        x = draw(shape, kind)
+        x[abs(x) >= scheme.limit] = 1
+        if kind == "wide":
+            x[0, 5, 7], x[0, 70, 500] = 2.0**124, -(2.0**127)
+        sides = [Side(x, "A", k_last, spare, "sums"), Side(x[:, ::-1], "B", not k_last, spare, "sums")]
+        with np.errstate(all="ignore"):
+            run(launch("sums"), sides, "scale-rows", grid, limit=scheme.limit)
+        for side in sides:
+            clean = np.where(np.isfinite(side.x), side.x, np.float32(0))
+            assert side.faults[1] == np.count_nonzero(abs(clean) >= scheme.limit)
+            sums = strassen.left(clean) if side.who == "A" else strassen.right(np.swapaxes(clean, -1, -2))
+            for i, each in enumerate(sums):
+                each = each if side.who == "A" else np.swapaxes(each, -1, -2)
+                with np.errstate(all="ignore"):
+                    want = ranges.prepare(np.ascontiguousarray(each), "A", rules, "propagate", "scale-rows", "staged")
+                finite = np.isfinite(each).all(-1)
+                assert (side.exponents[i::7][finite] == want.exponents.reshape(finite.shape)[finite]).all()
+                for array, words in zip((side.high, side.low), want.words, strict=True):
+                    got = side.words(array, np.float16)[i::7]  # a zero of either sign will do
+                    assert (got[finite][..., : side.K] == words[finite]).all(), (k_last, side.who, i)
+                    assert not got[..., side.K :].any()

@@ -1,39 +1,81 @@
-"""The mma.sync kernels of all schemes, simulated on this processor: the bits of fpemu.gemm; they compile for GPUs."""
+"""The mma.sync kernels of all schemes, simulated on this processor: the bits of fpemu.gemm."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from struct import unpack_from
+from types import SimpleNamespace
 
+import cuda_on_cpu
 import numpy as np
 import pytest
 import simulated
 
 import fpemu
-from fpemu import InputError, mma, schemes
 from fpemu.gpu import device, emulation, properties, splitting
 from fpemu.gpu.kernel import Prepared
 from fpemu.gpu.matrices import Matrix
-from fpemu.gpu.tensorcores import fused, operation, source
+from fpemu.gpu.tensorcores import fused, general, operation
 from fpemu.mma import KOrder
 from fpemu.schemes import ranges
 from fpemu.schemes.base import build
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
-needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
-SPLIT = [name for name in schemes.names() if fused.by_plan(schemes.get(name))]
+
+
+TMA = """
+template <class T> u32 shared_address(const T* p) { return (u32)((const u8*)p - memory); }
+struct Barrier { u8 count, left, phase; int bytes; };
+Barrier& barrier_at(u32 at) { return *(Barrier*)(memory + at); }
+void barrier_init(u32 at, int count) { barrier_at(at) = {(u8)count, (u8)count, 0, 0}; }
+void barrier_inits_done() {}
+void settle(Barrier& b) { if (!b.left && !b.bytes) b.left = b.count, b.phase ^= 1; }
+void barrier_arrive(u32 at) { barrier_at(at).left--, settle(barrier_at(at)); }
+void barrier_expect(u32 at, u32 bytes) { barrier_at(at).bytes += bytes, barrier_arrive(at); }
+void barrier_wait(u32 at, u32 phase) { while (barrier_at(at).phase == phase) simulation::give_way(); }
+void __syncwarp() { simulation::meet(); }
+struct TensorMap { u64 word, size, lines, pitch, height, more[11]; };
+void tma_load(u32 to, const TensorMap* m, u32 barrier, int k, int row, int) {
+  for (int r = 0; r < (int)m->height; r++)
+    for (int byte = 0; byte < 128; byte++) {
+      const bool inside = row + r < (int)m->lines && k + byte / m->size < m->pitch;
+      const u8* from = (const u8*)m->word + ((row + r) * m->pitch + k) * m->size + byte;
+      memory[to + 128 * r + (byte / 16 ^ r % 8) * 16 + byte % 16] = inside ? *from : 0;
+    }
+  barrier_at(barrier).bytes -= 128 * (int)m->height, settle(barrier_at(barrier));
+}
+"""
+"""What split_bulk.cu takes from hopper.cuh: copies that are there at once, which a barrier counts all the same."""
+
+
+class Module(simulated.Module):
+    def __init__(self, source, **more):
+        source = source.replace("__grid_constant__ ", "").replace('#include "hopper.cuh"', "")
+        super().__init__(source.replace("struct Maps {", TMA + "struct Maps {"), **more)
+
+    def prepare(self, *args, keep=None, overlap=False, **more):
+        return SimpleNamespace(queue=lambda: self.launch(*args, **more), keep=keep)
+
+
+def forget():
+    """What belongs to the GPU, or to what stands for it."""
+    for made in (fused._module, general._module):
+        made.cache_clear()
+    cuda_on_cpu.forget()
 
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory):
     """This processor in a GPU's place."""
+    forget()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulated.Module, "folder", tmp_path_factory.mktemp("kernels"))
-        patch.setattr(device, "Module", simulated.Module)
+        patch.setattr(device, "Module", Module)
         patch.setattr(device, "Buffer", simulated.Buffer)
         patch.setattr(device, "synchronize", lambda: None)
         patch.setattr(properties, "multiprocessors", lambda: 132)
+        patch.setattr(operation, "from_hopper_on", lambda: False)
         yield
+    forget()
 
 
 def matrix(x):
@@ -143,6 +185,40 @@ def test_words_from_memory_give_the_bits_of_the_emulator(gpu, name):
     assert differing(kernel, A, B, wide(rng, (20, 34)), alpha=1.5, beta=-0.75, on_range="propagate") == 0
 
 
+def tensor_map(pointer, itemsize, shape, strides, box):
+    assert strides == (shape[1] * shape[2] * itemsize, shape[2] * itemsize)
+    assert box[1] * itemsize == 128
+    return np.array([pointer, itemsize, *shape[1:], box[0], *[0] * 11], np.uint64)
+
+
+BY_TMA = {
+    "passes over K, and an empty end": ("markidis", {}, (2, 35, 200)),
+    "three words, rows of a batch one after another": ("bf16x9", {}, (3, 20, 70)),
+    "words of four bytes": ("multiword", {"words": 2, "format": "tf32"}, (18, 300)),
+    "stretches that end beyond the words' padding": (
+        "multiword", {"words": 2, "format": "e5m2", "instruction": "mma"}, (33, 150),
+    ),
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", BY_TMA)
+def test_words_brought_by_tma_give_the_bits_of_the_emulator(gpu, name, monkeypatch):
+    monkeypatch.setattr(operation, "from_hopper_on", lambda: True)
+    monkeypatch.setattr(device, "tensor_map", tensor_map)
+    scheme, options, shape = BY_TMA[name]
+    kernel = smallest(scheme, words_in_memory=True, **options)
+    assert isinstance(kernel, fused.BulkKernel)
+    if name.startswith("three"):
+        tile = replace(kernel.tile, stages=2)  # where warps wait for each other
+        kernel = fused.BulkKernel(kernel.scheme, kernel.spec, kernel.row, None, kernel.how, tile)
+    rng = np.random.default_rng([*name.encode()])
+    A, B = (wide(rng, s) * np.float32(2.0**-30) for s in (shape, (shape[-1], 34)))
+    assert differing(kernel, A, B, on_range="scale-rows") == 0
+    A, B = anything(rng, shape), anything(rng, (shape[-1], 33))
+    assert differing(kernel, A, B, wide(rng, (shape[-2], 33)), alpha=1.5, beta=-0.75, on_range="propagate") == 0
+
+
 @needs_compiler
 def test_any_layout_and_no_pipeline_give_the_same_bits(gpu):
     rng = np.random.default_rng(1)
@@ -186,142 +262,3 @@ def test_another_promotion_is_noticed(gpu):
     other = fpemu.gemm(A, B, scheme="ootomo", hardware=kernel.spec, promote=64)
     assert differing(kernel, A, B) == 0
     assert differing(kernel, A, B, want=other) > 0
-
-
-# --- which kernel
-def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
-    with_split = 0
-    for name in SPLIT:
-        scheme = schemes.get(name)
-        for gpu_name in ("A100", "H200"):
-            spec = scheme.spec(gpu_name)
-            kernel = fused.kernel(scheme, spec, (512, 512, 512))
-            assert kernel is not None, name
-            assert kernel.spec is spec
-            with_split += isinstance(kernel, fused.FusedKernel)
-    assert with_split == 2 * len(SPLIT) >= 20
-
-
-def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
-    class Own(type(schemes.get("ootomo"))):
-        def product(self, *args):
-            return super().product(*args)
-
-    scheme = Own()
-    assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None
-
-
-def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
-    assert fused.stand_in(mma.spec("H200", "fp16")).instruction == "mma"
-    assert fused.stand_in(mma.spec("H200", "e4m3")) is None  # 13 fraction bits there, another way here
-    assert fused.stand_in(mma.spec("H200", "fp16").replace(F=24)) is None
-    scheme = build("multiword", {"format": "e4m3"})
-    assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)).name == "wgmma of any order"
-    assert fused.kernel(scheme, scheme.spec("B200"), (9, 9, 9)) is None
-    assert fused.kernel(schemes.get("sgemm"), None, (9, 9, 9)) is None
-
-
-@pytest.mark.parametrize(
-    ("options", "order", "expected"),
-    [
-        ({}, None, (16, (0, 0, 0), (16, 0), 32)),
-        ({"promote": 64, "correction_step": 64}, None, (64, (0, 0, 0), (64, 0), 64)),
-        ({"correction_step": None}, None, (16, (0, 0, 1), (16, 0), 32)),
-        ({}, KOrder(promote=96), (16, (0, 0, 0), (96, 96), 32)),
-        ({"correction_step": 24}, None, None),
-        ({"correction_step": 1000, "promote": 1001}, None, (16, (0, 0, 1), (0, 0), 32)),
-        ({}, KOrder(split=64), None),
-        ({}, KOrder(tile=40), None),
-        ({}, KOrder(tile=400), (16, (0, 0, 0), (16, 0), 32)),
-    ],
-)
-def test_what_runs_in_one_kernel(options, order, expected):
-    scheme = build("ootomo", options)
-    how = source.fused(scheme.plan(), scheme.spec("A100"), order, 300)
-    assert (how and (how.turn, how.passes, how.promote, how.stretch)) == expected
-
-
-def test_large_products_take_words_from_memory_and_narrow_ones_split_in_their_loads():
-    scheme = schemes.get("legemm")
-    spec = scheme.spec("H200")
-
-    def stages(*shape, **hints):
-        return fused.kernel(scheme, spec, shape, **hints).tile.stages
-
-    assert stages(4096, 4096, 64) >= 2
-    assert stages(10**6, 16, 64) == stages(64, 64, 10**4) == 0
-    assert stages(4096, 4096, 64, pipeline=False) == 0
-    small = source.splitting_tiles(scheme, fused.stand_in(spec), source.fused(scheme.plan(), spec, None, 64), 1 << 16)
-    assert stages(4096, 4096, 64, tile=small[0]) == 0
-    kernel = fused.kernel(scheme, spec, (64, 64, 64), words=True)
-    texts = {kernel.source((layout, "ALONG_K"), True, False, True) for layout in source.LAYOUTS}
-    assert len(texts) == 1  # how the operands lie is the split's business
-    assert kernel.source(("ALONG_K", "ALONG_K"), True, True, True) not in texts
-
-
-def test_tiles_are_chosen_by_size(monkeypatch):
-    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
-    scheme = schemes.get("ootomo")
-    spec = scheme.spec("H200")
-    large, small = (fused.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))
-    assert large.M * large.N > small.M * small.N
-    with pytest.raises(InputError, match=r"ootomo: no tile 512x512x\d+ of words, \d stages; it has 128x128x"):
-        fused.kernel(scheme, spec, (64, 64, 64), tile=replace(large, M=512, N=512))
-    with pytest.raises(InputError, match="leave tile= out"):
-        fused.kernel(scheme, spec, (64, 64, 64), KOrder(split=32), tile=large)
-    with pytest.raises(InputError, match="without promote"):
-        fused.kernel(build("h2sgemm", {"combine": "element-wise"}), spec, (9, 9, 9), KOrder(promote=32))
-
-
-# --- for GPUs
-def frames(cubin):
-    """Bytes of local memory that each kernel's threads have, from the attributes in a cubin (EIATTR_FRAME_SIZE)."""
-    assert cubin[:4] == b"\x7fELF"
-    sections, size, count, names = (
-        unpack_from("<Q", cubin, 40)[0], *(unpack_from("<H", cubin, at)[0] for at in (58, 60, 62)),
-    )  # fmt: skip
-    headers = [unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(count)]
-    found = []
-    for name, _, _, _, offset, length in headers:
-        label = cubin[headers[names][4] + name :].split(b"\0")[0]
-        at = offset
-        while label == b".nv.info" and at < offset + length:
-            form, attribute, extra = unpack_from("<BBH", cubin, at)
-            if form == 4:
-                found += [unpack_from("<I", cubin, at + 8)[0]] if attribute == 0x11 else []
-                at += extra
-            at += 4
-    return found
-
-
-@needs_nvrtc
-@pytest.mark.parametrize(("name", "gpu_name", "arch"), [("legemm", "H200", "sm_90a"), ("fp16", "A100", "sm_80")])
-def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name, arch):
-    scheme = schemes.get(name)
-    kernel = fused.kernel(scheme, scheme.spec(gpu_name), (8192, 8192, 64))
-    assert isinstance(kernel, fused.WordsKernel)
-    assert frames(device.compile(kernel.source(("ALONG_K", "ALONG_K"), True, False, False), arch)) == [0]
-
-
-@needs_nvrtc
-@pytest.mark.parametrize("name", ["ootomo", "ootomo-tf32", "multiword"])
-def test_kernels_compile_without_local_memory(name):
-    rng = np.random.default_rng([*name.encode()])
-    scheme = schemes.get(name)
-    gpu_name = "H200" if len(name) % 2 else "A100"
-    given = fused.kernel(scheme, scheme.spec(gpu_name), (64, 64, 64))
-    assert isinstance(given, fused.FusedKernel)
-    known = fused.tiles_of(given)
-    kernel = fused.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
-    layouts = tuple(rng.choice(source.LAYOUTS, 2))
-    text = kernel.source(layouts, True, *(rng.random(2) < 0.5))
-    assert frames(device.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
-
-
-@needs_nvrtc
-def test_the_kernels_of_any_order_compile():
-    for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"format": "e4m3"}, "sm_90a")):
-        scheme = build(name, options)
-        spec = scheme.spec("A100" if arch == "sm_80" else "H200")
-        kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)
-        assert set(frames(device.compile(kernel.source(), arch))) == {0}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -96,8 +96,8 @@ class Setup:
     aligned: int
     """Elements of which a line's length in memory is a multiple; 0: no gaps at all"""
     adds: bool
-    flat: bool = False
-    """By a block of the product's own size, flat, and persistent or not"""
+    whole: bool = False
+    """By a block of the product's own size, which has a kernel for its sizes alone: flat or not, persistent or not"""
 
 
 def setup(group: Group, number: int, seed: int) -> Setup:
@@ -106,11 +106,10 @@ def setup(group: Group, number: int, seed: int) -> Setup:
     rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), 10**9 + which])
     transposes = str(_one(rng, "NTC")), str(_one(rng, "NTC"))
     turned, aligned, adds = (bool(rng.integers(2)), bool(rng.integers(2))), int(_one(rng, (1, 1, 4, 8))), which % 3 == 2
-    own = which >= 8 and number // SETUPS % 4 == 0  # has a kernel for its sizes alone
-    if "packed" in group.kinds and which == 9 and own:
+    if "packed" in group.kinds and which == 9 and number // SETUPS % 4 == 0:
         return Setup(Warp(1, 2, 1, 4), ("N", "N"), (False, False), 0, False)
-    if "packed" in group.kinds and which == 8 and own and group.layout != "planar":
-        return Setup(None, (transposes[0], "N"), (False, False), 0, False, flat=True)
+    if "packed" in group.kinds and which == 8 and number // SETUPS % 2 == 0 and not group.calls:
+        return Setup(None, (transposes[0], "N"), (False, False), 0, False, whole=True)
     return Setup(None if which == 0 else _configuration(rng, group), transposes, turned, aligned, adds)
 
 
@@ -133,12 +132,16 @@ def case(group: Group, number: int, seed: int) -> Case:
     configuration = made.configuration
     if isinstance(configuration, Warp) and max(M, N, K) <= 8 and not group.calls and number % 2:
         configuration = Packed(configuration.warps)
-    if made.flat and max(M, N, K) <= 96:
+    if made.whole and max(M, N, K) <= 96:
         m, n, k = (-(-size // 16) * 16 for size in (M, N, K))
         warps = 2 if m * n <= 32 * 32 else 8
-        block = Block((16, 16, 16), (m, n, k), (16, 2 * warps), 1, 1, direct=True, flat=True, persistent=number % 3 > 0)
-        configuration = block if all(side % (2 * warps) == 0 for side in (m, n, k)) else replace(block, threads=(16, 2))
-    pointers = not made.flat and group.layout is None and rng.random() < 0.15
+        threads = (16, 2 * warps) if all(side % (2 * warps) == 0 for side in (m, n, k)) else (16, 2)
+        turn = number // (2 * SETUPS) % 5
+        configuration = Block(
+            (16, 16, 16), (m, n, k), threads, stages=2 if turn in (2, 4) else 1, direct=True, staged=turn < 3,
+            flat=turn >= 3, persistent=turn in (1, 2, 4),
+        )  # fmt: skip
+    pointers = not made.whole and group.layout is None and rng.random() < 0.15
     return Case(A, B, C if made.adds else None, group.options | how, configuration, (M, N, K), pointers)
 
 

@@ -33,7 +33,8 @@ class Block:
     products: int = 1
     """Of a thread block"""
     stages: int = 2
-    """Blocks of A and of B that are under way; 1 only where K is not longer than BLK_K"""
+    """Blocks of A and of B that are under way; 1 only where K is not longer than BLK_K. With persistent: products that
+    are under way besides the one that is multiplied"""
     direct: bool = False
     """Blocks go to shared memory without registers (cp.async), and are put in place there"""
     staged: bool = False
@@ -45,6 +46,9 @@ class Block:
     """A thread block takes one product after the other, with the next under way: for products of one block each"""
     resident: int = 1
     """Thread blocks that a multiprocessor is to hold at least: the compiler spares registers for it"""
+    ahead: bool = False
+    """A launch asks for its first matrices, for the L2 cache, while the one queued before it may still run: stacks
+    without gaps only, on Hopper and later"""
 
     kind = "block"
 
@@ -168,7 +172,7 @@ def _validate_block(c: Block, task: Task, shared: int) -> None:
         raise InputError(f"block: {c.products} products of {c.threads} threads: a thread block has 1024 at most")
     if c.products > 15:
         raise InputError(f"block: products = {c.products}: there are barriers for 15 at most")
-    if c.stages == 1 and c.block[2] < task.K:
+    if (c.stages == 1 or c.persistent) and c.block[2] < task.K:
         raise InputError(f"block: stages = 1 needs BLK_K = {c.block[2]} to be K = {task.K} at least")
     if c.stages > 2 and not c.direct:
         raise InputError(f"block: stages = {c.stages} needs direct: by way of registers there are 2")
@@ -178,12 +182,13 @@ def _validate_block(c: Block, task: Task, shared: int) -> None:
     if c.staged and interleaved:
         raise InputError("block: staged is not for interleaved results")
     one = c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K and task.K
-    if c.flat and not (one and task.contiguous and not task.planar and c.stages == 1 and task.M * task.N):
+    flat = one and task.contiguous and not task.planar and (c.stages == 1 or c.persistent) and task.M * task.N
+    if c.flat and not flat:
         raise InputError(
             "block: flat is for products without gaps of one block each, stages = 1, and not for planar ones"
         )
-    if c.persistent and not (one and c.stages == c.products == 1 and (c.flat or c.direct)):
-        raise InputError("block: persistent is for products of one block each, products = stages = 1, direct or flat")
+    if c.persistent and not (one and c.products == 1 and (c.flat or c.direct)):
+        raise InputError("block: persistent is for products of one block each, products = 1, direct or flat")
     need = shared_bytes(c, task)
     if need > shared:
         raise InputError(f"block: {need} bytes of shared memory, and a thread block has {shared} at most")
@@ -196,20 +201,22 @@ def shared_bytes(c: Block, task: Task) -> int:
     18432
     """
     m, n, k = c.block
-    interleaved = task.complex and not task.planar
     total = 0
-    more = task.width < 16 and not c.flat
+    more = task.width == 2 and c.direct and not c.flat
     for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
-        line = 2 * (length // 8) + more if interleaved else task.parts * (length // 8 + more)
+        line = task.parts * (length // 8 + more)
         total += lines * (line | 1) * 16
     staged = task.parts * m * (n // 8 | 1) * 16 if c.staged else 0
+    buffers = c.stages + c.persistent
+    if apart(c, task):
+        return c.products * (buffers * _raw(task)[0] + total)
     if c.flat:
-        raw, d = _raw(task)
-        together = (2 if c.persistent else 1) * raw + total
-        if c.products * together <= SHARED:
-            return c.products * together
-        total, staged = max(total, raw), d
-    return c.products * (2 * total + staged if c.persistent else max(c.stages * total, staged))
+        raw, staged = _raw(task)
+        total = max(total, raw)
+    own = c.persistent and c.stages == 1
+    if c.persistent and not own:
+        total = max(total, staged)
+    return c.products * (buffers * total + staged if own else max(buffers * total, staged))
 
 
 def apart(c: Block, task: Task) -> bool:
@@ -217,7 +224,7 @@ def apart(c: Block, task: Task) -> bool:
     m, n, k = c.block
     lines = ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n))
     tiles = sum(x * (task.parts * (length // 8) | 1) * 16 for x, length in lines)
-    return c.flat and c.products * ((2 if c.persistent else 1) * _raw(task)[0] + tiles) <= SHARED
+    return c.flat and c.products * ((c.stages + c.persistent) * _raw(task)[0] + tiles) <= SHARED
 
 
 def _raw(task: Task) -> tuple[int, int]:
@@ -238,8 +245,8 @@ def fitted(configuration: Configuration, task: Task) -> Configuration:
     one = c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K and task.K > 0
     if stages == 1 and c.block[2] < task.K:
         stages = 2
-    flat = c.flat and one and task.contiguous and not task.planar and stages == 1
-    persistent = c.persistent and one and stages == c.products == 1 and (flat or c.direct)
+    persistent = c.persistent and one and c.products == 1 and c.direct
+    flat = c.flat and one and task.contiguous and not task.planar and (stages == 1 or persistent)
     staged = (c.staged or (c.flat and not flat)) and not interleaved
     return replace(c, stages=stages, staged=staged, flat=flat, persistent=persistent)
 

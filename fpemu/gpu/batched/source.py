@@ -64,6 +64,7 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
             "DIM_X": c.threads[0], "DIM_Y": c.threads[1], "WARPS_X": warps[0], "WARPS_Y": warps[1],
             "PRODUCTS": c.products, "STAGES": c.stages, "ASYNC": c.direct, "STAGED": c.staged, "ONE_TILE": one,
             "RESIDENT": c.resident, "FLAT": c.flat, "APART": apart(c, task), "PERSISTENT": c.persistent,
+            "AHEAD": c.ahead and overlap,
             **_sizes(task, exact=task.contiguous),
         }  # fmt: skip
         group = c.threads[0] * c.threads[1]

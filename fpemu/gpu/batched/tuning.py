@@ -34,12 +34,13 @@ TOLERANCE = 0.03
 """A configuration stands for a range of sizes if it is nowhere slower by more than this share"""
 LARGE = {
     False: ((128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (64, 128, 32, 4, 3), (64, 64, 64, 4, 2)),
-    True: ((64, 64, 32, 4, 2), (128, 64, 32, 8, 2), (128, 128, 32, 16, 2)),
+    True: ((64, 64, 32, 4, 2), (128, 64, 32, 8, 2), (128, 64, 32, 4, 2), (128, 128, 32, 16, 2), (128, 128, 32, 8, 2)),
 }
 """BLK_M, BLK_N, BLK_K, warps and stages that are tried besides blocks of the size itself: for real products beyond 128
 and for complex ones beyond 64"""
 _THREADS, _REGISTERS = 2048, 65536  # of a multiprocessor
 _RESIDENT = 4  # thread blocks of a multiprocessor, at most
+_LARGE, _EARLY = 96, 2  # side of the blocks that may ask for their matrices early, and how many are tried
 _DRAWN = 2**22 - 3  # different numbers of an operand, at most
 
 
@@ -108,26 +109,29 @@ def candidates(task: Task) -> list[Configuration]:
 def _of_the_size(task: Task, side: int) -> list[Configuration]:
     """Blocks that cover a product, by one warp or two for every 16 rows."""
     found: list[Configuration] = []
-    cube = (side, side, side)
     for warps in (side // 16, side // 8):
-        threads = 16, 2 * warps
-        ways = [Block((16, 16, 16), cube, threads, 1, 1, direct=True, staged=not task.complex)]
-        if task.width < 16 or task.complex:
-            ways = [replace(ways[0], flat=True, staged=False)]
-        if task.width == 16 and task.complex:
-            ways += [replace(ways[0], direct=False, flat=False)]
+        way = Block((16, 16, 16), (side, side, side), (16, 2 * warps), 1, 1, direct=True, staged=not task.complex)
+        ways = [way]
+        if task.width < 16:
+            ways += [replace(way, flat=True, staged=False)]
+        elif task.complex:
+            ways += [replace(way, direct=False)]
         for way in ways:
-            found.append(way)
+            found += [replace(way, resident=r) for r in {1, _resident(way, task)} if r]
             if side <= 32 and warps == side // 16:
                 found += [replace(way, products=products) for products in (2, 4)]
             if way.direct:
-                busy = replace(way, persistent=True)
-                most = conf.SHARED // (conf.shared_bytes(busy, task) + 1024)
-                most = min(most, _THREADS // (32 * warps), _REGISTERS // (32 * warps * 80), _RESIDENT)
-                found += [replace(busy, resident=r) for r in {1 if side > 80 else most, most} if r]
-        if side > 96 and not task.complex:
-            found += [replace(way, resident=2) for way in ways]
+                for stages in (1, 2) if side > 64 else (1,):
+                    busy = replace(way, persistent=True, stages=stages)
+                    found += [replace(busy, resident=r) for r in {_resident(busy, task)} if r]
     return found
+
+
+def _resident(c: Block, task: Task) -> int:
+    """Thread blocks that fit in a multiprocessor; 0: none."""
+    registers = (80 if c.persistent else 64) * task.terms**0.5
+    fit = conf.SHARED // (conf.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
+    return min(*fit, _THREADS // (32 * c.warps), _RESIDENT)
 
 
 @cache
@@ -190,15 +194,21 @@ def compile_all(tasks: Iterable[Task]) -> None:
 
 
 def measure(size: int, complex: bool, batch: int) -> list[Measured]:
-    """All candidates of a size; those that fail are left out."""
+    """All candidates of a size, then the fastest of them asking for their matrices early; what fails is left out."""
     from fpemu.errors import GpuError
 
     task, bench, found = task_of(size, complex), Bench(size, complex, batch), []
-    for c in candidates(task):
-        try:
-            found.append(Measured(form(task), size, conf.text(c), bench.seconds(c)))
-        except GpuError:
-            continue
+
+    def add(configurations: Iterable[Configuration]) -> None:
+        for c in configurations:
+            try:
+                found.append(Measured(form(task), size, conf.text(c), bench.seconds(c)))
+            except GpuError:
+                continue
+
+    add(candidates(task))
+    fastest = [conf.parse(m.configuration) for m in sorted(found, key=lambda m: m.seconds)[:_EARLY]]
+    add(replace(c, ahead=True) for c in fastest if isinstance(c, Block) and c.block[0] >= _LARGE)
     return found
 
 

@@ -25,18 +25,68 @@ from fpemu.schemes.words import Word
 OPERAND = np.dtype(
     [*((name, "<u8") for name in ("X", "offsets", "high", "low", "exponents", "special", "faults", "next_faults",
                                   "panels", "largest")),
-     ("row_stride", "<i8"), ("k_stride", "<i8"), ("shift", "<f4"),
-     *((name, "<i4") for name in ("rows", "K", "chunks", "matrices", "wide", "second", "exact", "per"))], align=True,
+     ("row_stride", "<i8"), ("k_stride", "<i8"), ("shift", "<f4"), ("limit", "<f4"),
+     *((name, "<i4") for name in ("rows", "K", "chunks", "matrices", "all_rows", "all_k", "wide",
+                                  "second", "exact", "per"))], align=True,
 )  # fmt: skip
 """The struct Operand of ``kernels/hopper_panels.cuh``"""
 OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
 """The struct Operands there"""
 CHUNK = 64  # of k, whose words lie together
-PANEL_BYTES = 4 * (2 * 64 + 2)  # of the struct Panel
-PIECES, LAG, BLOCKS, SIDE, THREADS = 4, 2, 3, 64, 256  # constants of the same names there
+PIECES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
 LOOK, MAKE = 1, 2  # phases
-KERNELS = {"halves": ("hopper_split.cu", "split"), "bytes": ("frontier_split.cu", "split_bytes")}
-"""What splits: the file and the kernel, by the kind of words."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What splits operands: a kernel, and the constants in front of ``kernels/hopper_panels.cuh``.
+
+    Parameters
+    ----------
+    file, kernel : str
+    words : int
+        Arrays of words that are made.
+    side, span : int
+        Rows and k of a piece.
+    parts, sums : int
+        Blocks of an operand that are looked at together, four or one; sums of them that are split.
+    """
+
+    file: str
+    kernel: str
+    words: int = 2
+    side: int = 64
+    span: int = 64
+    parts: int = 1
+    sums: int = 1
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of the struct Panel."""
+        return 4 * (2 * self.side * self.sums + 2)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a thread block."""
+        return 4 * self.parts * self.side * self.span * PIECES
+
+    def halved(self, size: int) -> int:
+        """Of so many rows or k those of a block."""
+        return size if self.parts == 1 else -(-size // 2)
+
+    def source(self) -> str:
+        """The kernel's text."""
+        constants = {"PIECES": PIECES, "LAG": LAG, "BLOCKS": BLOCKS, "SIDE": self.side,
+                     "SPAN": self.span, "PARTS": self.parts, "SUMS": self.sums}  # fmt: skip
+        return "".join(f"#define {name} {value}\n" for name, value in constants.items()) + kernel_source(self.file)
+
+
+KINDS = {
+    "halves": Kind("hopper_split.cu", "split"),
+    "bytes": Kind("frontier_split.cu", "split_bytes"),
+    "sums": Kind("frontier_sums.cu", "split_sums", side=32, span=32, parts=4, sums=7),
+}
+"""Words of fp16; those of `staged-int8`; those of the sums of blocks of `Strassen`"""
 
 
 def takes(rules: Sequence[Word]) -> bool:
@@ -55,16 +105,16 @@ class Splitter:
 
     Parameters
     ----------
-    kind : {"halves", "bytes"}
-        fp16 words, or those of `staged-int8`.
-    words : int
-        How many arrays of words there are.
+    kind : str
+        One of `KINDS`.
     settings : dict
         Further fields of `OPERAND`.
+    words : int
+        How many arrays of words there are.
     """
 
-    def __init__(self, kind: str, words: int, settings: dict[str, Any]) -> None:
-        self._kind, self._words, self._settings, self._room = kind, words, settings, Room()
+    def __init__(self, kind: str, settings: dict[str, Any], words: int = 2) -> None:
+        self._kind, self._words, self._settings, self._room = KINDS[kind], words, settings, Room()
         self._held: dict[str, device.Buffer] = {}
         self._turns = {"A": 0, "B": 0}
         self._launches: dict[Any, tuple[list[Prepared], list[device.Buffer], list[device.Launch]]] = {}
@@ -79,8 +129,6 @@ class Splitter:
         scaling : str
             "scale", "scale-rows", anything else none.
         """
-        for _, who in operands:
-            self._turns[who] ^= 1
         key = (scaling, *((X.pointer, X.shape, X.strides, who, self._turns[who]) for X, who in operands))
         if key not in self._launches:
             made = self._made(operands, scaling)  # may clear what is kept
@@ -90,10 +138,16 @@ class Splitter:
             buffer.fill(0)
         for launch in todo:
             launch.queue()
+        for _, who in operands if todo else ():  # what was queued has zeroed the faults of the other turn
+            self._turns[who] ^= 1
         return [
             Chunked(X, who, f.words, f.pitch, f.exponents, f.special, f.faults)
             for (X, who), f in zip(operands, found, strict=True)
         ]
+
+    def _panels(self, X: Matrix, who: str) -> int:
+        """Panels of an operand."""
+        return X.count * -(-self._kind.halved(X.shape[-2 if who == "A" else -1]) // self._kind.side)
 
     def _buffer(self, name: str, nbytes: int, zero: bool = False) -> device.Buffer:
         """A buffer of the room; launches into one that it replaces are forgotten."""
@@ -108,7 +162,7 @@ class Splitter:
     def _made(
         self, operands: Sequence[tuple[Matrix, str]], scaling: str
     ) -> tuple[list[Prepared], list[device.Buffer], list[device.Launch]]:
-        both = np.zeros(1, OPERANDS)
+        both, kind = np.zeros(1, OPERANDS), self._kind
         found, zeros = [], []
         for i, (X, who) in enumerate(operands):
             x, operand, largest = self._operand(X, who, scaling)
@@ -116,45 +170,52 @@ class Splitter:
             found.append(x)
             zeros += [largest] if largest is not None else []
         of = both["of"][0]
-        pieces = int((-(-of["rows"] // SIDE) * of["chunks"] * of["matrices"]).sum())
+        spans = int(of["chunks"].max()) * (CHUNK // kind.span)
+        pieces = spans * sum(self._panels(X, who) for X, who in operands)
         if not pieces:
             return found, [], []
-        file, name = KERNELS[self._kind]
-        module, shared = _module(file), 4 * SIDE * SIDE * PIECES
-        grid = min(pieces, BLOCKS * properties.multiprocessors())
-        apart = zeros or int(of["chunks"].max()) > (LAG - 1) * grid  # rows have to be seen as a whole before
+        module, grid = _module(kind), min(pieces, BLOCKS * properties.multiprocessors())
+        apart = zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
         small, todo, tables = pieces <= 4 * grid, [], [matrices.table(X) for X, _ in operands if X.count > 1]
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
-            todo.append(module.prepare(name, grid, THREADS, both.copy(), shared=shared, overlap=small and not zeros,
-                                       keep=tables))  # fmt: skip
+            todo.append(module.prepare(kind.kernel, grid, THREADS, both.copy(), shared=kind.shared_bytes,
+                                       overlap=small and not zeros, keep=tables))  # fmt: skip
         return found, zeros, todo
 
     def _operand(self, X: Matrix, who: str, scaling: str) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
         """What becomes of an operand, the struct Operand, and the room for the largest entry of each matrix."""
-        x = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), who)
-        K = X.shape[-1 if who == "A" else -2]
-        chunks, lines, turn = -(-K // CHUNK), X.count * x.rows, self._turns[who]
+        x, kind = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), who), self._kind
+        all_k, turn = X.shape[-1 if who == "A" else -2], self._turns[who]
+        rows, K = kind.halved(x.rows), kind.halved(all_k)
+        chunks, lines = -(-K // CHUNK), X.count * kind.sums * rows
         x.pitch = chunks * CHUNK
-        x.words = tuple(self._buffer(f"{who} word {i}", 128 * lines * chunks) for i in range(self._words))
-        x.special = self._buffer(f"{who} special", lines)
+        size = X.count * kind.sums * word_bytes(rows, K)
+        x.words = tuple(self._buffer(f"{who} word {i}", size) for i in range(self._words))
+        x.special = self._buffer(f"{who} special", X.count * x.rows)
         faults = [self._buffer(f"{who} faults {i}", 16, zero=True) for i in range(2)]
-        x.faults, panels = faults[turn], PANEL_BYTES * X.count * -(-x.rows // SIDE)
+        x.faults = faults[turn]
+        panels = self._buffer(f"{who} panels", kind.panel_bytes * self._panels(X, who), zero=True)
         if scaling in ("scale", "scale-rows"):
             x.exponents = self._buffer(f"{who} exponents", 4 * lines)
         largest = self._buffer(f"{who} largest", 4 * X.count) if scaling == "scale" else None
         row, k = x.steps
-        along, across = (row, k) if k == 1 else (k, row)
+        along, across, start = (row, k, K) if k == 1 else (k, row, rows)
+        aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))
         values = {
             "X": X.pointer, "offsets": matrices.table(X) if X.count > 1 else None, "high": x.words[0],
             "low": x.words[1] if self._words > 1 else None, "exponents": x.exponents, "special": x.special,
-            "faults": faults[turn], "next_faults": faults[1 - turn], "largest": largest,
-            "panels": self._buffer(f"{who} panels", panels, zero=True), "row_stride": row, "k_stride": k,
-            "rows": x.rows, "K": K, "chunks": chunks, "matrices": X.count,
-            "wide": across == 1 and X.pointer % 16 == 0 and all(s % 4 == 0 for s in (along, *X.strides[:-2])),
-            "second": who == "B",
+            "faults": faults[turn], "next_faults": faults[1 - turn], "largest": largest, "panels": panels,
+            "row_stride": row, "k_stride": k, "rows": rows, "K": K, "chunks": chunks, "matrices": X.count,
+            "all_rows": x.rows, "all_k": all_k, "second": who == "B",
+            "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
         }  # fmt: skip
         return x, record(OPERAND, values | self._settings), largest
+
+
+def word_bytes(rows: int, K: int) -> int:
+    """Bytes of a word of one matrix, whole chunks."""
+    return rows * -(-K // CHUNK) * 128
 
 
 def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64]:
@@ -190,10 +251,5 @@ def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64
 
 
 @cache
-def _module(file: str) -> device.Module:
-    return device.Module(source(file), name=file)
-
-
-def source(file: str) -> str:
-    """The text of a kernel that splits."""
-    return f"#define PIECES {PIECES}\n#define LAG {LAG}\n#define BLOCKS {BLOCKS}\n{kernel_source(file)}"
+def _module(kind: Kind) -> device.Module:
+    return device.Module(kind.source(), name=kind.file)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu import device
-from fpemu.gpu.hopper.records import RESULT, keep, layout, places, record, result
+from fpemu.gpu.hopper.records import TASK, keep, layout, places, record, result
 from fpemu.gpu.hopper.schedules import SHARED, SMALL, Tile, wgmma
 from fpemu.gpu.hopper.splits import Splitter, tiles
 from fpemu.gpu.kernel import Kernel, Prepared
@@ -26,8 +26,8 @@ PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
 _COLUMNS = (32, 64, 96, 128, 144)
 _EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
 _PRODUCT = np.dtype(
-    [("out", RESULT), ("scale_a", "u8"), ("scale_b", "u8"),
-     *((name, "i4") for name in ("m", "n", "k", "exact", "matrix_a", "matrix_b", "group"))], align=True,
+    [("task", TASK), ("scale_a", "u8"), ("scale_b", "u8"),
+     *((name, "i4") for name in ("exact", "matrix_a", "matrix_b"))], align=True,
 )  # fmt: skip
 """The struct Product of ``kernels/frontier_gemm.cu``"""
 
@@ -81,7 +81,7 @@ class FrontierKernel(Kernel):
         self.name = f"frontier {tile}"
         assert scheme.stage is not None
         self.exact, self.per = scheme.exact or 0, scheme.stage // PIECE
-        self._splitter = Splitter("bytes", 2, {"exact": self.exact, "per": self.per})
+        self._splitter = Splitter("bytes", {"exact": self.exact, "per": self.per})
         self._launches: dict[object, list[device.Launch]] = {}
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
@@ -93,7 +93,8 @@ class FrontierKernel(Kernel):
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         held = tuple(buffer.pointer for x in (a, b) for buffer in (*x.words, x.exponents) if buffer is not None)
-        key = (held, *map(layout, (a.source, b.source, D, C)), float(alpha), float(beta))
+        scalars = np.array([alpha, beta], np.float32).tobytes()  # 0 and -0 are two
+        key = (held, *map(layout, (a.source, b.source, D, C)), scalars)
         if key not in self._launches:
             keep(self._launches, key, self.launches(a, b, D, alpha, beta, C))
         for launch in self._launches[key]:
@@ -113,10 +114,11 @@ class FrontierKernel(Kernel):
         assert a.exponents is not None
         assert b.exponents is not None
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
+            out = result(self, D, alpha, beta, C, int(d), int(c))
+            task = record(TASK, {"out": out, "M": M, "N": N, "K": K, "batch": 1, "group": self.tile.group})
             product = record(_PRODUCT, {
-                "out": result(self, D, alpha, beta, C, int(d), int(c)), "m": M, "n": N, "k": K, "exact": self.exact,
+                "task": task, "exact": self.exact, "matrix_a": i, "matrix_b": j,
                 "scale_a": a.exponents.pointer + 4 * M * int(i), "scale_b": b.exponents.pointer + 4 * N * int(j),
-                "matrix_a": i, "matrix_b": j, "group": self.tile.group,
             })  # fmt: skip
             made.append(module.prepare("frontier_gemm", blocks, 384, *maps, product, shared=shared, cluster=cluster,
                                        overlap=M * N * K < SMALL))  # fmt: skip

@@ -1,7 +1,7 @@
 """Strassen's algorithm on Hopper: sums of blocks split into words, all products in one launch, sums of these.
 
-The products are those of `fpemu.gpu.hopper.words` for the scheme `staged`, a batch of 7 or 49;
-kernels/frontier_strassen.cu has the rest.
+The products are those of `fpemu.gpu.hopper.words` for the scheme `staged`, a batch of 7 or 49. With one level
+kernels/frontier_sums.cu splits both operands in one launch; kernels/frontier_strassen.cu has the rest.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu import device
+from fpemu.gpu.hopper import splits
 from fpemu.gpu.hopper import words as hopper
-from fpemu.gpu.hopper.records import RESULT, places, record, result
-from fpemu.gpu.hopper.splits import Chunked
+from fpemu.gpu.hopper.records import RESULT, keep, layout, places, record, result
+from fpemu.gpu.hopper.splits import Chunked, Splitter
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.strassen import Strassen
 
-BK = 64
-_ROWS = {1: 32, 2: 16}  # ROWS there, by levels
+BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS = 132 * 8  # thread blocks, at most, that look for the largest entries
 _FP32 = np.dtype(np.float32)
 _OPERAND = np.dtype(
@@ -48,7 +48,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
         The instruction: wgmma on fp16 with fp32 accumulators.
     shape : (M, N, K)
     order : KOrder or None
-        As for `fpemu.gpu.hopper.words.kernel`: the order of every product of blocks.
+        Of every product of blocks.
     """
     if not isinstance(scheme, Strassen) or min(shape) < 1:
         return None
@@ -70,40 +70,52 @@ class StrassenKernel(Kernel):
         What multiplies batches by `staged`, from words of fp16 in memory.
     """
 
+    scheme: Strassen
+
     def __init__(self, scheme: Strassen, spec: MmaSpec, order: KOrder | None, inner: Kernel) -> None:
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         assert scheme.levels is not None
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
-        self.limit = scheme.limit
-        self._rooms = {who: Room() for who in ("A", "B", "D")}
+        self._rooms, self._joins = {who: Room() for who in ("A", "B", "D")}, dict[Any, device.Launch]()
+        self._splitter = Splitter("sums", {"limit": scheme.limit}) if self.levels == 1 else None
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return self._prepared([(X, who)])[0]
+
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        a, b = self._prepared([(A, "A"), (B, "B")])
+        return a, b
+
+    def _prepared(self, operands: list[tuple[Matrix, str]]) -> list[Prepared]:
+        if self._splitter is not None:
+            return self._splitter.prepare(operands, "scale-rows")
+        return [self._split_twice(X, who) for X, who in operands]
+
+    def _split_twice(self, X: Matrix, who: str) -> Prepared:
+        """The operands of 49 products: one launch looks for their rows' largest entries, another splits."""
         ready, room = Prepared(X, who), self._rooms[who]
         rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
-        half, half_k, block, block_k = (_block(n, level) for level in (1, self.levels) for n in (rows, k))
+        half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (rows, k))
         chunks, (row_stride, k_stride) = -(-block_k // BK), ready.steps
-        ready.pitch, words = chunks * BK, 2 * self.products * block * chunks * BK
+        ready.pitch, words = chunks * BK, self.products * splits.word_bytes(block, block_k)
         sizes = {"high": words, "low": words, "exponents": 4 * self.products * block}
         zeros = {"largest": 4 * self.products * block, "special": rows}
         held = {name: room.buffer(name, X.count * size) for name, size in sizes.items()}
         held |= {name: room.zeros(name, X.count * size) for name, size in zeros.items()}
         ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
-        ready.faults = room.zeros("faults", 16)
+        ready.faults, module = room.zeros("faults", 16), _module(2)
         for number, offset in enumerate(X.offsets()):
             operand = record(_OPERAND, {
                 **{name: held[name].pointer + number * size for name, size in (sizes | zeros).items()},
                 "x": X.pointer + 4 * int(offset), "row_stride": row_stride, "k_stride": k_stride, "rows": rows,
                 "k": k, "half": half, "half_k": half_k, "block": block, "block_k": block_k, "faults": ready.faults,
-                "limit": self.limit, "second": who == "B",
+                "limit": self.scheme.limit, "second": who == "B",
             })  # fmt: skip
-            module, across = _module(self.levels), -(-block // (16 if k_stride == 1 else 32))
+            across = -(-block // (16 if k_stride == 1 else 32))
             parts = max(1, min(-(-_BLOCKS // across), block_k // 256))
             module.launch("strassen_largest", (across, parts), (32, 16), operand, wait=False)
-            tiles, shared = (
-                (chunks, -(-block // _ROWS[self.levels])),
-                4 * 4**self.levels * _ROWS[self.levels] * (BK + 1),
-            )
-            module.launch("strassen_split", tiles, 256, operand, shared=shared, wait=False)
+            tiles = (chunks, -(-block // ROWS))
+            module.launch("strassen_split", tiles, 256, operand, shared=4 * 16 * ROWS * (BK + 1), wait=False)
         return ready
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
@@ -111,21 +123,34 @@ class StrassenKernel(Kernel):
         m, n = (_block(size, self.levels) for size in (M, N))
         held = self._rooms["D"].buffer("products", 4 * self.products * m * n)
         products = Matrix(held.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
+        scalars = np.array([alpha, beta], np.float32).tobytes()
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
             words = self._batch(a, int(i)), self._batch(b, int(j))
             self.inner.multiply(*words, products, np.float32(1), np.float32(0), None)
-            join = record(_JOIN, {
-                "products": held, "out": result(self, D, alpha, beta, C, int(d), int(c)), "m": M, "n": N,
-                "half_m": _block(M, 1), "half_n": _block(N, 1), "block_m": m, "block_n": n,
-            })  # fmt: skip
-            _module(self.levels).launch("strassen_join", min(-(-m * n // 256), 132 * 16), 256, join, wait=False)
+            key = (held.pointer, layout(D), layout(C), scalars, int(d), int(c))
+            if key not in self._joins:
+                keep(self._joins, key, self._join(held, (m, n), D, alpha, beta, C, int(d), int(c)))
+            self._joins[key].queue()
+
+    def _join(
+        self, products: device.Buffer, block: tuple[int, int], D: Matrix, alpha: Any, beta: Any, C: Matrix | None,
+        d: int, c: int,
+    ) -> device.Launch:  # fmt: skip
+        """What adds the products of one matrix of a stack."""
+        (m, n), (M, N) = block, D.shape[-2:]
+        join = record(_JOIN, {
+            "products": products, "out": result(self, D, alpha, beta, C, d, c), "m": M, "n": N,
+            "half_m": _block(M, 1), "half_n": _block(N, 1), "block_m": m, "block_n": n,
+        })  # fmt: skip
+        return _module(self.levels).prepare("strassen_join", min(-(-m * n // 256), 132 * 16), 256, join)
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
         """The operands made of one matrix of a stack, as a batch."""
         block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.who == "A" else -2]))
         shape = (self.products, block, k) if x.who == "A" else (self.products, k, block)
         at = self.products * block * number
-        words: list[Any] = [SimpleNamespace(pointer=w.pointer + 2 * at * x.pitch) for w in x.words]
+        start = self.products * number * splits.word_bytes(block, k)
+        words: list[Any] = [SimpleNamespace(pointer=w.pointer + start) for w in x.words]
         assert x.exponents is not None
         exponents: Any = SimpleNamespace(pointer=x.exponents.pointer + 4 * at)
         source = Matrix(0, _FP32, shape, (block * k, shape[2], 1))

@@ -17,23 +17,19 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.gpu import device, splitting
 from fpemu.gpu.hopper import schedules, splits
-from fpemu.gpu.hopper.records import RESULT, keep, layout, places, record, result
+from fpemu.gpu.hopper.records import TASK, keep, layout, places, record, result
 from fpemu.gpu.hopper.schedules import SMALL, Schedule, Tile
 from fpemu.gpu.hopper.splits import Splitter
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.tensorcores.fused import by_plan
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme, SplitScheme
-from fpemu.schemes.fp16 import Half
 
-TASK = np.dtype(
-    [("out", RESULT), *((name, "<u8") for name in ("where", "row_exponents", "column_exponents", "slices")),
-     *((name, "<i4") for name in ("M", "N", "K", "batch", "group"))], align=True,
-)  # fmt: skip
-"""The struct Task of ``kernels/hopper_tile.cuh``"""
 PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
-_WITH_REST = 192  # columns, at most, where corrections have an accumulator: with more there are too few registers
+MIDDLE = 2**34  # from SMALL to here thread blocks do without clusters: what they save is less than what meeting costs
+_NARROW = 192  # columns, at most, where corrections have an accumulator or a block is long: registers run out beyond
 _EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
 _HALF = 0.75  # of the time of a tile of 128 rows that one of 64 takes
 
@@ -51,10 +47,9 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
     order : KOrder or None
         None, or an order with promotions that the kernel can make.
     """
-    if not isinstance(scheme, SplitScheme) or spec is None or min(shape) < 1 or spec != mma.spec("hopper", "fp16"):
+    if not by_plan(scheme) or spec is None or min(shape) < 1 or spec != mma.spec("hopper", "fp16"):
         return None
-    if type(scheme).product not in (SplitScheme.product, Half.product):  # Half's adds a refusal
-        return None
+    assert isinstance(scheme, SplitScheme)
     found = schedules.schedule(scheme.plan(), spec, order)
     if found is None or len(scheme.rules()) != found.words or scheme.accumulator_format != "fp32":
         return None
@@ -63,15 +58,22 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 
 def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
     """The tile with the least estimated time: waves of tiles, times what a tile costs."""
-    M, N, _ = shape
+    M, N, K = shape
+    alone = schedule.words == 2 and SMALL <= M * N * K < MIDDLE
 
     def cost(tile: Tile) -> float:
         clusters = -(-M // (tile.rows * tile.cluster)) * -(-N // tile.columns)
         each = tile.columns if tile.rows == 128 else tile.columns * _HALF
         return -(-clusters // (PROCESSORS // tile.cluster)) * (each + _EXTRA)
 
-    columns = [c for c in _COLUMNS[schedule.accumulators] if not schedule.rest or c <= _WITH_REST]
-    return min((Tile(c, 2 if rows < M else 1, rows=rows) for rows in (128, 64) for c in columns), key=cost)
+    tiles = (Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule))
+    return min(tiles, key=cost)
+
+
+def columns(schedule: Schedule) -> list[int]:
+    """Columns that a tile may have: all that leave no number of a thread outside of its registers."""
+    narrow = schedule.rest or schedule.block > schedules.CHUNK
+    return [c for c in _COLUMNS[schedule.accumulators] if c <= _NARROW or not narrow]
 
 
 class Hopper(Kernel):
@@ -93,7 +95,7 @@ class Hopper(Kernel):
         self.scheme, self.spec, self.order, self.tile = scheme, spec, order, tile
         self.schedule, self.name = schedule, f"hopper {tile}"
         self._rules, self._policy, self._room = scheme.rules(), scheme._policy, Room()
-        self._splitter = Splitter("halves", len(self._rules), {"shift": 2.0 ** self._rules[-1].exponent})
+        self._splitter = Splitter("halves", {"shift": 2.0 ** self._rules[-1].exponent}, len(self._rules))
         self._launches: dict[Any, device.Launch] = {}
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:

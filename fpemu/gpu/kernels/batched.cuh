@@ -93,8 +93,14 @@ FPEMU_FUNCTION float rounded(float x) { return Config::HALF_SUMS ? value_of_half
 
 // ---- memory
 
-FPEMU_FUNCTION u32 load2(u64 at) { return *(const u16*)at; }
-FPEMU_FUNCTION u32 load4(u64 at) { return *(const u32*)at; }
+#ifdef __CUDACC__
+FPEMU_FUNCTION void reads(u64, int) {}
+#else
+void reads(u64 at, int bytes);  // a simulation looks whether they are an operand's
+#endif
+FPEMU_FUNCTION u32 load2(u64 at) { return reads(at, 2), *(const u16*)at; }
+FPEMU_FUNCTION u32 load4(u64 at) { return reads(at, 4), *(const u32*)at; }
+FPEMU_FUNCTION uint2 load8(u64 at) { return reads(at, 8), *(const uint2*)at; }
 
 FPEMU_FUNCTION void load_shared(u32* w, const u8* at) {
   const uint4 four = *(const uint4*)at;
@@ -103,6 +109,7 @@ FPEMU_FUNCTION void load_shared(u32* w, const u8* at) {
 
 // Sixteen bytes of an aligned address.
 FPEMU_FUNCTION void load16(u32* w, u64 at) {
+  reads(at, 16);
   const uint4 four = *(const uint4*)at;
   w[0] = four.x, w[1] = four.y, w[2] = four.z, w[3] = four.w;
 }
@@ -161,27 +168,34 @@ template <int COUNT, int WIDTH> struct Eight {
   }
 };
 
-// A row of halves in shared memory to memory, eight at a time where 16 bytes of it are aligned: number `number` of them,
-// from 0 to one more than the row has eights. `length`: of the row.
-template <int WIDTH> FPEMU_FUNCTION void store_row(u64 to, const u8* row, int number, int length) {
-  const int before = WIDTH == 16 ? 0 : (int)(to & 15) / 2, first = 8 * number - before;  // of the row's elements
+// A row of halves in shared memory to memory, in pieces of as many bytes as its alignment allows. `number`: of the piece,
+// below pieces_of_row. A row that begins between two multiples of four bytes has its first piece around its first element.
+FPEMU_FUNCTION constexpr int pieces_of_row(int width, int length) { return 2 * length / larger(width, 4) + (width == 2); }
+template <int WIDTH> FPEMU_FUNCTION void store_piece(u64 to, const u8* row, int number, int length) {
+  constexpr int SIZE = larger(WIDTH, 4), HALVES = SIZE / 2;
+  const int before = WIDTH == 2 ? (int)(to & 2) / 2 : 0, first = HALVES * number - before;  // of the row's elements
   if (first >= length) return;
-  u32 w[4];
-  if (!before) load_shared(w, row + 16 * number);
-  else {
-    Eight<4, 2> eight = {};
-    if (number > 0) load_shared(eight.word, row + 16 * number - 16);
-    if (8 * number < length) load_shared(eight.word + 4, row + 16 * number);
-    eight.place(w, 16 - 2 * before, 16);
-  }
   const u64 at = to + 2 * first;
-  if (first >= 0 && first + 8 <= length) {
-    *(uint4*)at = make_uint4(w[0], w[1], w[2], w[3]);
+  const u8* from = row + SIZE * number;
+  if (WIDTH == 2) {
+    const u64 word = to - 2 * before + SIZE * number;
+    const u32 next = 2 * number < length ? *(const u32*)from : 0, last = *(const u32*)(from - (number ? 4 : 0));
+    const u32 x = pick(last, next, before ? NEXT : 0x7654);
+    const bool begins = first < 0, ends = first + 1 == length;
+    if (!begins && !ends) *(u32*)word = x;
+    if (begins) *(u16*)(word + 2) = (u16)(x >> 16);
+    if (ends) *(u16*)word = (u16)x;
+    return;
+  }
+  if (first + HALVES <= length) {
+    if (WIDTH == 16) *(uint4*)at = *(const uint4*)from;
+    else if (WIDTH == 8) *(uint2*)at = *(const uint2*)from;
+    else *(u32*)at = *(const u32*)from;
     return;
   }
   FPEMU_UNROLL
-  for (int i = 0; i < 8; i++)
-    if (first + i >= 0 && first + i < length) *(u16*)(at + 2 * i) = (u16)(w[i / 2] >> 16 * (i % 2));
+  for (int i = 0; i < HALVES; i++)
+    if (first + i < length) *(u16*)(at + 2 * i) = *(const u16*)(from + 2 * i);
 }
 
 // ---- launches
@@ -254,20 +268,7 @@ FPEMU_FUNCTION void store_two(const Problem& p, u64 at, u32 first, u32 second, b
 
 // ---- matrix instructions, of a warp
 
-#if FPEMU_HALF_SUMS
-struct Sum {  // of four elements of a fragment: rows g and g + 8, columns 2t and 2t + 1
-  u32 word[2];
-};
-FPEMU_FUNCTION float entry(const Sum& s, int i) { return value_of_half(s.word[i / 2] >> 16 * (i % 2) & 0xFFFF); }
-#else
-struct Sum {
-  float word[4];
-};
-FPEMU_FUNCTION float entry(const Sum& s, int i) { return s.word[i]; }
-#endif
-FPEMU_FUNCTION void clear(Sum& s) {
-  for (auto& x : s.word) x = 0;
-}
+#include "fragment_sum.cuh"
 
 #ifdef __CUDACC__
 FPEMU_FUNCTION void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]) {

@@ -18,6 +18,8 @@ FPEMU_FUNCTION void settle_both(const Source& a, const Source& b, int thread, u8
   if (TileA::SETTLES || TileB::SETTLES) together_in_warp();  // a line's pieces were brought by several threads
   if (TileA::SETTLES) settle<TileA>(a, thread, buffer);
   if (TileB::SETTLES) settle<TileB>(b, thread, buffer + TileA::BYTES);
+  if (Pieces<TileA>::RAGGED) clean<TileA>(a, thread, buffer);
+  if (Pieces<TileB>::RAGGED) clean<TileB>(b, thread, buffer + TileA::BYTES);
 }
 
 // A and B, over all of K, into the sums; `own`: shared memory of the group.
@@ -26,7 +28,7 @@ FPEMU_FUNCTION void add_up(Sums_& sums, Source& a, Source& b, int K, u8* own, in
   const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
   if (Config::STAGES == 1) {
     if (Config::ASYNC) {
-      bring<TileA>(a, thread, own), bring<TileB>(b, thread, own + TileA::BYTES);
+      bring(a, b, thread, own);
       end_of_copies(), await_copies<0>();
       settle_both(a, b, thread, own);
     } else {
@@ -44,7 +46,7 @@ FPEMU_FUNCTION void add_up(Sums_& sums, Source& a, Source& b, int K, u8* own, in
     Source here_a = a, here_b = b;
     FPEMU_UNROLL
     for (int s = 0; s < Config::STAGES - 1; s++) {
-      if (s < steps) bring<TileA>(a, thread, own + s * BUFFER), bring<TileB>(b, thread, own + s * BUFFER + TileA::BYTES);
+      if (s < steps) bring(a, b, thread, own + s * BUFFER);
       advance<TileA>(a), advance<TileB>(b), end_of_copies();
     }
     for (int s = 0, at = 0; s < steps; s++) {
@@ -52,8 +54,7 @@ FPEMU_FUNCTION void add_up(Sums_& sums, Source& a, Source& b, int K, u8* own, in
       settle_both(here_a, here_b, thread, own + at * BUFFER);
       together(group);
       const int free = at == 0 ? Config::STAGES - 1 : at - 1;
-      if (s + Config::STAGES - 1 < steps)
-        bring<TileA>(a, thread, own + free * BUFFER), bring<TileB>(b, thread, own + free * BUFFER + TileA::BYTES);
+      if (s + Config::STAGES - 1 < steps) bring(a, b, thread, own + free * BUFFER);
       advance<TileA>(a), advance<TileB>(b), end_of_copies();
       advance<TileA>(here_a), advance<TileB>(here_b);
       if (computes) multiply(sums, own + at * BUFFER, warp, K - s * Config::BLK_K);
@@ -105,7 +106,7 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
     const int m = m0 + (Config::TURNED ? y : x), n = n0 + (Config::TURNED ? x : y);
     return finished(p, s, place_in_c(p, c, m, n));
   };
-  if (!Config::PERSISTENT && (Config::STAGED || (Config::FLAT && !Config::APART))) together(group);  // A and B were there
+  if (!STAGE_APART && (Config::STAGED || (Config::FLAT && !Config::APART))) together(group);  // A and B were there
   if (Config::FLAT) {
     u8* flat = stage + (d & 15);
     if (computes)
@@ -142,15 +143,19 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
         }
       });
     together(group);
-    constexpr int EIGHTS = Config::BLK_N / 8 + (Config::WIDTH < 16);
+    // Threads of a power of two share a row, so that its number takes no division.
+    constexpr int LENGTH = Config::EXACT ? smaller(Config::N, Config::BLK_N) : Config::BLK_N;
+    constexpr int PIECES = pieces_of_row(Config::WIDTH, LENGTH), ALONG = smaller(32, power_of_two(PIECES));
     FPEMU_UNROLL
-    for (int i = thread; i < Config::BLK_M * EIGHTS; i += GROUP) {
-      const int line = i / EIGHTS;
-      if (line >= rows) continue;
+    for (int i = 0; i < Config::BLK_M; i += GROUP / ALONG) {
+      const int line = i + thread / ALONG;
+      if (line >= rows) break;
       FPEMU_UNROLL
       for (int part = 0; part < PARTS; part++)
-        store_row<Config::WIDTH>(d + line * whole.row + part * p.d.plane, stage + part * D_BYTES + line * D_PITCH, i % EIGHTS,
-                                   columns);
+        FPEMU_UNROLL
+        for (int j = 0; j < PIECES; j += ALONG)
+          store_piece<Config::WIDTH>(d + line * whole.row + part * p.d.plane, stage + part * D_BYTES + line * D_PITCH,
+                                     j + thread % ALONG, columns);
     }
     return;
   }
@@ -176,31 +181,34 @@ FPEMU_FUNCTION void clear_all(Sums_& sums) {
     FPEMU_UNROLL
     for (auto& unit : row)
       FPEMU_UNROLL
-      for (auto& s : unit) clear(s);
+      for (auto& s : unit) s = zero();
 }
 
 FPEMU_FUNCTION void bring_both(const Problem& p, int product, int thread, u8* buffer) {
   if (Config::FLAT) {
-    bring_flat<true>(place_of_a(p.a, product).at, p.a.first, thread, buffer);
-    bring_flat<false>(place_of_b(p.b, product).at, p.b.first, thread, buffer + FLAT_A);
+    bring_flat<true>(place_of_a(p.a, product).at, p.a.first, p.batch, thread, buffer);
+    bring_flat<false>(place_of_b(p.b, product).at, p.b.first, p.batch, thread, buffer + FLAT_A);
     return;
   }
-  bring<TileA>(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false), thread, buffer);
-  bring<TileB>(source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer + TileA::BYTES);
+  bring(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false),
+        source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer);
 }
 
-// Products of one block of A and B each; while one is multiplied, the next is under way.
+// Products of one block of A and B each; while one is multiplied, the next STAGES are under way.
 FPEMU_FUNCTION void one_after_the_other(const Problem& p, u8* own, int group, int thread) {
-  const int warp = thread / 32, step = gridDim.x * Config::PRODUCTS;
+  const int warp = thread / 32, step = gridDim.x;
   const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
-  int product = blockIdx.x * Config::PRODUCTS + group, at = 0;
-  if (product < p.batch) bring_both(p, product, thread, own);
-  end_of_copies();
-  for (; product < p.batch; product += step, at ^= 1) {
+  int product = blockIdx.x, at = 0, ahead = product;
+  FPEMU_UNROLL
+  for (int s = 0; s < Config::STAGES; s++, ahead += step) {
+    if (ahead < p.batch) bring_both(p, ahead, thread, own + s * BUFFER);
+    end_of_copies();
+  }
+  for (; product < p.batch; product += step, ahead += step) {
     u8* buffer = own + at * BUFFER;
-    if (product + step < p.batch) bring_both(p, product + step, thread, own + (at ^ 1) * BUFFER);
-    end_of_copies(), await_copies<1>();
-    u8* tiles = Config::FLAT && Config::APART ? own + 2 * BUFFER : buffer;
+    if (ahead < p.batch) bring_both(p, ahead, thread, own + (at ? at - 1 : Config::STAGES) * BUFFER);
+    end_of_copies(), await_copies<Config::STAGES>();
+    u8* tiles = Config::FLAT && Config::APART ? own + BUFFERS * BUFFER : buffer;
     if (Config::FLAT) settle_flat(place_of_a(p.a, product).at, place_of_b(p.b, product).at, thread, group, buffer, tiles);
     else
       settle_both(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false),
@@ -209,9 +217,22 @@ FPEMU_FUNCTION void one_after_the_other(const Problem& p, u8* own, int group, in
     Sums_ sums;
     clear_all(sums);
     if (computes) multiply(sums, tiles, warp, depth_of(p));
-    finish(p, sums, product, 0, 0, false, Config::FLAT && Config::APART ? buffer : own + 2 * BUFFER, group, thread);
+    finish(p, sums, product, 0, 0, false, STAGE_APART ? own + BUFFERS * BUFFER : buffer, group, thread);
     together(group);  // A, B and D have been read
+    at = at == Config::STAGES ? 0 : at + 1;
   }
+}
+
+// A product's matrices are asked for, on their way to the L2 cache, while the kernel before may still run: what it writes
+// the cache has as well, so that nothing is seen too early.
+FPEMU_FUNCTION void announce(const Problem& p, int product, int thread) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const bool of_a = thread == 0, of_b = thread == (GROUP > 32 ? 32 : 1);
+  if (!Config::AHEAD || !Config::CONTIGUOUS || !(of_a || of_b) || product >= p.batch) return;
+  const u64 matrix = of_a ? place_of_a(p.a, product).at : place_of_b(p.b, product).at, begin = (matrix + 15) & ~(u64)15;
+  const int bytes = (int)(matrix + (of_a ? Config::M : Config::N) * Config::K * ELEMENT - begin) & ~15;
+  if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(begin), "r"(bytes) : "memory");
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, Config::RESIDENT) batched_block(Problem p) {
@@ -220,24 +241,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::RESIDENT) batched_
 #endif
   const int group = Config::PRODUCTS == 1 ? 0 : threadIdx.x / GROUP, thread = threadIdx.x % GROUP;
   u8* own = memory + group * SHARED;
-  in_turn();
-  if (Config::PERSISTENT) {
-    one_after_the_other(p, own, group, thread);
-    return;
-  }
   int number = blockIdx.x, m0 = 0, n0 = 0;
   if (!Config::ONE_TILE) {
     const int tiles = p.tiles_m * p.tiles_n, tile = number % tiles;
     number /= tiles, m0 = tile / p.tiles_n * Config::BLK_M, n0 = tile % p.tiles_n * Config::BLK_N;
   }
   const int product = number * Config::PRODUCTS + group;
+  if (m0 == 0 && n0 == 0) announce(p, product, thread);
+  if (Config::PERSISTENT && Config::STAGES > 1) announce(p, product + gridDim.x, thread);
+  in_turn();
+  if (Config::PERSISTENT) {
+    one_after_the_other(p, own, group, thread);
+    return;
+  }
   const bool absent = Config::PRODUCTS > 1 && product >= p.batch;
   const int present = absent ? 0 : product;
   Sums_ sums;
   clear_all(sums);
   if (Config::FLAT) {
     const u64 a = place_of_a(p.a, present).at, b = place_of_b(p.b, present).at;
-    bring_flat<true>(a, p.a.first, thread, own), bring_flat<false>(b, p.b.first, thread, own + FLAT_A);
+    bring_flat<true>(a, p.a.first, p.batch, thread, own);
+    bring_flat<false>(b, p.b.first, p.batch, thread, own + FLAT_A);
     end_of_copies(), await_copies<0>();
     u8* tiles = Config::APART ? own + BUFFER : own;
     settle_flat(a, b, thread, group, own, tiles);

@@ -1,7 +1,7 @@
 // Matrices without gaps, copied as they are: sixteen bytes by sixteen from the multiple of 16 before the first element on.
 // From there each thread takes eight neighbours of a line at a time to their place in a tile.
 #pragma once
-#include "batched_block.cuh"
+#include "batched_bring.cuh"
 
 #ifdef __CUDACC__
 #define FPEMU_FEW _Pragma("unroll 4")  // loops whose text would not fit the instruction cache
@@ -17,19 +17,20 @@ template <bool OF_A> struct Flat {
   static constexpr int TURNS = (T::LINES * T::EIGHTS + GROUP - 1) / GROUP;  // of a thread, eight elements each
 };
 
-// The pieces of a matrix into shared memory. The first may begin before the matrix: in the one before, but for the first.
-template <bool OF_A> FPEMU_FUNCTION void bring_flat(u64 matrix, u64 first, int thread, u8* to) {
+// The pieces of a matrix into shared memory. The first may begin in the matrix before, the last may end in the one after.
+template <bool OF_A> FPEMU_FUNCTION void bring_flat(u64 matrix, u64 first, int batch, int thread, u8* to) {
   typedef Flat<OF_A> F;
-  const u64 aligned = matrix & ~(u64)15, end = matrix + F::BYTES;
+  const u64 aligned = matrix & ~(u64)15, end = matrix + F::BYTES, last = first + (u64)batch * F::BYTES;
   FPEMU_FEW
   for (int i = 0; i < (F::PIECES + GROUP - 1) / GROUP; i++) {
     const int piece = thread + i * GROUP;
     if (F::PIECES % GROUP && piece >= F::PIECES) continue;
     const u64 from = aligned + 16 * piece;
     if (from >= end) continue;
-    if (Config::WIDTH < 16 && from < first)
-      for (int b = (int)(first - from); b < 16 && from + b < end; b += 2) *(u16*)(to + b) = (u16)load2(from + b);
-    else copy_later(to + 16 * piece, from, end - from < 16 ? (int)(end - from) : 16);
+    if (from >= first && from + 16 <= last) copy_later<16>(to + 16 * piece, from, true);
+    else
+      for (int b = 0; b < 16; b += 2)
+        if (from + b >= first && from + b < last) *(u16*)(to + 16 * piece + b) = (u16)load2(from + b);
   }
 }
 

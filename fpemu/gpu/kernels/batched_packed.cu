@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(
 
   Sum sums[TERMS];
   FPEMU_UNROLL
-  for (auto& s : sums) clear(s);
+  for (auto& s : sums) s = zero();
   if (!any_of_warp(special)) multiply_step<false>(sums, x, y);
   else {
     for (int product = 0; product < COUNT; product++) {
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(
       Sum own[TERMS];
       FPEMU_UNROLL
       for (int i = 0; i < TERMS; i++) {
-        clear(own[i]);
+        own[i] = zero();
         FPEMU_UNROLL
         for (int r = 0; r < 4; r++) own_x[i][r] = (g + r % 2 * 8) / M == product ? x[i][r] : 0;
         FPEMU_UNROLL

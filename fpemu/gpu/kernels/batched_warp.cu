@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_warp(Pr
     FPEMU_UNROLL
     for (auto& unit : row)
       FPEMU_UNROLL
-      for (auto& s : unit) clear(s);
+      for (auto& s : unit) s = zero();
   Fragments f;
   for (int k = 0;;) {
     load_all(f, p, a, b, m0, n0, k);

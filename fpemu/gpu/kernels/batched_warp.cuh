@@ -31,7 +31,7 @@ FPEMU_FUNCTION void load_pair(u32 (&part)[PARTS], u64 at, s64 next, s64 plane, i
   if (SPLIT) {
     u32 w[2];
     if (ALONG_K && WIDTH >= 8 && left > 1) {
-      const uint2 two = *(const uint2*)at;
+      const uint2 two = load8(at);
       w[0] = two.x, w[1] = two.y;
     } else w[0] = left > 0 ? load4(at) : 0, w[1] = left > 1 ? load4(at + next) : 0;
     part[0] = pick(w[0], w[1], LOWS), part[PARTS - 1] = pick(w[0], w[1], HIGHS);

@@ -15,11 +15,10 @@ constexpr int TILE_A = BM * ROW, TILE_B = BN * ROW, ENTRY = TILE_A + TILE_B;
 constexpr int CHUNK = 65536 / BK;  // pieces whose corrections int32 holds
 
 struct Product {
-  Result out;
+  Task task;                     // without powers of two: rows and columns have scales
   const int *scale_a, *scale_b;  // of rows of A and columns of B, multiplied by j 2^e: 16 e + j
-  int m, n, k, exact;       // exact: of so many stages one has fp16 corrections
-  int matrix_a, matrix_b;   // of the stacks of operands
-  int group;                // rows of clusters that are worked on together, for the L2 cache
+  int exact;                     // of so many stages one has fp16 corrections
+  int matrix_a, matrix_b;        // of the stacks of operands
 };
 
 // Of a thread's sums, number 4i + 2g + n belongs to row + 8g and column + 8i + n.
@@ -39,51 +38,19 @@ FPEMU_FUNCTION void unscale(float (&total)[SUMS], const int (&scale_a)[2], const
   }
 }
 
-FPEMU_FUNCTION void finish(const Product& p, float (&total)[SUMS], int row, int column) {
+FPEMU_FUNCTION void unscale(const Product& p, float (&total)[SUMS], int row, int column) {
   int scale_a[2], scale_b[SUMS / 2], least = 1 << 20, most = -(1 << 20);
   FPEMU_UNROLL
-  for (int g = 0; g < 2; g++) scale_a[g] = row + 8 * g < p.m ? p.scale_a[row + 8 * g] : 8;
+  for (int g = 0; g < 2; g++) scale_a[g] = row + 8 * g < p.task.M ? p.scale_a[row + 8 * g] : 8;
   FPEMU_UNROLL
   for (int i = 0; i < SUMS / 2; i++) {
     const int c = column + i / 2 * 8 + i % 2;
-    scale_b[i] = c < p.n ? p.scale_b[c] : 8;
+    scale_b[i] = c < p.task.N ? p.scale_b[c] : 8;
     least = smaller(least, scale_b[i] >> 4), most = larger(most, scale_b[i] >> 4);
   }
   least += smaller(scale_a[0] >> 4, scale_a[1] >> 4), most += larger(scale_a[0] >> 4, scale_a[1] >> 4);
   // sums are multiples of 2^-48, quotients not below 2^-56
   if (-least <= 127 && -most >= -70) unscale<true>(total, scale_a, scale_b); else unscale<false>(total, scale_a, scale_b);
-  if (p.out.plain()) return;
-  FPEMU_UNROLL
-  for (int i = 0; i < SUMS; i++) {
-    const int r = row + i / 2 % 2 * 8, c = column + i / 4 * 8 + i % 2;
-    const bool adds = p.out.c && r < p.m && c < p.n;
-    total[i] = finished(total[i], p.out.scaling, adds ? p.out.c + r * p.out.c_row + c * p.out.c_column : nullptr);
-  }
-}
-
-// Neighbouring lanes exchange pairs of columns, so that each writes 16 bytes at a time, where the result's rows allow it.
-FPEMU_FUNCTION void write(const Product& p, const float (&total)[SUMS], int row, int column, int lane) {
-  const int odd = lane & 1, quad = column - 2 * (lane & 3) + 8 * odd + 4 * ((lane & 3) >> 1);
-  const bool wide = p.n % 4 == 0 && p.out.d_row % 4 == 0 && ((u64)p.out.d & 15) == 0;
-  FPEMU_UNROLL
-  for (int j = 0; j < BN / 8; j += 2)
-    FPEMU_UNROLL
-    for (int g = 0; g < 2; g++) {
-      const float *a = total + 4 * j + 2 * g, *b = a + 4;
-      float* to = p.out.d + (row + 8 * g) * p.out.d_row;
-      const float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1), y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
-      if (row + 8 * g >= p.m) continue;
-      if (wide) {
-        if (quad + 8 * j < p.n)
-          __stcs((float4*)(to + quad + 8 * j), odd ? make_float4(x, y, b[0], b[1]) : make_float4(a[0], a[1], x, y));
-      } else {
-        FPEMU_UNROLL
-        for (int i = 0; i < 4; i++) {
-          const int c = column + 8 * j + i / 2 * 8 + i % 2;
-          if (c < p.n) to[c] = i < 2 ? a[i] : b[i - 2];
-        }
-      }
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
@@ -104,12 +71,12 @@ frontier_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ 
   grid_release();
   grid_wait();
 
-  const int below = (p.m + BM * CLUSTER - 1) / (BM * CLUSTER), beside = (p.n + BN - 1) / BN;
-  const int tiles = below * beside, pieces = ((p.k + BK - 1) / BK + PER - 1) / PER * PER;
+  const int below = (p.task.M + BM * CLUSTER - 1) / (BM * CLUSTER), beside = (p.task.N + BN - 1) / BN;
+  const int tiles = below * beside, pieces = ((p.task.K + BK - 1) / BK + PER - 1) / PER * PER;
   const int first_tile = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
   auto place = [&](int tile, int& row, int& column) {
-    const int many = p.group * beside, which = tile / many, from = which * p.group;
-    const int rows = smaller(below - from, p.group), at = tile - which * many;
+    const int many = p.task.group * beside, which = tile / many, from = which * p.task.group;
+    const int rows = smaller(below - from, p.task.group), at = tile - which * many;
     row = ((from + at % rows) * CLUSTER + (int)rank) * BM;
     column = at / rows * BN;
   };
@@ -226,10 +193,10 @@ frontier_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ 
       }
       int row, column;
       place(tile, row, column);
-      row += (group - 1) * 64 + warp * 16 + lane / 4;
-      column += 2 * (lane & 3);
-      finish(p, total, row, column);
-      write(p, total, row, column, lane);
+      row += (group - 1) * 64;
+      unscale(p, total, row + warp * 16 + lane / 4, column + 2 * (lane & 3));
+      const int none[2] = {0, 0};
+      store<BN>(p.task, Part(p.task, row, column, 0), total, threadIdx.x % 128, nullptr, none);
     }
   }
   if (CLUSTER > 1) __syncwarp(), cluster_sync();  // nobody leaves while others write into its shared memory

@@ -7,7 +7,7 @@
 
 struct Bytes {
   typedef Scale Row;
-  FPEMU_FUNCTION static Scale row(const Operand& op, u32 largest, u32, int& exponent) {
+  FPEMU_FUNCTION static Scale row(const Operand& op, u32 largest, bool, int& exponent) {
     exponent = scale_for(largest);
     return scale_of(exponent);
   }
@@ -41,5 +41,5 @@ struct Bytes {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) split_bytes(const __grid_constant__ Operands all) {
-  run<Bytes>(all);
+  run<Rows<Bytes>>(all);
 }

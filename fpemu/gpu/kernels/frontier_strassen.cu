@@ -1,15 +1,27 @@
-// Around the products of Strassen's algorithm in Winograd's form: sums of blocks before them, split into words of the
-// scheme `staged`, and the sums of the products. fpemu/schemes/strassen.py has the formulas.
+// Around the products of Strassen's algorithm in Winograd's form: the sums of the products and, with two levels, the sums
+// of blocks before them, split into words of the scheme `staged`; with one level frontier_sums.cu does that.
+// fpemu/schemes/strassen.py has the formulas.
 //
 // Put before this text: LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it.
 //
 // An operand is seen as rows along k, rows of A or columns of B. A block has the number 2 (its half of the rows) + (its
 // half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th of
-// the i-th. The operands of one side lie one after another, each a chunk of 64 k of all rows after another.
+// the i-th. The operands of one side lie one after another, each as hopper_panels.cuh has it.
 #include "hopper_tile.cuh"
+#include "frontier_seven.cuh"
 
 constexpr int PRODUCTS = LEVELS == 1 ? 7 : 49, BLOCKS = LEVELS == 1 ? 4 : 16, SIDE = LEVELS == 1 ? 2 : 4;
-constexpr int ROWS = LEVELS == 1 ? 32 : 16, BK = 64, LINE = BK + 1, THREADS = 256, RUN = ROWS * BK / THREADS;
+
+// Which row, or k, number i of a block's is; `size` where there is none. `outer`, `inner`: halves the block lies in.
+FPEMU_FUNCTION int place(int outer, int inner, int i, int size, int half, int block) {
+  const int in = LEVELS == 1 ? i : inner * block + i;
+  return i < block & in < half ? smaller(outer * half + in, size) : size;
+}
+FPEMU_FUNCTION int row_half(int b) { return LEVELS == 1 ? b / 2 : b / 8; }
+FPEMU_FUNCTION int k_half(int b) { return LEVELS == 1 ? b % 2 : b / 4 % 2; }
+
+#if LEVELS == 2
+constexpr int ROWS = 16, BK = 64, LINE = BK + 1, THREADS = 256, RUN = ROWS * BK / THREADS;
 
 struct Operand {
   const float* x;
@@ -26,21 +38,7 @@ struct Operand {
 
 FPEMU_FUNCTION bool finite(float x) { return (__float_as_uint(x) & 0x7FFFFFFF) < 0x7F800000; }
 
-// Blocks 00, 01, 10, 11 by rows and k. For B these are its blocks 11, 21, 12, 22.
-FPEMU_FUNCTION void seven(float x00, float x01, float x10, float x11, bool second, float (&s)[7]) {
-  if (second) {
-    const float t1 = x10 - x00, t2 = x11 - t1;
-    s[0] = x00, s[1] = x01, s[2] = x11, s[3] = t2 - x01, s[4] = t1, s[5] = t2, s[6] = x11 - x10;
-  } else {
-    const float s1 = x10 + x11, s2 = s1 - x00;
-    s[0] = x00, s[1] = x01, s[2] = x01 - s2, s[3] = x11, s[4] = s1, s[5] = s2, s[6] = x00 - x10;
-  }
-}
-
 // Operands 7 first ... 7 first + 6 of one entry of each block.
-FPEMU_FUNCTION void operands(const float (&x)[4], int, bool second, float (&s)[7]) {
-  seven(x[0], x[1], x[2], x[3], second, s);
-}
 FPEMU_FUNCTION void operands(const float (&x)[16], int first, bool second, float (&s)[7]) {
   float of[4];
   FPEMU_UNROLL
@@ -51,14 +49,6 @@ FPEMU_FUNCTION void operands(const float (&x)[16], int first, bool second, float
   }
   seven(of[0], of[1], of[2], of[3], second, s);
 }
-
-// Which row, or k, number i of a block's is; `size` where there is none. `outer`, `inner`: halves the block lies in.
-FPEMU_FUNCTION int place(int outer, int inner, int i, int size, int half, int block) {
-  const int in = LEVELS == 1 ? i : inner * block + i;
-  return i < block & in < half ? smaller(outer * half + in, size) : size;
-}
-FPEMU_FUNCTION int row_half(int b) { return LEVELS == 1 ? b / 2 : b / 8; }
-FPEMU_FUNCTION int k_half(int b) { return LEVELS == 1 ? b % 2 : b / 4 % 2; }
 
 FPEMU_FUNCTION float entry(const Operand& o, int b, int row, int k) {
   const int r = place(row_half(b), b / 2 % 2, row, o.rows, o.half, o.block);
@@ -80,13 +70,13 @@ extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_
   if (thread < SIDE * 32) wrong[thread / 32][thread % 32] = 0;
   __syncthreads();
   u32 most[PRODUCTS] = {}, bad[SIDE] = {}, over = 0;
-#pragma unroll(LEVELS == 1 ? 4 : 1)
+#pragma unroll 1
   for (int k = from + (along ? threadIdx.x : threadIdx.y); k < until; k += along ? 32 : 16) {
     float x[BLOCKS];
     FPEMU_UNROLL
     for (int b = 0; b < BLOCKS; b++) {
       x[b] = entry(o, b, base + own, k);
-      if (!finite(x[b])) bad[LEVELS == 1 ? b / 2 : b / 8 * 2 + b / 2 % 2]++, x[b] = 0;
+      if (!finite(x[b])) bad[b / 8 * 2 + b / 2 % 2]++, x[b] = 0;
       over += fabsf(x[b]) >= o.limit;
     }
     FPEMU_UNROLL
@@ -119,13 +109,12 @@ extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_
 }
 
 // ROWS rows by 64 k of every block; each thread makes RUN consecutive k of a row of all operands.
-extern "C" __global__ void __launch_bounds__(THREADS, LEVELS == 1 ? 3 : 2)
-strassen_split(const __grid_constant__ Operand o) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) strassen_split(const __grid_constant__ Operand o) {
   extern __shared__ float tile[];  // (BLOCKS, ROWS, LINE)
   __shared__ float2 scales[PRODUCTS][ROWS];
   const int k0 = blockIdx.x * BK, row0 = blockIdx.y * ROWS, t = threadIdx.x;
   const bool along = o.k_stride == 1;
-#pragma unroll(LEVELS == 1 ? 2 : 4)
+#pragma unroll 4
   for (int b = 0; b < BLOCKS; b++)
     FPEMU_UNROLL
     for (int i = 0; i < RUN; i++) {
@@ -166,13 +155,13 @@ strassen_split(const __grid_constant__ Operand o) {
         of_halves(h[i / 2], g, f);
         l[i / 2] = to_halves(y - g, z - f);
       }
-      if constexpr (RUN == 8) {
-        *(uint4*)(o.high + to) = make_uint4(h[0], h[1], h[2], h[3]);
-        *(uint4*)(o.low + to) = make_uint4(l[0], l[1], l[2], l[3]);
-      } else *(uint2*)(o.high + to) = make_uint2(h[0], h[1]), *(uint2*)(o.low + to) = make_uint2(l[0], l[1]);
+      *(uint2*)(o.high + to) = make_uint2(h[0], h[1]);
+      *(uint2*)(o.low + to) = make_uint2(l[0], l[1]);
     }
   }
 }
+
+#endif
 
 struct Join {
   const float* products;   // (products, block_m, block_n)

@@ -1,49 +1,57 @@
 // fp32 operands to words of 8 or 16 bits: both operands of a product in one launch, one pass over each.
 //
 // A "row" is what a product runs along: a row of A, a column of B. Rows are scaled by their largest entry, so a row has
-// to be seen as a whole before its first word can be written. A panel is SIDE rows, a piece SIDE of k in a panel. Thread
+// to be seen as a whole before its first word can be written. A panel is SIDE rows, a piece SPAN of k in a panel. Thread
 // blocks go through the pieces in turn: each brings one to its shared memory, tells the panel's counters in memory what
 // its rows' largest entries are, and makes the words of the piece that it looked at LAG pieces before. By then the other
 // blocks have looked at the rest of that panel, or will without waiting for anyone: all blocks are on the GPU at once,
 // and the host sees to it that no panel has more pieces than LAG - 1 rounds of blocks. Where one has, there are two
 // launches, which read the operand twice.
 //
-// Words lie as the products' kernels fetch them, a chunk of 64 k after another: (matrix, chunk, row, 128 bytes), so that
-// whatever rows a tile takes, it is contiguous.
+// Words lie as the products' kernels fetch them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128 bytes),
+// so that whatever rows a tile takes, it is contiguous.
 //
-// Put before this text: PIECES in shared memory at a time, LAG, and BLOCKS on a multiprocessor. A kernel gives `run` a
-// Rule: `Rule::Row`, made from an operand, the largest entry of a row and whether it has NaN or Inf; and `Rule::eight`,
-// which makes words of eight neighbours along k.
+// Put before this text: PIECES in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE and SPAN; PARTS,
+// blocks of the operand that are looked at together, and SUMS that are split of them (one of one, or frontier_sums.cu).
+// A kernel gives `run` a Job: `Job::Row`, made from an operand and what is known of a row; `bring`, `look` and `make`,
+// as Rows has them below.
 #pragma once
 #include "hopper.cuh"
 
-constexpr int SIDE = 64, THREADS = 256, WARPS = THREADS / 32;
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int NUMBERS = SIDE * SUMS;     // rows of a panel, those of all sums
 constexpr int AHEAD = PIECES - LAG - 1;  // pieces on their way
 constexpr int RING = 8;                  // more than PIECES
 constexpr int LOOK = 1, MAKE = 2;        // phases
 
 struct Panel {  // zero before and after a launch
-    u32 largest[SIDE], special[SIDE];  // of each row: bits of the largest finite magnitude; whether it has NaN or Inf
-    u32 seen, used;                    // pieces looked at, pieces that have read the numbers above
+    u32 largest[NUMBERS], special[NUMBERS];  // of each row: bits of the largest finite magnitude; whether NaN or Inf
+    u32 seen, used;  // pieces looked at, pieces that have read the numbers above
 };
 
 struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
     const float* X;
     const s64* offsets;        // of each matrix in X, in elements; null: one matrix
     u8 *high, *low;            // words; low may be null
-    int* exponents;            // (matrices, rows): what the rule scales a row by, or null: no scaling
-    u8* special;               // (matrices, rows)
+    int* exponents;            // (matrices, SUMS, rows): what the rule scales a row by, or null: no scaling
+    u8* special;               // (matrices, all_rows)
     u64* faults;               // entries NaN or infinite, entries with a word that overflows
     u64* next_faults;          // those of the launch after this one, to be made zero
     Panel* panels;
     u32* largest;              // of each matrix, as bits of fp32, if one exponent is for all of its rows; else null
     s64 row_stride, k_stride;  // in elements
-    float shift;               // of fp16 words: 2^shift
+    float shift, limit;        // of fp16 words: 2^shift; of frontier_sums.cu: entries are smaller
     int rows, K, chunks, matrices;
+    int all_rows, all_k;       // rows and K, or all of which these are a half, rounded up
     int wide;                  // 16 bytes may be loaded at once
-    int second, exact, per;    // of fpemu.gpu.hopper.staged_int8
+    int second, exact, per;    // B; and of fpemu.gpu.hopper.staged_int8
     FPEMU_FUNCTION int panels_each() const { return (rows + SIDE - 1) / SIDE; }
-    FPEMU_FUNCTION int pieces() const { return panels_each() * chunks * matrices; }
+    FPEMU_FUNCTION int spans() const { return chunks * (64 / SPAN); }
+    FPEMU_FUNCTION int pieces() const { return panels_each() * spans() * matrices; }
+    FPEMU_FUNCTION s64 words_each() const { return (s64)rows * chunks * 128; }  // bytes of a sum
+    FPEMU_FUNCTION s64 words_of(int matrix, int row, int chunk) const {         // where those of a row begin
+        return matrix * (SUMS * words_each()) + ((s64)chunk * rows + row) * 128;
+    }
     FPEMU_FUNCTION bool along() const { return k_stride == 1; }  // k is what lies contiguous
 };
 
@@ -54,168 +62,184 @@ struct Operands {
 
 // Where a piece is.
 struct Piece {
-    int operand, panel, matrix, row, chunk;
+    int operand, panel, matrix, row, span;
     FPEMU_FUNCTION void find(const Operands& all, int number) {
         operand = number >= all.of[0].pieces();
         const Operand& op = all.of[operand];
         number -= operand * all.of[0].pieces();
-        panel = number / op.chunks, chunk = number - panel * op.chunks;
+        panel = number / op.spans(), span = number - panel * op.spans();
         matrix = panel / op.panels_each(), row = (panel - matrix * op.panels_each()) * SIDE;
     }
 };
 
-// A piece in shared memory: 64 lines of what lies contiguous, rows or k, in groups of four whose places within a line
-// are exchanged so that all reads below go to different banks.
-template <bool ALONG> FPEMU_FUNCTION int place(int line, int group) {
-    return line * SIDE + 4 * (ALONG ? group ^ group >> 3 : group ^ (line >> 3 & 7));
-}
-
-// Asks for a piece; what is outside of the operand becomes zero.
-template <bool ALONG> FPEMU_FUNCTION void bring(const Operand& op, const Piece& at, u32 to) {
-    const int rows = op.rows - at.row, ks = op.K - at.chunk * SIDE, group = threadIdx.x % 16;
-    const int lines = ALONG ? rows : ks, entries = min(max((ALONG ? ks : rows) - 4 * group, 0), 4);
-    const s64 line_stride = ALONG ? op.row_stride : op.k_stride, step = ALONG ? op.k_stride : op.row_stride;
-    const float* X = op.X + (op.offsets ? op.offsets[at.matrix] : 0);
-    const float* from = X + at.row * op.row_stride + at.chunk * SIDE * op.k_stride + 4 * group * step;
-    FPEMU_UNROLL
-    for (int i = 0; i < SIDE * 16 / THREADS; i++) {
-        const int line = threadIdx.x / 16 + i * (THREADS / 16), here = line < lines ? entries : 0;
-        const u32 there = to + 4 * place<ALONG>(line, group);
-        if (op.wide) {
-            copy_16(there, here ? from + line * line_stride : X, 4 * here);
-        } else {
-            FPEMU_UNROLL
-            for (int j = 0; j < 4; j++)
-                copy_4(there + 4 * j, j < here ? from + line * line_stride + j * step : X, j < here ? 4 : 0);
-        }
-    }
+// What a piece knows of row n of its panel.
+FPEMU_FUNCTION void tell(const Operand& op, const Piece& at, int n, u32 largest, u32 special) {
+    Panel& panel = op.panels[at.panel];
+    if (largest) atomicMax(&panel.largest[n], largest);
+    if (special) atomicOr(&panel.special[n], 1u);
+    if (op.largest && largest) atomicMax(&op.largest[at.matrix], largest);
 }
 
 constexpr u32 INFINITE = 0x7f800000;
 FPEMU_FUNCTION bool is_special(float x) { return (__float_as_uint(x) & INFINITE) == INFINITE; }
 
-// The largest finite magnitudes of a piece's rows to the panel's counters. A lane sees 16 entries and shares its rows,
-// four, or four neighbours' quarters, with 15 others.
-template <bool ALONG> FPEMU_FUNCTION void look(const Operand& op, const Piece& at, const float* held) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = warp % 4 + warp / 4 * 8 + 4 * (lane & 1);
-    float4 x[4];
-    FPEMU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const int line = (ALONG ? 8 * warp : lane / 2 % 8 * 8) + lane / 16 + 2 * i;
-        x[i] = *(const float4*)(held + place<ALONG>(line, ALONG ? lane % 16 : quad));
-    }
-    float most[4] = {0, 0, 0, 0};
-    FPEMU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const float v[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+// Four entries that lie next to each other to shared memory, `here` of them; zeros for the others.
+FPEMU_FUNCTION void bring_four(const Operand& op, u32 to, const float* from, s64 step, int here) {
+    if (op.wide) {
+        copy_16(to, here ? from : op.X, 4 * here);
+    } else {
         FPEMU_UNROLL
-        for (int j = 0; j < 4; j++) most[ALONG ? i : j] = larger_or_nan(most[ALONG ? i : j], v[j]);
+        for (int j = 0; j < 4; j++) copy_4(to + 4 * j, j < here ? from + j * step : op.X, j < here ? 4 : 0);
     }
-    u32 special = 0;  // a bit for each of the four rows
-    if (__any_sync(~0u, is_special(most[0]) || is_special(most[1]) || is_special(most[2]) || is_special(most[3]))) {
-        int count = 0;
+}
+
+// What splits one block: SIDE = SPAN = 64. A Rule gives its Row and `row`, and `eight`, which makes words of eight
+// neighbours along k.
+template <class Rule> struct Rows {
+    typedef typename Rule::Row Row;
+
+    FPEMU_FUNCTION static Row row(const Operand& op, u32 largest, bool special, int& exponent) {
+        return Rule::row(op, largest, special, exponent);
+    }
+
+    // A piece in shared memory: 64 lines of what lies contiguous, rows or k, in groups of four whose places within a
+    // line are exchanged so that all reads below go to different banks.
+    template <bool ALONG> FPEMU_FUNCTION static int place(int line, int group) {
+        return line * SIDE + 4 * (ALONG ? group ^ group >> 3 : group ^ (line >> 3 & 7));
+    }
+
+    // Asks for a piece; what is outside of the operand becomes zero.
+    template <bool ALONG> FPEMU_FUNCTION static void bring(const Operand& op, const Piece& at, u32 to) {
+        const int rows = op.rows - at.row, ks = op.K - at.span * SPAN, group = threadIdx.x % 16;
+        const int lines = ALONG ? rows : ks, entries = min(max((ALONG ? ks : rows) - 4 * group, 0), 4);
+        const s64 line_stride = ALONG ? op.row_stride : op.k_stride, step = ALONG ? op.k_stride : op.row_stride;
+        const float* X = op.X + (op.offsets ? op.offsets[at.matrix] : 0);
+        const float* from = X + at.row * op.row_stride + at.span * SPAN * op.k_stride + 4 * group * step;
         FPEMU_UNROLL
-        for (int j = 0; j < 4; j++) most[j] = 0;
+        for (int i = 0; i < SIDE * 16 / THREADS; i++) {
+            const int line = threadIdx.x / 16 + i * (THREADS / 16), here = line < lines ? entries : 0;
+            bring_four(op, to + 4 * place<ALONG>(line, group), from + line * line_stride, step, here);
+        }
+    }
+
+    // The largest finite magnitudes of a piece's rows to the panel's counters. A lane sees 16 entries and shares its rows,
+    // four, or four neighbours' quarters, with 15 others.
+    template <bool ALONG> FPEMU_FUNCTION static void look(const Operand& op, const Piece& at, const float* held) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = warp % 4 + warp / 4 * 8 + 4 * (lane & 1);
+        float4 x[4];
+        FPEMU_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const int line = (ALONG ? 8 * warp : lane / 2 % 8 * 8) + lane / 16 + 2 * i;
+            x[i] = *(const float4*)(held + place<ALONG>(line, ALONG ? lane % 16 : quad));
+        }
+        float most[4] = {0, 0, 0, 0};
         FPEMU_UNROLL
         for (int i = 0; i < 4; i++) {
             const float v[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
             FPEMU_UNROLL
-            for (int j = 0; j < 4; j++) {
-                const int r = ALONG ? i : j;
-                if (is_special(v[j])) special |= 1 << r, count++;
-                else most[r] = fmaxf(most[r], fabsf(v[j]));
-            }
+            for (int j = 0; j < 4; j++) most[ALONG ? i : j] = larger_or_nan(most[ALONG ? i : j], v[j]);
         }
-        count = __reduce_add_sync(~0u, count);
-        if (lane == 0) atomicAdd(op.faults, (u64)count);
-    }
-    FPEMU_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const int other = ALONG ? 1 << i : 2 << i;
+        u32 special = 0;  // a bit for each of the four rows
+        if (__any_sync(~0u, is_special(most[0]) || is_special(most[1]) || is_special(most[2]) || is_special(most[3]))) {
+            int count = 0;
+            FPEMU_UNROLL
+            for (int j = 0; j < 4; j++) most[j] = 0;
+            FPEMU_UNROLL
+            for (int i = 0; i < 4; i++) {
+                const float v[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+                FPEMU_UNROLL
+                for (int j = 0; j < 4; j++) {
+                    const int r = ALONG ? i : j;
+                    if (is_special(v[j])) special |= 1 << r, count++;
+                    else most[r] = fmaxf(most[r], fabsf(v[j]));
+                }
+            }
+            count = __reduce_add_sync(~0u, count);
+            if (lane == 0) atomicAdd(op.faults, (u64)count);
+        }
         FPEMU_UNROLL
-        for (int j = 0; j < 4; j++) most[j] = fmaxf(most[j], __shfl_xor_sync(~0u, most[j], other));
-        special |= __shfl_xor_sync(~0u, special, other);
+        for (int i = 0; i < 4; i++) {
+            const int other = ALONG ? 1 << i : 2 << i;
+            FPEMU_UNROLL
+            for (int j = 0; j < 4; j++) most[j] = fmaxf(most[j], __shfl_xor_sync(~0u, most[j], other));
+            special |= __shfl_xor_sync(~0u, special, other);
+        }
+        const int own = ALONG ? lane % 16 : lane / 2;  // the first four of the lanes that know the same report a row each
+        if (own >= 4) return;
+        const u32 mine = __float_as_uint(own < 2 ? own == 0 ? most[0] : most[1] : own == 2 ? most[2] : most[3]);
+        const int row = ALONG ? 8 * warp + lane / 16 + 2 * own : 4 * quad + own;
+        tell(op, at, row, mine, special >> own & 1);
     }
-    const int own = ALONG ? lane % 16 : lane / 2;  // the first four of the lanes that know the same report a row each
-    if (own >= 4) return;
-    const u32 mine = __float_as_uint(own < 2 ? own == 0 ? most[0] : most[1] : own == 2 ? most[2] : most[3]);
-    const int row = ALONG ? 8 * warp + lane / 16 + 2 * own : 4 * quad + own;
-    Panel& panel = op.panels[at.panel];
-    if (mine) atomicMax(&panel.largest[row], mine);
-    if (special >> own & 1) atomicOr(&panel.special[row], 1u);
-    if (op.largest && mine) atomicMax(&op.largest[at.matrix], mine);
-}
 
-// Tells the others that this block has looked at a piece, whose numbers all of its threads have queued.
-FPEMU_FUNCTION void report(const Operand& op, const Piece& at) { add_release(&op.panels[at.panel].seen, 1); }
+    // The words of a piece.
+    template <bool ALONG>
+    FPEMU_FUNCTION static void make(const Operand& op, const Piece& at, const float* held, const Row* rows) {
+        FPEMU_UNROLL
+        for (int i = 0; i < SIDE * 8 / THREADS; i++) {
+            const int r = threadIdx.x / 8 + i * (THREADS / 8), octet = threadIdx.x % 8;
+            float x[8];
+            if (ALONG) {
+                const float4 u = *(const float4*)(held + place<ALONG>(r, 2 * octet));
+                const float4 v = *(const float4*)(held + place<ALONG>(r, 2 * octet + 1));
+                x[0] = u.x, x[1] = u.y, x[2] = u.z, x[3] = u.w, x[4] = v.x, x[5] = v.y, x[6] = v.z, x[7] = v.w;
+            } else {
+                FPEMU_UNROLL
+                for (int j = 0; j < 8; j++) x[j] = held[place<ALONG>(8 * octet + j, r / 4) + r % 4];
+            }
+            if (at.row + r >= op.rows) continue;
+            Rule::eight(op, rows[r], x, at.span, octet, op.words_of(at.matrix, at.row + r, at.span));
+        }
+    }
+};
 
-// What is known of a row of a piece's panel, once all of the panel's pieces have been looked at.
-template <class Rule>
-FPEMU_FUNCTION typename Rule::Row read_row(const Operand& op, const Piece& at, int r, bool waits) {
+// What is known of a row of a piece's panel, once all of the panel's pieces have been looked at. Who has the first
+// piece of a panel writes down what belongs to its rows.
+template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Piece& at, int n, bool waits) {
     const Panel& panel = op.panels[at.panel];
     if (waits)
-        while (load_acquire(&panel.seen) < op.chunks) {}
-    const u32 most = __ldcg(&panel.largest[r]), special = __ldcg(&panel.special[r]);
+        while (load_acquire(&panel.seen) < op.spans()) {}
+    const u32 most = __ldcg(&panel.largest[n]), special = __ldcg(&panel.special[n]);
+    const int sum = n / SIDE, row = at.row + n % SIDE;
     int exponent = 0;
-    const typename Rule::Row row = Rule::row(op, op.largest ? __ldcg(&op.largest[at.matrix]) : most, special, exponent);
-    if (at.chunk == 0 && at.row + r < op.rows) {
-        const s64 out = (s64)at.matrix * op.rows + at.row + r;
-        op.special[out] = special != 0;
-        if (op.exponents) op.exponents[out] = exponent;
+    const typename Job::Row made = Job::row(op, op.largest ? __ldcg(&op.largest[at.matrix]) : most, special, exponent);
+    if (at.span == 0 && row < op.rows) {
+        const int half = sum * op.rows + row;
+        if (sum < (SUMS > 1 ? 2 : 1) && half < op.all_rows)
+            op.special[(s64)at.matrix * op.all_rows + half] = special != 0;
+        if (op.exponents) op.exponents[((s64)at.matrix * SUMS + sum) * op.rows + row] = exponent;
     }
-    return row;
+    return made;
 }
 
 // When the block has read the numbers of a panel: whoever is the last makes them zero again.
 FPEMU_FUNCTION void leave(const Operand& op, const Piece& at, int lane) {
     Panel& panel = op.panels[at.panel];
     int last = 0;
-    if (lane == 0) last = atomicAdd(&panel.used, 1u) == op.chunks - 1;
+    if (lane == 0) last = atomicAdd(&panel.used, 1u) == op.spans() - 1;
     if (!uniform(last)) return;
     u32* all = (u32*)&panel;
     for (int i = lane; i < sizeof(Panel) / 4; i += 32) all[i] = 0;
 }
 
-// The words of a piece.
-template <class Rule, bool ALONG>
-FPEMU_FUNCTION void make(const Operand& op, const Piece& at, const float* held, const typename Rule::Row* rows) {
-    FPEMU_UNROLL
-    for (int i = 0; i < SIDE * 8 / THREADS; i++) {
-        const int r = threadIdx.x / 8 + i * (THREADS / 8), octet = threadIdx.x % 8;
-        float x[8];
-        if (ALONG) {
-            const float4 u = *(const float4*)(held + place<ALONG>(r, 2 * octet));
-            const float4 v = *(const float4*)(held + place<ALONG>(r, 2 * octet + 1));
-            x[0] = u.x, x[1] = u.y, x[2] = u.z, x[3] = u.w, x[4] = v.x, x[5] = v.y, x[6] = v.z, x[7] = v.w;
-        } else {
-            FPEMU_UNROLL
-            for (int j = 0; j < 8; j++) x[j] = held[place<ALONG>(8 * octet + j, r / 4) + r % 4];
-        }
-        if (at.row + r >= op.rows) continue;
-        const s64 to = (((s64)at.matrix * op.chunks + at.chunk) * op.rows + at.row + r) * 128;
-        Rule::eight(op, rows[r], x, at.chunk, octet, to);
-    }
-}
-
-template <class Rule> FPEMU_FUNCTION void run(const Operands& all) {
+template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
     extern __shared__ float4 held[];
     __shared__ Piece pieces[RING];
-    __shared__ typename Rule::Row rows[SIDE];
-    const int thread = threadIdx.x, warp = uniform(thread / 32), lane = thread % 32, row = thread - (THREADS - SIDE);
+    __shared__ typename Job::Row rows[NUMBERS];
+    const int thread = threadIdx.x, warp = uniform(thread / 32), lane = thread % 32, own = thread - (THREADS - NUMBERS);
     const int everything = all.of[0].pieces() + all.of[1].pieces(), rest = everything - 1 - (int)blockIdx.x;
     const int count = rest >= 0 ? rest / (int)gridDim.x + 1 : 0;
     const bool looks = all.phases & LOOK, makes = all.phases & MAKE;
     auto find = [&](int n) {
         if (n < count) pieces[n % RING].find(all, blockIdx.x + n * gridDim.x);
     };
-    auto slab = [&](int n) { return (float*)(held + n % PIECES * (SIDE * SIDE / 4)); };
+    auto slab = [&](int n) { return (float*)(held + n % PIECES * (PARTS * SIDE * SPAN / 4)); };
     auto start = [&](int n) {
         if (n < count) {
             const Piece& at = pieces[n % RING];
             const Operand& op = all.of[at.operand];
             const u32 to = shared_address(slab(n));
-            if (op.along()) bring<true>(op, at, to);
-            else bring<false>(op, at, to);
+            if (op.along()) Job::template bring<true>(op, at, to);
+            else Job::template bring<false>(op, at, to);
         }
         copies_commit();
     };
@@ -234,8 +258,8 @@ template <class Rule> FPEMU_FUNCTION void run(const Operands& all) {
         const bool looked = looks && n < count;
         if (looked) {
             const Operand& op = all.of[now.operand];
-            if (op.along()) look<true>(op, now, slab(n));
-            else look<false>(op, now, slab(n));
+            if (op.along()) Job::template look<true>(op, now, slab(n));
+            else Job::template look<false>(op, now, slab(n));
         }
         __syncthreads();
         if (thread == 0) {
@@ -245,10 +269,10 @@ template <class Rule> FPEMU_FUNCTION void run(const Operands& all) {
         if (!makes || n < LAG) continue;
         const Piece& at = pieces[(n - LAG) % RING];
         const Operand& op = all.of[at.operand];
-        if (row >= 0) rows[row] = read_row<Rule>(op, at, row, looks);
+        if (own >= 0) rows[own] = read_row<Job>(op, at, own, looks);
         __syncthreads();
         if (warp == WARPS - 1) leave(op, at, lane);
-        if (op.along()) make<Rule, true>(op, at, slab(n - LAG), rows);
-        else make<Rule, false>(op, at, slab(n - LAG), rows);
+        if (op.along()) Job::template make<true>(op, at, slab(n - LAG), rows);
+        else Job::template make<false>(op, at, slab(n - LAG), rows);
     }
 }

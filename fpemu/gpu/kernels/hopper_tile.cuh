@@ -16,7 +16,7 @@ struct Where {  // of one product of a batch: which matrices, and where D and C 
     s64 a, b, d, c;
 };
 
-// A launch's numbers; fpemu.gpu.hopper.words.TASK is the same structure in NumPy.
+// A launch's numbers; fpemu.gpu.hopper.records.TASK is the same structure in NumPy.
 struct Task {
     Result out;
     const Where* where;            // of each product; null: one product, all zero
@@ -136,23 +136,13 @@ FPEMU_FUNCTION void store_sums(const Task& task, const Part& part, const float (
     }
 }
 
-// D's elements of a part. `shared` has room for COLUMNS numbers; `name` is a named barrier of the warpgroup.
+// D's elements of a part, all but the operands' powers of two: `columns` and `rows` as Exponents::share leaves them.
 template <int COLUMNS>
-FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COLUMNS / 2],
-                          Exponents<COLUMNS>& exponents, int thread, int* shared, int name) {
+FPEMU_FUNCTION void store(const Task& task, const Part& part, const float (&total)[COLUMNS / 2], int thread,
+                          const int* shared, const int (&rows)[2]) {
     const int lane = thread % 32, odd = lane & 1, four = 8 * odd + 2 * (lane & 2);
     const int r = part.row + thread / 32 * 16 + lane / 4, c = part.column + four;
-    bool scaled = exponents.any(task);
-    if (scaled && exponents.share(shared, thread, name)) {
-        FPEMU_UNROLL
-        for (int i = 0; i < COLUMNS / 2; i++) {
-            const int e = exponents.row[i / 2 % 2] + shared[i / 4 * 8 + lane % 4 * 2 + i % 2];
-            total[i] = times_power_of_two(total[i], -e);
-        }
-        scaled = false;
-    }
-    if (!scaled) exponents.row[0] = exponents.row[1] = 0;
-    const int4* columns = scaled ? (const int4*)(shared + four) : nullptr;
+    const int4* columns = shared ? (const int4*)(shared + four) : nullptr;
     bool nan = false;
     FPEMU_UNROLL
     for (int i = 0; i < COLUMNS / 2; i += 2) nan |= either_nan(total[i], total[i + 1]);
@@ -160,6 +150,23 @@ FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COL
     const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + part.where.d) & 15) == 0;
     const bool inside = part.row + 64 <= task.M && part.column + COLUMNS <= task.N;
     if (aligned && inside && to.plain() && !__any_sync(~0u, nan))
-        store_sums<true, COLUMNS>(task, part, total, r, c, odd, columns, exponents.row, aligned);
-    else store_sums<false, COLUMNS>(task, part, total, r, c, odd, columns, exponents.row, aligned);
+        store_sums<true, COLUMNS>(task, part, total, r, c, odd, columns, rows, aligned);
+    else store_sums<false, COLUMNS>(task, part, total, r, c, odd, columns, rows, aligned);
+}
+
+// D's elements of a part. `shared` has room for COLUMNS numbers; `name` is a named barrier of the warpgroup.
+template <int COLUMNS>
+FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COLUMNS / 2],
+                          Exponents<COLUMNS>& exponents, int thread, int* shared, int name) {
+    bool scaled = exponents.any(task);
+    if (scaled && exponents.share(shared, thread, name)) {
+        FPEMU_UNROLL
+        for (int i = 0; i < COLUMNS / 2; i++) {
+            const int e = exponents.row[i / 2 % 2] + shared[i / 4 * 8 + thread % 4 * 2 + i % 2];
+            total[i] = times_power_of_two(total[i], -e);
+        }
+        scaled = false;
+    }
+    if (!scaled) exponents.row[0] = exponents.row[1] = 0;
+    store<COLUMNS>(task, part, total, thread, scaled ? shared : nullptr, exponents.row);
 }

@@ -44,7 +44,7 @@ FPEMU_FUNCTION int split_with_care(float x, float y, const Way& way, float shift
 
 struct Halves {
     typedef Way Row;
-    FPEMU_FUNCTION static Way row(const Operand& op, u32 largest, u32 special, int& exponent) {
+    FPEMU_FUNCTION static Way row(const Operand& op, u32 largest, bool special, int& exponent) {
         const int e = exponent = op.exponents ? scaling(largest) : 0;
         const float first = scale(min(e, 100)), top = __uint_as_float(largest) * first;
         const bool plain = !special && e >= 0 && e <= 100 && top < 65504.f && top * op.shift < 65504.f * 2048;

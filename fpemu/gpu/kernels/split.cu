@@ -5,18 +5,35 @@
 // each matrix of a stack begins. Tiles are read along whichever of the two is the shorter step, and the words written
 // along K. faults: how many entries are NaN or infinite, and how many have a word that overflows.
 #include "split_pairs.cuh"
+#include "split_queue.cuh"
+
+#ifndef __CUDACC__
+#define __grid_constant__
+#endif
 
 constexpr int ROWS = 32, LENGTH = 64, THREADS = 256, EACH = ROWS * LENGTH / THREADS;
 constexpr int SURVEYED = 1024;  // of K by one thread block
 
-struct Rows {  // of one matrix
+struct Stack {  // the rows of one operand
   const float* x;
+  const s64* of;
   s64 rows, K, row_step, k_step;
 };
+struct Survey {  // largest, special: null if nobody asks
+  u32* largest;
+  u8* special;
+  u64* faults;
+  u32 bound;  // code of a magnitude from which on words may overflow; with that of Inf, the most, none is counted
+};
+struct Words {  // exponents, special: null if there are none to take, or to tell; word[0]: if words are only counted
+  const int* exponents;
+  Rules::code* word[4];
+  s64 pitch;  // from row to row, a multiple of 64
+  u8* special;
+  u64* faults;
+};
 
-FPEMU_FUNCTION float entry_of(const Rows& s, s64 row, s64 k) {
-  return row < s.rows && k < s.K ? s.x[row * s.row_step + k * s.k_step] : 0.0f;
-}
+FPEMU_FUNCTION const float* matrix_of(const Stack& s, s64 number) { return s.x + (s.of ? s.of[number] : 0); }
 
 FPEMU_FUNCTION s64 magnitude_of(s64 step) { return step < 0 ? -step : step; }
 
@@ -46,36 +63,40 @@ template <int COUNT> FPEMU_FUNCTION void look(const float* x, s64 step, u32 boun
   }
 }
 
-// largest, special: null if nobody asks. bound: code of a magnitude from which on words may overflow, at most that of
-// Inf; with that of Inf none is counted.
-extern "C" __global__ void __launch_bounds__(256) survey(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
-                                                         s64 k_step, u32* largest, u8* special, u64* faults, u32 bound) {
+// What one thread block sees: some rows, and some of their k.
+FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
   __shared__ u32 most[ROWS];
-  const s64 along = (rows + ROWS - 1) / ROWS, parts = (K + SURVEYED - 1) / SURVEYED;
-  const s64 part = blockIdx.x % parts, tile = blockIdx.x / parts, matrix = tile / along, first = tile % along * ROWS;
-  const bool by_k = magnitude_of(k_step) <= magnitude_of(row_step);
+  const u32 along = (u32)((s.rows + ROWS - 1) / ROWS), parts = (u32)((s.K + SURVEYED - 1) / SURVEYED);
+  const u32 part = number % parts, tile = number / parts;
+  const s64 matrix = tile / along, first = tile % along * ROWS;
+  const bool by_k = magnitude_of(s.k_step) <= magnitude_of(s.row_step);
   const int apart = by_k ? 32 : 8;  // k between a thread's entries
   if (threadIdx.x < ROWS) most[threadIdx.x] = 0;
   __syncthreads();
   u64 wild = 0, beyond = 0;
   for (int i = 0; i < (by_k ? ROWS / 8 : 1); i++) {
     const s64 row = first + (by_k ? threadIdx.x / 32 + 8 * i : threadIdx.x % 32);
-    s64 k = part * SURVEYED + (by_k ? threadIdx.x % 32 : threadIdx.x / 32);
-    const s64 end = K < (part + 1) * SURVEYED ? K : (part + 1) * SURVEYED;
-    if (row >= rows) break;
-    const float* from = x + of[matrix] + row * row_step;
+    s64 k = (s64)part * SURVEYED + (by_k ? threadIdx.x % 32 : threadIdx.x / 32);
+    const s64 end = s.K < (s64)(part + 1) * SURVEYED ? s.K : (s64)(part + 1) * SURVEYED;
+    if (row >= s.rows) break;
+    const float* from = matrix_of(s, matrix) + row * s.row_step;
     Seen seen = {0, 0, 0};
-    for (; k + 7 * apart < end; k += 8 * apart) look<8>(from + k * k_step, apart * k_step, bound, seen);
-    for (; k < end; k += apart) look<1>(from + k * k_step, 0, bound, seen);
+    for (; k + 7 * apart < end; k += 8 * apart) look<8>(from + k * s.k_step, apart * s.k_step, to.bound, seen);
+    for (; k < end; k += apart) look<1>(from + k * s.k_step, 0, to.bound, seen);
     if (seen.most) atomicMax(&most[row - first], seen.most);
-    if (seen.wild && special) special[matrix * rows + row] = 1;
+    if (seen.wild && to.special) to.special[matrix * s.rows + row] = 1;
     wild += seen.wild, beyond += seen.beyond;
   }
-  if (wild) atomicAdd(faults, wild);
-  if (beyond) atomicAdd(faults + 1, beyond);
+  if (wild) atomicAdd(to.faults, wild);
+  if (beyond) atomicAdd(to.faults + 1, beyond);
   __syncthreads();
-  if (largest && threadIdx.x < ROWS && first + threadIdx.x < rows && most[threadIdx.x])
-    atomicMax(&largest[matrix * rows + first + threadIdx.x], most[threadIdx.x]);
+  if (to.largest && threadIdx.x < ROWS && first + threadIdx.x < s.rows && most[threadIdx.x])
+    atomicMax(&to.largest[matrix * s.rows + first + threadIdx.x], most[threadIdx.x]);
+}
+
+extern "C" __global__ void __launch_bounds__(256) survey(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
+                                                         s64 k_step, u32* largest, u8* special, u64* faults, u32 bound) {
+  look_at(Stack{x, of, rows, K, row_step, k_step}, Survey{largest, special, faults, bound}, blockIdx.x);
 }
 
 FPEMU_FUNCTION int exponent_for(u32 largest, int top) {  // x · 2^this lies in [2^(top-1), 2^top)
@@ -134,40 +155,37 @@ FPEMU_FUNCTION bool split_plain(const float (&x)[EACH], int e, u32 (&packed)[Rul
   return true;
 }
 
-// exponents, special: null if there are none to take, or to tell; word0: if words are only counted. The words' rows are
-// `pitch` apart, a multiple of 64.
-extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
-                                                        s64 k_step, const int* exponents, Rules::code* word0,
-                                                        Rules::code* word1, Rules::code* word2, Rules::code* word3,
-                                                        s64 pitch, u8* special, u64* faults) {
+// What one thread block splits: some rows, and some of their k.
+FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
   __shared__ float tile[ROWS][LENGTH + 1];
-  const s64 parts = pitch / LENGTH, along = (rows + ROWS - 1) / ROWS, number = blockIdx.x / parts;
-  const s64 matrix = number / along, first = number % along * ROWS, from = blockIdx.x % parts * LENGTH;
-  const Rows s = {x + of[matrix], rows, K, row_step, k_step};
+  const u32 parts = (u32)(to.pitch / LENGTH), along = (u32)((s.rows + ROWS - 1) / ROWS), number = block / parts;
+  const s64 matrix = number / along, first = number % along * ROWS, from = block % parts * LENGTH;
+  const float* const x = matrix_of(s, matrix);
   const int row = (int)threadIdx.x * EACH / LENGTH, k = (int)threadIdx.x * EACH % LENGTH;
   float own[EACH];
-  if (k_step == 1 && row_step % 4 == 0 && (u64)s.x % 16 == 0 && from + LENGTH <= K) {  // the same for all threads
-    if (first + row >= rows) return;
+  if (s.k_step == 1 && s.row_step % 4 == 0 && (u64)x % 16 == 0 && from + LENGTH <= s.K) {  // the same for all threads
+    if (first + row >= s.rows) return;
     FPEMU_UNROLL
     for (int i = 0; i < EACH; i += 4) {
-      const Four four = *(const Four*)(s.x + (first + row) * row_step + from + k + i);
+      const Four four = *(const Four*)(x + (first + row) * s.row_step + from + k + i);
       FPEMU_UNROLL
       for (int j = 0; j < 4; j++) own[i + j] = four.x[j];
     }
   } else {
-    const bool by_k = magnitude_of(k_step) <= magnitude_of(row_step);
+    const bool by_k = magnitude_of(s.k_step) <= magnitude_of(s.row_step);
     FPEMU_UNROLL
     for (int i = 0; i < EACH; i++) {
       const int n = (int)threadIdx.x + THREADS * i, r = by_k ? n / LENGTH : n % ROWS, c = by_k ? n % LENGTH : n / ROWS;
-      tile[r][c] = entry_of(s, first + r, from + c);
+      const bool there = first + r < s.rows && from + c < s.K;
+      tile[r][c] = there ? x[(first + r) * s.row_step + (from + c) * s.k_step] : 0.0f;
     }
     __syncthreads();
-    if (first + row >= rows) return;
+    if (first + row >= s.rows) return;
     FPEMU_UNROLL
     for (int i = 0; i < EACH; i++) own[i] = tile[row][k + i];
   }
-  const s64 line = matrix * rows + first + row;
-  const int e = exponents ? exponents[line] : 0;
+  const s64 line = matrix * s.rows + first + row;
+  const int e = to.exponents ? to.exponents[line] : 0;
   u32 packed[Rules::COUNT][PACKED];
   u64 wild = 0, beyond = 0;
   if (!split_plain(own, e, packed)) {
@@ -182,16 +200,62 @@ extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s6
       for (int w = 0; w < Rules::COUNT; w++) packed[w][i / PER] |= codes[w] << (i % PER * Rules::WIDTH);
     }
   }
-  Rules::code* const words[4] = {word0, word1, word2, word3};
-  if (word0) {
+  if (to.word[0]) {
     FPEMU_UNROLL
     for (int w = 0; w < Rules::COUNT; w++) {
-      u32* const to = (u32*)(words[w] + line * pitch + from + k);
+      u32* const at = (u32*)(to.word[w] + line * to.pitch + from + k);
       FPEMU_UNROLL
-      for (int i = 0; i < PACKED; i += 4) write(to + i, &packed[w][i]);
+      for (int i = 0; i < PACKED; i += 4) write(at + i, &packed[w][i]);
     }
   }
-  if (wild && special) special[line] = 1;
-  if (wild) atomicAdd(faults, wild);
-  if (beyond) atomicAdd(faults + 1, beyond);
+  if (wild && to.special) to.special[line] = 1;
+  if (wild) atomicAdd(to.faults, wild);
+  if (beyond) atomicAdd(to.faults + 1, beyond);
+}
+
+extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
+                                                        s64 k_step, const int* exponents, Rules::code* word0,
+                                                        Rules::code* word1, Rules::code* word2, Rules::code* word3,
+                                                        s64 pitch, u8* special, u64* faults) {
+  const Words to = {exponents, {word0, word1, word2, word3}, pitch, special, faults};
+  split_tile(Stack{x, of, rows, K, row_step, k_step}, to, blockIdx.x);
+}
+
+// ---- both operands of a product in one launch, which fpemu.gpu.tensorcores.operands prepares once for operands that come
+// again. The blocks of the second come after those of the first. The faults that the next call will count are set to
+// zero here, so that no launch is needed for it.
+
+struct Operand {
+  Stack stack;
+  Words words;
+  u32* largest;
+  u64* next_faults;   // null: not here
+  s64 bound, blocks;  // as in Survey; blocks of threads
+};
+struct Operands {
+  Operand of[2];
+};
+
+// The operand that a block works on; `own`: its number among the blocks of that operand.
+FPEMU_FUNCTION const Operand& operand_of(const Operands& all, u32& own) {
+  const u32 before = (u32)all.of[0].blocks;
+  const bool second = own >= before;
+  own -= second ? before : 0;
+  const Operand& o = all.of[second];
+  if (o.next_faults && own == 0 && threadIdx.x < 2) o.next_faults[threadIdx.x] = 0;
+  return o;
+}
+
+extern "C" __global__ void __launch_bounds__(256) survey_operands(const __grid_constant__ Operands all) {
+  after_what_was_queued();
+  u32 own = blockIdx.x;
+  const Operand& o = operand_of(all, own);
+  look_at(o.stack, Survey{o.largest, o.words.special, o.words.faults, (u32)o.bound}, own);
+}
+
+extern "C" __global__ void __launch_bounds__(256) split_operands(const __grid_constant__ Operands all) {
+  after_what_was_queued();
+  u32 own = blockIdx.x;
+  const Operand& o = operand_of(all, own);
+  split_tile(o.stack, o.words, own);
 }

@@ -4,6 +4,7 @@
 // While the words of one stretch of K are multiplied out of one buffer, the numbers of the next are fetched into
 // registers, split and stored into the other, some of them at a time (PIECES): the pipeline of LE-GEMM's section 4.3.
 #include "split_gemm.cuh"
+#include "split_queue.cuh"
 
 struct Loads {  // of a thread
   Source<Tile::LAYOUT_A, Tile::M> a;
@@ -99,6 +100,7 @@ template <int PASS> FPEMU_FUNCTION void run(Sums& own, const Problem& p, u8* mem
 extern __shared__ __align__(16) u8 memory[];  // one buffer, or two
 
 extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const Problem p) {
+  after_what_was_queued();
   Sums own;
   clear(own);
   const Place begin(p);

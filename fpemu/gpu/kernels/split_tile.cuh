@@ -15,6 +15,7 @@
 #pragma once
 #include "split_pairs.cuh"
 #include "split_sums.cuh"
+#include "fragment_sum.cuh"
 
 constexpr int THREADS = Tile::M / Tile::WARP_M * (Tile::N / Tile::WARP_N) * 32;
 constexpr int ROW_FRAGMENTS = Tile::WARP_M / 16, COLUMN_FRAGMENTS = Tile::WARP_N / 8;  // of a warp
@@ -25,23 +26,6 @@ static_assert(SLICES % TURN_SLICES == 0, "a stretch is whole turns");
 static_assert(Tile::WARP_M % 16 == 0 && Tile::WARP_N % 16 == 0, "fragments");
 
 // ---- the instruction
-
-#if FPEMU_HALF_SUMS
-struct Sum {  // of four entries of a fragment, as the instruction has it
-  u32 word[2];
-};
-FPEMU_FUNCTION float entry(const Sum& s, int i) { return value_of_half(s.word[i / 2] >> 16 * (i % 2) & 0xFFFF); }
-#else
-struct Sum {
-  float word[4];
-};
-FPEMU_FUNCTION float entry(const Sum& s, int i) { return s.word[i]; }
-#endif
-FPEMU_FUNCTION Sum zero() {
-  Sum s;
-  for (auto& x : s.word) x = 0;
-  return s;
-}
 
 #ifdef __CUDACC__
 FPEMU_FUNCTION void multiply_add(Sum& c, const u32 (&a)[A_WORDS], const u32 (&b)[B_WORDS]) { MMA_SYNC; }

@@ -3,6 +3,7 @@
 //
 // Words go from memory to shared memory by asynchronous copies, which need no register and no thread that waits:
 // Tile::STAGES buffers are filled in turn, so that one is multiplied while the others are under way.
+#include "split_queue.cuh"
 #include "split_tile.cuh"
 
 constexpr int CHUNKS = Tile::K * Plan::ELEMENT / 16;  // copies of 16 bytes that a row of a stretch takes
@@ -96,6 +97,7 @@ FPEMU_FUNCTION void run(Sums& own, const Problem& p, const Words& words, u8* mem
 extern __shared__ __align__(16) u8 memory[];  // the stages' buffers
 
 extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const Problem p, const Words words) {
+  after_what_was_queued();
   Sums own;
   clear(own);
   const Place begin(p);

@@ -2,13 +2,15 @@
 
 One kernel (``kernels/split_gemm.cu``) reads fp32 operands, splits them on their way into shared memory, and multiplies,
 sums and joins the words as the scheme's plan says. For large products another one (``kernels/split_words.cu``) does the
-same with words that were split in memory before: each is read many times there, and split once. Orders that they do not
-know, and plans whose sums do not fit into registers, are left to `fpemu.gpu.tensorcores.general`, which takes any.
+same with words that were split in memory before: each is read many times there, and split once. From Hopper on they are
+brought by TMA (``kernels/split_bulk.cu``). Orders that these do not know, and plans whose sums do not fit into
+registers, are left to `fpemu.gpu.tensorcores.general`, which takes any.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -16,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.gpu import device, properties
-from fpemu.gpu.kernel import Kernel, Prepared, Room
+from fpemu.gpu import device, properties, splitting
+from fpemu.gpu.hopper.records import keep
+from fpemu.gpu.hopper.records import layout as place
+from fpemu.gpu.kernel import Kernel, Prepared
 from fpemu.gpu.matrices import Matrix
 from fpemu.gpu.tensorcores import operation
 from fpemu.gpu.tensorcores import source as text
 from fpemu.gpu.tensorcores.general import GeneralKernel
+from fpemu.gpu.tensorcores.operands import Splitter
 from fpemu.gpu.tensorcores.source import Fused
 from fpemu.gpu.tensorcores.tiles import Tile
 from fpemu.mma import KOrder, MmaSpec, catalog
@@ -29,7 +34,7 @@ from fpemu.perfmodel import legemm
 from fpemu.schemes.base import Scheme, SplitScheme
 from fpemu.schemes.fp16 import Half
 
-_SIDE, _ENTRIES = 512, 2**20  # of D, from which on words in memory pay
+_SIDE = 512  # of D, from which on words in memory pay
 _WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
 """The struct Words of ``kernels/split_words.cu``"""
 
@@ -90,13 +95,13 @@ def kernel(
     elif (tile.M, tile.N) not in [(t.M, t.N) for t in known]:
         raise InputError(f"{scheme.name}: no tile {tile}; it has {', '.join(map(str, known))}")
     if words:
-        return WordsKernel(scheme, spec, row, order, how, tile)
+        return (BulkKernel if tile.bulk else WordsKernel)(scheme, spec, row, order, how, tile)
     return FusedKernel(scheme, spec, row, order, how, tile if pipeline else replace(tile, pipeline=False))
 
 
 def pays(M: int, N: int) -> bool:
     """Whether a split in memory is made good by the kernel that takes words: where each is read several times."""
-    return min(M, N) >= _SIDE and M * N >= _ENTRIES
+    return min(M, N) >= _SIDE
 
 
 def by_plan(scheme: Scheme) -> bool:
@@ -117,7 +122,10 @@ def stand_in(spec: MmaSpec) -> MmaSpec | None:
 
 def tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, *, words: bool = False) -> list[Tile]:
     """The tiles that the plan of a scheme can have, largest first; words: those that take words from memory."""
-    return (text.copying_tiles if words else text.splitting_tiles)(scheme, spec, how, properties.most_shared())
+    most = properties.most_shared()
+    if words:
+        return text.copying_tiles(scheme, spec, how, most, operation.from_hopper_on())
+    return text.splitting_tiles(scheme, spec, how, most)
 
 
 def tiles_of(kernel: Kernel) -> list[Tile]:
@@ -130,7 +138,8 @@ def tiles_of(kernel: Kernel) -> list[Tile]:
 def choose(known: list[Tile], M: int, N: int) -> Tile:
     """The tile of most operations a byte (LE-GEMM, Equation 15), times the share of the work that counts.
 
-    Blocks are made in rounds, one a multiprocessor; what lies beyond D, or idles in the last round, does not count.
+    Blocks are made in rounds, one a multiprocessor; what lies beyond D, or idles in the last round, does not count. Of
+    equals the smallest: its blocks share a multiprocessor.
     """
 
     def value(tile: Tile) -> float:
@@ -138,7 +147,7 @@ def choose(known: list[Tile], M: int, N: int) -> Tile:
         share = M * N / (rounds * properties.multiprocessors() * tile.M * tile.N)
         return legemm.ratio(legemm.Tile(tile.M, tile.N, tile.K)) * share
 
-    return max(known, key=value)
+    return max(reversed(known), key=value)
 
 
 class FusedKernel(Kernel):
@@ -148,6 +157,8 @@ class FusedKernel(Kernel):
     follows: what cannot occur there is not looked for.
     """
 
+    words_in_memory = False
+
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None, how: Fused, tile: Tile
     ) -> None:
@@ -155,44 +166,58 @@ class FusedKernel(Kernel):
         self.spec, self.order, self.tile = spec, order, tile
         self.name = f"mma {tile}"
         self.row, self.how = row, how
-        self._room = Room()
         self._shared = tile.shared(text.words_at_a_time(scheme, how), text.BYTES[str(row.a_format)])
-        self._modules: dict[tuple[tuple[str, str], bool, bool, bool], device.Module] = {}
-        self._batches: dict[bytes, device.Buffer] = {}
+        # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
+        self._overlap = 2 * self._shared > properties.most_shared()
+        self._splitter = Splitter(
+            scheme.rules(), scheme._policy, words=self.words_in_memory, overlap=self._overlap
+        )  # fmt: skip
+        self._launches: dict[Any, device.Launch | None] = {}
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return operation.prepare(self.scheme, X, who, on_range, self._room)
+        return self._splitter.prepare([(X, who)], on_range)[0]
 
-    def source(self, layouts: tuple[str, str], eights: bool, scaled: bool, special: bool) -> str:
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        a, b = self._splitter.prepare([(A, "A"), (B, "B")], on_range)
+        return a, b
+
+    def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
         """The kernel's text for operands that lie in memory so; parameters as those of `source.source`."""
-        return text.source(self.scheme, self.row, self.how, self.tile, layouts, eights, scaled, special)
+        return text.source(self.scheme, self.row, self.how, self.tile, layouts, scaled, special)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         if self.how.longest is not None and a.source.shape[-1] > self.how.longest:
             raise InputError(f"{self.name} was made for K up to {self.how.longest}, not {a.source.shape[-1]}")
-        problem = operation.describe(self, a, b, D, alpha, beta, C)
-        table = operation.batches(a.source, b.source, C, D)
-        if table is not None:
-            content = table.tobytes()
-            if content not in self._batches:
-                self._batches = {content: device.Buffer.of(table)}
-            problem["batches"] = self._batches[content].pointer
+        scalars = np.array([alpha, beta], np.float32).tobytes()
+        key = (_told(a), _told(b), place(D), place(C), scalars)
+        if key not in self._launches:
+            keep(self._launches, key, self._launch(a, b, D, alpha, beta, C))
+        launch = self._launches[key]
+        if launch is not None:
+            launch.queue()
+
+    def _launch(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
+    ) -> device.Launch | None:  # fmt: skip
+        """What multiplies these operands; None: D is empty."""
         M, N = D.shape[-2:]
         blocks = -(-M // self.tile.M) * -(-N // self.tile.N) * prod(D.shape[:-2])
         if not blocks:
-            return
+            return None
+        problem = operation.describe(self, a, b, D, alpha, beta, C)
+        where, table = operation.batches(a.source, b.source, C, D), None
+        if where is not None:
+            table = device.Buffer.of(where)
+            problem["batches"] = table.pointer
         scaled, special = (
             x is not None or y is not None for x, y in ((a.exponents, b.exponents), (a.special, b.special))
         )
-        key = (*self._layouts(a, b), scaled, special)
-        if key not in self._modules:
-            self._modules[key] = device.Module(self.source(*key), name="split_gemm.cu")
-        module, words = self._modules[key], self._words(a, b)
-        module.launch("split_gemm", blocks, self.tile.threads, problem, *words, shared=self._shared, wait=False)
-
-    def _layouts(self, a: Prepared, b: Prepared) -> tuple[tuple[str, str], bool]:
-        """How the operands lie in memory, and whether K is a multiple of eight, if the kernel's text depends on it."""
-        return (operation.layout(a.source, "A"), operation.layout(b.source, "B")), a.source.shape[-1] % 8 == 0
+        layouts = operation.layout(a.source, "A"), operation.layout(b.source, "B")
+        module = _module(self.source(layouts, scaled, special))
+        return module.prepare(
+            "split_gemm", blocks, self.tile.threads, problem, *self._words(a, b), shared=self._shared,
+            overlap=self._overlap and operation.overlaps(blocks), keep=table,
+        )  # fmt: skip
 
     def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
         """What the kernel is told beside the problem."""
@@ -200,17 +225,13 @@ class FusedKernel(Kernel):
 
 
 class WordsKernel(FusedKernel):
-    """The same sums from words in memory, which `fpemu.gpu.splitting` makes first."""
+    """The same sums from words in memory, which `fpemu.gpu.tensorcores.operands` makes first."""
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return operation.prepare(self.scheme, X, who, on_range, self._room, keep=True)
+    words_in_memory = True
 
-    def source(self, layouts: tuple[str, str], eights: bool, scaled: bool, special: bool) -> str:
+    def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
         """The kernel's text: the same for all operands but for `scaled`."""
-        return super().source(("ALONG_K", "ALONG_K"), False, scaled, False)
-
-    def _layouts(self, a: Prepared, b: Prepared) -> tuple[tuple[str, str], bool]:
-        return ("ALONG_K", "ALONG_K"), False
+        return super().source(("ALONG_K", "ALONG_K"), scaled, False)
 
     def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
         found = np.zeros(1, _WORDS)
@@ -219,3 +240,28 @@ class WordsKernel(FusedKernel):
             found[name][0, : len(x.words)] = [word.pointer for word in x.words]
             found[f"{name}_pitch"] = x.pitch * size
         return (found,)
+
+
+class BulkKernel(WordsKernel):
+    """The same, and TMA brings the words: on Hopper and later."""
+
+    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
+        found, size = np.zeros((2, splitting.MOST_WORDS, 16), np.uint64), text.BYTES[str(self.row.a_format)]
+        for maps, x, height in zip(found, (a, b), (self.tile.M, self.tile.N), strict=True):
+            lines, row = x.source.count * x.rows, x.pitch * size
+            for i, word in enumerate(x.words):
+                maps[i] = device.tensor_map(
+                    word.pointer, size, (1, lines, x.pitch), (lines * row, row), (height, self.tile.K)
+                )
+        return (found,)
+
+
+def _told(x: Prepared) -> Any:
+    """What a launch depends on in an operand."""
+    more = [None if buffer is None else buffer.pointer for buffer in (x.exponents, x.special)]
+    return place(x.source), tuple([word.pointer for word in x.words]), x.pitch, *more
+
+
+@lru_cache(maxsize=64)
+def _module(source: str) -> device.Module:
+    return device.Module(source, name="split_gemm.cu")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu import splitting
+from fpemu.gpu import device, properties, splitting
 from fpemu.gpu.kernel import Kernel, Prepared, Room
 from fpemu.gpu.matrices import Matrix
 from fpemu.schemes.base import Scheme, SplitScheme
@@ -20,12 +20,13 @@ PROBLEM = np.dtype([
     *((name, "<i4") for name in ("M", "N", "K")), ("alpha", "<f4"), ("beta", "<f4"), ("nan", "<u4"),
 ])  # fmt: skip
 """The struct Problem of ``kernels/split_sums.cuh``"""
+_SMALL = 4  # blocks a multiprocessor
 
 
-def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Room, *, keep: bool = False) -> Prepared:
-    """Exponents, special rows and faults of an operand that is split where it is read; keep: its words too."""
+def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Room) -> Prepared:
+    """Exponents, special rows and faults of an operand that is split where it is read."""
     assert isinstance(scheme, SplitScheme)
-    return splitting.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), keep=keep, room=room)
+    return splitting.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), keep=False, room=room)
 
 
 def layout(X: Matrix, who: str) -> str:
@@ -36,6 +37,16 @@ def layout(X: Matrix, who: str) -> str:
     K = X.shape[-1 if who == "A" else -2]
     aligned = X.pointer % 16 == 0 and K % 8 == 0 and all(s % 4 == 0 for s in (rows, *X.strides[:-2]))
     return "ALONG_K_BY_FOUR" if aligned else "ALONG_K"
+
+
+def from_hopper_on() -> bool:
+    """Whether the GPU at hand has TMA, and launches that begin while the one before them ends."""
+    return device.missing() is None and device.capability() >= (9, 0)
+
+
+def overlaps(blocks: int) -> bool:
+    """Whether a launch begins while the one before it ends: small ones do (``kernels/split_queue.cuh``)."""
+    return blocks <= _SMALL * properties.multiprocessors() and from_hopper_on()
 
 
 def describe(

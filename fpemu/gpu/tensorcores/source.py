@@ -127,12 +127,17 @@ def splitting_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int)
     return tiles.splitting(how.stretch, how.sums, words_at_a_time(scheme, how), size, short, shared)
 
 
-def copying_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int) -> list[Tile]:
-    """The same where words come from memory: rows of 128 bytes in shared memory are best, then longer, then shorter."""
+def copying_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int, bulk: bool = False) -> list[Tile]:
+    """The same where words come from memory: rows of 128 bytes in shared memory are best, then longer, then shorter.
+
+    bulk: TMA brings them, but where a sum is promoted after every instruction: threads that copy are faster there.
+    """
     size = BYTES[str(spec.a_format)]
     known = _stretches(max(how.turn, 64 // size), how.turn, how.promote)
     stretches = sorted(known, key=lambda K: (K * size < 128, K))
-    return tiles.copying(stretches, how.sums, words_at_a_time(scheme, how), size, shared)
+    return tiles.copying(
+        stretches, how.sums, words_at_a_time(scheme, how), size, shared, bulk and spec.k not in how.promote
+    )
 
 
 def words_at_a_time(scheme: SplitScheme, how: Fused) -> tuple[int, int]:
@@ -143,8 +148,7 @@ def words_at_a_time(scheme: SplitScheme, how: Fused) -> tuple[int, int]:
 
 # --- texts
 def source(
-    scheme: SplitScheme, spec: MmaSpec, how: Fused, tile: Tile, layouts: tuple[str, str], eights: bool, scaled: bool,
-    special: bool,
+    scheme: SplitScheme, spec: MmaSpec, how: Fused, tile: Tile, layouts: tuple[str, str], scaled: bool, special: bool
 ) -> str:  # fmt: skip
     """The text of the kernel that does it all.
 
@@ -152,8 +156,6 @@ def source(
     ----------
     layouts : two of LAYOUTS
         Of A and of B.
-    eights : bool
-        Whether K is a multiple of eight, which ALONG_K_BY_FOUR needs.
     scaled : bool
         Whether rows have exponents.
     special : bool
@@ -168,10 +170,10 @@ def source(
         _plan(plan, spec, how),
         "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  // where neighbours in memory lie; by four: aligned\n",
         f"struct Tile {{\n  static constexpr int {_constants(numbers)};\n"
-        f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)}, WHOLE_EIGHTS = {_bool(eights)};\n"
+        f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)};\n"
         f"  static constexpr bool SCALED = {_bool(scaled)}, SPECIAL = {_bool(special)};\n"
         f"  static constexpr Layout LAYOUT_A = {layouts[0]}, LAYOUT_B = {layouts[1]};\n}};\n",
-        compiler.kernel_source("split_words.cu" if tile.stages else "split_gemm.cu"),
+        compiler.kernel_source(f"split_{'bulk' if tile.bulk else 'words' if tile.stages else 'gemm'}.cu"),
     ))  # fmt: skip
 
 

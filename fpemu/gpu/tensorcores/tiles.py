@@ -11,6 +11,8 @@ _WORDS_REGISTERS = 26  # the same where words come from memory; a few too many c
 _WIDE_REGISTERS = 40  # more of these where words are tf32, whose codes take twice as many
 _SHORT_REGISTERS = 16  # and for sums that begin and end within a turn
 _STAGES = (3, 2)  # buffers for words that come from memory, best first
+BULK_ROW = 128  # bytes of a row that TMA brings
+_BARRIERS = 16  # bytes of two barriers
 SHAPES = ((256, 128, 64, 64), (128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 16), (32, 32, 16, 16))
 """(M, N, warp_m, warp_n), largest first."""
 
@@ -37,6 +39,8 @@ class Tile:
         Whether the next stretch is fetched while one is multiplied, into a second buffer.
     stages : int
         How many stretches are in shared memory or on their way, if the words come from memory; 0: the loads split.
+    bulk : bool
+        Whether words are brought by TMA, rows of 128 bytes.
     """
 
     M: int
@@ -49,10 +53,11 @@ class Tile:
     blocks: int = 1
     pipeline: bool = True
     stages: int = 0
+    bulk: bool = False
 
     def __str__(self) -> str:
         more = f" of words, {self.stages} stages" if self.stages else "" if self.pipeline else " without pipeline"
-        return f"{self.M}x{self.N}x{self.K}" + more
+        return f"{self.M}x{self.N}x{self.K}{more}{' by TMA' if self.bulk else ''}"
 
     @property
     def threads(self) -> int:
@@ -71,7 +76,7 @@ class Tile:
     def shared(self, words: tuple[int, int], size: int) -> int:
         """Bytes of shared memory for so many words of A and of B, of `size` bytes."""
         rows = words[0] * self.M + words[1] * self.N
-        return (self.stages or 1 + self.pipeline) * rows * self.K * size
+        return (self.stages or 1 + self.pipeline) * (rows * self.K * size + _BARRIERS * self.bulk)
 
 
 def splitting(
@@ -107,18 +112,23 @@ def splitting(
     return found
 
 
-def copying(stretches: Sequence[int], sums: int, words: tuple[int, int], size: int, shared: int) -> list[Tile]:
+def copying(
+    stretches: Sequence[int], sums: int, words: tuple[int, int], size: int, shared: int, bulk: bool
+) -> list[Tile]:  # fmt: skip
     """The tiles of kernels that find words in memory, largest first; parameters as those of `splitting`.
 
-    A stretch is the first of `stretches` that fits.
+    A stretch is the first of `stretches` that fits. bulk: TMA brings the words, where it can.
     """
     found = []
     for M, N, warp_m, warp_n in SHAPES:
+        known = [
+            Tile(M, N, K, warp_m, warp_n, stages=stages, bulk=bulk and K * size == BULK_ROW)
+            for K in stretches for stages in _STAGES
+        ]  # fmt: skip
         fitting = [
-            tile for K in stretches for stages in _STAGES
-            if (tile := Tile(M, N, K, warp_m, warp_n, stages=stages)).shared(words, size) <= shared
-            and tile.registers(sums, max(words)) <= _REGISTERS
-            and M * K * size % (16 * tile.threads) == N * K * size % (16 * tile.threads) == 0
+            tile for tile in known
+            if tile.shared(words, size) <= shared and tile.registers(sums, max(words)) <= _REGISTERS
+            and M * tile.K * size % (16 * tile.threads) == N * tile.K * size % (16 * tile.threads) == 0
         ]  # fmt: skip
         found += fitting[:1]
     return found
