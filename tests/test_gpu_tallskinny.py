@@ -14,16 +14,10 @@ from hostile import FACTOR
 from fpemu import InputError, gpu, simt
 from fpemu.errors import GpuError
 from fpemu.gpu import compiler, device, properties, tallskinny
-from fpemu.gpu.tallskinny import cases, hopper, launch, published, suite
+from fpemu.gpu.tallskinny import cases, hopper, launch, suite
 from fpemu.gpu.tallskinny.huge import Huge
-from fpemu.gpu.tallskinny.problem import Problem
-from fpemu.perfmodel import gpus
-from fpemu.perfmodel.tsm2_model import check
 
 FILE = Path(__file__).parent / "data" / "verified" / "h200_tallskinny.json"
-needs_compiler = pytest.mark.skipif(
-    device.compiler_missing() is not None, reason=device.compiler_missing() or "NVRTC is here"
-)
 needs_a_gpu = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "a GPU is here")
 H200 = "NVIDIA H200"
 
@@ -34,16 +28,6 @@ def an_h200(monkeypatch):
     monkeypatch.setattr(device, "describe", lambda: {"gpu": H200})
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
-
-
-def columns(fmt, m, k, n, lda=None):
-    lda = m if lda is None else lda
-    return Problem(fmt, m, k, n, (1, lda), (1, k), (1, m), (2**20, 2**21, 2**22))
-
-
-def rows(fmt, m, k, n, lda=None):
-    lda = k if lda is None else lda
-    return Problem(fmt, m, k, n, (lda, 1), (n, 1), (n, 1), (2**20, 2**21, 2**22))
 
 
 # --- the published kernels, run by this machine's processor
@@ -199,25 +183,32 @@ APART, ODD = ("columns apart",) * 3, ("rows odd", "rows odd", "spaced")
 @pytest.mark.parametrize(
     ("fmt", "sizes", "layouts", "algorithm", "changes", "macros"),
     [
-        ("fp32", (200, 70, 16), APART, "tsm2", {"ROWS": 5}, {"BULK": 1, "B_COLUMNS": 1, "SHARE": 4}),
-        ("fp32", (130, 131, 5), ODD, "tsm2", {"ROWS": 2}, {"BULK": 0, "PRODUCERS": 4}),
+        ("fp32", (200, 70, 16), APART, "tsm2", {"ROWS": 5}, {"BULK": 1, "B_COLUMNS": 1, "SHARE": 2}),
+        ("fp32", (130, 131, 5), ODD, "tsm2", {"ROWS": 2, "sms": 1}, {"BULK": 0, "PRODUCERS": 4}),
         ("fp32", (130, 96, 8), ("rows",) * 3, "tsm2", {"ROWS": 4, "STAGES": 2}, {"BULK": 1, "B_ROWS": 1}),
+        ("fp32", (70, 64, 20), ("rows",) * 3, "tsm2", {}, {"BULK": 1, "B_ROWS": 1, "WIDTH": 16}),
         ("fp32", (192, 40, 2), APART, "tsm2", {"ROWS": 3, "DEPTH": 64}, {"ONE_BOX": 1, "SHARE": 2}),
-        ("fp32", (192, 160, 16), APART, "tsm2", {"ROWS": 5, "DEPTH": 64, "ONE_BOX": 0}, {"SHARE": 4}),
+        ("fp32", (192, 160, 16), APART, "tsm2", {"ROWS": 1, "DEPTH": 64, "ONE_BOX": 0, "sms": 2}, {"SHARE": 2}),
         ("fp32", (192, 80, 8), APART, "tsm2", {"ROWS": 5, "CONSUMERS": 4, "SHARE": 4}, {"ONE_BOX": 1}),
-        ("fp64", (192, 37, 16), APART, "tsm2", {"ROWS": 5}, {"BULK": 1, "DMMA": 1, "ONE_BOX": 1}),
-        ("fp32", (601, 16, 12), ("rows",) * 3, "ism2", {}, {"A_VECTOR": 4, "C_LINEAR": 1}),
-        ("fp32", (602, 2, 2), ("rows",) * 3, "ism2", {}, {"FLAT": 1, "C_FLAT": 1}),
+        ("fp64", (192, 37, 16), APART, "tsm2", {"ROWS": 3, "sms": 1}, {"BULK": 1, "DMMA": 1, "ONE_BOX": 1}),
+        ("fp64", (200, 70, 16), APART, "tsm2", {"ROWS": 4, "DEPTH": 32}, {"BULK": 1, "STAGES": 5}),
+        ("fp32", (601, 16, 12), ("rows",) * 3, "ism2", {"spread": 0}, {"A_VECTOR": 4, "C_LINEAR": 1}),
+        ("fp32", (602, 2, 2), ("rows",) * 3, "ism2", {"spread": 0}, {"FLAT": 1, "C_FLAT": 1, "B_KEPT": 1}),
         ("fp64", (601, 7, 5), APART, "ism2", {}, {"VECTORS": 1, "C_COLUMNS": 1, "WHOLE_K": 1}),
+        ("fp64", (601, 16, 5), APART, "ism2", {"spread": 0, "tcf": 2}, {"TILES": 4}),
+        ("fp32", (601, 4, 4), APART, "ism2", {}, {"B_KEPT": 1, "ROWS": 1}),
+        ("fp32", (300, 8, 12), ("rows",) * 3, "ism2", {}, {"DIRECT": 1, "WIDTH": 4, "C_DIRECT": 1}),
     ],
 )
 def test_the_kernels_for_hopper_return_the_emulations_bits(
     an_h200, folder, fmt, sizes, layouts, algorithm, changes, macros
 ):
     make = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
+    sms = changes.get("sms", 132)
+    changes = {name: value for name, value in changes.items() if name != "sms"}
     for key, kinds in enumerate((("mixed", "uniform"), ("any-bits", "small"), ("zeros", "zeros"), ("large", "cancel"))):
         made = cases.Case(fmt, key, sizes, layouts, kinds, (64, 1, 4), 1, 132)
-        wrong, beyond, chosen = by_stand_ins(made, lambda found: make(found, 132, **changes), folder)
+        wrong, beyond, chosen = by_stand_ins(made, lambda found: make(found, sms, **changes), folder)
         assert chosen.items() >= macros.items()
         assert (wrong, beyond) == (0, 0), kinds
 
@@ -267,115 +258,6 @@ def test_the_kernels_for_hopper_are_for_hopper_and_have_tiles_of_their_own(proce
         tallskinny.ism2(A, B, optimisation="hopper", tcf=0)
 
 
-# --- the choice of parameters
-def test_parameters_are_the_published_ones_where_the_model_leaves_a_choice():
-    model = published.gpu_model("Tesla K40c", (3, 5), "fp64")
-    for n in (2, 4, 8, 16):
-        assert published.parameters(model, 20480, 20480, n) == (128, n, 4)
-    assert published.parameters(model, 20480, 20480, 16, t2=4) == (128, 4, 4)
-    assert published.parameters(model, 20480, 20480, 16, t1=64, t3=8)[::2] == (64, 8)
-
-
-@pytest.mark.parametrize("fmt", cases.FORMATS)
-def test_whatever_is_chosen_can_run(fmt):
-    for name, capability in ((H200, (9, 0)), ("NVIDIA A100-SXM4-80GB", (8, 0)), ("Tesla V100-SXM2-16GB", (7, 0))):
-        model = published.gpu_model(name, capability, fmt)
-        for m, k, n in ((1, 1, 1), (20480, 20480, 16), (10**7, 16, 16), (5, 3, 130), (10**9, 7, 2), (100, 100, 100)):
-            t1, t2, t3 = published.parameters(model, m, k, n)
-            check(model, t1, t2, t3, n)
-
-
-def test_a_gpus_model_is_found_by_the_drivers_name_or_by_its_generation():
-    for name, capability, found in (
-        (H200, (9, 0), "H200"), ("NVIDIA H100 PCIe", (9, 0), "H100 PCIe"),
-        ("NVIDIA A100-SXM4-40GB", (8, 0), "A100 40GB"),
-        ("NVIDIA GeForce RTX 4090", (8, 9), "RTX 4090"), ("NVIDIA RTX 6000", (8, 9), "A100"),
-    ):  # fmt: skip
-        assert published.gpu_model(name, capability, "fp32").gpu == gpus.get(found)
-
-
-def test_the_busiest_multiprocessor_has_least_to_do():
-    for m in (1, 1000, 10240, 20480, 30720, 10**5, 10**6 + 1):
-        chosen = hopper.rows(m, 132)
-        busiest = {r: -(-m // (32 * r * 132)) * r for r in range(1, 9)}
-        assert busiest[chosen] <= min(busiest.values()) * (1 if m < 2**18 else 1.1)
-
-
-def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_bytes(an_h200):
-    for fmt, four in (("fp32", 4), ("fp64", 2)):
-        for make in (columns, rows):
-            for lda, bulk in ((640, 1), (640 + four, 1), (641, 0)):
-                found = hopper.tsm2(make(fmt, 600, 600, 8, lda), 132).parameters
-                assert found["BULK"] == bulk, (fmt, make, lda)
-                assert found["PRODUCERS"] == (2 if bulk else 4)
-                assert ("B_COLUMNS" in found, "B_ROWS" in found) == (make is columns, make is rows)
-        odd = Problem(fmt, 600, 600, 8, (1, 640), (1, 600), (1, 600), (2**20 + 8 // four * 2, 2**21, 2**22))
-        assert hopper.tsm2(odd, 132).parameters["BULK"] == 0
-        assert hopper.tsm2(Problem(fmt, 60, 60, 8, (180, 3), (1, 60), (1, 60), (2**20,) * 3), 132).parameters["A_ANY"]
-
-
-def test_the_copy_engine_is_not_asked_for_nothing_nor_for_one_line_many_times(an_h200):
-    for a, k in (((0, 1), 0), ((1, 8), 0), ((0, 1), 8)):
-        found = Problem("fp32", 8, k, 2, a, (2, 1), (2, 1), (2**20, 2**21, 2**22))
-        assert not hopper.tsm2(found, 132).tensor
-        assert hopper.ism2(found, 132).tensor in (None, False)
-
-
-def test_a_large_a_has_parameters_of_its_own(an_h200):
-    for make, n, chosen in (
-        (columns, 16, {"DEPTH": 64, "SHARE": 4, "CONSUMERS": 4}), (columns, 8, {"CONSUMERS": 4, "SHARE": 4}),
-        (rows, 16, {"SHARE": 2, "CONSUMERS": 4}), (rows, 8, {"SHARE": 2, "CONSUMERS": 2}), (columns, 2, {"SHARE": 2}),
-    ):  # fmt: skip
-        found = hopper.tsm2(make("fp32", 20480, 20480, n), 132).parameters
-        assert found.items() >= chosen.items()
-        assert ("ONE_BOX" in found) == (make is columns and n < 16)
-        assert hopper.tsm2(make("fp32", 4096, 4096, n), 132).parameters["DEPTH"] == 32
-
-
-def test_shared_memory_of_a_plan_is_what_a_block_can_have(an_h200):
-    for fmt in cases.FORMATS:
-        for make in (columns, rows):
-            for m, n in ((1, 1), (20480, 16), (20480, 2), (30720, 16), (10**6, 5), (300, 40)):
-                found = hopper.tsm2(make(fmt, m, 4096, n), 132)
-                assert found.shared <= 227 * 1024
-                assert found.parameters["STAGES"] >= 2
-                small = hopper.ism2(make(fmt, m, 31, n), 132)
-                assert small.shared <= 227 * 1024
-
-
-def test_a_b_too_large_for_shared_memory_and_an_empty_one_are_tsm2s(an_h200):
-    assert hopper.ism2(columns("fp32", 10, 3000, 16), 132).file == "tsm2_hopper.cu"
-    assert hopper.ism2(columns("fp32", 10, 0, 16), 132).file == "tsm2_hopper.cu"
-    assert hopper.ism2(columns("fp32", 10, 300, 16), 132).file == "ism2_hopper.cu"
-
-
-def test_grids_have_a_block_for_every_row_and_column_also_beyond_32_bits(an_h200):
-    huge = columns("fp32", 10**9 + 1, 7, 40)
-    found = hopper.tsm2(huge, 132)
-    assert found.grid == (-(-huge.m // (32 * found.parameters["ROWS"])), 3)
-    assert published.tsm2(huge, published.here("fp32"), "V0").grid == (-(-huge.m // 128), 1)
-    with pytest.raises(InputError, match="raise t1"):
-        published.tsm2(columns("fp32", 2**40, 7, 4), published.here("fp32"), "V3", 32, 4, 4)
-    with pytest.raises(InputError, match="not skinny"):
-        hopper.tsm2(columns("fp32", 10, 7, 2**21), 132)
-
-
-def test_multiply_takes_ism2_for_a_small_b_and_tsm2_for_a_large_a(an_h200, monkeypatch):
-    assert tallskinny.chosen(10**7, 16, 16) == ("ism2", {"optimisation": "hopper"})
-    assert tallskinny.chosen(20480, 20480, 16) == ("tsm2", {"version": "hopper"})
-    monkeypatch.setattr(device, "capability", lambda: (8, 0))
-    assert tallskinny.chosen(10**7, 16, 16) == ("ism2", {"optimisation": 1})
-    assert tallskinny.chosen(20480, 20480, 16) == ("tsm2", {"version": "V3"})
-
-
-def test_layouts_are_told_by_steps():
-    def told(a, m=6, k=5):
-        return Problem("fp32", m, k, 2, a, (2, 1), (2, 1)).a_layout
-
-    assert (told((1, 6)), told((5, 1)), told((10, 2)), told((0, 1))) == ("columns", "rows", "any", "rows")
-    assert (told((1, 1), k=1), told((1, 9), m=1)) == ("columns", "columns")
-
-
 # --- the products of the verification
 def test_every_size_to_130_comes_as_m_k_and_n_and_every_layout_and_class_with_it():
     for fmt in cases.FORMATS:
@@ -397,23 +279,6 @@ def test_memory_of_a_layout_holds_every_element_once():
             assert count.max() == 1
             x = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
             assert (memory.view(memory.laid(x), shape) == x).all()
-
-
-@needs_compiler
-def test_the_published_kernels_compile(an_h200):
-    by_columns, by_rows = columns("fp32", 20480, 20480, 6), rows("fp64", 20480, 20480, 6)
-    for made, arch in ((published.tsm2(by_columns, published.here("fp32"), "V3"), "sm_80"),
-                       (published.ism2(by_rows, published.here("fp64"), 2), "sm_90a")):  # fmt: skip
-        assert device.compile(made.source, arch, name=made.file)[:4] == b"\x7fELF"
-
-
-@needs_compiler
-@pytest.mark.parametrize("fmt", cases.FORMATS)
-def test_the_kernels_for_hopper_compile(fmt, an_h200):
-    """Those with instructions of the machine's that the stand-ins replace: all of them."""
-    for made in [hopper.tsm2(columns(fmt, 333, 777, 3), 132), hopper.tsm2(rows(fmt, 2048, 777, 4), 132),
-                 hopper.ism2(columns(fmt, 10**7, 8, 4), 132)]:  # fmt: skip
-        assert device.compile(made.source, "sm_90a", name=made.file)[:4] == b"\x7fELF"
 
 
 # --- a GPU, and what one returned

@@ -1,7 +1,8 @@
 // ISM2 for GPUs with room for many loads: a thread takes ROWS rows of A and WIDTH columns of C at once.
 //
-// B lies in shared memory as a whole, so that a thread that has ROWS rows reads it once for all of them. Of A, DEPTH
-// elements of every row are under way at a time, from one of these places:
+// B lies in shared memory as a whole, so that a thread that has ROWS rows reads it once for all of them; B_KEPT: it is
+// so small that every thread has it in registers. Of A, DEPTH elements of every row are under way at a time, from one of
+// these places:
 // A_COLUMNS, VECTORS: 16 bytes are neighbouring rows of a column.
 // A_ROWS, FLAT: k divides 16 bytes, rows follow on one another; 16 bytes are one row or several.
 // A_ROWS, DIRECT: a row is several times 16 bytes, which a thread loads by itself.
@@ -24,6 +25,12 @@ FPEMU_FUNCTION int tile_row(int i) {
 }
 
 // One k for all rows and columns of a thread.
+FPEMU_FUNCTION void step(const REAL (&x)[ROWS], const REAL (&y)[PADDED], REAL (&c)[WIDTH][ROWS]) {
+  FPEMU_UNROLL
+  for (int j = 0; j < WIDTH; j++)
+    FPEMU_UNROLL
+    for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[i], y[j], c[j][i]);
+}
 FPEMU_FUNCTION void step(const REAL (&x)[ROWS], const REAL* b, REAL (&c)[WIDTH][ROWS]) {
   REAL y[PADDED];
   FPEMU_UNROLL
@@ -32,14 +39,12 @@ FPEMU_FUNCTION void step(const REAL (&x)[ROWS], const REAL* b, REAL (&c)[WIDTH][
     FPEMU_UNROLL
     for (int e = 0; e < VECTOR; e++) y[j + e] = v.of[e];
   }
-  FPEMU_UNROLL
-  for (int j = 0; j < WIDTH; j++)
-    FPEMU_UNROLL
-    for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[i], y[j], c[j][i]);
+  step(x, y, c);
 }
 
 #if defined(A_ROWS) && !defined(FLAT) && !defined(DIRECT)
 #define STAGED
+template <bool WHOLE>
 FPEMU_FUNCTION void through(const Operands& o, s64 row, const REAL* b, REAL* tile, REAL (&c)[WIDTH][ROWS]) {
   const int rows = (int)(o.m - row < TILE ? o.m - row : TILE);
   for (s64 k = 0; k < o.k; k += DEPTH) {
@@ -65,20 +70,20 @@ FPEMU_FUNCTION void through(const Operands& o, s64 row, const REAL* b, REAL* til
 }
 #else
 // All loads of a thread, before the first is used.
-FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k, REAL (&x)[DEPTH][ROWS]) {
+template <bool WHOLE> FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k, REAL (&x)[DEPTH][ROWS]) {
 #if defined(NEIGHBOURS) || defined(FLAT)
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i += TOGETHER) {
     const s64 own = row + tile_row(i);
 #ifdef FLAT
-    if (own + TOGETHER <= o.m) {
+    if (WHOLE || own + TOGETHER <= o.m) {
       const Vector v = load_once(at_a(o, own, 0));
       FPEMU_UNROLL
       for (int e = 0; e < VECTOR; e++) x[e % DEPTH][i + e / DEPTH] = v.of[e];
       continue;
     }
 #else
-    if (own + TOGETHER <= o.m && k + DEPTH <= o.k) {
+    if ((WHOLE || own + TOGETHER <= o.m) && k + DEPTH <= o.k) {
       FPEMU_UNROLL
       for (int q = 0; q < DEPTH; q++) {
         const Vector v = load_once(at_a(o, own, k + q));
@@ -91,7 +96,8 @@ FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k, REAL (&x)[DEPTH][ROW
     FPEMU_UNROLL
     for (int e = 0; e < TOGETHER; e++)
       FPEMU_UNROLL
-      for (int q = 0; q < DEPTH; q++) x[q][i + e] = own + e < o.m && k + q < o.k ? *at_a(o, own + e, k + q) : (REAL)0;
+      for (int q = 0; q < DEPTH; q++)
+        x[q][i + e] = (WHOLE || own + e < o.m) && k + q < o.k ? *at_a(o, own + e, k + q) : (REAL)0;
   }
 #else
   FPEMU_UNROLL
@@ -100,30 +106,43 @@ FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k, REAL (&x)[DEPTH][ROW
 #ifdef DIRECT
     FPEMU_UNROLL
     for (int q = 0; q < DEPTH; q += VECTOR) {
-      const Vector v = own < o.m ? *(const Vector*)at_a(o, own, q) : Vector();
+      const Vector v = WHOLE || own < o.m ? *(const Vector*)at_a(o, own, q) : Vector();
       FPEMU_UNROLL
       for (int e = 0; e < VECTOR; e++) x[q + e][i] = v.of[e];
     }
 #else
     FPEMU_UNROLL
-    for (int q = 0; q < DEPTH; q++) x[q][i] = own < o.m && k + q < o.k ? *at_a(o, own, k + q) : (REAL)0;
+    for (int q = 0; q < DEPTH; q++) x[q][i] = (WHOLE || own < o.m) && k + q < o.k ? *at_a(o, own, k + q) : (REAL)0;
 #endif
   }
 #endif
 }
 
+template <bool WHOLE>
 FPEMU_FUNCTION void through(const Operands& o, s64 row, const REAL* b, REAL*, REAL (&c)[WIDTH][ROWS]) {
+#ifdef B_KEPT
+  REAL x[DEPTH][ROWS], y[DEPTH][PADDED];
+  load<WHOLE>(o, row, 0, x);
+  FPEMU_UNROLL
+  for (int q = 0; q < DEPTH; q++)
+    FPEMU_UNROLL
+    for (int j = 0; j < PADDED; j++) y[q][j] = j < WIDTH ? __ldg(at_b(o, q, j)) : (REAL)0;
+  FPEMU_UNROLL
+  for (int q = 0; q < DEPTH; q++) step(x[q], y[q], c);
+#else
   for (s64 k = 0; k < o.k; k += DEPTH) {
     REAL x[DEPTH][ROWS];
-    load(o, row, k, x);
+    load<WHOLE>(o, row, k, x);
     if (k == 0) copies_made();  // B is there
     FPEMU_UNROLL
     for (int q = 0; q < DEPTH; q++)
       if (k + q < o.k) step(x[q], b + (k + q) * PADDED, c);
   }
+#endif
 }
 #endif
 
+template <bool WHOLE>
 FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, REAL* tile, REAL (&c)[WIDTH][ROWS]) {
 #ifdef C_STAGED
   __syncthreads();  // the tile of A has been read
@@ -138,7 +157,7 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
   for (int i = 0; i < ROWS; i += TOGETHER) {
     const s64 own = row + tile_row(i);
 #if defined(NEIGHBOURS) && defined(C_COLUMNS)
-    if (own + TOGETHER <= o.m) {
+    if (WHOLE || own + TOGETHER <= o.m) {
       FPEMU_UNROLL
       for (int j = 0; j < WIDTH; j++) {
         Vector v;
@@ -149,7 +168,7 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
       continue;
     }
 #elif defined(FLAT) && defined(C_FLAT)
-    if (own + TOGETHER <= o.m) {
+    if (WHOLE || own + TOGETHER <= o.m) {
       Vector v;
       FPEMU_UNROLL
       for (int e = 0; e < VECTOR; e++) v.of[e] = finished(c[e % WIDTH][i + e / WIDTH]);
@@ -164,7 +183,7 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
         Vector v;
         FPEMU_UNROLL
         for (int s = 0; s < VECTOR; s++) v.of[s] = finished(c[(j + s) % WIDTH][i + e]);
-        if (own + e < o.m && j < columns) *(Vector*)at_c(o, own + e, column + j) = v;
+        if ((WHOLE || own + e < o.m) && j < columns) *(Vector*)at_c(o, own + e, column + j) = v;
       }
     continue;
 #endif
@@ -172,25 +191,34 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
     for (int e = 0; e < TOGETHER; e++)
       FPEMU_UNROLL
       for (int j = 0; j < WIDTH; j++)
-        if (own + e < o.m && j < columns) *at_c(o, own + e, column + j) = finished(c[j][i + e]);
+        if ((WHOLE || own + e < o.m) && j < columns) *at_c(o, own + e, column + j) = finished(c[j][i + e]);
   }
 #endif
+}
+
+// A tile of rows; WHOLE: A has them all.
+template <bool WHOLE>
+FPEMU_FUNCTION void multiply(const Operands& o, s64 row, s64 column, int columns, const REAL* b, REAL* tile) {
+  REAL c[WIDTH][ROWS] = {};
+  through<WHOLE>(o, row, b, tile, c);
+  store<WHOLE>(o, row, column, columns, tile, c);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ism2_hopper(Operands o) {
   extern __shared__ __align__(16) REAL memory[];  // B in rows of PADDED elements, then the tile
   const s64 column = blockIdx.y * (s64)WIDTH;
   const int columns = (int)(o.n - column < WIDTH ? o.n - column : WIDTH);
+#ifndef B_KEPT
   for (int e = threadIdx.x; e < (int)o.k * PADDED; e += THREADS) {
     const int k = e / PADDED, j = e % PADDED;
     if (j < columns) copy<1>(memory + e, at_b(o, k, column + j));
     else memory[e] = 0;
   }
+#endif
   REAL* tile = memory + o.k * PADDED;
   for (s64 row = blockIdx.x * (s64)TILE; row < o.m; row += gridDim.x * (s64)TILE) {
-    REAL c[WIDTH][ROWS] = {};
-    through(o, row, memory, tile, c);
-    store(o, row, column, columns, tile, c);
+    if (row + TILE <= o.m) multiply<true>(o, row, column, columns, memory, tile);
+    else multiply<false>(o, row, column, columns, memory, tile);
 #if defined(STAGED) || defined(C_STAGED)
     __syncthreads();
 #endif

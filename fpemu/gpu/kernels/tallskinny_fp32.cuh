@@ -91,33 +91,50 @@ FPEMU_FUNCTION void four(const REAL (&x)[4][ROWS], const REAL (&y)[4][COLUMNS], 
       for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[q][i], y[q][j], c[j][i]);
 }
 
+// What a thread multiplies next: four k, and four more that are read before the sums of those.
+template <int COLUMNS> struct Ahead {
+  REAL x[2][4][ROWS], y[2][4][COLUMNS];
+  FPEMU_FUNCTION void read(int which, const Ring& ring, int slot, int own, int group, int k) {
+    read_a(ring.a(slot), own, k, x[which]), read_b<COLUMNS>(ring.b(slot), k, group, y[which]);
+  }
+};
+
+// All k of the rows from `row` on. The first four k of a stage are read before the last four of the one before are summed.
 template <int COLUMNS>
-FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, s64 row, s64 column, int own, int group, int columns) {
+FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, Turn& turn, s64 row, s64 column, int own, int group,
+                         int columns) {
   REAL c[COLUMNS][ROWS] = {};
-  int slot = 0, phase = 0;
-  for (s64 k = 0; k < o.k; k += DEPTH) {
-    const int depth = (int)(o.k - k < DEPTH ? o.k - k : DEPTH);
-    barrier_wait(ring.full(slot), phase);
-    const REAL *a = ring.a(slot), *b = ring.b(slot);
-    if (depth == DEPTH) {
-      REAL x[2][4][ROWS], y[2][4][COLUMNS];  // what the next four k need is read before the sums of these
-      read_a(a, own, 0, x[0]), read_b<COLUMNS>(b, 0, group, y[0]);
-      FPEMU_UNROLL
-      for (int kk = 0; kk < DEPTH; kk += 4) {
-        const int now = kk / 4 % 2;
-        if (kk + 4 < DEPTH) read_a(a, own, kk + 4, x[1 - now]), read_b<COLUMNS>(b, kk + 4, group, y[1 - now]);
-        four<COLUMNS>(x[now], y[now], c);
+  Ahead<COLUMNS> ahead;
+  s64 left = o.k;
+  if (left >= DEPTH) barrier_wait(ring.full(turn.slot), turn.phase), ahead.read(0, ring, turn.slot, own, group, 0);
+  for (; left >= DEPTH; left -= DEPTH) {
+    const Turn next = turn.next();
+    FPEMU_UNROLL
+    for (int k = 4; k <= DEPTH; k += 4) {
+      const int now = k / 4 % 2;
+      if (k < DEPTH) ahead.read(now, ring, turn.slot, own, group, k);
+      else if (left >= 2 * DEPTH) {
+        barrier_wait(ring.full(next.slot), next.phase);
+        ahead.read(now, ring, next.slot, own, group, 0);
       }
-    } else {
-      for (int kk = 0; kk < depth; kk++)
-        FPEMU_UNROLL
-        for (int j = 0; j < COLUMNS; j++)
-          FPEMU_UNROLL
-          for (int i = 0; i < ROWS; i++) c[j][i] = fused(a[place(tile_row(i, own), kk)], b[place_b(kk, column_of(group, j))], c[j][i]);
+      four<COLUMNS>(ahead.x[1 - now], ahead.y[1 - now], c);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(slot));
-    if (++slot == STAGES) slot = 0, phase ^= 1;
+    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(turn.slot));
+    turn = next;
+  }
+  if (left) {
+    barrier_wait(ring.full(turn.slot), turn.phase);
+    const REAL *a = ring.a(turn.slot), *b = ring.b(turn.slot);
+    for (int k = 0; k < (int)left; k++)
+      FPEMU_UNROLL
+      for (int j = 0; j < COLUMNS; j++)
+        FPEMU_UNROLL
+        for (int i = 0; i < ROWS; i++)
+          c[j][i] = fused(a[place(tile_row(i, own), k)], b[place_b(k, column_of(group, j))], c[j][i]);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(turn.slot));
+    turn = turn.next();
   }
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i++)
@@ -127,9 +144,16 @@ FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, s64 row, s64 colum
         *at_c(o, row + tile_row(i, own), column + column_of(group, j)) = finished(c[j][i]);
 }
 
-FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 row, s64 column, int columns) {
+template <int COLUMNS>
+FPEMU_FUNCTION void all_rows(const Operands& o, const Ring& ring, s64 column, int own, int group, int columns) {
+  Turn turn = {0, 0};
+  for (s64 row = blockIdx.x * (s64)TILE; row < o.m; row += gridDim.x * (s64)TILE)
+    sums<COLUMNS>(o, ring, turn, row, column, own, group, columns);
+}
+
+FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 column, int columns) {
   const int lane = threadIdx.x % 32, own = warp % SHARE * (32 / SHARE) + lane / SHARE;
   const int group = SHARE == 1 ? warp : warp / SHARE * SHARE + lane % SHARE;
-  if (SHARE > 1 || group < WIDER) sums<MOST>(o, ring, row, column, own, group, columns);
-  else if (MOST > 1) sums<larger(MOST - 1, 1)>(o, ring, row, column, own, group, columns);
+  if (SHARE > 1 || group < WIDER) all_rows<MOST>(o, ring, column, own, group, columns);
+  else if (MOST > 1) all_rows<larger(MOST - 1, 1)>(o, ring, column, own, group, columns);
 }

@@ -40,14 +40,14 @@ FPEMU_FUNCTION void four(const REAL* a, const REAL* b, int first, int k, int lef
     for (int j = 0; j < COLUMN_TILES; j++) dmma(c[i][j], x[i], y[j]);
 }
 
-FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 row, s64 column, int columns) {
-  const int lane = threadIdx.x % 32, first = warp * ROW_TILES;
+// All k of the rows from `row` on.
+FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, Turn& turn, s64 row, s64 column, int first, int columns) {
+  const int lane = threadIdx.x % 32;
   REAL c[ROW_TILES][COLUMN_TILES][2] = {};
-  int slot = 0, phase = 0;
-  for (s64 k = 0; k < o.k; k += DEPTH) {
+  for (s64 k = 0; k < o.k; k += DEPTH, turn = turn.next()) {
     const int depth = (int)(o.k - k < DEPTH ? o.k - k : DEPTH);
-    barrier_wait(ring.full(slot), phase);
-    const REAL *a = ring.a(slot), *b = ring.b(slot);
+    barrier_wait(ring.full(turn.slot), turn.phase);
+    const REAL *a = ring.a(turn.slot), *b = ring.b(turn.slot);
     if (depth == DEPTH) {
       FPEMU_UNROLL
       for (int kk = 0; kk < DEPTH; kk += 4) four<true>(a, b, first, kk, 4, c);
@@ -55,8 +55,7 @@ FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 r
       for (int kk = 0; kk < depth; kk += 4) four<false>(a, b, first, kk, depth - kk, c);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty(slot));
-    if (++slot == STAGES) slot = 0, phase ^= 1;
+    if (lane == 0) barrier_arrive(ring.empty(turn.slot));
   }
   FPEMU_UNROLL
   for (int i = 0; i < ROW_TILES; i++) {
@@ -69,4 +68,10 @@ FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 r
         if (r < o.m && q < columns) *at_c(o, r, column + q) = finished(c[i][j][e]);
       }
   }
+}
+
+FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 column, int columns) {
+  Turn turn = {0, 0};
+  for (s64 row = blockIdx.x * (s64)TILE; row < o.m; row += gridDim.x * (s64)TILE)
+    sums(o, ring, turn, row, column, warp * ROW_TILES, columns);
 }

@@ -6,8 +6,8 @@
 // row, in one box; else 128 bytes of a column, in a box for each 128 bytes of rows, or ONE_BOX with all of them (the
 // copy engine takes about as long for a small box as for one of several KB). Without BULK all producers copy single
 // elements to the same places.
-// B is copied by the other producers, or by all: by 16 bytes along its columns (B_COLUMNS) or its rows, which follow on
-// one another (B_ROWS), else by elements.
+// B is copied by the other producers, or by all: by 16 bytes along its columns (B_COLUMNS) or its rows (B_ROWS; rows
+// that are not multiples of 16 bytes follow on one another), else by elements.
 #pragma once
 #include "hopper.cuh"
 #include "tallskinny_copies.cuh"
@@ -39,13 +39,22 @@ FPEMU_FUNCTION Ring ring_of(unsigned char* memory) {
   return ring;
 }
 
+// Where in the ring a warp is, and the parity of the round; producers begin with `phase` 1, as all stages are empty.
+struct Turn {
+  int slot, phase;
+  FPEMU_FUNCTION Turn next() const {
+    const int after = slot + 1 == STAGES ? 0 : slot + 1;
+    return {after, after ? phase : phase ^ 1};
+  }
+};
+
 // Where an element of a tile of A lies, in elements.
 FPEMU_FUNCTION int place(int row, int k) {
 #ifdef A_ROWS
   return row * LINE + ((k / VECTOR) ^ (row & 7)) * VECTOR + k % VECTOR;
 #else
 #ifdef ONE_BOX
-  const int line = k * BOXES + row / LINE, first = line;
+  const int line = k * BOXES + row / LINE, first = k % 8 * BOXES + row / LINE;  // alike where k is modulo 8
 #else
   const int line = row / LINE * DEPTH + k, first = k;
 #endif
@@ -90,8 +99,13 @@ FPEMU_FUNCTION void copy_a(const Operands& o, REAL* a, int warp, s64 row, s64 k,
 // B, by `count` threads of which this is number `own`.
 FPEMU_FUNCTION void copy_b(const Operands& o, REAL* b, int own, int count, s64 k, s64 column, int depth, int columns) {
 #if defined(B_ROWS)
-  if (depth == DEPTH) {
-    for (int e = own * VECTOR; e < DEPTH * WIDTH; e += count * VECTOR) copy<VECTOR>(b + e, at_b(o, k, column) + e);
+  if (depth == DEPTH && columns == WIDTH) {
+    if (WIDTH % VECTOR || o.b_k == WIDTH) {
+      for (int e = own * VECTOR; e < DEPTH * WIDTH; e += count * VECTOR) copy<VECTOR>(b + e, at_b(o, k, column) + e);
+    } else {
+      for (int e = own * VECTOR; e < DEPTH * WIDTH; e += count * VECTOR)
+        copy<VECTOR>(b + e, at_b(o, k + e / WIDTH, column + e % WIDTH));
+    }
     return;
   }
 #elif defined(B_COLUMNS)
@@ -105,21 +119,22 @@ FPEMU_FUNCTION void copy_b(const Operands& o, REAL* b, int own, int count, s64 k
     if (e % DEPTH < depth) copy<1>(b + place_b(e % DEPTH, e / DEPTH), at_b(o, k + e % DEPTH, column + e / DEPTH));
 }
 
-FPEMU_FUNCTION void produce(const Operands& o, const TensorMap* map, const Ring& ring, int warp, s64 row, s64 column,
+FPEMU_FUNCTION void produce(const Operands& o, const TensorMap* map, const Ring& ring, int warp, s64 column,
                             int columns) {
   const int lane = threadIdx.x % 32;
-  int slot = 0, phase = 1;
   if (BULK && warp == 0 && lane) return;
-  for (s64 k = 0; k < o.k; k += DEPTH) {
-    const int depth = (int)(o.k - k < DEPTH ? o.k - k : DEPTH);
-    barrier_wait(ring.empty(slot), phase);
-    if (BULK && warp == 0) {
-      bring_a(map, ring.a(slot), ring.full(slot), row, k);
-    } else {
-      if (!BULK) copy_a(o, ring.a(slot), warp, row, k, depth);
-      copy_b(o, ring.b(slot), (warp - BULK) * 32 + lane, 32 * (PRODUCERS - BULK), k, column, depth, columns);
-      arrive_copied(ring.full(slot));
+  Turn turn = {0, 1};
+  for (s64 row = blockIdx.x * (s64)TILE; row < o.m; row += gridDim.x * (s64)TILE)
+    for (s64 k = 0; k < o.k; k += DEPTH, turn = turn.next()) {
+      const int depth = (int)(o.k - k < DEPTH ? o.k - k : DEPTH);
+      const u32 full = ring.full(turn.slot);
+      barrier_wait(ring.empty(turn.slot), turn.phase);
+      if (BULK && warp == 0) {
+        bring_a(map, ring.a(turn.slot), full, row, k);
+      } else {
+        if (!BULK) copy_a(o, ring.a(turn.slot), warp, row, k, depth);
+        copy_b(o, ring.b(turn.slot), (warp - BULK) * 32 + lane, 32 * (PRODUCERS - BULK), k, column, depth, columns);
+        arrive_copied(full);
+      }
     }
-    if (++slot == STAGES) slot = 0, phase ^= 1;
-  }
 }

@@ -1,7 +1,7 @@
 // TSM2 on Hopper: one warp keeps a ring of tiles of A and B full, the others sum; one ascending chain an element still.
 //
-// A thread block has 32·ROWS rows of A and at most WIDTH columns of B, and goes through k in stages of DEPTH. As many
-// stages as shared memory holds are under way.
+// A thread block has 32·ROWS rows of A and at most WIDTH columns of B, and goes through k in stages of DEPTH, then to
+// other rows, whose stages are under way before. As many stages are as shared memory holds.
 //
 // fp32: a consumer warp has all rows and about WIDTH / CONSUMERS columns, a thread ROWS rows of them, so that an element of
 // A that was read from shared memory is used for all columns at once.
@@ -27,11 +27,11 @@ extern "C" __global__ void __launch_bounds__(32 * (CONSUMERS + PRODUCERS), 1)
     barrier_inits_done();
   }
   __syncthreads();
-  const s64 row = blockIdx.x * (s64)TILE, column = blockIdx.y * (s64)WIDTH;
+  const s64 column = blockIdx.y * (s64)WIDTH;
   const int columns = (int)(o.n - column < WIDTH ? o.n - column : WIDTH);
   if (warp >= CONSUMERS) {
-    produce(o, &map, ring, warp - CONSUMERS, row, column, columns);
+    produce(o, &map, ring, warp - CONSUMERS, column, columns);
   } else {
-    consume(o, ring, warp, row, column, columns);
+    consume(o, ring, warp, column, columns);
   }
 }

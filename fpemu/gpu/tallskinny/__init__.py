@@ -9,18 +9,21 @@ Source: Rivera, Chen, Xiong, Song, Tao, ISM2: optimizing irregular-shaped matrix
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu import device, matrices, properties
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, solve
+from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, refuse_tiles, solve
 
 __all__ = ["Plan", "Problem", "chosen", "ism2", "multiply", "plan", "prepare", "tsm2"]
 
-SMALL = 96
-"""k up to which `multiply` takes A times B for a tall A and a small B (ISM2), not for a large A (TSM2)."""
+SMALL, SMALL_TALL = 32, 128
+"""k up to which `multiply` takes ISM2, the algorithm for a small B, and not TSM2: for any A, and for one of contiguous
+columns with `TALL` rows"""
+TALL = 2**18
 
 
 def tsm2(
@@ -42,7 +45,7 @@ def tsm2(
         Of V2 and V3: threads of a block and rows of B in a tile; columns of C at a time; elements of A at a time.
         Default: `fpemu.perfmodel.tsm2` for this GPU, and as published where that leaves a choice.
     out : array (m, n) of the GPU, optional
-        Where to write C, of any strides; it must not share memory with A or B.
+        Where to write C, of any positive strides; it must not share memory with A or B.
 
     Returns
     -------
@@ -109,21 +112,23 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
     """
 
     def run(problem: Problem) -> None:
-        algorithm, options = chosen(problem.m, problem.k, problem.n)
+        algorithm, options = chosen(problem.m, problem.k, problem.n, problem.a_layout)
         plan(problem, algorithm, **options).run(problem)
 
     return solve(A, B, out, run)
 
 
-def chosen(m: int, k: int, n: int) -> tuple[str, dict[str, Any]]:
+def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str, Any]]:
     """The algorithm and its options that `multiply` takes on the GPU at hand.
 
     Parameters
     ----------
     m, k, n : int
+    layout : {"rows", "columns", "any"}
+        What of A is contiguous.
     """
     fast = device.capability() == (9, 0)
-    if k <= SMALL:
+    if k <= SMALL or (k <= SMALL_TALL and m >= TALL and layout == "columns"):
         return "ism2", {"optimisation": "hopper" if fast else 1}
     return "tsm2", {"version": "hopper" if fast else "V3"}
 
@@ -158,28 +163,15 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
     **options
         As in `tsm2` and `ism2`.
     """
-    if algorithm == "tsm2":
-        version = options.pop("version", "V3")
-        if not isinstance(version, str) or version != "hopper":
-            return published.tsm2(problem, published.here(problem.fmt), version, **options)
-        _need_hopper("TSM2's version 'hopper'")
-        _no_tiles("TSM2's version 'hopper'", options)
-        return hopper.tsm2(problem, properties.multiprocessors(), **options)
-    optimisation = options.pop("optimisation", 2)
-    if not isinstance(optimisation, str) or optimisation != "hopper":
-        return published.ism2(problem, published.here(problem.fmt), optimisation, **options)
-    _need_hopper("ISM2's optimisation 'hopper'")
-    _no_tiles("ISM2's optimisation 'hopper'", options)
-    return hopper.ism2(problem, properties.multiprocessors(), **options)
-
-
-def _need_hopper(what: str) -> None:
+    named, usual = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)
+    which = options.pop(named, usual)
+    if not isinstance(which, str) or which != "hopper":
+        found: Callable[..., Plan] = published.tsm2 if algorithm == "tsm2" else published.ism2
+        return found(problem, published.here(problem.fmt), which, **options)
+    what = f"{algorithm.upper()}'s {named} 'hopper'"
     if device.capability() != (9, 0):
         major, minor = device.capability()
         raise GpuError(f"{what} needs compute capability 9.0; {device.describe()['gpu']} has {major}.{minor}")
-
-
-def _no_tiles(what: str, options: dict[str, Any]) -> None:
-    given = [name for name in ("t1", "t2", "t3") if options.pop(name, None) is not None]
-    if given:
-        raise InputError(f"{what} has tiles of its own: leave {' and '.join(given)} out")
+    refuse_tiles(f"{what} has tiles of its own", {name: options.pop(name, None) for name in ("t1", "t2", "t3")})
+    found = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
+    return found(problem, properties.multiprocessors(), **options)

@@ -57,6 +57,11 @@ class Case:
     tcf: int
     sms: int
     """Multiprocessors that the kernels for Hopper count on, which decides how many rows a thread has"""
+    rows: int = 0
+    """Rows that a thread of TSM2's kernel for Hopper has; 0: as many as it chooses. With one multiprocessor a single
+    thread block takes all tiles of rows, one after another"""
+    spread: int = 0
+    """Of `hopper.ism2`, whose choice by the number of rows would be the same for nearly all products"""
 
     def __str__(self) -> str:
         m, k, n = self.sizes
@@ -85,7 +90,7 @@ def case(fmt: str, number: int, seed: int) -> Case:
     tiles = draw.pick([tiles for tiles in _TILES if tiles[1] <= sizes[2]])
     return Case(
         fmt, draw.word(), (sizes[0], sizes[1], sizes[2]), (layouts[0], layouts[1], layouts[2]), kinds, tiles,
-        draw.pick((1, 2, 3)), draw.pick((132,) * 7 + (1,)),
+        draw.pick((1, 2, 3)), draw.pick((132, 132, 1)), draw.pick((0, 0, 0, 1)), draw.pick((0, 0, 1, 2)),
     )  # fmt: skip
 
 
@@ -171,5 +176,5 @@ def plan(kernel: str, case: Case, found: Problem) -> Plan:
     if kernel.startswith("opt"):
         return published.ism2(found, model, int(kernel[-1]), case.tcf, t1, t2, t3)
     if kernel == "TSM2 hopper":
-        return hopper.tsm2(found, case.sms)
-    return hopper.ism2(found, case.sms, case.tcf)
+        return hopper.tsm2(found, case.sms, **({"ROWS": case.rows} if case.rows else {}))
+    return hopper.ism2(found, case.sms, case.tcf, spread=case.spread)

@@ -9,18 +9,21 @@ from typing import Any
 
 from fpemu.errors import InputError
 from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem
-from fpemu.perfmodel.checks import is_size, short
+from fpemu.gpu.tallskinny.problem import Problem, positive
 
 __all__ = ["ism2", "tsm2"]
 
 _WIDEST = 16  # columns of C that are computed at a time
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-_CONSUMERS = {1: 1, 2: 2, 3: 3, 4: 2, 6: 2, 8: 2, 12: 3, 16: 4}
+_CONSUMERS = {1: 1, 2: 2, 3: 3, 4: 2, 6: 2, 8: 2, 12: 4, 16: 4}
+_SHARE = {1: 1, 2: 2, 3: 1, 4: 2, 6: 2, 8: 2, 12: 2, 16: 2}  # lanes with the same rows, as many columns each
 _RING = 200 * 1024  # bytes of shared memory for the ring, of 227 KB
 _MOST_STAGES = 16
 _LARGE, _MANY = 2**26, 2**18  # elements of A, and rows
+_LOW, _DEEP = 5, 1024  # rows a thread and k: four stages of 64 k have room, and are a small part of all
 _B_SHARED = 64 * 1024  # bytes of B that ISM2 keeps in shared memory
+_B_KEPT = 16  # elements of B that a thread of ISM2 keeps in registers
+_FEW_ROWS = 128  # of A for a multiprocessor: ISM2 spreads fewer over most threads
 
 
 def width(n: int) -> int:
@@ -64,8 +67,8 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
     values: dict[str, Any] = {
         "REAL": "double" if double else "float", f"A_{layout.upper()}": 1, **_way_of_b(problem, wide),
         "WIDTH": wide, "ROWS": high, "CONSUMERS": 4 if double else _CONSUMERS[wide], "PRODUCERS": 2 if bulk else 4,
-        "DEPTH": depth, "BULK": int(bulk), **({"DMMA": 1} if double else {"SHARE": _share(wide)}),
-        **(_of_large(problem, wide) if bulk else {}), **changes,
+        "DEPTH": depth, "BULK": int(bulk), **({"DMMA": 1} if double else {"SHARE": _SHARE[wide]}),
+        **(_of_columns(problem, wide, high) if bulk else {}), **changes,
     }  # fmt: skip
     # rows in one box: they must be whole lines, and fp64's reads suit a number of lines that is not a multiple of four
     if bulk and layout == "columns" and problem.m % line == 0 and not (double and values["ROWS"] % 2 == 0):
@@ -74,9 +77,8 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
         values.pop("ONE_BOX", None)
     stage = _stage(values, problem.bytes)
     tile = 32 * values["ROWS"]
-    blocks, passes = -(-problem.m // tile), -(-problem.n // wide)
-    room = _RING if blocks * passes <= sms else _RING // 2
-    values.setdefault("STAGES", max(2, min(_MOST_STAGES, room // stage)))
+    blocks, passes = min(-(-problem.m // tile), sms), -(-problem.n // wide)
+    values.setdefault("STAGES", max(2, min(_MOST_STAGES, _RING // stage)))
     _check_grid(blocks, passes, problem)
     shared = values["STAGES"] * (stage + 16)
     threads = 32 * (values["CONSUMERS"] + values["PRODUCERS"])
@@ -85,20 +87,15 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
     )
 
 
-def _of_large(problem: Problem, wide: int) -> dict[str, int]:
-    """What an H200 is fastest with where A is large, in fp32: sums of 8 and of 16 columns take about as long as A."""
-    if problem.fmt == "fp64" or problem.m * problem.k < _LARGE:
+def _of_columns(problem: Problem, wide: int, high: int) -> dict[str, int]:
+    """What an H200 is fastest with where columns of a large A are contiguous."""
+    if problem.a_layout == "rows":
         return {}
-    by_columns = problem.a_layout == "columns"
-    if wide == 16:
-        return {"DEPTH": 64, "ONE_BOX": 0} if by_columns else {"SHARE": 2}
-    return {"CONSUMERS": 4, "SHARE": 4} if wide == 8 and by_columns else {}
-
-
-def _share(wide: int) -> int:
-    """Lanes that share rows: as many as there are warps, where each has as many columns."""
-    warps = _CONSUMERS[wide]
-    return warps if wide % warps == 0 and warps in (2, 4) else 1
+    if problem.fmt == "fp64":  # boxes of 2 KB come as slowly as such of 4 KB
+        return {"DEPTH": 32} if high in (2, 4) and problem.k >= 64 else {}
+    if wide == 16 and high <= _LOW and problem.k >= _DEEP:
+        return {"DEPTH": 64, "ONE_BOX": 0}
+    return {"CONSUMERS": 4, "SHARE": 4} if wide == 8 and problem.m * problem.k >= _LARGE else {}
 
 
 def _way_of_b(problem: Problem, wide: int) -> dict[str, int]:
@@ -108,7 +105,8 @@ def _way_of_b(problem: Problem, wide: int) -> dict[str, int]:
         return {}
     if step == 1 and across * size % 16 == 0:  # stages begin at multiples of 128 bytes
         return {"B_COLUMNS": 1}
-    return {"B_ROWS": 1} if across == 1 and step == problem.n == wide else {}
+    pieces = wide * size % 16 == 0 and step * size % 16 == 0
+    return {"B_ROWS": 1} if across == 1 and (pieces or step == problem.n == wide) else {}
 
 
 def _stage(values: dict[str, Any], size: int) -> int:
@@ -119,8 +117,9 @@ def _stage(values: dict[str, Any], size: int) -> int:
 
 
 def ism2(
-    problem: Problem, sms: int, tcf: int | None = None, *, unit: str | None = None, direct: bool = False, **changes: Any
-) -> Plan:
+    problem: Problem, sms: int, tcf: int | None = None, *, unit: str | None = None, spread: int | None = None,
+    **changes: Any,
+) -> Plan:  # fmt: skip
     """The launch of ISM2's kernels for large GPUs; TSM2's where B is too large for shared memory.
 
     Parameters
@@ -128,31 +127,51 @@ def ism2(
     problem : Problem
     sms : int
     tcf : int, optional
-        Tiles of rows that a thread block, or a warp of DMMA's, takes one after another; default 1.
+        Tiles of rows that a thread block, or a warp of DMMA's, takes one after another; default 1, of DMMA's up to 2.
     unit : {"cores", "DMMA"}, optional
         What computes; default DMMA in fp64 for all but the smallest B.
-    direct : bool
-        Threads load whole rows by themselves, not through shared memory, where rows are multiples of 16 bytes.
+    spread : {0, 1, 2}, optional
+        0: a thread, or a warp of DMMA's, has several rows; 1: one, or fewer; 2: not all columns either, in fp32.
+        Default: by the rows of a multiprocessor, so that all of them have some.
     **changes
         Macros of the kernel that are to differ from the choice made here.
     """
-    if tcf is not None and not is_size(tcf):
-        raise InputError(f"tcf = {short(tcf)} must be a positive integer")
+    if tcf is not None:
+        positive("tcf", tcf)
     padded = -(-min(problem.n, _WIDEST) // 4) * 4
     if not problem.k or problem.k * padded * problem.bytes > _B_SHARED:
         return tsm2(problem, sms)
     if unit is None:
         small = 2 if problem.a_layout == "rows" else 4
         unit = "DMMA" if problem.fmt == "fp64" and max(problem.k, problem.n) > small else "cores"
-    return _dmma(problem, tcf or 1, changes) if unit == "DMMA" else _cores(problem, tcf or 1, direct, changes)
+    if spread is None:
+        spread = (problem.m < _some_rows(problem, unit) * sms) + (problem.m < _FEW_ROWS * sms)
+    if unit == "DMMA":
+        return _dmma(problem, not spread, tcf, changes)
+    return _cores(problem, tcf or 1, _spread(problem, spread), changes)
 
 
-def _cores(problem: Problem, tcf: int, direct: bool, changes: dict[str, Any]) -> Plan:
-    wide, size, most = min(problem.n, _WIDEST), problem.bytes, 16 // problem.bytes
+def _some_rows(problem: Problem, unit: str) -> int:
+    """Rows for a multiprocessor below which ISM2 spreads them over more threads, as measured on an H200."""
+    if unit == "cores" and problem.a_layout != "rows":
+        return 1024
+    return 8192 if unit == "cores" and problem.n > 8 else 2048
+
+
+def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str, Any]) -> Plan:
+    size, most = problem.bytes, 16 // problem.bytes
+    wide = min(problem.n, spread.get("WIDTH", _WIDEST))
     values: dict[str, Any] = {"REAL": "float" if size == 4 else "double", "WIDTH": wide}
+    direct = spread.get("DIRECT", 0) == 1
     values |= _loads(problem, direct, most) | _stores(problem, wide, direct, most)
-    values |= _sizes(values, size, problem.k) | changes
-    tile, padded = values["ROWS"] * values["THREADS"], -(-wide // most) * most
+    values |= _sizes(values, size, problem.k) | {name: spread[name] for name in ("ROWS", "THREADS") if name in spread}
+    if values["ROWS"] % most and "VECTORS" in values:
+        values = {name: value for name, value in values.items() if name not in ("VECTORS", "C_COLUMNS")}
+    padded = -(-wide // most) * most
+    if problem.n <= wide and problem.k * padded <= _B_KEPT and "A_PITCH" not in values:
+        values["B_KEPT"] = 1
+    values |= changes
+    tile = values["ROWS"] * values["THREADS"]
     blocks, passes = -(-problem.m // (tile * tcf)), -(-problem.n // wide)
     _check_grid(blocks, passes, problem)
     pitch = max(values.get("A_PITCH", 0), values.get("C_PITCH", 0))
@@ -160,19 +179,33 @@ def _cores(problem: Problem, tcf: int, direct: bool, changes: dict[str, Any]) ->
     return Plan("ism2_hopper.cu", "ism2_hopper", tuple(values.items()), (blocks, passes), values["THREADS"], shared)
 
 
+def _spread(problem: Problem, spread: int) -> dict[str, int]:
+    """What differs in fp32 with a `spread` as `ism2` has it, as an H200 is fastest with it."""
+    k, few = problem.k, spread == 2
+    if problem.fmt == "fp64" or not spread:
+        return {}
+    if problem.a_layout == "rows" and 4 % k == 0:
+        return {"ROWS": 4 // k, "THREADS": 128}
+    if problem.a_layout == "rows":
+        return {"ROWS": 1, "THREADS": 64, "DIRECT": int(few or k <= 8), **({"WIDTH": 4} if few and k % 4 == 0 else {})}
+    if few:
+        return {"ROWS": 1, "THREADS": 128, "WIDTH": 4}
+    return {"ROWS": 1, "THREADS": 128, "WIDTH": 8} if problem.n > 4 else {}
+
+
 def _sizes(values: dict[str, Any], size: int, k: int) -> dict[str, Any]:
     """Rows and threads, as an H200 is fastest with them."""
     if "FLAT" in values and size == 4:
-        return {"ROWS": 16 if k == 2 else 4, "THREADS": 64 if k == 2 else 128, "BLOCKS": 1}
+        return {"ROWS": 4, "THREADS": 64, "BLOCKS": 1}
     if "A_LINEAR" in values and size == 4:
         return {"ROWS": 2, "THREADS": 128, "BLOCKS": 1}
-    if "VECTORS" in values and size == 4 and values["WIDTH"] > 8 and k > 8:  # four blocks have registers for so much
-        return {"DEPTH": 8, "ROWS": 4, "THREADS": 128, "BLOCKS": 4}
-    return {"ROWS": 4, "THREADS": 128, "BLOCKS": 1}
+    if "VECTORS" in values and size == 4 and values["WIDTH"] > 8 and k > 8:  # eight blocks have registers for so much
+        return {"DEPTH": 8, "ROWS": 4, "THREADS": 64, "BLOCKS": 8}
+    return {"ROWS": 4, "THREADS": 128 if size == 4 else 64, "BLOCKS": 1}
 
 
 def _loads(problem: Problem, direct: bool, most: int) -> dict[str, Any]:
-    """The macros of how A comes; `most` elements are 16 bytes."""
+    """The macros of how A comes; `most` elements are 16 bytes; direct: by whole rows a thread, where it can."""
     k, vector, layout = problem.k, problem.vector("a"), problem.a_layout
     values: dict[str, Any] = {f"A_{layout.upper()}": 1, "DEPTH": min(k, 16)}
     if layout == "columns" and vector == most:
@@ -232,10 +265,12 @@ def _dividing(most: int, *numbers: int) -> int:
     return most
 
 
-def _dmma(problem: Problem, tcf: int, changes: dict[str, Any]) -> Plan:
+def _dmma(problem: Problem, many: bool, tcf: int | None, changes: dict[str, Any]) -> Plan:
     wide, k, layout = min(problem.n, _WIDEST), problem.k, problem.a_layout
     depth = min(-(-k // 4) * 4, 16)
-    tiles = (4 if depth > 8 else 8) if layout != "rows" else 16 // depth
+    deep = depth > 8
+    tcf = tcf or (2 if many and deep else 1)
+    tiles = 16 // depth if layout == "rows" else 8 if not deep else 4 if many else 2
     values: dict[str, Any] = {
         "REAL": "double", "WIDTH": wide, "TILES": tiles, "THREADS": 128, "DEPTH": depth, f"A_{layout.upper()}": 1,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu import callers, device, matrices
 from fpemu.gpu.matrices import Matrix
+from fpemu.perfmodel.checks import is_size, short
 
 REALS = {"float32": "fp32", "float64": "fp64"}
 _lock = RLock()
@@ -171,3 +172,26 @@ def check_out(taken: dict[str, Any], shape: tuple[int, int], dtype: np.dtype[Any
     for who in "AB":
         if matrices.overlap(taken[who], C):
             raise InputError(f"out shares memory with {who}: give it memory of its own")
+
+
+def positive(name: str, value: Any) -> None:
+    """Refuse a size that is not a positive integer.
+
+    Raises
+    ------
+    InputError
+    """
+    if not is_size(value):
+        raise InputError(f"{name} = {short(value)} must be a positive integer")
+
+
+def refuse_tiles(why: str, tiles: dict[str, Any]) -> None:
+    """Refuse parameters of tiles that are given though a kernel has none of them.
+
+    Raises
+    ------
+    InputError
+    """
+    given = [name for name, value in tiles.items() if value is not None]
+    if given:
+        raise InputError(f"{why}: leave {' and '.join(given)} out")

@@ -8,7 +8,7 @@ from typing import Any
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu import device
 from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.gpu.tallskinny.problem import Problem, positive, refuse_tiles
 from fpemu.perfmodel import gpus, tsm2_model
 from fpemu.perfmodel import tsm2 as model_of
 from fpemu.perfmodel.checks import is_size, short
@@ -67,8 +67,8 @@ def parameters(
     (128, 16, 4)
     """
     for name, value in (("t1", t1), ("t2", t2), ("t3", t3)):
-        if value is not None and not is_size(value):
-            raise InputError(f"{name} = {short(value)} must be a positive integer")
+        if value is not None:
+            positive(name, value)
     if t2 is None or t3 is None:
         best2, best3 = _best(model, min(n, _MODELLED), t2, t3)
         t2, t3 = best2 if t2 is None else t2, best3 if t3 is None else t3
@@ -84,17 +84,8 @@ _kept: dict[tuple[Any, ...], tuple[int, int]] = {}
 
 def _best(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
     """t2 and t3 with the least time, which are the same for every m and k; kept, as looking for them takes long."""
-    told = (
-        model.gpu.name,
-        model.fmt,
-        model.memory_latency,
-        model.compute_latency,
-        model.setup,
-        model.printed,
-        n,
-        t2,
-        t3,
-    )
+    times = (model.memory_latency, model.compute_latency, model.setup)
+    told = (model.gpu.name, model.fmt, *times, model.printed, n, t2, t3)
     if told not in _kept:
         _kept[told] = _search(model, n, t2, t3)
     return _kept[told]
@@ -134,9 +125,7 @@ def tsm2(
         named = version if isinstance(version, str) else type(version).__name__
         raise unknown_name("version of TSM2", named, (*VERSIONS, "hopper"))
     if version in ("V0", "V1"):
-        given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
-        if given:
-            raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
+        refuse_tiles(f"TSM2 {version} has no tiles", {"t1": t1, "t2": t2, "t3": t3})
         wide = next((w for w in _COLUMNS if w >= problem.n), _COLUMNS[-1])
         t1, t2, t3 = T1, wide if version == "V1" else 1, 1
     else:
@@ -168,8 +157,7 @@ def ism2(
     t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
     if tcf is None:
         tcf = min(8, model_of.most_tcf(model, max(problem.m, 1), t2, t3))
-    if not is_size(tcf):
-        raise InputError(f"tcf = {short(tcf)} must be a positive integer")
+    positive("tcf", tcf)
     if not problem.k:  # nothing to add: C is zero
         return tsm2(problem, model, "V0")
     shared = t1 * t2 * problem.bytes
