@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fpemu import InputError, perfmodel
-from fpemu.gpu import compiler
+from fpemu.gpu import choice, compiler, properties
 from fpemu.gpu.bench import battery, choosing, contenders, kinds, reading, record, timing
 from fpemu.schemes.strassen import Strassen
 from fpemu.sweep import experiments
@@ -63,7 +63,7 @@ class Machine:
 
         monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
         return timing.measure(self.launch, rules, marks=self.of, hold=self.hold, synchronize=self.synchronize,
-                              sleep=self.sleep, watch=Watch)  # fmt: skip
+                              sleep=self.sleep, watch=Watch, away=lambda: 0.0)  # fmt: skip
 
 
 @pytest.mark.parametrize(("seconds", "host"), [(4e-3, 1e-5), (3e-6, 4e-5), (1e-4, 4e-5)])
@@ -111,6 +111,17 @@ def test_a_slow_product_is_launched_three_times_before_the_run(monkeypatch):
     found = machine.measure(timing.Rules(run=0.0), monkeypatch)
     assert machine.launches == 2 + 3
     assert found.sustained is None
+
+
+def test_a_row_says_that_another_process_had_the_gpu(monkeypatch):
+    gone = iter([2.4e-3, 9e-7])  # before this measurement, and in it
+    machine = Machine(4e-3)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: machine.now)
+    more = {"hold": machine.hold, "synchronize": machine.synchronize, "sleep": machine.sleep, "watch": None}
+    found = timing.measure(machine.launch, timing.FIRST, marks=machine.of, away=lambda: next(gone), **more)
+    assert found.away == 9e-7
+    assert "away_s" not in timing.fields(found)
+    assert timing.fields(replace(found, away=2.4e-3), "split_")["away_s"] == 2.4e-3
 
 
 # --- what is measured
@@ -204,6 +215,30 @@ def test_work_that_is_not_counted_is_said():
 def test_an_unknown_contender_or_hint_is_named(name):
     with pytest.raises(InputError, match="unknown"):
         contenders.find(name)
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """What kernels ask of the GPU, without one."""
+    monkeypatch.setattr(choice, "architecture", lambda: "hopper")
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(properties, "most_shared", lambda: 232448)
+
+
+def test_the_kernels_of_all_schemes_are_known_before_they_are_measured(hopper):
+    """Products and splits: what is not compiled beforehand takes a second of the time of its row."""
+    found = {}
+    for task in battery.tasks():
+        who = contenders.find(task.contender) if task.kind == "product" else None
+        if who is not None and who.scheme not in (None, "ozaki", "ozimmu", "ozaki2"):
+            found.setdefault(who.name, choosing.sources((task.M, task.N, task.K), who))
+    assert {name for name, texts in found.items() if len(texts) < 2} == set()
+    assert {"staged", "staged-int8", "strassen", "markidis", "legemm mma", "legemm fused"} <= set(found)
+    assert any("wgmma" in text for text in found["staged"])
+    layers = [task for task in battery.tasks(["legemm/fig15"]) if task.contender in ("legemm", "fp16")]
+    assert {task.contender: bool(kinds.module("application").sources(task)) for task in layers} == {
+        "legemm": True, "fp16": False
+    }  # fmt: skip
 
 
 @needs_compiler

@@ -12,6 +12,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,17 @@ def pytorch() -> Any:
 def seconds(task: Task) -> float:
     """About how long a row takes."""
     return 0.2
+
+
+def sources(task: Task) -> list[str]:
+    """What the kernels of a row compile."""
+    who = contenders.find(task.contender)
+    shapes = [(task.M, task.N, task.K), *([(task.M, task.K, task.N)] if task.data in _LAYERS else ())]
+    found: list[str] = []
+    if who.scheme is not None:
+        with suppress(Exception):  # it will be told where the row is measured
+            found = [text for shape in shapes for text in choosing.sources(shape, who)]
+    return found
 
 
 def measure(task: Task, made: Any = None) -> dict[str, Any]:

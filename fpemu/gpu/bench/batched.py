@@ -1,14 +1,17 @@
 """Batches of small fp16 products to measure: operands, contenders, errors of a sample.
 
 Operands are uniform in [-1, 1], stored by rows, matrix after matrix; complex ones interleaved and planar, the same
-numbers in both. Between two launches nothing is moved: what fits into the L2 cache stays there, for all contenders.
+numbers in both. Between two launches nothing is moved: what fits into the L2 cache stays there, for all contenders. At
+some sizes there is a second time ("cold_s"), of launches that go round in copies, so that operands come from memory.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +25,7 @@ from fpemu.gpu.batched import stacks
 from fpemu.gpu.batched.choice import choose
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, fitted, text
 from fpemu.gpu.batched.source import plan
-from fpemu.gpu.bench import runs, shapes, vendor
+from fpemu.gpu.bench import points, runs, shapes, vendor
 from fpemu.gpu.bench.places import Place, draw, fetch
 from fpemu.gpu.bench.runs import Run
 from fpemu.gpu.bench.shapes import WARPS_N
@@ -34,6 +37,9 @@ SAMPLE = 4
 """Products of the batch whose entries are compared."""
 LARGE = 2**25
 """M·N·K from which on it is one product."""
+ROUND, MOST = 2**28, 40
+"""Bytes between two uses of an operand where it is to come from memory, and copies at most."""
+COLD = (shapes.BASE, shapes.HALF, "ours")
 KIND, BASE = shapes.BATCHED, shapes.BASE
 
 
@@ -50,6 +56,9 @@ def make(task: Task) -> Batch:
 def measure(task: Task, made: Batch) -> dict[str, Any]:
     """The fields of a row."""
     found = runs.measure(prepare(made, task.contender), made.result, made.result.nbytes, made.exact())
+    if task.contender in COLD and task.batch == shapes.BATCH and task.M == task.K and task.M in shapes.GOALS:
+        turn = itertools.cycle([prepare(one, task.contender).queue for one in made.copies()])
+        found["cold_s"] = points.measure(lambda: next(turn)(), replace(runs.RULES, loop=0.0)).median
     parts = 2 if made.complex else 1
     elements = task.M * task.K + task.K * task.N + task.M * task.N
     return {**found, "operations": parts**2 * 2.0 * task.M * task.N * task.K * task.batch,
@@ -83,6 +92,15 @@ class Batch:
         self.result = Buffer.poisoned(-(-2 * parts * count * M * N // 4) * 4)
         self.mixed = {who: self._interleaved(who) for who in self.planes} if complex else {}
         self._exact: NDArray[Any] | None = None
+        self._copies: list[Batch] = []
+
+    def copies(self) -> list[Batch]:
+        """This batch and others of its size: `ROUND` bytes of operands and results, or `MOST` of them."""
+        size = self.result.nbytes + sum(buffer.nbytes for buffer in self.planes.values())
+        many = min(MOST, max(2, -(-ROUND // size)))
+        if not self._copies:
+            self._copies = [Batch(self.shape, self.count, self.complex, seed) for seed in range(1, many)]
+        return [self, *self._copies]
 
     def _interleaved(self, who: str) -> Buffer:
         entries = self.count * math.prod(self.sides[who])

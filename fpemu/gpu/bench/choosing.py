@@ -164,13 +164,24 @@ def products(kernel: Kernel) -> int | None:
 
 
 def sources(shape: tuple[int, int, int], who: Contender) -> list[str]:
-    """What the kernel of `fpemu.gpu.tensorcores.fused` will compile for operands stored by rows; nothing for others."""
+    """What the kernels of a contender will compile for operands stored by rows: products and splits."""
+    from fpemu.gpu import splitting
+    from fpemu.gpu.hopper import schedules, splits, staged_int8, strassen, words
     from fpemu.gpu.tensorcores import fused, operation
 
-    made = kernel(scheme(who), who.hints, shape)
-    if not isinstance(made, fused.FusedKernel):
-        return []
-    M, N, K = shape
-    A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))
-    scaled = bool(getattr(made.scheme, "scales_rows", False))
-    return [made.source((operation.layout(A, "A"), operation.layout(B, "B")), K % 8 == 0, scaled, False)]
+    made: Any = kernel(scheme(who), who.hints, shape)
+    found = []
+    if isinstance(made, strassen.StrassenKernel):
+        found, made = [strassen.source(made.levels)], made.inner
+    if isinstance(made, words.Hopper):
+        found.append(schedules.source(made.schedule, made.tile))
+    elif isinstance(made, staged_int8.FrontierKernel):
+        tile = made.tile
+        found.append(staged_int8.source(tile.columns, tile.cluster, made.per, bool(made.exact)))
+    elif isinstance(made, fused.FusedKernel):
+        M, N, K = shape
+        A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))
+        scaled = bool(getattr(made.scheme, "scales_rows", False))
+        text = made.source((operation.layout(A, "A"), operation.layout(B, "B")), scaled, False)
+        return [text, splitting.source(made.scheme.rules())]
+    return [*found, *(kind.source() for kind in splits.KINDS.values())]

@@ -15,7 +15,7 @@ import numpy as np
 
 import fpemu
 from fpemu.gpu import device
-from fpemu.gpu.bench import choosing, kinds, library, timing
+from fpemu.gpu.bench import choosing, kinds, library, runs, shapes, timing
 from fpemu.gpu.bench.record import FORMAT, Record, Row
 from fpemu.gpu.bench.task import SEED, Task
 from fpemu.gpu.verification import records
@@ -27,6 +27,7 @@ def head(date: str | None = None) -> dict[str, Any]:
     run = {"date": date or datetime.now(UTC).date().isoformat(), "fpemu": fpemu.__version__, "numpy": np.__version__,
            "code": code(), **here}  # fmt: skip
     rules = {name: [asdict(rule) for rule in both] for name, both in timing.RULES.items()}
+    rules[shapes.RULES] = [asdict(runs.RULES)]
     return {"format": FORMAT, "device": here, "seed": SEED, "rules": rules, "runs": [run]}
 
 

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from fpemu import metrics
 from fpemu.gpu import device
-from fpemu.gpu.bench import timing
+from fpemu.gpu.bench import ceilings, points
 from fpemu.gpu.bench.places import digest
 from fpemu.gpu.device import Buffer
 
-RULES = timing.Rules(idle=0.01, first=20, run=0.04, most=0.02)
-"""How these speeds are measured: the chip is far from its power limit, and the points are many."""
-_COPY = 2**32
+RULES = points.RULES
+"""How these speeds are measured: the chip is far from its power limit, and the launches are short."""
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -50,21 +49,13 @@ class Run:
 @cache
 def copy_rate() -> float:
     """Bytes a second of a copy of 4 GB within the GPU's memory, those read and those written; measured once."""
-    one, other = Buffer.poisoned(_COPY), Buffer(_COPY)
-    cuda = device._enter()
-
-    def copy() -> None:
-        device.check(cuda.cuMemcpyDtoDAsync(other.pointer, one.pointer, _COPY, 0))
-
-    return 2 * _COPY / timing.measure(copy, timing.SHORT).first
+    return 2 * ceilings.BYTES / ceilings.copy().median
 
 
 @cache
 def launch() -> float:
     """Seconds from one empty launch to the next; measured once."""
-    empty = timing.kernels().prepare("nothing", 1, 1)
-    speed = timing.measure(empty.queue, RULES)
-    return speed.sustained or speed.first
+    return ceilings.launch().median
 
 
 def measure(run: Run, result: Buffer, nbytes: int, exact: NDArray[np.float64]) -> dict[str, Any]:
@@ -85,8 +76,7 @@ def measure(run: Run, result: Buffer, nbytes: int, exact: NDArray[np.float64]) -
     found["digest"] = digest(result.pointer, nbytes)
     D = run.sample()
     found |= errors(D, exact)
-    speed = timing.measure(run.queue, RULES)
-    found |= timing.fields(speed) | {"host_s": speed.host}
+    found |= points.fields(points.measure(run.queue, RULES))
     run.again()
     device.synchronize()
     found["again"] = digest(result.pointer, nbytes) == found["digest"]
@@ -115,4 +105,4 @@ def errors(D: NDArray[Any], exact: NDArray[np.float64]) -> dict[str, Any]:
 
 def seconds(bytes_drawn: float) -> float:
     """About how long a row takes whose operands have so many bytes."""
-    return 0.1 + bytes_drawn / 2e11
+    return 0.09 + bytes_drawn / 2e11

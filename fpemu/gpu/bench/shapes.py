@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from fpemu.gpu.bench import points
 from fpemu.gpu.bench.task import Shape, Task
 
-RULES = "point"
+RULES = points.NAME
 BATCHED, TALL = "batched", "tall"
 BASE = "cublas"
 """Whom the others are compared with: of complex products cuBLAS in planar layout, by four calls."""

@@ -3,6 +3,9 @@
 A power-limited chip has two speeds, and both are measured: the median of the first launches after a pause, before the
 limiter acts, and the median of the second half of a run without a pause. Launches queue up behind a kernel that only
 waits, so that what the host needs to launch is not counted: small products are timed as a captured graph would be.
+
+Where another process has work for the GPU too, they take turns of milliseconds. The kernel that waits sees how long it
+was not run; a row of such a time says so ("away_s").
 """
 
 from __future__ import annotations
@@ -18,11 +21,15 @@ import numpy as np
 
 from fpemu.gpu import device
 from fpemu.gpu.bench.sensors import Reading, Watch
+from fpemu.gpu.device import Buffer
 
 _MARKS = 400  # intervals of a run, at most
 _QUEUED = 200  # launches that wait in the queue, at most: beyond about a thousand a launch itself waits
 _SLOW = 2e-3  # seconds a launch from which on the host is never late
 _SMALL = 2e-4  # seconds below which the first launches are timed together: an event between two costs a microsecond
+_LOOK = 5e-3  # seconds of the wait before the first launches, at least: other processes take turns of half as long
+AWAY = 2e-4
+"""Seconds in which a kernel that waits was not run, from which on another process had the GPU."""
 _STEADY = 0.5  # seconds of a run from which on power is read: the sensor's own mean is taken over about a second
 
 
@@ -76,6 +83,8 @@ class Speed:
         What the host needs to queue one.
     reading : Reading or None
         Power and clock in the second half of the run.
+    away : float
+        The longest time in which a wait beside the launches was not run.
     """
 
     first: float
@@ -84,6 +93,7 @@ class Speed:
     launches: int
     host: float
     reading: Reading | None
+    away: float = 0.0
 
 
 def fields(speed: Speed, before: str = "") -> dict[str, Any]:
@@ -94,6 +104,8 @@ def fields(speed: Speed, before: str = "") -> dict[str, Any]:
     if speed.reading is not None and not before:
         found |= {"power_W": speed.reading.power, "clock_MHz": speed.reading.clock,
                   "limited_by": list(speed.reading.reasons)}  # fmt: skip
+    if speed.away > AWAY:
+        found["away_s"] = speed.away
     return found
 
 
@@ -141,15 +153,27 @@ def kernels() -> device.Module:
     return device.Module(device.kernel_source("bench.cu"), name="bench.cu")
 
 
+@cache
+def _longest() -> Buffer:
+    return Buffer.poisoned(8, 0)
+
+
 def hold(seconds: float) -> None:
     """Let the GPU wait; what is launched meanwhile queues up."""
-    kernels().launch("hold", 1, 1, np.int64(seconds * 1e9), wait=False)
+    kernels().launch("hold", 1, 1, np.int64(seconds * 1e9), _longest(), wait=False)
+
+
+def away() -> float:
+    """The longest time, in seconds, in which a kernel that waits was not run, since this was last asked."""
+    found = int(_longest().array(1, np.uint64)[0]) * 1e-9
+    _longest().fill(0)
+    return found
 
 
 def measure(
     launch: Callable[[], None], rules: Rules, *, marks: Callable[[int], Any] = Marks,
     hold: Callable[[float], None] = hold, synchronize: Callable[[], None] = device.synchronize,
-    sleep: Callable[[float], None] = time.sleep, watch: Callable[[], Any] = Watch,
+    sleep: Callable[[float], None] = time.sleep, watch: Callable[[], Any] = Watch, away: Callable[[], float] = away,
 ) -> Speed:  # fmt: skip
     """Time what `launch` queues.
 
@@ -158,7 +182,7 @@ def measure(
     launch : callable
         Queues one product; it may wait for the GPU, which then counts.
     rules : Rules
-    marks, hold, synchronize, sleep, watch
+    marks, hold, synchronize, sleep, watch, away
         What measures, for tests.
 
     Raises
@@ -174,17 +198,17 @@ def measure(
     synchronize()
     each = time.perf_counter() - begun
     sleep(rules.idle)
+    away()
 
     moments = marks(max(rules.first, _MARKS) + 1)
-    if each < _SLOW:
-        hold(_room(host, rules.first))
+    hold(max(_LOOK, _room(host, rules.first)))
     if each < _SMALL:
         first = [t / rules.first for t in _timed(launch, moments, 1, rules.first)]
     else:
         first = _timed(launch, moments, min(rules.first, max(3, round(rules.most / each))), 1)
     each = statistics.median(first)
     if rules.run < 2 * each:
-        return Speed(each, min(first), None, 0, host, None)
+        return Speed(each, min(first), None, 0, host, None, away())
 
     total = max(2, round(rules.run / max(each, 1e-7)))
     sampled = watch() if rules.run >= _STEADY else None
@@ -195,7 +219,7 @@ def measure(
     else:
         run, count, many = _held(launch, moments, hold, rules.run, each, host)
     reading = None if sampled is None else sampled.stop()
-    return Speed(each, min(first), statistics.median(run[len(run) // 2 :]), count * many, host, reading)
+    return Speed(each, min(first), statistics.median(run[len(run) // 2 :]), count * many, host, reading, away())
 
 
 def _timed(launch: Callable[[], None], moments: Any, count: int, many: int) -> list[float]:

@@ -120,14 +120,18 @@ template <class T> __device__ void digest(u64* out, const T* D, u64 count) {
 extern "C" __global__ void digest_32(u64* out, const u32* D, u64 count) { digest(out, D, count); }
 extern "C" __global__ void digest_64(u64* out, const u64* D, u64 count) { digest(out, D, count); }
 
-// --- one thread that waits, while launches queue up behind it
-extern "C" __global__ void hold(long long nanoseconds) {
-  long long begin, now;
+// --- one thread that waits, while launches queue up behind it; and the longest time in which it was not run at all
+extern "C" __global__ void hold(long long nanoseconds, u64* longest) {
+  u64 begin, before, now, most = *longest;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  before = begin;
   do {
     __nanosleep(500);
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - begin < nanoseconds);
+    if (now - before > most) most = now - before;
+    before = now;
+  } while ((long long)(now - begin) < nanoseconds);
+  *longest = most;
 }
 
 extern "C" __global__ void nothing() {}

@@ -1,0 +1,216 @@
+"""How short launches are timed, without a GPU: what is counted, what is dropped, what is measured again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fpemu.gpu.bench import ceilings, points, running, runs, shapes, timing
+from fpemu.gpu.bench.points import Rules
+
+TURN = 2.4e-3
+ONCE = Rules(loop=0.0)
+
+
+class Gpu:
+    """A GPU and a host in a few lines. Up to a moment another process takes every second turn on the GPU."""
+
+    def __init__(self, each, host=5e-6, start=0.0, others_until=0.0):
+        self.each, self.host, self.start, self.until = each, host, start, others_until
+        self.time = self.free = self.gone = 0.0
+        self.cold, self.count, self.marks, self.slept = True, 0, {}, 0.0
+        self.hiccups = set()
+
+    def run(self, begun, seconds):
+        """When work ends that begins at a moment, and the longest break in it."""
+        longest = 0.0
+        while begun < self.until:
+            turn = begun // TURN
+            end = (turn + 1) * TURN + 1e-12  # so that this turn is over then, rounded or not
+            if turn % 2:
+                begun, longest = end, TURN
+            elif begun + seconds <= end:
+                return begun + seconds, longest
+            else:
+                begun, seconds = end, seconds - (end - begun)
+        return begun + seconds, longest
+
+    def launch(self):
+        self.count += 1
+        self.time += self.host + (5e-3 if self.count in self.hiccups else 0.0)
+        took = self.each(self.count) if callable(self.each) else self.each
+        self.free, _ = self.run(max(self.free, self.time), took + (self.start if self.cold else 0.0))
+        self.cold = False
+
+    def hold(self, seconds):
+        begun = max(self.free, self.time)
+        self.free, gone = self.run(begun, 0.0)
+        left = begun + seconds - self.free  # by the clock on the wall, not by its own time
+        while left > 0:
+            self.free, more = self.run(self.free, min(left, 1e-4))
+            left = begun + seconds - self.free
+            gone = max(gone, more)
+        self.gone, self.cold = max(self.gone, gone), True
+
+    def mark(self, which):
+        self.marks[which] = max(self.free, self.time)
+
+    def passed(self, which):
+        return self.marks[which] <= self.time
+
+    def between(self):
+        self.synchronize()
+        return self.marks[2] - self.marks[1]
+
+    def away(self):
+        self.synchronize()
+        gone, self.gone = self.gone, 0.0
+        return gone
+
+    def synchronize(self):
+        self.time = max(self.time, self.free)
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.slept += seconds
+        self.time += seconds
+
+    def measure(self, rules=ONCE):
+        return points.measure(self.launch, rules, self)
+
+
+@pytest.mark.parametrize("each", [1e-6, 3e-5, 2e-3, 0.06])
+@pytest.mark.parametrize("host", [5e-6, 8e-5])
+def test_neither_the_host_nor_a_slow_start_is_counted(each, host):
+    gpu = Gpu(each, host, start=4e-5)
+    found = gpu.measure()
+    assert [found.median, found.least, found.most] == pytest.approx([each] * 3, rel=1e-3)
+    assert (found.tries, found.away, found.loop) == (1, 0.0, None)
+    assert found.steady(ONCE)
+    assert found.launches == max(1, min(160, round(4e-4 / each)))
+    assert 3 <= found.samples <= 11
+
+
+@pytest.mark.parametrize("each", [1e-6, 0.06])
+def test_a_point_takes_tenths_of_a_second_at_most(each):
+    gpu = Gpu(each)
+    gpu.measure(Rules())
+    assert gpu.time < (0.06 if each < 1e-3 else 12 * each)
+
+
+def test_samples_for_which_the_host_was_late_are_dropped():
+    gpu = Gpu(1e-6)
+    gpu.hiccups = {60, 300, 700, 1100}
+    found = gpu.measure()
+    assert found.samples == ONCE.samples
+    assert found.most == pytest.approx(1e-6)
+    assert found.host > gpu.host  # waits were longer afterwards
+
+
+def test_the_wait_grows_until_the_host_is_in_time():
+    """The first calls are quick here and those that follow are not, as where a library looks something up."""
+    gpu = Gpu(1e-6)
+    plain = gpu.launch
+
+    def launch():
+        gpu.host = 2e-6 if gpu.count < 12 else 4e-5
+        plain()
+
+    gpu.launch = launch
+    assert gpu.measure().most == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("each", [1.2e-6, 3e-5, 2e-3])
+def test_turns_of_another_process_are_seen_and_all_is_measured_again_after_them(each):
+    found = Gpu(each, others_until=0.5).measure()
+    assert found.median == pytest.approx(each)
+    assert found.tries > 1
+    assert found.steady(ONCE)
+    assert "away_s" not in points.fields(found)
+
+
+@pytest.mark.parametrize("each", [1.2e-6, 2e-3, 4.8e-3])
+def test_a_row_says_that_another_process_had_the_gpu_all_the_time(each):
+    gpu = Gpu(each, others_until=math.inf)
+    found = gpu.measure()
+    assert found.tries == ONCE.tries
+    assert not found.steady(ONCE)
+    assert points.fields(found)["away_s"] == pytest.approx(TURN)
+    assert gpu.slept < 1
+
+
+def test_samples_that_differ_are_taken_again_and_the_steadiest_are_kept():
+    slow = Gpu(lambda count: 1e-5 * (1.5 if 100 < count < 260 else 1.0))
+    found = slow.measure()
+    assert found.tries == 2
+    assert found.most == pytest.approx(1e-5)
+    wild = Gpu(lambda count: 1e-5 * (1 + (count // 40) % 3)).measure()
+    assert wild.tries == ONCE.tries
+    assert wild.spread > ONCE.spread
+    assert points.fields(wild)["spread"] == wild.spread
+
+
+def test_a_loop_is_timed_as_its_caller_sees_it():
+    assert Gpu(1e-6, host=2e-5).measure(Rules()).loop == pytest.approx(2e-5, rel=0.02)
+    assert Gpu(1e-4, host=2e-5).measure(Rules()).loop == pytest.approx(1e-4, rel=0.3)
+
+
+def test_calls_that_wait_for_the_gpu_are_timed_as_well():
+    gpu = Gpu(1e-5, host=5e-5)
+    queue = gpu.launch
+
+    def launch():
+        queue()
+        gpu.synchronize()
+
+    gpu.launch = launch
+    found = gpu.measure()
+    assert found.median == pytest.approx(6e-5, rel=0.1)
+
+
+def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
+    runs.copy_rate.cache_clear()
+    took = 2e-3
+    monkeypatch.setattr(ceilings, "copy", lambda: points.Point(took, took, took, 1.0, 11, 1, 1, 0.0, 1e-5, None))
+    assert runs.copy_rate() == 2 * 2**32 / took
+    runs.copy_rate.cache_clear()
+
+
+def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
+    made, copied = [], []
+
+    class Buffer:
+        def __init__(self, nbytes):
+            raise AssertionError("memory that nobody has written")
+
+        @classmethod
+        def poisoned(cls, nbytes):
+            made.append(nbytes)
+            found = object.__new__(cls)
+            found.pointer = len(made)
+            return found
+
+    class Driver:
+        def cuMemcpyDtoDAsync(self, to, source, nbytes, stream):  # noqa: N802
+            copied.append((to, source, nbytes))
+            return (0,)
+
+    monkeypatch.setattr(ceilings, "Buffer", Buffer)
+    monkeypatch.setattr(ceilings.device, "_enter", Driver)
+    monkeypatch.setattr(ceilings.device, "check", lambda result: None)
+    monkeypatch.setattr(ceilings.points, "measure", lambda queue, rules: queue())
+    ceilings.copy()
+    assert made == [ceilings.BYTES] * 2
+    assert copied == [(2, 1, ceilings.BYTES)]
+
+
+def test_the_head_of_a_record_says_how_points_are_measured(monkeypatch):
+    monkeypatch.setattr(running.device, "describe", lambda: {"gpu": "none"})
+    monkeypatch.setattr(running.records, "driver", lambda: "1")
+    monkeypatch.setattr(running.library, "version", lambda: "cuBLAS")
+    rules = running.head("2026-01-01")["rules"]
+    assert set(rules) == {*timing.RULES, shapes.RULES}
+    assert Rules(**rules[shapes.RULES][0]) == runs.RULES
