@@ -52,7 +52,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for who, style in _LOOK.items():
         own = _line(rows, who)
         axis.plot([row["M"] for row in own], [row["first"] for row in own], **style.line())
-    ticks = sorted({row["M"] for row in rows})
+    ticks = sorted({row["M"] for row in rows if row["M"].bit_count() == 1})
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [str(n) for n in ticks])
     axis.tick_params(axis="x", which="minor", bottom=False)

@@ -1,0 +1,194 @@
+"""MAGMA batched, figures 10 and 11: batched HGEMM against cuBLAS over n, square and of rank 16, and the speed-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, plain_ticks
+from ..speed._shapes import (
+    BATCHED,
+    LOOKS,
+    RULES,
+    errors,
+    evaluate,
+    line,
+    mean,
+    over_powers,
+    plot,
+    ratios,
+    reaches,
+    span,
+    told,
+)
+from ..speed._shapes import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), section 7.2, figures 10 and 11"""
+EXPLAINS = ("magma/fig10",)
+TITLE = "batched HGEMM over n, against cuBLAS"
+KIND = "G"
+CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. (a) n×n×n, (b) n×n×16, TFLOP/s; (c) how
+many times as fast as cuBLAS, on the GPU and, for n×n×n, in a loop of calls; (d) relative L2 error of a sample. Beside
+what fpemu chooses: blocks of MAGMA's design up to n = 32 (beyond they are what it chooses), magma-small (one thread an
+element, sums in fp16, and in fp32) up to 16, several products in one instruction (section 8.1) up to 8.
+{told("magma/fig10")}"""
+ASSUMPTIONS = [
+    *RULES,
+    BATCHED,
+    """cuBLAS is its strided batched product, with fp32 sums; the paper's is cublasHgemmBatched, on arrays of pointers.
+    Where both sides add in fp16 a claim says so.""",
+]
+WITH = ("ours", "magma", "tiny", "magma-small", "magma-small fp32")
+GOAL, EIGHT, SMALL = 2.5, 8, 8
+"""The speed-up over cuBLAS that is aimed at in the geometric mean, and up to which n how much."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("magma/fig10")
+
+
+def _square(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["M"] == row["K"] <= shapes.LARGEST["real"]]
+
+
+def _ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["K"] == shapes.RANK]
+
+
+def speedups(rows: list[dict[str, Any]], what: str = "seconds") -> dict[int, float]:
+    """What fpemu chooses over cuBLAS, by n."""
+    return ratios(line(rows, "ours"), line(rows, shapes.BASE), what=what)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(2, 2, height=5.2, share_y=False)
+    for axis, some, shown in zip(axes[0], (_square(rows), _ranked(rows)), (WITH, WITH[:1]), strict=True):
+        for who in (shapes.BASE, *((shapes.HALF,) if len(shown) > 1 else ()), *shown):
+            plot(axis, line(some, who), "rate", "M", LOOKS[who])
+        plain_ticks(axis)
+        axis.set_ylabel("TFLOP/s")
+    below = axes[1, 0]
+    for some, label, colour in ((_square(rows), "n×n×n", plotting.VERMILION), (_ranked(rows), "n×n×16", plotting.SKY)):
+        points = speedups(some)
+        if points:
+            style = plotting.Series(f"fpemu, {label}".replace("n", "$n$"), colour, "*", "-")
+            below.plot(list(points), list(points.values()), **style.line(markersize=5))
+    loop = speedups(_square(rows), "loop")
+    if loop:
+        style = plotting.Series("fpemu, in a loop", plotting.BLUE, "x", ":")
+        below.plot(list(loop), list(loop.values()), **style.line())
+    below.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+    below.set_ylabel("times as fast as cuBLAS")
+    plain_ticks(below)
+    for who in (shapes.BASE, shapes.HALF, *WITH, *shapes.OTHERS["real"]):
+        plot(axes[1, 1], line(_square(rows), who), "relative_l2", "M", LOOKS[who])
+    axes[1, 1].set_yscale("log")
+    axes[1, 1].set_ylabel("relative L2 error")
+    over_powers(axes, shapes.GOALS)
+    plotting.panel_titles(axes, ["$n$×$n$×$n$", "$n$×$n$×16", "speed-up", "error, $n$×$n$×$n$"])
+    legend(figure, axes, 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    square, ranked = speedups(_square(rows)), speedups(_ranked(rows))
+    fast = ratios(line(_square(rows), "ours"), line(_square(rows), shapes.HALF))
+    half = ratios(line(_square(rows), "ours fp16"), line(_square(rows), shapes.HALF))
+    alone = ratios(line(_square(rows), "magma"), line(_square(rows), shapes.BASE))
+    found = [
+        reaches("speed-up over cuBLAS, n×n×n, n = 10 to 128 (figure 11)", 1.5, 2.8,
+                [x for n, x in square.items() if n >= 10]),
+        reaches("the same, fp16 sums on both sides", 1.5, 2.8, [x for n, x in half.items() if n >= 10]),
+        reaches("the same, blocks of MAGMA's design, n = 10 to 32", 1.5, 2.8, [x for n, x in alone.items() if n >= 10]),
+        share("n×n×n: faster than cuBLAS up to n = 100", "sizes up to 100",
+              [x > 1 for n, x in square.items() if n <= 100], span(x for n, x in square.items() if n <= 100)),
+        share("n×n×16: faster than cuBLAS up to n = 128", "sizes up to 128", [x > 1 for x in ranked.values()],
+              span(ranked.values())),
+        share("faster than cuBLAS at every n that is measured, 2 to 128", "", [x > 1 for x in square.values()],
+              ", ".join(f"{x:.3g}× at {n}" for n, x in square.items())),
+        share(f"{GOAL:g} times as fast as cuBLAS in the geometric mean of the n that are measured, 2 to 128", "",
+              [mean(square.values()) >= GOAL] if square else [],
+              f"{mean(square.values()):.3g}×, {len(square)} sizes of {len(shapes.SIZES)}"),
+        share("faster than cuBLAS with fp16 sums, which are less accurate", "", [x > 1 for x in fast.values()],
+              span(fast.values())),
+        share(f"{EIGHT} times as fast as cuBLAS up to n = {SMALL}", "",
+              [x >= EIGHT for n, x in square.items() if n <= SMALL],
+              ", ".join(f"{x:.3g}× at {n}" for n, x in square.items() if n <= SMALL)),
+    ]  # fmt: skip
+    loop, cold = (speedups(_square(rows), what) for what in ("loop", "cold"))
+    found += [
+        share("in a loop, the host's time included: faster than cuBLAS at every n that is measured, 2 to 128", "",
+              [x > 1 for x in loop.values()], span(loop.values())),
+        share("operands from memory: faster than cuBLAS", "", [x > 1 for x in cold.values()],
+              ", ".join(f"{x:.3g}× at {n}" for n, x in cold.items())),
+    ]  # fmt: skip
+    far = ratios(line(rows, "ours", batch=shapes.BEYOND_BATCH), line(rows, shapes.BASE, batch=shapes.BEYOND_BATCH))
+    even, odd = shapes.BEYOND
+    many = f"{shapes.BEYOND_BATCH} products of n ="
+    found.append(share(f"{many} {even}: slower than cuBLAS", "2.3× slower", [far[even] < 1] if even in far else [],
+                       span([1 / far[even]] if even in far else [])))  # fmt: skip
+    found.append(share(f"{many} {odd}, no multiple of 8: no slower than cuBLAS", "3 % faster",
+                       [far[odd] >= 1] if odd in far else [], span([far[odd]] if odd in far else [])))  # fmt: skip
+    ratio = errors(_square(rows), "ours", shapes.BASE).values()
+    found.append(share("fp32 sums: no less accurate than cuBLAS by more than 1 %", "", [x <= 1.01 for x in ratio],
+                       f"{max(ratio, default=float('nan')):.4g} times its error at most"))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Where the speed-up is, where it ends, and which kernels make it."""
+    square = speedups(_square(rows))
+    if not square:
+        return ""
+    least, most = min(square, key=square.__getitem__), max(square, key=square.__getitem__)
+    text = (
+        f"fpemu is {span(square.values())} as fast as cuBLAS, {square[most]:.3g} times at n = {most} and "
+        f"{square[least]:.3g} at n = {least}. "
+    )
+    slower = [n for n, x in square.items() if x <= 1]
+    if slower:
+        text += f"cuBLAS is as fast or faster at n = {', '.join(map(str, slower))}. "
+    for who in WITH[1:]:
+        over = ratios(line(_square(rows), who), line(_square(rows), "ours"))
+        if over:
+            label = LOOKS[who].label
+            text += f"{label[0].upper()}{label[1:]}, n = {min(over)} to {max(over)}: {span(over.values())} as fast as "
+            text += "what is chosen. "
+    own = {row["M"]: row for row in line(_square(rows), shapes.BASE)}
+    small = {n: row for n, row in own.items() if n <= SMALL and row.get("launch_s")}
+    if small:
+        times = [1e6 * row["seconds"] for row in small.values()]
+        first = next(iter(small.values()))
+        text += (
+            f"Up to n = {SMALL} cuBLAS takes {min(times):.3g} to {max(times):.3g} µs and an empty launch after another "
+            f"{1e6 * first['launch_s']:.3g}: {EIGHT} times as fast would be {min(times) / EIGHT:.2g} to "
+            f"{max(times) / EIGHT:.2g} µs, which no launch reaches. "
+        )
+    loop = speedups(_square(rows), "loop")
+    called = line(_square(rows), "ours")
+    if loop:
+        calls = [1e6 * row["loop"] for row in called if "loop" in row]
+        text += (
+            f"In a loop, where the host counts, a call takes {min(calls):.3g} µs or more and is {span(loop.values())} "
+            "as fast as cuBLAS. "
+        )
+    cold = speedups(_square(rows), "cold")
+    if cold:
+        slow = [row["cold"] / row["seconds"] for row in called if "cold" in row]
+        text += (
+            f"With operands from memory calls take {span(slow)} the time and are {span(cold.values())} as fast as "
+            "cuBLAS. "
+        )
+    if 128 in own and 64 in own:
+        text += (
+            f"cuBLAS itself goes from {own[64]['rate']:.3g} TFLOP/s at n = 64 to {own[128]['rate']:.3g} at 128, where "
+            f"{own[128]['bandwidth']:.3g} GB/s move, {100 * own[128].get('share', float('nan')):.3g} % of a copy's: "
+            "that is what is left to gain there. "
+        )
+    return text

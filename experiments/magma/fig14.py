@@ -1,0 +1,127 @@
+"""MAGMA batched, figures 14 and 15: batches of 10 and of 100 products, real and half-complex, against cuBLAS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, plain_ticks
+from ..speed._shapes import BATCHED, LOOKS, RULES, evaluate, line, multiprocessors, over_powers, ratios, span, told
+from ..speed._shapes import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), section 7.4, figures 14 and 15"""
+EXPLAINS = ("magma/fig14",)
+TITLE = "the size of the batch"
+KIND = "G"
+CAPTION = f"""n×n×n products, 10 (open, dotted) and 100 (filled) in a call, fp32 sums: (a) HGEMM, (b) HCGEMM, fpemu's
+kernels, interleaved, against cuBLAS, planar by four calls where it is complex; (c) how many times as fast as
+cuBLAS. {told("magma/fig14")}"""
+ASSUMPTIONS = [
+    *RULES,
+    BATCHED,
+    """The sizes are not printed. "Without a significant change in the relative speed-ups" is judged by their ratio
+    between the two batches, within a factor of 1.5.""",
+]
+WHO = (shapes.BASE, "ours")
+NAMES = {"real": "HGEMM", "complex": "HCGEMM"}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("magma/fig14")
+
+
+def _look(look: Series, batch: int) -> Series:
+    few = batch == shapes.FEW[0]
+    return Series(f"{look.label}, {batch}", look.color, look.marker, ":" if few else "-", filled=not few)
+
+
+def _speedup(rows: list[dict[str, Any]], data: str, batch: int) -> dict[int, float]:
+    ours, theirs = (line(rows, who, data=data, batch=batch) for who in reversed(WHO))
+    return ratios(ours, theirs)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
+    for axis, data in zip(axes[0], NAMES, strict=False):
+        for who in WHO:
+            for batch in shapes.FEW:
+                points = [(row["M"], row["rate"]) for row in line(rows, who, data=data, batch=batch)]
+                if points:
+                    axis.plot(*zip(*points, strict=True), **_look(LOOKS[who], batch).line())
+        plain_ticks(axis)
+        axis.set_ylabel("TFLOP/s")
+    colours = {"real": Series("HGEMM over cuBLAS", plotting.BLUE, "^"),
+               "complex": Series("HCGEMM over cuBLAS", plotting.PURPLE, "D")}  # fmt: skip
+    for data, look in colours.items():
+        for batch in shapes.FEW:
+            found = _speedup(rows, data, batch)
+            if found:
+                axes[0, 2].plot(list(found), list(found.values()), **_look(look, batch).line())
+    axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+    axes[0, 2].set_ylabel("times as fast as cuBLAS")
+    plain_ticks(axes[0, 2])
+    over_powers(axes, (8, 16, 32, 64, 128, 256))
+    plotting.panel_titles(axes, ["HGEMM", "HCGEMM", "speed-up"])
+    legend(figure, axes, 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    few, many = shapes.FEW
+    for data, name in NAMES.items():
+        for who in WHO:
+            slow = {row["M"]: row["rate"] for row in line(rows, who, data=data, batch=few)}
+            gain = [row["rate"] / slow[row["M"]] for row in line(rows, who, data=data, batch=many)
+                    if row["M"] in slow]  # fmt: skip
+            text = f"{name}, {'cuBLAS' if who == shapes.BASE else 'ours'}: {few} products run slower than {many}"
+            found.append(share(text, "slower", [x > 1 for x in gain], span(gain)))
+        first, second = (_speedup(rows, data, batch) for batch in shapes.FEW)
+        change = [second[n] / first[n] for n in first if n in second]
+        found.append(share(f"{name}: the speed-up over cuBLAS is that of the other batch", "no significant change",
+                           [1 / 1.5 <= x <= 1.5 for x in change], span(change)))  # fmt: skip
+        each = [x for one in (first, second) for x in one.values()]
+        found.append(share(f"{name}: faster than cuBLAS, both batches", "", [x > 1 for x in each], span(each)))
+    ours = {row["M"]: row["rate"] for row in line(rows, "ours", data="complex", batch=few)}
+    other = {row["M"]: row["rate"] for row in line(rows, shapes.BASE, data="complex", batch=many)}
+    reach = {n: ours[n] / other[n] for n in ours if n in other}
+    held = [any(x >= 1 for x in reach.values())] if reach else []
+    there = ", ".join(str(n) for n, x in reach.items() if x >= 1)
+    text = f"HCGEMM: {few} products of ours run at the speed of cuBLAS' {many}, at some n"
+    found.append(share(text, "sometimes", held, f"n = {there}" if there else span(reach.values())))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What a call costs that does not fill the GPU."""
+    parts = []
+    for data, name in NAMES.items():
+        pairs = {batch: _speedup(rows, data, batch) for batch in shapes.FEW}
+        told_of = [f"{span(of.values())} with {batch} products" for batch, of in pairs.items() if of]
+        if told_of:
+            parts.append(f"{name} is {' and '.join(told_of)} as fast as cuBLAS")
+    blocks, least = shapes.FEW[0], [x for data in NAMES for x in _speedup(rows, data, shapes.FEW[0]).values()]
+    here = multiprocessors()
+    if here and least and min(least) < 1:
+        parts.append(
+            f"fpemu's table of kernels is of batches of {shapes.BATCH}: up to n = 128 one thread block makes a "
+            f"product, and {blocks} of them run on {blocks} of {here} multiprocessors"
+        )
+    few = line(rows, "ours", data="real", batch=shapes.FEW[0])
+    if len(few) > 1:
+        first, last = few[0], few[-1]
+        parts.append(
+            f"From n = {first['M']} to {last['M']} {shapes.FEW[0]} real products grow "
+            f"{last['operations'] / first['operations']:.3g} times in operations and "
+            f"{last['seconds'] / first['seconds']:.3g} times in time, from {1e6 * first['seconds']:.3g} to "
+            f"{1e6 * last['seconds']:.3g} µs: what a call costs is the time from its launch to its end, not what it "
+            "computes"
+        )
+    return ". ".join(parts) + "." if parts else ""

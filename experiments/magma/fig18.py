@@ -1,0 +1,133 @@
+"""MAGMA batched, figures 18 and 19: tiny products, real and half-complex, with and without the matrix unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, plain_ticks
+from ..speed._shapes import BATCHED, LOOKS, RULES, best, evaluate, line, plot, ratios, reaches, span, told
+from ..speed._shapes import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), section 8, figures 18 and 19"""
+EXPLAINS = ("magma/fig18",)
+TITLE = "tiny products, with and without the matrix unit"
+KIND = "G"
+CAPTION = f"""10000 n×n×n products in a call: (a) HGEMM, (b) HCGEMM, TFLOP/s. magma-small is one thread an element, sums
+in fp16, and once in fp32; the others add in fp32. cuBLAS is planar, by four calls, where it is complex. (c) How many
+times as fast as cuBLAS the fastest of ours is. {told("magma/fig18")}"""
+ASSUMPTIONS = [
+    *RULES,
+    BATCHED,
+    """Of 10000 products up to n = 16 operands and result take 15 MB and less, twice that where they are complex: all of
+    it stays in the L2 cache.""",
+    """"Outperforms any kernel that uses the tensor cores below about 10" is judged for n below 10 and from 10 on, with
+    blocks of MAGMA's design where products are real, else with what fpemu chooses.""",
+]
+OURS = dict.fromkeys(("real", "complex"), ("ours", "magma-small", "magma-small fp32"))
+NAMES = {"real": "HGEMM", "complex": "HCGEMM"}
+CROSSING = 10
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("magma/fig18")
+
+
+def _of(rows: list[dict[str, Any]], data: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["data"] == data]
+
+
+def _speedup(rows: list[dict[str, Any]], data: str, who: tuple[str, ...]) -> dict[int, float]:
+    some = _of(rows, data)
+    return ratios(best(some, who), line(some, shapes.BASE))
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
+    for axis, data in zip(axes[0], NAMES, strict=False):
+        for who in (shapes.BASE, "cublas in one", *OURS[data], "magma", "tiny"):
+            plot(axis, line(_of(rows, data), who), "rate", "M", LOOKS[who])
+        plain_ticks(axis)
+        axis.set_ylabel("TFLOP/s")
+    looks = {"real": Series("HGEMM, fastest of ours", plotting.SKY, "v", "-"),
+             "complex": Series("HCGEMM, fastest of ours", plotting.PURPLE, "P")}  # fmt: skip
+    for data, look in looks.items():
+        found = _speedup(rows, data, OURS[data])
+        if found:
+            axes[0, 2].plot(list(found), list(found.values()), **look.line())
+    axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+    axes[0, 2].set_ylabel("times as fast as cuBLAS")
+    plain_ticks(axes[0, 2])
+    for axis in axes[0]:
+        axis.set_xticks(range(2, shapes.ALONE + 1, 2))
+        axis.set_xlabel("$n$")
+    plotting.panel_titles(axes, ["HGEMM", "HCGEMM", "speed-up"])
+    legend(figure, axes, 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for data, name in NAMES.items():
+        some = _of(rows, data)
+        alone = ratios(line(some, "magma-small"), line(some, "magma" if data == "real" else "ours"))
+        below, above = ({n: x for n, x in alone.items() if (n < CROSSING) == small} for small in (True, False))
+        found.append(share(f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
+                           "below ≈ 10×10", [x > 1 for x in below.values()], span(below.values())))  # fmt: skip
+        found.append(share(f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
+                           "for larger sizes", [x < 1 for x in above.values()], span(above.values())))  # fmt: skip
+    chosen = ratios(line(_of(rows, "real"), "magma-small"), line(_of(rows, "real"), "ours"))
+    small = [x for n, x in chosen.items() if n < CROSSING]
+    found.append(share(f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
+                       "any kernel that uses the TCs", [x > 1 for x in small], span(small)))  # fmt: skip
+    real, complex_ = (_speedup(rows, data, OURS[data]) for data in NAMES)
+    found.append(reaches("HGEMM: speed-up over cuBLAS (figure 18)", 6.6, 8.4, real.values()))
+    most = max(complex_, key=complex_.__getitem__, default=0)
+    found.append(share("HCGEMM: speed-up over cuBLAS (figure 19), the largest", "up to 21.8×",
+                       [complex_[most] >= 21.8] if complex_ else [],
+                       f"{complex_[most]:.3g}× at n = {most}" if complex_ else ""))  # fmt: skip
+    found.append(share("HGEMM: 8 times as fast as cuBLAS up to n = 8", "", [x >= 8 for n, x in real.items() if n <= 8],
+                       span(x for n, x in real.items() if n <= 8)))  # fmt: skip
+    for data, name in NAMES.items():
+        some = _of(rows, data)
+        loop = ratios(line(some, "ours"), line(some, shapes.BASE), what="loop")
+        found.append(share(f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS", "",
+                           [x > 1 for x in loop.values()], span(loop.values())))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Who is the fastest at which size, and how near to the memory's limit it is."""
+    parts = []
+    for data, name in NAMES.items():
+        fastest = {row["M"]: row for row in best(_of(rows, data), OURS[data])}
+        of = _speedup(rows, data, OURS[data])
+        if not of:
+            continue
+        where = {one: [str(n) for n, row in fastest.items() if row["contender"] == one] for one in OURS[data]}
+        who = "; ".join(f"{LOOKS[one].label} at n = {', '.join(at)}" for one, at in where.items() if at)
+        last = fastest[max(fastest)]
+        parts.append(
+            f"{name}: the fastest of ours is {span(of.values())} as fast as cuBLAS ({who}); at n = {last['M']} it "
+            f"moves {last['bandwidth']:.3g} GB/s"
+        )
+    for data, name in NAMES.items():
+        some = _of(rows, data)
+        times = {who: [1e6 * row["seconds"] for row in line(some, who) if row["M"] < CROSSING]
+                 for who in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")}  # fmt: skip
+        if all(times.values()):
+            told_of = ", ".join(f"{LOOKS[who].label} {min(x):.3g} to {max(x):.3g}" for who, x in times.items())
+            parts.append(f"µs of a call of {name} below n = {CROSSING}: {told_of}")
+    if parts:
+        parts.append(
+            "What fpemu chooses there keeps a product in one warp's registers, without the shared memory of the "
+            "paper's blocks, so that magma-small has less to gain over it; and cuBLAS is not the paper's"
+        )
+    return ". ".join(parts) + "." if parts else ""

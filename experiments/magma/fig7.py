@@ -1,0 +1,101 @@
+"""MAGMA batched, figure 7: the number of warps of a thread block, 64×64 matrices and blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.perfmodel import magma_kernels
+from fpemu.plotting import Series
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._shapes import BATCHED, RULES, evaluate, line, span, told
+from ..speed._shapes import cells as _cells
+
+__all__ = ["evaluate"]
+
+PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
+precisions, JPDC (2020), section 5.4, figure 7"""
+EXPLAINS = ("magma/fig7",)
+TITLE = "the number of warps of a thread block"
+KIND = "G"
+CAPTION = f"""HGEMM, 500 products of 64×64×64, blocks (BLK_M, BLK_N, BLK_K) of 64, instructions of 16×16×16, DIM_X = 16
+and 32, DIM_Y = 32 · warps / DIM_X: TFLOP/s over the number of warps. Dashed: cuBLAS; dotted: what fpemu
+chooses for this size. {told("magma/fig7")}"""
+ASSUMPTIONS = [
+    *RULES,
+    BATCHED,
+    """"Drops if too many warps are used" is judged by 32 warps against the best number.""",
+]
+_LOOK = {16: Series("DIM_X = 16", plotting.VERMILION, "o"), 32: Series("DIM_X = 32", plotting.BLUE, "s", filled=False)}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("magma/fig7")
+
+
+def _rates(rows: list[dict[str, Any]], dim_x: int) -> dict[int, float]:
+    """TFLOP/s by the number of warps."""
+    return {count: row["rate"] for count in shapes.WARPS for row in line(rows, shapes.warps(dim_x, count))}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(width=plotting.SINGLE, height=2.9)
+    axis = axes[0, 0]
+    for dim_x, look in _LOOK.items():
+        found = _rates(rows, dim_x)
+        if found:
+            axis.plot(list(found), list(found.values()), **look.line())
+    for who, dash, label in ((shapes.BASE, "--", "cuBLAS"), ("ours", ":", "fpemu's choice")):
+        for row in line(rows, who):
+            axis.axhline(row["rate"], color=plotting.BLACK, linestyle=dash, linewidth=0.9, label=label)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(shapes.WARPS, [str(count) for count in shapes.WARPS])
+    axis.set_ylim(0)
+    axis.set_xlabel("warps of a thread block")
+    axis.set_ylabel("TFLOP/s")
+    plotting.legend_below(figure, axis, 2)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for dim_x in shapes.DIM_X:
+        rates = _rates(rows, dim_x)
+        known = {1, shapes.WARPS[-1]} <= set(rates)
+        best = max(rates, key=rates.__getitem__, default=0)
+        gain = rates[best] / rates[1] if known else float("nan")
+        found.append(share(f"DIM_X = {dim_x}: more warps are faster than one", "significant gains",
+                           [gain >= 1.2] if known else [], f"{gain:.3g}× with {best}"))  # fmt: skip
+        loss = rates[shapes.WARPS[-1]] / rates[best] if known else float("nan")
+        found.append(share(f"DIM_X = {dim_x}: 32 warps are slower than the best number", "drops",
+                           [loss < 1] if known else [], f"{loss:.3g}×"))  # fmt: skip
+        found.append(share(f"DIM_X = {dim_x}: the best number is neither the least nor the most", "",
+                           [best not in (1, shapes.WARPS[-1])] if known else [], f"{best} warps"))  # fmt: skip
+    table = [row["rate"] for row in line(rows, "ours")]
+    every = [x for dim_x in shapes.DIM_X for x in _rates(rows, dim_x).values()]
+    found.append(share("what fpemu chooses is as fast as the best of these or faster", "",
+                       [table[0] >= max(every)] if table and every else [],
+                       f"{table[0] / max(every):.3g}×" if table and every else ""))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The best number of warps, and how many of 32 have nothing to compute."""
+    rates = {dim_x: found for dim_x in shapes.DIM_X if (found := _rates(rows, dim_x))}
+    if not rates:
+        return ""
+    told_of = []
+    for dim_x, found in rates.items():
+        best = max(found, key=found.__getitem__)
+        told_of.append(f"with DIM_X = {dim_x} {best} warps are the fastest, {found[best]:.3g} TFLOP/s, and all are "
+                       f"within {span(x / found[best] for x in found.values())} of that")  # fmt: skip
+    idle = magma_kernels.idle_warps(magma_kernels.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
+    text = "; ".join(told_of) + f". Of 32 warps {idle} have no tile of the result"
+    base = line(rows, shapes.BASE)
+    if base:
+        most = max(x for found in rates.values() for x in found.values())
+        theirs = base[0]["rate"]
+        text += f"; cuBLAS runs at {theirs:.3g} TFLOP/s, the best of these at {most / theirs:.3g} times that"
+    return text[0].upper() + text[1:] + "."

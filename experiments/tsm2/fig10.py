@@ -1,0 +1,86 @@
+"""TSM2, figure 10: inner dimensions shorter than the matrix is tall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend
+from ..speed._shapes import LOOKS, RULES, TALL, evaluate, ratios, span, told
+from ..speed._shapes import cells as _cells
+from ._speed import PAPER as _PAPER
+from ._speed import line, threads
+
+__all__ = ["evaluate"]
+
+PAPER = f"{_PAPER}, section 4.5, figure 10"
+EXPLAINS = ("tsm2/fig10",)
+TITLE = "inner dimensions shorter than the matrix is tall"
+KIND = "G"
+CAPTION = f"""15360×k times k×16, stored by columns, over k from 15360 down to an eighth of it: (a) milliseconds, fp64,
+(b) share of a copy's bandwidth, fp64, and (c) fp32. {told("tsm2/fig10")}"""
+ASSUMPTIONS = [
+    *RULES,
+    TALL,
+    """"Shorter by some small integer factor": k = 15360 over 1, 2, 3, 4, 5, 6 and 8. The bandwidth "remains similar" if
+    it is within 20 % of that at k = 15360; speed "scales linearly" if milliseconds over k are, both for V3.""",
+]
+NEAR = 0.2
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("tsm2/fig10")
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    for axis, fmt, what, times in zip(
+        axes[0], ("fp64", "fp64", "fp32"), ("seconds", "share", "share"), (1e3, 100, 100), strict=True
+    ):
+        for who in shapes.MAIN:
+            here = [(row["K"] / 1024, times * row[what]) for row in line(rows, who, fmt, "K") if what in row]
+            if here:
+                axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
+        axis.set_ylim(0)
+        axis.set_xlabel("$k$ / 1024")
+        axis.set_xticks(range(0, 16, 3))
+        axis.set_ylabel("ms" if what == "seconds" else "share of a copy, %")
+    plotting.panel_titles(axes, ["time, fp64", "bandwidth, fp64", "bandwidth, fp32"])
+    legend(figure, axes, 3)
+    return figure
+
+
+def _against_largest(rows: list[dict[str, Any]], who: str, fmt: str, what: str) -> dict[int, float]:
+    """A number over that at k = m, by k."""
+    found = {int(row["K"]): row[what] for row in line(rows, who, fmt, "K") if what in row}
+    return {k: x / found[shapes.INNER] for k, x in found.items() if shapes.INNER in found and k != shapes.INNER}
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for fmt in reversed(shapes.FORMATS):
+        kept = _against_largest(rows, "V3", fmt, "share")
+        found.append(share(f"{fmt}: V3's bandwidth is that of k = m", "remains similar",
+                           [abs(x - 1) <= NEAR for x in kept.values()], span(kept.values())))  # fmt: skip
+        slope = {k: x * shapes.INNER / k for k, x in _against_largest(rows, "V3", fmt, "seconds").items()}
+        found.append(share(f"{fmt}: V3's time over k is that of k = m", "scales linearly",
+                           [abs(x - 1) <= NEAR for x in slope.values()], span(slope.values())))  # fmt: skip
+        over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
+        found.append(share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over],
+                           span(over)))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What the bandwidths are at both ends."""
+    parts = []
+    for fmt in reversed(shapes.FORMATS):
+        for who in shapes.MAIN:
+            kept = [row for row in line(rows, who, fmt, "K") if "share" in row]
+            if kept:
+                parts.append(f"{LOOKS[who].label} {100 * kept[0]['share']:.3g} % of a copy's at k = {kept[0]['K']} and "
+                             f"{100 * kept[-1]['share']:.3g} % at {kept[-1]['K']} in {fmt}")  # fmt: skip
+    return "The bandwidth of " + "; ".join(parts) + ". " + threads(shapes.INNER) if parts else ""

@@ -1,0 +1,106 @@
+"""ISM2, figure 11: very small inner dimensions, where TSM2 loses its bandwidth."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend
+from ..speed._shapes import LOOKS, RULES, TALL, evaluate, over_powers, ratios, span, told
+from ..speed._shapes import cells as _cells
+from ._speed import PAPER as _PAPER
+from ._speed import line, threads
+
+__all__ = ["evaluate"]
+
+PAPER = f"{_PAPER}, section 5.1, figure 11"
+EXPLAINS = ("tsm2/fig11",)
+TITLE = "very small inner dimensions"
+KIND = "G"
+WHO = (shapes.BASE, "V3", "opt 1", "hopper")
+CAPTION = f"""15360×k times k×16, stored by columns, over k: share of a copy's bandwidth, (a) fp64 and (b) fp32;
+(c) microseconds of a call, fp64 (fp32 open). {told("tsm2/fig11")}"""
+ASSUMPTIONS = [
+    *RULES,
+    TALL,
+    """The paper's k is not printed but for its being very small: powers of two from 1 to 256. The bandwidth counts the
+    result too, which is most of the bytes where k is below 16.""",
+    """"Decreases as k decreases" is judged from each k to the next smaller one, V3.""",
+]
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("tsm2/fig11")
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    for axis, fmt in zip(axes[0], reversed(shapes.FORMATS), strict=False):
+        for who in WHO:
+            here = [(row["K"], 100 * row["share"]) for row in line(rows, who, fmt, "K") if "share" in row]
+            if here:
+                axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
+        axis.set_ylim(0)
+        axis.set_ylabel("share of a copy, %")
+    for fmt in shapes.FORMATS:
+        for who in WHO:
+            here = [(row["K"], 1e6 * row["seconds"]) for row in line(rows, who, fmt, "K")]
+            look = LOOKS[who]
+            if here:
+                faint = {"linestyle": ":", "markerfacecolor": "white", "label": None} if fmt == "fp32" else {}
+                axes[0, 2].plot(*zip(*here, strict=True), **(look.line() | faint))
+    axes[0, 2].set_ylim(0)
+    axes[0, 2].set_ylabel("µs")
+    over_powers(axes, (1, 4, 16, 64, 256), "$k$")
+    plotting.panel_titles(axes, ["bandwidth, fp64", "bandwidth, fp32", "time"])
+    legend(figure, axes, 4)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for fmt in reversed(shapes.FORMATS):
+        short = [row for row in line(rows, "V3", fmt, "K") if "share" in row]
+        falls = [a["share"] <= b["share"] for a, b in itertools.pairwise(short)]
+        ends = [f"{100 * row['share']:.3g} % at k = {row['K']}" for row in (*short[:1], *short[-1:])]
+        found.append(share(f"{fmt}: V3's bandwidth falls with k", "decreases", falls, ", ".join(ends)))
+        both = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
+        small = [x for k, x in both.items() if k <= 16]
+        found.append(share(f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16", "replaces it there",
+                           [x > 1 for x in small], span(small)))  # fmt: skip
+        over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
+        found.append(share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over],
+                           span(over)))  # fmt: skip
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """Whether bandwidth or the call itself is the limit."""
+    text = ""
+    for fmt in reversed(shapes.FORMATS):
+        for who in ("V3", "hopper"):
+            short = line(rows, who, fmt, "K")
+            if short:
+                text += (
+                    f"In {fmt} {LOOKS[who].label} takes {1e6 * short[0]['seconds']:.3g} µs at k = {short[0]['K']}, "
+                    f"which is {short[0]['bytes'] / 1e6:.3g} MB, and {1e6 * short[-1]['seconds']:.3g} µs at k = "
+                    f"{short[-1]['K']}, {short[-1]['bytes'] / 1e6:.3g} MB. "
+                )
+        first = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
+        if first:
+            text += f"Optimisation 1 is {span(first.values())} as fast as V3 there: both have a thread a row. "
+        over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K")
+        slow = [str(k) for k, x in over.items() if x < 1]
+        if slow:
+            text += f"The kernel for Hopper takes longer than cuBLAS at k = {', '.join(slow)}, "
+            text += f"{_most(over):.3g} times as long at most. "
+    return text + (threads(shapes.INNER) if text else "")
+
+
+def _most(over: dict[int, float]) -> float:
+    """The longest time in those of the other."""
+    return 1 / min(over.values())

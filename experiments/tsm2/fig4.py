@@ -1,0 +1,131 @@
+"""TSM2, figures 4 and 8: four versions and one for Hopper, a large square matrix times a narrow one, over cuBLAS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend, plain_ticks
+from ..speed._shapes import LOOKS, RULES, TALL, errors, evaluate, mean, reaches, span, told
+from ..speed._shapes import cells as _cells
+from ._speed import PAPER as _PAPER
+from ._speed import every, gains, line, threads
+
+__all__ = ["evaluate"]
+
+PAPER = f"{_PAPER}, sections 4.2 and 4.4, figures 4 and 8"
+EXPLAINS = ("tsm2/fig4",)
+TITLE = "four versions of TSM2 over cuBLAS"
+KIND = "G"
+WHO = (*shapes.VERSIONS, "hopper")
+CAPTION = f"""m×m times m×n, stored by columns: how many times as fast as cuBLAS are V0 (inner products), V1 (outer
+products), V2 (B in shared memory), V3 (prefetches) and a kernel for Hopper, over m. Above fp32, below fp64; n = 2, 4, 8
+and 16. Figure 4 is a K40c's, figure 8 a V100's, where V3 is the version shown. {told("tsm2/fig4")}"""
+ASSUMPTIONS = [
+    *RULES,
+    TALL,
+    """The sizes are those of section 4.1, 10240 to 30720. The first three versions are measured at the least, the
+    middle and the largest.""",
+    """Ratios of one version to the one before are over all sizes, formats and n at which both were measured.""",
+]
+STEPS = {("V1", "V0"): (2.2, 4.7), ("V2", "V1"): (1.1, 2.1), ("V3", "V2"): (1.3, 3.5)}
+"""Published ratios of one version to the one before, K40c."""
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("tsm2/fig4")
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(len(shapes.COLUMNS), 2, height=4.6)
+    for some, fmt in zip(axes, shapes.FORMATS, strict=True):
+        for axis, n in zip(some, shapes.COLUMNS, strict=True):
+            for who in WHO:
+                found = gains(rows, who, fmt=fmt, N=n)
+                if found:
+                    axis.plot([m / 1024 for m in found], list(found.values()), **LOOKS[who].line())
+            axis.axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
+    plain_ticks(axes[0, 0])
+    for axis in axes[-1]:
+        axis.set_xlabel("$m$ / 1024")
+        axis.set_xticks([m // 1024 for m in shapes.SQUARE])
+        axis.set_xlim(shapes.SQUARE[0] / 1024 - 1, shapes.SQUARE[-1] / 1024 + 1)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("times as fast as cuBLAS")
+    plotting.panel_titles(axes, [f"{fmt}, $n$ = {n}" for fmt in shapes.FORMATS for n in shapes.COLUMNS])
+    legend(figure, axes, 5)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    found = []
+    for (new, old), (low, high) in STEPS.items():
+        found.append(reaches(f"{new} over {old} (figure 4, K40c)", low, high, every(rows, new, old)))
+    found.append(reaches("V3 over cuBLAS (abstract)", 1.1, 3, every(rows, "V3", shapes.BASE)))
+    for fmt, published in zip(shapes.FORMATS, (1.35, 3.2), strict=True):
+        values = every(rows, "V3", shapes.BASE, (fmt,))
+        found.append(
+            share(
+                f"{fmt}: V3 over cuBLAS, the largest (figure 8, V100)",
+                f"up to {published:g}×",
+                [max(values) >= published] if values else [],
+                f"{max(values, default=0):.3g}×",
+            )
+        )
+    slow = gains(rows, "V3", fmt="fp32", N=16)
+    found.append(
+        share(
+            "fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)",
+            "slower",
+            [x < 1 for x in slow.values()],
+            span(slow.values()),
+        )
+    )
+    for fmt, text in zip(shapes.FORMATS, ("faster than", "no slower than"), strict=True):
+        values = every(rows, "hopper", shapes.BASE, (fmt,))
+        held = [x > 1 if fmt == "fp32" else x >= 1 for x in values]
+        found.append(share(f"{fmt}: the kernel for Hopper is {text} cuBLAS", "", held, span(values)))
+    over = every(rows, "hopper", "V3")
+    found.append(share("the kernel for Hopper is faster than V3", "", [x > 1 for x in over], span(over)))
+    for fmt in shapes.FORMATS:
+        values = _errors(rows, fmt)
+        found.append(share(f"{fmt}: V3 is no less accurate than cuBLAS", "", [x <= 1 for x in values], span(values)))
+    return found
+
+
+def _errors(rows: list[dict[str, Any]], fmt: str) -> list[float]:
+    """V3's errors over cuBLAS', all sizes."""
+    return [x for n in shapes.COLUMNS for x in errors(rows, "V3", shapes.BASE, data=f"{fmt} columns", N=n).values()]
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What each step brings on this GPU, and where cuBLAS stands by now."""
+    steps = {pair: every(rows, *pair) for pair in STEPS}
+    if not any(steps.values()):
+        return ""
+    text = "; ".join(
+        f"{new} is {span(values)} as fast as {old}, where a K40c had {STEPS[new, old][0]:g} to {STEPS[new, old][1]:g}"
+        for (new, old), values in steps.items()
+        if values
+    )
+    text += ". "
+    text += threads(shapes.LARGE)
+    for fmt in shapes.FORMATS:
+        ours, best = every(rows, "V3", shapes.BASE, (fmt,)), every(rows, "hopper", shapes.BASE, (fmt,))
+        base = [row["share"] for n in shapes.COLUMNS for row in line(rows, shapes.BASE, fmt, N=n) if "share" in row]
+        if ours and best and base:
+            text += (
+                f"In {fmt} V3 is {span(ours)} as fast as this cuBLAS, which itself has {100 * min(base):.3g} to "
+                f"{100 * max(base):.3g} % of a copy's bandwidth; the kernel for Hopper is {mean(best):.3g} times as "
+                "fast in the mean. "
+            )
+        values = _errors(rows, fmt)
+        if values:
+            text += (
+                f"One chain over all of k, which every version computes, has {span(values)} the error of cuBLAS, which "
+                "adds several shorter sums. "
+            )
+    return text

@@ -1,0 +1,127 @@
+"""TSM2, figures 5, 7b and 9: the share of the memory's bandwidth that TSM2 and cuBLAS use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.gpu.bench import shapes
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend
+from ..speed._shapes import LOOKS, RULES, TALL, evaluate, told
+from ..speed._shapes import cells as _cells
+from ._speed import PAPER as _PAPER
+from ._speed import ROWS, line, percent, points, threads
+
+__all__ = ["evaluate"]
+
+PAPER = f"{_PAPER}, sections 4.3 and 4.4, figures 5, 7b and 9"
+EXPLAINS = ("tsm2/fig5",)
+TITLE = "bandwidth of TSM2 and of cuBLAS"
+KIND = "G"
+CAPTION = f"""m×m times m×n: bytes of A, B and the result a second, over those of a copy in the same run, over m. Above
+fp32, below fp64; n = 2, 4, 8 and 16. Stored by columns; small open marks without a line: by rows, at m = 20480, cuBLAS
+(squares) and the kernel for Hopper (diamonds). {told("tsm2/fig5")}"""
+ASSUMPTIONS = [
+    *RULES,
+    TALL,
+    """The paper's shares are of the data sheet's bandwidth, by a profiler's count of loads; ours are of a copy, by the
+    bytes that must move. Improvements are differences of shares in points. BLASX, its third contender, is not here.""",
+    "Reading alone can be faster than a copy, which writes as much as it reads: shares above 100 % are possible.",
+]
+GOAL = 0.9
+"""The share that is aimed at, fp32."""
+K40C, P100 = (12.5, 26.6), (17.0, 47.6)
+"""Published improvements over cuBLAS in points: all of figure 5, and n = 16 in fp64 on a P100."""
+_MARKS = {shapes.BASE: "s", "hopper": "D"}
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("tsm2/fig5", lambda row: row["contender"] in shapes.MAIN)
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(len(shapes.COLUMNS), 2, height=4.6)
+    for some, fmt in zip(axes, shapes.FORMATS, strict=True):
+        for axis, n in zip(some, shapes.COLUMNS, strict=True):
+            for who in shapes.MAIN:
+                here = [(row["M"] / 1024, 100 * row["share"]) for row in line(rows, who, fmt, N=n) if "share" in row]
+                if here:
+                    axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
+            for who, mark in _MARKS.items():
+                for row in line(rows, who, fmt, layout=ROWS, N=n):
+                    axis.plot([row["M"] / 1024], [100 * row["share"]], marker=mark, markersize=3, linestyle="",
+                              color=LOOKS[who].color, markerfacecolor="white", zorder=4)  # fmt: skip
+            axis.axhline(100 * GOAL, color=plotting.GREY, linestyle=":", linewidth=0.8)
+            axis.set_ylim(0, 115)
+    for axis in axes[-1]:
+        axis.set_xlabel("$m$ / 1024")
+        axis.set_xticks([m // 1024 for m in shapes.SQUARE])
+        axis.set_xlim(shapes.SQUARE[0] / 1024 - 1, shapes.SQUARE[-1] / 1024 + 1)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share of a copy, %")
+    plotting.panel_titles(axes, [f"{fmt}, $n$ = {n}" for fmt in shapes.FORMATS for n in shapes.COLUMNS])
+    legend(figure, axes, 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    more = [x for fmt in shapes.FORMATS for n in shapes.COLUMNS
+            for x in points(rows, "V3", shapes.BASE, fmt, N=n).values()]  # fmt: skip
+    wide = list(points(rows, "V3", shapes.BASE, "fp64", N=16).values())
+    found = [
+        share("V3 has more bandwidth than cuBLAS (figure 5, K40c)", f"{K40C[0]:g} to {K40C[1]:g} points",
+              [x >= K40C[0] for x in more], percent(more)),
+        share("the same, n = 16, fp64 (figure 7b, P100)", f"{P100[0]:g} to {P100[1]:g} points",
+              [x >= P100[0] for x in wide], percent(wide)),
+    ]  # fmt: skip
+    for fmt in shapes.FORMATS:
+        for layout in ("columns", ROWS):
+            here = {
+                n: row["share"]
+                for n in shapes.COLUMNS
+                for row in line(rows, "hopper", fmt, layout=layout, N=n, M=shapes.LARGE)
+                if "share" in row
+            }
+            if layout == ROWS and not here:
+                continue
+            text = f"{fmt}, by {layout}: the kernel for Hopper has 90 % of a copy's bandwidth, m = {shapes.LARGE}"
+            found.append(
+                share(
+                    text,
+                    "",
+                    [x >= GOAL for x in here.values()],
+                    ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
+                )
+            )
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """The bandwidths at one size, cuBLAS', V3's and the Hopper kernel's."""
+    parts = []
+    for fmt in shapes.FORMATS:
+        for who in shapes.MAIN:
+            here = [f"{row['bandwidth'] / 1e3:.3g}" for n in shapes.COLUMNS
+                    for row in line(rows, who, fmt, N=n, M=shapes.LARGE)]  # fmt: skip
+            if here:
+                parts.append(f"{LOOKS[who].label} {', '.join(here)} in {fmt}")
+    if not parts:
+        return ""
+    copy = [row["bandwidth"] / row["share"] for row in rows if row.get("share")]
+    text = f"TB/s at m = {shapes.LARGE} with n = 2, 4, 8 and 16: {'; '.join(parts)}. "
+    text += f"The copy has {max(copy) / 1e3:.3g}. " if copy else ""
+    return text + threads(shapes.LARGE) + _beyond(rows)
+
+
+def _beyond(rows: list[dict[str, Any]]) -> str:
+    """Where a product is faster than a copy."""
+    found = {row["M"]: 100 * row["share"] for row in line(rows, shapes.BASE, "fp64") if row.get("share", 0) > 1}
+    if not found:
+        return ""
+    where = ", ".join(str(m) for m in found)
+    return (
+        f"cuBLAS has up to {max(found.values()):.4g} % of the copy in fp64, m = {where}: A is only read, and a copy "
+        "changes between reading and writing. "
+    )

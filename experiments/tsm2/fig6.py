@@ -1,0 +1,119 @@
+"""TSM2, figures 6 and 7: n = 16 in fp64, the speed-up, the use of the cores and of the bandwidth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpemu import plotting
+from fpemu.errors import InputError
+from fpemu.gpu.bench import shapes
+from fpemu.perfmodel import gpus
+from fpemu.sweep.claims import Claim, share
+
+from ..speed._look import legend
+from ..speed._shapes import LOOKS, RULES, TALL, evaluate, mean, one_gpu, reaches, span, told
+from ..speed._shapes import cells as _cells
+from ._speed import PAPER as _PAPER
+from ._speed import gains, line, percent, points, threads
+
+__all__ = ["evaluate"]
+
+PAPER = f"{_PAPER}, section 4.4, figures 6 and 7"
+EXPLAINS = ("tsm2/fig6",)
+TITLE = "n = 16 in fp64: speed-up, use of the cores and of the bandwidth"
+KIND = "G"
+CAPTION = f"""m×m times m×16, by columns, over m: (a) how many times as fast as cuBLAS, fp64 and, open, fp32; (b) fp64
+operations a second over the peak of the ordinary cores; (c) bandwidth over that of a copy, fp64. {told("tsm2/fig6")}"""
+ASSUMPTIONS = [
+    *RULES,
+    TALL,
+    """An M40 does 213 GFLOP/s in fp64 and is bound by them at n = 16; a P100 and this GPU are bound by memory. The peak
+    is that of the ordinary fp64 cores in fpemu's table of GPUs; cuBLAS may use the matrix unit's fp64 instructions,
+    whose peak is twice that on an H200.""",
+]
+WHO = ("V3", "hopper")
+
+
+def cells(size: str) -> list[dict[str, Any]]:
+    return _cells("tsm2/fig6", lambda row: row["contender"] in shapes.MAIN)
+
+
+def _peak() -> float | None:
+    """fp64 operations a second of the GPU at hand in the table, None if it is not there."""
+    try:
+        return float(gpus.get(one_gpu()).need("fp64"))
+    except InputError:
+        return None
+
+
+def _use(rows: list[dict[str, Any]], who: str) -> dict[int, float]:
+    """Percent of the peak, by m."""
+    peak = _peak()
+    return {} if peak is None else {row["M"]: 100e12 * row["rate"] / peak for row in line(rows, who, "fp64")}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    first, second, third = axes[0]
+    for who in WHO:
+        for fmt in reversed(shapes.FORMATS):
+            found = gains(rows, who, fmt=fmt)
+            look = LOOKS[who]
+            if fmt == "fp32":
+                look = plotting.Series(f"{look.label}, fp32", look.color, look.marker, ":", filled=False)
+            if found:
+                first.plot([m / 1024 for m in found], list(found.values()), **look.line())
+    first.axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
+    for who in (shapes.BASE, *WHO):
+        use = _use(rows, who)
+        if use:
+            second.plot([m / 1024 for m in use], list(use.values()), **LOOKS[who].line())
+        moved = {row["M"]: 100 * row["share"] for row in line(rows, who, "fp64") if "share" in row}
+        if moved:
+            third.plot([m / 1024 for m in moved], list(moved.values()), **LOOKS[who].line())
+    names = ("times as fast as cuBLAS", "share of the fp64 peak, %", "share of a copy, %")
+    for axis, name in zip(axes[0], names, strict=True):
+        axis.set_ylim(0)
+        axis.set_ylabel(name)
+        axis.set_xlabel("$m$ / 1024")
+        axis.set_xticks([m // 1024 for m in shapes.SQUARE])
+        axis.set_xlim(shapes.SQUARE[0] / 1024 - 1, shapes.SQUARE[-1] / 1024 + 1)
+    plotting.panel_titles(axes, ["speed-up", "use of the cores", "use of the bandwidth"])
+    legend(figure, axes, 3)
+    return figure
+
+
+def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+    over = gains(rows, "V3", fmt="fp64").values()
+    found = []
+    for name, low, high, average in (("M40 (figure 6)", 1.1, 1.9, 1.47), ("P100 (figure 7)", 1.1, 3.0, 2.15)):
+        found.append(reaches(f"V3 over cuBLAS, {name}", low, high, over))
+        text = f"V3 over cuBLAS in the mean, {name}: as large or larger"
+        found.append(share(text, f"{average:g}×", [mean(over) >= average] if over else [], f"{mean(over):.3g}×"))
+    mine, theirs = (_use(rows, who) for who in ("V3", shapes.BASE))
+    more = [mine[m] - theirs[m] for m in mine if m in theirs]
+    found.append(share("V3 uses more of the cores than cuBLAS (figure 6b)", "7 to 37.3 points",
+                       [x >= 7 for x in more], percent(more)))  # fmt: skip
+    wide = points(rows, "V3", shapes.BASE, "fp64").values()
+    found.append(share("V3 uses more of the bandwidth than cuBLAS (figure 7b)", "17 to 47.6 points",
+                       [x >= 17 for x in wide], percent(wide)))  # fmt: skip
+    best = gains(rows, "hopper", fmt="fp64").values()
+    found.append(share("the kernel for Hopper is no slower than cuBLAS, fp64", "", [x >= 1 for x in best], span(best)))
+    return found
+
+
+def finding(rows: list[dict[str, Any]]) -> str:
+    """What bounds the product here."""
+    base = {row["M"]: row["share"] for row in line(rows, shapes.BASE, "fp64") if "share" in row}
+    if not base:
+        return ""
+    text = f"cuBLAS has {span((100 * x for x in base.values()), ' %')} of a copy's bandwidth in fp64"
+    use = _use(rows, shapes.BASE)
+    if use:
+        text += f" and {span(use.values(), ' %')} of the cores' peak"
+    text += f": as fast as a copy would be {span(1 / x for x in base.values())} its speed. {threads(shapes.LARGE)}"
+    for who in WHO:
+        over = gains(rows, who, fmt="fp64")
+        if over:
+            text += f"{LOOKS[who].label} is {span(over.values())} as fast. "
+    return text
