@@ -222,7 +222,7 @@ class Launch:
 
 
 def tensor_map(
-    pointer: int, itemsize: int, shape: tuple[int, int, int], strides: tuple[int, int], box: tuple[int, int]
+    pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
 ) -> NDArray[np.uint64]:
     """A tensor as Hopper's TMA wants it: see `fpemu.gpu.launches.tensor_map`."""
     return launches.tensor_map(_enter(), pointer, itemsize, shape, strides, box)

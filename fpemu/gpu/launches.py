@@ -54,8 +54,7 @@ def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def tensor_map(
-    cuda: Any, pointer: int, itemsize: int, shape: tuple[int, int, int], strides: tuple[int, int],
-    box: tuple[int, int],
+    cuda: Any, pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
 ) -> NDArray[np.uint64]:  # fmt: skip
     """A tensor as TMA wants it, to be passed to a kernel as a `__grid_constant__` parameter (hopper.cuh: TensorMap).
 
@@ -67,17 +66,18 @@ def tensor_map(
         A multiple of 16.
     itemsize : int
         Bytes of an element.
-    shape : (matrices, rows, k)
-        k lies contiguous; what a tile has outside of the shape is zero.
-    strides : (int, int)
-        Bytes from one matrix and from one row to the next, multiples of 16.
-    box : (rows, k)
-        The tile; its rows are 128 bytes, swizzled as wgmma reads them.
+    shape : tuple of int
+        The last axis lies contiguous; what a tile has outside of the shape is zero.
+    strides : tuple of int
+        Bytes from one place to the next on all axes but the last, multiples of 16.
+    box : tuple of int
+        The tile, one place on the first axes where it has fewer; its lines are 128 bytes, swizzled as wgmma reads them.
     """
+    tile = (*(1,) * (len(shape) - len(box)), *box)
     made = check(cuda.cuTensorMapEncodeTiled(
-        getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[itemsize]}"), 3, pointer,
+        getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[itemsize]}"), len(shape), pointer,
         [cuda.cuuint64_t(n) for n in shape[::-1]], [cuda.cuuint64_t(n) for n in strides[::-1]],
-        [cuda.cuuint32_t(n) for n in (box[1], box[0], 1)], [cuda.cuuint32_t(1)] * 3,
+        [cuda.cuuint32_t(n) for n in tile[::-1]], [cuda.cuuint32_t(1)] * len(shape),
         cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         cuda.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

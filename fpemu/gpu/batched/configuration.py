@@ -181,17 +181,25 @@ def _validate_block(c: Block, task: Task, shared: int) -> None:
     interleaved = task.complex and not task.planar
     if c.staged and interleaved:
         raise InputError("block: staged is not for interleaved results")
-    one = c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K and task.K
-    flat = one and task.contiguous and not task.planar and (c.stages == 1 or c.persistent) and task.M * task.N
-    if c.flat and not flat:
+    if c.flat and not (_can_be_flat(c, task) and task.M * task.N):
         raise InputError(
             "block: flat is for products without gaps of one block each, stages = 1, and not for planar ones"
         )
-    if c.persistent and not (one and c.products == 1 and (c.flat or c.direct)):
+    if c.persistent and not (_one_block(c, task) and c.products == 1 and (c.flat or c.direct)):
         raise InputError("block: persistent is for products of one block each, products = 1, direct or flat")
     need = shared_bytes(c, task)
     if need > shared:
         raise InputError(f"block: {need} bytes of shared memory, and a thread block has {shared} at most")
+
+
+def _one_block(c: Block, task: Task) -> bool:
+    """Whether a block has all of a product, and there is something to multiply."""
+    return c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K > 0
+
+
+def _can_be_flat(c: Block, task: Task) -> bool:
+    """Whether matrices can be copied as they lie in memory, lines and all."""
+    return _one_block(c, task) and task.contiguous and not task.planar and (c.stages == 1 or c.persistent)
 
 
 def shared_bytes(c: Block, task: Task) -> int:
@@ -242,13 +250,12 @@ def fitted(configuration: Configuration, task: Task) -> Configuration:
     interleaved = task.complex and not task.planar
     c = configuration
     stages = c.stages if c.direct else min(c.stages, 2)
-    one = c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K and task.K > 0
     if stages == 1 and c.block[2] < task.K:
         stages = 2
-    persistent = c.persistent and one and c.products == 1 and c.direct
-    flat = c.flat and one and task.contiguous and not task.planar and (stages == 1 or persistent)
-    staged = (c.staged or (c.flat and not flat)) and not interleaved
-    return replace(c, stages=stages, staged=staged, flat=flat, persistent=persistent)
+    persistent = c.persistent and _one_block(c, task) and c.products == 1 and c.direct
+    allowed = replace(c, stages=stages, persistent=persistent)
+    flat = c.flat and _can_be_flat(allowed, task)
+    return replace(allowed, flat=flat, staged=(c.staged or (c.flat and not flat)) and not interleaved)
 
 
 def text(configuration: Configuration) -> str:

@@ -5,7 +5,6 @@ The readable twin, for any words, is `fpemu.gpu.splitting.prepare`.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -232,22 +231,13 @@ def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64
     rows : int
         Rows of the tile; those outside of the operand become zero, as do chunks.
     """
-    cuda, row, chunks = device._enter(), 128, x.pitch // CHUNK
+    row, chunks, line = 128, x.pitch // CHUNK, 128 // itemsize
     if isinstance(x, Chunked):
         chunk, matrix = row * x.rows, row * x.rows * chunks
     else:
         row, chunk, matrix = itemsize * x.pitch, itemsize * CHUNK, itemsize * x.pitch * x.rows
-    kinds, integer, long = cuda.CUtensorMapDataType, cuda.cuuint32_t, cuda.cuuint64_t
-    kind = {1: kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8, 2: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16}[itemsize]
-    made = device.check(cuda.cuTensorMapEncodeTiled(
-        kind, 4, x.words[word].pointer, [long(n) for n in (128 // itemsize, x.rows, chunks, x.source.count)],
-        [long(n) for n in (row, chunk, matrix)], [integer(n) for n in (128 // itemsize, rows, 1, 1)], [integer(1)] * 4,
-        cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        cuda.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    ))  # fmt: skip
-    return np.frombuffer(ctypes.string_at(made.getPtr(), 128), np.uint64)
+    shape = (x.source.count, chunks, x.rows, line)
+    return device.tensor_map(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
 
 
 @cache

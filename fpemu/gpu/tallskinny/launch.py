@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -66,7 +65,8 @@ class Plan:
     def _tensor(self, problem: Problem) -> Any:
         if not self.tensor:
             return np.zeros(16, np.uint64)
-        return tensor_map(problem.addresses[0], self.box(problem))
+        lengths, steps, boxes = zip(*self.box(problem)[::-1], strict=True)
+        return device.tensor_map(problem.addresses[0], 4, lengths, steps[:-1], boxes)
 
     def box(self, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """A as words of 4 bytes: for each axis, the innermost first, its length, bytes of a step, length of a box."""
@@ -78,29 +78,6 @@ class Plan:
             return (problem.m * words, 4, 32), (problem.k, column, values["DEPTH"]), (1, 16, 1)
         blocks = values["ROWS"] * words
         return (32, 4, 32), (problem.m * words // 32, 128, blocks), (problem.k, column, values["DEPTH"])
-
-
-def tensor_map(address: int, axes: tuple[tuple[int, int, int], ...]) -> Any:
-    """A tensor of words of 4 bytes as TMA wants it, its lines of 128 bytes swizzled.
-
-    Parameters
-    ----------
-    address : int
-        A multiple of 16.
-    axes : tuple of (length, step, box)
-        The innermost first: elements, bytes (multiples of 16 beyond the first), elements of a box.
-    """
-    cuda = device._enter()
-    made = device.check(cuda.cuTensorMapEncodeTiled(
-        cuda.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, len(axes), address,
-        [cuda.cuuint64_t(length) for length, _, _ in axes], [cuda.cuuint64_t(step) for _, step, _ in axes[1:]],
-        [cuda.cuuint32_t(box) for _, _, box in axes], [cuda.cuuint32_t(1)] * len(axes),
-        cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        cuda.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    ))  # fmt: skip
-    return np.frombuffer(ctypes.string_at(made.getPtr(), 128), np.uint64)
 
 
 @lru_cache(maxsize=512)
