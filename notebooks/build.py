@@ -38,6 +38,12 @@ class _ThisPython(AsyncKernelManager):
 
     transport = "ipc" if os.name == "posix" else "tcp"
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.transport == "ipc":  # in a folder of its own: kernels that start at once took each other's names
+            self._sockets = tempfile.TemporaryDirectory()
+            self.ip = str(Path(self._sockets.name) / "kernel")
+
     @property
     def kernel_spec(self) -> KernelSpec:
         return KernelSpec(**get_kernel_dict())
