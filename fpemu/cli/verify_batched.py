@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import asdict
 from math import inf
 from typing import Annotated
 
@@ -12,6 +14,8 @@ from fpemu.cli.common import console, note, progress, table
 from fpemu.cli.verify import Seed, _check_record, _need_a_gpu
 from fpemu.errors import InputError
 
+_ROOMS = ("batched", "gpu/batched")  # whose code decides what is found
+
 
 def batched(
     cases: Annotated[int, typer.Option("--cases", help="Products of each group; 520 go through all sizes once.")] = 520,
@@ -20,16 +24,18 @@ def batched(
     ] = None,
     seed: Seed = 0,
     record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compare again what an interrupted run has compared.")] = False,
 ) -> None:
     """Batched products of the kernels on the GPU here against the emulation of its instructions.
 
     Sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta and C, all layouts,
     random configurations of all kernels, and special values. Exit status 0 if all bits are equal, 1 if not, 2 without a
-    GPU.
+    GPU. With --record each group that is done without a fault is kept in FILE.json.partial until all are: the same
+    command goes on from there.
     """
-    from fpemu.files import write_atomic
     from fpemu.gpu.batched import cases as known
     from fpemu.gpu.batched import products, suite
+    from fpemu.gpu.verification import partial
 
     _check_record(record)
     if cases < 1 or (seconds is not None and not seconds > 0):
@@ -37,15 +43,26 @@ def batched(
     _need_a_gpu()
     products.need_gpu()
     groups = known.groups()
-    found: list[suite.Outcome] = []
-    with progress() as bars:
-        bar = bars.add_task("batched", total=len(groups))
-        limit = inf if seconds is None else seconds
-        for outcome in suite.check(groups, seed, cases, seconds=limit, jobs=min(os.cpu_count() or 1, 16, len(groups))):
-            found.append(outcome)
-            bars.update(bar, advance=1, description=outcome.group)
-    if record is not None:
-        write_atomic(record, suite.text(suite.record(found, seed, cases)).encode())
+    about = partial.about(_ROOMS, seed=seed, cases=cases, seconds=seconds)
+    kept = partial.Partial(record, about, [g.name for g in groups], fresh=fresh)
+    if kept.parts:
+        note(f"{kept} already")
+    found = [suite.Outcome(**part) for part in kept.parts.values()]
+    missing = [g for g in groups if g.name not in kept.parts]
+    limit, jobs = inf if seconds is None else seconds, min(os.cpu_count() or 1, 16, len(missing))
+    try:
+        with progress() as bars:
+            bar = bars.add_task("batched", total=len(groups), completed=len(found))
+            for outcome in suite.check(missing, seed, cases, seconds=limit, jobs=jobs):
+                found.append(outcome)
+                if outcome.ok:
+                    kept.keep(outcome.group, asdict(outcome))
+                bars.update(bar, advance=1, description=outcome.group)
+        if record is not None:
+            kept.finish(suite.text(suite.record(found, seed, cases)).encode())
+    except KeyboardInterrupt:
+        print(f"fpemu: {kept.interrupted()}", file=sys.stderr)
+        raise typer.Exit(130) from None
     shown = table(
         "the GPU here against the emulation", "group", "products", "outputs", "mismatches", "failed", numbers=4
     )

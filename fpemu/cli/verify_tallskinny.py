@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fpemu.cli.common import console, note, progress, table
 from fpemu.cli.verify import Seed, _check_record, _need_a_gpu
 from fpemu.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from fpemu.gpu.tallskinny.huge import Huge
+    from fpemu.gpu.tallskinny.suite import Outcome
+    from fpemu.gpu.verification.partial import Partial
+
+_HUGE = "huge"
+_ROOMS = ("gpu/tallskinny", "gpu/bench", "perfmodel")  # whose code decides what is found
 
 
 def tallskinny(
@@ -18,33 +31,34 @@ def tallskinny(
     ] = False,
     seed: Seed = 0,
     record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compare again what an interrupted run has compared.")] = False,
 ) -> None:
     """TSM2, ISM2 and the versions for Hopper on the GPU here against the emulation, in fp32 and fp64.
 
     Sizes 1 to 130 as m, as k and as n, larger ones, all layouts, odd leading dimensions, and special values. Exit
-    status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    status 0 if all bits are equal, 1 if not, 2 without a GPU. With --record each kernel that is done in a format
+    without a fault is kept in FILE.json.partial until all are: the same command goes on from there.
     """
-    from fpemu.files import write_atomic
     from fpemu.gpu.tallskinny import cases, suite
-    from fpemu.gpu.tallskinny import huge as large
+    from fpemu.gpu.verification import partial
 
     _check_record(record)
     if every < 1:
         raise InputError(f"--every is {every}: a number from 1 on is needed")
     _need_a_gpu()
-    found: list[suite.Outcome] = []
-    beyond: list[large.Huge] = []
-    with progress() as bars:
-        bar = bars.add_task("compiling", total=len(suite.kernels()) * len(cases.FORMATS) + huge)
-        for outcome in suite.check(seed, range(0, cases.CASES, every)):
-            found.append(outcome)
-            bars.update(bar, advance=1, description=f"{outcome.kernel} in {outcome.fmt}")
-        if huge:
-            bars.update(bar, description="more than 2^32 elements")
-            beyond += large.check(seed=seed)
-            bars.update(bar, advance=1)
-    if record is not None:
-        write_atomic(record, suite.text(suite.record(found, seed, beyond)).encode())
+    names = [_part(name, fmt) for name in [*suite.kernels(), *[_HUGE] * huge] for fmt in cases.FORMATS]
+    kept = partial.Partial(record, partial.about(_ROOMS, seed=seed, every=every), names, fresh=fresh)
+    if kept.parts:
+        note(f"{kept} already")
+    try:
+        with progress() as bars:
+            found = _found(kept, seed, range(0, cases.CASES, every), bars)
+            beyond = _beyond(kept, seed, bars) if huge else []
+        if record is not None:
+            kept.finish(suite.text(suite.record(found, seed, beyond)).encode())
+    except KeyboardInterrupt:
+        print(f"fpemu: {kept.interrupted()}", file=sys.stderr)
+        raise typer.Exit(130) from None
     shown = table(
         "the GPU here against the emulation",
         "kernel",
@@ -70,3 +84,41 @@ def tallskinny(
         console().print(f"{len(beyond)} products of more than 2^32 elements, {len(wrong)} of them with differences")
     if wrong or any(not o.ok for o in found):
         raise typer.Exit(1)
+
+
+def _part(kernel: str, fmt: str) -> str:
+    return f"{kernel} in {fmt}"
+
+
+def _found(kept: Partial, seed: int, numbers: Sequence[int], bars: Progress) -> list[Outcome]:
+    """What is kept of the kernels and, kept as it is done, what is not; in the suite's order."""
+    from fpemu.gpu.tallskinny import cases, suite
+
+    wanted = [(name, fmt) for fmt in cases.FORMATS for name in suite.kernels()]
+    done = {which: suite.restored(kept.parts[_part(*which)]) for which in wanted if _part(*which) in kept.parts}
+    bar = bars.add_task("compiling", total=len(wanted), completed=len(done))
+    for outcome in suite.check(seed, numbers, done=list(done)):
+        done[outcome.kernel, outcome.fmt] = outcome
+        if outcome.ok:
+            kept.keep(_part(outcome.kernel, outcome.fmt), asdict(outcome))
+        bars.update(bar, advance=1, description=f"{outcome.kernel} in {outcome.fmt}")
+    return [done[which] for which in wanted]
+
+
+def _beyond(kept: Partial, seed: int, bars: Progress) -> list[Huge]:
+    """The same of the matrices of more than 2^32 elements, a format at a time."""
+    from fpemu.gpu.tallskinny import cases, huge
+
+    found: list[Huge] = []
+    bar = bars.add_task("more than 2^32 elements", total=len(cases.FORMATS))
+    for fmt in cases.FORMATS:
+        part = _part(_HUGE, fmt)
+        if part in kept.parts:
+            rows = [huge.Huge(**row | {"sizes": tuple(row["sizes"])}) for row in kept.parts[part]]
+        else:
+            rows = list(huge.check([fmt], seed))
+            if {row.sizes for row in rows} == {*huge.SHAPES} and not any(row.mismatches for row in rows):
+                kept.keep(part, [asdict(row) for row in rows])
+        found += rows
+        bars.update(bar, advance=1)
+    return found

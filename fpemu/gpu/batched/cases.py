@@ -132,14 +132,14 @@ def case(group: Group, number: int, seed: int) -> Case:
     configuration = made.configuration
     if isinstance(configuration, Warp) and max(M, N, K) <= 8 and not group.calls and number % 2:
         configuration = Packed(configuration.warps)
-    if made.whole and max(M, N, K) <= 96:
+    if made.whole and max(M, N, K) <= 128:
         m, n, k = (-(-size // 16) * 16 for size in (M, N, K))
         warps = 2 if m * n <= 32 * 32 else 8
         threads = (16, 2 * warps) if all(side % (2 * warps) == 0 for side in (m, n, k)) else (16, 2)
-        turn = number // (2 * SETUPS) % 5
+        turn = number // (2 * SETUPS) % 7
         configuration = Block(
-            (16, 16, 16), (m, n, k), threads, stages=2 if turn in (2, 4) else 1, direct=True, staged=turn < 3,
-            flat=turn >= 3, persistent=turn in (1, 2, 4),
+            (16, 16, 16), (m, n, k), threads, stages=1 + (turn in (2, 4, 6)), direct=True, staged=turn < 3,
+            flat=turn >= 3, persistent=turn not in (0, 3), bulk=turn >= 5,
         )  # fmt: skip
     pointers = not made.whole and group.layout is None and rng.random() < 0.15
     return Case(A, B, C if made.adds else None, group.options | how, configuration, (M, N, K), pointers)

@@ -10,8 +10,6 @@ from typing import Any
 from fpemu.errors import InputError
 from fpemu.gpu import device
 from fpemu.gpu.batched.configuration import (
-    SHARED,
-    SHARED_BEFORE,
     Block,
     Configuration,
     Small,
@@ -20,6 +18,7 @@ from fpemu.gpu.batched.configuration import (
     parse,
     validate,
 )
+from fpemu.gpu.batched.memory import SHARED, SHARED_BEFORE
 from fpemu.gpu.batched.task import Task
 
 TABLE = Path(__file__).with_name("h200.toml")
@@ -43,7 +42,7 @@ def form(task: Task) -> str:
 
 
 @lru_cache(maxsize=2)
-def limits(accumulate: str) -> dict[str, int]:
+def limits(accumulate: str) -> dict[str, Any]:
     """What the GPU at hand allows a kernel: the arguments of `validate`; those of Hopper where there is none."""
     if device.missing() is not None:
         return {}
@@ -51,7 +50,8 @@ def limits(accumulate: str) -> dict[str, int]:
     from fpemu.gpu.choice import architecture
 
     spec = mma.spec(architecture(), "fp16", accumulate, "mma")
-    return {"block_of": spec.block or spec.k, "shared": SHARED_BEFORE.get(device.capability(), SHARED)}
+    here = device.capability()
+    return {"block_of": spec.block or spec.k, "shared": SHARED_BEFORE.get(here, SHARED), "bulk": here >= (9, 0)}
 
 
 @lru_cache(maxsize=4096)
@@ -69,9 +69,10 @@ def choose(task: Task, batch: int, kernel: str = "tensor") -> Configuration:
     size = max(task.M, task.N, task.K)
     for most, line in table().get(form(task), {}).items():
         if size <= int(most):
-            found = fitted(parse(line), task)
+            allowed = limits(task.accumulate)
+            found = fitted(parse(line), task, allowed.get("bulk", True))
             try:
-                validate(found, task, **limits(task.accumulate))
+                validate(found, task, **allowed)
             except InputError:
                 break
             return found

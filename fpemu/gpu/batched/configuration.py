@@ -1,8 +1,8 @@
 """How a batched kernel does its task: four kinds of kernels with their parameters, and which are valid.
 
 `Block` has the eight parameters of Abdelfattah, Tomov, Dongarra (2020), section 5.8, under the conditions that
-`fpemu.perfmodel.magma_kernels.check` names, and four of our own: products of a thread block, blocks of A and B under
-way, whether they go to shared memory without registers, and whether D goes by way of shared memory.
+`fpemu.perfmodel.magma_kernels.check` names, and our own: how many products and blocks are under way, and how matrices
+come to shared memory and go from it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.gpu.batched.memory import SHARED, shared_bytes
 from fpemu.gpu.batched.task import Task
 from fpemu.perfmodel.magma_kernels import Kernel, check
-
-SHARED = 227 * 1024
-"""Bytes of shared memory that a block may have on Hopper"""
-SHARED_BEFORE = {(8, 0): 163 * 1024, (8, 7): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (12, 0): 99 * 1024}
-"""The same on other GPUs, by compute capability"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,8 @@ class Block:
     without gaps of one block each, not for planar ones"""
     persistent: bool = False
     """A thread block takes one product after the other, with the next under way: for products of one block each"""
+    bulk: bool = False
+    """Flat matrices of a persistent block come by the copy engine, each as a whole: Hopper and later"""
     resident: int = 1
     """Thread blocks that a multiprocessor is to hold at least: the compiler spares registers for it"""
     ahead: bool = False
@@ -118,7 +116,9 @@ MOST_SMALL = 32
 """The longest side of a product of magma-small"""
 
 
-def validate(configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED) -> None:
+def validate(
+    configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED, bulk: bool = True
+) -> None:
     """Raise if a configuration cannot do a task.
 
     Parameters
@@ -129,6 +129,8 @@ def validate(configuration: Configuration, task: Task, block_of: int = 16, share
         Products that the instruction adds together (`MmaSpec.block`).
     shared : int
         Bytes of shared memory that a block may have.
+    bulk : bool
+        Whether the GPU has the copy engine of Hopper.
 
     Raises
     ------
@@ -146,6 +148,8 @@ def validate(configuration: Configuration, task: Task, block_of: int = 16, share
         if type(value) is int and value < 1:
             raise InputError(f"{configuration.kind}: {field.name} = {value} must be a positive integer")
     if isinstance(configuration, Block):
+        if configuration.bulk and not bulk:
+            raise InputError("block: bulk is for GPUs of compute capability 9.0 and later")
         _validate_block(configuration, task, shared)
     elif isinstance(configuration, Packed):
         sizes = (task.M, task.N, task.K)
@@ -187,6 +191,8 @@ def _validate_block(c: Block, task: Task, shared: int) -> None:
         )
     if c.persistent and not (_one_block(c, task) and c.products == 1 and (c.flat or c.direct)):
         raise InputError("block: persistent is for products of one block each, products = 1, direct or flat")
+    if c.bulk and not (c.flat and c.persistent):
+        raise InputError("block: bulk is for flat products of persistent thread blocks")
     need = shared_bytes(c, task)
     if need > shared:
         raise InputError(f"block: {need} bytes of shared memory, and a thread block has {shared} at most")
@@ -202,49 +208,8 @@ def _can_be_flat(c: Block, task: Task) -> bool:
     return _one_block(c, task) and task.contiguous and not task.planar and (c.stages == 1 or c.persistent)
 
 
-def shared_bytes(c: Block, task: Task) -> int:
-    """Bytes of shared memory of a thread block.
-
-    >>> shared_bytes(Block(block=(64, 64, 64), stages=1), Task(64, 64, 64, width=16))
-    18432
-    """
-    m, n, k = c.block
-    total = 0
-    more = task.width == 2 and c.direct and not c.flat
-    for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
-        line = task.parts * (length // 8 + more)
-        total += lines * (line | 1) * 16
-    staged = task.parts * m * (n // 8 | 1) * 16 if c.staged else 0
-    buffers = c.stages + c.persistent
-    if apart(c, task):
-        return c.products * (buffers * _raw(task)[0] + total)
-    if c.flat:
-        raw, staged = _raw(task)
-        total = max(total, raw)
-    own = c.persistent and c.stages == 1
-    if c.persistent and not own:
-        total = max(total, staged)
-    return c.products * (buffers * total + staged if own else max(buffers * total, staged))
-
-
-def apart(c: Block, task: Task) -> bool:
-    """Whether a flat kernel has memory for what it copies besides its tiles."""
-    m, n, k = c.block
-    lines = ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n))
-    tiles = sum(x * (task.parts * (length // 8) | 1) * 16 for x, length in lines)
-    return c.flat and c.products * ((c.stages + c.persistent) * _raw(task)[0] + tiles) <= SHARED
-
-
-def _raw(task: Task) -> tuple[int, int]:
-    """Bytes of A and B, or of D if that is more, as they lie in memory; those of D."""
-    unit = 4 if task.complex else 2
-    sides = (task.M, task.K), (task.K, task.N), (task.M, task.N)
-    a, b, d = (16 * (-(-x * y * unit // 16) + 1) for x, y in sides)
-    return max(a + b + 48, d), d
-
-
-def fitted(configuration: Configuration, task: Task) -> Configuration:
-    """The configuration without what a task does not allow: direct copies, a staged result."""
+def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Configuration:
+    """The configuration without what a task does not allow: direct copies, a staged result; `bulk` as in `validate`."""
     if not isinstance(configuration, Block):
         return configuration
     interleaved = task.complex and not task.planar
@@ -255,7 +220,8 @@ def fitted(configuration: Configuration, task: Task) -> Configuration:
     persistent = c.persistent and _one_block(c, task) and c.products == 1 and c.direct
     allowed = replace(c, stages=stages, persistent=persistent)
     flat = c.flat and _can_be_flat(allowed, task)
-    return replace(allowed, flat=flat, staged=(c.staged or (c.flat and not flat)) and not interleaved)
+    staged = (c.staged or (c.flat and not flat)) and not interleaved
+    return replace(allowed, flat=flat, bulk=c.bulk and bulk and flat and persistent, staged=staged)
 
 
 def text(configuration: Configuration) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp, apart, shared_bytes
+from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
+from fpemu.gpu.batched.memory import apart, result_apart, shared_bytes
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.compiler import kernel_source
 
@@ -64,7 +65,7 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
             "DIM_X": c.threads[0], "DIM_Y": c.threads[1], "WARPS_X": warps[0], "WARPS_Y": warps[1],
             "PRODUCTS": c.products, "STAGES": c.stages, "ASYNC": c.direct, "STAGED": c.staged, "ONE_TILE": one,
             "RESIDENT": c.resident, "FLAT": c.flat, "APART": apart(c, task), "PERSISTENT": c.persistent,
-            "AHEAD": c.ahead and overlap,
+            "AHEAD": c.ahead and overlap, "BULK": c.bulk, "D_APART": result_apart(c, task),
             **_sizes(task, exact=task.contiguous),
         }  # fmt: skip
         group = c.threads[0] * c.threads[1]

@@ -24,7 +24,7 @@ import numpy as np
 from fpemu.errors import InputError
 from fpemu.gpu import device, matrices
 from fpemu.gpu.batched import configuration as conf
-from fpemu.gpu.batched import source
+from fpemu.gpu.batched import memory, source
 from fpemu.gpu.batched.choice import form
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
 from fpemu.gpu.batched.task import Task
@@ -39,7 +39,8 @@ LARGE = {
 """BLK_M, BLK_N, BLK_K, warps and stages that are tried besides blocks of the size itself: for real products beyond 128
 and for complex ones beyond 64"""
 _THREADS, _REGISTERS = 2048, 65536  # of a multiprocessor
-_RESIDENT = 4  # thread blocks of a multiprocessor, at most
+_RESIDENT, _MANY = 4, 8  # thread blocks of a multiprocessor, at most, and of those whose matrices come in bulk
+_WARPS = {4: (0, 96), 8: (0, 128), 16: (112, 256)}  # of those, by the sides: powers of two, as their kernel wants them
 _LARGE, _EARLY = 96, 2  # side of the blocks that may ask for their matrices early, and how many are tried
 _DRAWN = 2**22 - 3  # different numbers of an operand, at most
 
@@ -83,11 +84,10 @@ def candidates(task: Task) -> list[Configuration]:
     side = -(-size // 16) * 16
     found: list[Configuration] = []
     if size <= 8:
-        found += [Packed(1), Warp(1, 1, 1, 4), Warp(1, 1, 1, 8)]
-    elif size <= 16:
-        found += [Warp(1, 2, 1, 4), Warp(1, 2, 1, 8)]
-    elif size <= 32:
-        found += [Warp(1, 2, 2, 4)]
+        found += [Packed(1)]
+    if size <= 32:
+        tiles = ((1, 1),) if size <= 8 else ((1, 1), (1, 2)) if size <= 16 else ((1, 1), (1, 2), (2, 1), (2, 2))
+        found += [Warp(*tile, -(-size // 16), warps) for tile in tiles for warps in (4, 8)]
     if size > 8:
         found += _of_the_size(task, side)
     if size > (64 if task.complex else 128):
@@ -107,9 +107,9 @@ def candidates(task: Task) -> list[Configuration]:
 
 
 def _of_the_size(task: Task, side: int) -> list[Configuration]:
-    """Blocks that cover a product, by one warp or two for every 16 rows."""
+    """Blocks that cover a product, by one warp or two for every 16 rows, or by eight."""
     found: list[Configuration] = []
-    for warps in (side // 16, side // 8):
+    for warps in {side // 16, side // 8, 8 if side > 32 else side // 16}:
         way = Block((16, 16, 16), (side, side, side), (16, 2 * warps), 1, 1, direct=True, staged=not task.complex)
         ways = [way]
         if task.width < 16:
@@ -121,17 +121,35 @@ def _of_the_size(task: Task, side: int) -> list[Configuration]:
             if side <= 32 and warps == side // 16:
                 found += [replace(way, products=products) for products in (2, 4)]
             if way.direct:
-                for stages in (1, 2) if side > 64 else (1,):
+                for stages in (1, 2) if side > 32 else (1,):
                     busy = replace(way, persistent=True, stages=stages)
                     found += [replace(busy, resident=r) for r in {_resident(busy, task)} if r]
+    wide = side + 16 if side in (80, 112) else side  # five and seven tiles suit few numbers of warps
+    if task.width < 16 and side > 16 and not task.complex:
+        found += [c for x in {side, wide} for c in _in_bulk(task, x)]
+    elif wide > side and not task.complex:
+        way = Block((16, 16, 16), (wide, wide, wide), (16, 16), 1, 1, direct=True, staged=True, persistent=True)
+        found += [replace(way, stages=stages, resident=r) for stages in (1, 2) for r in {1, _resident(way, task)} if r]
     return found
 
 
-def _resident(c: Block, task: Task) -> int:
+def _in_bulk(task: Task, side: int) -> list[Configuration]:
+    """Blocks of a side whose matrices come by the copy engine, as many as a multiprocessor holds."""
+    found: list[Configuration] = []
+    for warps in (w for w, (low, high) in _WARPS.items() if low <= side <= high):
+        for stages in (1, 2):
+            way = Block((16, 16, 16), (side, side, side), (16, 2 * warps), 1, stages, direct=True, flat=True,
+                        persistent=True, bulk=True, resident=10**6)  # fmt: skip
+            many = _resident(way, task, _MANY)
+            found += [replace(way, resident=r) for r in {many, min(many, _RESIDENT)} if r]
+    return found
+
+
+def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
     """Thread blocks that fit in a multiprocessor; 0: none."""
-    registers = (80 if c.persistent else 64) * task.terms**0.5
-    fit = conf.SHARED // (conf.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
-    return min(*fit, _THREADS // (32 * c.warps), _RESIDENT)
+    registers = (64 if c.bulk or not c.persistent else 80) * task.terms**0.5
+    fit = memory.SHARED // (memory.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
+    return min(*fit, _THREADS // (32 * c.warps), most)
 
 
 @cache

@@ -21,6 +21,8 @@ BASE = "cublas"
 SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16, 17, 20, 24, 28, 31, 32, 33, 40, 48, 56, 63, 64, 65, 72, 80, 88, 96,
          100, 104, 112, 120, 127, 128)  # fmt: skip
 COMPLEX_SIZES = (2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256)
+EVERY = tuple(range(2, 129))
+"""Sizes at which what a caller gets is measured beside cuBLAS, and nobody else"""
 GOALS = (2, 4, 8, 16, 32, 64, 128)
 """Sizes that are measured first."""
 LARGEST = {"real": 128, "complex": 256}
@@ -119,6 +121,7 @@ def batched(quick: bool = False) -> Iterator[Group]:
     if not quick:
         for data, page in (("real", "magma/fig10"), ("complex", "magma/fig12")):
             yield from (_square(data, n, BATCH, page) for n in sizes[data])
+        yield from (Group((n, n, n), "real", (BASE, "ours"), ("magma/fig10",), BATCH) for n in EVERY)
 
 
 def _few(data: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 // Batched products as MAGMA's kernel has them: a block of D a group of threads, blocks of A and B by way of registers into
 // shared memory (or there directly, where the machine can and their alignment allows it), sums in the fragments of warps.
-#include "batched_flat.cuh"
+#include "batched_bulk.cuh"
+#include "batched_finish.cuh"
 
 // A block of A or B that begins at a row of its own and at k.
 template <class T> FPEMU_FUNCTION Source source_of(const Stack& s, int product, int row, int k, int rows, int K, bool absent) {
@@ -75,106 +76,6 @@ FPEMU_FUNCTION void add_up(Sums_& sums, Source& a, Source& b, int K, u8* own, in
   }
 }
 
-// Calls `each(x, y, sums)` for every two neighbours y and y + 1 of a fragment, x and y in the block.
-template <class F> FPEMU_FUNCTION void for_pairs(const Sums_& sums, int warp, F each) {
-  const int lane = threadIdx.x % 32;
-  FPEMU_UNROLL
-  for (int i = 0; i < UNITS_X; i++)
-    FPEMU_UNROLL
-    for (int j = 0; j < UNITS_Y; j++)
-      FPEMU_UNROLL
-      for (int half = 0; half < 2; half++) {
-        Sums two[2];
-        FPEMU_UNROLL
-        for (int e = 0; e < 2; e++)
-          FPEMU_UNROLL
-          for (int t = 0; t < TERMS; t++) two[e].part[t] = entry(sums[i][j][t], 2 * half + e);
-        each(row_of(warp, i) + lane / 4 + 8 * half, column_of(warp, j) + lane % 4 * 2, two);
-      }
-}
-
-// The finished block to D; `stage`: shared memory for it.
-FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int m0, int n0, bool absent, u8* stage, int group,
-                           int thread) {
-  const int warp = thread / 32;
-  const int rows = absent ? 0 : smaller(rows_of(p) - m0, Config::BLK_M);
-  const int columns = smaller(columns_of(p) - n0, Config::BLK_N);
-  const Place whole = place_of_d(p, product);
-  const u64 c = Config::PLAIN ? 0 : matrix_of(p.c, product), d = whole.at + m0 * whole.row + (s64)n0 * ELEMENT;
-  const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
-  const auto value = [&](int x, int y, const Sums& s) {
-    const int m = m0 + (Config::TURNED ? y : x), n = n0 + (Config::TURNED ? x : y);
-    return finished(p, s, place_in_c(p, c, m, n));
-  };
-  if (!STAGE_APART && (Config::STAGED || (Config::FLAT && !Config::APART))) together(group);  // A and B were there
-  if (Config::FLAT) {
-    u8* flat = stage + (d & 15);
-    if (computes)
-      for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
-        FPEMU_UNROLL
-        for (int e = 0; e < 2; e++) {
-          const int m = Config::TURNED ? y + e : x, n = Config::TURNED ? x : y + e;
-          if (m >= rows || n >= columns) continue;
-          const u32 v = value(x, y + e, two[e]);
-          u8* at = flat + (m * Config::N + n) * ELEMENT;
-          if (SPLIT) *(u32*)at = v;
-          else *(u16*)at = (u16)v;
-        }
-      });
-    together(group);
-    if (!absent) store_flat(d, thread, stage);
-    return;
-  }
-  if (Config::STAGED) {
-    if (computes)
-      for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
-        u32 v[2] = {0, 0};
-        FPEMU_UNROLL
-        for (int e = 0; e < 2; e++)
-          if (Config::PLAIN || ((Config::TURNED ? y + e : x) < rows && (Config::TURNED ? x : y + e) < columns))
-            v[e] = value(x, y + e, two[e]);
-        FPEMU_UNROLL
-        for (int part = 0; part < PARTS; part++) {
-          u8* plane = stage + part * D_BYTES;
-          if (Config::TURNED) {
-            FPEMU_UNROLL
-            for (int e = 0; e < 2; e++) *(u16*)(plane + (y + e) * D_PITCH + 2 * x) = (u16)(v[e] >> 16 * part);
-          } else *(u32*)(plane + x * D_PITCH + 2 * y) = pick(v[0], v[1], part ? HIGHS : LOWS);
-        }
-      });
-    together(group);
-    // Threads of a power of two share a row, so that its number takes no division.
-    constexpr int LENGTH = Config::EXACT ? smaller(Config::N, Config::BLK_N) : Config::BLK_N;
-    constexpr int PIECES = pieces_of_row(Config::WIDTH, LENGTH), ALONG = smaller(32, power_of_two(PIECES));
-    FPEMU_UNROLL
-    for (int i = 0; i < Config::BLK_M; i += GROUP / ALONG) {
-      const int line = i + thread / ALONG;
-      if (line >= rows) break;
-      FPEMU_UNROLL
-      for (int part = 0; part < PARTS; part++)
-        FPEMU_UNROLL
-        for (int j = 0; j < PIECES; j += ALONG)
-          store_piece<Config::WIDTH>(d + line * whole.row + part * p.d.plane, stage + part * D_BYTES + line * D_PITCH,
-                                     j + thread % ALONG, columns);
-    }
-    return;
-  }
-  if (!computes) return;
-  for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
-    const int m = Config::TURNED ? y : x, n = Config::TURNED ? x : y;
-    if (m >= rows || n >= columns) return;
-    const u32 first = value(x, y, two[0]);
-    const bool both = Config::TURNED ? m + 1 < rows : n + 1 < columns;
-    const u32 second = both ? value(x, y + 1, two[1]) : 0;
-    const u64 at = d + m * whole.row + (s64)n * ELEMENT;
-    if (!Config::TURNED) store_two(p, at, first, second, both);
-    else {
-      store_one(p, at, first);
-      if (both) store_one(p, at + whole.row, second);
-    }
-  });
-}
-
 FPEMU_FUNCTION void clear_all(Sums_& sums) {
   FPEMU_UNROLL
   for (auto& row : sums)
@@ -223,6 +124,35 @@ FPEMU_FUNCTION void one_after_the_other(const Problem& p, u8* own, int group, in
   }
 }
 
+// The same by the copy engine: a buffer's next product is asked for as soon as all have taken what it held.
+FPEMU_FUNCTION void one_after_the_other_in_bulk(const Problem& p, u8* own, int group, int thread) {
+  const int warp = thread / 32, step = gridDim.x;
+  const bool computes = COMPUTING * 32 == GROUP || warp < COMPUTING;
+  u8 *tiles = own + BUFFERS * BUFFER, *barriers = own + SHARED - 16 * BUFFERS;
+  if (thread == 0)
+    for (int s = 0; s < BUFFERS; s++) {
+      arrival_init(barriers + 16 * s);
+      const int product = blockIdx.x + s * step;
+      if (product < p.batch) ask_for(p, product, own + s * BUFFER, barriers + 16 * s);
+    }
+  together(group);
+  int at = 0, phase = 0;
+  for (int product = blockIdx.x; product < p.batch; product += step) {
+    u8 *buffer = own + at * BUFFER, *barrier = barriers + 16 * at;
+    await_arrival(barrier, phase);
+    const u64 a = place_of_a(p.a, product).at, b = place_of_b(p.b, product).at;
+    settle_apart<true>(a, thread, buffer, tiles), settle_apart<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
+    together(group);
+    if (thread == 0 && product + BUFFERS * step < p.batch) ask_for(p, product + BUFFERS * step, buffer, barrier);
+    Sums_ sums;
+    clear_all(sums);
+    if (computes) multiply(sums, tiles, warp, Config::K);
+    finish(p, sums, product, 0, 0, false, STAGE_APART ? tiles + TILES : tiles, group, thread);
+    if (!STAGE_APART) together(group);  // D has been read
+    if (++at == BUFFERS) at = 0, phase ^= 1;
+  }
+}
+
 // A product's matrices are asked for, on their way to the L2 cache, while the kernel before may still run: what it writes
 // the cache has as well, so that nothing is seen too early.
 FPEMU_FUNCTION void announce(const Problem& p, int product, int thread) {
@@ -251,7 +181,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::RESIDENT) batched_
   if (Config::PERSISTENT && Config::STAGES > 1) announce(p, product + gridDim.x, thread);
   in_turn();
   if (Config::PERSISTENT) {
-    one_after_the_other(p, own, group, thread);
+    if (Config::BULK) one_after_the_other_in_bulk(p, own, group, thread);
+    else one_after_the_other(p, own, group, thread);
     return;
   }
   const bool absent = Config::PRODUCTS > 1 && product >= p.batch;

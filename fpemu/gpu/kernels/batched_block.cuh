@@ -16,6 +16,8 @@
 //   FLAT               products without gaps, one block each: matrices are copied as they are, 16 bytes by 16 bytes
 //   APART              FLAT: what was copied and the tiles have memory of their own; else they share it
 //   PERSISTENT         a thread block takes one product after the other, and brings the next ones while it multiplies one
+//   BULK               FLAT and PERSISTENT: matrices come by the copy engine, see batched_bulk.cuh
+//   D_APART            BULK: D has memory of its own, else that of the tiles
 //   AHEAD              the first matrices are asked for before the kernel queued before has ended
 //   RESIDENT           thread blocks that a multiprocessor is to hold: registers are spared for it
 #pragma once
@@ -55,13 +57,16 @@ constexpr int RAW = Config::FLAT ? larger(FLAT_A + FLAT_B + 48, FLAT_D) : 0;
 constexpr int D_PITCH = (Config::BLK_N / 8 | 1) * 16, D_BYTES = Config::BLK_M * D_PITCH;
 constexpr int D_STAGE = Config::FLAT ? FLAT_D : Config::STAGED ? PARTS * D_BYTES : 0;
 // D has memory of its own, else that of A and B, which have been read.
-constexpr bool STAGE_APART = Config::PERSISTENT && Config::STAGES == 1 && !(Config::FLAT && Config::APART);
-constexpr int BUFFERS = Config::STAGES + Config::PERSISTENT;
-constexpr int BUFFER = Config::FLAT && Config::APART                ? RAW
+constexpr bool STAGE_APART =
+    Config::BULK ? Config::D_APART : Config::PERSISTENT && Config::STAGES == 1 && !(Config::FLAT && Config::APART);
+constexpr int BUFFERS = Config::STAGES + (Config::PERSISTENT && !Config::BULK);
+constexpr int BUFFER = Config::BULK                                 ? FLAT_A + FLAT_B + 48
+                       : Config::FLAT && Config::APART              ? RAW
                        : Config::FLAT                               ? larger(TILES, RAW)
                        : Config::PERSISTENT && Config::STAGES > 1 ? larger(TILES, D_STAGE)
                                                                     : TILES;
-constexpr int SHARED = Config::FLAT && Config::APART ? BUFFERS * BUFFER + TILES
+constexpr int SHARED = Config::BULK ? BUFFERS * (BUFFER + 16) + (STAGE_APART ? TILES + D_STAGE : larger(TILES, D_STAGE))
+                       : Config::FLAT && Config::APART ? BUFFERS * BUFFER + TILES
                        : STAGE_APART                 ? BUFFERS * BUFFER + D_STAGE
                                                      : larger(BUFFERS * BUFFER, D_STAGE);
 

@@ -21,6 +21,7 @@ _RING = 200 * 1024  # bytes of shared memory for the ring, of 227 KB
 _MOST_STAGES = 16
 _LARGE, _MANY = 2**26, 2**18  # elements of A, and rows
 _LOW, _DEEP = 5, 1024  # rows a thread and k: four stages of 64 k have room, and are a small part of all
+_BOXES = {8: (1, 2, 3), 16: (7,)}  # columns, and rows a thread, with which a large A comes faster by boxes of 128 bytes
 _B_SHARED = 64 * 1024  # bytes of B that ISM2 keeps in shared memory
 _B_KEPT = 16  # elements of B that a thread of ISM2 keeps in registers
 _FEW_ROWS = 128  # of A for a multiprocessor: ISM2 spreads fewer over most threads
@@ -95,7 +96,12 @@ def _of_columns(problem: Problem, wide: int, high: int) -> dict[str, int]:
         return {"DEPTH": 32} if high in (2, 4) and problem.k >= 64 else {}
     if wide == 16 and high <= _LOW and problem.k >= _DEEP:
         return {"DEPTH": 64, "ONE_BOX": 0}
-    return {"CONSUMERS": 4, "SHARE": 4} if wide == 8 and problem.m * problem.k >= _LARGE else {}
+    if problem.m * problem.k < _LARGE:
+        return {}
+    found = {"CONSUMERS": 4, "SHARE": 4} if wide == 8 else {}
+    if high in _BOXES.get(wide, ()):
+        found |= {"ONE_BOX": 0, **({"DEPTH": 64} if wide == 8 else {})}
+    return found
 
 
 def _way_of_b(problem: Problem, wide: int) -> dict[str, int]:

@@ -62,6 +62,11 @@ class Outcome:
         return not (self.mismatches or self.beyond or self.failed)
 
 
+def restored(row: dict[str, Any]) -> Outcome:
+    """What a row of a record, or of its parts, says."""
+    return Outcome(**row | {"replay": [(number, found) for number, found in row["replay"]]})
+
+
 def kernels() -> list[str]:
     """Those of `KERNELS` that the GPU at hand has."""
     return [name for name in KERNELS if device.capability() == (9, 0) or "hopper" not in name]
@@ -69,7 +74,7 @@ def kernels() -> list[str]:
 
 def check(
     seed: int, numbers: Sequence[int] = range(CASES), names: Sequence[str] | None = None,
-    formats: Sequence[str] = FORMATS,
+    formats: Sequence[str] = FORMATS, done: Sequence[tuple[str, str]] = (),
 ) -> Iterator[Outcome]:  # fmt: skip
     """Compare all kernels on some products.
 
@@ -80,6 +85,8 @@ def check(
         Of the products.
     names, formats : sequence of str
         Which of `KERNELS` and `FORMATS`; default all that the GPU has.
+    done : sequence of (str, str)
+        Kernels and formats that are left out.
 
     Yields
     ------
@@ -87,15 +94,20 @@ def check(
         One a format and a kernel, after all products of a format.
     """
     names = kernels() if names is None else names
-    device.compile_all(sources(seed, numbers, names, formats), device.arch())
-    for fmt in formats:
-        found = {name: Outcome(name, fmt) for name in names}
-        digests: dict[str, list[int]] = {name: [] for name in names}
-        with ThreadPoolExecutor(_AHEAD) as pool:
+    missing = {fmt: [name for name in names if (name, fmt) not in done] for fmt in formats}
+    needed = {text: None for fmt, some in missing.items() for text in sources(seed, numbers, some, [fmt])}
+    device.compile_all(list(needed), device.arch())
+    for fmt in [fmt for fmt in formats if missing[fmt]]:
+        found = {name: Outcome(name, fmt) for name in missing[fmt]}
+        digests: dict[str, list[int]] = {name: [] for name in found}
+        pool = ThreadPoolExecutor(_AHEAD)
+        try:
             products = pool.map(product, [(fmt, number, seed) for number in numbers])
             for number, (made, A, B, want) in zip(numbers, products, strict=True):
                 for name, one in compare(made, A, B, want, number, found).items():
                     digests[name].append(one)
+        finally:
+            pool.shutdown(cancel_futures=True)  # an interrupt does not wait for all products
         for name, outcome in found.items():
             outcome.digest = f"{digest(np.array(digests[name], np.uint64)):016x}"
             yield outcome

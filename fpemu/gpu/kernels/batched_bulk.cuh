@@ -1,0 +1,69 @@
+// FLAT with the copy engine of Hopper: one thread asks for matrices as a whole, and their barrier tells when they are there.
+#pragma once
+#include "batched_flat.cuh"
+
+#if defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 900
+#define FPEMU_HOPPER(...) asm volatile(__VA_ARGS__)
+#else
+#define FPEMU_HOPPER(...)
+#endif
+FPEMU_FUNCTION void arrival_init(u8* barrier) {
+  FPEMU_HOPPER("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier))
+               : "memory");
+}
+// The barrier's thread has done its part, and so many bytes are to come.
+FPEMU_FUNCTION void arrival_of(u8* barrier, int bytes) {
+  FPEMU_HOPPER("fence.proxy.async.shared::cta;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+FPEMU_FUNCTION void copy_in_bulk(u8* to, u64 from, int bytes, u8* barrier) {
+  FPEMU_HOPPER("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+FPEMU_FUNCTION void await_arrival(u8* barrier, int phase) {
+  FPEMU_HOPPER("{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@done bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}" ::"r"(shared_address(barrier)), "r"(phase)
+               : "memory");
+}
+#else
+void arrival_init(u8* barrier);
+void arrival_of(u8* barrier, int bytes);
+void await_arrival(u8* barrier, int phase);
+inline void copy_in_bulk(u8* to, u64 from, int bytes, u8*) {
+  reads(from, bytes), __builtin_memcpy(to, (const void*)from, bytes);
+}
+#endif
+
+// What the copy engine can bring of a matrix: pieces of 16 bytes, of which the first may begin in the matrix before and the
+// last end in the one after, but not beside the stack.
+struct Whole {
+  u64 from;
+  int bytes;
+};
+template <bool OF_A> FPEMU_FUNCTION Whole whole_pieces(u64 matrix, u64 first, int batch) {
+  typedef Flat<OF_A> F;
+  u64 from = matrix & ~(u64)15, end = (matrix + F::BYTES + 15) & ~(u64)15;
+  if (from < first) from += 16;
+  if (end > first + (u64)batch * F::BYTES) end -= 16;
+  return {from, end > from ? (int)(end - from) : 0};
+}
+// The elements beside those, at the ends of the stack.
+template <bool OF_A> FPEMU_FUNCTION void copy_ends(const Whole& w, u64 matrix, u8* to) {
+  const u64 begin = matrix & ~(u64)15, end = matrix + Flat<OF_A>::BYTES;
+  u64 at = matrix;
+  for (; at < w.from && at < end; at += 2) *(u16*)(to + (at - begin)) = (u16)load2(at);
+  for (at = at > w.from + w.bytes ? at : w.from + w.bytes; at < end; at += 2) *(u16*)(to + (at - begin)) = (u16)load2(at);
+}
+
+// A and B of a product, asked for by one thread.
+FPEMU_FUNCTION void ask_for(const Problem& p, int product, u8* buffer, u8* barrier) {
+  const u64 a = place_of_a(p.a, product).at, b = place_of_b(p.b, product).at;
+  const Whole of_a = whole_pieces<true>(a, p.a.first, p.batch), of_b = whole_pieces<false>(b, p.b.first, p.batch);
+  copy_ends<true>(of_a, a, buffer), copy_ends<false>(of_b, b, buffer + FLAT_A);
+  arrival_of(barrier, of_a.bytes + of_b.bytes);
+  if (of_a.bytes) copy_in_bulk(buffer + (of_a.from - (a & ~(u64)15)), of_a.from, of_a.bytes, barrier);
+  if (of_b.bytes) copy_in_bulk(buffer + FLAT_A + (of_b.from - (b & ~(u64)15)), of_b.from, of_b.bytes, barrier);
+}
