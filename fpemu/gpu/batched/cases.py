@@ -132,7 +132,7 @@ def case(group: Group, number: int, seed: int) -> Case:
     configuration = made.configuration
     if isinstance(configuration, Warp) and max(M, N, K) <= 8 and not group.calls and number % 2:
         configuration = Packed(configuration.warps)
-    if made.whole and max(M, N, K) <= 128:
+    if made.whole and max(M, N, K) <= (128 if group.layout is None else 96):
         m, n, k = (-(-size // 16) * 16 for size in (M, N, K))
         warps = 2 if m * n <= 32 * 32 else 8
         threads = (16, 2 * warps) if all(side % (2 * warps) == 0 for side in (m, n, k)) else (16, 2)
