@@ -15,8 +15,7 @@
 # and emulates them bit for bit on any CPU.
 #
 # `fpemu bench gpu` measured them on one GPU beside cuBLAS, in one process, and kept a record. This notebook reads that
-# record; no GPU is needed to read it. It does not have every size of the papers' figures yet: the caption of a page
-# says which it lacks. On a GPU of your own,
+# record; no GPU is needed to read it. On a GPU of your own,
 #
 # ```console
 # fpemu bench gpu --figure magma --figure tsm2 -o mine.json

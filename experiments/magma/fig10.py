@@ -34,9 +34,10 @@ EXPLAINS = ("magma/fig10",)
 TITLE = "batched HGEMM over n, against cuBLAS"
 KIND = "G"
 CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. (a) n×n×n, (b) n×n×16, TFLOP/s; (c) how
-many times as fast as cuBLAS, on the GPU and, for n×n×n, in a loop of calls; (d) relative L2 error of a sample. Beside
-what fpemu chooses: blocks of MAGMA's design up to n = 32 (beyond they are what it chooses), magma-small (one thread an
-element, sums in fp16, and in fp32) up to 16, several products in one instruction (section 8.1) up to 8.
+many times as fast as cuBLAS, n×n×n with every n from 2 to 128, on the GPU and in a loop of calls; (d) relative L2 error
+of a sample. In (a) and (d) n is one of {len(shapes.SIZES)}. Beside what fpemu chooses: blocks of MAGMA's design up to
+n = 32 (beyond they are what it chooses), magma-small (one thread an element, sums in fp16, and in fp32) up to 16,
+several products in one instruction (section 8.1) up to 8.
 {told("magma/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
@@ -73,26 +74,28 @@ def _slowest(square: dict[int, float], count: int = 4) -> list[int]:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, 2, height=5.2, share_y=False)
-    for axis, some, shown in zip(axes[0], (_square(rows), _ranked(rows)), (WITH, WITH[:1]), strict=True):
+    few = [row for row in _square(rows) if row["M"] in shapes.SIZES]
+    for axis, some, shown in zip(axes[0], (few, _ranked(rows)), (WITH, WITH[:1]), strict=True):
         for who in (shapes.BASE, *((shapes.HALF,) if len(shown) > 1 else ()), *shown):
             plot(axis, line(some, who), "rate", "M", LOOKS[who])
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
     below = axes[1, 0]
-    for some, label, colour in ((_square(rows), "n×n×n", plotting.VERMILION), (_ranked(rows), "n×n×16", plotting.SKY)):
-        points = speedups(some)
+    square, ranked, loop = speedups(_square(rows)), speedups(_ranked(rows)), speedups(few, "loop")
+    for points, label, look in (
+        ({n: x for n, x in square.items() if n % 8 == 0}, "fpemu, n a multiple of 8", (plotting.VERMILION, "*", "-")),
+        ({n: x for n, x in square.items() if n % 8}, "fpemu, other n", (plotting.ORANGE, ".", "")),
+        (ranked, "fpemu, n×n×16", (plotting.SKY, "*", "-")),
+        ({n: x for n, x in loop.items() if n % 8 == 0}, "in a loop, n a multiple of 8", (plotting.BLUE, "x", ":")),
+    ):
         if points:
-            style = plotting.Series(f"fpemu, {label}".replace("n", "$n$"), colour, "*", "-")
+            style = plotting.Series(label.replace(" n", " $n$").replace("×n", "×$n$"), *look)
             below.plot(list(points), list(points.values()), **style.line(markersize=5))
-    loop = speedups(_square(rows), "loop")
-    if loop:
-        style = plotting.Series("fpemu, in a loop", plotting.BLUE, "x", ":")
-        below.plot(list(loop), list(loop.values()), **style.line())
     below.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     below.set_ylabel("times as fast as cuBLAS")
     plain_ticks(below)
     for who in (shapes.BASE, shapes.HALF, *WITH, *shapes.OTHERS["real"]):
-        plot(axes[1, 1], line(_square(rows), who), "relative_l2", "M", LOOKS[who])
+        plot(axes[1, 1], line(few, who), "relative_l2", "M", LOOKS[who])
     axes[1, 1].set_yscale("log")
     axes[1, 1].set_ylabel("relative L2 error")
     over_powers(axes, shapes.GOALS)
