@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import batched_on_cpu as harness
 import numpy as np
@@ -15,7 +17,7 @@ from test_gpu_tensorcores_choice import frames
 
 from fpemu import InputError, mma
 from fpemu.gpu import compiler, device, emulation
-from fpemu.gpu.batched import choice, memory, tuning
+from fpemu.gpu.batched import choice, memory, suite, tuning
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block
 from fpemu.gpu.batched.source import Plan, plan
@@ -26,6 +28,7 @@ __all__ = ["gpu"]
 MANY = 16
 """`resident` of blocks for which D has the tiles' memory"""
 SHARED = 227 * 1024
+RECORD = Path(__file__).parent / "data" / "verified" / "h200_batched_bulk.json"
 
 
 def flat(side, threads=(16, 8), **ways):
@@ -399,3 +402,16 @@ def test_the_widest_kernels_in_bulk_of_the_table_need_no_local_memory():
     for c, task in (*widest, crowded):
         made = plan(task, c)
         assert frames(compiler.compile(made.source, "sm_90a", name=made.name)) == [0], conf.text(c)
+
+
+# ---- what a GPU returned
+def test_the_record_with_these_kernels_has_no_mismatch_and_can_be_emulated_again():
+    record = json.loads(RECORD.read_text())
+    assert record["mismatches"] == 0
+    # three cases asked for more shared memory than there is, and were refused before a launch; they ask for less now
+    refused = [why for entry in record["groups"] for why in entry["first"]]
+    assert len(refused) == record["failed"] == 3
+    assert all("bytes of shared memory, and a thread block has" in why for why in refused)
+    for entry in record["groups"]:
+        kept = entry["replay"][-1]
+        assert suite.replay(entry, kept, record["seed"], record["architecture"]) == kept["digest"], entry["group"]

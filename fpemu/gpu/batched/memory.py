@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fpemu.gpu.batched.task import Task
@@ -24,16 +23,11 @@ def shared_bytes(c: Block, task: Task) -> int:
     >>> shared_bytes(Block(block=(64, 64, 64), stages=1), Task(64, 64, 64, width=16))
     18432
     """
-    m, n, k = c.block
-    total = 0
-    more = task.width == 2 and c.direct and not c.flat
-    for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
-        line = task.parts * (length // 8 + more)
-        total += lines * (line | 1) * 16
-    staged = task.parts * m * (n // 8 | 1) * 16 if c.staged else 0
-    buffers = c.stages + c.persistent
     if c.bulk:
-        return _bulk_bytes(c, task, total)
+        return _bulk(c, task)[0]
+    total = _tiles(c, task)
+    staged = task.parts * c.block[0] * (c.block[1] // 8 | 1) * 16 if c.staged else 0
+    buffers = c.stages + c.persistent
     if apart(c, task):
         return c.products * (buffers * _raw(task)[0] + total)
     if c.flat:
@@ -45,25 +39,34 @@ def shared_bytes(c: Block, task: Task) -> int:
     return c.products * (buffers * total + staged if own else max(buffers * total, staged))
 
 
-def _bulk_bytes(c: Block, task: Task, tiles: int) -> int:
-    """Of a block whose matrices come by the copy engine: D is apart from the tiles where there is room."""
-    *ab, d = _pieces(task)
-    fixed = c.stages * (sum(ab) + 48 + _BARRIER)
-    own = fixed + tiles + d
-    return own if c.resident * (own + _RESERVED) <= SHARED + _RESERVED else fixed + max(tiles, d)
-
-
 def result_apart(c: Block, task: Task) -> bool:
     """Whether D has memory of its own in a block whose matrices come by the copy engine."""
-    return c.bulk and shared_bytes(c, task) > shared_bytes(replace(c, resident=10**6), task)
+    return c.bulk and _bulk(c, task)[1]
+
+
+def _bulk(c: Block, task: Task) -> tuple[int, bool]:
+    """Bytes of a block whose matrices come by the copy engine, and whether D has room apart from the tiles."""
+    *ab, d = _pieces(task)
+    tiles, fixed = _tiles(c, task), c.stages * (sum(ab) + 48 + _BARRIER)
+    own = fixed + tiles + d
+    if c.resident * (own + _RESERVED) <= SHARED + _RESERVED:
+        return own, True
+    return fixed + max(tiles, d), False
 
 
 def apart(c: Block, task: Task) -> bool:
     """Whether a flat kernel has memory for what it copies besides its tiles."""
+    return c.flat and c.products * ((c.stages + c.persistent) * _raw(task)[0] + _tiles(c, task)) <= SHARED
+
+
+def _tiles(c: Block, task: Task) -> int:
+    """Bytes of a tile of A and one of B."""
     m, n, k = c.block
-    lines = ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n))
-    tiles = sum(x * (task.parts * (length // 8) | 1) * 16 for x, length in lines)
-    return c.flat and c.products * ((c.stages + c.persistent) * _raw(task)[0] + tiles) <= SHARED
+    more = task.width == 2 and c.direct and not c.flat
+    total = 0
+    for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
+        total += lines * (task.parts * (length // 8 + more) | 1) * 16
+    return total
 
 
 def _raw(task: Task) -> tuple[int, int]:

@@ -16,6 +16,9 @@
 //   OVERLAP         the launch may begin before the one queued before it has ended
 #pragma once
 #include "patterns.cuh"
+#ifdef __CUDACC__
+#include "hopper.cuh"
+#endif
 
 struct Stack {
   u64 first;         // address of matrix 0
@@ -54,11 +57,6 @@ FPEMU_FUNCTION float value_of_half(u32 code) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)code));
   return x;
 }
-FPEMU_FUNCTION u32 halves_of(float x, float y) {  // x in the lower half
-  u32 both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-  return both;
-}
 FPEMU_FUNCTION u32 pick(u32 low, u32 high, u32 selector) { return __byte_perm(low, high, selector); }
 #else
 inline u32 half_of(float x) {
@@ -72,7 +70,7 @@ inline float value_of_half(u32 code) {
   _Float16 h;
   return __builtin_memcpy(&h, &given, 2), (float)h;
 }
-inline u32 halves_of(float x, float y) { return half_of(x) | half_of(y) << 16; }
+inline u32 to_halves(float x, float y) { return half_of(x) | half_of(y) << 16; }
 inline u32 pick(u32 low, u32 high, u32 selector) {
   const u64 both = (u64)high << 32 | low;
   u32 made = 0;
@@ -104,10 +102,7 @@ FPEMU_FUNCTION float rounded(float x) { return Config::HALF_SUMS ? value_of_half
 // The kernel queued next may begin; this one waits until the one before it has written what it writes.
 FPEMU_FUNCTION void in_turn() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (Config::OVERLAP) {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-  }
+  if (Config::OVERLAP) grid_release(), grid_wait();
 #endif
 }
 

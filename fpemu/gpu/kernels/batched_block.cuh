@@ -79,7 +79,6 @@ static_assert(COMPUTING * 32 <= GROUP, "warps");
 // ---- what machines have and simulations are given
 
 #ifdef __CUDACC__
-FPEMU_FUNCTION u32 shared_address(const u8* at) { return (u32)__cvta_generic_to_shared(at); }
 template <bool TRANSPOSED> FPEMU_FUNCTION void load_rows(u32 (&r)[4], const u8* row) {
   if (TRANSPOSED)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -2,32 +2,25 @@
 #pragma once
 #include "batched_flat.cuh"
 
-#if defined(__CUDACC__)
+#ifdef __CUDACC__
 #if __CUDA_ARCH__ >= 900
-#define FPEMU_HOPPER(...) asm volatile(__VA_ARGS__)
+#define FPEMU_HOPPER(...) __VA_ARGS__
 #else
 #define FPEMU_HOPPER(...)
 #endif
 FPEMU_FUNCTION void arrival_init(u8* barrier) {
-  FPEMU_HOPPER("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(shared_address(barrier))
-               : "memory");
+  FPEMU_HOPPER(barrier_init(shared_address(barrier), 1), barrier_inits_done());
 }
 // The barrier's thread has done its part, and so many bytes are to come.
 FPEMU_FUNCTION void arrival_of(u8* barrier, int bytes) {
-  FPEMU_HOPPER("fence.proxy.async.shared::cta;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)), "r"(bytes)
-               : "memory");
+  FPEMU_HOPPER(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); barrier_expect(shared_address(barrier), bytes));
 }
 FPEMU_FUNCTION void copy_in_bulk(u8* to, u64 from, int bytes, u8* barrier) {
-  FPEMU_HOPPER("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  FPEMU_HOPPER(asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory"));
 }
-FPEMU_FUNCTION void await_arrival(u8* barrier, int phase) {
-  FPEMU_HOPPER("{\n.reg .pred done;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-               "@done bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}" ::"r"(shared_address(barrier)), "r"(phase)
-               : "memory");
-}
+FPEMU_FUNCTION void await_arrival(u8* barrier, int phase) { FPEMU_HOPPER(barrier_wait(shared_address(barrier), phase)); }
 #else
 void arrival_init(u8* barrier);
 void arrival_of(u8* barrier, int bytes);

@@ -21,6 +21,9 @@ template <class F> FPEMU_FUNCTION void for_pairs(const Sums_& sums, int warp, F 
       }
 }
 
+// Neighbours of D are finished by one conversion.
+constexpr bool PAIRS = !Config::TURNED && PARTS == 1 && Config::PLAIN;
+
 // The finished block to D; `stage`: shared memory for it.
 FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int m0, int n0, bool absent, u8* stage, int group,
                            int thread) {
@@ -41,9 +44,9 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
     if (computes)
       for_pairs(sums, warp, [&](int line, int y, const Sums(&two)[2]) {
         const int x = row_of_line(line);
-        if (!Config::TURNED && PARTS == 1 && Config::PLAIN) {
+        if (PAIRS) {
           if (x >= rows || y >= columns) return;
-          const u32 both = halves_of(two[0].part[0], two[1].part[0]);
+          const u32 both = to_halves(two[0].part[0], two[1].part[0]);
           u8* at = flat + (x * Config::N + y) * ELEMENT;
           if (Config::WIDTH >= 4) *(u32*)at = both;
           else {
@@ -69,8 +72,8 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
   if (Config::STAGED) {
     if (computes)
       for_pairs(sums, warp, [&](int x, int y, const Sums(&two)[2]) {
-        if (!Config::TURNED && PARTS == 1 && Config::PLAIN) {
-          *(u32*)(stage + x * D_PITCH + 2 * y) = halves_of(two[0].part[0], two[1].part[0]);
+        if (PAIRS) {
+          *(u32*)(stage + x * D_PITCH + 2 * y) = to_halves(two[0].part[0], two[1].part[0]);
           return;
         }
         u32 v[2] = {0, 0};
