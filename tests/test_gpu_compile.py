@@ -11,6 +11,7 @@ import pytest
 
 from fpemu import InputError, gpu, mma
 from fpemu.gpu import chains, device, instructions, verify
+from fpemu.kernelcache import KernelCache
 
 ARCHES = ("sm_80", "sm_90a", "sm_100a")
 needs_compiler = pytest.mark.skipif(
@@ -41,7 +42,7 @@ def test_every_instruction_of_an_architecture_compiles(arch):
 @needs_compiler
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tmp_path, monkeypatch):
-    """verify.cu of each arithmetic that the GPU has, and gemm.cu of fp64's; of the others: test_gpu_gemm."""
+    """verify.cu of each arithmetic that the GPU has, and emulated_gemm.cu of fp64's; of the others: test_gpu_gemm."""
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
     rows = sorted(instructions.rows(arch), key=lambda row: -row.k)
     shortest = {(row.arithmetic, row.instruction == "wgmma" and not row.is_integer): row for row in rows}
@@ -75,8 +76,9 @@ def test_cubins_are_kept_and_a_changed_source_is_compiled_again(tmp_path, monkey
     source = 'extern "C" __global__ void f(int* x) { *x = SIZE; }'
     first = device.compile_cached(source, "sm_80", options=("-DSIZE=1",))
     (kept,) = (tmp_path / "cubins").glob("*.cubin")
-    assert kept.read_bytes() == first
-    kept.write_bytes(b"from the disk")
+    cubins = KernelCache("cubins")
+    assert cubins.load(kept.name) == first
+    cubins.save(kept.name, b"from the disk")
     assert device.compile_cached(source, "sm_80", options=("-DSIZE=1",)) == b"from the disk"
     assert device.compile_cached(source, "sm_80", options=("-DSIZE=2",)) not in (first, b"from the disk")
 
@@ -86,8 +88,8 @@ def test_many_sources_are_compiled_side_by_side_and_a_faulty_one_stops_none(tmp_
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
     sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in ("1", "wrong", "3")]
     device.compile_all(sources, "sm_80")
-    assert len(list((tmp_path / "cubins").glob("*.cubin"))) == 2
-    kept = {path.read_bytes() for path in (tmp_path / "cubins").glob("*.cubin")}
+    kept = {KernelCache("cubins").load(path.name) for path in (tmp_path / "cubins").glob("*.cubin")}
+    assert len(kept) == 2
     assert device.compile_cached(sources[0], "sm_80") in kept
 
 

@@ -306,3 +306,28 @@ def test_sgemm_of_cublas(backend):
 def test_wrong_operands(A, B, fmt):
     with pytest.raises(InputError):
         simt.gemm(A, B, fmt=fmt)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 2), (20, 70, 3)])
+def test_batches_of_small_products_run_in_few_tasks(monkeypatch, shape):
+    """A task for each product took longer than the products, and so long that 400,000 products took 13 s."""
+    from fpemu.mma.compiled import run
+
+    class Pool:
+        tasks = 0
+
+        def map(self, task, corners):
+            Pool.tasks += len(corners)
+            return map(task, corners)
+
+    monkeypatch.setattr(run, "_pool", Pool)
+    monkeypatch.setenv("FPEMU_THREADS", "2")
+    M, K, N = shape
+    count = -(-3 * run._SMALL // (M * K * N))
+    rng = np.random.default_rng(8)
+    A, B, C = (rng.standard_normal((count, *s)).astype(np.float32) for s in ((M, K), (K, N), (M, N)))
+    D = simt.gemm(A, B, C)
+    assert 0 < Pool.tasks <= count / 5
+    some = rng.integers(count, size=50)
+    for p in (0, count - 1, *some):
+        assert (D[p] == simt.gemm(A[p], B[p], C[p], backend="numpy")).all()

@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code by NVRTC, kept on disk; no GPU is needed, which is how CI compiles every kernel."""
+"""CUDA C++ to machine code by NVRTC, saved on disk. No GPU is needed, so that CI can compile every kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fpemu.errors import GpuError
-from fpemu.files import write_atomic
+from fpemu.kernelcache import KernelCache
 
 KERNELS = Path(__file__).parent / "kernels"
 _OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
@@ -22,29 +22,29 @@ _OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
 
 @cache
 def compiler_missing() -> str | None:
-    """None if kernels can be compiled here, else in one line what is missing."""
+    """Return None if kernels can be compiled here, else one line that names the missing package."""
     try:
         version()
     except ImportError:
         return "cuda-bindings is not installed: pip install 'fpemu[gpu]'"
-    except Exception as problem:  # the finder of the library has its own exceptions
+    except Exception as problem:  # cuda-bindings defines exceptions for a missing library
         return f"NVRTC is not usable ({first_line(problem)}): pip install 'fpemu[gpu]'"
     return None
 
 
 def first_line(problem: BaseException) -> str:
-    """The first line of what an exception says."""
+    """Return the first line of an exception's message."""
     lines = str(problem).splitlines()
     return lines[0] if lines else type(problem).__name__
 
 
 def check(returned: tuple[Any, ...]) -> Any:
-    """The values of a call of CUDA, whose first is its status.
+    """Return the values of a CUDA call without its status, which comes first.
 
     Raises
     ------
     GpuError
-        If the status is not success: the name of the error and what it means.
+        If the status is not success, with the name of the error and its meaning.
     """
     status, *values = returned
     if int(status) != 0:
@@ -66,7 +66,7 @@ def _meaning(status: Any) -> str:
 
 @cache
 def version() -> str:
-    """NVRTC's version: "13.0"."""
+    """Return NVRTC's version, such as "13.0"."""
     from cuda.bindings import nvrtc
 
     major, minor = check(nvrtc.nvrtcVersion())
@@ -79,22 +79,28 @@ def _headers() -> dict[str, str]:
 
 
 def kernel_source(name: str) -> str:
-    """The text of ``kernels/<name>``."""
+    """Return the text of ``kernels/<name>``."""
     return (KERNELS / name).read_text()
 
 
 def compile(source: str, arch: str, *, options: Sequence[str] = (), name: str = "kernel.cu") -> bytes:
-    """The cubin of a CUDA C++ source; the headers ``kernels/*.cuh`` can be included by name. No GPU is needed.
+    """Compile a CUDA C++ source to a cubin. No GPU is needed.
 
     Parameters
     ----------
     source : str
+        It can include the headers ``kernels/*.cuh`` by name.
     arch : str
         "sm_80", "sm_90a", "sm_100a" ...
     options : sequence of str
-        Further options of NVRTC, such as "-DSIZE=8". Fused multiply-adds are off unless asked for.
+        Further options of NVRTC, such as "-DSIZE=8". The default options disable contraction to fused multiply-adds.
     name : str
-        What the compiler's messages call the source.
+        The source's name in the compiler's messages.
+
+    Returns
+    -------
+    bytes
+        The cubin.
 
     Raises
     ------
@@ -120,44 +126,53 @@ def compile(source: str, arch: str, *, options: Sequence[str] = (), name: str = 
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def cache_folder() -> Path:
-    """Where cubins are kept: ``cubins`` in $FPEMU_CACHE, or in the user's cache folder."""
-    named = os.environ.get("FPEMU_CACHE")
-    if named:
-        return Path(named) / "cubins"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fpemu" / "cubins"
+def _cubins() -> KernelCache:
+    """The saved cubins: folder ``cubins`` of $FPEMU_CACHE or of the user's cache folder."""
+    return KernelCache("cubins")
 
 
-def _kept(source: str, arch: str, options: Sequence[str] = ()) -> Path:
-    """Where the cubin of a source is kept."""
+def _cubin_name(source: str, arch: str, options: Sequence[str] = ()) -> str:
+    """The file name of a source's cubin."""
     separator = "\0\0"
     parts = [version(), arch, *_OPTIONS, *options, source, *(f"{n}\0{t}" for n, t in _headers().items())]
-    return cache_folder() / f"{hashlib.sha256(separator.join(parts).encode()).hexdigest()}.cubin"
+    return f"{hashlib.sha256(separator.join(parts).encode()).hexdigest()}.cubin"
 
 
 def compile_cached(source: str, arch: str, *, options: Sequence[str] = (), name: str = "kernel.cu") -> bytes:
-    """`compile`, from the disk where the same source, headers, options and compiler were seen before."""
-    path = _kept(source, arch, options)
-    with suppress(OSError):
-        return path.read_bytes()
-    cubin = compile(source, arch, options=options, name=name)
-    with suppress(OSError):  # a folder that cannot be written costs time, not the result
-        write_atomic(path, cubin)
+    """Return the cubin of a source, saved on disk under its text, headers, options and compiler version.
+
+    The parameters are those of `compile`. A damaged file is compiled again; a folder that cannot be written costs
+    time, not the result.
+
+    Raises
+    ------
+    GpuError
+        The compiler's messages, if the source does not compile.
+    """
+    cubins, file = _cubins(), _cubin_name(source, arch, options)
+    cubin = cubins.load(file)
+    if cubin is None:
+        cubin = compile(source, arch, options=options, name=name)
+        cubins.save(file, cubin)
     return cubin
 
 
 def compile_all(sources: Sequence[str], arch: str) -> None:
-    """Compile into the cache what is not there yet, by processes side by side; a fault shows where a source is used."""
-    todo = [source for source in sources if not _kept(source, arch).exists()]
-    workers = min(len(todo), os.cpu_count() or 1)
-    if workers < 2:
+    """Compile and save the cubins that are missing, in parallel processes.
+
+    A source that does not compile raises when it is used, not here.
+    """
+    cubins = _cubins()
+    missing = [source for source in sources if cubins.load(_cubin_name(source, arch)) is None]
+    workers = min(len(missing), os.cpu_count() or 1)
+    if workers < 2 or cubins.folder is None:
         return
-    ignore = (signal.SIGINT, signal.SIG_IGN)  # an interrupt is the main process's business
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # the main process handles an interrupt
     with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ignore) as pool:
         try:
-            for done in [pool.submit(compile_cached, source, arch) for source in todo]:
+            for future in [pool.submit(compile_cached, source, arch) for source in missing]:
                 with suppress(GpuError):
-                    done.result()
+                    future.result()
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise

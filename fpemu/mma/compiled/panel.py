@@ -8,20 +8,16 @@ length, the kind of rounding) it travels as the length of a tuple.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numba import njit, types
 from numba.extending import overload
 
 from fpemu.mma.compiled.bits import bits_of_f32
+from fpemu.mma.compiled.cache import saved
 
 WIDTH = 64  # columns of a panel: four registers of sixteen fp32 each
-_PATIENCE = 60.0  # seconds that a process waits for others to load or save a kernel
 NO_EXPONENT = np.int16(-2000)  # of a zero: a sum of two of them fits int16
 
 
@@ -60,85 +56,64 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
     return aligned if params.instance_class.aligned() else unused
 
 
-def _compile(stamp: int) -> Any:
-    @njit(cache=True, nogil=True, error_model="numpy")
-    def panel(
-        params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
-        emin_a: int, emin_b: int, out: Any,
-    ) -> None:  # fmt: skip
-        """Rows a (R, K) against columns first : first + width of b (K, N), from c (R, N); results to out (R, N).
+@njit(nogil=True, error_model="numpy")
+def _panel(
+    params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
+    emin_a: int, emin_b: int, out: Any,
+) -> None:  # fmt: skip
+    """Rows a (R, K) against columns first : first + width of b (K, N), from c (R, N); results to out (R, N).
 
-        The instructions run over k from `begin` on, as many as `cuts` has entries.
-        `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
-        """
-        if stamp < 0:
-            return  # never: named here, the stamp is part of the cache's key
-        length = len(params.block)
-        K = len(cuts) * per * length
-        used = min(width, b.shape[1] - first)
-        bp = np.zeros((K, width), b.dtype)
-        eb = np.full((K, width), NO_EXPONENT, np.int16)
-        for k in range(K):
-            for j in range(used):
-                x = b[begin + k, first + j]
-                bp[k, j] = x
-                eb[k, j] = exponent(params, x, emin_b)
-        ea = np.empty(K, np.int16)
-        acc = np.zeros(width, c.dtype)
-        outer = np.zeros(width, out.dtype)
-        top = np.empty((2, width), np.int16)
-        for i in range(len(a)):
-            row = a[i, begin : begin + K]
-            for k in range(K):
-                ea[k] = exponent(params, row[k], emin_a)
-            for j in range(used):
-                acc[j] = 0 if promote else c[i, first + j]
-                outer[j] = c[i, first + j]
-            k = 0
-            for q in range(len(cuts)):
-                for _ in range(per):
-                    block(params, row, ea, bp, eb, k, acc, top)
-                    k += length
-                if promote and cuts[q]:
-                    for j in range(width):
-                        outer[j] += acc[j]
-                        acc[j] = 0
-            if not promote:
-                settle(params, row, bp, c[i, first : first + used], acc)
-            for j in range(used):
-                out[i, first + j] = outer[j] if promote else acc[j]
-
-    return panel
-
-
-def _stamp() -> int:
-    """A checksum of the kernels' sources: numba's cache looks at the time stamp of this one file only."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return crc32(b"".join(path.read_bytes() for path in sources))
-
-
-def _one_at_a_time(kernels: Any) -> Any:
-    """Have processes read and write the cached kernels in turns.
-
-    Numba numbers the files of its cache without a lock: of two processes that save kernels at the same time, one can
-    be given the other's, now and whenever it is loaded again.
+    The instructions run over k from `begin` on, as many as `cuts` has entries.
+    `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
     """
-    cache = kernels._cache
-    lock = FileLock(Path(cache.cache_path) / "fpemu.lock", timeout=_PATIENCE)
+    length = len(params.block)
+    K = len(cuts) * per * length
+    used = min(width, b.shape[1] - first)
+    bp = np.zeros((K, width), b.dtype)
+    eb = np.full((K, width), NO_EXPONENT, np.int16)
+    for k in range(K):
+        for j in range(used):
+            x = b[begin + k, first + j]
+            bp[k, j] = x
+            eb[k, j] = exponent(params, x, emin_b)
+    ea = np.empty(K, np.int16)
+    acc = np.zeros(width, c.dtype)
+    outer = np.zeros(width, out.dtype)
+    top = np.empty((2, width), np.int16)
+    for i in range(len(a)):
+        row = a[i, begin : begin + K]
+        for k in range(K):
+            ea[k] = exponent(params, row[k], emin_a)
+        for j in range(used):
+            acc[j] = 0 if promote else c[i, first + j]
+            outer[j] = c[i, first + j]
+        k = 0
+        for q in range(len(cuts)):
+            for _ in range(per):
+                block(params, row, ea, bp, eb, k, acc, top)
+                k += length
+            if promote and cuts[q]:
+                for j in range(width):
+                    outer[j] += acc[j]
+                    acc[j] = 0
+        if not promote:
+            settle(params, row, bp, c[i, first : first + used], acc)
+        for j in range(used):
+            out[i, first + j] = outer[j] if promote else acc[j]
 
-    def in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
-        def held(*arguments: Any) -> Any:
-            try:
-                turn = lock.acquire()
-            except (OSError, Timeout):  # a folder without locks, or a process that hangs: this process compiles itself
-                return None
-            with turn:
-                return method(*arguments)
 
-        return held
+@saved
+@njit(nogil=True, error_model="numpy")
+def panels(
+    params: Any, A: Any, B: Any, index_a: Any, index_b: Any, start: int, stop: int, row: int, rows: int, begin: int,
+    first: int, width: int, C: Any, cuts: Any, promote: bool, per: int, emin_a: int, emin_b: int, out: Any,
+) -> None:  # fmt: skip
+    """The same panel of the products start : stop, of A[index_a[p]] and B[index_b[p]] for product p.
 
-    cache.load_overload, cache.save_overload = in_turn(cache.load_overload), in_turn(cache.save_overload)
-    return kernels
-
-
-panel = _one_at_a_time(_compile(_stamp()))
+    Its rows are row : row + rows, its columns first : first + width.
+    """
+    for p in range(start, stop):
+        _panel(
+            params, A[index_a[p], row : row + rows], B[index_b[p]], begin, first, width, C[p, row : row + rows], cuts,
+            promote, per, emin_a, emin_b, out[p, row : row + rows],
+        )  # fmt: skip

@@ -15,7 +15,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma.compiled.amd import Cdna3, Cdna3Fp8, Flushed
 from fpemu.mma.compiled.exact import Exact
 from fpemu.mma.compiled.fma import Fma16, Fma32, Fma64, Payloads64
-from fpemu.mma.compiled.panel import WIDTH, panel
+from fpemu.mma.compiled.panel import WIDTH, panels
 from fpemu.mma.compiled.truncated import Truncated32, Truncated64
 from fpemu.mma.readable import half_spec, outer_dtype
 from fpemu.mma.spec import MmaSpec
@@ -49,25 +49,26 @@ def chain(
     per = spec.k // len(params.block)
 
     promote = bool(cuts.any())
-
-    def task(where: tuple[int, int, int]) -> None:
-        p, row, first = where
-        part = slice(row, row + rows)
-        start = C[p][part]
-        for lo, hi in _stretches(cuts, max(_LONG // spec.k, 1)):
-            panel(
-                params, A[index_a[p]][part], B[index_b[p]], lo * spec.k, first, width, start, cuts[lo:hi], promote, per,
-                fa.emin, fb.emin, out[p][part],
-            )  # fmt: skip
-            start = out[p][part]
-
-    M, N = C.shape[-2:]
+    products, M, N = C.shape
     rows = _ROWS if N > WIDTH else min(_ROWS, max(16, -(-M // threads())))
-    tasks = [(p, i, j) for p in range(len(C)) for j in range(0, N, width) for i in range(0, M, rows)]
+    # small products share a task: starting a task takes longer than computing one of them
+    group = min(-(-products // threads()), max(1, _SMALL // (min(rows, M) * width * A.shape[-1])))
+
+    def task(corner: tuple[int, int, int]) -> None:
+        product, row, first = corner
+        start = C
+        for lo, hi in _stretches(cuts, max(_LONG // spec.k, 1)):
+            panels(
+                params, A, B, index_a, index_b, product, min(product + group, products), row, rows, lo * spec.k, first,
+                width, start, cuts[lo:hi], promote, per, fa.emin, fb.emin, out,
+            )  # fmt: skip
+            start = out
+
+    tasks = [(p, i, j) for p in range(0, products, group) for j in range(0, N, width) for i in range(0, M, rows)]
     task(tasks[0])  # alone: it may have to compile
     if C.size * A.shape[-1] < _SMALL or threads() == 1:
-        for where in tasks[1:]:
-            task(where)
+        for corner in tasks[1:]:
+            task(corner)
     else:
         list(_pool().map(task, tasks[1:]))
     return out
