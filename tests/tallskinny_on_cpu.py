@@ -33,7 +33,7 @@ inline void arrive_copied(u32 barrier) { arrive(barrier); }
 """
 HOPPER = r"""
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 struct TensorMap { u64 address, axis[3][3]; };  // length, step, box
 inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p - (const unsigned char*)memory); }
 inline int uniform(int x) { return x; }
@@ -105,8 +105,8 @@ extern "C" void run(unsigned wide, unsigned high, unsigned threads, void** args)
 def library(plan, folder):
     """A plan's kernel, compiled for this processor."""
     for name in (
-        "words.cuh",
-        "patterns.cuh",
+        "integers.cuh",
+        "bit_patterns.cuh",
         *(path.name for path in KERNELS.glob("tallskinny*.cuh")),
         "ism2_tile.cuh",
     ):

@@ -220,7 +220,7 @@ def test_strassen_refuses_entries_whose_sums_overflow():
 
 # --- kernels without a GPU
 HOST = """
-#include "frontier_words.cuh"
+#include "staged_int8_words.cuh"
 extern "C" void scales(const unsigned* x, int* out, long n) { for (long i = 0; i < n; i++) out[i] = scale_for(x[i]); }
 extern "C" void splits(const float* x, const int* s, unsigned short* h, unsigned short* r, signed char* a,
                        signed char* b, long n) {

@@ -243,7 +243,7 @@ def test_rows_and_lines_are_told_from_each_other_for_blocks_of_any_side(tmp_path
     for side in range(16, 257, 16):
         task = Task(side, 31, 16, contiguous=True)
         text = head(task, flat((side, 32, 16), (16, 4), bulk=False))
-        text += '\n#include "batched_flat.cuh"\nextern "C" int line(int row) { return line_of_row(row); }\n'
+        text += '\n#include "batched_contiguous.cuh"\nextern "C" int line(int row) { return line_of_row(row); }\n'
         text += 'extern "C" int row(int line) { return row_of_line(line); }\n'
         (tmp_path / f"{side}.cpp").write_text(text)
         made = str(tmp_path / f"{side}.so")

@@ -448,8 +448,8 @@ def emulated_on_the_cpu(case, A, B, C, arguments, device):
 @pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 def test_the_kernels_compile():
     for text in (
-        compiler.kernel_source("moving.cu"),
-        compiler.kernel_source("patch.cu"),
+        compiler.kernel_source("strided_copy.cu"),
+        compiler.kernel_source("nonfinite_outputs.cu"),
         ordinary.source("double", PAIRS),
     ):
         assert compiler.compile(text, "sm_80")[:4] == b"\x7fELF"

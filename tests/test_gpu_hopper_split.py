@@ -1,4 +1,4 @@
-"""``kernels/hopper_panels.cuh`` on a processor, threads as fibers: words, counters and bounds of every layout."""
+"""``kernels/hopper_split.cuh`` on a processor, threads as fibers: words, counters and bounds of every layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPU = r"""
 #include <cstring>
 #include <map>
 #include <vector>
-#include "words.cuh"
+#include "integers.cuh"
 using std::max;
 using std::min;
 struct uint2 { u32 x, y; };
@@ -131,9 +131,10 @@ extern "C" int launch(const Operands* given, int grid) {
   return 0;
 }
 """
-KERNELS = {"halves": ("hopper_panels.cuh", "hopper_words.cuh", "hopper_split.cu"),
-           "bytes": ("hopper_panels.cuh", "frontier_words.cuh", "frontier_split.cu"),
-           "sums": ("hopper_panels.cuh", "hopper_words.cuh", "frontier_seven.cuh", "frontier_sums.cu")}  # fmt: skip
+KERNELS = {"halves": ("hopper_split.cuh", "hopper_split_fp16.cuh", "hopper_split.cu"),
+           "bytes": ("hopper_split.cuh", "staged_int8_words.cuh", "staged_int8_split.cu"),
+           "sums": ("hopper_split.cuh", "hopper_split_fp16.cuh", "strassen_winograd.cuh",
+                    "strassen_split.cu")}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

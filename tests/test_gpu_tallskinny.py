@@ -38,7 +38,7 @@ WORDS = """
 #define __shared__
 #define __fmaf_rn __builtin_fmaf
 #define __fma_rn __builtin_fma
-#include "words.cuh"
+#include "integers.cuh"
 """
 
 

@@ -44,7 +44,7 @@ void tma_load(u32 to, const TensorMap* m, u32 barrier, int k, int row, int) {
   barrier_at(barrier).bytes -= 128 * (int)m->height, settle(barrier_at(barrier));
 }
 """
-"""What split_bulk.cu takes from hopper.cuh: copies that are there at once, which a barrier counts all the same."""
+"""What split_gemm_tma.cu takes from hopper.cuh: copies that are there at once, which a barrier counts all the same."""
 
 
 class Module(simulated.Module):

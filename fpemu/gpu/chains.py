@@ -1,7 +1,7 @@
 """A GEMM of any instruction of the catalog, emulated on the GPU at hand: the third form of `fpemu.mma.gemm`'s chains.
 
-The arithmetic is ``kernels/carriers.cuh``; ``kernels/gemm.cu`` runs it tile by tile. The instruction emulated need not
-be one that this GPU has: nothing here uses the matrix units.
+``kernels/carrier_arithmetic.cuh`` holds the arithmetic; ``kernels/emulated_gemm.cu`` applies it tile by tile. The GPU
+need not have the emulated instruction: nothing here uses the matrix units.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHARED = 8
 
 def source(spec: MmaSpec) -> str:
     """The kernel that emulates GEMMs of an instruction."""
-    return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}\n{compiler.kernel_source("gemm.cu")}'
+    return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}\n{compiler.kernel_source("emulated_gemm.cu")}'
 
 
 def chain(
@@ -194,4 +194,4 @@ def _tiles(shape: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=64)
 def _module(text: str) -> device.Module:
-    return device.Module(text, name="gemm.cu")
+    return device.Module(text, name="emulated_gemm.cu")

@@ -17,7 +17,7 @@ from fpemu.errors import InputError
 from fpemu.gpu import callers, compiler, device, dlpack
 from fpemu.gpu.callers import is_torch
 
-_WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/moving.cu copies
+_WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
 _WORK: Any = 10_000  # of `numpy.shares_memory`
 
 
@@ -273,8 +273,8 @@ class Array:
 
 @lru_cache(maxsize=1)
 def module() -> device.Module:
-    """``kernels/moving.cu``"""
-    return device.Module(compiler.kernel_source("moving.cu"), name="moving.cu")
+    """``kernels/strided_copy.cu``"""
+    return device.Module(compiler.kernel_source("strided_copy.cu"), name="strided_copy.cu")
 
 
 def copy(X: Matrix, to: Matrix | None = None) -> Matrix:

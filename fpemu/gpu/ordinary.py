@@ -14,7 +14,7 @@ from fpemu.gpu.matrices import Matrix
 from fpemu.mma import KOrder
 from fpemu.schemes.base import Scheme
 
-_TILE = 64  # in ordinary.cu
+_TILE = 64  # in fma_gemm.cu
 _CHAIN_ENDS, _SLICE_ENDS = 1, 2
 _REAL = {"fp32": "float", "fp64": "double"}
 
@@ -43,12 +43,12 @@ def source(real: str, order: KOrder) -> str:
     """The kernel for "float" or "double" and an order."""
     pairs = "#define JOIN_PAIRS\n" if order.split is not None and order.join == "pairwise" else ""
     promoted = f"#define PROMOTED {int(order.promote is not None)}\n"
-    return f"#define REAL {real}\n{promoted}{pairs}{compiler.kernel_source('ordinary.cu')}"
+    return f"#define REAL {real}\n{promoted}{pairs}{compiler.kernel_source('fma_gemm.cu')}"
 
 
 @lru_cache(maxsize=16)
 def _module(text: str) -> device.Module:
-    return device.Module(text, name="ordinary.cu")
+    return device.Module(text, name="fma_gemm.cu")
 
 
 class Ordinary(Kernel):

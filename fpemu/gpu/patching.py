@@ -11,14 +11,14 @@ from fpemu.gpu import compiler, device, matrices
 from fpemu.gpu.kernel import Prepared
 from fpemu.gpu.matrices import Matrix
 
-_TILE = 16  # SIDE in patch.cu
+_TILE = 16  # SIDE in nonfinite_outputs.cu
 _BLOCKS = 1056  # go round over the tiles: eight on each of an H200's 132 multiprocessors
 
 
 @lru_cache(maxsize=1)
 def module() -> device.Module:
-    """``kernels/patch.cu``"""
-    return device.Module(compiler.kernel_source("patch.cu"), name="patch.cu")
+    """``kernels/nonfinite_outputs.cu``"""
+    return device.Module(compiler.kernel_source("nonfinite_outputs.cu"), name="nonfinite_outputs.cu")
 
 
 def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, nan_code: int) -> None:

@@ -61,7 +61,7 @@ def definitions(count: int) -> str:
     weights = list(zip(*(words(P // G) for G in groups), strict=True))
     rows = ", ".join("{" + ", ".join(f"{w}u" for w in row) + "}" for row in weights)
     return "\n".join([
-        '#include "words.cuh"',
+        '#include "integers.cuh"',
         f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};",
         array("MODULUS[N]", moduli),
         array("MAGIC[N]", [2**32 // p for p in moduli]),

@@ -15,12 +15,12 @@ RESULT = np.dtype(
     [*((name, "<u8") for name in ("d", "c")), *((name, "<i8") for name in ("d_row", "c_row", "c_column")),
      ("alpha", "<f4"), ("beta", "<f4"), ("nan", "<u8")], align=True,
 )  # fmt: skip
-"""The struct Result of ``kernels/hopper_tile.cuh``"""
+"""The struct Result of ``kernels/hopper_epilogue.cuh``"""
 TASK = np.dtype(
     [("out", RESULT), *((name, "<u8") for name in ("where", "row_exponents", "column_exponents", "slices")),
      *((name, "<i4") for name in ("M", "N", "K", "batch", "group"))], align=True,
 )  # fmt: skip
-"""The struct Task of ``kernels/hopper_tile.cuh``"""
+"""The struct Task of ``kernels/hopper_epilogue.cuh``"""
 
 
 def record(dtype: np.dtype[Any], values: Mapping[str, Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Operands split into words of 8 or 16 bits by ``kernels/hopper_panels.cuh``: both of a product in one launch.
+"""Operands split into words of 8 or 16 bits by ``kernels/hopper_split.cuh``: both of a product in one launch.
 
 The readable twin, for any words, is `fpemu.gpu.splitting.prepare`.
 """
@@ -28,7 +28,7 @@ OPERAND = np.dtype(
      *((name, "<i4") for name in ("rows", "K", "chunks", "matrices", "all_rows", "all_k", "wide",
                                   "second", "exact", "per"))], align=True,
 )  # fmt: skip
-"""The struct Operand of ``kernels/hopper_panels.cuh``"""
+"""The struct Operand of ``kernels/hopper_split.cuh``"""
 OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
 """The struct Operands there"""
 CHUNK = 64  # of k, whose words lie together
@@ -38,7 +38,7 @@ LOOK, MAKE = 1, 2  # phases
 
 @dataclass(frozen=True)
 class Kind:
-    """What splits operands: a kernel, and the constants in front of ``kernels/hopper_panels.cuh``.
+    """What splits operands: a kernel, and the constants in front of ``kernels/hopper_split.cuh``.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class Kind:
 
 KINDS = {
     "halves": Kind("hopper_split.cu", "split"),
-    "bytes": Kind("frontier_split.cu", "split_bytes"),
-    "sums": Kind("frontier_sums.cu", "split_sums", side=32, span=32, parts=4, sums=7),
+    "bytes": Kind("staged_int8_split.cu", "split_bytes"),
+    "sums": Kind("strassen_split.cu", "split_sums", side=32, span=32, parts=4, sums=7),
 }
 """Words of fp16; those of `staged-int8`; those of the sums of blocks of `Strassen`"""
 

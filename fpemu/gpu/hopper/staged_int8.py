@@ -1,7 +1,7 @@
 """The kernel of `staged-int8` on Hopper: corrections by int8 products beside the fp16 product, two units of time.
 
-Operands are split by kernels/frontier_split.cu and multiplied by kernels/frontier_gemm.cu; `kernel` says for which
-products there is one. The order is that of the scheme: stages of 64, k ascending, corrections joined at the end.
+kernels/staged_int8_split.cu splits the operands, kernels/staged_int8_gemm.cu multiplies them; `kernel` returns None for
+products without a kernel. The order is that of the scheme: stages of 64, k ascending, corrections joined at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRODUCT = np.dtype(
     [("task", TASK), ("scale_a", "u8"), ("scale_b", "u8"),
      *((name, "i4") for name in ("exact", "matrix_a", "matrix_b"))], align=True,
 )  # fmt: skip
-"""The struct Product of ``kernels/frontier_gemm.cu``"""
+"""The struct Product of ``kernels/staged_int8_gemm.cu``"""
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
@@ -108,7 +108,7 @@ class FrontierKernel(Kernel):
         columns, cluster = self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
-        fit = PROCESSORS if cluster == 1 else module.clusters("frontier_gemm", cluster, 384, shared)
+        fit = PROCESSORS if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
         lead, made = D.shape[:-2], []
         assert a.exponents is not None
@@ -120,7 +120,7 @@ class FrontierKernel(Kernel):
                 "task": task, "exact": self.exact, "matrix_a": i, "matrix_b": j,
                 "scale_a": a.exponents.pointer + 4 * M * int(i), "scale_b": b.exponents.pointer + 4 * N * int(j),
             })  # fmt: skip
-            made.append(module.prepare("frontier_gemm", blocks, 384, *maps, product, shared=shared, cluster=cluster,
+            made.append(module.prepare("staged_int8_gemm", blocks, 384, *maps, product, shared=shared, cluster=cluster,
                                        overlap=M * N * K < SMALL))  # fmt: skip
         return made
 
@@ -137,13 +137,13 @@ def shared_bytes(columns: int) -> int:
 
 @cache
 def _gemm(columns: int, cluster: int, per: int, exact: bool) -> device.Module:
-    return device.Module(source(columns, cluster, per, exact), name="frontier_gemm.cu")
+    return device.Module(source(columns, cluster, per, exact), name="staged_int8_gemm.cu")
 
 
 def source(columns: int, cluster: int, per: int, exact: bool) -> str:
     """The text of the product's kernel for a tile, `per` pieces a stage, with or without exact stages."""
     constants = {"BN": columns, "ENTRIES": entries(columns), "CLUSTER": cluster, "PER": per, "EXACT": int(exact)}
     lines = [f"#define {name} {value}" for name, value in constants.items()]
-    lines += ['#include "hopper_tile.cuh"', '#include "frontier_words.cuh"']
+    lines += ['#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
     products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
-    return "\n".join([*lines, products, device.kernel_source("frontier_gemm.cu")])
+    return "\n".join([*lines, products, device.kernel_source("staged_int8_gemm.cu")])

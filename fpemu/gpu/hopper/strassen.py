@@ -1,7 +1,7 @@
 """Strassen's algorithm on Hopper: sums of blocks split into words, all products in one launch, sums of these.
 
 The products are those of `fpemu.gpu.hopper.words` for the scheme `staged`, a batch of 7 or 49. With one level
-kernels/frontier_sums.cu splits both operands in one launch; kernels/frontier_strassen.cu has the rest.
+kernels/strassen_split.cu splits both operands in one launch; kernels/strassen_combine.cu has the rest.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ def _block(size: int, levels: int) -> int:
 
 def source(levels: int) -> str:
     """The text of the kernels."""
-    return f"#define LEVELS {levels}\n" + device.kernel_source("frontier_strassen.cu")
+    return f"#define LEVELS {levels}\n" + device.kernel_source("strassen_combine.cu")
 
 
 @cache
 def _module(levels: int) -> device.Module:
-    return device.Module(source(levels), name="frontier_strassen.cu")
+    return device.Module(source(levels), name="strassen_combine.cu")

@@ -15,7 +15,7 @@
 //   WIDTH           alignment of all lines of A, B and D in bytes, 16 at most
 //   OVERLAP         the launch may begin before the one queued before it has ended
 #pragma once
-#include "patterns.cuh"
+#include "bit_patterns.cuh"
 #ifdef __CUDACC__
 #include "hopper.cuh"
 #endif
@@ -164,7 +164,7 @@ FPEMU_FUNCTION void store_two(const Problem& p, u64 at, u32 first, u32 second, b
 
 // ---- matrix instructions, of a warp
 
-#include "fragment_sum.cuh"
+#include "accumulator_fragment.cuh"
 
 #ifdef __CUDACC__
 FPEMU_FUNCTION void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]) {

@@ -1,7 +1,7 @@
 // Batched products as MAGMA's kernel has them: a block of D a group of threads, blocks of A and B by way of registers into
 // shared memory (or there directly, where the machine can and their alignment allows it), sums in the fragments of warps.
 #include "batched_bulk.cuh"
-#include "batched_finish.cuh"
+#include "batched_epilogue.cuh"
 
 // A block of A or B that begins at a row of its own and at k.
 template <class T> FPEMU_FUNCTION Source source_of(const Stack& s, int product, int row, int k, int rows, int K, bool absent) {

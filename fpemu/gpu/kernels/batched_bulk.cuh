@@ -1,6 +1,6 @@
 // FLAT with the copy engine of Hopper: one thread asks for matrices as a whole, and their barrier tells when they are there.
 #pragma once
-#include "batched_flat.cuh"
+#include "batched_contiguous.cuh"
 
 #ifdef __CUDACC__
 #if __CUDA_ARCH__ >= 900

@@ -1,6 +1,6 @@
 // Loads and stores of the batched kernels: eight neighbours whatever their alignment, rows of D in whole pieces.
 #pragma once
-#include "patterns.cuh"
+#include "bit_patterns.cuh"
 
 #ifdef __CUDACC__
 FPEMU_FUNCTION void reads(u64, int) {}

@@ -1,7 +1,7 @@
 // Algorithm 3 of Mukunoki et al. (2020): how many slices do, with the sums of fpemu.schemes.errorfree.counting to the
 // last bit. NumPy adds the terms of a row in pairs of halves: pieces of at most 128 by eight accumulators, then piece
 // to piece as `merges` says (pairs of places, cut into levels), which fpemu.gpu.errorfree.counting makes.
-#include "one_thread.cuh"
+#include "block_reduce.cuh"
 #include "slices.cuh"
 
 struct Plan {  // of a sum of n terms

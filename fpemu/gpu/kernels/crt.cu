@@ -12,7 +12,7 @@
 // times a limb stay below 16 · 2^58.
 #include "exact_sums.cuh"
 #include "modular.cuh"
-#include "one_thread.cuh"
+#include "block_reduce.cuh"
 
 // Products of parts of K, `parts` a modulus one after another: the first gets a number congruent to their sum.
 extern "C" __global__ void __launch_bounds__(256) fold(int* T, s64 stride, int parts) {

@@ -1,7 +1,7 @@
 // What follows a product: alpha · t + beta · c, each operation rounded once, and every NaN with one code. As
 // fpemu.schemes.base.scaled has it: alpha = 1 leaves t alone, and without c nothing is added.
 #pragma once
-#include "patterns.cuh"
+#include "bit_patterns.cuh"
 
 template <class Real> struct Scaling {
   Real alpha, beta;

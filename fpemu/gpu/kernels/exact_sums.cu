@@ -1,5 +1,5 @@
 // Sums of exact products of slices.
-#include "one_thread.cuh"
+#include "block_reduce.cuh"
 #include "exact_sums.cuh"
 
 constexpr int MOST = 64;  // products of one launch

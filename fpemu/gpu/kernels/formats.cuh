@@ -1,6 +1,6 @@
 // Formats as types, codes as numbers, products of numbers, and the one rounding of a sum back to a code.
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 enum Arithmetic { TRUNCATED, EXACT, FMA, FLUSHED, CDNA3, CDNA3_FP8, VIA_HALF, INTEGER };
 enum NanRule { NAN_NONE, NAN_IEEE, NAN_TOP, NAN_NEGATIVE_ZERO };

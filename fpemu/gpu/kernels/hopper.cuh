@@ -4,7 +4,7 @@
 // Addresses of shared memory are 32-bit (`shared_address`). "Phase" is the parity of a barrier's current phase: a wait
 // for phase p returns once the phase of that parity is complete, so a fresh barrier lets a wait for phase 1 pass.
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 FPEMU_FUNCTION u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 

@@ -16,7 +16,7 @@
 //   REST_SCALE   what the corrections are multiplied by before they are added
 //   SLICE        so many rounds of PROMOTE blocks make a slice of K, whose sums are added to those of the slices before
 #include "hopper.cuh"
-#include "hopper_tile.cuh"
+#include "hopper_epilogue.cuh"
 
 struct alignas(64) Maps {
     TensorMap a[WORDS], b[WORDS];

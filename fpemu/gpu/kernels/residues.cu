@@ -3,7 +3,7 @@
 // Before this file come, for N moduli: MODULUS[N], MAGIC[N] = floor(2^32 / p), W18[N], W36[N] (2^18 and 2^36 modulo p);
 // PIECES and FACTOR[PIECES][N] (2^(15 j) modulo p, in [-p/2, p/2]).
 #include "modular.cuh"
-#include "one_thread.cuh"
+#include "block_reduce.cuh"
 #include "slices.cuh"
 
 // What `residues` finds.

@@ -1,5 +1,5 @@
 // The powers of two of Ozaki scheme II, by the rules of fpemu.schemes.errorfree.scaling, to the same integers.
-#include "one_thread.cuh"
+#include "block_reduce.cuh"
 #include "slices.cuh"
 
 // Where a row is read more than once it is kept in shared memory (`kept`: there is room for it). The first reading

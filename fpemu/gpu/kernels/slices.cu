@@ -3,7 +3,7 @@
 // A row is a row of A or a column of B. Digits of slice p of a row stand from ((row · slices) + place) · pitch on, so
 // that slices lie side by side along K; A's run forwards, B's backwards (`backwards`): slices whose numbers add up to
 // the same are then products of one stretch of K, however many. Rows and columns beyond the matrix are zeros.
-#include "one_thread.cuh"
+#include "block_reduce.cuh"
 #include "slices.cuh"
 
 // What a survey of all rows finds: maxima, so that it may begin with any numbers far below zero.

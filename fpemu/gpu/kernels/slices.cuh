@@ -1,7 +1,7 @@
 // A number as an integer times a power of two, and the digits that a split takes from it: fpemu.schemes.errorfree.split
 // in integers. No step rounds but the digit itself, so that the digits are those of the definition whatever the range.
 #pragma once
-#include "patterns.cuh"
+#include "bit_patterns.cuh"
 
 constexpr int NOTHING = -(1 << 20);  // the exponent of a zero
 enum Rule { PUBLISHED, BALANCED, TRUNCATE, NEAREST };

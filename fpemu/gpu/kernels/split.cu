@@ -4,8 +4,8 @@
 // A row is one of A, or a column of B: its K entries lie k_step apart, row_step from those of the next. `of` says where
 // each matrix of a stack begins. Tiles are read along whichever of the two is the shorter step, and the words written
 // along K. faults: how many entries are NaN or infinite, and how many have a word that overflows.
-#include "split_pairs.cuh"
-#include "split_queue.cuh"
+#include "split_vectorized.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef __CUDACC__
 #define __grid_constant__

@@ -21,7 +21,7 @@
 // split_number takes that way where it may. This text compiles for the host too, and is compared with NumPy there.
 #pragma once
 #include "formats.cuh"
-#include "patterns.cuh"
+#include "bit_patterns.cuh"
 
 enum WordRounding { RNE, RNA, RZ, RU, RD, ODD, BIT_CUT };
 constexpr u32 NOT_FINITE = 0x80;

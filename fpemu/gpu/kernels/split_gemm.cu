@@ -4,7 +4,7 @@
 // While the words of one stretch of K are multiplied out of one buffer, the numbers of the next are fetched into
 // registers, split and stored into the other, some of them at a time (PIECES): the pipeline of LE-GEMM's section 4.3.
 #include "split_gemm.cuh"
-#include "split_queue.cuh"
+#include "dependent_launch.cuh"
 
 struct Loads {  // of a thread
   Source<Tile::LAYOUT_A, Tile::M> a;

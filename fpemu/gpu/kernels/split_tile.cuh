@@ -1,5 +1,5 @@
 // A tile of D by mma.sync from words in shared memory: fragments, the instruction on them, what is multiplied when, and
-// the tile's way to memory. For split_gemm.cu, which splits in its loads, and split_words.cu, which finds words in memory.
+// the tile's way to memory. For split_gemm.cu, which splits in its loads, and split_gemm_async.cu, which finds words in memory.
 //
 // The fragments of mma.sync have one layout in 32-bit words, whatever the format: with g = lane / 4 and t = lane % 4 a
 // lane holds of A the words t and t + 4 of rows g and g + 8, of B those of column g, and of a sum the columns 2t and
@@ -13,9 +13,9 @@
 //
 // fpemu.gpu.tensorcores.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
 #pragma once
-#include "split_pairs.cuh"
-#include "split_sums.cuh"
-#include "fragment_sum.cuh"
+#include "split_vectorized.cuh"
+#include "split_epilogue.cuh"
+#include "accumulator_fragment.cuh"
 
 constexpr int THREADS = Tile::M / Tile::WARP_M * (Tile::N / Tile::WARP_N) * 32;
 constexpr int ROW_FRAGMENTS = Tile::WARP_M / 16, COLUMN_FRAGMENTS = Tile::WARP_N / 8;  // of a warp

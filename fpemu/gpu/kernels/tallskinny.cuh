@@ -4,7 +4,7 @@
 // +0. REAL is float or double. Steps are in elements; indices have 64 bits. A_COLUMNS: A's rows lie side by side
 // (a_row is 1), A_ROWS: its columns do (a_k is 1); neither: any steps.
 #pragma once
-#include "patterns.cuh"
+#include "bit_patterns.cuh"
 
 struct Operands {
   const REAL* A;

@@ -3,7 +3,7 @@
 // SHARE neighbouring lanes have the same rows and different columns, and so many warps different rows: then a read of 16
 // bytes a lane takes two passes through shared memory, which is the least, and not four.
 #pragma once
-#include "tallskinny_ring.cuh"
+#include "tallskinny_pipeline.cuh"
 
 // Columns are dealt out in CONSUMERS groups; the first ones have one more where WIDTH is no multiple.
 constexpr int MOST = (WIDTH + CONSUMERS - 1) / CONSUMERS, WIDER = WIDTH - (MOST - 1) * CONSUMERS;

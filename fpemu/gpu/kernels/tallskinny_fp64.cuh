@@ -4,7 +4,7 @@
 // every c. The eight rows of an instruction are no neighbours: as A is swizzled, sixteen lanes then read from all banks.
 #pragma once
 #include "tallskinny_dmma.cuh"
-#include "tallskinny_ring.cuh"
+#include "tallskinny_pipeline.cuh"
 
 constexpr int ROW_TILES = TILE / 8 / CONSUMERS, COLUMN_TILES = (WIDTH + 7) / 8;
 static_assert(TILE / 8 % CONSUMERS == 0, "a warp has whole tiles");

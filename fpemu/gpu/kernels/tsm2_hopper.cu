@@ -7,7 +7,7 @@
 // A that was read from shared memory is used for all columns at once.
 // fp64: a consumer warp has all columns and 8·ROWS·4 / CONSUMERS rows; the sums are made by DMMA, which is a chain of
 // fused multiply-adds over ascending k.
-#include "tallskinny_ring.cuh"
+#include "tallskinny_pipeline.cuh"
 #ifdef DMMA
 #include "tallskinny_fp64.cuh"
 #else

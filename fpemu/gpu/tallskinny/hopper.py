@@ -116,7 +116,7 @@ def _way_of_b(problem: Problem, wide: int) -> dict[str, int]:
 
 
 def _stage(values: dict[str, Any], size: int) -> int:
-    """Bytes of a stage, as ``tallskinny_ring.cuh`` counts them."""
+    """Bytes of a stage, as ``tallskinny_pipeline.cuh`` counts them."""
     depth = values["DEPTH"]
     elements = 32 * values["ROWS"] * depth + values["WIDTH"] * (depth + 4)
     return -(-elements * size // 1024) * 1024

@@ -1,10 +1,10 @@
 """Every scheme that multiplies words, on mma.sync: the kernels, and which one runs what.
 
-One kernel (``kernels/split_gemm.cu``) reads fp32 operands, splits them on their way into shared memory, and multiplies,
-sums and joins the words as the scheme's plan says. For large products another one (``kernels/split_words.cu``) does the
-same with words that were split in memory before: each is read many times there, and split once. From Hopper on they are
-brought by TMA (``kernels/split_bulk.cu``). Orders that these do not know, and plans whose sums do not fit into
-registers, are left to `fpemu.gpu.tensorcores.general`, which takes any.
+``kernels/split_gemm.cu`` loads fp32 operands, splits them on their way into shared memory, multiplies the words and
+adds their products in the order of the scheme's plan. For large products, where each word is read many times,
+``kernels/split_gemm_async.cu`` does the same with words that were split once, in global memory; on Hopper and later
+``kernels/split_gemm_tma.cu`` loads these words by TMA. Orders that these kernels do not support, and plans whose sums
+do not fit into registers, run in `fpemu.gpu.tensorcores.general`, which supports every order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fpemu.schemes.fp16 import Half
 
 _SIDE = 512  # of D, from which on words in memory pay
 _WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
-"""The struct Words of ``kernels/split_words.cu``"""
+"""The struct Words of ``kernels/split_gemm_async.cu``"""
 
 
 def kernel(

@@ -1,7 +1,7 @@
 """Any order over K for every scheme that multiplies words: chains of one instruction on words gathered in memory.
 
 As `fpemu.mma.gemm` has it: the runs of an order, padded to whole instructions; a chain for each accumulator and slice;
-slices and accumulators added in the emulator's order, by kernels of ``kernels/split_general.cu``.
+slices and accumulators added in the emulator's order, by kernels of ``kernels/split_gemm_any_order.cu``.
 """
 
 from __future__ import annotations
@@ -226,4 +226,4 @@ def _on_gpu(chain: Chain) -> _OnGpu:
 
 @lru_cache(maxsize=64)
 def _module(source: str) -> device.Module:
-    return device.Module(source, name="split_general.cu")
+    return device.Module(source, name="split_gemm_any_order.cu")

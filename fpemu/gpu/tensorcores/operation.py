@@ -19,7 +19,7 @@ PROBLEM = np.dtype([
     *((name, "<u8") for name in ("a_exponents", "b_exponents", "a_special", "b_special", "batches")),
     *((name, "<i4") for name in ("M", "N", "K")), ("alpha", "<f4"), ("beta", "<f4"), ("nan", "<u4"),
 ])  # fmt: skip
-"""The struct Problem of ``kernels/split_sums.cuh``"""
+"""The struct Problem of ``kernels/split_epilogue.cuh``"""
 _SMALL = 4  # blocks a multiprocessor
 
 
@@ -45,7 +45,7 @@ def from_hopper_on() -> bool:
 
 
 def overlaps(blocks: int) -> bool:
-    """Whether a launch begins while the one before it ends: small ones do (``kernels/split_queue.cuh``)."""
+    """Whether a launch begins while the one before it ends: small ones do (``kernels/dependent_launch.cuh``)."""
     return blocks <= _SMALL * properties.multiprocessors() and from_hopper_on()
 
 

@@ -1,4 +1,4 @@
-"""A scheme's rules and plan as compile-time constants, before ``kernels/split_gemm.cu`` and ``split_general.cu``.
+"""A scheme's rules and plan as the compile-time constants of ``kernels/split_gemm*.cu``.
 
 `fused` says how a plan runs in one kernel, or that it does not; `source` and `general_source` write the texts.
 """
@@ -173,7 +173,7 @@ def source(
         f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)};\n"
         f"  static constexpr bool SCALED = {_bool(scaled)}, SPECIAL = {_bool(special)};\n"
         f"  static constexpr Layout LAYOUT_A = {layouts[0]}, LAYOUT_B = {layouts[1]};\n}};\n",
-        compiler.kernel_source(f"split_{'bulk' if tile.bulk else 'words' if tile.stages else 'gemm'}.cu"),
+        compiler.kernel_source(f"split_gemm{'_tma' if tile.bulk else '_async' if tile.stages else ''}.cu"),
     ))  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def general_source(scheme: SplitScheme, spec: MmaSpec) -> str:
     how = Fused(spec.k, (0,) * len(plan.products), (0,) * len(plan.groups()), spec.k, 0)
     return "".join((
         instructions.prelude(spec), _head(scheme, spec), _plan(plan, spec, how),
-        compiler.kernel_source("split_general.cu"),
+        compiler.kernel_source("split_gemm_any_order.cu"),
     ))  # fmt: skip
 
 

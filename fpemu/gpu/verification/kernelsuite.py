@@ -75,7 +75,7 @@ def sources(variants: Sequence[Variant]) -> list[str]:
     """The kernels that many of the variants share, to have them compiled before."""
     from fpemu.gpu import chains, compiler, splitting
 
-    found = [compiler.kernel_source(f"{name}.cu") for name in ("moving", "patch")] * _SHARED
+    found = [compiler.kernel_source(f"{name}.cu") for name in ("strided_copy", "nonfinite_outputs")] * _SHARED
     for variant in variants:
         scheme = variant.build()
         spec = scheme.spec(architecture()) if scheme.needs_hardware else None

@@ -1,10 +1,10 @@
 // Operands of Strassen's algorithm in Winograd's form, one level: sums of the blocks of a matrix, split into words of
 // the scheme `staged`. fpemu/schemes/strassen.py has the formulas.
 //
-// A job of hopper_panels.cuh: a piece is 32 rows by 32 k of each of the four blocks, seen as rows along k, rows of A or
+// A job of hopper_split.cuh: a piece is 32 rows by 32 k of each of the four blocks, seen as rows along k, rows of A or
 // columns of B. NaN and infinities count as zero.
-#include "hopper_words.cuh"
-#include "frontier_seven.cuh"
+#include "hopper_split_fp16.cuh"
+#include "strassen_winograd.cuh"
 
 struct Sums {
     struct Row {

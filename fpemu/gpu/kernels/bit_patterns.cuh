@@ -1,6 +1,6 @@
 // Numbers as patterns and back, which GPU and host compilers spell differently.
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 #ifdef __CUDACC__
 FPEMU_FUNCTION u32 fp32_code(float x) { return __float_as_uint(x); }

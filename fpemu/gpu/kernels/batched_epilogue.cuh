@@ -1,7 +1,7 @@
 // D of a block: sums from the fragments of warps, finished, and to memory straight, by way of shared memory, or as it lies
 // in memory (FLAT).
 #pragma once
-#include "batched_flat.cuh"
+#include "batched_contiguous.cuh"
 
 // Calls `each(x, y, sums)` for every two neighbours y and y + 1 of a fragment, x and y in the block.
 template <class F> FPEMU_FUNCTION void for_pairs(const Sums_& sums, int warp, F each) {

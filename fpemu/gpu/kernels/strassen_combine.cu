@@ -1,14 +1,14 @@
 // Around the products of Strassen's algorithm in Winograd's form: the sums of the products and, with two levels, the sums
-// of blocks before them, split into words of the scheme `staged`; with one level frontier_sums.cu does that.
+// of blocks before them, split into words of the scheme `staged`; with one level strassen_split.cu does that.
 // fpemu/schemes/strassen.py has the formulas.
 //
 // Put before this text: LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it.
 //
 // An operand is seen as rows along k, rows of A or columns of B. A block has the number 2 (its half of the rows) + (its
 // half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th of
-// the i-th. The operands of one side lie one after another, each as hopper_panels.cuh has it.
-#include "hopper_tile.cuh"
-#include "frontier_seven.cuh"
+// the i-th. The operands of one side lie one after another, each as hopper_split.cuh has it.
+#include "hopper_epilogue.cuh"
+#include "strassen_winograd.cuh"
 
 constexpr int PRODUCTS = LEVELS == 1 ? 7 : 49, BLOCKS = LEVELS == 1 ? 4 : 16, SIDE = LEVELS == 1 ? 2 : 4;
 

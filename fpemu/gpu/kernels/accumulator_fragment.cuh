@@ -4,7 +4,7 @@
 // Before this file: FPEMU_HALF_SUMS, 1 where sums are fp16 and lie in pairs, 0 where they are fp32; u32; and, for fp16,
 // float value_of_half(u32).
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 #if FPEMU_HALF_SUMS
 struct Sum {

@@ -3,7 +3,7 @@
 // fp32 is enough: x s is exact or below 2^-126, where both words are zeros of x's sign whatever it is rounded to;
 // x s - h is a multiple of the last place of x s and no larger; the scales are powers of two.
 #pragma once
-#include "hopper_panels.cuh"
+#include "hopper_split.cuh"
 
 constexpr int TOP = 14;  // the largest entry of a scaled row is brought to [2^13, 2^14)
 

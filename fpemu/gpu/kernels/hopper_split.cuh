@@ -12,7 +12,7 @@
 // so that whatever rows a tile takes, it is contiguous.
 //
 // Put before this text: PIECES in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE and SPAN; PARTS,
-// blocks of the operand that are looked at together, and SUMS that are split of them (one of one, or frontier_sums.cu).
+// blocks of the operand that are looked at together, and SUMS that are split of them (one of one, or strassen_split.cu).
 // A kernel gives `run` a Job: `Job::Row`, made from an operand and what is known of a row; `bring`, `look` and `make`,
 // as Rows has them below.
 #pragma once
@@ -40,7 +40,7 @@ struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
     Panel* panels;
     u32* largest;              // of each matrix, as bits of fp32, if one exponent is for all of its rows; else null
     s64 row_stride, k_stride;  // in elements
-    float shift, limit;        // of fp16 words: 2^shift; of frontier_sums.cu: entries are smaller
+    float shift, limit;        // of fp16 words: 2^shift; of strassen_split.cu: entries are smaller
     int rows, K, chunks, matrices;
     int all_rows, all_k;       // rows and K, or all of which these are a half, rounded up
     int wide;                  // 16 bytes may be loaded at once

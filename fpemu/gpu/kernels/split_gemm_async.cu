@@ -3,7 +3,7 @@
 //
 // Words go from memory to shared memory by asynchronous copies, which need no register and no thread that waits:
 // Tile::STAGES buffers are filled in turn, so that one is multiplied while the others are under way.
-#include "split_queue.cuh"
+#include "dependent_launch.cuh"
 #include "split_tile.cuh"
 
 constexpr int CHUNKS = Tile::K * Plan::ELEMENT / 16;  // copies of 16 bytes that a row of a stretch takes

@@ -2,7 +2,7 @@
 // From there each thread takes eight neighbours of a line at a time to their place in a tile. D goes the other way: a warp
 // stores eight rows of it at a time, so rows of A are put in an order in which those lie in different banks.
 #pragma once
-#include "batched_bring.cuh"
+#include "batched_loads.cuh"
 
 #ifdef __CUDACC__
 #define FPEMU_FEW _Pragma("unroll 4")  // loops whose text would not fit the instruction cache

@@ -1,9 +1,9 @@
 // The product of the scheme `staged-int8` on Hopper: hh by wgmma on fp16, both corrections by wgmma on int8.
 //
-// Put before this text: hopper_tile.cuh and frontier_words.cuh; fp16_product and int8_product, one wgmma of 64 rows by
+// Put before this text: hopper_epilogue.cuh and staged_int8_words.cuh; fp16_product and int8_product, one wgmma of 64 rows by
 // BN columns each; BN, ENTRIES, CLUSTER, PER (pieces of 64 k in a stage), EXACT (whether there are exact stages).
 //
-// Operands lie as frontier_split.cu leaves them, by pieces of 64 k: 128 bytes a row of h in fp16, and 128 of q:
+// Operands lie as staged_int8_split.cu leaves them, by pieces of 64 k: 128 bytes a row of h in fp16, and 128 of q:
 // 64 qr and 64 qh of A, 64 qh and 64 qr of B, so that a dot product of such rows is qr qh + qh qr; or 64 r in fp16, in
 // an exact stage. One thread block a multiprocessor works through tiles of 128 x BN: a warp that copies by TMA into a
 // ring whose entries are (h_A, h_B) and (q_A, q_B) of a piece in turn, and two warpgroups that multiply, 64 rows each.
@@ -54,7 +54,7 @@ FPEMU_FUNCTION void unscale(const Product& p, float (&total)[SUMS], int row, int
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1)
-frontier_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ TensorMap map_qa,
+staged_int8_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ TensorMap map_qa,
               const __grid_constant__ TensorMap map_hb, const __grid_constant__ TensorMap map_qb,
               const __grid_constant__ Product p) {
   extern __shared__ u8 memory[];

@@ -2,7 +2,7 @@
 //
 // For the GPU and, compared with fpemu.schemes.staged_int8 there, for a processor (GCC or Clang).
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 #ifdef __CUDACC__
 FPEMU_FUNCTION u32 code_of(float x) { return __float_as_uint(x); }

@@ -2,7 +2,7 @@
 // instruction (chain), slices added (add), sums joined (finish). The readable twin of split_gemm.cu; everything passes
 // through memory. fpemu.gpu.tensorcores.general runs it, and defines the instruction, the Plan and the Rules before this file.
 #include "instruction.cuh"
-#include "split_sums.cuh"
+#include "split_epilogue.cuh"
 
 typedef Rules::code Code;
 static_assert(ROW_WORDS * 4 == Plan::MMA_BYTES, "the instruction's rows");

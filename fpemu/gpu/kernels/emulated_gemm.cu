@@ -1,11 +1,11 @@
 // A GEMM as chains of one emulated instruction, tile by tile: D (products, M, N) = A (stack, M, K) B (stack, K, N) + C,
-// on the carriers of carriers.cuh. Before this file comes a Spec. K is whole instructions; `cuts` has a byte for each:
+// on the carriers of carrier_arithmetic.cuh. Before this file comes a Spec. K is whole instructions; `cuts` has a byte for each:
 // 1 where, if `promote`, the accumulator goes to an outer sum and starts again from zero. Product p takes A number
 // a_of[p] and B number b_of[p].
 //
 // A block of threads does a square of D. What a thread does between two barriers is a function here, so that the host
 // can run all threads of a block one after another.
-#include "carriers.cuh"
+#include "carrier_arithmetic.cuh"
 
 typedef Carrier<Spec> Kind;
 typedef Kind::Element Element;

@@ -1,6 +1,6 @@
 // The seven operands of one side of Strassen's algorithm in Winograd's form: fpemu/schemes/strassen.py has the formulas.
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 // Blocks 00, 01, 10, 11 by rows and k. For B these are its blocks 11, 21, 12, 22.
 FPEMU_FUNCTION void seven(float x00, float x01, float x10, float x11, bool second, float (&s)[7]) {

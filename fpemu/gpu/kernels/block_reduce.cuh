@@ -2,7 +2,7 @@
 // (blockDim is 1), which runs the whole of it: kernels that walk over their work in steps of blockDim are then the same
 // text without a GPU.
 #pragma once
-#include "words.cuh"
+#include "integers.cuh"
 
 #ifdef __CUDACC__
 #define FPEMU_SHARED_BYTES(NAME) extern __shared__ __align__(16) u8 NAME[]

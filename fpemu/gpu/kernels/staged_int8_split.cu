@@ -1,9 +1,9 @@
-// Operands of the scheme `staged-int8` for frontier_gemm.cu: the rows' scales, h in fp16, and the words of 8 bits.
+// Operands of the scheme `staged-int8` for staged_int8_gemm.cu: the rows' scales, h in fp16, and the words of 8 bits.
 //
 // Of a row's chunk of 64 k there are 128 bytes of h, and 128 of the integers: 64 qr and 64 qh of A, 64 qh and 64 qr of
 // B; or 64 r in fp16, in an exact stage.
-#include "hopper_panels.cuh"
-#include "frontier_words.cuh"
+#include "hopper_split.cuh"
+#include "staged_int8_words.cuh"
 
 struct Bytes {
   typedef Scale Row;

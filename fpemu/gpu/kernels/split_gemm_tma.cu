@@ -1,7 +1,7 @@
-// split_words.cu for Hopper and later: the same sums of the same words, which one thread has brought by TMA, a tile of a
+// split_gemm_async.cu for Hopper and later: the same sums of the same words, which one thread has brought by TMA, a tile of a
 // word at a time. No other thread has to ask for them, and none waits for the whole block: a warp goes on as soon as the
 // stretch it needs is there, and a buffer is filled again once every warp has told that it is done with it.
-#include "split_queue.cuh"
+#include "dependent_launch.cuh"
 #include "hopper.cuh"
 #include "split_tile.cuh"
 
