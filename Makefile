@@ -1,4 +1,4 @@
-# Everything sets itself up: Python 3.11 or newer and make are all that is needed.
+# Needs Python 3.11 or newer and make; every target installs the package into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,23 +9,24 @@ ARGS ?=
 
 help:
 	@echo "make reproduce   draw the papers' figures into figures/ (ARGS='legemm --full' for more)"
-	@echo "make ledger      every published claim and what was found, from the figures' data"
-	@echo "make notebooks   run the notebooks and write them with their outputs (ARGS='tour' for one)"
+	@echo "make ledger      compare every published claim with the figures' data"
+	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
 	@echo "make test        run the tests (ARGS='-k mma' for some)"
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       speed and memory of the emulation on this machine"
-	@echo "make setup       build .venv with the package and what the tests need"
-	@echo "make clean       remove what these commands made, figures and results excepted"
+	@echo "make setup       install the package and the requirements of the tests into .venv"
+	@echo "make clean       remove .venv, builds and caches, but no figures or results"
 
 setup: $(STAMP)
 
-# the stamp is written last: a set-up that was interrupted starts again
+# The stamp is written last, so that an interrupted installation starts again. -qq: errors only, no lines about indexes.
 $(STAMP): pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here: install Python 3.11 or newer, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found: install Python 3.11 or newer, or use make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: fpemu needs Python 3.11 or newer (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no venv: on Debian and Ubuntu install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@echo "make: installing fpemu into $(VENV)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $(STAMP)
 
 test: $(STAMP)

@@ -1,18 +1,20 @@
-"""The project's own papers: what README shows is what happens, versions agree, committed figures are whole."""
+"""The project as a whole: the map of the code, public names, make, versions, committed figures."""
 
 from __future__ import annotations
 
 import ast
 import csv
 import hashlib
-import importlib
+import inspect
 import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -21,72 +23,6 @@ import fpemu
 from fpemu.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def _blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    """The folder in which the Python example of README ran, and what it printed."""
-    folder = tmp_path_factory.mktemp("readme")
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(_blocks("python"))], capture_output=True, text=True, check=True, cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    return folder, done.stdout
-
-
-def test_the_python_example_prints_what_readme_says(example):
-    assert example[1] == "".join(_blocks("text"))
-
-
-def _words(text):
-    """The words of a table, without rules and the last column of the error table, which is a time."""
-    lines = [line.rstrip() for line in text.strip().splitlines()]
-    lines = [re.sub(r"\s+\d\.\d\d$", "", line) for line in lines if "─" not in line]
-    return [line.split() for line in lines if line]
-
-
-@pytest.mark.parametrize("command", ["gemm", "split"])
-def test_the_commands_print_what_readme_says(example, command, capsys, monkeypatch):
-    monkeypatch.chdir(example[0])
-    block = next(b for b in _blocks("console") if b.startswith(f"$ fpemu {command}"))
-    line, _, shown = block.partition("\n")
-    assert main(line.split()[2:]) == 0
-    assert _words(capsys.readouterr().out) == _words(shown)
-
-
-def test_the_judgements_of_readme_are_as_it_shows(example, capsys, monkeypatch):
-    monkeypatch.chdir(example[0])
-    made = re.search(r"`fpemu (gemm [^`]+ D\.npy)`", README.replace("\n", " "))
-    assert made
-    assert main(made[1].split()) == 0
-    capsys.readouterr()
-    for command, status in (("verify gemm", 1), ("reveal --emulated", 0)):
-        block = next(b for b in _blocks("console") if b.startswith(f"$ fpemu {command}"))
-        line, _, shown = block.partition("\n")
-        assert main(line.split()[2:]) == status
-        varies = r"\d+\.\d s$|\d+ alternatives"
-        printed = capsys.readouterr().out
-        assert re.sub(varies, "", printed, flags=re.MULTILINE) == re.sub(varies, "", shown, flags=re.MULTILINE)
-
-
-def test_the_sweeps_of_readme_are_accepted(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "grid.toml").write_text(*_blocks("toml"))
-    block = next(b for b in _blocks("console") if b.startswith("fpemu sweep"))
-    lines = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
-    assert len(lines) == 5
-    for line in lines:
-        words = [word for word in line if word != "--dry-run"]
-        if "--scheduler" in words:  # a dry run asks nobody
-            assert "distributed" in str(_project()["optional-dependencies"]["dask"])
-        assert main([*words, "--dry-run"]) == 0, line
-        assert re.search(r"\d+ cells: 0 stored, \d+ to do", capsys.readouterr().out)
 
 
 def test_links_and_pictures_are_there():
@@ -176,43 +112,88 @@ def test_nobody_knows_whom_the_map_forbids():
             )
 
 
-def test_public_names_of_the_map_exist():
-    for name in ("round_to", "bit_cut", "Rounding", "InputError", "FloatFormat", "gemm", "advise"):
-        assert callable(getattr(fpemu, name))
-    for room, names in {
-        "mma": ("spec", "MmaSpec", "catalog", "execute", "gemm", "chain", "KOrder"),
-        "simt": ("gemm", "fma", "tsm2", "ism2"),
-        "schemes": ("names", "get", "split_table", "format_split"),
-        "reference": ("matmul",),
-        "metrics": ("relative_l2", "max_relative", "max_error_legemm", "mred", "normwise", "ulps"),
-        "inputs": ("make",),
-        "theory": ("bound", "chain", "Norms", "Bound", "underflow", "enumeration", "bias", "errorfree"),
-        "perfmodel": ("work", "Gpu", "gpus", "roofline", "legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"),
-        "probing": ("reveal", "characterize", "save", "load"),
-        "conformance": ("verify", "Verdict"),
-        "batched": ("hgemm", "hcgemm", "complex_gemm", "interleaved", "planar", "as_complex"),
-        "gpu": ("available", "execute", "gemm", "kernel"),
-        "gpu.library": ("emulate", "lookup", "orders"),
-    }.items():
-        for name in names:
-            assert hasattr(importlib.import_module(f"fpemu.{room}"), name), f"fpemu.{room}.{name}"
+def _public_names():
+    """The names in ARCHITECTURE's list of public names and in README, each as the dotted paths it may stand for."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    listed = text.partition("## Public names")[2].partition("```python\n")[2].partition("```")[0]
+    listed = re.sub(r"\n +", " ", listed)
+    for _ in range(3):  # nested arguments, and attributes of results
+        listed = re.sub(r"\([^()]*\)[.\w]*", "", listed)
+    names = []
+    for line in listed.splitlines():
+        parents = ["fpemu"]  # of the names that follow without "fpemu."
+        for item in re.split("[,;]", re.sub(r"(->|:)[^;]*", "", line)):
+            name = re.match(r"[\w.]*\w", item.strip())
+            if name is None or name[0].startswith("fmt."):
+                continue
+            prefix = name[0].rpartition(".")[0]
+            if name[0].startswith("fpemu."):
+                names.append([name[0]])
+                parents = [prefix.rsplit(".", n)[0] for n in range(max(1, prefix.count(".")))]
+            else:
+                names.append([f"{parent}.{name[0]}" for parent in parents])
+                parents = [*(f"{parent}.{prefix}" for parent in parents if prefix), *parents]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    names += [[name] for name in re.findall(r"\bfpemu(?:\.[A-Za-z_]\w*)+", readme)]
+    return sorted(names)
+
+
+NAMES = """
+import itertools, json, os, sys
+import fpemu
+
+def found(path):
+    value = fpemu
+    for part in path.split(".")[1:]:
+        value = getattr(value, part, None)
+    return value
+
+for _, group in itertools.groupby(json.loads(sys.argv[1]), lambda paths: paths[0].rpartition(".")[0]):
+    child = os.fork()
+    if not child:  # with nothing but fpemu imported
+        lost = [paths[0] for paths in group if all(found(path) is None for path in paths)]
+        print(*lost, flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def _printed(code, *arguments):
+    """What a fresh process prints that imports this package."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", env=environment).stdout
+
+
+def test_public_names_are_reachable_after_import_fpemu_alone():
+    names = _public_names()
+    paths = {path for paths in names for path in paths}
+    assert len(names) > 100
+    assert {"fpemu.gpu.tallskinny.multiply", "fpemu.probing.pictures.picture", "fpemu.schemes.strassen"} <= paths
+    unknown = [["fpemu.gpu.batch"], ["fpemu.batched.hgem"]]
+    assert _printed(NAMES, json.dumps([*names, *unknown])).split() == ["fpemu.gpu.batch", "fpemu.batched.hgem"]
+
+
+def test_listed_names_of_the_gpu_subpackage_are_attributes():
+    assert {"batched", "gemm", "library", "tallskinny", "verify"} <= {*dir(fpemu.gpu)}
+    for package in (fpemu, fpemu.gpu):
+        assert dir(package) == sorted(package.__all__)
+        for name in dir(package):
+            assert getattr(package, name) is not None
+        with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'gem'"):
+            package.gem  # noqa: B018
 
 
 def test_importing_is_light():
     code = (
-        "import sys, fpemu; heavy = {'numba', 'scipy', 'matplotlib', 'pandas', 'mpmath', 'flint', 'typer', 'rich'}; "
-        "print(sorted(heavy & set(sys.modules))); from fpemu.gpu import chains, library, verify; "
+        "import numpy, sys, time; before = set(sys.modules); start = time.process_time(); import fpemu; "
+        "print(time.process_time() - start); new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
+        "print(sorted(new - set(sys.stdlib_module_names))); from fpemu.gpu import chains, library, verify; "
         "print(sorted({'cuda', 'torch', 'cupy', 'triton'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout.split() == ["[]", "[]"]
+    runs = [_printed(code).splitlines() for _ in range(3)]
+    assert {tuple(run[1:]) for run in runs} == {("['fpemu', 'numpy']", "[]")}
+    assert min(float(run[0]) for run in runs) < 0.2  # seconds of this process, the fastest of three
 
 
 @pytest.mark.parametrize(
@@ -223,22 +204,101 @@ def test_make_knows_its_targets(target):
     assert done.returncode == 0, done.stderr
 
 
-def test_an_old_python_is_told_apart(tmp_path):
+def _make_setup(folder, python, **environment):
+    """`make setup` of this Makefile in another folder."""
+    shutil.copy(ROOT / "Makefile", folder)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "MAKE", "PYTHON"))}
+    command = ["make", "setup", f"PYTHON={python}"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**clean, **environment})
+
+
+@pytest.mark.parametrize("why", ["old", "missing"])
+def test_make_setup_names_a_python_that_is_old_or_missing(why, tmp_path):
     old = tmp_path / "python3"
     old.write_text('#!/bin/sh\ncase "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac\n')
     old.chmod(0o755)
-    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     (tmp_path / "pyproject.toml").write_text("")
-    for python, message in (
-        (old, "Python 3.9.2 is too old: fpemu needs Python 3.11 or newer"),
-        ("nopython", "no nopython here"),
-    ):
-        done = subprocess.run(
-            ["make", "setup", f"PYTHON={python}"], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
+    python, message = {
+        "old": (old, "Python 3.9.2 is too old: fpemu needs Python 3.11 or newer"),
+        "missing": ("nopython", "nopython not found: install Python 3.11 or newer"),
+    }[why]
+    done = _make_setup(tmp_path, python)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+PACKAGE = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "empty"
+version = "1"
+optional-dependencies = { dev = [REQUIRED] }
+"""
+BACKEND = """
+from wheels import _wheel
+
+def get_requires_for_build_editable(config_settings=None):
+    return []
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    return _wheel(folder, "empty", "Provides-Extra: dev", "Requires-Dist: REQUIRED ; extra == 'dev'")
+"""
+
+
+def _wheel(folder, name, *metadata):
+    """Write the wheel of an empty package; returns the file's name."""
+    file = f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{file}", "w") as wheel:
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1", *metadata]
+        wheel.writestr(f"{name}-1.dist-info/METADATA", "\n".join(lines))
+        wheel.writestr(f"{name}-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}-1.dist-info/RECORD", "")
+    return file
+
+
+@pytest.mark.parametrize("required", ["present", "absent"])
+def test_make_setup_prints_errors_only(required, tmp_path):
+    """pip's lines about package indexes stay away, its errors do not; a failed installation leaves no stamp."""
+    (tmp_path / "pyproject.toml").write_text(PACKAGE.replace("REQUIRED", f'"{required}"'))
+    (tmp_path / "backend.py").write_text(BACKEND.replace("REQUIRED", required))
+    (tmp_path / "wheels.py").write_text(f"import zipfile\n\n{inspect.getsource(_wheel)}")
+    (tmp_path / "links").mkdir()
+    _wheel(tmp_path / "links", "present")
+    index = "http://127.0.0.1:9/simple"  # where nothing answers
+    config = tmp_path / "pip.conf"
+    config.write_text(
+        f"[global]\nindex-url = {index}\nextra-index-url = {index}2\nretries = 0\n"
+        f"find-links = {tmp_path}/none {tmp_path}/links\n"
+    )
+    done = _make_setup(tmp_path, sys.executable, PIP_CONFIG_FILE=str(config))
+    assert done.stdout == "make: installing fpemu into .venv\n"
+    assert (tmp_path / ".venv" / ".installed").exists() == (required == "present")
+    if required == "present":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
         assert done.returncode != 0
-        assert message in done.stderr
-        assert not (tmp_path / ".venv").exists()
+        assert "ERROR: No matching distribution found for absent" in done.stderr
+        assert "Looking" not in done.stderr
+
+
+@pytest.mark.parametrize("changed", ["", " M figures/legemm/fig5.csv"])
+def test_ci_draws_the_figures_and_ends_with_the_tests(changed, tmp_path):
+    (tmp_path / "make").write_text(f'#!/bin/sh\necho make "$@" >>{tmp_path}/commands\n')
+    (tmp_path / "git").write_text(f'#!/bin/sh\necho git "$@" >>{tmp_path}/commands\nprintf "%s" "{changed}"\n')
+    for command in ("make", "git"):
+        (tmp_path / command).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run([ROOT / ".ci" / "run"], capture_output=True, text=True, env={**os.environ, "PATH": path})
+    commands = (tmp_path / "commands").read_text().splitlines()
+    first = ["make lint", "make reproduce", "git status --porcelain"]
+    assert commands == first + ["make test"] * (not changed)
+    assert done.returncode == bool(changed)
+    assert changed in done.stderr
 
 
 FULL = ROOT / "figures" / "full"

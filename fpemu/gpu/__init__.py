@@ -1,40 +1,56 @@
-"""The GPU at hand, to run what fpemu describes, bit for bit: one matrix instruction, or the product of a whole scheme.
+"""NVIDIA GPUs: matrix instructions, products of any scheme, batched and tall-and-skinny products, bit for bit.
 
-Needs the extra `gpu` (``pip install fpemu[gpu]``) and an NVIDIA GPU; `available` says what is missing. Importing this
-room loads neither.
+Needs the extra `gpu` (``pip install 'fpemu[gpu]'``) and an NVIDIA GPU; `available` returns what is missing. Importing
+this subpackage needs neither.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from fpemu.gpu.gemm import gemm, kernel, release
 from fpemu.mma.spec import MmaSpec
 
-__all__ = ["available", "execute", "gemm", "kernel", "release"]
+if TYPE_CHECKING:
+    from fpemu.gpu import batched, library, tallskinny, verify
+
+__all__ = ["available", "batched", "execute", "gemm", "kernel", "library", "release", "tallskinny", "verify"]
+_SUBMODULES = ("batched", "library", "tallskinny", "verify")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a submodule when its name is first used."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f"fpemu.gpu.{name}")
+    raise AttributeError(f"module 'fpemu.gpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def available() -> str | None:
-    """None if there is a GPU to run on, else in one line what is missing."""
+    """Return None if a GPU can be used, otherwise one line that names what is missing."""
     from fpemu.gpu import device
 
     return device.missing()
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Any:
-    """One matrix instruction of the GPU at hand: D = A B + C, the arguments as in `fpemu.mma.execute`.
+    """Issue one matrix instruction of the GPU, D = A B + C, with the arguments of `fpemu.mma.execute`.
 
     Parameters
     ----------
     A : array (..., M, k), B : array (..., k, N), C : array (..., M, N) or None
-        Values of the spec's formats, K exactly ``spec.k``, any M and N: cut into tiles of the instruction, the last
-        ones filled up with zeros. Leading axes broadcast.
+        Values of the spec's formats; K is ``spec.k``, M and N are arbitrary: the operands are cut into tiles of the
+        instruction, and the last tiles are padded with zeros. Leading axes broadcast.
     spec : MmaSpec
-        A row of the catalog that this GPU has. Its formats, instruction and shape are used, not its arithmetic.
+        A row of the catalog whose instruction this GPU has. Only its formats, instruction and shape are used.
     n : int, optional
-        Columns of one wgmma: 8, 16 ... 256. Default: the least that N needs.
+        Columns of one wgmma: 8, 16 ... 256. Default: the smallest that covers N.
     saturate : bool
-        int8: the instruction's .satfinite form, which stops at the ends of int32.
+        int8: the instruction's .satfinite form, which saturates at the limits of int32.
 
     Returns
     -------

@@ -1,0 +1,187 @@
+"""Run a Python file as on an H200, without a GPU: CUDA's driver calls and torch's tensors are simulated.
+
+``python tests/simulated_driver.py FILE``. All of fpemu's code runs, up to the driver calls: arguments are checked,
+kernels are chosen and compiled by NVRTC, operands are copied and launches are prepared. The simulated device memory is
+host memory, and a launch does nothing, so that results are zero.
+"""
+
+# ruff: noqa: N802 (CUDA's names)
+from __future__ import annotations
+
+import ctypes
+import runpy
+import sys
+import types
+
+import numpy as np
+from cuda.bindings import driver as real
+
+from fpemu.gpu import device
+
+SUCCESS = real.CUresult.CUDA_SUCCESS
+ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MULTIPROCESSOR_COUNT": 132,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
+}
+RETURNED = {
+    "cuInit": (),
+    "cuDeviceGetCount": (1,),
+    "cuDeviceGet": (0,),
+    "cuDevicePrimaryCtxRetain": (1,),
+    "cuCtxGetCurrent": (0,),
+    "cuCtxSetCurrent": (),
+    "cuCtxGetDevice": (0,),
+    "cuCtxSynchronize": (),
+    "cuDriverGetVersion": (13000,),
+    "cuDeviceGetName": (b"NVIDIA H200\0",),
+    "cuPointerGetAttribute": (0,),
+    "cuMemGetInfo": (10**11, 10**11),
+    "cuModuleUnload": (),
+    "cuOccupancyMaxActiveClusters": (66,),
+}
+"""What the calls that only need an answer return after the status."""
+
+
+class Driver:
+    """The names of `cuda.bindings.driver` that fpemu uses: its types, and simulated functions."""
+
+    def __init__(self):
+        self.memory, self.launched = {}, []
+
+    def __getattr__(self, name):
+        if name in RETURNED:
+            return lambda *_: (SUCCESS, *RETURNED[name])
+        kind = getattr(real, name)
+        if not isinstance(kind, type):
+            raise NotImplementedError(f"{name} is not simulated: add it to {__name__}")
+        return kind
+
+    def cuDeviceGetAttribute(self, kind, _):
+        return SUCCESS, ATTRIBUTES[kind.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+
+    def cuMemAlloc(self, nbytes):
+        block = np.zeros(nbytes + 1024, np.uint8)
+        pointer = -(-block.ctypes.data // 1024) * 1024
+        self.memory[pointer] = block
+        return SUCCESS, pointer
+
+    def cuMemFree(self, pointer):
+        del self.memory[pointer]
+        return (SUCCESS,)
+
+    def cuMemcpyHtoD(self, to, source, nbytes):
+        ctypes.memmove(int(to), int(source), nbytes)
+        return (SUCCESS,)
+
+    cuMemcpyDtoH = cuMemcpyHtoD
+
+    def cuMemsetD8(self, to, byte, nbytes):
+        ctypes.memset(int(to), byte, nbytes)
+        return (SUCCESS,)
+
+    def cuModuleLoadData(self, cubin):
+        assert cubin[:4] == b"\x7fELF"
+        return SUCCESS, cubin
+
+    def cuModuleGetFunction(self, cubin, name):
+        assert b".text." + name + b"\0" in cubin, f"no kernel {name}"
+        return SUCCESS, name
+
+    def cuFuncSetAttribute(self, function, kind, value):
+        assert 0 <= value <= ATTRIBUTES["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]
+        return (SUCCESS,)
+
+    def cuTensorMapEncodeTiled(self, kind, rank, pointer, *_):
+        assert pointer % 16 == 0
+        return SUCCESS, real.CUtensorMap()
+
+    def cuLaunchKernelEx(self, config, function, arguments, extra):
+        assert min(config.gridDimX, config.gridDimY, config.gridDimZ) >= 1
+        assert 1 <= config.blockDimX * config.blockDimY * config.blockDimZ <= 1024
+        self.launched.append(function)
+        return (SUCCESS,)
+
+
+class DType:
+    """As torch.dtype."""
+
+    def __init__(self, name):
+        self.name, self.itemsize, self.is_floating_point = name, np.dtype(name).itemsize, True
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+class Tensor:
+    """As torch.Tensor: the attributes that fpemu reads, and those that the examples of README use."""
+
+    layout, is_quantized = "torch.strided", False
+
+    def __init__(self, array, where):
+        self._array, self.device = array, types.SimpleNamespace(type=where, index=0)
+        self.dtype, self.shape, self.is_cuda = DTYPES[array.dtype.name], array.shape, where == "cuda"
+
+    def __iter__(self):
+        return (Tensor(x, self.device.type) for x in self._array)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.numpy(), dtype)
+
+    def same(self):
+        return self
+
+    detach = resolve_neg = resolve_conj = same
+
+    def is_neg(self):
+        return False
+
+    def data_ptr(self):
+        return self._array.ctypes.data
+
+    def stride(self):
+        return tuple(s // self._array.itemsize for s in self._array.strides)
+
+    def cpu(self):
+        return Tensor(self._array, "cpu")
+
+    def numpy(self):
+        assert self.device.type == "cpu", "can't convert cuda device type tensor to numpy"
+        return self._array
+
+
+DTYPES = {name: DType(name) for name in ("float16", "float32", "float64")}
+
+
+def torch():
+    """A module with the functions of torch that fpemu calls, and those that the examples of README use."""
+
+    def drawn(draw):
+        def function(*shape, dtype=DTYPES["float32"], device="cpu"):
+            return Tensor(getattr(np.random.default_rng(0), draw)(size=shape).astype(dtype.name), device)
+
+        return function
+
+    def empty(shape, dtype, device):
+        return Tensor(np.zeros(shape, dtype.name), device.type)
+
+    module = types.ModuleType("torch")
+    stream = types.SimpleNamespace(cuda_stream=0)
+    cuda = types.SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True)
+    vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)
+    return module
+
+
+def install():
+    """Put the simulated driver and torch in the place of the real ones; returns the driver."""
+    driver = Driver()
+    device._driver = lambda: driver
+    sys.modules["torch"] = torch()
+    return driver
+
+
+if __name__ == "__main__":
+    simulated = install()
+    runpy.run_path(sys.argv[1], run_name="__main__")
+    assert simulated.launched, "the example has launched no kernel"
