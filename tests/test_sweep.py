@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
+import math
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -14,9 +17,10 @@ import textwrap
 
 import numpy as np
 import pytest
+from hostile import FACTOR
 
 from fpemu.errors import InputError
-from fpemu.sweep import CellError, Grid, Store, claims, code, experiments, figures, run
+from fpemu.sweep import CellError, Grid, Store, claims, code, executors, experiments, figures, run
 from fpemu.sweep import store as store_module
 from fpemu.sweep.run import keys
 
@@ -231,6 +235,221 @@ def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how
         _evaluated(folder)
         assert str(run(experiment, results=results)) == str(rows)
         assert _evaluated(folder) == []
+
+
+def _change(column, content, table="cells"):
+    """Change the row of the cell n = 1 behind the store's back."""
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        assert db.execute(f"UPDATE {table} SET {column} = {content} WHERE cell LIKE '%\"n\":1%'").rowcount == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("numbers", "replace(numbers, '0.1', '0.2')"), ("numbers", "replace(numbers, 'odd', 'old')"),
+        ("seconds", "seconds + 1"), ("seconds", "1e300"), ("cell", "replace(cell, '1', '01')"), ("cell", "cell || 'x'"),
+        ("evaluator", "'x' || evaluator"), ("code", "lower(hex(code))"), ("checksum", "NULL"), ("checksum", "1"),
+        ("checksum", "CAST(X'FF' AS TEXT)"),
+    ],
+)  # fmt: skip
+def test_a_row_that_does_not_match_its_checksum_is_reported_and_evaluated_again(folder, caplog, column, content):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    _change(column, content)
+    _evaluated(folder)
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+        (line,) = caplog.messages
+        assert line == (
+            f"{results.path}: 1 of 4 stored rows are damaged and count as missing; the first is of the cell "
+            '{"kind":"odd","n":1}'
+        )
+        assert _evaluated(folder) == [1]
+        run(experiment, results=results)
+    assert _evaluated(folder) == []
+    assert len(caplog.messages) == 1
+
+
+def test_rows_under_damaged_keys_are_not_used(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        names = keys(experiment, experiment.cells("quick"))
+    _evaluated(folder)
+    for wrong in ("'x' || key", "X'00FF'", "CAST(X'FF' AS TEXT)", f"'{names[0]}'"):
+        if names[0] in wrong:  # the numbers of one cell under the key of another
+            with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+                db.execute("DELETE FROM cells WHERE key = ?", (names[0],))
+        _change("key", wrong)
+        with Store() as results:
+            assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == ([0, 1] if names[0] in wrong else [1])
+        with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+            db.execute(f"DELETE FROM cells WHERE key NOT IN ({','.join('?' * 4)})", names)
+
+
+def test_a_damaged_failure_counts_as_none(folder, monkeypatch):
+    experiment = experiments.load("paper/fig2")
+    monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
+    with Store() as results:
+        run(experiment, results=results, keep_failures=True)
+        names = keys(experiment, experiment.cells("quick"))
+        assert list(results.failures(names)) == [names[1]]
+    for column, content in (("error", "'another'"), ("error", "X'FF'"), ("seconds", "'long'"), ("key", "X'FF'")):
+        _change(column, content, "failures")
+        with Store() as results:
+            assert results.failures(names) == {}
+            run(experiment, results=results, keep_failures=True)
+            assert list(results.failures(names)) == [names[1]]
+        with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+            db.execute("DELETE FROM failures WHERE key <> ?", (names[1],))
+
+
+def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
+    """Damage is noticed or repaired: a run returns the numbers of an undamaged store, or one error names the file."""
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    content = store_module.default_path().read_bytes()
+    used = [place for place, byte in enumerate(content) if byte]  # the rest of the pages is empty
+    draw, refused = random.Random(1), 0
+    for _ in range(60 * FACTOR):
+        damaged = bytearray(content)
+        damaged[draw.choice(used)] ^= 1 << draw.randrange(8)
+        for file in folder.glob(".fpemu/*"):
+            file.unlink()
+        store_module.default_path().write_bytes(damaged)
+        found, message = None, ""
+        try:
+            with Store() as results:
+                found = run(experiment, results=results)
+        except (InputError, OSError) as problem:
+            refused, message = refused + 1, str(problem)
+        assert str(found) == str(rows) or "results.sqlite" in message
+    assert refused < 30 * FACTOR
+
+
+def _downgrade(path):
+    """Make a results file one of before checksums."""
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE cells DROP COLUMN checksum")
+        db.execute("ALTER TABLE failures DROP COLUMN checksum")
+        db.execute("PRAGMA user_version = 0")
+
+
+def test_a_store_without_checksums_is_migrated_once(folder, caplog):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    _downgrade(store_module.default_path())
+    _change("numbers", "CAST(X'7BFF7D' AS TEXT)")  # no checksum for a row that cannot be read
+    _evaluated(folder)
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+    assert _evaluated(folder) == [1]
+    _change("numbers", "replace(numbers, '0.1', '0.2')")
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+    assert _evaluated(folder) == [1]
+    assert len(caplog.messages) == 2
+
+
+def test_a_store_of_a_newer_version_is_refused(folder):
+    Store().close()
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        db.execute("PRAGMA user_version = 7")
+    with pytest.raises(InputError, match=r"results\.sqlite is not a results file \(its schema 7 belongs to a newer"):
+        Store()
+
+
+def test_an_error_message_that_is_no_text_is_stored(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        results.keep("e", "c", [store_module.Entry("k", {}, None, "no file b\udcff", 0.0)])
+        assert results.failures(["k"]) == {"k": "no file b\\udcff"}
+
+
+# --- the progress bar
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def _display(stream):
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(file=stream, width=200, force_terminal=stream.isatty()))
+
+
+@pytest.mark.parametrize("title", ["run [/a] 1", "[red]x", "[bold", "[link=x]y[/link]"])
+def test_a_title_with_brackets_is_shown_as_it_is(tmp_path, title):
+    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, title=title)
+    with Store(tmp_path / "r.sqlite") as results:
+        for suffix in ("", " (stored)"):
+            stream = io.StringIO()
+            run(grid, results=results, progress=_display(stream))
+            assert f"{title}{suffix} " in stream.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [io.StringIO, _Terminal])
+def test_no_bar_before_a_refusal(folder, monkeypatch, terminal):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        stream = terminal()
+        with pytest.raises(InputError):
+            run(experiment, results=results, progress=_display(stream), executor="mpi")
+        assert stream.getvalue() == ""
+
+        def refused(*arguments):
+            yield []
+            raise InputError("a worker has other code")
+
+        monkeypatch.setattr(executors, "here", refused)
+        with pytest.raises(InputError, match="other code"):
+            run(experiment, results=results, progress=_display(stream))
+        assert stream.getvalue().strip("\n") == "" or stream.getvalue().endswith("\x1b[2K\x1b[?25h")
+        assert "\n" not in stream.getvalue()
+        with _display(io.StringIO()) as display, pytest.raises(InputError, match="other code"):
+            run(experiment, results=results, progress=display)
+        assert display.tasks == []
+
+
+def test_the_bar_of_a_display_that_is_running_stays_in_it(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results, _display(io.StringIO()) as display:
+        run(experiment, results=results, progress=display)
+        assert display.live.is_started
+        assert [task.description for task in display.tasks] == ["paper/fig2"]
+        assert display.finished
+
+
+# --- the choice of processes
+def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(executors, "processes", lambda source, todo, jobs, cost: started.append(jobs) or iter(()))
+    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
+    with Store(tmp_path / "r.sqlite") as results:
+        assert len(run(grid, results=results, jobs=4)) == 50
+        assert started == []
+        large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048)
+        with contextlib.suppress(KeyError, AttributeError):
+            run(large, results=results, jobs=4)
+    assert started == [4]
+
+
+def test_tasks_have_as_many_quick_cells_as_take_a_twentieth_of_a_second():
+    def sizes(costs, pace):
+        queue = [(str(i), {"cost": cost}) for i, cost in enumerate(costs)][::-1]
+        found = []
+        while queue:
+            found.append(len(executors._task(queue, lambda cell: cell["cost"], pace)))
+        return found
+
+    assert sizes([1] * 5, math.inf) == [1] * 5
+    assert sizes([1] * 40, 1e-9) == [32, 8]
+    assert sizes([1] * 12, 0.01) == [5, 5, 2]
+    assert sizes([1, 1, 100, 1, 1], 0.01) == [2, 1, 2]
 
 
 @pytest.mark.parametrize(

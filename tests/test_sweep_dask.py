@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -106,6 +107,81 @@ def test_cells_that_fail_or_kill_their_worker(tmp_path, workers):
     assert [row.get("value", row.get("error")) for row in rows] == [
         0.0, 1 / 3, 2 / 3, executors.DIED, "ValueError: no luck", 5 / 3,
     ]  # fmt: skip
+
+
+SLOW = (
+    PAGE.replace("if cell", "import time; time.sleep(0.2)\n    if cell", 1)
+    .replace("== 3", "== -1")
+    .replace("== 4", "== -1")
+)
+
+
+@contextlib.contextmanager
+def _worker(address):
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen(
+        [*command, "--no-dashboard"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["no-worker-joins", "a-worker-joins"])
+def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, caplog, another):
+    monkeypatch.setattr(cluster, "PATIENCE", 60.0)
+    monkeypatch.setattr(cluster, "_REMINDER", 2.0)
+    page = tmp_path / "papers" / "paper" / "fig1.py"
+    page.parent.mkdir(parents=True)
+    page.write_text(SLOW.replace("range(6)", "range(40)"))
+    experiment = experiments.load("paper/fig1", tmp_path / "papers")
+    scheduler = distributed.LocalCluster(
+        n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL, processes=True
+    )
+    with scheduler, _worker(scheduler.scheduler_address) as worker, Store(tmp_path / "r.sqlite") as results:
+        lost = []
+
+        def lines():
+            return [record for record in caplog.records if record.name == "fpemu.sweep"]
+
+        def kill():
+            _wait_until(lambda: _count(results.path) > 0)
+            worker.kill()
+            lost.append(time.monotonic())
+            if another:
+                _wait_until(lines)
+                with _worker(scheduler.scheduler_address):
+                    _wait_until(lambda: _count(results.path) == 40)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        address = {"scheduler": scheduler.scheduler_address, "worker_timeout": 60 if another else 5}
+        if another:
+            assert len(run(experiment, results=results, **address)) == 40
+        else:
+            with pytest.raises(TimeoutError, match=r"no worker for [56] s; finished cells are stored"):
+                run(experiment, results=results, **address)
+            assert time.monotonic() - lost[0] < 5 + 10
+            assert 0 < len(results) < 40
+            assert len(lines()) == 3  # at once, and after 2 and 4 s
+        killer.join()
+        assert lines()[0].getMessage().startswith("the Dask scheduler has no worker; the sweep stops in ")
+        assert lines()[0].created - time.time() + time.monotonic() - lost[0] < 10
+
+
+def _wait_until(condition, limit=60):
+    end = time.monotonic() + limit
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
+def test_a_limit_on_the_wait_is_positive(tmp_path, grid, limit):
+    with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="worker_timeout is"):
+        run(grid, results=results, executor="dask", worker_timeout=limit)
 
 
 def test_workers_with_other_code_take_no_part(tmp_path, grid, workers, monkeypatch):

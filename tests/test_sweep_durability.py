@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -10,6 +11,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -18,8 +21,7 @@ import pytest
 from hostile import FACTOR
 
 from fpemu.cli import main
-from fpemu.errors import InputError
-from fpemu.sweep import CellError, Store, experiments, run
+from fpemu.sweep import CellError, Grid, Store, executors, experiments, run
 from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
 
@@ -196,7 +198,9 @@ def test_a_full_database_keeps_what_is_stored(folder):
                 stored += 1
             except OSError as refusal:
                 problem = str(refusal)
-        assert f"cannot write to the results file {results.path}: database or disk is full; what was" in problem
+        assert (
+            f"cannot write to the results file {results.path}: database or disk is full; rows stored before" in problem
+        )
         assert 0 < stored == len(results)
     with Store() as results:
         assert len(results) == stored
@@ -249,27 +253,130 @@ def test_a_folder_that_cannot_be_written(folder, monkeypatch, capsys):
     assert _log(folder) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_store_without_permission_to_write(folder):
-    Store().close()
+def _as_ordinary_user():
+    """In a child process: root, too, obeys the permissions of files and folders from now on."""
+    if os.geteuid() == 0:
+        import ctypes
+
+        drop, override, search = 24, 1, 2  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        for capability in (override, search):
+            if ctypes.CDLL(None).prctl(drop, capability, 0, 0, 0) != 0:
+                raise OSError("capabilities cannot be dropped")
+
+
+def _sweep_as_ordinary_user(*arguments):
+    command = [sys.executable, "-m", "fpemu", "sweep", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, preexec_fn=_as_ordinary_user
+    )
+
+
+def _with_rows_in_the_log(path):
+    """Leave the file as a killed process does: with its last transactions in the write-ahead log only."""
+    with Store(path) as results:
+        run(Grid.read("grid.toml"), results=results, fresh=True)
+        contents = {f"{path}{suffix}": Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    for name, content in contents.items():
+        Path(name).write_bytes(content)
+    assert Path(f"{path}-wal").stat().st_size > 0
+
+
+def _without_checksums(path):
+    """Make the file one of before checksums."""
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE cells DROP COLUMN checksum")
+    db.execute("DROP TABLE failures")
+    db.execute("PRAGMA user_version = 0")
+    db.commit()
+    db.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no permissions of POSIX here")
+@pytest.mark.parametrize(
+    "change", [lambda path: None, _with_rows_in_the_log, _without_checksums], ids=["closed", "killed", "old"]
+)
+@pytest.mark.parametrize(("of_file", "of_folder"), [(0o400, 0o500), (0o600, 0o500), (0o400, 0o700)])
+def test_stored_results_are_read_where_nothing_can_be_written(folder, capsys, change, of_file, of_folder):
+    (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 5]\n')
+    (folder / "more.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 6]\n')
+    assert main(["sweep", "grid.toml", "-j", "1", "--export", "first.csv"]) == 0
     path = folder / "cache" / "results.sqlite"
-    path.chmod(0o400)
-    (folder / "cache").chmod(0o500)
+    change(path)
+    for file in path.parent.iterdir():
+        file.chmod(of_file)
+    path.parent.chmod(of_folder)
+    before = path.read_bytes()
     try:
-        with pytest.raises(InputError, match="cannot write to the results file"):
-            Store()
+        counted = _sweep_as_ordinary_user("grid.toml", "--dry-run")
+        exported = _sweep_as_ordinary_user("grid.toml", "--export", "second.csv")
+        refused = _sweep_as_ordinary_user("more.toml", "-j", "1")
     finally:
-        (folder / "cache").chmod(0o700)
+        path.parent.chmod(0o700)
+    assert (counted.returncode, counted.stderr) == (0, "")
+    assert "2 cells: 2 stored, 0 to do" in counted.stdout
+    assert exported.returncode == 0, exported.stderr
+    assert (folder / "second.csv").read_bytes() == (folder / "first.csv").read_bytes()
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"fpemu: cannot write to the results file {path}: ")
+    assert path.read_bytes() == before
+    assert not list(Path(tempfile.gettempdir()).glob("fpemu-*/results.sqlite"))
 
 
-def test_a_read_only_store_is_said_to_be_one(folder, monkeypatch):
-    """The answer to a file that cannot be written is not that it is no results file."""
-    connect = sqlite3.connect
-    path = folder / "old.sqlite"
-    connect(path).close()
-    monkeypatch.setattr(sqlite3, "connect", lambda name, **how: connect(f"file:{name}?mode=ro", uri=True, **how))
-    with pytest.raises(InputError, match=r"cannot write to the results file .*readonly"):
-        Store(path)
+# --- Ctrl-C
+def test_an_interrupt_while_a_process_starts_is_raised_after_the_start():
+    """Another thread, such as that of a progress bar, may receive the signal that this one blocks."""
+    end, reached = threading.Event(), []
+    other = threading.Thread(target=end.wait)
+    other.start()
+
+    def start():
+        with executors.starting(1)():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            reached.append(True)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    finally:
+        end.set()
+        other.join()
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("how", [["-j", "3"], ["--executor", "dask", "-j", "2"]], ids=["processes", "dask"])
+def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
+    if "dask" in how:
+        pytest.importorskip("distributed")
+    (folder / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 256\nN = 256\nseeds = 20000\n')
+    moment = random.Random(len(how))
+    for _ in range(4 if FACTOR == 1 else 30):
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fpemu", "sweep", "g.toml", *how],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            limit = time.monotonic() + 60
+            while not (folder / "cache" / "results.sqlite").exists() and time.monotonic() < limit:
+                time.sleep(0.005)
+            time.sleep(moment.uniform(0, 2))
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+            _, err = process.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert err.splitlines()[-1].startswith("fpemu: interrupted"), err
+        assert _stored_state(folder) == "ok"
+
+
+def _stored_state(folder):
+    with contextlib.closing(sqlite3.connect(folder / "cache" / "results.sqlite")) as db:
+        return db.execute("PRAGMA integrity_check").fetchone()[0]
 
 
 def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
@@ -289,8 +396,8 @@ def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
     assert path.read_bytes() == before
 
 
-def test_a_store_of_before_has_no_table_of_failures(folder):
-    """Results files of earlier versions are taken as they are."""
+def test_an_early_store_has_no_table_of_failures(folder):
+    """The rows of earlier versions are used."""
     with Store() as results:
         first = run(experiments.load("paper/fig1"), results=results)
     path = folder / "cache" / "results.sqlite"

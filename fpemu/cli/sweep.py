@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ _LINES = 60  # of the table of medians
 
 
 class _Group(TyperGroup):
-    """A first word that is no subcommand is a file: ``fpemu sweep grid.toml`` is ``fpemu sweep run grid.toml``."""
+    """Take a first word that is no subcommand as a file: ``fpemu sweep FILE`` runs ``fpemu sweep run FILE``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -54,6 +55,10 @@ def run(
     scheduler: Annotated[
         str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, such as tcp://host:8786.")
     ] = None,
+    worker_timeout: Annotated[
+        float,
+        typer.Option("--worker-timeout", metavar="SECONDS", help="With Dask: how long to wait when no worker is left."),
+    ] = 600,
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4."),
@@ -68,8 +73,8 @@ def run(
 ) -> None:
     """Evaluate every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders, the errors of each.
 
-    Finished cells are kept in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run goes on where it stopped. A
-    cell that fails does not stop the others; exit status 1 if any did, and the next run tries it again.
+    Finished cells are stored in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run continues from them. A
+    cell that fails does not stop the others; the exit status is then 1, and the next run evaluates it again.
     """
     from fpemu import devices
     from fpemu.sweep import Grid, Store
@@ -81,7 +86,7 @@ def run(
     targets = export or []
     for target in targets:
         check_target(target)
-    if not file.endswith((".toml", ".py")) and not _is_there(file):
+    if not file.endswith((".toml", ".py")) and not Path(file).exists():
         raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
     count, where = jobs or default_jobs(), parse_device(device, scheduler)
     try:
@@ -92,12 +97,16 @@ def run(
                 with devices.on(where if scheduler is None else "auto"):
                     show_plan(grid, plan if not fresh else plan.afresh(), results, count)
                 return
-            how = {"jobs": count, "executor": executor, "scheduler": scheduler, "device": where, "fresh": fresh}
-            _run(grid, results, targets, **how)
+            _run(
+                grid, results, targets, jobs=count, executor=executor, scheduler=scheduler, device=where, fresh=fresh,
+                worker_timeout=worker_timeout,
+            )  # fmt: skip
     except KeyboardInterrupt:
         again = ["fpemu", "sweep", file]
         chosen = None if device == "auto" else device
-        for name, value in (("--executor", executor), ("--scheduler", scheduler), ("-j", jobs), ("--device", chosen)):
+        limit = None if worker_timeout == 600 else f"{worker_timeout:g}"
+        given = [("--executor", executor), ("--scheduler", scheduler), ("--worker-timeout", limit), ("-j", jobs)]
+        for name, value in (*given, ("--device", chosen)):
             again += [name, str(value)] if value is not None else []
         for target in targets:
             again += ["--export", target]
@@ -107,18 +116,11 @@ def run(
         raise typer.Exit(130) from None
 
 
-def _is_there(file: str) -> bool:
-    from pathlib import Path
-
-    return Path(file).exists()
-
-
 def _run(grid: Grid, results: Store, targets: list[str], **how: Any) -> None:
     from fpemu.sweep.export import export
     from fpemu.sweep.run import failure, run
 
-    with progress() as bars:
-        rows = run(grid, results=results, progress=bars, keep_failures=True, **how)
+    rows = run(grid, results=results, progress=progress(), keep_failures=True, **how)
     for target in targets:
         export(rows, target)
         note(f"wrote {target}: {len(rows)} rows")

@@ -1,14 +1,16 @@
-"""Where cells are evaluated: here or by local processes; `fpemu.sweep.cluster` adds the workers of Dask.
+"""Where cells are evaluated: in this process or in local processes; `fpemu.sweep.cluster` adds the workers of Dask.
 
-An executor gives batches of entries as they arrive. What goes wrong in a cell is in its entry and does not stop the
-others. A worker process that dies (out of memory, say) takes the cells it holds with it: those that were under way are
-run again one at a time, and one that kills its worker again has failed.
+An executor yields batches of entries as they arrive; the first batch is empty and says that evaluation has started. An
+exception in a cell is stored in its entry and does not stop the others. A worker process that dies (out of memory, for
+example) takes its cells with it: the cells under way are evaluated again one at a time, and a cell whose worker dies a
+second time has failed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import multiprocessing
 import os
 import signal
@@ -18,7 +20,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import islice
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,24 @@ from fpemu.sweep.store import Cell, Entry, as_numbers
 Batches = Generator[list[Entry], None, None]
 Todo = Mapping[str, Cell]
 DIED = "its worker process died twice: killed, or out of memory"
-_COMPANY = 0.05
-"""Seconds for which a quick cell waits for others to be stored with: a transaction costs milliseconds."""
+Cost = Callable[[Mapping[str, Any]], float]
+_BATCH_SECONDS = 0.05
+"""Quick cells are evaluated and stored together for as long as this: a task and a transaction cost milliseconds."""
+_MOST_CELLS = 32
+"""The largest number of cells of a task."""
+_WATCH_SECONDS = 2.0
 
 
 class WorkerError(InputError):
-    """A worker cannot take part: it has other code, no page or no GPU. No fault of the cell."""
+    """A worker cannot evaluate any cell: its code differs, or it lacks the page or a GPU."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What evaluates, in a form that travels to other processes: a page of an experiments folder, or the grids'; and
-    on which device."""
+    """The function that evaluates cells, in a form that can be sent to other processes, and its device.
+
+    The function is the ``evaluate`` of a page of an experiments folder, or, without ``root`` and ``name``, of grids.
+    """
 
     code: str
     root: str | None = None
@@ -54,12 +61,12 @@ class Source:
     device: Device = "cpu"
 
     def load(self) -> Callable[[Cell], Mapping[str, Any]]:
-        """The function, once it is sure to be the one that the results will be stored under.
+        """Import the function, and compare its code with the version under which the results will be stored.
 
         Raises
         ------
         WorkerError
-            The code, or NumPy, is another one here.
+            The version of the code or of NumPy differs in this process.
         """
         if self.root is None or self.name is None:
             from fpemu.sweep import evaluate
@@ -87,7 +94,7 @@ _load = functools.lru_cache(maxsize=8)(Source.load)
 
 
 def attempt(evaluate: Callable[[Cell], Mapping[str, Any]], name: str, cell: Cell) -> Entry:
-    """One cell: its numbers, or what went wrong in words (an exception need not survive the way between processes)."""
+    """Evaluate one cell: an entry with its numbers, or the error as text, since not every exception can be pickled."""
     start = time.perf_counter()
     try:
         values, error = as_numbers(evaluate(cell)), ""
@@ -98,35 +105,36 @@ def attempt(evaluate: Callable[[Cell], Mapping[str, Any]], name: str, cell: Cell
 
 
 def here(evaluate: Callable[[Cell], Mapping[str, Any]], todo: Todo, device: Device = "cpu") -> Batches:
-    """One cell after another in this process."""
+    """Evaluate one cell after another in this process."""
     batch: list[Entry] = []
+    yield batch
     since = time.perf_counter()
     try:
         for name, cell in todo.items():
             with devices.on(device):
                 batch.append(attempt(evaluate, name, cell))
-            if time.perf_counter() - since > _COMPANY:
+            if time.perf_counter() - since > _BATCH_SECONDS:
                 yield batch
                 batch, since = [], time.perf_counter()
     except KeyboardInterrupt:
-        yield batch  # what is finished is kept; the loop that takes it comes back for the interrupt
+        yield batch  # finished cells are stored before the interrupt is raised
         raise
     if batch:
         yield batch
 
 
-def processes(source: Source, todo: Todo, jobs: int) -> Batches:
-    """Local processes, each with its share of the cores."""
+def processes(source: Source, todo: Todo, jobs: int, cost: Cost = lambda cell: 1.0) -> Batches:
+    """Evaluate cells in local processes, each with its share of the cores."""
     left = dict(todo)
     while left:
         count = min(jobs, len(left))
         with _pool(count) as pool:
-            under_way = yield from stream(pool, source, left, 3 * count, BrokenProcessPool, starting(count))
+            under_way = yield from stream(pool, source, left, 3 * count, BrokenProcessPool, starting(count), cost)
         yield from _one_by_one(source, left, under_way)
 
 
 def _one_by_one(source: Source, left: dict[str, Cell], suspects: list[str]) -> Batches:
-    """The cells that were under way when a process died, in a pool of one process that only they can end."""
+    """Evaluate the cells that were under way when a process died, one at a time in a pool of one process."""
     while suspects:
         with _pool(1) as pool:
             _check_start(pool)
@@ -145,55 +153,62 @@ def stream(
     window: int | Callable[[], int],
     death: type[BaseException],
     start: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    most: int = 1,
+    cost: Cost | None = None,
+    watch: Callable[[], None] | None = None,
 ) -> Generator[list[Entry], None, list[str]]:
     """Evaluate the cells of ``left``, at most ``window`` tasks submitted at a time, and drop those that are done.
 
     Parameters
     ----------
     death : exception
-        What a future raises if its worker died.
+        Raised by a future whose worker died.
     start : callable
         Gives the context in which cells are submitted, since that may start a worker.
-    most : int
-        Cells of a task, where as many take `_COMPANY` seconds or less.
+    cost : callable, optional
+        Relative work of a cell. A task then has several cells, as many as are expected to take `_BATCH_SECONDS` at the
+        pace of the last task, at most `_MOST_CELLS`; by default it has one.
+    watch : callable, optional
+        Called while no task finishes, every `_WATCH_SECONDS`.
 
     Returns
     -------
     list of str
-        Empty if all are done. Else a worker died: the cells that were under way then.
+        Empty if all cells are done. Otherwise a worker died: the keys of the cells that were under way.
 
     Raises
     ------
     WorkerError, ConnectionError
-        No worker can evaluate, or nobody is there to ask.
+        No worker can evaluate the cells, or the scheduler is lost.
     """
     waiting: dict[Future[list[Entry]], list[str]] = {}
-    queue, lost, together = iter(list(left.items())), list[str](), 1
+    queue, lost, pace = list(reversed(left.items())), list[str](), math.inf
     while True:
         room = (window() if callable(window) else window) - len(waiting)
         with start():
-            for _ in range(0 if lost else max(0, room)):
-                task = list(islice(queue, together))
+            while queue and room > 0 and not lost:
+                task, room = _task(queue, cost, pace), room - 1
                 names = [name for name, _ in task]
                 try:
-                    if task:
-                        waiting[pool.submit(_work, source, task)] = names
+                    waiting[pool.submit(_work, source, task)] = names
                 except death:
                     lost += names
-                    break
         if not waiting:
             return lost
-        batch = []
-        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+        batch: list[Entry] = []
+        if pace == math.inf:
+            yield batch
+        done = wait(waiting, timeout=_WATCH_SECONDS if watch else None, return_when=FIRST_COMPLETED).done
+        if watch is not None and not done:
+            watch()
+        for future in done:
             names = waiting.pop(future)
             try:
                 entries = future.result()
                 batch += entries
                 for name in names:
                     del left[name]
-                pace = sum(entry.seconds for entry in entries) / len(entries)
-                together = max(1, min(most, int(_COMPANY / max(pace, 1e-6))))
+                work = sum(cost(entry.cell) for entry in entries) if cost else 1.0
+                pace = sum(entry.seconds for entry in entries) / max(work, 1e-9)
             except death:
                 lost += names
             except WorkerError:
@@ -204,6 +219,16 @@ def stream(
                 raise WorkerError(f"a worker cannot take a cell: {type(problem).__name__}: {problem}") from problem
         if batch:
             yield batch
+
+
+def _task(queue: list[tuple[str, Cell]], cost: Cost | None, pace: float) -> list[tuple[str, Cell]]:
+    """Take the cells of one task from the end of the queue; ``pace`` is in seconds per unit of cost."""
+    task = [queue.pop()]
+    if cost is not None:
+        seconds = pace * cost(task[0][1])
+        while queue and len(task) < _MOST_CELLS and (seconds := seconds + pace * cost(queue[-1][1])) <= _BATCH_SECONDS:
+            task.append(queue.pop())
+    return task
 
 
 def _work(source: Source, task: list[tuple[str, Cell]]) -> list[Entry]:
@@ -222,13 +247,11 @@ def _work(source: Source, task: list[tuple[str, Cell]]) -> list[Entry]:
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     before = set(multiprocessing.active_children())
     # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(os.getpid(),)
-    )
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare)
     try:
         yield pool
     except BaseException:
-        # Ctrl-C, or nowhere to store: do not wait for the long cells that are still running
+        # on Ctrl-C, or when results cannot be stored: do not wait for long cells that are still running
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
@@ -238,7 +261,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _check_start(pool: ProcessPoolExecutor) -> None:
-    """That a process starts at all: else every cell would seem to kill its worker."""
+    """Raise InputError if no process starts, which would otherwise count as a failure of every cell."""
     try:
         with starting(1)():
             started = pool.submit(os.getpid)
@@ -251,47 +274,70 @@ def _check_start(pool: ProcessPoolExecutor) -> None:
 
 
 def share(jobs: int) -> dict[str, str]:
-    """The environment of some processes beside one another.
+    """The environment variables of ``jobs`` processes that run side by side.
 
-    Each has its share of the cores (BLAS reads that once, when loaded), and `fpemu.gpu.chains` is told that they share
-    a GPU.
+    Each process gets its share of the cores (BLAS reads the variable once, when loaded); ``FPEMU_PROCESSES`` holds the
+    number of processes that share a GPU, for `fpemu.gpu.chains`.
     """
     names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return dict.fromkeys(names, str(max(1, cores() // jobs))) | {"FPEMU_PROCESSES": str(jobs)}
 
 
 def starting(jobs: int) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """The context in which worker processes start: with their share of the cores, and with Ctrl-C held back.
+    """The context in which worker processes start: with their share of the cores, and with Ctrl-C deferred to its end.
 
-    They inherit that, and so leave it to the parent from their first moment.
+    The processes inherit a signal mask that blocks SIGINT, so that only this process handles Ctrl-C.
     """
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
-        variables, can_hold = share(jobs), hasattr(signal, "pthread_sigmask")
+        variables, has_masks = share(jobs), hasattr(signal, "pthread_sigmask")
         before = {name: os.environ.get(name) for name in variables}
-        resource_tracker.ensure_running()  # it would be started with the first worker, and let Ctrl-C through again
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_hold else None
-        os.environ.update(variables)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
-            if held is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        with _deferred_interrupt():
+            resource_tracker.ensure_running()  # started with the first worker, it would unblock SIGINT again
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_masks else None
+            os.environ.update(variables)
+            try:
+                yield
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name) if value is None else os.environ.update({name: value})
+                if mask is not None:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     return context
 
 
-def _prepare(parent: int) -> None:
-    """In a worker: leave Ctrl-C to the parent, and end with it."""
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Handle a Ctrl-C at the end of the context: an interrupt between two steps of a start leaves a process halfway.
+
+    Blocking the signal in this thread does not suffice, since another thread (of a progress display, for example) may
+    receive it, and Python then raises KeyboardInterrupt in the main thread.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])
+
+
+def _prepare() -> None:
+    """In a worker: ignore Ctrl-C, which the parent handles, and end when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    """A parent that was killed cannot tell its workers to stop."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is gone: a killed parent cannot stop its workers."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,10 +1,12 @@
-"""Evaluate the cells of an experiment or a grid that are not in the store yet, and give all its rows."""
+"""Evaluate the cells of an experiment or a grid that are not in the store yet, and return all its rows."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,12 +19,15 @@ from fpemu.sweep import executors, store
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fpemu.sweep.store import Cell, Entry, Known, Store, Values
+    from fpemu.sweep.store import Cell, Known, Store, Values
 
 Row = dict[str, Any]
 EXECUTORS = ("processes", "dask")
 _TRIAL = 1e9
 """Largest cost of a grid's cell that is evaluated for an estimate: at about a nanosecond each, a second."""
+_START = 2e9
+"""Cost of a grid's cells that takes as long as the start of a process, about two seconds."""
+_LOG = logging.getLogger("fpemu.sweep")
 
 
 class CellError(RuntimeError):
@@ -30,7 +35,7 @@ class CellError(RuntimeError):
 
 
 class Job(Protocol):
-    """What can be run: an `Experiment` or a `Grid`."""
+    """The attributes of an `Experiment` or a `Grid` that a run uses."""
 
     @property
     def name(self) -> str: ...
@@ -51,13 +56,14 @@ def run(
     jobs: int = 1,
     executor: str | None = None,
     scheduler: str | None = None,
+    worker_timeout: float = 600.0,
     device: Device = "auto",
     progress: Progress | None = None,
     keep_failures: bool = False,
     fresh: bool = False,
     done: set[str] | None = None,
 ) -> list[Row]:
-    """Evaluate what is missing and give every row, in the order of the cells.
+    """Evaluate the missing cells and return every row, in the order of the cells.
 
     Parameters
     ----------
@@ -65,24 +71,29 @@ def run(
     size : {"quick", "full"}
         Of an experiment; a grid has one size.
     results : Store
-        Finished cells are read from it, and each new one is written to it as soon as it is known.
+        Finished cells are read from it, and each new one is written to it as soon as it is evaluated. Damaged rows are
+        logged and evaluated again. It must be writable only if cells are missing.
     jobs : int
-        Local processes; 1 evaluates here. The cores are shared out among them.
+        Local processes, among which the cores are divided; 1 evaluates in this process, as does a grid whose missing
+        cells take less time than the start of a process.
     executor : {None, "processes", "dask"}
         None: "processes", or "dask" if there is a scheduler.
     scheduler : str, optional
         Address of a Dask scheduler; executor "dask" without one starts a local cluster of ``jobs`` workers.
+    worker_timeout : float
+        Seconds for which a run on Dask waits for a new worker after the last one is lost.
     device : {"auto", "cpu", "cuda"}
         Where products are computed, the same bits on either. "auto": in each process large ones on its GPU, if it has
         one that can be used, all else on the CPU. "cuda": all on the GPU, and no process without one takes part.
     progress : rich.progress.Progress, optional
-        A running progress display to add a bar to.
+        The display to which a bar is added when the evaluation starts. A display that is not running yet is started
+        then, and stopped at the end.
     keep_failures : bool
-        Give rows with the text "error" instead of numbers for the cells that failed, instead of raising.
+        Return rows with the text "error" instead of numbers for failed cells, instead of raising.
     fresh : bool
-        Evaluate again what is stored; each cell's old numbers stay until its new ones replace them.
+        Evaluate stored cells again; each cell's old numbers stay until its new ones replace them.
     done : set of str, optional
-        Keys that a fresh run does not evaluate again, since one before it did; those that it evaluates are added.
+        Keys that a fresh run does not evaluate again, since an earlier one did; the keys that it evaluates are added.
 
     Returns
     -------
@@ -94,34 +105,42 @@ def run(
     CellError
         If cells failed, after all the others have been evaluated. A later run tries them again.
     InputError
-        If ``jobs`` is not positive, the executor or the device cannot be had, or a number has the name of a parameter.
+        If ``jobs`` or ``worker_timeout`` is not positive, the executor or the device is not available, the store is
+        read-only although cells are missing, or a number has the name of a parameter.
     OSError
-        If results cannot be stored. What is stored stays, the next run goes on from there.
+        If storing fails later, or the Dask cluster is lost. Stored cells remain; the next run continues from them.
     KeyboardInterrupt
-        On Ctrl-C: likewise.
+        On Ctrl-C. Stored cells remain as well.
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
+    if not worker_timeout > 0:
+        raise InputError(f"worker_timeout is {worker_timeout}: a positive number of seconds is needed")
     if device != "auto" and not (device == "cuda" and scheduler is not None):  # whose workers are other machines
         devices.resolve(device)
     plan = survey(job, size, results)
     done = set() if done is None else done
     plan = plan.afresh(done) if fresh else plan
     failed: dict[str, str] = {}
-    advance = _bar(job, plan, progress)
-    # on an interrupt here too, the processes end now and not when the garbage goes
-    with contextlib.closing(_batches(job, plan.todo, jobs, executor, scheduler, device)) as source:
+    if plan.todo:
+        results.check_writable()
+    batches = _batches(job, plan.todo, jobs, executor, scheduler, device, worker_timeout)
+    # closing: after an interrupt the processes end at once, not when the generator is collected
+    with _bar(job, plan, progress) as advance, contextlib.closing(batches) as source:
         for batch in source:
             for entry in batch:
                 _row(job, entry.cell, entry.values or {})
-            results.keep(job.evaluator, job.code, batch)
+            if batch:
+                results.keep(job.evaluator, job.code, batch)
+            else:
+                advance(0.0)
             for entry in batch:
                 if entry.values is None:
                     failed[entry.key] = entry.error
                 else:
                     plan.stored[entry.key] = store.Known(dict(entry.values), entry.seconds)
                     done.add(entry.key)
-                advance(entry)
+                advance(job.cost(entry.cell))
     if failed and not keep_failures:
         raise failure(job.name, [(plan.cells[name], error) for name, error in failed.items()], len(plan.cells))
     return [
@@ -131,7 +150,7 @@ def run(
 
 
 def failure(name: str, failed: Sequence[tuple[Mapping[str, Any], str]], total: int) -> CellError:
-    """The error that says how many cells failed, and why the first did."""
+    """The error with the number of failed cells and the error of the first."""
     cell, error = failed[0]
     return CellError(
         f"{name}: {len(failed)} of {total} cells failed; the first, {store.canonical(dict(cell))}: {error}"
@@ -139,7 +158,7 @@ def failure(name: str, failed: Sequence[tuple[Mapping[str, Any], str]], total: i
 
 
 def default_jobs() -> int:
-    """A process a core, but at most 4: a large cell can take 2 GB, and large products use several threads anyway."""
+    """One process for each core, at most 4: a large cell can take 2 GB, and large products use several threads."""
     return min(4, cores())
 
 
@@ -149,20 +168,20 @@ def keys(job: Job, cells: list[Cell]) -> list[str]:
     return [store.key(evaluator, cell, code) for cell in cells]
 
 
-# --- what there is to do
+# --- missing and stored cells
 @dataclass(frozen=True)
 class Plan:
     """The cells of a job, and which of them are stored."""
 
     listed: list[Cell]
-    """As the job lists them"""
+    """In the job's order"""
     keys: list[str]
     """Their keys, in the same order"""
     cells: dict[str, Cell]
-    """Each once, by key"""
+    """The distinct cells by key"""
     stored: dict[str, Known]
     failed_before: dict[str, str]
-    """The error of cells that failed the last time"""
+    """The error of each cell whose last evaluation failed"""
 
     @property
     def todo(self) -> dict[str, Cell]:
@@ -170,33 +189,38 @@ class Plan:
         return {name: cell for name, cell in self.cells.items() if name not in self.stored}
 
     def afresh(self, but: Collection[str] = ()) -> Plan:
-        """As if nothing were stored but these."""
+        """The plan with only the keys in ``but`` counted as stored."""
         stored = {name: known for name, known in self.stored.items() if name in but}
         return replace(self, stored=stored, failed_before={})
 
 
 def survey(job: Job, size: str, results: Store) -> Plan:
-    """What a run would do."""
+    """Look up a job's cells in the store; log a line if stored rows are damaged."""
     listed = job.cells(size)
     names = keys(job, listed)
     cells = dict(zip(names, listed, strict=True))
-    found = results.find(list(cells)).items()
-    stored = {name: known for name, known in found if _fits(cells[name], known.values)}
+    found, damaged = results.read(list(cells))
+    stored = {name: known for name, known in found.items() if _fits(cells[name], known.values)}
+    if damaged:
+        _LOG.warning(
+            "%s: %d of %d stored rows are damaged and count as missing; the first is of the cell %s",
+            results.path, len(damaged), len(found) + len(damaged), store.canonical(cells[damaged[0]]),
+        )  # fmt: skip
     return Plan(listed, names, cells, stored, results.failures(list(cells)))
 
 
 def _fits(cell: Mapping[str, Any], values: Values) -> bool:
-    """Whether stored numbers can be this cell's: those that a grid asks for, and none in the place of a parameter."""
+    """Whether stored numbers have the names of a grid cell's metrics, and none has the name of a parameter."""
     wanted = cell.get("metrics", values)
     return not values.keys() & cell.keys() and (not isinstance(wanted, list) or values.keys() == set(wanted))
 
 
 def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
-    """Seconds that the missing cells of a plan will take, at least one, and what that rests on.
+    """Estimate the seconds that the missing cells of a plan, at least one, will take; also name the basis.
 
-    The seconds of stored cells of the same job, or those of its cheapest cell measured now (on the device that
-    `fpemu.devices.on` says), grow as `cost` does. Of a large cell of a grid a part of the rows and columns is measured.
-    The number is None if that fails.
+    The estimate scales the seconds of stored cells of the same job, or of its cheapest cell evaluated now (on the
+    device set by `fpemu.devices.on`), with `cost`. Of a large cell of a grid, some rows and columns are evaluated. The
+    number is None if the cell fails.
     """
     todo = plan.todo
     work = sum(job.cost(cell) for cell in todo.values())
@@ -221,15 +245,21 @@ def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
 
 
 def _trial(job: Job, cell: Cell) -> Cell:
-    """A cell of a grid with M and N halved until it is cheap; a page's, whose cost has no unit, as it is."""
+    """A grid's cell with M and N halved until it is cheap; an experiment's cell, whose cost has no unit, unchanged."""
     while "metrics" in cell and job.cost(cell) > _TRIAL and cell["M"] * cell["N"] > 1:
         cell = {**cell, "M": max(1, cell["M"] // 2), "N": max(1, cell["N"] // 2)}
     return cell
 
 
 def _batches(
-    job: Job, todo: dict[str, Cell], jobs: int, executor: str | None, scheduler: str | None, device: Device
-) -> Any:
+    job: Job,
+    todo: dict[str, Cell],
+    jobs: int,
+    executor: str | None,
+    scheduler: str | None,
+    device: Device,
+    worker_timeout: float,
+) -> executors.Batches:
     if executor is None:
         executor = "processes" if scheduler is None else "dask"
     if executor not in EXECUTORS:
@@ -238,40 +268,71 @@ def _batches(
         raise InputError("a scheduler's address needs the executor dask")
     if not todo:
         return _nothing()
-    if executor == "processes" and jobs == 1:
+    if executor == "processes" and (jobs == 1 or _is_quick(job, todo, jobs)):
         return executors.here(job.evaluate, todo, device)
     root = getattr(job, "root", None)
     folder, page = (None, None) if root is None else (str(root), job.name)
     source = executors.Source(job.code, folder, page, device=device)
     if executor == "processes":
-        return executors.processes(source, todo, jobs)
+        return executors.processes(source, todo, jobs, job.cost)
     from fpemu.sweep import cluster
 
-    return cluster.workers(source, todo, jobs, scheduler)
+    return cluster.workers(source, todo, jobs, scheduler, job.cost, worker_timeout)
+
+
+def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
+    """Whether one process finishes a grid's cells before several would start and share them.
+
+    False for an experiment, whose cost has no unit.
+    """
+    saved = 1 - 1 / jobs
+    return all("metrics" in cell for cell in todo.values()) and saved * sum(map(job.cost, todo.values())) < _START
 
 
 def _nothing() -> executors.Batches:
-    yield from ()
+    yield []
 
 
-def _bar(job: Job, plan: Plan, progress: Progress | None) -> Callable[[Entry], None]:
-    """A bar measured in work, not in cells, so that the time left means something; gives the function to advance it.
+@contextlib.contextmanager
+def _bar(job: Job, plan: Plan, progress: Progress | None) -> Iterator[Callable[[float], None]]:
+    """A bar measured in work, not in cells, so that the time left is meaningful; yields the function that advances it.
 
+    The bar appears with the first call of that function, and is removed if an error ends the run without progress.
     Stored cells are left out: they would make the first estimate of the time left far too short.
     """
     if progress is None:
-        return lambda entry: None
-    todo = plan.todo
-    task = progress.add_task(
-        job.name if todo else f"{job.name} (stored)", total=sum(job.cost(cell) for cell in todo.values()) or 1.0
-    )
-    if not todo:
-        progress.advance(task, 1.0)
-    return lambda entry: progress.advance(task, job.cost(entry.cell))
+        yield lambda work: None
+        return
+    from rich.markup import escape
+
+    todo, tasks, total = plan.todo, list[Any](), 0.0
+    starts = not progress.live.is_started
+
+    def advance(work: float) -> None:
+        nonlocal total
+        if not tasks:
+            if starts:
+                progress.start()
+            name = escape(job.name) if todo else escape(f"{job.name} (stored)")
+            tasks.append(progress.add_task(name, total=math.fsum(map(job.cost, todo.values())) or 1.0))
+        progress.advance(tasks[0], work if todo else 1.0)
+        total += work
+
+    try:
+        yield advance
+    except Exception:
+        if tasks and todo and not total:
+            progress.remove_task(tasks[0])
+            if starts:
+                progress.live.stop()  # unlike progress.stop, without an empty line for a display that was never seen
+        raise
+    finally:
+        if starts and progress.live.is_started:
+            progress.stop()
 
 
 def _plain(cell: Mapping[str, Any]) -> Row:
-    """A cell without what is no parameter of it: the names of the metrics are columns."""
+    """A cell's parameters: the names of its metrics are columns of the row."""
     return {name: value for name, value in cell.items() if name != "metrics"}
 
 

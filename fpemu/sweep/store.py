@@ -1,8 +1,10 @@
-"""Results that survive: one durable row per cell, keyed by everything that determines its numbers.
+"""Stored results: one durable row per cell, under a key that covers everything that determines its numbers.
 
-The key is the SHA-256 of a canonical JSON of the evaluator's name, the cell's parameters, and the version of the code
-and of NumPy. Rows are written in transactions, so an interrupted run leaves whole rows or none. Cells that failed are
-kept in a table of their own, with what went wrong, until they are evaluated.
+The key is the SHA-256 of a canonical JSON of the evaluator's name, the cell's parameters, and the versions of the code
+and of NumPy. Rows are written in transactions, so an interrupted run leaves whole rows or none. Failed cells have a
+table with their error messages until they are evaluated.
+
+A row that does not match its checksum (see `fpemu.sweep.results_file`) counts as missing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import math
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,35 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.errors import InputError
+from fpemu.sweep import results_file
 
 Cell = dict[str, Any]
 Values = dict[str, float]
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS cells (
-    key TEXT PRIMARY KEY,
-    evaluator TEXT NOT NULL,
-    cell TEXT NOT NULL,
-    code TEXT NOT NULL,
-    numbers TEXT NOT NULL,
-    seconds REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS failures (
-    key TEXT PRIMARY KEY,
-    evaluator TEXT NOT NULL,
-    cell TEXT NOT NULL,
-    code TEXT NOT NULL,
-    error TEXT NOT NULL,
-    seconds REAL NOT NULL
-) WITHOUT ROWID;
-"""
-_AT_ONCE = 500  # keys in one query: below the limit on variables of every SQLite
-# what SQLite says about a file that is no store, as opposed to a store that cannot be reached or written
-_NO_STORE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BATCH = 500  # keys in one query: below the limit on variables of every SQLite
 
 
 class Entry(NamedTuple):
-    """A finished or failed cell on its way into the store: ``values``, or None and the ``error``."""
+    """A finished or failed cell to be stored: ``values``, or None and the ``error``."""
 
     key: str
     cell: Mapping[str, Any]
@@ -59,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is stored of a finished cell."""
+    """The stored numbers of a finished cell, and the seconds that its evaluation took."""
 
     values: Values
     seconds: float
@@ -81,7 +65,7 @@ def _plain(value: object) -> object:
 
 
 def key(evaluator: str, cell: Mapping[str, Any], code: str) -> str:
-    """The SHA-256 under which a cell's numbers are kept."""
+    """The SHA-256 under which a cell's numbers are stored."""
     text = canonical({"evaluator": evaluator, "cell": dict(cell), "code": code, "numpy": np.__version__})
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -92,97 +76,143 @@ def default_path() -> Path:
 
 
 class Store:
-    """The results file. Only one process writes to it; readers may come and go.
+    """The results file. Only one process writes to it; any number may read it at the same time.
+
+    An existing file that cannot be written (read-only media, missing permission) is opened for reading, and
+    :meth:`check_writable` raises.
 
     Parameters
     ----------
     path : path-like, optional
-        The SQLite file, made with its folder when it is not there; default :func:`default_path`.
+        The SQLite file, created with its folder if it does not exist; default :func:`default_path`.
 
     Raises
     ------
     InputError
-        If the file cannot be made or is not a results file.
+        If the file cannot be created or read, or is not a results file.
     OSError
         From every method, if the file cannot be read or written: a full disk, a folder that became read-only, a
-        damaged file. What was stored before stays.
+        damaged file. Rows that were stored before remain.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path) if path is not None else default_path()
+        self._refusal: Exception | None = None  # why the file cannot be written
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # a second `reproduce` in the same folder waits for the lock instead of failing
-            self._db = sqlite3.connect(self.path, timeout=60)
-            self._db.text_factory = lambda text: text.decode(errors="replace")  # damage to one row is that row's
-        except (OSError, sqlite3.Error) as problem:
-            raise InputError(f"cannot open the results file {self.path}: {problem}") from problem
-        try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-            self._db.execute("SELECT key, numbers, seconds FROM cells LIMIT 1")
-            self._db.execute("SELECT key, error FROM failures LIMIT 1")
-        except sqlite3.Error as problem:
-            self._db.close()
-            if _reason(problem) in _NO_STORE:
-                raise InputError(
-                    f"{self.path} is not a results file ({problem}): move it away, or set FPEMU_CACHE to another folder"
-                ) from problem
-            raise InputError(f"cannot write to the results file {self.path}: {problem}") from problem
+            try:
+                self._db = results_file.open_writable(self.path)
+            except (OSError, sqlite3.Error) as refusal:
+                if results_file.is_foreign(refusal) or not self.path.is_file():
+                    raise
+                self._refusal = refusal
+                self._db, self._copy = results_file.open_read_only(self.path)
+        except (OSError, sqlite3.Error, InputError) as problem:
+            elsewhere = "set FPEMU_CACHE to another folder"
+            if results_file.is_foreign(problem) or isinstance(problem, InputError):
+                text = f"{self.path} is not a results file ({problem}): move it away, or {elsewhere}"
+            else:
+                text = f"cannot open the results file {self.path}: {problem}; {elsewhere}"
+            raise InputError(text) from problem
+
+    def check_writable(self) -> None:
+        """Write one page of the file unchanged, so that a run that cannot store its results ends before it computes.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        problem = self._refusal
+        if problem is None:
+            try:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    self._db.execute(f"PRAGMA user_version = {results_file.VERSION}")
+                return
+            except sqlite3.Error as refusal:
+                problem = refusal
+        raise InputError(
+            f"cannot write to the results file {self.path}: {problem}; set FPEMU_CACHE to a folder that can be written"
+        )
 
     def get(self, key: str) -> Values | None:
-        """The numbers kept under ``key``, or None."""
-        found = self.find([key])
-        return found[key].values if key in found else None
+        """The numbers stored under ``key``, or None."""
+        stored = self.find([key])
+        return stored[key].values if key in stored else None
 
     def find(self, keys: Sequence[str]) -> dict[str, Known]:
         """The numbers and seconds of those of ``keys`` that are finished; a damaged row counts as missing."""
-        rows = self._select("SELECT key, numbers, seconds FROM cells", keys)
-        read = {name: _known(numbers, seconds) for name, numbers, seconds in rows}
-        return {name: known for name, known in read.items() if known is not None}
+        return self.read(keys)[0]
+
+    def read(self, keys: Sequence[str]) -> tuple[dict[str, Known], list[str]]:
+        """The numbers and seconds of those of ``keys`` that are finished, and the keys whose rows are damaged."""
+        stored, damaged = {}, []
+        for name, columns in self._select("cells", keys):
+            values = None if columns is None else results_file.numbers_of(columns[4], columns[5])
+            if columns is None or values is None:
+                damaged.append(name)
+            else:
+                stored[name] = Known(values, columns[5])
+        return stored, damaged
 
     def failures(self, keys: Sequence[str]) -> dict[str, str]:
-        """The error of those of ``keys`` that failed when they were tried last."""
-        return dict(self._select("SELECT key, error FROM failures", keys))
+        """The error of those of ``keys`` whose last evaluation failed; a damaged row counts as missing."""
+        rows = self._select("failures", keys)
+        return {name: str(columns[4], "utf-8", "replace") for name, columns in rows if columns is not None}
 
-    def _select(self, query: str, keys: Sequence[str]) -> Iterator[Any]:
-        for start in range(0, len(keys), _AT_ONCE):
-            some = keys[start : start + _AT_ONCE]
+    def _select(self, table: str, keys: Sequence[str]) -> Iterator[tuple[str, list[Any] | None]]:
+        """The keys that have rows, with the rows' columns, or None where these do not match the row's checksum."""
+        with self._talking("read"):
+            present = results_file.columns_of(self._db, table)
+        if not present:
+            return
+        verified = "checksum" in present  # a file of the previous version that cannot be migrated has none
+        selected = ", ".join([*results_file.COLUMNS[table], "checksum" if verified else "NULL"])
+        for start in range(0, len(keys), _BATCH):
+            some = keys[start : start + _BATCH]
             with self._talking("read"):
-                found = self._db.execute(f"{query} WHERE key IN ({','.join('?' * len(some))})", some).fetchall()
-            yield from found
+                query = f"SELECT {selected} FROM {table} WHERE key IN ({','.join('?' * len(some))})"
+                rows = self._db.execute(query, some).fetchall()
+            requested = {name.encode(): name for name in some}
+            for *columns, checksum in rows:
+                if columns[0] in requested:
+                    valid = not verified or checksum == results_file.checksum(*columns).encode()
+                    yield requested[columns[0]], columns if valid else None
 
     def put(
         self, key: str, evaluator: str, cell: Mapping[str, Any], code: str, values: Mapping[str, Any], seconds: float
     ) -> None:
-        """Keep a cell's numbers: on the disk when this returns."""
+        """Store a cell's numbers: on the disk when this returns."""
         self.keep(evaluator, code, [Entry(key, cell, values, "", seconds)])
 
     def keep(self, evaluator: str, code: str, entries: Iterable[Entry]) -> None:
-        """Keep cells that finished or failed, in one transaction: on the disk when this returns.
+        """Store cells that finished or failed, in one transaction: on the disk when this returns.
 
         Numbers replace those under the same key; a failure leaves them.
         """
-        finished, failed = [], []
+        finished: list[tuple[Any, ...]] = []
+        failed: list[tuple[Any, ...]] = []
         for e in entries:
-            head = (e.key, evaluator, canonical(dict(e.cell)), code)
-            if e.values is None:
-                failed.append((*head, e.error, e.seconds))
-            else:
-                finished.append((*head, json.dumps(as_numbers(e.values)), e.seconds))
+            result = e.error if e.values is None else json.dumps(as_numbers(e.values))
+            # an error message may quote a file name whose bytes are not text
+            head = (e.key, evaluator, canonical(dict(e.cell)), code, result.encode(errors="backslashreplace").decode())
+            checksum = results_file.checksum(*(text.encode() for text in head), float(e.seconds))
+            (failed if e.values is None else finished).append((*head, float(e.seconds), checksum))
         with self._talking("write to"), self._db:
-            self._db.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?)", finished)
+            self._db.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?)", finished)
             self._db.executemany("DELETE FROM failures WHERE key = ?", ((row[0],) for row in finished))
-            self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?)", failed)
+            self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
 
     def __len__(self) -> int:
         with self._talking("read"):
             return int(self._db.execute("SELECT COUNT(*) FROM cells").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file; what was put is kept."""
+        """Close the file."""
         self._db.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def __enter__(self) -> Store:
         return self
@@ -194,32 +224,13 @@ class Store:
 
     @contextlib.contextmanager
     def _talking(self, verb: str) -> Iterator[None]:
+        """SQLite's errors as OSError with the name of the results file."""
         try:
             yield
         except sqlite3.Error as problem:
-            damaged = _reason(problem) in _NO_STORE
-            advice = "the file is damaged: move it away" if damaged else "what was stored before stays, run again then"
+            damaged = results_file.is_foreign(problem)
+            advice = "the file is damaged: move it away" if damaged else "rows stored before remain, run again then"
             raise OSError(f"cannot {verb} the results file {self.path}: {problem}; {advice}") from problem
-
-
-def _reason(problem: sqlite3.Error) -> int:
-    """SQLite's result code without its extension."""
-    return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
-
-
-def _known(numbers: Any, seconds: Any) -> Known | None:
-    """A row's numbers, at least one, and its seconds; None if that is not what the row holds."""
-    try:
-        values = json.loads(numbers)
-        if not isinstance(values, dict) or not values:
-            return None
-        times = [*values.values(), seconds]
-        if any(isinstance(number, bool) or not isinstance(number, int | float) for number in times):
-            return None
-        known = Known({name: float(number) for name, number in values.items()}, float(seconds))
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return None
-    return known if 0 <= known.seconds < math.inf else None
 
 
 def as_numbers(values: Mapping[str, Any]) -> Values:
