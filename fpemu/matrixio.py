@@ -1,38 +1,44 @@
-"""Matrices in files: NumPy .npy and .npz, Matrix Market .mtx; read into memory, checked, and written whole.
+"""Read and write matrices in files: NumPy .npy and .npz, Matrix Market .mtx.
 
-Files are data here, never code: pickled and object arrays are refused.
+Shape and dtype are checked before the entries are read, so that a small file cannot exhaust the memory. Arrays of
+Python objects raise: loading one would run code from the file.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
-import pickle
 import zipfile
-import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
+from fpemu import formats, matrixmarket
 from fpemu.errors import InputError, entries
 from fpemu.files import check_writable, write_atomic
 
 MAX_ENTRIES = 2**30
-"""More than this is refused: emulating its product would take days, and making it dense could exhaust the memory."""
+"""Default limit of `read`: emulating a product of more entries takes days, and reading them can exhaust the memory."""
 
 _SUFFIXES = (".npy", ".npz", ".mtx")
+_CHUNK = 1 << 20  # bytes read at once
+_LONGEST_HEADER = 10_000  # bytes, of an .npy: numpy.load has the same limit
+_SHOWN = 8  # names of an archive's arrays in a message
 
 
-def read(name: str | os.PathLike[str]) -> NDArray[Any]:
-    """A real matrix from a file.
+def read(name: str | os.PathLike[str], *, max_entries: int = MAX_ENTRIES) -> NDArray[Any]:
+    """Read a real matrix from a file.
 
     Parameters
     ----------
     name : str
-        ``FILE.npy``, ``FILE.npz`` (``FILE.npz:KEY`` if it holds several arrays) or ``FILE.mtx`` (dense or sparse).
+        ``FILE.npy``, ``FILE.npz`` (``FILE.npz:KEY`` if it holds several arrays) or ``FILE.mtx`` (dense or sparse;
+        entries with the same coordinates are added).
+    max_entries : int
+        Largest number of entries, zeros of a sparse matrix included.
 
     Returns
     -------
@@ -42,68 +48,81 @@ def read(name: str | os.PathLike[str]) -> NDArray[Any]:
     Raises
     ------
     InputError
-        If the file is not what its name says, or holds no real matrix of numbers.
+        If the file's content is not that of its suffix, is not a real matrix, or has more than ``max_entries`` entries.
     OSError
         If it cannot be read.
     """
     text = os.fspath(name)
     path, key = _parts(text)
     suffix = Path(path).suffix.lower()
+    if isinstance(max_entries, bool) or not isinstance(max_entries, int | np.integer) or max_entries < 1:
+        raise InputError(f"max_entries = {max_entries!r} must be a positive integer")
     if suffix not in _SUFFIXES:
         raise InputError(f"{text}: a matrix file ends in .npy, .npz or .mtx")
     if Path(path).is_dir():
         raise InputError(f"{text} is a folder, not a matrix file")
     try:
-        matrix = _read_market(path) if suffix == ".mtx" else _read_numpy(path, key)
-    except InputError:
+        if suffix == ".mtx":
+            header = matrixmarket.read_header(path)
+            _check_header(header.shape, np.dtype(np.float64), text, max_entries)
+            return matrixmarket.read(path, header)
+        return _read_npy(path, text, max_entries) if suffix == ".npy" else _read_npz(path, key, text, max_entries)
+    except (InputError, OSError):
         raise
     except MemoryError as problem:
         raise InputError(f"{text}: too large for the memory, or a damaged file") from problem
-    except (ValueError, EOFError, KeyError, TypeError, OverflowError, SyntaxError, pickle.UnpicklingError,
-            zipfile.BadZipFile, zlib.error, NotImplementedError) as problem:  # fmt: skip
+    except Exception as problem:  # NumPy, zipfile and zlib raise many kinds of exceptions for a damaged file
         raise InputError(f"{text}: not a readable {suffix} file ({_first_line(problem)})") from problem
-    return check(matrix, text)
 
 
 def check(matrix: NDArray[Any], name: str) -> NDArray[Any]:
-    """The matrix, if it is a real one with two axes and at least one entry; InputError naming it otherwise."""
-    if matrix.dtype.kind == "c":
-        raise InputError(f"{name} is complex ({matrix.dtype}): real matrices only")
-    if matrix.dtype.kind not in "fiu":
-        raise InputError(f"{name} holds {matrix.dtype}, not numbers")
-    if matrix.ndim != 2:
-        raise InputError(f"{name} has shape {matrix.shape}: a matrix has two axes")
-    if matrix.size == 0:
-        raise InputError(f"{name} has shape {matrix.shape}: it has no entries")
+    """Return the matrix; raise InputError with its name unless it is real, with two axes and at least one entry."""
+    _check_header(matrix.shape, matrix.dtype, name, max(matrix.size, 1))
     return matrix
 
 
+def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, max_entries: int) -> None:
+    if dtype.hasobject:
+        raise InputError(f"{name} holds Python objects; only arrays of numbers are read")
+    if dtype.kind == "c":
+        raise InputError(f"{name} is complex ({dtype}): real matrices only")
+    if dtype.kind not in "fiu":
+        raise InputError(f"{name} holds {dtype}, not numbers")
+    if len(shape) != 2 or min(shape) < 0:
+        raise InputError(f"{name} has shape {shape}: a matrix has two axes")
+    if 0 in shape:
+        raise InputError(f"{name} has shape {shape}: it has no entries")
+    if math.prod(shape) > max_entries:
+        size = "×".join(map(str, shape))
+        raise InputError(f"{name} is {size}: more entries than max_entries={max_entries}")
+
+
 def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], str | None]:
-    """The matrix rounded once to fp32 or fp64 (nearest even), and a note if that changed anything.
+    """Round a matrix once to fp32 or fp64 (to nearest, ties to even).
 
     Parameters
     ----------
     matrix : ndarray of float or integer
     name : str
-        What to call it in messages.
+        Its name in messages.
     fmt : {"fp32", "fp64"}
 
     Returns
     -------
     matrix : ndarray of float32 or float64
     note : str or None
-        How many entries are not the file's any more.
+        The number of entries changed by rounding; None if there are none.
 
     Raises
     ------
     InputError
-        If a finite entry is beyond the format's range.
+        If a finite entry overflows the format.
     """
     with np.errstate(over="ignore", under="ignore"):
         rounded = matrix.astype(formats.get(fmt).dtype)
-    beyond = np.isinf(rounded) & np.isfinite(matrix)
-    if beyond.any():
-        raise InputError(f"{name}: beyond the range of {fmt} in {entries(beyond, matrix)}")
+    overflow = np.isinf(rounded) & np.isfinite(matrix)
+    if overflow.any():
+        raise InputError(f"{name}: beyond the range of {fmt} in {entries(overflow, matrix)}")
     # compared in a type that holds both exactly: longdouble for int64, whose values float64 would round
     wide = np.longdouble if matrix.dtype.kind in "iu" else np.promote_types(matrix.dtype, rounded.dtype)
     changed = int(np.count_nonzero((rounded.astype(wide) != matrix.astype(wide)) & ~np.isnan(rounded)))
@@ -113,19 +132,19 @@ def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], 
 
 
 def check_output(name: str | os.PathLike[str]) -> None:
-    """InputError if :func:`write` could not write there: asked before the computation, not after it."""
+    """Raise InputError if `write` could not write this file; called before a computation."""
     if Path(name).suffix.lower() not in (".npy", ".mtx"):
         raise InputError(f"{name!r}: results are written as .npy or .mtx")
     check_writable(name)
 
 
 def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
-    """Write a matrix as .npy or .mtx, atomically. An .mtx has enough digits to give every entry back.
+    """Write a matrix as .npy or .mtx, atomically. An .mtx has enough digits to reproduce every entry.
 
     Raises
     ------
     InputError
-        If the name has another ending, or an .mtx would have to hold NaN or Inf, which the format does not define.
+        If the suffix is another, or an .mtx would hold NaN or Inf, which the format does not define.
     OSError
         If it cannot be written.
     """
@@ -144,51 +163,72 @@ def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
 
 
 def _parts(text: str) -> tuple[str, str | None]:
-    """``FILE.npz:KEY`` in two; any other text is all file name."""
+    """Split ``FILE.npz:KEY``; any other text is a file name without a key."""
     head, colon, key = text.rpartition(":")
     return (head, key) if colon and head.lower().endswith(".npz") else (text, None)
 
 
-def _read_numpy(path: str, key: str | None) -> NDArray[Any]:
-    with open(path, "rb") as stream:  # opened here: np.load leaves a damaged archive open
-        loaded = np.load(stream, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            if Path(path).suffix.lower() == ".npz":
-                raise InputError(f"{path}: a single .npy array under the name of an .npz")
-            return loaded
-        with loaded as archive:
-            if Path(path).suffix.lower() == ".npy":
-                raise InputError(f"{path}: an .npz archive under the name of an .npy")
-            array = archive[_key(path, key, list(archive.files))]
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: the entry is not an .npy array")
-    return array
+def _read_npy(path: str, name: str, max_entries: int) -> NDArray[Any]:
+    with open(path, "rb") as stream:
+        if stream.read(4) == b"PK\3\4":
+            raise InputError(f"{path}: an .npz archive under the name of an .npy")
+        stream.seek(0)
+        return _read_array(stream, os.fstat(stream.fileno()).st_size, name, max_entries)
+
+
+def _read_npz(path: str, key: str | None, name: str, max_entries: int) -> NDArray[Any]:
+    with open(path, "rb") as stream:  # opened here: zipfile leaves a damaged archive open
+        if stream.read(6) == np.lib.format.MAGIC_PREFIX:
+            raise InputError(f"{path}: a single .npy array under the name of an .npz")
+        with zipfile.ZipFile(stream) as archive:
+            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+            if len(members) < len(archive.infolist()):
+                raise InputError(f"{path}: two arrays in the archive have the same name")
+            member = members[_key(path, key, list(members))]
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise InputError(f"{name}: compressed by a method that numpy.savez_compressed does not use")
+            with archive.open(member) as content:
+                return _read_array(content, member.file_size, name, max_entries)
+
+
+def _read_array(stream: IO[bytes], length: int, name: str, max_entries: int) -> NDArray[Any]:
+    """The array of an .npy file or archive member of `length` bytes; the header is checked before memory is used."""
+    head = io.BytesIO(stream.read(_LONGEST_HEADER))
+    if not head.getvalue().startswith(np.lib.format.MAGIC_PREFIX):
+        raise InputError(f"{name}: not an array written by numpy.save")
+    version = np.lib.format.read_magic(head)
+    if version not in ((1, 0), (2, 0)):  # 3.0 is for the names of structured arrays
+        raise InputError(f"{name}: version {version[0]}.{version[1]} of .npy is not used for matrices")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(head)
+    stream.seek(head.tell())
+    _check_header(shape, dtype, name, max_entries)
+    size = math.prod(shape) * dtype.itemsize
+    if length != head.tell() + size:
+        raise InputError(f"{name}: {length - head.tell()} bytes where its header declares {size}")
+    flat = np.empty(math.prod(shape), dtype)  # the system provides memory as the entries arrive
+    content = flat.view(np.uint8).data
+    for start in range(0, size, _CHUNK):
+        part = content[start : start + _CHUNK]
+        received = stream.read(len(part))
+        if len(received) != len(part):
+            raise InputError(f"{name}: ends after {start + len(received)} of {size} bytes")
+        part[:] = received
+    return flat.reshape(shape, order="F" if fortran_order else "C")
 
 
 def _key(path: str, key: str | None, names: list[str]) -> str:
-    """The array meant: the one named, or the only one."""
+    """The name of the requested array, or of the only one."""
     if not names:
         raise InputError(f"{path}: an archive without arrays")
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     if key is None and len(names) > 1:
-        raise InputError(f"{path} holds {len(names)} arrays: say which as {path}:KEY, KEY one of {', '.join(names)}")
+        raise InputError(f"{path} holds {len(names)} arrays: name one as {path}:KEY, KEY one of {shown}")
     if key is not None and key not in names:
-        raise InputError(f"{path} has no array {key!r}: it holds {', '.join(names)}")
+        raise InputError(f"{path} has no array {key!r}: it holds {shown}")
     return names[0] if key is None else key
-
-
-def _read_market(path: str) -> NDArray[Any]:
-    from scipy.io import mminfo, mmread
-
-    open(path, "rb").close()  # scipy reports a missing file in its own words; this raises the usual OSError
-    rows, columns, *_ = mminfo(path)
-    if rows * columns > MAX_ENTRIES:
-        raise InputError(f"{path}: {rows}×{columns} is too large to emulate densely (at most {MAX_ENTRIES} entries)")
-    matrix = mmread(path)
-    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
 
 
 def _first_line(problem: BaseException) -> str:
     text = str(problem).strip() or type(problem).__name__
-    if "pickle" in text:  # NumPy's own words explain how to load it unsafely
-        return "it holds Python objects, or no array at all; only arrays of numbers are read"
     return text.splitlines()[0]
