@@ -1,4 +1,4 @@
-"""The compiled form of a chain (numba): the same bits as `fpemu.mma.readable`."""
+"""The compiled implementation of a chain (numba), bit-identical to the NumPy reference `fpemu.mma.readable`."""
 
 from fpemu.mma.compiled.run import chain
 

@@ -1,6 +1,6 @@
 """Compiled CDNA2 and CDNA3 arithmetic; `fpemu.mma.amd` is the specification.
 
-CDNA2 is fp32 arithmetic as it stands: products of at most 22 bits. CDNA3 is exact in float64: a block's truncated
+CDNA2 is ordinary fp32 arithmetic on products of at most 22 bits. CDNA3 is exact in float64: a block's truncated
 products are integers below 2^26, and both grids of the final addition lie within 2^53 of one another.
 """
 

@@ -1,4 +1,4 @@
-"""What the kernels need below numba's own level: bit casts, truncation and FMA as single machine operations."""
+"""Bit casts, truncation and FMA as single machine operations, by LLVM intrinsics."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# numba hands an intrinsic (context, builder, signature, arguments) to emit code with.
+# numba calls the code generator of an intrinsic with (context, builder, signature, arguments)
 
 
 @intrinsic
 def bits_of_f32(typing_context: Any, x: Any) -> Any:
-    """float32 -> its int32 pattern."""
+    """Return the int32 pattern of a float32."""
     return types.int32(types.float32), lambda c, b, s, args: b.bitcast(args[0], ir.IntType(32))
 
 
 @intrinsic
 def f32_of_bits(typing_context: Any, x: Any) -> Any:
-    """int32 pattern -> float32."""
+    """Return the float32 of an int32 pattern."""
     return types.float32(types.int32), lambda c, b, s, args: b.bitcast(args[0], ir.FloatType())
 
 
 @intrinsic
 def bits_of_f64(typing_context: Any, x: Any) -> Any:
-    """float64 -> its int64 pattern."""
+    """Return the int64 pattern of a float64."""
     return types.int64(types.float64), lambda c, b, s, args: b.bitcast(args[0], ir.IntType(64))
 
 
 @intrinsic
 def f64_of_bits(typing_context: Any, x: Any) -> Any:
-    """int64 pattern -> float64."""
+    """Return the float64 of an int64 pattern."""
     return types.float64(types.int64), lambda c, b, s, args: b.bitcast(args[0], ir.DoubleType())
 
 

@@ -1,7 +1,7 @@
 """Compiled exact block sums; `fpemu.mma.exact` is the specification.
 
-Products are exact in float64. They are added with their TwoSum errors; where every error is zero the sum is exact and
-rounds once. The rest is added in a long fixed-point accumulator and rounded to odd at 53 bits first.
+Products are exact in float64. They are added with their TwoSum errors; if every error is zero, the sum is exact and
+rounds once. All other sums are computed in a long fixed-point accumulator and rounded to odd at 53 bits first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _add(words: Any, x: float) -> None:
     bits = bits_of_f64(x)
     field = (bits >> 52) & 2047
     if field == 0:
-        return  # zero: no term is as small as a float64 subnormal
+        return  # a zero: no term is as small as a float64 subnormal
     m = (bits & ((1 << 52) - 1)) | (1 << 52)
     place = field - 1075 + _LOWEST
     w, shift = place >> 5, place & 31
@@ -62,7 +62,7 @@ def _to_odd(words: Any) -> float:
             carry >>= 32
         if carry == 0:
             break
-        sign = -1.0  # negative: turn round and carry again
+        sign = -1.0  # the sum is negative: negate it and carry again
         for w in range(_WORDS):
             words[w] = -words[w]
         words[_WORDS - 1] -= carry << 32
@@ -127,7 +127,7 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
 
 @njit(nogil=True, error_model="numpy", inline="always")
 def _round(params: Any, v: float) -> Any:
-    """One rounding of a float64 number to D's format, the sign of a zero kept."""
+    """Round a float64 number once to D's format, keeping the sign of a zero."""
     ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
     quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
     if len(params.nearest) == 2:

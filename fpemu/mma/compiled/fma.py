@@ -2,8 +2,8 @@
 
 fp32 and fp64 are the machine's own FMA. fp16 is rounded to odd in float64 first, then once to fp16.
 
-Which NaN comes out of a chain that keeps payloads is found afterwards, for the results that are NaN: the chain is run
-once more, step by step. So numbers pay nothing for it.
+If NaN payloads are propagated, the chains whose result is NaN are computed a second time, step by step, to find the
+payload. Chains with a numeric result cost nothing extra.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The loop that every arithmetic shares: the rows of A against one panel of columns of B, K in order.
+"""The loop shared by every arithmetic: rows of A times one panel of columns of B, K in order.
 
-An arithmetic is a NamedTuple of its parameters, with a static method `aligned` that says whether it needs the
-operands' exponents; `block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and
-block length. A tuple's length is part of its type: where a parameter has to be a constant for the compiler (the block
-length, the kind of rounding) it travels as the length of a tuple.
+An arithmetic is a NamedTuple of its parameters; its static method `aligned` returns whether it needs the operands'
+exponents. `block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and block length.
+A tuple's length is part of its type: a parameter that must be a constant for the compiler (the block length, the kind
+of rounding) is passed as the length of a tuple.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ NO_EXPONENT = np.int16(-2000)  # of a zero: a sum of two of them fits int16
 
 
 def block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-    """One block: acc (W) <- the products of a[k:k+L] and b[k:k+L, :] with acc. Overloaded per arithmetic."""
+    """Add one block, the products of a[k:k+L] and b[k:k+L, :], to acc (W). Overloaded per arithmetic."""
     raise TypeError("block is called from compiled code only")
 
 
 def exponent(params: Any, x: Any, emin: Any) -> Any:
-    """Binary exponent of a carrier's value, at least emin; nothing where the arithmetic does not align."""
+    """Return the binary exponent of a carrier's value, at least emin; 0 if the arithmetic does not align."""
     raise TypeError("exponent is called from compiled code only")
 
 
 def settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
-    """After the last block of a row: acc (W) from c (W) by a (K) and b (K, W), once more where it is not what it seems.
+    """Correct acc (W) after the last block of a row, computed from c (W), a (K) and b (K, W).
 
     Overloaded per arithmetic; most do nothing.
     """
@@ -40,7 +40,7 @@ def settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
 
 
 def is_of(params: Any, *kinds: type) -> bool:
-    """Whether a numba type is one of these NamedTuples."""
+    """Return whether a numba type is one of these NamedTuples."""
     return isinstance(params, types.BaseNamedTuple) and params.instance_class in kinds
 
 
@@ -61,10 +61,10 @@ def _panel(
     params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
     emin_a: int, emin_b: int, out: Any,
 ) -> None:  # fmt: skip
-    """Rows a (R, K) against columns first : first + width of b (K, N), from c (R, N); results to out (R, N).
+    """Multiply rows a (R, K) by columns first : first + width of b (K, N), starting from c (R, N), into out (R, N).
 
-    The instructions run over k from `begin` on, as many as `cuts` has entries.
-    `cuts` marks the instructions after which, if `promote`, the accumulator goes to an outer sum of out's dtype.
+    One instruction for each entry of `cuts`, over k from `begin` on. `cuts` marks the instructions after which, if
+    `promote`, the accumulator is added to an outer sum of out's dtype.
     """
     length = len(params.block)
     K = len(cuts) * per * length
@@ -108,9 +108,9 @@ def panels(
     params: Any, A: Any, B: Any, index_a: Any, index_b: Any, start: int, stop: int, row: int, rows: int, begin: int,
     first: int, width: int, C: Any, cuts: Any, promote: bool, per: int, emin_a: int, emin_b: int, out: Any,
 ) -> None:  # fmt: skip
-    """The same panel of the products start : stop, of A[index_a[p]] and B[index_b[p]] for product p.
+    """Compute one panel of each product start : stop; product p multiplies A[index_a[p]] by B[index_b[p]].
 
-    Its rows are row : row + rows, its columns first : first + width.
+    The panel has rows row : row + rows and columns first : first + width.
     """
     for p in range(start, stop):
         _panel(

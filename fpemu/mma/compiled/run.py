@@ -1,4 +1,4 @@
-"""Choosing the kernel for a spec, and running its panels on threads."""
+"""Choose the kernel for an arithmetic specification and run its panels on threads."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def chain(
     A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
     cuts: NDArray[np.bool_],
 ) -> NDArray[Any]:  # fmt: skip
-    """As `fpemu.mma.readable.chain`, with A (stack, M, K), B (stack, K, N), C (products, M, N) in their carriers.
+    """Compute `fpemu.mma.readable.chain` for A (stack, M, K), B (stack, K, N), C (products, M, N) in their carriers.
 
-    Product p is A[index_a[p]] B[index_b[p]] + C[p]. The three arrays are scratch: C may become the result.
+    Product p is A[index_a[p]] B[index_b[p]] + C[p]. The three arrays are overwritten: C may become the result.
     """
     if spec.is_integer:
         return _integer(A, B, index_a, index_b, C)
@@ -75,9 +75,9 @@ def chain(
 
 
 def _stretches(cuts: NDArray[np.bool_], most: int) -> list[tuple[int, int]]:
-    """Cut a long K into stretches of about `most` instructions, so that a panel's copy of B stays small.
+    """Divide a long K into stretches of about `most` instructions, so that a panel's copy of B stays small.
 
-    With promotion a stretch ends where a chain does: between chains only the outer sum is alive.
+    With promotion a stretch ends where a chain ends: between chains only the outer sum is carried on.
     """
     ends = [*range(most, len(cuts), most)] if not cuts.any() else []
     if cuts.any():
@@ -91,7 +91,7 @@ def _stretches(cuts: NDArray[np.bool_], most: int) -> list[tuple[int, int]]:
 
 
 def parameters(spec: MmaSpec, bounded: bool) -> Any:
-    """The kernel's parameters; `bounded` says that the float32 carrier's conditions on the values hold."""
+    """Return the kernel's parameters; `bounded`: the values meet the float32 carrier's conditions."""
     _, _, _, d = spec.operand_formats
     block = (0,) * spec.block
     fraction = np.int64(d.fraction_bits if spec.fraction_bits is None else spec.fraction_bits)
@@ -116,12 +116,12 @@ def parameters(spec: MmaSpec, bounded: bool) -> Any:
 
 
 def _lowest(fa: FloatFormat, fb: FloatFormat) -> int:
-    """Smallest exponent of a product: subnormals are not normalised."""
+    """Smallest exponent of a product; subnormals are not normalised."""
     return fa.emin + fb.emin
 
 
 def _fits_float32(spec: MmaSpec) -> bool:
-    """The float32 carrier's conditions on the spec: see `fpemu.mma.compiled.truncated`."""
+    """Whether the spec meets the float32 carrier's conditions (see `fpemu.mma.compiled.truncated`)."""
     fa, fb, _, d = spec.operand_formats
     narrow = fa.precision + fb.precision <= 22 and fa.emin + fb.emin >= -28 and fa.emax + fb.emax <= 30
     sums = spec.block * 2 ** (spec.F + 2) <= 2**31
@@ -131,7 +131,7 @@ def _fits_float32(spec: MmaSpec) -> bool:
 
 
 def _bounded(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) -> bool:
-    """Finite operands, and a C that no sum of products can bring near 2^127."""
+    """Whether A, B and C are finite, and C so small that no sum reaches 2^127."""
     if spec.arithmetic != "truncated" or not _fits_float32(spec):
         return False
     limit = 2.0**120  # NaN compares false
@@ -143,15 +143,15 @@ def _via_half(
     A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
     cuts: NDArray[np.bool_],
 ) -> NDArray[Any]:  # fmt: skip
-    """Each instruction is a chain of two half-precision ones from zero, added to C by one rounding.
+    """Each instruction is a chain of two half-precision instructions from zero, added to C with one rounding.
 
-    For fp16 the sum is made in fp32 and rounded again, which is one rounding (24 >= 2 * 11 + 2).
+    For fp16 the sum is rounded to fp32 and then to fp16, which equals one rounding (24 >= 2 * 11 + 2).
     """
     half, fmt = half_spec(spec), spec.operand_formats[3]
     k = np.arange(spec.k)
     turn = np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
     out = C
-    for i in range(0, C.shape[-2], _ROWS):  # some rows at a time: the sums in between are arrays
+    for i in range(0, C.shape[-2], _ROWS):  # some rows at a time, to bound the memory of the intermediate sums
         rows = slice(i, i + _ROWS)
         outer = C[:, rows].copy()
         d = np.zeros_like(outer) if cuts.any() else outer
@@ -170,7 +170,7 @@ def _via_half(
 def _integer(
     A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any]
 ) -> NDArray[Any]:
-    """Exact modulo 2^32: over 1024 of k, int8 products add exactly in fp32 (2^14 each, 2^24 at most)."""
+    """Exact modulo 2^32: the fp32 sum of 1024 int8 products is exact (2^14 each, 2^24 at most)."""
     for p, (i, j) in enumerate(zip(index_a, index_b, strict=True)):
         for k in range(0, A.shape[-1], 1024):
             b = B[j, k : k + 1024].astype(np.float32)

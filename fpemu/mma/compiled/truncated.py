@@ -6,10 +6,11 @@ block <= 64). NaN and Inf need no extra code: the scale is a finite power of two
 the NaN of Inf - Inf; an accumulator that overflowed stays infinite.
 
 float32 carrier, for finite fp16 or fp8 operands, D in fp32 with RZ and 23 <= F. A product has at most 22 significant
-bits, so a·b and a·b·2^(F - e_max) are exact in fp32 (their exponents lie between -150 and 128, and what underflows is
-below one unit); conversion to int32 truncates; the significands are below 2, hence `block` products sum to less than
-block · 2^(F+2) <= 2^31 in int32. The accumulator's term is added in float64. If every product of a block is zero, c is
-kept: it has no more than 23 fraction bits. The caller makes sure that no accumulator comes near 2^127.
+bits, so a·b and a·b·2^(F - e_max) are exact in fp32 (their exponents lie between -150 and 128, and a number that
+underflows is below one unit); conversion to int32 truncates; the significands are below 2, hence `block` products sum
+to less than block · 2^(F+2) <= 2^31 in int32. The accumulator's term is added in float64. If every product of a block
+is zero, c is unchanged: it has no more than 23 fraction bits. `run` selects this carrier only if no accumulator can
+reach 2^127.
 """
 
 from __future__ import annotations
