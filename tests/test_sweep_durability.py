@@ -293,10 +293,14 @@ def _without_checksums(path):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no permissions of POSIX here")
 @pytest.mark.parametrize(
-    "change", [lambda path: None, _with_rows_in_the_log, _without_checksums], ids=["closed", "killed", "old"]
-)
-@pytest.mark.parametrize(("of_file", "of_folder"), [(0o400, 0o500), (0o600, 0o500), (0o400, 0o700)])
-def test_stored_results_are_read_where_nothing_can_be_written(folder, capsys, change, of_file, of_folder):
+    ("change", "of_file", "of_folder"),
+    [
+        (lambda path: None, 0o400, 0o500), (lambda path: None, 0o600, 0o500), (lambda path: None, 0o400, 0o700),
+        (_with_rows_in_the_log, 0o400, 0o500), (_without_checksums, 0o400, 0o500),
+    ],
+    ids=["closed", "read-only-folder", "read-only-file", "killed", "without-checksums"],
+)  # fmt: skip
+def test_stored_results_are_read_where_nothing_can_be_written(folder, change, of_file, of_folder):
     (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 5]\n')
     (folder / "more.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 6]\n')
     assert main(["sweep", "grid.toml", "-j", "1", "--export", "first.csv"]) == 0
@@ -317,10 +321,36 @@ def test_stored_results_are_read_where_nothing_can_be_written(folder, capsys, ch
     assert exported.returncode == 0, exported.stderr
     assert (folder / "second.csv").read_bytes() == (folder / "first.csv").read_bytes()
     assert refused.returncode == 2
-    (line,) = refused.stderr.splitlines()
+    (line,) = refused.stderr.strip().splitlines()
     assert line.startswith(f"fpemu: cannot write to the results file {path}: ")
     assert path.read_bytes() == before
     assert not list(Path(tempfile.gettempdir()).glob("fpemu-*/results.sqlite"))
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_the_computation(folder):
+    (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = 4\n')
+    locked = folder / "locked"
+    locked.mkdir(mode=0o500)
+    for target in (str(locked / "out.csv"), "/proc/self/out.csv"):
+        refused = _sweep_as_ordinary_user("grid.toml", "-j", "1", "--export", target)
+        assert refused.returncode == 2
+        (line,) = refused.stderr.strip().splitlines()
+        assert line.startswith(f"fpemu: {target}: ")
+    assert not (folder / "cache").exists()
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits on the size of files here")
+def test_a_disk_that_is_full_for_the_table_is_reported_with_its_name(folder):
+    (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:203"\n')
+    assert main(["sweep", "grid.toml", "-j", "1"]) == 0
+    limit = (4096, resource.RLIM_INFINITY)
+    done = subprocess.run(
+        [sys.executable, "-m", "fpemu", "sweep", "grid.toml", "--export", "out.csv"], capture_output=True, text=True,
+        check=False, timeout=120, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "fpemu: out.csv: File too large"
+    assert not (folder / "out.csv").exists()
 
 
 # --- Ctrl-C

@@ -69,7 +69,7 @@ def run(
         list[str] | None,
         typer.Option("--export", metavar="OUT", help="Write all rows to OUT.csv or OUT.parquet; may be repeated."),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate stored cells again.")] = False,
 ) -> None:
     """Evaluate every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders, the errors of each.
 
@@ -120,7 +120,8 @@ def _run(grid: Grid, results: Store, targets: list[str], **how: Any) -> None:
     from fpemu.sweep.export import export
     from fpemu.sweep.run import failure, run
 
-    rows = run(grid, results=results, progress=progress(), keep_failures=True, **how)
+    with progress() as bars:
+        rows = run(grid, results=results, progress=bars, keep_failures=True, **how)
     for target in targets:
         export(rows, target)
         note(f"wrote {target}: {len(rows)} rows")

@@ -19,25 +19,25 @@ def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
     Parameters
     ----------
     cell : dict
-        As `fpemu.sweep.Grid.cells` gives it: M, N, K, seed, inputs and its parameters ("inputs.exponent"), scheme and
-        its options ("scheme.sb"), hardware (None for a scheme that runs on none), parts of an order ("order.split"),
-        on_range, out (format of the exact product) and metrics (a list of names).
+        As in `fpemu.sweep.Grid.cells`: M, N, K, seed, inputs and its parameters ("inputs.exponent"), scheme and its
+        options ("scheme.sb"), hardware (None for a scheme without a matrix instruction), parts of an order
+        ("order.split"), on_range, out (format of the exact product) and metrics (a list of names).
 
     Returns
     -------
     dict of float
-        ``normwise`` takes the operands too; ``max_ulps`` counts in the format of the result, from the exact product
+        ``normwise`` also uses the operands; ``max_ulps`` counts in the format of the result, from the exact product
         rounded to that format, whatever ``out`` is.
 
     Raises
     ------
     InputError, GuaranteeError
-        From the scheme, for operands that it does not take.
+        From the scheme, for operands outside its range.
 
     Notes
     -----
-    Operands are drawn in the format that the scheme takes, fp32 or fp64; the last few pairs and their exact products
-    are kept, since neighbouring cells share them.
+    Operands are drawn in the operand format of the scheme, fp32 or fp64; the last few pairs and their exact products
+    are cached, since neighbouring cells share them.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
 
 
 def part(cell: Mapping[str, Any], of: str) -> dict[str, Any]:
-    """The entries "of.name" of a cell, by name.
+    """The entries "of.name" of a cell, under "name".
 
     >>> part({"scheme": "h2sgemm", "scheme.sb": 12, "seed": 0}, "scheme")
     {'sb': 12}

@@ -1,4 +1,4 @@
-"""Rows as a table: a pandas frame, CSV, Parquet, and the medians that a terminal has room for."""
+"""Rows as a table: a pandas DataFrame, CSV, Parquet, and medians for the terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a DataFrame, a column for every parameter and number that any of them has.
+    """Rows as a DataFrame, with a column for every parameter and number of any row.
 
-    Numbers are float64, integers int64 (Int64 where some rows have none), True and False bool (boolean), the rest text;
-    what a row does not have is missing. A cell that failed has no numbers, and its "error".
+    Numbers are float64, integers int64 (Int64 if values are missing), True and False bool (boolean if values are
+    missing), all others text. A failed cell has no numbers; its column "error" holds the error message.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every name that a row has, each beside the one that it follows there.
+    """The names of all rows' entries, each placed after its predecessor in the row.
 
     >>> columns([{"scheme": "sgemm", "mred": 0.5}, {"scheme": "h2sgemm", "scheme.sb": 12, "mred": 0.25}])
     ['scheme', 'scheme.sb', 'mred']
@@ -71,7 +71,7 @@ def _column(values: list[Any]) -> pd.Series:
 
 
 def check_target(path: str) -> None:
-    """InputError if a table cannot be written there: asked before a computation, not after it."""
+    """Raise InputError before a computation if its table cannot be written to ``path`` afterwards."""
     if Path(path).suffix not in SUFFIXES:
         raise InputError(f"{path}: tables are written as {' or '.join(SUFFIXES)}")
     check_writable(path)
@@ -83,9 +83,16 @@ def check_target(path: str) -> None:
 
 
 def export(rows: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Write rows as CSV or Parquet, by the name's ending; the file appears whole or not at all.
+    """Write rows as CSV or Parquet, according to the suffix of ``path``; the file is replaced as a whole or not at all.
 
-    Floats come back as they were. In CSV what is missing is empty, and so is a NaN.
+    Floats are written with all digits. In CSV a missing value is empty, and so is a NaN.
+
+    Raises
+    ------
+    InputError
+        If ``path`` has another suffix, or cannot be written.
+    OSError
+        If writing fails, on a full disk for example; a former file remains.
     """
     check_target(path)
     table = frame(rows)
@@ -99,14 +106,14 @@ def export(rows: Sequence[Mapping[str, Any]], path: str) -> None:
 
 
 def medians(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[tuple[str, str, list[float], int]]:
-    """For each scheme with its options on each hardware, the median of each metric and the count of finished cells."""
+    """The median of each metric and the number of finished cells, for each scheme with its options on each hardware."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         options = [f"{n.removeprefix('scheme.')}={v}" for n, v in row.items() if n.startswith("scheme.")]
         groups.setdefault((" ".join([row["scheme"], *options]), row["hardware"] or ""), []).append(row)
-    found = []
+    lines = []
     for (scheme, hardware), members in groups.items():
         done = [row for row in members if "error" not in row]
         middle = [statistics.median(row[m] for row in done) if done else float("nan") for m in metrics]
-        found.append((scheme, hardware, middle, len(done)))
-    return found
+        lines.append((scheme, hardware, middle, len(done)))
+    return lines

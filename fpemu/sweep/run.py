@@ -86,8 +86,7 @@ def run(
         Where products are computed, the same bits on either. "auto": in each process large ones on its GPU, if it has
         one that can be used, all else on the CPU. "cuda": all on the GPU, and no process without one takes part.
     progress : rich.progress.Progress, optional
-        The display to which a bar is added when the evaluation starts. A display that is not running yet is started
-        then, and stopped at the end.
+        The display to which a bar is added when the evaluation starts.
     keep_failures : bool
         Return rows with the text "error" instead of numbers for failed cells, instead of raising.
     fresh : bool
@@ -199,12 +198,12 @@ def survey(job: Job, size: str, results: Store) -> Plan:
     listed = job.cells(size)
     names = keys(job, listed)
     cells = dict(zip(names, listed, strict=True))
-    found, damaged = results.read(list(cells))
-    stored = {name: known for name, known in found.items() if _fits(cells[name], known.values)}
+    known, damaged = results.read(list(cells))
+    stored = {name: row for name, row in known.items() if _fits(cells[name], row.values)}
     if damaged:
         _LOG.warning(
             "%s: %d of %d stored rows are damaged and count as missing; the first is of the cell %s",
-            results.path, len(damaged), len(found) + len(damaged), store.canonical(cells[damaged[0]]),
+            results.path, len(damaged), len(known) + len(damaged), store.canonical(cells[damaged[0]]),
         )  # fmt: skip
     return Plan(listed, names, cells, stored, results.failures(list(cells)))
 
@@ -297,23 +296,18 @@ def _nothing() -> executors.Batches:
 def _bar(job: Job, plan: Plan, progress: Progress | None) -> Iterator[Callable[[float], None]]:
     """A bar measured in work, not in cells, so that the time left is meaningful; yields the function that advances it.
 
-    The bar appears with the first call of that function, and is removed if an error ends the run without progress.
-    Stored cells are left out: they would make the first estimate of the time left far too short.
+    The bar is added by the first call of that function, and removed if an error ends the run without progress. Stored
+    cells are left out: they would make the first estimate of the time left far too short.
     """
     if progress is None:
         yield lambda work: None
         return
-    from rich.markup import escape
-
     todo, tasks, total = plan.todo, list[Any](), 0.0
-    starts = not progress.live.is_started
 
     def advance(work: float) -> None:
         nonlocal total
         if not tasks:
-            if starts:
-                progress.start()
-            name = escape(job.name) if todo else escape(f"{job.name} (stored)")
+            name = _description(job.name if todo else f"{job.name} (stored)", progress)
             tasks.append(progress.add_task(name, total=math.fsum(map(job.cost, todo.values())) or 1.0))
         progress.advance(tasks[0], work if todo else 1.0)
         total += work
@@ -321,14 +315,16 @@ def _bar(job: Job, plan: Plan, progress: Progress | None) -> Iterator[Callable[[
     try:
         yield advance
     except Exception:
-        if tasks and todo and not total:
+        if tasks and not total:
             progress.remove_task(tasks[0])
-            if starts:
-                progress.live.stop()  # unlike progress.stop, without an empty line for a display that was never seen
         raise
-    finally:
-        if starts and progress.live.is_started:
-            progress.stop()
+
+
+def _description(text: str, progress: Progress) -> str:
+    """A text that the columns of a display show as it is: a title may contain brackets."""
+    from rich.markup import escape
+
+    return escape(text) if any(getattr(column, "markup", False) for column in progress.columns) else text
 
 
 def _plain(cell: Mapping[str, Any]) -> Row:

@@ -234,16 +234,16 @@ class Store:
 
 
 def as_numbers(values: Mapping[str, Any]) -> Values:
-    """An evaluator's results as floats. NaN and Inf are results too: a scheme may overflow, and the figure must say so.
+    """An evaluator's results as floats. NaN and Inf are valid: a scheme may overflow.
 
     Raises
     ------
     TypeError, ValueError
-        A result that is no number, or an integer that no float holds.
+        A result that is no number, or an integer that is no float64.
     """
-    found = {}
+    numbers = {}
     for name, value in values.items():
-        number = found[name] = float(value)
+        number = numbers[name] = float(value)
         if isinstance(value, int | np.integer) and not math.isinf(number) and int(number) != int(value):
             raise TypeError(f"result {name!r} = {value} does not fit a float")
-    return found
+    return numbers
