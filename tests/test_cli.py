@@ -17,7 +17,8 @@ import pytest
 import typer
 
 import fpemu
-from fpemu import bench, matrixio, mma, probing, schemes, sweep
+from benchmarks import cpu
+from fpemu import matrixio, mma, probing, schemes, sweep
 from fpemu.cli import app, main
 from fpemu.schemes.errorfree.report import Fault
 from fpemu.sweep import Store, executors, experiments
@@ -68,13 +69,41 @@ def test_as_a_module_in_a_process_of_its_own(folder):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "fpemu: no.npy: No such file or directory\n")
 
 
-def test_a_reader_who_leaves_is_no_error(folder):
-    command = f"{sys.executable} -m fpemu list hardware | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert done.stderr == ""
-    assert done.stdout == "141\n"
+def _shell(command):
+    """What a command line in bash prints, {fpemu} being the command; its status is the last line."""
+    line = command.replace("{fpemu}", f"{sys.executable} -m fpemu")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize("command", ["list hardware", "-h", "gemm A.npy B.npy -s sgemm", "split 0.1"])
+def test_a_reader_that_leaves_ends_a_command_quietly(folder, command):
+    done = _shell(f"{{fpemu}} {command} | true; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize("command", ["list formats", "gemm A.npy B.npy -s sgemm", "-h", "split 0.1"])
+def test_closed_streams_are_no_error(folder, command):
+    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        done = _shell(f"{{fpemu}} {command} {closed}")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert bool(done.stdout) == (">&-" not in closed.split())
+
+
+def test_a_closed_stream_is_not_the_descriptor_of_an_output_file(folder):
+    assert _shell("{fpemu} gemm A.npy B.npy -s sgemm -o D.npy >&- 2>&-").returncode == 0
+    assert np.load("D.npy").shape == (8, 6)
+
+
+def test_bad_input_keeps_its_status_without_a_stderr(folder):
+    for closed in ("2>&-", "2>/dev/full", ">&-"):
+        assert _shell(f"{{fpemu}} gemm A.npy no.npy {closed}").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["list hardware", "split 0.1", "-h"])
+def test_a_full_standard_output_is_named(folder, command):
+    done = _shell(f"{{fpemu}} {command} > /dev/full")
+    assert (done.returncode, done.stderr) == (2, "fpemu: standard output: No space left on device\n")
 
 
 # --- list
@@ -92,7 +121,7 @@ def test_a_reader_who_leaves_is_no_error(folder):
 def test_lists(capsys, kind, names):
     assert main(["list", kind]) == 0
     words = capsys.readouterr().out.split()
-    assert set(names) <= {word.strip(",()") for word in words}
+    assert set(names) <= {word.strip(",():") for word in words}
     assert main(["list"]) == 0
     assert kind in capsys.readouterr().out
 
@@ -423,7 +452,7 @@ def test_bad_files_are_one_line(folder, capsys, array, complaint):
     ("arguments", "complaint"),
     [
         (["gem"], "unknown command 'gem': did you mean 'gemm'"),
-        (["list", "scheme"], "unknown kind of thing 'scheme': did you mean 'schemes'"),
+        (["list", "scheme"], "unknown kind 'scheme': did you mean 'schemes'"),
         (["split", "abc"], "'abc' is not a number"),
         (["split", "nan"], "not a finite number"),
         (["split", "1e39"], "1e+39"),
@@ -592,7 +621,7 @@ def test_a_broken_store_is_one_line(paper, capsys):
 
 # --- bench
 def test_bench_holds_the_exact_product_against_its_own_bar():
-    (line,) = bench.run(repeat=1, only="ozaki CR")["lines"]
+    (line,) = cpu.run(repeat=1, only="ozaki CR")["lines"]
     assert line["n"] == 512
     assert line["bar"] > 0
     assert line["ns"] > 0
@@ -618,19 +647,19 @@ def test_bench_measures_every_kind_and_writes_json(folder, capsys):
 
 
 def test_a_missed_bar_is_exit_status_1(folder, capsys, monkeypatch):
-    slow = bench.Case("slow", "hopper", bar=1e-9, size=32)
-    monkeypatch.setattr(bench, "CASES", (slow,))
+    slow = cpu.Case("slow", "hopper", bar=1e-9, size=32)
+    monkeypatch.setattr(cpu, "CASES", (slow,))
     assert main(["bench", "cpu"]) == 1
     assert "missed" in capsys.readouterr().out
 
 
 def test_every_required_kind_is_in_the_benchmark():
-    names = " / ".join(case.name for case in bench.CASES)
+    names = " / ".join(case.name for case in cpu.CASES)
     for part in ("ampere fp16", "volta fp16", "bf16", "tf32", "fp16->fp16", "e4m3", "e5m2", "cdna1", "cdna2", "cdna3",
                  "ascend910a", "ideal", "simt", "NumPy"):  # fmt: skip
         assert part in names
-    assert bench.CASES[0].name == "hopper fp16->fp32"
-    assert bench.CASES[0].bar == 0.3
+    assert cpu.CASES[0].name == "hopper fp16->fp32"
+    assert cpu.CASES[0].bar == 0.3
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import pkgutil
 import numpy as np
 import pytest
 
+import benchmarks
 import fpemu
 
-MODULES = [m.name for m in pkgutil.walk_packages(fpemu.__path__, "fpemu.") if "__main__" not in m.name]
+FOUND = [m.name for p in (fpemu, benchmarks) for m in pkgutil.walk_packages(p.__path__, f"{p.__name__}.")]
+MODULES = [name for name in FOUND if "__main__" not in name]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -15,9 +15,10 @@ from batched_on_cpu import Simulated, differing, gpu, hostile, needs_compiler
 from test_gpu_batched import needs_nvrtc
 from test_gpu_tensorcores_choice import frames
 
+from benchmarks import tuning
 from fpemu import InputError, mma
 from fpemu.gpu import compiler, device, emulation
-from fpemu.gpu.batched import choice, memory, suite, tuning
+from fpemu.gpu.batched import choice, memory, suite
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block
 from fpemu.gpu.batched.source import Plan, plan

@@ -7,9 +7,10 @@ import tomllib
 import pytest
 import typer
 
+from benchmarks import tuning
 from fpemu import InputError
 from fpemu.gpu import device
-from fpemu.gpu.batched import choice, products, tuning
+from fpemu.gpu.batched import choice, products
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.task import Task

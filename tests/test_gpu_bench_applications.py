@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks import timing
+from benchmarks.gpu import applications, implementations
+from benchmarks.timing import Timing
 from fpemu import schemes
 from fpemu.errors import GpuError
-from fpemu.gpu.bench import applications, choosing, timing
-from fpemu.gpu.bench.timing import Speed
 
 
 class Tensor(np.ndarray):
@@ -119,19 +120,19 @@ class Stub:
 def torch(monkeypatch):
     made = PyTorch()
     monkeypatch.setitem(sys.modules, "torch", made)
-    monkeypatch.setattr(choosing, "kernel", Stub)
+    monkeypatch.setattr(implementations, "kernel", Stub)
     monkeypatch.setattr(Stub, "splits", {"A": 0, "B": 0})
 
     def measure(call, rules):
         call()
-        return Speed(2e-3, 1e-3, None, 0, 0.0, None)
+        return Timing(2e-3, 1e-3)
 
     monkeypatch.setattr(timing, "measure", measure)
     return made
 
 
 def _task(name, shape, who):
-    task = next(task for task in applications.tasks(True) if task.data == name and task.contender == who)
+    task = next(task for task in applications.cases(True) if task.data == name and task.implementation == who)
     return replace(task, M=shape[0], N=shape[1], K=shape[2])
 
 
@@ -140,7 +141,7 @@ SMALL = {"linear": (24, 16, 32), "BERT-base": (16, 48, 16), "k-means": (200, 8, 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_application_runs_whole_with_every_contender(name, torch):
-    found = {who: applications.measure(_task(name, SMALL[name], who)) for who in applications.WHO}
+    found = {who: applications.measure(_task(name, SMALL[name], who)) for who in applications.NAMES}
     for who, row in found.items():
         assert 0 < row["best_s"] <= row["first_s"]
         assert (row["kernel"] == "stub") is (who not in ("sgemm", "fp16"))

@@ -6,11 +6,13 @@ import math
 
 import pytest
 
-from fpemu.gpu.bench import ceilings, points, running, runs, shapes, timing
-from fpemu.gpu.bench.points import Rules
+from benchmarks import timing
+from benchmarks.gpu import ceilings, run
+from benchmarks.gpu.case import STEADY
+from benchmarks.timing import Steady, Timing
 
 TURN = 2.4e-3
-ONCE = Rules(loop=0.0)
+ONCE = Steady(loop=0.0)
 
 
 class Gpu:
@@ -59,9 +61,9 @@ class Gpu:
     def passed(self, which):
         return self.marks[which] <= self.time
 
-    def between(self):
+    def intervals(self, count):
         self.synchronize()
-        return self.marks[2] - self.marks[1]
+        return [self.marks[i + 1] - self.marks[i] for i in range(count)]
 
     def away(self):
         self.synchronize()
@@ -79,7 +81,7 @@ class Gpu:
         self.time += seconds
 
     def measure(self, rules=ONCE):
-        return points.measure(self.launch, rules, self)
+        return timing.measure(self.launch, rules, self)
 
 
 @pytest.mark.parametrize("each", [1e-6, 3e-5, 2e-3, 0.06])
@@ -97,7 +99,7 @@ def test_neither_the_host_nor_a_slow_start_is_counted(each, host):
 @pytest.mark.parametrize("each", [1e-6, 0.06])
 def test_a_point_takes_tenths_of_a_second_at_most(each):
     gpu = Gpu(each)
-    gpu.measure(Rules())
+    gpu.measure(Steady())
     assert gpu.time < (0.06 if each < 1e-3 else 12 * each)
 
 
@@ -129,7 +131,7 @@ def test_turns_of_another_process_are_seen_and_all_is_measured_again_after_them(
     assert found.median == pytest.approx(each)
     assert found.tries > 1
     assert found.steady(ONCE)
-    assert "away_s" not in points.fields(found)
+    assert "away_s" not in timing.fields(found)
 
 
 @pytest.mark.parametrize("each", [1.2e-6, 2e-3, 4.8e-3])
@@ -138,7 +140,7 @@ def test_a_row_says_that_another_process_had_the_gpu_all_the_time(each):
     found = gpu.measure()
     assert found.tries == ONCE.tries
     assert not found.steady(ONCE)
-    assert points.fields(found)["away_s"] == pytest.approx(TURN)
+    assert timing.fields(found)["away_s"] == pytest.approx(TURN)
     assert gpu.slept < 1
 
 
@@ -150,12 +152,12 @@ def test_samples_that_differ_are_taken_again_and_the_steadiest_are_kept():
     wild = Gpu(lambda count: 1e-5 * (1 + (count // 40) % 3)).measure()
     assert wild.tries == ONCE.tries
     assert wild.spread > ONCE.spread
-    assert points.fields(wild)["spread"] == wild.spread
+    assert timing.fields(wild)["spread"] == wild.spread
 
 
 def test_a_loop_is_timed_as_its_caller_sees_it():
-    assert Gpu(1e-6, host=2e-5).measure(Rules()).loop == pytest.approx(2e-5, rel=0.02)
-    assert Gpu(1e-4, host=2e-5).measure(Rules()).loop == pytest.approx(1e-4, rel=0.3)
+    assert Gpu(1e-6, host=2e-5).measure(Steady()).loop == pytest.approx(2e-5, rel=0.02)
+    assert Gpu(1e-4, host=2e-5).measure(Steady()).loop == pytest.approx(1e-4, rel=0.3)
 
 
 def test_calls_that_wait_for_the_gpu_are_timed_as_well():
@@ -172,11 +174,11 @@ def test_calls_that_wait_for_the_gpu_are_timed_as_well():
 
 
 def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
-    runs.copy_rate.cache_clear()
+    ceilings.copy_rate.cache_clear()
     took = 2e-3
-    monkeypatch.setattr(ceilings, "copy", lambda: points.Point(took, took, took, 1.0, 11, 1, 1, 0.0, 1e-5, None))
-    assert runs.copy_rate() == 2 * 2**32 / took
-    runs.copy_rate.cache_clear()
+    monkeypatch.setattr(ceilings, "copy", lambda: Timing(took, took))
+    assert ceilings.copy_rate() == 2 * 2**32 / took
+    ceilings.copy_rate.cache_clear()
 
 
 def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
@@ -201,16 +203,16 @@ def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
     monkeypatch.setattr(ceilings, "Buffer", Buffer)
     monkeypatch.setattr(ceilings.device, "_enter", Driver)
     monkeypatch.setattr(ceilings.device, "check", lambda result: None)
-    monkeypatch.setattr(ceilings.points, "measure", lambda queue, rules: queue())
+    monkeypatch.setattr(ceilings.timing, "measure", lambda queue, rules: queue())
     ceilings.copy()
     assert made == [ceilings.BYTES] * 2
     assert copied == [(2, 1, ceilings.BYTES)]
 
 
 def test_the_head_of_a_record_says_how_points_are_measured(monkeypatch):
-    monkeypatch.setattr(running.device, "describe", lambda: {"gpu": "none"})
-    monkeypatch.setattr(running.records, "driver", lambda: "1")
-    monkeypatch.setattr(running.library, "version", lambda: "cuBLAS")
-    rules = running.head("2026-01-01")["rules"]
-    assert set(rules) == {*timing.RULES, shapes.RULES}
-    assert Rules(**rules[shapes.RULES][0]) == runs.RULES
+    monkeypatch.setattr(run.device, "describe", lambda: {"gpu": "none"})
+    monkeypatch.setattr(run.records, "driver", lambda: "1")
+    monkeypatch.setattr(run.cublas, "version", lambda: "cuBLAS")
+    rules = run.head("2026-01-01")["rules"]
+    assert set(rules) == {*timing.RULES, STEADY}
+    assert Steady(**rules[STEADY][0]) == timing.STEADY

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import implementations, record, run, suite
 from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu import device
-from fpemu.gpu.bench import battery, choosing, reading, record, running
 from fpemu.sweep import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,19 +21,19 @@ HEAD = {"format": 1, "device": {"gpu": "NVIDIA H200", "driver": "1", "library": 
 
 # --- the run
 def _run(tasks, kept, evaluate, **more):
-    return list(running.rows(tasks, kept, evaluate=evaluate, make=lambda task: task.K, **more))
+    return list(run.rows(tasks, kept, evaluate=evaluate, make=lambda task: task.K, **more))
 
 
 def _fake(task, made):
     if task.kind == "product":
         assert made == task.K
-    if task.contender == "tf32":
-        raise choosing.MissingKernelError("not yet")
+    if task.implementation == "tf32":
+        raise implementations.MissingKernelError("not yet")
     return {"first_s": 1e-3, "relative_l2": 1e-7}
 
 
 def test_what_is_kept_is_not_measured_again_and_what_failed_is(tmp_path):
-    tasks = battery.tasks(["speed/frontier"])
+    tasks = suite.cases(["speed/frontier"])
     kept = record.Record(HEAD)
     rows = _run(tasks, kept, _fake)
     assert len(rows) == len(tasks)
@@ -41,25 +41,29 @@ def test_what_is_kept_is_not_measured_again_and_what_failed_is(tmp_path):
     assert {row["contender"] for row in failed} == {"tf32"}
     assert failed[0]["failed"] == "not there: not yet"
     path = tmp_path / "record.json"
-    record.keep(kept, path)
+    record.save(kept, path)
     again = record.resume(path, HEAD)
     assert again.rows == kept.rows
     assert len(again.head["runs"]) == 2
     more = _run(tasks, again, lambda task, made: {"first_s": 2e-3})
     assert {row["contender"] for row in more} == {"tf32"}
     assert {row["run"] for row in more} == {1}
-    assert all(again.done(task.wanted) for task in tasks)
+    assert all(again.done(task.fields) for task in tasks)
 
 
 def test_rows_of_replaced_kernels_are_kept_until_they_are_measured_anew(tmp_path):
-    tasks = battery.tasks(["speed/sizes"])
+    tasks = suite.cases(["speed/sizes"])
     kept = record.Record(HEAD)
-    _run(tasks, kept, lambda task, made: {"first_s": 1.0, "kernel": "mma" if task.contender == "staged" else "cuBLAS"})
+    _run(
+        tasks,
+        kept,
+        lambda task, made: {"first_s": 1.0, "kernel": "mma" if task.implementation == "staged" else "cuBLAS"},
+    )
     kept.outdate(lambda row: row["kernel"] == "mma")
     path = tmp_path / "record.json"
-    record.keep(kept, path)
+    record.save(kept, path)
     again = record.read(path)
-    assert {task.contender for task in running.missing(tasks, again)} == {"staged"}
+    assert {task.implementation for task in run.missing(tasks, again)} == {"staged"}
     again.add({**next(row for row in again.rows if row.get("older")), "failed": "busy"})
     assert not any("failed" in row for row in again.rows)
     _run(tasks, again, lambda task, made: {"first_s": 2.0})
@@ -68,18 +72,18 @@ def test_rows_of_replaced_kernels_are_kept_until_they_are_measured_anew(tmp_path
 
 
 def test_an_interrupt_keeps_the_rows_before_it(tmp_path):
-    tasks, kept = battery.tasks(["speed/sizes"]), record.Record(HEAD)
+    tasks, kept = suite.cases(["speed/sizes"]), record.Record(HEAD)
 
     def evaluate(task, made):
-        if task.contender == "staged":
+        if task.implementation == "staged":
             raise KeyboardInterrupt
         return {"first_s": 1.0}
 
     path = tmp_path / "record.json"
 
     def measure():
-        for _ in running.rows(tasks, kept, evaluate=evaluate, make=lambda task: ()):
-            record.keep(kept, path)
+        for _ in run.rows(tasks, kept, evaluate=evaluate, make=lambda task: ()):
+            record.save(kept, path)
 
     with pytest.raises(KeyboardInterrupt):
         measure()
@@ -88,13 +92,13 @@ def test_an_interrupt_keeps_the_rows_before_it(tmp_path):
 
 def test_no_row_is_begun_beyond_the_budget():
     ticks = itertools.count()
-    tasks, kept = battery.tasks(), record.Record(HEAD)
+    tasks, kept = suite.cases(), record.Record(HEAD)
     rows = _run(tasks, kept, lambda task, made: {}, budget=20, clock=lambda: float(next(ticks)))
     assert 0 < len(rows) < 10
 
 
 def test_a_row_that_takes_too_long_makes_way_for_shorter_ones():
-    tasks, kept = battery.tasks(["speed/frontier"]), record.Record(HEAD)
+    tasks, kept = suite.cases(["speed/frontier"]), record.Record(HEAD)
     rows = _run(tasks, kept, lambda task, made: {}, budget=1.0, clock=lambda: 0.0)
     assert rows
     assert {row["rules"] for row in rows} <= {"short", "errors"}
@@ -102,27 +106,27 @@ def test_a_row_that_takes_too_long_makes_way_for_shorter_ones():
 
 
 def test_again_replaces_rows_but_not_by_failures():
-    tasks = battery.tasks(["speed/sizes"])
+    tasks = suite.cases(["speed/sizes"])
     kept = record.Record({**HEAD, "runs": [{}]})
     _run(tasks, kept, lambda task, made: {"first_s": 1.0})
     kept.head["runs"].append({})
 
     def evaluate(task, made):
-        if task.contender == "sgemm":
+        if task.implementation == "sgemm":
             raise ValueError("busy")
         return {"first_s": 2.0}
 
-    assert running.missing(tasks, kept) == []
-    assert len(running.missing(tasks, kept, again=True)) == len(tasks)
+    assert run.missing(tasks, kept) == []
+    assert len(run.missing(tasks, kept, again=True)) == len(tasks)
     _run(tasks, kept, evaluate, again=True)
     assert {row["first_s"] for row in kept.rows if row["contender"] == "sgemm"} == {1.0}
     assert {(row["first_s"], row["run"]) for row in kept.rows if row["contender"] != "sgemm"} == {(2.0, 1)}
-    assert {task.contender for task in running.missing(tasks, kept, again=True)} == {"sgemm"}
+    assert {task.implementation for task in run.missing(tasks, kept, again=True)} == {"sgemm"}
 
 
 def test_a_record_of_another_gpu_or_none_at_all_is_refused(tmp_path):
     path = tmp_path / "record.json"
-    record.keep(record.Record(HEAD), path)
+    record.save(record.Record(HEAD), path)
     other = {**HEAD, "device": {**HEAD["device"], "gpu": "NVIDIA A100"}}
     with pytest.raises(InputError, match=r"was measured on NVIDIA H200, and this is NVIDIA A100"):
         record.resume(path, other)
@@ -135,10 +139,10 @@ def test_ratios_are_those_of_the_same_run_where_it_has_both():
     place = {"kind": "product", "M": 1000, "N": 1000, "K": 1000, "data": "symmetric"}
     rows = [{**place, "contender": who, "run": run, "first_s": s} for who, run, s in
             (("sgemm", 0, 4e-3), ("staged", 1, 1e-3), ("sgemm", 1, 2e-3), ("ootomo", 2, 1e-3))]  # fmt: skip
-    assert reading.rate(rows[1]) == 2.0
-    assert reading.ratio(rows, rows[1], "sgemm") == 2.0
-    assert reading.ratio(rows, rows[3], "sgemm", by=3) == 6.0
-    assert reading.ratio(rows, rows[1], "dgemm") is None
+    assert record.rate(rows[1]) == 2.0
+    assert record.ratio(rows, rows[1], "sgemm") == 2.0
+    assert record.ratio(rows, rows[3], "sgemm", by=3) == 6.0
+    assert record.ratio(rows, rows[1], "dgemm") is None
 
 
 # --- the command
@@ -154,10 +158,10 @@ def measured(monkeypatch):
     """A GPU that answers at once; its fields can be changed."""
     fields = {"first_s": 2e-3, "best_s": 1e-3, "relative_l2": 1e-7, "again": True, "checked": 256, "mismatches": 0}
     monkeypatch.setattr(device, "missing", lambda: None)
-    monkeypatch.setattr(running, "head", lambda: HEAD)
-    monkeypatch.setattr(running, "compile_all", lambda tasks: None)
-    monkeypatch.setattr(running, "_make", lambda task: None)
-    monkeypatch.setattr(running, "_measure", lambda task, made: dict(fields))
+    monkeypatch.setattr(run, "head", lambda: HEAD)
+    monkeypatch.setattr(run, "compile_all", lambda tasks: None)
+    monkeypatch.setattr(run, "_make", lambda task: None)
+    monkeypatch.setattr(run, "_measure", lambda task, made: dict(fields))
     return fields
 
 
@@ -200,8 +204,8 @@ def test_whole_calls_have_a_table_of_their_own(measured, capsys):
     ("arguments", "message"),
     [(["--budget", "0"], "--budget is 0"), (["--output", "x.txt", "--quick"], "written as .json"),
      (["--figure", "nothing"], "unknown figure"), (["--shape", "4y"], "'4y' is no shape"),
-     (["--contender", "sgemm"], "give one, such as --shape 4096"),
-     (["--shape", "64", "--figure", "dgemm_tc"], "leave --figure out"),
+     (["--contender", "sgemm"], "such as --shape 4096"),
+     (["--shape", "64", "--figure", "dgemm_tc"], "leave one out"),
      (["--shape", "64", "--contender", "turbo"], "unknown contender 'turbo'"),
      (["--shape", "64", "--data", "nice"], "unknown kind of data 'nice'")],
 )  # fmt: skip
@@ -246,10 +250,10 @@ def test_figures_are_drawn_from_the_record_as_it_is():
 
 # --- parts of the error-free products
 def test_the_kernels_that_add_up_are_known_by_name():
-    from fpemu.gpu.bench import parts
+    from benchmarks.gpu import phases
 
     text = "".join((ROOT / "fpemu" / "gpu" / "errorfree" / f"{name}.py").read_text() for name in ("sums", "residues"))
-    assert all(f'"{name}"' in text for name in parts.SUMS)
+    assert all(f'"{name}"' in text for name in phases.SUMS)
     launched = set(re.findall(r'source\("exact_sums.cu"\), "(\w+)"', text))
     assert launched
-    assert launched <= parts.SUMS
+    assert launched <= phases.SUMS

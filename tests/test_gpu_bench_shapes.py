@@ -11,12 +11,13 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks import timing
+from benchmarks.gpu import batched, ceilings, cublas, memory, prepared, record, shapes, suite, tallskinny
 from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu import compiler
 from fpemu.gpu.batched import configuration
-from fpemu.gpu.bench import batched, battery, kinds, places, points, record, runs, shapes, tallskinny, vendor
-from fpemu.gpu.bench.places import drawn
-from fpemu.gpu.verification import digests
+from fpemu.gpu.verification import digests, seeded
+from fpemu.gpu.verification.seeded import drawn
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
 TYPES = {0: np.float32, 1: np.float64, 2: np.float16}
@@ -104,10 +105,10 @@ def library(monkeypatch):
         def _check(what, status):
             assert status == 0, what
 
-    def row(place, number):
-        rows, columns = place.shape
-        flat = at(place.pointer, rows * columns, place.dtype)
-        return (flat.reshape(columns, rows).T if place.columns else flat.reshape(rows, columns))[number].copy()
+    def row(array, number):
+        rows, columns = array.shape
+        flat = at(array.pointer, rows * columns, array.dtype)
+        return (flat.reshape(columns, rows).T if array.columns else flat.reshape(rows, columns))[number].copy()
 
     def draw(*args):
         return Memory.of(drawn(*args))
@@ -116,21 +117,21 @@ def library(monkeypatch):
         entries = batch.count * math.prod(batch.sides[who])
         return Memory.of(at(batch.planes[who].pointer, 2 * entries, np.float16).reshape(2, -1).T)
 
-    monkeypatch.setattr(vendor.cublas, "blas", lambda: Blas)
-    monkeypatch.setattr(vendor.device, "_enter", lambda: None)
-    monkeypatch.setattr(runs.device, "synchronize", lambda: None)
-    monkeypatch.setattr(runs, "digest", lambda pointer, nbytes: digests.text(at(pointer, nbytes // 4, np.uint32)))
-    monkeypatch.setattr(runs, "copy_rate", lambda: 4e12)
-    monkeypatch.setattr(runs, "launch", lambda: 1e-6)
+    monkeypatch.setattr(cublas.cublas, "blas", lambda: Blas)
+    monkeypatch.setattr(cublas.device, "_enter", lambda: None)
+    monkeypatch.setattr(prepared.device, "synchronize", lambda: None)
+    monkeypatch.setattr(prepared, "digest", lambda pointer, nbytes: digests.text(at(pointer, nbytes // 4, np.uint32)))
+    monkeypatch.setattr(ceilings, "copy_rate", lambda: 4e12)
+    monkeypatch.setattr(ceilings, "launch_time", lambda: 1e-6)
     for module in (batched, tallskinny):
         monkeypatch.setattr(module, "draw", draw)
         monkeypatch.setattr(module, "Buffer", Memory)
         monkeypatch.setattr(module, "fetch", lambda pointer, first, count, dtype: at(
             pointer + first * np.dtype(dtype).itemsize, count, dtype).copy())  # fmt: skip
-    monkeypatch.setattr(tallskinny, "_row", row)
+    monkeypatch.setattr(memory.DeviceArray, "row", row)
     monkeypatch.setattr(batched.Batch, "_interleaved", interleaved)
-    point = points.Point(2e-6, 1e-6, 3e-6, 1.05, 11, 160, 1, 0.0, 1e-5, 8e-6)
-    monkeypatch.setattr(runs.points, "measure", lambda launch, rules: [launch() for _ in range(3)] and point)
+    point = timing.Timing(2e-6, 1e-6, None, 160, 3e-6, 1.05, 11, 1, 1e-5, 8e-6)
+    monkeypatch.setattr(timing, "measure", lambda launch, rules: [launch() for _ in range(3)] and point)
     return made
 
 
@@ -138,28 +139,28 @@ def library(monkeypatch):
 @pytest.mark.parametrize("quick", [False, True])
 def test_each_row_is_asked_for_once_and_those_of_a_product_stand_together(quick):
     for kind in (shapes.BATCHED, shapes.TALL):
-        tasks = list(kinds.module(kind).tasks(quick))
-        assert len({record.key(task.wanted) for task in tasks}) == len(tasks)
-        order = [task.place for task in tasks]
+        tasks = list(suite.module(kind).cases(quick))
+        assert len({record.key(task.fields) for task in tasks}) == len(tasks)
+        order = [task.operands for task in tasks]
         assert [place for i, place in enumerate(order) if place in order[:i] and place != order[i - 1]] == []
         for place in set(order):
-            who = [task.contender for task in tasks if task.place == place]
+            who = [task.implementation for task in tasks if task.operands == place]
             assert who[0] == shapes.BASE
         assert all(task.batch == 1 for task in tasks) == (kind == shapes.TALL)
 
 
 def test_a_paper_chooses_the_rows_of_its_kinds():
-    tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in kinds.module(kind).tasks(False)]
-    assert set(battery.tasks(["tsm2", "magma"])) == set(tasks)
+    tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in suite.module(kind).cases(False)]
+    assert set(suite.cases(["tsm2", "magma"])) == set(tasks)
     assert {page.partition("/")[0] for task in tasks for page in task.figures} == {"magma", "tsm2"}
 
 
 def test_every_batched_contender_asks_for_something_that_exists():
-    for task in batched.tasks(False):
-        if task.contender.startswith("cublas"):
+    for task in batched.cases(False):
+        if task.implementation.startswith("cublas"):
             continue
         assert len(batched.sources(task)) == 1, task
-        name, shape = task.contender, (task.M, task.N, task.K)
+        name, shape = task.implementation, (task.M, task.N, task.K)
         found = batched.configuration(name, shape)
         if found is not None:
             assert isinstance(found, gpu_batched.Packed if name == "tiny" else gpu_batched.Block)
@@ -178,7 +179,7 @@ def test_figure_7_has_as_many_threads_as_its_warps_say():
     ("complex", "ours", 40), ("complex", "ours three products", 32), ("complex", "magma-small", 7),
 ])  # fmt: skip
 def test_kernels_of_the_measurement_compile(data, contender, n):
-    task = next(t for t in batched.tasks(False) if (t.data, t.contender, t.M, t.K) == (data, contender, n, n))
+    task = next(t for t in batched.cases(False) if (t.data, t.implementation, t.M, t.K) == (data, contender, n, n))
     compiler.compile(batched.sources(task)[0], "sm_90a")
 
 
@@ -188,19 +189,19 @@ def test_the_librarys_batches_are_the_products_and_their_sample(library, M, N, K
     made = batched.Batch((M, N, K), batch, False, seed=5)
     A, B = (drawn("fp16", batch * r * c, s, -1.0, 1.0).reshape(batch, r, c) for s, r, c in ((10, M, K), (11, K, N)))
     run = made.library("cublas fp16")
-    run.queue()
+    run.multiply()
     want = (A.astype(np.float64) @ B.astype(np.float64)).astype(np.float16)
     assert library.calls[-1] == (N, M, K, batch, 64, 1.0, 0.0)
     assert np.array_equal(run.sample(), want[made.chosen])
     assert np.array_equal(made.exact().astype(np.float16), want[made.chosen])
-    made.library("cublas").queue()
+    made.library("cublas").multiply()
     assert library.calls[-1][4] == 68
 
 
 def test_four_calls_in_the_papers_order_are_a_complex_product(library):
     made = batched.Batch((3, 4, 5), 6, True, seed=2)
     run = made.library("cublas")
-    run.queue()
+    run.multiply()
     assert [call[-2:] for call in library.calls] == [(1, 0), (-1, 1), (1, 0), (1, 1)]
     A, B = (drawn("fp16", 2 * 6 * r * c, s, -1.0, 1.0).astype(np.float64).reshape(2, 6, r, c)
             for s, r, c in ((4, 3, 5), (5, 5, 4)))  # fmt: skip
@@ -214,20 +215,24 @@ def test_both_layouts_hold_the_same_numbers(library):
     made = batched.Batch((3, 4, 5), 6, True)
     for who in "AB":
         assert np.array_equal(made.sample(who, "planar"), made.sample(who, "interleaved"))
-    assert made.place("A", "planar").shape == (2, 6, 3, 5)
-    assert made.place("B", "interleaved").shape == (6, 5, 4, 2)
+    assert made.array("A", "planar").shape == (2, 6, 3, 5)
+    assert made.array("B", "interleaved").shape == (6, 5, 4, 2)
 
 
 def test_operands_from_memory_are_copies_that_launches_go_round_in(library, monkeypatch):
     monkeypatch.setattr(batched, "ROUND", 5 * 3 * 2 * 16 * 1000)
     seen = []
     monkeypatch.setattr(batched, "prepare", lambda batch, name: seen.append(batch) or batch.library(name))
-    task = next(t for t in batched.tasks(True) if (t.data, t.contender, t.M, t.batch) == ("real", "cublas", 4, 1000))
+    task = next(
+        t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("real", "cublas", 4, 1000)
+    )
     made = batched.make(task)
     assert batched.measure(task, made)["cold_s"] == 2e-6
     assert seen == [made, *made.copies()]
     assert len({batch.result.pointer for batch in made.copies()}) == 5
-    other = next(t for t in batched.tasks(True) if (t.data, t.contender, t.M, t.batch) == ("real", "cublas", 8, 10))
+    other = next(
+        t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("real", "cublas", 8, 10)
+    )
     assert "cold_s" not in batched.measure(other, batched.make(other))
 
 
@@ -239,22 +244,24 @@ def test_the_librarys_tall_products_are_what_they_are_called(library, monkeypatc
     assert made.copies == -(-2000 // (made.dtype.itemsize * 33 * 8))
     run = made.library()
     for _ in range(made.copies):
-        run.queue()
+        run.multiply()
     for copy in range(made.copies):
-        A, B, D = (made.place(who, copy) for who in "ABD")
+        A, B, D = (made.array(who, copy) for who in "ABD")
         assert A.strides == ((made.dtype.itemsize, 33 * made.dtype.itemsize) if columns else
                              (5 * made.dtype.itemsize, made.dtype.itemsize))  # fmt: skip
         a, b, d = (np.lib.stride_tricks.as_strided(at(x.pointer, math.prod(x.shape), x.dtype), x.shape, x.strides)
                    for x in (A, B, D))  # fmt: skip
         assert np.abs(d - a.astype(np.float64) @ b).max() < 1e-6
-    made.place("D")
+    made.array("D")
     assert np.abs(run.sample() - made.exact()).max() < 1e-6
     assert len(made.rows()) == tallskinny.SAMPLE
     assert made.sample("B").shape == (5, 3)
 
 
 def test_rows_say_speed_bytes_operations_errors_and_bits(library):
-    task = next(t for t in batched.tasks(True) if (t.data, t.contender, t.M, t.batch) == ("complex", "cublas", 4, 1000))
+    task = next(
+        t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("complex", "cublas", 4, 1000)
+    )
     found = batched.measure(task, batched.make(task))
     assert found["operations"] == 8 * 4**3 * 1000
     assert found["bytes"] == 4 * 3 * 16 * 1000
@@ -262,27 +269,27 @@ def test_rows_say_speed_bytes_operations_errors_and_bits(library):
     assert found["lost"] == 0
     assert 0 < found["relative_l2"] < 1e-3
     assert (found["first_s"], found["loop_s"]) == (2e-6, 8e-6)
-    row = {**task.wanted, "run": 0, **found}
+    row = {**task.fields, "run": 0, **found}
     assert record.key(row)[-1] == 1000
-    task = next(t for t in tallskinny.tasks(True) if t.contender == "cublas" and t.K == 2 and t.fmt == "fp64")
+    task = next(t for t in tallskinny.cases(True) if t.implementation == "cublas" and t.K == 2 and t.fmt == "fp64")
     small = tallskinny.Tall((100, 2, 2), "fp64", True, 3)
-    found = runs.measure(small.library(), small.buffers["D"], 1600, small.exact())
+    found = prepared.measure(small.library(), small.buffers["D"], 1600, small.exact())
     assert found["again"]  # though launches went round and wrote the other copies
     assert found["copies"] == tallskinny.MOST
     assert found["relative_l2"] < 1e-15
 
 
 def test_a_result_that_is_not_finite_counts_as_lost_and_not_as_an_error():
-    found = runs.errors(np.array([1.0, np.nan, np.inf, 2.0]), np.array([1.0, 1.0, 1.0, 2.0]))
+    found = prepared.errors(np.array([1.0, np.nan, np.inf, 2.0]), np.array([1.0, 1.0, 1.0, 2.0]))
     assert found == {"lost": 2, "outputs": 4, "relative_l2": 0.0, "max_relative": 0.0}
-    assert runs.errors(np.array([np.nan]), np.array([1.0])) == {"lost": 1, "outputs": 1}
+    assert prepared.errors(np.array([np.nan]), np.array([1.0])) == {"lost": 1, "outputs": 1}
 
 
 def test_memory_is_told_as_numpy_tells_it():
     for columns, order in ((False, "C"), (True, "F")):
         x = np.zeros((3, 5), np.float32, order)
-        assert places.Place(1, x.shape, x.dtype, columns).strides == x.strides
-    assert places.Place(1, (2, 3, 5), np.dtype(np.float16)).__cuda_array_interface__["strides"] is None
+        assert memory.DeviceArray(1, x.shape, x.dtype, columns).strides == x.strides
+    assert memory.DeviceArray(1, (2, 3, 5), np.dtype(np.float16)).__cuda_array_interface__["strides"] is None
 
 
 def test_operands_are_splitmix64_of_index_and_seed():
@@ -295,7 +302,7 @@ def test_operands_are_splitmix64_of_index_and_seed():
 
     for seed in (0, 7, 2 * 20260101 + 1):
         u = [(mixed((mixed(4 * i) + seed * 0x9E3779B97F4A7C15) % 2**64) >> 11) * 2.0**-53 for i in range(40)]
-        assert places.drawn("fp64", 40, seed, 0.0, 1.0).tolist() == u
+        assert seeded.drawn("fp64", 40, seed, 0.0, 1.0).tolist() == u
         wide = [float(np.float32(2 * x - 1)) for x in u]
-        assert places.drawn("fp32", 40, seed, -1.0, 1.0).tolist() == wide
-        assert places.drawn("fp16", 40, seed, -1.0, 1.0).tolist() == [float(np.float16(np.float32(x))) for x in wide]
+        assert seeded.drawn("fp32", 40, seed, -1.0, 1.0).tolist() == wide
+        assert seeded.drawn("fp16", 40, seed, -1.0, 1.0).tolist() == [float(np.float16(np.float32(x))) for x in wide]

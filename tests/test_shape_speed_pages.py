@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.gpu import batched, record, shapes, suite
+from benchmarks.gpu.case import SEED
 from fpemu import batched as emulated
 from fpemu import simt
-from fpemu.gpu.bench import batched, kinds, record, shapes
-from fpemu.gpu.bench.places import drawn
-from fpemu.gpu.bench.task import SEED
 from fpemu.gpu.verification import digests
+from fpemu.gpu.verification.seeded import drawn
 from fpemu.sweep import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +22,7 @@ PAGES = [f"magma/fig{n}" for n in (7, 10, 12, 14, 18)] + [f"tsm2/fig{n}" for n i
 
 
 def test_the_pages_of_the_two_papers_and_no_others_have_rows_of_these_kinds():
-    tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in kinds.module(kind).tasks(False)]
+    tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in suite.module(kind).cases(False)]
     assert {page for task in tasks for page in task.figures} == set(PAGES)
     assert all(experiments.load(name).kind == "G" for name in PAGES)
 
@@ -39,7 +39,7 @@ TALL = {"V0": (12.0, 12.0), "V1": (4.2, 4.2), "V2": (2.4, 2.4), "V3": (1.4, 1.4)
 
 def _slow(task):
     """How many times the least time a contender takes."""
-    who, n = task.contender, task.N
+    who, n = task.implementation, task.N
     if who.startswith("magma-small"):
         return 0.8 if n < 10 else 2.0
     if " tcf=" in who:
@@ -60,20 +60,20 @@ def _made_up(path, opposite=False):
     """A record with times made after `_slow`, or by its inverse and with everything else turned round too."""
     kept = record.Record(HEAD)
     for kind in (shapes.BATCHED, shapes.TALL):
-        for task in kinds.module(kind).tasks(False):
+        for task in suite.module(kind).cases(False):
             parts, size = (2 if task.data == "complex" else 1), {"fp16": 2, "fp32": 4, "fp64": 8}[task.fmt]
             moved = parts * size * (task.M * task.K + task.K * task.N + task.M * task.N) * task.batch
-            worse = (task.contender == "cublas") != opposite
+            worse = (task.implementation == "cublas") != opposite
             call = 1e-6 if moved < 1e8 else 0.0
             took = _slow(task) * (moved / 4e12 + call)
             if opposite:
                 few = task.batch if kind == shapes.BATCHED else 2 * (task.K / shapes.INNER) ** 0.5
                 took = (moved / 4e12 + call / 100) / _slow(task) * few
-            kept.add({**task.wanted, "run": 0, "rules": task.rules, "fmt": task.fmt, "copy_GBs": 4000.0, "bytes": moved,
+            kept.add({**task.fields, "run": 0, "rules": task.rules, "fmt": task.fmt, "copy_GBs": 4000.0, "bytes": moved,
                       "operations": 2.0 * parts**2 * task.M * task.N * task.K * task.batch, "first_s": took,
                       "loop_s": 1.1 * took, "cold_s": 1.2 * took, "launch_s": 1e-6,
                       "relative_l2": 2e-4 * (1 + worse)})  # fmt: skip
-    record.keep(kept, path)
+    record.save(kept, path)
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,8 @@ def test_the_record_is_whole_and_every_launch_gave_the_same_bits_twice(kept):
     assert all(row["again"] and not row["lost"] for row in good)
     assert all(row["best_s"] <= row["first_s"] <= row["most_s"] for row in good)
     assert not any("away_s" in row for row in good)  # no other process had the GPU
-    tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in kinds.module(kind).tasks(False)]
-    assert {record.key(row) for row in kept.rows} <= {record.key(task.wanted) for task in tasks}
+    tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in suite.module(kind).cases(False)]
+    assert {record.key(row) for row in kept.rows} <= {record.key(task.fields) for task in tasks}
 
 
 def test_ratios_are_of_one_run(kept):
@@ -169,7 +169,7 @@ def test_all_kernels_of_an_arithmetic_have_one_digest_on_a_product(kept):
 def test_the_records_bits_are_the_emulators(kept, data, contender, n):
     """Operands drawn again here, the whole batch multiplied by the emulator, its digest that of the GPU's result."""
     row = _row(kept, data, contender, n)
-    options = batched.asked(contender, data == "complex")
+    options = batched.options(contender, data == "complex")
     layout = options.pop("layout", None)
     parts, batch = (2 if layout else 1), row["batch"]
     A, B = (drawn("fp16", parts * batch * n * n, 2 * SEED + s, -1.0, 1.0).reshape(-1, batch, n, n) for s in (0, 1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.plotting import Series
 from fpemu.sweep.claims import Claim, share
 
@@ -73,8 +73,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found.append(share("CR mode is correctly rounded", "always zero", exact, ""))
     for who in OTHERS:
         over = ratios(rows, who, "dgemm", "phi 0.1")
-        large = {n: x for n, x in over.items() if n >= battery.HEAD}
-        found.append(share(f"{look(who).label}: no slower than cublasDgemm from n = {battery.HEAD} on", "",
+        large = {n: x for n, x in over.items() if n >= groups.HEAD}
+        found.append(share(f"{look(who).label}: no slower than cublasDgemm from n = {groups.HEAD} on", "",
                            [x >= 1 for x in large.values()], span(over.values())))  # fmt: skip
     return found
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.sweep.claims import Claim, share
 
 from ..speed._look import legend
@@ -38,13 +38,13 @@ SINGLE, DOUBLE, SHARE = 41.7, 65.3, 0.77
 
 def cells(size: str) -> list[dict[str, Any]]:
     return _cells(lambda row: row["kind"] == "product" and (row["M"], row["N"], row["K"], row["data"]) ==
-                  (N, N, N, "symmetric") and row["contender"] in (*battery.BLOCKS, "fp16"))  # fmt: skip
+                  (N, N, N, "symmetric") and row["contender"] in (*groups.BLOCKS, "fp16"))  # fmt: skip
 
 
 def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float | None]]:
     """By block: one buffer, two."""
     found = {}
-    for tile in battery.TILES:
+    for tile in groups.TILES:
         pair = [at(rows, f"h2sgemm element-wise {tile}{how}", N, N, N) for how in (" plain", "")]
         if any(row is not None for row in pair):
             found[tile] = tuple(None if row is None else row.get("first") for row in pair)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.gpu import ceilings, groups
 from fpemu import plotting, schemes
-from fpemu.gpu.bench import battery, ceilings
 from fpemu.perfmodel import gpus, roofline
 from fpemu.sweep.claims import Claim, share
 
@@ -22,7 +22,7 @@ PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.4
 TITLE = "measured roofline"
 KIND = "G"
 EXPLAINS = ("legemm/fig14",)
-N = battery.HEAD
+N = groups.HEAD
 SCHEME = {
     "sgemm": "sgemm", "fp16": "fp16", "fp16 mma": "fp16", "markidis mma": "markidis", "ootomo mma": "ootomo",
     "legemm mma": "legemm", "staged": "staged",

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu import applications
 from fpemu import plotting
-from fpemu.gpu.bench import applications
 from fpemu.sweep.claims import Claim, reduction, share
 
 from ..speed._look import legend, look
@@ -43,7 +43,7 @@ ASSUMPTIONS = [
 PUBLISHED = {"k-means": 1.33, "BERT": 1.18, "linear": 1.34}
 """LE-GEMM over cuBLAS on A800."""
 PANELS = {"k-means": ("k-means",), "BERT": ("BERT-base", "BERT-large"), "linear": ("linear",)}
-WHO = applications.WHO
+WHO = applications.NAMES
 _NONE = 1e-6
 """Where the foot of the accuracy of k-means is."""
 

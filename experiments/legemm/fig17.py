@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.plotting import Series
 from fpemu.sweep.claims import Claim, reduction, share
 
@@ -24,7 +24,7 @@ EXPLAINS = ("legemm/fig17",)
 CAPTION = f"""TFLOP/s of LE-GEMM (first launches) over n, operands split as they are loaded: the tile that the model of
 section 4.2 chooses for the GPU among those that the kernel has, a tile of 64×64 chosen by hand, and the model's tile
 with loads and products in turns, without the double buffer of section 4.3. Dotted: words split in memory before, which
-is not counted, and two or three buffers. {told("legemm/fig17", *battery.ABLATION)}"""
+is not counted, and two or three buffers. {told("legemm/fig17", *groups.ABLATION)}"""
 ASSUMPTIONS = [
     *RULES,
     """The hand-chosen tile is not printed: 64×64, four fragments a side. The plain implementation is our kernel without
@@ -43,7 +43,7 @@ _LOOK = {
 
 def cells(size: str) -> list[dict[str, Any]]:
     return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in
-                  battery.ABLATION and row["M"] == row["N"] == row["K"])  # fmt: skip
+                  groups.ABLATION and row["M"] == row["N"] == row["K"])  # fmt: skip
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

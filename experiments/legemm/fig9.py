@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.sweep.claims import Claim, reduction, share
 
 from ..speed._look import legend, look, over_n, plain_ticks
@@ -47,7 +47,7 @@ PUBLISHED = {
 
 
 def _shape(row: dict[str, Any]) -> str | None:
-    return next((name for name, sides in battery.shapes(row["M"]).items()
+    return next((name for name, sides in groups.shapes(row["M"]).items()
                  if sides == (row["M"], row["N"], row["K"])), None)  # fmt: skip
 
 

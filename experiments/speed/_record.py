@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fpemu.gpu.bench import battery, reading, record
+from benchmarks.gpu import record, suite
 
 Row = dict[str, Any]
 _FILE = Path(__file__).with_name("h200.json")
@@ -65,7 +65,7 @@ def told(page: str = "", *only: str) -> str:
     text = f"Measured on one {here['gpu']} (driver {here['driver']}, {here['library']}), {where}."
     if not page or not any(row.get("older") for row in rows):
         return text
-    shown = {record.key(task.wanted) for task in battery.tasks([page])}
+    shown = {record.key(case.fields) for case in suite.cases([page])}
     older = [row["contender"] for row in rows if row.get("older") and record.key(row) in shown]
     older = [name for name in dict.fromkeys(older) if not only or name in only]
     who = ", ".join(older)
@@ -84,12 +84,12 @@ def evaluate(cell: Row) -> dict[str, float]:
     row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
     found: dict[str, float | None] = {}
     product = row["kind"] == "product"
-    found |= {name: reading.rate(row, name) for name in _RATES if product}
+    found |= {name: record.rate(row, name) for name in _RATES if product}
     for name in _RATES[:3] if product else ():
-        found[f"{name} / sgemm"] = reading.ratio(rows, row, "sgemm", which=name)
-        found[f"{name} / dgemm"] = reading.ratio(rows, row, "dgemm", which=name)
-        found[f"{name} / three products"] = reading.ratio(rows, row, "fp16", 3, name)
-        found[f"{name} / three calls"] = reading.ratio(rows, row, "three fp16", which=name)
+        found[f"{name} / sgemm"] = record.ratio(rows, row, "sgemm", which=name)
+        found[f"{name} / dgemm"] = record.ratio(rows, row, "dgemm", which=name)
+        found[f"{name} / three products"] = record.ratio(rows, row, "fp16", 3, name)
+        found[f"{name} / three calls"] = record.ratio(rows, row, "three fp16", which=name)
     found |= {f"{name}_s": row.get(f"{name}_s") for name in _RATES[:3]}
     kernel = str(row.get("kernel", ""))
     found["older"] = 1.0 if row.get("older") else None

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import record, shapes
+from benchmarks.gpu.case import Case
 from fpemu import plotting
 from fpemu.errors import InputError
-from fpemu.gpu.bench import reading, record, shapes
-from fpemu.gpu.bench.task import Task
 from fpemu.perfmodel import gpus
 from fpemu.plotting import Series
 from fpemu.sweep.claims import Claim, share
@@ -102,9 +102,14 @@ def told(page: str) -> str:
     return f"{text} {lacking}" if lacking else text
 
 
-def _tasks(page: str) -> list[Task]:
-    tasks = (*shapes.tasks(shapes.BATCHED, shapes.batched()), *shapes.tasks(shapes.TALL, shapes.tall()))
-    return [task for task in tasks if page in task.figures]
+def _cases(page: str) -> list[Case]:
+    cases = (*shapes.cases(shapes.BATCHED, shapes.batched()), *shapes.cases(shapes.TALL, shapes.tall()))
+    return [case for case in cases if page in case.figures]
+
+
+def _place(case: Case) -> tuple[Any, ...]:
+    fields = {"batch": 1, **case.fields}
+    return tuple(fields[name] for name in _PLACE)
 
 
 def missing(page: str) -> str:
@@ -112,11 +117,11 @@ def missing(page: str) -> str:
     have = {tuple(row[name] for name in _PLACE) for row in _read(_path())[2]}
     every: dict[tuple[str, int], set[int]] = {}
     lacking: dict[str, dict[int, set[int]]] = {}
-    for task in _tasks(page):
-        every.setdefault((task.data, task.M), set()).add(task.N)
-        if tuple(getattr(task, name) for name in _PLACE) not in have:
-            form = "" if task.kind == shapes.TALL else " n×n×n" if task.M == task.K else f" n×n×{task.K}"
-            lacking.setdefault(task.data + form, {}).setdefault(task.M, set()).add(task.N)
+    for case in _cases(page):
+        every.setdefault((case.data, case.M), set()).add(case.N)
+        if _place(case) not in have:
+            form = "" if case.kind == shapes.TALL else " n×n×n" if case.M == case.K else f" n×n×{case.K}"
+            lacking.setdefault(case.data + form, {}).setdefault(case.M, set()).add(case.N)
     parts = []
     for data, sizes in lacking.items():
         wide = data.split()[0] in shapes.FORMATS
@@ -130,7 +135,7 @@ def missing(page: str) -> str:
 def cells(page: str, shown: Callable[[Row], bool] = lambda row: True) -> list[Row]:
     """The cells of a page: the rows that were measured for it, by what tells them apart, and the record's digest."""
     digest, _, rows = _read(_path())
-    wanted = {tuple(getattr(task, name) for name in _PLACE) for task in _tasks(page)}
+    wanted = {_place(case) for case in _cases(page)}
     return [{**{name: row[name] for name in _PLACE}, "record": digest}
             for row in rows if tuple(row[name] for name in _PLACE) in wanted and shown(row)]  # fmt: skip
 
@@ -145,7 +150,7 @@ def evaluate(cell: Row) -> dict[str, float]:
     found["bandwidth"] = row["bytes"] / took * 1e-9
     found["share"] = found["bandwidth"] / row["copy_GBs"] if row.get("copy_GBs") else None
     found |= {"loop": row.get("loop_s"), "cold": row.get("cold_s")}
-    base = reading.base(rows, row, shapes.BASE)
+    base = record.base(rows, row, shapes.BASE)
     found["speedup"] = None if base is None else _seconds(base) / took
     found |= {name: row.get(name) for name in _PLAIN}
     return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.sweep.claims import Claim, share
 
 from ._look import legend, look
@@ -18,7 +18,7 @@ PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
 TITLE = "error against speed"
 KIND = "G"
 EXPLAINS = ("speed/frontier",)
-N = battery.HEAD
+N = groups.HEAD
 DATA = {"symmetric": "uniform [-1, 1]", "positive": "uniform [0, 1]", "phi 0.5": "(u - 0.5) exp(0.5 g)",
         "normal": "normal"}  # fmt: skip
 UNIFORM = ("symmetric", "positive")
@@ -43,7 +43,7 @@ PUBLISHED = 72.6
 
 def cells(size: str) -> list[dict[str, Any]]:
     return _cells(lambda row: row["kind"] == "product" and row["M"] == row["N"] == row["K"] == N and row["data"] in DATA
-                  and row["fmt"] == "fp32" and row["contender"] in (*battery.LIBRARY, *battery.SPEEDS))  # fmt: skip
+                  and row["fmt"] == "fp32" and row["contender"] in (*groups.LIBRARY, *groups.SPEEDS))  # fmt: skip
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -97,7 +97,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             share(f"staged: faster than the best published on a Hopper, {PUBLISHED:g} TFLOP/s", "",
                   [staged["first"] > PUBLISHED], f"{staged['first'] / PUBLISHED:.3g}×"),
         ]  # fmt: skip
-    for who in battery.FRONTIER:
+    for who in groups.FRONTIER:
         own = [row for data in DATA if (row := at(rows, who, N, N, N, data)) is not None]
         fast = [row["sustained / three products"] for row in own if "sustained / three products" in row]
         if fast:
@@ -107,7 +107,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             good = [row["relative_l2"] <= bars[row["data"]] for row in own]
             found.append(share(f"{look(who).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest", "", good,
                                _span([row["relative_l2"] for row in own], "")))  # fmt: skip
-    for who in battery.STRASSEN:
+    for who in groups.STRASSEN:
         pairs = [(errors[who, data], errors["sgemm", data]) for data in DATA
                  if {(who, data), ("sgemm", data)} <= set(errors)]  # fmt: skip
         found.append(share(f"{look(who).label}: no less accurate than SGEMM", "", [a <= b for a, b in pairs],

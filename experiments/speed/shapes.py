@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.sweep.claims import Claim, share
 
 from ._look import legend, look, over_n, plain_ticks
@@ -19,7 +19,7 @@ TITLE = "speed over n in three shapes"
 KIND = "G"
 EXPLAINS = ("speed/shapes",)
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
-WHO = ("staged", battery.FRONTIER[0])
+WHO = ("staged", groups.FRONTIER[0])
 CAPTION = f"""TFLOP/s over n for products M×N×K of three shapes, operands uniform in [-1, 1], first launches: words made
 before (solid), and made by every call (dotted). {told("speed/shapes", *WHO)}"""
 ASSUMPTIONS = RULES
@@ -28,7 +28,7 @@ GOAL = 512
 
 
 def _shape(row: dict[str, Any]) -> str | None:
-    return next((name for name, sides in battery.shapes(row["M"]).items()
+    return next((name for name, sides in groups.shapes(row["M"]).items()
                  if sides == (row["M"], row["N"], row["K"])), None)  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.gpu.bench import battery
 from fpemu.sweep.claims import Claim, share
 
 from ._look import legend, look, over_n
@@ -18,7 +18,7 @@ PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
 TITLE = "speed over n"
 KIND = "G"
 EXPLAINS = ("speed/sizes",)
-WHO = ("sgemm", "staged", battery.FRONTIER[0], *battery.STRASSEN)
+WHO = ("sgemm", "staged", groups.FRONTIER[0], *groups.STRASSEN)
 CAPTION = f"""Products n×n×n, operands uniform in [-1, 1]. (a) First launches after a pause, (b) sustained, (c) first
 launches with the split, over three products of the library with nothing added (its fp16 product by 3, its operands in
 fp16 already). {told("speed/sizes", *WHO)}"""
@@ -79,8 +79,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         text = f"{own[n]:.4g} TFLOP/s" if n in own else ""
         found.append(share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text))
     kept = [row["split_sustained"] / row["sustained"] for row in squares(rows, "staged")
-            if row["M"] == battery.HEAD and {"split_sustained", "sustained"} <= set(row)]  # fmt: skip
-    found.append(share(f"staged: with the split 0.97 of the speed or more, n = {battery.HEAD}, sustained", "",
+            if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row)]  # fmt: skip
+    found.append(share(f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained", "",
                        [x >= 0.97 for x in kept], f"{kept[0]:.3g}" if kept else ""))  # fmt: skip
     better = [row["relative_l2"] <= base["relative_l2"] for row in squares(rows, "staged")
               if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None]  # fmt: skip

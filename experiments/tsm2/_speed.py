@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpemu.gpu.bench import shapes
+from benchmarks.gpu import shapes
 from fpemu.perfmodel import gpus
 
 from ..speed._shapes import Row, multiprocessors, ratios

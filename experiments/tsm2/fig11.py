@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.gpu.bench import shapes
 from fpemu.sweep.claims import Claim, share
 
 from ..speed._look import legend

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.errors import InputError
-from fpemu.gpu.bench import shapes
 from fpemu.perfmodel import gpus
 from fpemu.sweep.claims import Claim, share
 

@@ -1,4 +1,4 @@
-"""``fpemu tune batched``: the fastest configurations of the batched kernels on the GPU here."""
+"""``fpemu tune batched``: find the fastest configurations of the batched kernels on this GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fpemu.cli.bench import need_benchmarks
 from fpemu.cli.common import console, note, progress, table
 from fpemu.cli.verify import missing
 from fpemu.errors import GpuError, InputError
@@ -23,16 +24,19 @@ def batched(
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE.toml", help="Write the table that fpemu.gpu.batched reads.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what an interrupted run has measured.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the measurements of an interrupted run.")] = False,
 ) -> None:
-    """Measure configurations of the batched kernels, and keep the winners.
+    """Measure configurations of the batched kernels, and write the fastest.
 
-    For every size the candidates of fpemu.gpu.batched.tuning are compiled and measured: contiguous square matrices,
+    For every size the candidates of benchmarks.tuning are compiled and measured: contiguous square matrices,
     fp32 sums. The table gives for each alignment of the matrices' lines a few configurations, each up to a size.
-    With --out what is measured is kept in FILE.toml.measured until all is: the same command goes on from there.
+    With --out the measurements are saved in FILE.toml.measured until the last: the same command continues from them.
     """
     from fpemu.files import check_writable, write_atomic
-    from fpemu.gpu.batched import products, tuning
+    from fpemu.gpu.batched import products
+
+    need_benchmarks("tune batched")
+    from benchmarks import tuning
 
     chosen, which = _sizes(sizes), _forms(forms)
     if batch < 1:
@@ -41,6 +45,7 @@ def batched(
         if not out.endswith(".toml"):
             raise InputError(f"{out!r}: the table is written as .toml")
         check_writable(out)
+        check_writable(f"{out}.measured")
     _need_a_gpu()
     products.need_gpu()
     from fpemu.gpu import device
@@ -48,7 +53,7 @@ def batched(
     told = device.describe()
     about = {"gpu": told["gpu"], "batch": batch, "nvrtc": told["nvrtc"]}
     kept = None if out is None else Path(f"{out}.measured")
-    before = [] if kept is None or fresh else tuning.recalled(kept, about)
+    before = [] if kept is None or fresh else tuning.resumed(kept, about)
     wanted = {tuning.place(size, form == "complex"): (size, form == "complex") for form in which for size in chosen}
     measured = [m for m in before if (m.form, m.size) in wanted]
     done = {(m.form, m.size) for m in measured}
@@ -61,16 +66,16 @@ def batched(
                 bars.update(bar, description=f"{FORMS[is_complex]} {size}")
                 measured += tuning.measure(size, is_complex, batch)
                 if kept is not None:
-                    write_atomic(kept, tuning.kept(measured, about))
+                    write_atomic(kept, tuning.saved(measured, about))
                 bars.update(bar, advance=1)
     except KeyboardInterrupt:
         if kept is not None and measured:
-            print(f"fpemu: interrupted; what is measured is kept in {kept}, and the same command goes on from there",
+            print(f"fpemu: interrupted; the measurements are saved in {kept}, and the same command continues from them",
                   file=sys.stderr)  # fmt: skip
             raise typer.Exit(130) from None
         raise
     if not measured:
-        raise GpuError("no configuration ran: fpemu verify batched says what fails")
+        raise GpuError("no configuration ran: 'fpemu verify batched' shows the failures")
     found = tuning.winners(measured)
     shown = table(f"{told['gpu']}, batch {batch}", "form", "up to", "configuration", numbers=0)
     for name, rows in found.items():
@@ -98,7 +103,7 @@ def _sizes(text: str) -> list[int]:
         try:
             low, high = int(first), int(last if dash else first)
         except ValueError:
-            raise InputError(f"--sizes {text!r}: {part!r} is no number and no range such as 2-128") from None
+            raise InputError(f"--sizes {text!r}: {part!r} is neither a number nor a range such as 2-128") from None
         if not 1 <= low <= high <= 1024:
             raise InputError(f"--sizes {text!r}: {part!r} must be sizes from 1 to 1024, the smaller first")
         found += range(low, high + 1)

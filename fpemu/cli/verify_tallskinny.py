@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fpemu.gpu.verification.partial import Partial
 
 _HUGE = "huge"
-_ROOMS = ("gpu/tallskinny", "gpu/bench", "perfmodel")  # whose code decides what is found
+_ROOMS = ("gpu/tallskinny", "perfmodel")  # whose code decides what is found
 
 
 def tallskinny(

@@ -1,5 +1,8 @@
 """Finding experiments: ``experiments/<paper>/<figure>.py``, a page of Python each.
 
+Loading a page executes it. Pages are therefore taken only from the checkout that contains this package, or from a
+folder that the user names (:func:`using`, ``$FPEMU_EXPERIMENTS``), never from the working directory.
+
 An experiment is a module with
 
 ``PAPER``, ``TITLE``, ``CAPTION``, ``ASSUMPTIONS``
@@ -28,6 +31,8 @@ Modules whose name begins with an underscore are shared pieces, not figures.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -35,7 +40,7 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
     from fpemu.sweep.claims import Claim
 
 SIZES = ("quick", "full")
+_VARIABLE = "FPEMU_EXPERIMENTS"
+_CHECKOUT = Path(__file__).resolve().parents[2] / "experiments"
 
 
 @dataclass(frozen=True)
@@ -128,22 +135,66 @@ class Experiment:
 
 
 def root() -> Path:
-    """The experiments folder: ``$FPEMU_EXPERIMENTS``, the one beside the package, or the one in the working directory.
+    """Return the folder of the papers' folders.
+
+    Returns
+    -------
+    Path
+        ``$FPEMU_EXPERIMENTS``, or else ``experiments`` in the checkout that contains this package.
 
     Raises
     ------
     InputError
-        If there is none (the package alone was installed, without a checkout).
+        If ``$FPEMU_EXPERIMENTS`` is not a folder, or it is not set and the package was installed without a checkout.
     """
-    given = os.environ.get("FPEMU_EXPERIMENTS")
+    given = os.environ.get(_VARIABLE)
     if given:
         if not Path(given).is_dir():
-            raise InputError(f"FPEMU_EXPERIMENTS names {given}, which is not a folder")
+            raise InputError(f"--experiments or {_VARIABLE} names {given}, which is not a folder")
         return Path(given).resolve()
-    for folder in (Path(__file__).resolve().parents[2] / "experiments", Path("experiments")):
-        if folder.is_dir():
-            return folder.resolve()
-    raise InputError("no experiments folder here: run in a checkout of fpemu, or set FPEMU_EXPERIMENTS to one")
+    if not (_CHECKOUT / "items.toml").is_file():  # site-packages may have an `experiments` of another package
+        raise InputError(f"this installation has no experiments: name a folder by --experiments or {_VARIABLE}")
+    return _CHECKOUT
+
+
+def import_benchmarks() -> bool:
+    """Make the checkout's package ``benchmarks`` importable: pages read its records, and ``fpemu bench`` runs it.
+
+    Returns
+    -------
+    bool
+        Whether the folder ``benchmarks`` is beside `root`, or beside this package.
+    """
+    given = os.environ.get(_VARIABLE)
+    roots = (Path(given).resolve().parent, _CHECKOUT.parent) if given else (_CHECKOUT.parent,)
+    folders = [str(root / "benchmarks") for root in roots if (root / "benchmarks" / "gpu" / "suite.py").is_file()]
+    known = sys.modules.get("benchmarks")
+    if folders and (known is None or not set(folders) & set(getattr(known, "__path__", ()))):
+        package = types.ModuleType("benchmarks")  # only this folder: another `benchmarks` may be on sys.path
+        package.__path__ = folders[:1]
+        sys.modules["benchmarks"] = package
+    return bool(folders)
+
+
+@contextlib.contextmanager
+def using(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Take the pages from another folder inside a ``with`` block; worker processes do so too.
+
+    Parameters
+    ----------
+    folder : path-like or None
+        None: no change.
+    """
+    before = os.environ.get(_VARIABLE)
+    try:
+        if folder is not None:
+            os.environ[_VARIABLE] = os.fspath(folder)
+        yield
+    finally:
+        if before is not None:
+            os.environ[_VARIABLE] = before
+        elif folder is not None:
+            os.environ.pop(_VARIABLE, None)
 
 
 def names() -> list[str]:
@@ -169,6 +220,34 @@ def select(wanted: str | None) -> list[str]:
     return chosen
 
 
+def title(name: str) -> str:
+    """Read the title of an experiment from its page's text, without executing the page.
+
+    Returns
+    -------
+    str
+        The string that the page assigns to ``TITLE``; empty if it assigns none.
+
+    Raises
+    ------
+    InputError
+        If the page cannot be read or is not Python.
+    """
+    path = root() / f"{name}.py"
+    try:
+        page = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+        raise InputError(f"{path} is not a readable page: {problem}") from problem
+    for statement in page.body:
+        if (
+            isinstance(statement, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == "TITLE" for target in statement.targets)
+            and isinstance(statement.value, ast.Constant)
+        ):
+            return str(statement.value.value)
+    return ""
+
+
 def load(name: str, folder: Path | None = None) -> Experiment:
     """The experiment ``paper/figure``."""
     where = root() if folder is None else folder.resolve()
@@ -182,6 +261,7 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         holder = types.ModuleType(package)
         holder.__path__ = [str(where)]
         sys.modules[package] = holder
+    import_benchmarks()
     try:
         module = importlib.import_module(f"{package}.{name.replace('/', '.')}")
     except (Exception, SystemExit) as problem:

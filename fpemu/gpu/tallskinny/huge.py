@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fpemu import simt
 from fpemu.gpu import callers, device, properties
-from fpemu.gpu.bench import places
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.gpu.verification import seeded
 
 SHAPES = ((65600, 65600, 2), (65603, 65601, 2), (2**28 + 12, 16, 2), (2**28 + 13, 17, 3))
 """(m, k, n): steps that are multiples of 16 bytes, and such that are not; a large A, and one of many rows"""
@@ -51,7 +51,7 @@ def check(formats: Sequence[str] = ("fp32", "fp64"), seed: int = 0) -> Iterator[
             size = 4 if fmt == "fp32" else 8
             if size * (m * k + k * n + m * n) + _SPARE > callers.free_bytes():
                 continue
-            A, B = places.draw(fmt, m * k, 2 * seed, -1.0, 1.0), places.draw(fmt, k * n, 2 * seed + 1, -1.0, 1.0)
+            A, B = (seeded.draw(fmt, count, 2 * seed + i, -1.0, 1.0) for i, count in enumerate((m * k, k * n)))
             C = device.Buffer(m * n * size)
             for layout in LAYOUTS:
                 problem = _problem(fmt, sizes, layout, (A.pointer, B.pointer, C.pointer), (A, B, C))
@@ -100,17 +100,11 @@ def _emulated(problem: Problem, rows: NDArray[np.int64], seed: int) -> NDArray[A
     """The patterns of some rows of C: their rows of A are drawn again here."""
     k, n = problem.k, problem.n
     (row, step), (b_row, b_step) = problem.a, problem.b
-    A = _drawn(problem.fmt, rows[:, None] * row + np.arange(k, dtype=np.int64) * step, 2 * seed)
-    B = _drawn(problem.fmt, np.arange(k, dtype=np.int64)[:, None] * b_row + np.arange(n) * b_step, 2 * seed + 1)
+    A = seeded.drawn_at(problem.fmt, rows[:, None] * row + np.arange(k, dtype=np.int64) * step, 2 * seed, -1.0, 1.0)
+    index = np.arange(k, dtype=np.int64)[:, None] * b_row + np.arange(n) * b_step
+    B = seeded.drawn_at(problem.fmt, index, 2 * seed + 1, -1.0, 1.0)
     D = np.asarray(simt.gemm(A, B, fmt=problem.fmt))
     return D.view(f"u{D.itemsize}")
-
-
-def _drawn(fmt: str, index: NDArray[np.int64], seed: int) -> NDArray[Any]:
-    """What `places.draw` makes at some indices, in [-1, 1)."""
-    mixed = places._mixed(index.astype(np.uint64) * np.uint64(4)) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    x = -1.0 + 2.0 * ((places._mixed(mixed) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
-    return x.astype(np.float32 if fmt == "fp32" else np.float64)
 
 
 def _fetched(problem: Problem, rows: NDArray[np.int64], dtype: Any) -> NDArray[Any]:
@@ -118,5 +112,5 @@ def _fetched(problem: Problem, rows: NDArray[np.int64], dtype: Any) -> NDArray[A
     out = np.empty((len(rows), problem.n), dtype)
     for i, r in enumerate(rows):
         for j in range(problem.n):
-            out[i, j] = places.fetch(problem.addresses[2], int(r) * row + j * step, 1, dtype)[0]
+            out[i, j] = seeded.fetch(problem.addresses[2], int(r) * row + j * step, 1, dtype)[0]
     return out

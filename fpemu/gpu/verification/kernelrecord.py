@@ -22,7 +22,7 @@ ABOUT = (
 )
 _CODE = ("gpu", "mma", "schemes", "simt", "formats.py", "rounding.py", "heads.py", "arrays.py")
 """What products on the GPU and their emulation come from"""
-_APART = ("gpu/bench", "gpu/orders", "gpu/batched", "gpu/tallskinny")
+_APART = ("gpu/orders", "gpu/batched", "gpu/tallskinny")
 
 
 @dataclass

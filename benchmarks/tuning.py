@@ -1,9 +1,8 @@
-"""The fastest configuration for a size, by measuring them: what `fpemu tune batched` does, and its table of winners.
+"""``fpemu tune batched``: measured configurations of the batched kernels for each size, and the table of the fastest.
 
 The paper sweeps all valid configurations; here that would be hours of compiling. The candidates of a size are those of
-the paper's kernel that cover the product with the fewest blocks or keep most of it under way, the first of
-`fpemu.perfmodel.magma_kernels.ranked`, and the kernels without shared memory where they are valid. A measurement queues
-launches behind a kernel that waits, and takes the median of several rounds.
+the paper's kernel that cover the product with the fewest blocks or keep most of it in flight, the first of
+`fpemu.perfmodel.magma_kernels.ranked`, and the kernels without shared memory where they are valid.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,28 +18,30 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
+from benchmarks import timing
+from fpemu.errors import GpuError, InputError
 from fpemu.gpu import device, matrices
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import memory, source
 from fpemu.gpu.batched.choice import form
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.bench import timing
 
 TOLERANCE = 0.03
-"""A configuration stands for a range of sizes if it is nowhere slower by more than this share"""
+"""A configuration serves a range of sizes if it is nowhere slower than the fastest by more than this share."""
 LARGE = {
     False: ((128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (64, 128, 32, 4, 3), (64, 64, 64, 4, 2)),
     True: ((64, 64, 32, 4, 2), (128, 64, 32, 8, 2), (128, 64, 32, 4, 2), (128, 128, 32, 16, 2), (128, 128, 32, 8, 2)),
 }
-"""BLK_M, BLK_N, BLK_K, warps and stages that are tried besides blocks of the size itself: for real products beyond 128
-and for complex ones beyond 64"""
+"""BLK_M, BLK_N, BLK_K, warps and stages that are measured besides blocks of the size itself: for real products above
+128 and for complex ones above 64."""
+METHOD = timing.Steady(sample=6e-4, launches=60, samples=3, tries=1, loop=0.0)
+"""Of each measurement."""
 _THREADS, _REGISTERS = 2048, 65536  # of a multiprocessor
-_RESIDENT, _MANY = 4, 8  # thread blocks of a multiprocessor, at most, and of those whose matrices come in bulk
-_WARPS = {4: (0, 96), 8: (0, 128), 16: (112, 256)}  # of those, by the sides: powers of two, as their kernel wants them
-_LARGE, _EARLY = 96, 2  # side of the blocks that may ask for their matrices early, and how many are tried
-_DRAWN = 2**22 - 3  # different numbers of an operand, at most
+_RESIDENT, _MANY = 4, 8  # limits of the thread blocks of a multiprocessor, and of those that copy in bulk
+_WARPS = {4: (0, 96), 8: (0, 128), 16: (112, 256)}  # of the latter, by the sides: their kernel requires powers of two
+_LARGE, _EARLY = 96, 2  # side from which on blocks may load their matrices early, and how many are measured
+_DRAWN = 2**22 - 3  # limit of the different numbers of an operand
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Measured:
 
 
 def task_of(size: int, complex: bool, accumulate: str = "fp32") -> Task:
-    """The product of contiguous square matrices.
+    """Return the product of contiguous square matrices.
 
     >>> task_of(12, False).width
     8
@@ -66,7 +65,7 @@ def task_of(size: int, complex: bool, accumulate: str = "fp32") -> Task:
 
 
 def place(size: int, complex: bool) -> tuple[str, int]:
-    """The form and the size of a measurement.
+    """Return the form and the size of a measurement.
 
     >>> place(12, True)
     ('complex 16', 12)
@@ -75,7 +74,7 @@ def place(size: int, complex: bool) -> tuple[str, int]:
 
 
 def candidates(task: Task) -> list[Configuration]:
-    """Configurations that may be the fastest for a task, each valid for it.
+    """Return configurations that may be the fastest for a task, each valid for it.
 
     >>> [conf.text(c).split()[0] for c in candidates(task_of(8, False))][:3]
     ['packed', 'warp', 'warp']
@@ -107,7 +106,7 @@ def candidates(task: Task) -> list[Configuration]:
 
 
 def _of_the_size(task: Task, side: int) -> list[Configuration]:
-    """Blocks that cover a product, by one warp or two for every 16 rows, or by eight."""
+    """Return blocks that cover a product, with one warp or two for every 16 rows, or with eight."""
     found: list[Configuration] = []
     for warps in {side // 16, side // 8, 8 if side > 32 else side // 16}:
         way = Block((16, 16, 16), (side, side, side), (16, 2 * warps), 1, 1, direct=True, staged=not task.complex)
@@ -134,7 +133,7 @@ def _of_the_size(task: Task, side: int) -> list[Configuration]:
 
 
 def _in_bulk(task: Task, side: int) -> list[Configuration]:
-    """Blocks of a side whose matrices come by the copy engine, as many as a multiprocessor holds."""
+    """Return blocks of a side that load by the copy engine, as many as a multiprocessor holds."""
     found: list[Configuration] = []
     for warps in (w for w, (low, high) in _WARPS.items() if low <= side <= high):
         for stages in (1, 2):
@@ -146,7 +145,7 @@ def _in_bulk(task: Task, side: int) -> list[Configuration]:
 
 
 def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
-    """Thread blocks that fit in a multiprocessor; 0: none."""
+    """Return the number of thread blocks that fit in a multiprocessor."""
     registers = (64 if c.bulk or not c.persistent else 80) * task.terms**0.5
     fit = memory.SHARED // (memory.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
     return min(*fit, _THREADS // (32 * c.warps), most)
@@ -167,94 +166,72 @@ def _of_model(kernel: Any, task: Task) -> Configuration:
 
 
 class Bench:
-    """Products of one size on the GPU, measured with one configuration after the other."""
+    """Products of one size on the GPU, measured with one configuration after another."""
 
     def __init__(self, size: int, complex: bool, batch: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
         shape = (batch, size, size, 2) if complex else (batch, size, size)
-        made = [np.resize(rng.uniform(-1, 1, _DRAWN).astype(np.float16), shape) for _ in "ab"]
+        drawn = [np.resize(rng.uniform(-1, 1, _DRAWN).astype(np.float16), shape) for _ in "ab"]
         self._layout = "interleaved" if complex else None
-        self._operands = [matrices.upload(x) for x in (*made, np.zeros(shape, np.float16))]
+        self._operands = [matrices.upload(x) for x in (*drawn, np.zeros(shape, np.float16))]
 
-    def seconds(self, configuration: Configuration, rounds: int = 3, overlap: bool = True) -> float:
-        """Of a launch, the median of some rounds."""
+    def seconds(self, configuration: Configuration) -> float:
+        """Return the seconds per launch."""
         from fpemu.gpu.batched.products import prepare
 
         A, B, D = self._operands
-        (product,) = prepare(A, B, out=D, layout=self._layout, configuration=configuration, overlap=overlap)
-        return timed(product.queue, rounds)
-
-
-def timed(launch: Callable[[], None], rounds: int, each: float = 6e-4) -> float:
-    """Seconds of a launch: as many as fill `each` second queue up behind a kernel that waits, in some rounds."""
-    launch()
-    device.synchronize()
-    begun = time.perf_counter()
-    launch()
-    host = time.perf_counter() - begun
-    device.synchronize()
-    count = max(8, min(60, round(each / max(time.perf_counter() - begun - host, 1e-5))))
-    marks, found = timing.Marks(2), []
-    for _ in range(rounds):
-        timing.hold(2e-4 + 2 * count * host)
-        marks.record(0)
-        for _ in range(count):
-            launch()
-        marks.record(1)
-        found.append(marks.seconds(1)[0] / count)
-    return statistics.median(found)
+        (product,) = prepare(A, B, out=D, layout=self._layout, configuration=configuration)
+        return timing.measure(product.queue, METHOD).median
 
 
 def compile_all(tasks: Iterable[Task]) -> None:
-    """Compile the kernels of all candidates, side by side."""
+    """Compile the kernels of all candidates side by side."""
     texts = {source.plan(task, c, True).source: None for task in tasks for c in candidates(task)}
     device.compile_all(list(texts), device.arch())
 
 
 def measure(size: int, complex: bool, batch: int) -> list[Measured]:
-    """All candidates of a size, then the fastest of them asking for their matrices early; what fails is left out."""
-    from fpemu.errors import GpuError
-
-    task, bench, found = task_of(size, complex), Bench(size, complex, batch), []
+    """Measure all candidates of a size, then the fastest of them with early loads, without those that fail."""
+    task, bench, measured = task_of(size, complex), Bench(size, complex, batch), []
 
     def add(configurations: Iterable[Configuration]) -> None:
         for c in configurations:
             try:
-                found.append(Measured(form(task), size, conf.text(c), bench.seconds(c)))
+                measured.append(Measured(form(task), size, conf.text(c), bench.seconds(c)))
             except GpuError:
                 continue
 
     add(candidates(task))
-    fastest = [conf.parse(m.configuration) for m in sorted(found, key=lambda m: m.seconds)[:_EARLY]]
+    fastest = [conf.parse(m.configuration) for m in sorted(measured, key=lambda m: m.seconds)[:_EARLY]]
     add(replace(c, ahead=True) for c in fastest if isinstance(c, Block) and c.block[0] >= _LARGE)
-    return found
+    return measured
 
 
-def kept(measured: Sequence[Measured], about: dict[str, Any]) -> bytes:
-    """Measurements in the middle of a run, for `recalled` in the next."""
+def saved(measured: Sequence[Measured], about: dict[str, Any]) -> bytes:
+    """Return the measurements of an unfinished run as the content of a file, for `resumed`."""
     rows = [list(asdict(m).values()) for m in measured]
     return json.dumps({"about": about, "texts": _texts(), "measured": rows}).encode()
 
 
-def recalled(path: str | Path, about: dict[str, Any]) -> list[Measured]:
-    """What `kept` wrote into a file; nothing if it is of another GPU, batch, compiler or kernels."""
+def resumed(path: str | Path, about: dict[str, Any]) -> list[Measured]:
+    """Return the measurements in a file of `saved`; none if it is of another GPU, batch, compiler or kernels."""
     try:
-        told = json.loads(Path(path).read_bytes())
-        if told["about"] != about or told["texts"] != _texts():
-            return []
-        return [Measured(str(name), int(size), str(c), float(seconds)) for name, size, c, seconds in told["measured"]]
+        content = json.loads(Path(path).read_bytes())
+        same = content["about"] == about and content["texts"] == _texts()
+        rows = content["measured"] if same else []
+        return [Measured(str(name), int(size), str(c), float(seconds)) for name, size, c, seconds in rows]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
 def _texts() -> str:
-    """A digest of the kernels."""
+    """Return a digest of the kernels."""
     texts = [path.read_bytes() for path in sorted(device.KERNELS.glob("batched*.cu*"))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
 def winners(measured: Sequence[Measured]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the table: for each form, few configurations, each up to a size.
+    """Return the rows of the table: for each form, few configurations, each up to a size.
 
     >>> times = (8, "a", 1.0), (8, "b", 1.01), (16, "a", 2.0), (16, "b", 1.0)
     >>> winners([Measured("real 16", *row) for row in times])
@@ -285,7 +262,7 @@ def winners(measured: Sequence[Measured]) -> dict[str, list[dict[str, Any]]]:
 
 
 def toml(table: dict[str, list[dict[str, Any]]], about: dict[str, Any]) -> str:
-    """The table as the file that is shipped.
+    """Return the table as the file that the package reads.
 
     >>> print(toml({"real 16": [{"size": 16, "configuration": "warp"}]}, {"gpu": "NVIDIA H200"}), end="")
     # Winners of `fpemu tune batched`: for every form, the configuration of sizes up to the one given.

@@ -1,31 +1,31 @@
 """The products behind each figure, in the order of their importance.
 
-The sizes are ours where a paper prints none; they are those of its text where it names some.
+Sizes are those of a paper's text where it names some, and chosen here where it does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fpemu.gpu.bench.task import Group, Shape
+from benchmarks.gpu.case import Group, Shape
 
 HEAD = 8192
-"""n of the comparison of everybody."""
+"""n of the comparison of all implementations."""
 LIBRARY = ("sgemm", "tf32", "fp16", "three fp16", "dgemm")
-"""The library's products: in fp32, tf32, fp16 (fp32 sums), three of these that add up (alpha and beta), in fp64."""
+"""The library's products: in fp32, tf32, fp16 with fp32 sums, three of these accumulated by alpha and beta, in fp64."""
 FRONTIER = ("staged-int8 exact=8", "staged-int8", "staged-int8 exact=4")
 """Schemes between plain fp16 and three products."""
 STRASSEN = ("strassen", "strassen levels=2")
-"""Three products, fewer of them: one level and two."""
+"""Strassen's algorithm over three products, with one level and with two."""
 SCHEMES = ("ootomo", "legemm", "markidis", "h2sgemm term-wise", "h2sgemm element-wise")
 OTHERS = ("ootomo-tf32", "bf16x9", "bf16x6", "bf16x3", "egemm", "ape")
 """Schemes on other words, and with other plans."""
 SPEEDS = ("staged", *FRONTIER, *STRASSEN, *SCHEMES, *OTHERS)
-"""The schemes for fp32 that everybody is compared with."""
+"""The schemes for fp32."""
 FP64 = ("dgemm", "ozaki DP", "ozaki CR", "ozaki2", "ozimmu", "ozaki DP words=int8")
 ABLATION = ("legemm fused", "legemm 64x64", "legemm plain", "legemm mma")
-"""Figure 17 of LE-GEMM: the model's tile, one chosen by hand, and the model's without a pipeline, all of them splitting
-in their loads; and with words that were split in memory before."""
+"""Figure 17 of LE-GEMM: the model's tile, a tile chosen by hand, and the model's without a pipeline, all with the split
+in their loads; and with words that are split in memory before."""
 TILES = ("32x32", "64x64", "128x64", "128x128")
 BLOCKS = tuple(f"h2sgemm element-wise {tile}{how}" for tile in TILES for how in ("", " plain"))
 """Figure 10 of H2SGEMM: blocks, with two buffers and with one."""
@@ -33,7 +33,7 @@ _FEW = ("fp16", "staged", FRONTIER[0])
 
 
 def shapes(n: int) -> dict[str, Shape]:
-    """LE-GEMM's three shapes, M × N × K."""
+    """Return LE-GEMM's three shapes, M × N × K."""
     return {"n×n×n": (n, n, n), "n×4n×n": (n, 4 * n, n), "n×n×4n": (n, n, 4 * n)}
 
 
@@ -42,7 +42,7 @@ def _square(n: int) -> Shape:
 
 
 def groups(quick: bool = False) -> Iterator[Group]:
-    """All groups, the most important first."""
+    """Return all groups, the most important first."""
     front = ("speed/frontier", "speed/sizes", "speed/shapes", "legemm/fig9", "legemm/fig14", "legemm/fig18_speed",
              "h2sgemm/fig11")  # fmt: skip
     yield Group(_square(HEAD), "symmetric", (*_FEW, FRONTIER[1]), "full", front)
@@ -63,7 +63,7 @@ def groups(quick: bool = False) -> Iterator[Group]:
 
 
 def _sizes() -> Iterator[Group]:
-    """Squares and LE-GEMM's other shapes, by both speeds and with the split."""
+    """Return squares and LE-GEMM's other shapes, with both speeds and with the split."""
     for n in (4096, 2048, 16384, 1024, 512):
         shown = ("speed/sizes", "speed/shapes", "h2sgemm/fig11")
         yield Group(_square(n), "symmetric", _FEW, "brief" if n > 1024 else "short", shown)

@@ -1,4 +1,4 @@
-"""Power and clock of the GPU, read from NVIDIA's management library; nothing is set."""
+"""Power and clock of the GPU, read from NVIDIA's management library; no setting is changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reading:
 
 @cache
 def _sensors() -> tuple[Any, Any] | None:
-    """The library and the GPU in it; None where there is none."""
+    """Return the library and its handle of the GPU; None where there is none."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         cuda = device._enter()
@@ -47,11 +47,11 @@ def _sensors() -> tuple[Any, Any] | None:
 
 
 def read() -> tuple[float, float, int] | None:
-    """Watts, MHz of the SMs, bits of `REASONS`, now; None where they cannot be read."""
-    found = _sensors()
-    if found is None:
+    """Return the present watts, MHz of the SMs and bits of `REASONS`; None where they cannot be read."""
+    sensors = _sensors()
+    if sensors is None:
         return None
-    library, handle = found
+    library, handle = sensors
     power, clock, reasons = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_ulonglong()
     failed = library.nvmlDeviceGetPowerUsage(handle, ctypes.byref(power))
     failed = failed or library.nvmlDeviceGetClockInfo(handle, _SM, ctypes.byref(clock))
@@ -61,10 +61,10 @@ def read() -> tuple[float, float, int] | None:
 
 
 class Watch:
-    """Reads power and clock from its making until `stop`, on a thread of its own."""
+    """Reads power and clock in a separate thread until `stop`."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[float, float, int]] = []
+        self._readings: list[tuple[float, float, int]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         if _sensors() is not None:
@@ -74,15 +74,15 @@ class Watch:
         while not self._ended.is_set():
             now = read()
             if now is not None:
-                self._found.append(now)
+                self._readings.append(now)
             time.sleep(_EVERY)
 
     def stop(self) -> Reading | None:
-        """The reading of the second half; None if there is none."""
+        """Return the reading of the second half; None if there is none."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
-        half = self._found[len(self._found) // 2 :]
+        half = self._readings[len(self._readings) // 2 :]
         if not half:
             return None
         bits = 0

@@ -1,0 +1,121 @@
+"""Implementations with their operands, and the rows of short launches: speed, errors of a sample, bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import timing
+from benchmarks.gpu import ceilings
+from fpemu import metrics
+from fpemu.gpu import device
+from fpemu.gpu.device import Buffer
+from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.verification.seeded import digest
+
+Queue = Callable[[], None]
+
+
+@dataclass(eq=False)
+class Prepared:
+    """An implementation with its operands, to be launched again and again.
+
+    Parameters
+    ----------
+    multiply : callable
+        Queues the product, of split operands where there is a `split`.
+    about : dict
+        Fields of its row.
+    split : callable or None
+        Queues the split of A and B.
+    D : Matrix or None
+        The result of one product.
+    emulate : callable or None
+        Computes the same product of other operands by the emulator, bit for bit.
+    phases : callable or None
+        Measures the phases of one product, as fields of its row.
+    sample : callable or None
+        Fetches some outputs of `examined`.
+    examined : callable or None
+        Queues the product into the outputs that are compared, where launches alternate between copies.
+    """
+
+    multiply: Queue
+    about: dict[str, Any]
+    split: Queue | None = None
+    D: Matrix | None = None
+    emulate: Callable[[Any, Any], Any] | None = None
+    phases: Callable[[], dict[str, float]] | None = None
+    sample: Callable[[], NDArray[Any]] | None = None
+    examined: Queue | None = None
+
+    def both(self) -> None:
+        """Queue the split and the product."""
+        if self.split is not None:
+            self.split()
+        self.multiply()
+
+
+def measure(prepared: Prepared, result: Buffer, nbytes: int, exact: NDArray[np.float64]) -> dict[str, Any]:
+    """Measure an implementation of short launches, far from the chip's power limit.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    result : Buffer
+        Whose first `nbytes` bytes `prepared.examined` writes.
+    exact : array
+        Of the sample.
+
+    Returns
+    -------
+    dict
+        The fields of its row.
+    """
+    fields = {**prepared.about, "copy_GBs": ceilings.copy_rate() * 1e-9, "launch_s": ceilings.launch_time()}
+    examined = prepared.examined or prepared.multiply
+    assert prepared.sample is not None
+    result.fill(device.POISON)
+    examined()
+    device.synchronize()
+    fields |= {"digest": digest(result.pointer, nbytes), **errors(prepared.sample(), exact)}
+    fields |= timing.fields(timing.measure(prepared.multiply, timing.STEADY))
+    examined()
+    device.synchronize()
+    return {**fields, "again": digest(result.pointer, nbytes) == fields["digest"]}
+
+
+def errors(D: NDArray[Any], exact: Any, **more: str) -> dict[str, Any]:
+    """Return the errors of a sample of outputs.
+
+    Parameters
+    ----------
+    D, exact : array
+    **more : str
+        Further names in the result, and their functions in `fpemu.metrics`.
+
+    Returns
+    -------
+    dict
+        "lost", the number of outputs that are not finite; "outputs", the number of all; of the finite ones
+        "relative_l2", "max_relative" and `more`.
+
+    >>> errors(np.array([1.0, 2.0, np.inf]), np.array([1.0, 2.5, 3.0]))["max_relative"]
+    0.2
+    """
+    outputs = np.asarray(D, np.float64)
+    finite = np.isfinite(outputs)
+    found: dict[str, Any] = {"lost": int(outputs.size - finite.sum()), "outputs": int(outputs.size)}
+    if finite.any() and exact[finite].any():
+        for name, metric in {"relative_l2": "relative_l2", "max_relative": "max_relative", **more}.items():
+            found[name] = float(getattr(metrics, metric)(outputs[finite], exact[finite]))
+    return found
+
+
+def seconds(nbytes: float) -> float:
+    """Estimate the seconds of a case whose operands have so many bytes."""
+    return 0.09 + nbytes / 2e11

@@ -1,0 +1,121 @@
+"""The run: cases one after another, each row saved as it completes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fpemu
+from benchmarks import timing
+from benchmarks.gpu import cublas, implementations, suite
+from benchmarks.gpu.case import SEED, STEADY, Case
+from benchmarks.gpu.record import FORMAT, Record, Row
+from fpemu.gpu import device
+from fpemu.gpu.verification import records
+
+
+def head(date: str | None = None) -> dict[str, Any]:
+    """Return the head of a record: the device, the methods of timing, and this run with the code that it measures."""
+    here = {**device.describe(), "driver": records.driver(), "library": cublas.version()}
+    run = {"date": date or datetime.now(UTC).date().isoformat(), "fpemu": fpemu.__version__, "numpy": np.__version__,
+           "code": code(), **here}  # fmt: skip
+    rules = {name: [asdict(method) for method in both] for name, both in timing.RULES.items()}
+    rules[STEADY] = [asdict(timing.STEADY)]
+    return {"format": FORMAT, "device": here, "seed": SEED, "rules": rules, "runs": [run]}
+
+
+def code() -> str:
+    """Return the first 12 digits of the SHA-256 of the package's kernels, their launchers and these benchmarks."""
+    folders = Path(fpemu.__file__).parent / "gpu", Path(__file__).parents[1]
+    files = ((path, path.relative_to(folder)) for folder in folders for path in sorted(folder.rglob("*")))
+    texts = (name.as_posix().encode() + b"\0" + path.read_bytes() for path, name in files
+             if path.suffix in (".py", ".cu", ".cuh"))  # fmt: skip
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
+
+
+def missing(cases: Sequence[Case], record: Record, again: bool = False) -> list[Case]:
+    """Return the cases without a row; with `again`, those that this run has not measured."""
+    run = len(record.head["runs"]) - 1
+    return [case for case in cases if not record.done(case.fields, run if again else None)]
+
+
+def rows(
+    cases: Sequence[Case], record: Record, *, budget: float | None = None, again: bool = False,
+    evaluate: Callable[[Case, Any], Mapping[str, Any]] | None = None, make: Callable[[Case], Any] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Row]:  # fmt: skip
+    """Measure the missing rows; each is added to the record before it is yielded.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    record : Record
+    budget : float, optional
+        Seconds: no case is begun that is likely to end later.
+    again : bool
+        Measure the record's rows too: each new row replaces the old one, unless it failed.
+    evaluate, make, clock
+        Replacements of the measurement, for tests.
+
+    Yields
+    ------
+    dict
+        The row; with "failed" if it could not be measured.
+    """
+    begun, number = clock(), len(record.head["runs"]) - 1
+    evaluate, make = evaluate or _measure, make or _make
+    for _, group in groupby(missing(cases, record, again), key=lambda case: case.operands):
+        operands: Any = None
+        for case in group:
+            if budget is not None and clock() - begun + suite.module(case.kind).seconds(case) > budget:
+                continue  # a faster one may fit
+            start = clock()
+            try:
+                if operands is None:
+                    operands = make(case)
+                measured = dict(evaluate(case, operands))
+            except implementations.MissingKernelError as problem:
+                measured = {"failed": f"not there: {problem}"}
+            except Exception as problem:
+                text = " ".join(str(problem).split())[:300]
+                measured = {"failed": f"{type(problem).__name__}: {text}"}
+            row = _rounded({**case.fields, "run": number, "rules": case.rules, "fmt": case.fmt, **measured,
+                            "took_s": clock() - start})  # fmt: skip
+            record.add(row)
+            yield row
+        del operands
+
+
+def compile_all(cases: Sequence[Case]) -> None:
+    """Compile the kernels of the cases side by side, where that takes long."""
+    distinct = {(case.implementation, *case.operands): case for case in cases}
+    texts: dict[str, None] = {}
+    for case in distinct.values():
+        texts |= dict.fromkeys(getattr(suite.module(case.kind), "sources", _nothing)(case))
+    device.compile_all(list(texts), device.arch())
+
+
+def _nothing(case: Case) -> list[str]:
+    return []
+
+
+def _make(case: Case) -> Any:
+    return getattr(suite.module(case.kind), "make", _nothing)(case)
+
+
+def _measure(case: Case, operands: Any) -> Mapping[str, Any]:
+    measured: Mapping[str, Any] = suite.module(case.kind).measure(case, operands)
+    return measured
+
+
+def _rounded(row: Row) -> Row:
+    """Round to six digits: more are noise."""
+    return {name: float(f"{value:.6g}") if type(value) is float else value for name, value in row.items()}

@@ -1,0 +1,125 @@
+"""The suite of `fpemu bench gpu`: the cases behind each figure, each once, in the order of their importance.
+
+Figures share rows: a product by one implementation is measured once, by the most careful method that a figure requires.
+Each kind of case has a module (`MODULES`) with
+
+* ``cases(quick) -> iterable of Case``: the most important first, fewer with `quick`;
+* ``measure(case, operands) -> dict``: the fields of a row: "first_s", "best_s" and others; "operations" where a call
+  does not perform 2·M·N·K·batch of them, "bytes" where bandwidth counts;
+* ``seconds(case) -> float``: the estimated time, for a budget;
+
+and optionally
+
+* ``make(case)``: the operands, shared by consecutive cases of equal `Case.operands`;
+* ``sources(case) -> list of str``: the sources of its kernels, so that many compile side by side beforehand;
+* ``BASE``: the implementation whose speed the command's table divides by, if not "sgemm".
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.gpu.case import RANK, Case
+from benchmarks.gpu.record import key
+from fpemu.errors import InputError, unknown_name
+
+MODULES = {
+    "product": "products", "ceiling": "ceilings", "application": "applications", "batched": "batched",
+    "tall": "tallskinny",
+}  # fmt: skip
+"""Modules by kind, in the order in which cases are measured."""
+
+
+def module(kind: str) -> Any:
+    """Return the module of a kind."""
+    return importlib.import_module(f"benchmarks.gpu.{MODULES[kind]}")
+
+
+def base(kind: str) -> str:
+    """Return the implementation whose speed the others' are divided by."""
+    return str(getattr(module(kind), "BASE", "sgemm"))
+
+
+def figures() -> list[str]:
+    """Return the pages that have cases."""
+    return sorted({page for case in cases() for page in case.figures})
+
+
+def cases(pages: Sequence[str] | None = None, quick: bool = False) -> list[Case]:
+    """Return the cases to measure, each once, in the order of their importance.
+
+    Parameters
+    ----------
+    pages : sequence of str, optional
+        Pages or papers ("legemm/fig9", "dgemm_tc"); default all.
+    quick : bool
+        Fewer sizes.
+
+    Raises
+    ------
+    InputError
+        A page without cases.
+    """
+    merged: dict[object, Case] = {}
+    for case in (case for kind in MODULES for case in module(kind).cases(quick)):
+        old = merged.get(key(case.fields), case)
+        shown = tuple(dict.fromkeys((*old.figures, *case.figures)))
+        merged[key(case.fields)] = replace(old, figures=shown, rules=min(old.rules, case.rules, key=_rank))
+    if pages is None:
+        return list(merged.values())
+    known = figures()
+    for page in pages:
+        if not any(_belongs(name, [page]) for name in known):
+            raise unknown_name("figure", page, known)
+    return [case for case in merged.values() if any(_belongs(page, pages) for page in case.figures)]
+
+
+def chosen(shape: str, names: Sequence[str] = (), data: str = "symmetric") -> list[Case]:
+    """Return cases of one product that need not belong to any figure.
+
+    Parameters
+    ----------
+    shape : str
+        "8192x8192x8192", M by N by K, or n alone.
+    names : sequence of str
+        As in `benchmarks.gpu.implementations.find`; default: the library's and the fastest of the package.
+    data : one of `benchmarks.gpu.operands.DATA`
+
+    Raises
+    ------
+    InputError
+        Unknown names, invalid sizes.
+    """
+    from benchmarks.gpu import implementations
+    from benchmarks.gpu.groups import FRONTIER
+    from benchmarks.gpu.operands import DATA
+
+    sides = shape.replace("×", "x").split("x")
+    if len(sides) not in (1, 3) or not all(side.isdigit() and int(side) for side in sides):
+        raise InputError(f"{shape!r} is no shape: give n, or M, N and K as in 4096x16384x4096")
+    if data not in DATA:
+        raise unknown_name("kind of data", data, DATA)
+    M, N, K = (int(side) for side in sides * (3 // len(sides)))
+    given = [implementations.find(name) for name in names or ("sgemm", "fp16", "three fp16", "staged", FRONTIER[0])]
+    fp64 = any(one.scheme is not None and one.operand == "fp64" for one in given)
+    # the library multiplies the others' operands; its SGEMM reads fp32
+    formats = [one.operand if one.scheme or (fp64 and one.name == "dgemm") else "fp32" for one in given]
+    return [Case("product", M, N, K, data, one.name, "brief", fmt, ())
+            for one, fmt in zip(given, formats, strict=True)]  # fmt: skip
+
+
+def seconds(cases: Iterable[Case]) -> float:
+    """Estimate how long some cases take."""
+    return sum(module(case.kind).seconds(case) for case in cases)
+
+
+def _rank(rules: str) -> int:
+    """Return the position in `RANK`; methods of one kind only come last."""
+    return RANK.index(rules) if rules in RANK else len(RANK)
+
+
+def _belongs(page: str, pages: Iterable[str]) -> bool:
+    return any(page == one or page.startswith(f"{one}/") for one in pages)
