@@ -35,9 +35,12 @@ import pandas as pd
 from IPython.display import display
 
 from fpemu import batched, simt
-from fpemu.gpu.bench import places, record, shapes, task
-from fpemu.gpu.verification import digests
+from fpemu.gpu.verification import digests, seeded
 from fpemu.sweep import experiments
+
+experiments.import_benchmarks()  # from the checkout, wherever this notebook runs
+from benchmarks.gpu import record, shapes  # noqa: E402
+from benchmarks.gpu.case import SEED  # noqa: E402
 
 file = os.environ.get("FPEMU_SPEED") or experiments.root() / "speed" / "h200_shapes.json"
 kept = record.read(Path(file))
@@ -99,7 +102,7 @@ for name in ("magma/fig10", "magma/fig12"):
 # %%
 N = 16
 place = {"kind": shapes.BATCHED, "data": "real", "batch": shapes.BATCH, "M": N, "N": N, "K": N}
-A, B = (places.drawn("fp16", shapes.BATCH * N * N, 2 * task.SEED + who, -1.0, 1.0).reshape(-1, N, N) for who in (0, 1))
+A, B = (seeded.drawn("fp16", shapes.BATCH * N * N, 2 * SEED + who, -1.0, 1.0).reshape(-1, N, N) for who in (0, 1))
 results = {
     "ours": batched.hgemm(A, B, hardware="hopper", instruction="mma"),
     "magma-small": batched.hgemm(A, B, kernel="magma-small", accumulate="fp16"),
@@ -143,8 +146,8 @@ for name in ("tsm2/fig4", "tsm2/fig13"):
 
 # %%
 M, K = shapes.ROWS[-1], 16
-A = places.drawn("fp32", M * K, 2 * task.SEED, 0.0, 1.0).reshape(K, M).T
-B = places.drawn("fp32", K * K, 2 * task.SEED + 1, 0.0, 1.0).reshape(K, K).T
+A = seeded.drawn("fp32", M * K, 2 * SEED, 0.0, 1.0).reshape(K, M).T
+B = seeded.drawn("fp32", K * K, 2 * SEED + 1, 0.0, 1.0).reshape(K, K).T
 chain = digests.text(np.ascontiguousarray(simt.tsm2(A, B).T).reshape(-1).view(np.uint32))
 same = {
     row["contender"]: row["digest"] == chain for row in rows

@@ -31,8 +31,10 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from fpemu.gpu.bench import battery, reading, record
 from fpemu.sweep import experiments
+
+experiments.import_benchmarks()  # from the checkout, wherever this notebook runs
+from benchmarks.gpu import groups, record  # noqa: E402
 
 file = os.environ.get("FPEMU_SPEED") or experiments.root() / "speed" / "h200.json"
 kept = record.read(Path(file))
@@ -45,7 +47,7 @@ print(kept.head["device"]["gpu"], "with", kept.head["device"]["library"])
 # them, in TFLOP/s. The error is that of all entries against the product in fp64.
 
 # %%
-N = battery.HEAD
+N = groups.HEAD
 
 
 def measured_product(who, n=N, data="symmetric"):
@@ -57,18 +59,18 @@ def measured_product(who, n=N, data="symmetric"):
 def table_line(row):
     """What a table shows of a row."""
     return {
-        "first": reading.rate(row, "first"),
-        "sustained": reading.rate(row, "sustained"),
-        "with split": reading.rate(row, "split_first"),
-        "over SGEMM": reading.ratio(rows, row, "sgemm"),
-        "over three fp16 products": reading.ratio(rows, row, "fp16", 3, "sustained"),
+        "first": record.rate(row, "first"),
+        "sustained": record.rate(row, "sustained"),
+        "with split": record.rate(row, "split_first"),
+        "over SGEMM": record.ratio(rows, row, "sgemm"),
+        "over three fp16 products": record.ratio(rows, row, "fp16", 3, "sustained"),
         "error": row["relative_l2"],
         "W": row.get("power_W"),
         "MHz": row.get("clock_MHz"),
     }
 
 
-everybody = (*battery.LIBRARY, *battery.SPEEDS)
+everybody = (*groups.LIBRARY, *groups.SPEEDS)
 found = {who: table_line(row) for who in everybody if (row := measured_product(who)) is not None}
 table = pd.DataFrame(found).transpose().astype(float)
 display(table.map("{:.3g}".format).replace("nan", ""))
