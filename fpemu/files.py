@@ -1,28 +1,115 @@
-"""Files that are there whole or not at all."""
+"""Whole-or-nothing output files, output checks before a computation, and readers of JSON and TOML files."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
 import tempfile
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fpemu.errors import InputError
 
 
-def check_writable(name: str | os.PathLike[str]) -> None:
-    """InputError if a file cannot be written there: asked before a computation, not after it."""
-    path = Path(name)
-    if not str(name) or path.is_dir():
-        raise InputError(f"{str(name)!r} is a folder" if str(name) else "the name of the output is empty")
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"{name}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{name}: cannot write in the folder {folder}")
+# --- reading
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    dict, list, str, int, float, bool or None
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not JSON, or nests too deeply.
+    """
+    return _read(path, "JSON", json.loads)
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not TOML, or nests too deeply.
+    """
+    content: dict[str, Any] = _read(path, "TOML", tomllib.loads)
+    return content
+
+
+def _read(path: str | os.PathLike[str], language: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(Path(path).read_bytes().decode())
+    except OSError as problem:
+        raise InputError(f"{os.fspath(path)}: {problem.strerror or problem}") from problem
+    except RecursionError:
+        raise InputError(f"{os.fspath(path)} is not readable as {language}: its values are nested too deeply") from None
+    except ValueError as problem:  # the parsers' own errors, UTF-8's, and integers of more than 4300 digits
+        raise InputError(f"{os.fspath(path)} is not readable as {language}: {problem}") from problem
+
+
+# --- writing
+def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) -> None:
+    """Raise before a computation if its output file cannot be written afterwards.
+
+    Parameters
+    ----------
+    name : path-like
+    make_folders : bool
+        Accept missing folders, which :func:`write_atomic` makes.
+
+    Raises
+    ------
+    InputError
+        If the name is empty, too long or a folder's, the existing file is read-only, or its folder is missing or does
+        not accept new files.
+    """
+    if not os.fspath(name):
+        raise InputError("the name of the output is empty")
+    try:
+        path = _target(name)
+        if path.is_dir():
+            raise InputError(f"{str(name)!r} is a folder")
+        if _is_special(path):
+            return
+        folder = path.parent
+        while make_folders and not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if not folder.is_dir():
+            raise InputError(f"{name}: there is no folder {folder}")
+        _check_not_read_only(path)
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        raise InputError(f"{name}: {getattr(problem, 'strerror', None) or problem}") from problem
+    try:
+        tempfile.TemporaryFile(dir=folder).close()  # permissions, read-only file systems, /proc
+    except OSError as problem:
+        raise InputError(f"{name}: cannot write in the folder {folder}: {problem.strerror}") from problem
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file: a temporary file in the same folder, then one rename. Missing folders are made.
+
+    A symbolic link is followed. A device or a pipe is written in place.
 
     Parameters
     ----------
@@ -32,19 +119,51 @@ def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     Raises
     ------
     OSError
-        If it cannot be written; what was there before is still there.
+        If the file cannot be written; `filename` is ``path``, and its former content is unchanged.
     """
-    path = Path(path)
+    try:
+        _write(_target(path), content)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror or str(problem), os.fspath(path)) from problem
+
+
+def _write(path: Path, content: bytes) -> None:
+    if _is_special(path):
+        path.write_bytes(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    _check_not_read_only(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fpemu-")  # short, whatever the name's length
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 would hide the file from everyone else
+            stream.flush()
+            os.fsync(handle)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 would hide the file from other users
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _target(name: str | os.PathLike[str]) -> Path:
+    """The file that a name leads to, through symbolic links."""
+    path = Path(name)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether the path is a device, pipe or socket, which a rename would replace by a file."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _check_not_read_only(path: Path) -> None:
+    if path.exists() and not path.stat().st_mode & stat.S_IWUSR:
+        raise PermissionError(errno.EACCES, "the file is read-only", str(path))
 
 
 def _umask() -> int:

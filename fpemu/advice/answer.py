@@ -1,10 +1,13 @@
-"""What comes of a question: verdicts on candidates, the advice itself, and the error where there is none."""
+"""Results of `fpemu.advise`: verdicts on candidates, the advice, and the error if no scheme meets the target."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fpemu.advice.candidates import Candidate
 from fpemu.errors import InputError
@@ -49,16 +52,28 @@ class Verdict:
 
 
 class TargetError(InputError):
-    """No scheme meets the target. `best` is what comes nearest; the command line exits with status 1, not 2."""
+    """No scheme meets the target: `best` has the smallest bound. The command line exits with status 1, not 2."""
 
     def __init__(self, message: str, best: Verdict) -> None:
         super().__init__(message)
         self.best = best
 
 
+def without_bound(A: NDArray[Any], B: NDArray[Any], measure: str) -> str:
+    """Say why no scheme has a finite bound on A·B in a measure, and what to do; empty where the schemes differ."""
+    with np.errstate(over="ignore"):
+        overflow = ~np.isfinite(np.abs(A) @ np.abs(B))
+    if overflow.any():
+        count = f"{np.count_nonzero(overflow)} of {overflow.size} entries"
+        return f"|A||B| overflows fp64 in {count}, so that no bound is finite: multiply A or B by a power of two first"
+    if measure != "normwise":
+        return f"entries of A B that are or may be zero leave {measure} without a bound (normwise has one)"
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What `advise` found.
+    """The result of `fpemu.advise`.
 
     Parameters
     ----------

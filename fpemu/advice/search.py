@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import schemes, theory
-from fpemu.advice.answer import Advice, TargetError, Verdict
+from fpemu.advice.answer import Advice, TargetError, Verdict, without_bound
 from fpemu.advice.candidates import Candidate, Machine, candidates
 from fpemu.advice.data import MEANS, Block, Data
 from fpemu.errors import GuaranteeError, InputError
@@ -215,11 +215,14 @@ class Search:
             raise InputError(f"{asked}: none of the {len(verdicts)} considered runs on the data; {first.why}")
         best = min(tried, key=self._miss)
         bound = best.limit(self.confidence)
-        if math.isinf(bound) and self.measure != "normwise":
-            asked += f"; entries of A B that are or may be zero leave {self.measure} without a bound (normwise has one)"
+        if math.isinf(bound):
+            asked = "; ".join(filter(None, [asked, without_bound(self.data.A, self.data.B, self.measure)]))
+        limit, error = f"bound {bound:.1e}", f"measured {best.measured:.1e}"
         return TargetError(
-            f"{asked}; the best of {len(verdicts)} is {best.candidate.label}, bound {bound:.1e}, measured "
-            f"{best.measured:.1e} on {self.data.of(best.tried or (0, 0))}",
+            f"{asked}; the best of {len(verdicts)} is {best.candidate.label}, "
+            f"{limit if math.isfinite(bound) else 'without a finite bound'}, "
+            f"{error if math.isfinite(best.measured or 0.0) else 'with an infinite or undefined error'} "
+            f"on {self.data.of(best.tried or (0, 0))}",
             best,
         )
 

@@ -1,160 +1,128 @@
-"""The command line: one module a command, each thin over the library.
+"""The command line: one module for each command, each a thin layer over the library.
 
-Exit status: 0 done, 1 a check failed, 2 bad arguments or input (one line on stderr), 130 interrupted.
+Exit status: 0 done, 1 a check failed, 2 bad arguments or input (one line on stderr), 130 interrupted. A closed pipe at
+standard output (``fpemu list | head``) ends a command quietly with status 0.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
+import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
-import fpemu
-from fpemu.cli import (
-    advise,
-    bench,
-    characterize,
-    conformance,
-    gemm,
-    kernels,
-    ledger,
-    library,
-    listing,
-    reproduce,
-    reveal,
-    split,
-    sweep,
-    tune,
-    verify,
-    verify_batched,
-    verify_tallskinny,
-)
-from fpemu.errors import GpuError, GuaranteeError, InputError, unknown_name
-from fpemu.sweep.run import CellError
-
-# typer 0.2x carries its own copy of click; the classes are taken from typer so that either kind is caught
-_USAGE_ERROR: Any = typer.BadParameter.__mro__[2]
+from fpemu.errors import GpuError, GuaranteeError, InputError
 
 
-class _Group(TyperGroup):
-    """Commands whose unknown names are answered with the nearest known ones."""
+def __getattr__(name: str) -> Any:
+    """Import the commands when ``app`` is first used, so that :func:`main` handles an interrupt of this import too."""
+    if name == "app":
+        from fpemu.cli.commands import app
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise unknown_name("command", args[0], self.commands)
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(
-    name="fpemu",
-    cls=_Group,
-    help="GEMM on tensor cores, bit for bit, and every scheme that makes FP32 and FP64 out of it.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"fpemu {fpemu.__version__}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _fpemu(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-app.command("list")(listing.listing)
-app.command("gemm")(gemm.gemm)
-app.command("advise")(advise.advise)
-# a number may begin with a minus sign
-app.command("split", context_settings={"ignore_unknown_options": True})(split.split)
-app.command("reproduce")(reproduce.reproduce)
-app.command("ledger")(ledger.ledger)
-app.command("reveal")(reveal.reveal)
-app.command("characterize")(characterize.characterize)
-app.add_typer(sweep.app, name="sweep")
-
-
-def _commands(
-    name: str, about: str, commands: dict[str, Callable[..., None]], lacking: Callable[[], str | None]
-) -> None:
-    """Enter a group of commands. Alone it prints its help, and on stderr what it lacks here."""
-    group = typer.Typer(cls=_Group, help=about)
-
-    @group.callback(invoke_without_command=True)
-    def alone(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
-            missing = lacking()
-            if missing is not None:
-                print(f"fpemu: {name}: {missing}", file=sys.stderr)
-
-    for command, function in commands.items():
-        group.command(command)(function)
-    app.add_typer(group, name=name)
-
-
-_commands("bench", "Speed and memory, measured here.", {"cpu": bench.cpu, "gpu": bench.gpu}, lambda: None)
-_commands("tune", "The fastest configurations, measured here.", {"batched": tune.batched}, verify.missing)
-_commands(
-    "verify",
-    "Is it what it should be, bit for bit? A product that anybody made (gemm), or what the GPU here computes.",
-    {
-        "gemm": conformance.gemm,
-        "instructions": verify.instructions,
-        "kernels": kernels.kernels,
-        "batched": verify_batched.batched,
-        "tallskinny": verify_tallskinny.tallskinny,
-        "emulation": verify.emulation,
-        "library": library.library,
-    },
-    lambda: (lacking := verify.missing()) and f"all but gemm need a GPU: {lacking}",
-)
+        return app
+    raise AttributeError(f"module 'fpemu.cli' has no attribute {name!r}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and give its exit status; what the user got wrong is one line on stderr, never a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without × or β gets a question mark
+    """Run a command; report an error in its arguments or input as one line on stderr.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default: those of this process, which must then exit with the status returned.
+
+    Returns
+    -------
+    int
+        The exit status.
+    """
     try:
-        status = app(args=list(arguments) if arguments is not None else None, prog_name="fpemu", standalone_mode=False)
-        sys.stdout.flush()
-        return int(status or 0)
+        _prepare_streams()
+        status = _finish(_run(sys.argv[1:] if arguments is None else list(arguments)))
+    except KeyboardInterrupt:
+        status = _finish(_complain("interrupted", 130))
+    if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of Python's own exit shows no traceback
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    import typer
+
+    from fpemu.cli.commands import app
+
+    usage_error: Any = typer.BadParameter.__mro__[2]  # Click's base class, or that of the copy in typer 0.2x
+    command = typer.main.get_command(app)
+    endless = next((word for word in arguments if re.search("[0-9]{1000}", word)), None)
+    if endless is not None:  # Python neither reads nor prints an integer of more than 4300 digits
+        return _complain(f"an argument has a number of 1000 digits or more: {endless}")
+    try:
+        with command.make_context("fpemu", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort:
+        return _complain("interrupted", 130)
+    except usage_error as problem:
+        return _complain(problem.format_message())
     except InputError as problem:
         return _complain(str(problem))
     except MemoryError as problem:
         return _complain(f"not enough memory: {problem}")
-    except BrokenPipeError:
-        # the reader of a pipe went away (fpemu list | head): nothing more to say, and nothing to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (CellError, GpuError, GuaranteeError) as problem:
+    except _failed_checks() as problem:
         return _complain(str(problem), 1)
     except OSError as problem:
-        where = f"{problem.filename}: " if problem.filename else ""
-        return _complain(where + (problem.strerror or str(problem)))
-    except (typer.Abort, KeyboardInterrupt):
-        print("fpemu: interrupted", file=sys.stderr)
-        return 130
-    except _USAGE_ERROR as problem:
-        return _complain(problem.format_message())
+        if isinstance(problem, BrokenPipeError) and problem.filename is None:
+            return 0  # the reader of standard output has left
+        full = problem.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO)
+        where = "standard output" if full and problem.filename is None else problem.filename
+        return _complain(": ".join(str(x) for x in (where, problem.strerror or problem) if x is not None))
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            return 0  # rich turns the one into the other
+        raise
+    return 0
+
+
+def _failed_checks() -> tuple[type[Exception], ...]:
+    """The errors of a command whose arguments were right; `CellError` only where its module is loaded."""
+    run = sys.modules.get("fpemu.sweep.run")
+    return (GpuError, GuaranteeError, *([] if run is None else [run.CellError]))
+
+
+def _prepare_streams() -> None:
+    """Replace streams that the shell closed (``>&-``) by the null device, and print ? for what a terminal lacks."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (it takes the closed descriptor)
+            os.set_inheritable(stream.fileno(), True)  # else a worker's next file would
+            setattr(sys, name, stream)
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")
+
+
+def _finish(status: int) -> int:
+    """Flush both outputs. One that fails is replaced by the null device, so that Python's flush at exit succeeds."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as problem:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if stream is sys.stdout and not status and not isinstance(problem, BrokenPipeError):
+                status = _complain(f"standard output: {problem.strerror}")
+    return status
 
 
 def _complain(message: str, status: int = 2) -> int:
-    print("fpemu: " + " ".join(message.split()), file=sys.stderr)
+    """Print one line on stderr, without control characters and the rest of endless words of an argument."""
+    words = (word if len(word) <= 400 else f"{word[:200]}..." for word in message.split())
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(words))
+    with contextlib.suppress(OSError):  # of a closed or full stderr
+        print(f"fpemu: {line}", file=sys.stderr, flush=True)
     return status

@@ -1,14 +1,29 @@
-"""``fpemu advise``: an accuracy wanted in, the cheapest scheme out."""
+"""``fpemu advise``: the cheapest scheme whose error meets a target."""
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import AS_JSON, console, in_options, note, parse_options, show, spinner, table
+from fpemu.cli.common import (
+    AS_JSON,
+    MAX_ENTRIES,
+    console,
+    in_options,
+    note,
+    parse_options,
+    print_text,
+    read_matrix,
+    show,
+    spinner,
+    table,
+    text_width,
+)
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def advise(
-    target: Annotated[float, typer.Option("--target", "-t", help="The relative error wanted, such as 1e-6.")],
+    target: Annotated[float, typer.Option("--target", "-t", help="The largest relative error accepted, such as 1e-6.")],
     hardware: Annotated[
         str, typer.Option("--hardware", "-H", help="An architecture, a GPU or FILE.toml: see 'fpemu list hardware'.")
     ],
@@ -31,7 +46,7 @@ def advise(
         typer.Option("--measure", help="normwise (to |A||B|), relative_l2, max_relative, mred or max_error_legemm."),
     ] = "normwise",
     worst: Annotated[
-        bool, typer.Option("--worst", help="Judge by the worst-case bound, not by the probable one.")
+        bool, typer.Option("--worst", help="Use the worst-case bound instead of the probable bound.")
     ] = False,
     inputs: Annotated[
         str,
@@ -40,25 +55,26 @@ def advise(
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="Without --data: fp32 or fp64; default: by the target.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the rows and columns drawn or tried.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the rows and columns drawn or tried.")] = 0,
+    max_entries: Annotated[int | None, MAX_ENTRIES] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Find the cheapest scheme whose error bound, and whose error measured on the data, meet a target.
+    """Find the cheapest scheme whose error bound and whose error measured on the data meet a target.
 
-    Cost is counted: matrix instructions weighted by their rate on the hardware, then memory traffic. Nothing is
-    recommended whose measured error exceeds the target. Exit status 1 if no scheme on the hardware meets it: the line
-    on stderr then names the best that can be had.
+    Cost is the number of matrix instructions, weighted by their rate on the hardware, then memory traffic. A scheme
+    whose measured error exceeds the target is never recommended. Exit status 1 if no scheme on the hardware meets the
+    target: the line on stderr then names the scheme with the smallest bound.
     """
-    from fpemu import advice, matrixio
+    from fpemu import advice
 
     name, *rest = inputs.split(",")
     matrices: dict[str, Any] = {}
     if data is not None:
         if inputs != "uniform" or dtype is not None:
-            raise InputError("--inputs and --dtype say what A and B are like without --data: leave them out")
-        matrices = {"A": matrixio.read(data[0]), "B": matrixio.read(data[1])}
+            raise InputError("--inputs and --dtype describe A and B without --data: leave them out")
+        matrices = dict(zip("AB", (read_matrix(name, max_entries) for name in data), strict=True))
     try:
-        with spinner("looking at A and B") as say, in_options({x: f"--{x.lower()}" for x in "KMN"}):
+        with spinner("analysing A and B") as say, in_options({x: f"--{x.lower()}" for x in "KMN"}):
             found = advice.advise(
                 target, hardware=hardware, K=k, M=m, N=n, measure=measure, confidence="worst" if worst else "probable",
                 inputs=name.strip(), parameters=parse_options(rest), dtype=dtype, seed=seed, progress=say, **matrices,
@@ -79,27 +95,45 @@ def _show(found: Advice, data: tuple[str, str] | None) -> None:
     plain = "fp16" if found.unit is not None else "fp32"
     bound = "the worst-case bound" if found.confidence == "worst" else "the probable bound"
     worst = ", ".join(f"{show(worst)} {part}" for part, worst in chosen.parts() if worst)
+    print_text(found.call())
+    _say_command(found.command(*(data or ())))
     lines = [
-        found.call(), found.command(*(data or ())), "",
+        "",
         f"{found.measure} error of {found.M}×{found.K} times {found.K}×{found.N}, at most {found.target:g} by {bound}:",
         f"measured    {show(chosen.measured or 0.0):>9}  on {found.data}",
-        f"probable    {show(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
-        f"worst case  {show(chosen.worst):>9}" + (f"  relative to |A||B|: {worst}" if worst else ""),
+        f"probable    {_bound(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
+        f"worst case  {_bound(chosen.worst):>9}" + (f"  relative to |A||B|: {worst}" if worst else ""),
         *(f"note: {line}" for line in found.notes), "",
     ]  # fmt: skip
     for line in lines:
-        typer.echo(line)
+        print_text(line, indent=" " * 23)
     listed = table(
-        f"the cheapest that meet {found.target:g}, then cheaper ones that fail; work: {plain} products ({found.rates})",
+        f"the cheapest schemes that meet {found.target:g}, then cheaper ones that fail; work: {plain} products "
+        f"({found.rates})",
         "scheme", "verdict", "work", "memory, MB", "worst case", "probable", "measured", numbers=5,
     )  # fmt: skip
     for verdict, text in (
-        (chosen, "recommended"), *((v, "meets it") for v in found.alternatives), *((v, v.why) for v in found.nearest),
+        (chosen, "chosen"), *((v, "meets it") for v in found.alternatives), *((v, v.why) for v in found.nearest),
     ):  # fmt: skip
         cost, measured = verdict.candidate.cost, "" if verdict.measured is None else show(verdict.measured)
-        listed.add_row(verdict.candidate.label, text, show(cost.work), show(cost.memory / 1e6), show(verdict.worst),
-                       show(verdict.probable), measured)  # fmt: skip
+        listed.add_row(verdict.candidate.label, text, show(cost.work), show(cost.memory / 1e6), _bound(verdict.worst),
+                       _bound(verdict.probable), measured)  # fmt: skip
     console().print(listed)
+
+
+def _bound(value: float) -> str:
+    return show(value) if math.isfinite(value) else "none"
+
+
+def _say_command(command: str) -> None:
+    """Print a command of the shell, on several lines if it is wider than the terminal."""
+    width = text_width()
+    if width is not None and not any(" " in word for word in shlex.split(command)):
+        lines = textwrap.wrap(
+            command, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )  # fmt: skip
+        command = " \\\n".join(lines)
+    typer.echo(command)
 
 
 def _as_json(found: Advice, data: tuple[str, str] | None) -> dict[str, Any]:

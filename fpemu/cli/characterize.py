@@ -1,4 +1,4 @@
-"""``fpemu characterize``: the row of the catalog that an instruction has, from probes alone."""
+"""``fpemu characterize``: the arithmetic of a matrix instruction, as a row of the catalog, from probes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,35 @@ _ARITHMETIC = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_
 
 def characterize(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME-PART]", help="Instructions of the GPU here with this in their name.")
+        str, typer.Argument(metavar="[NAME-PART]", help="Only instructions of this GPU with this in their name.")
     ] = "",
     emulated: Annotated[
-        str | None, typer.Option("--emulated", metavar="NAME-PART", help="Rows of the catalog, emulated: needs no GPU.")
+        str | None,
+        typer.Option("--emulated", metavar="NAME-PART", help="Probe emulated rows of the catalog; needs no GPU."),
     ] = None,
     function: Annotated[
         str | None, typer.Option("--callable", metavar="FILE.py:FUNCTION", help="A function (A, B, C) -> D.")
     ] = None,
     formats: Annotated[
-        str | None, typer.Option("--formats", metavar="A,B,D", help="Of the function: fp16,fp16,fp32; or A,B,C,D.")
+        str | None,
+        typer.Option("--formats", metavar="A,B,D", help="Formats of the function: fp16,fp16,fp32; or A,B,C,D."),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Of the function: its length in k.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Length of the function in k.")] = None,
     shape: Annotated[
         str | None, typer.Option("--shape", metavar="MxN", help="The only shape of D that the function takes.")
     ] = None,
-    outputs: Annotated[float, typer.Option("--outputs", "-n", help="Random outputs to verify with, of each.")] = 2**16,
-    seed: Annotated[int, typer.Option("--seed", help="Of the random operands.")] = 0,
+    outputs: Annotated[
+        float, typer.Option("--outputs", "-n", help="Number of random outputs per instruction to verify with.")
+    ] = 2**16,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random operands.")] = 0,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """The arithmetic of a matrix instruction, found by directed probes and verified with random operands.
+    """Find the arithmetic of a matrix instruction by directed probes, and verify it with random operands.
 
-    Block length, alignment, rounding, floor, NaN codes, zeros and subnormals, each with the probe that shows it, as a
-    row of the catalog. Of an mma.sync of the GPU here also its shape, from the registers of a warp. Exit status 0 if
-    the row found gives all random outputs too, 1 if it does not or if the answers fit no arithmetic known, 2 for bad
-    input or without a GPU.
+    The result is a row of the catalog: block length, alignment width, rounding, minimum alignment exponent, NaN codes,
+    zeros and subnormals, each with the probe that shows it. For an mma.sync instruction of this GPU it includes the
+    shape, from the registers of a warp. Exit status 0 if the row reproduces all random outputs, 1 if it does not or if
+    no known arithmetic explains the probes, 2 for bad input or without a GPU.
     """
     from fpemu.gpu import fragments
     from fpemu.probing import characterize as find
@@ -89,7 +93,7 @@ def characterize(
 def _sources(
     name: str, emulated: str | None, function: str | None, formats: str | None, k: int | None, shape: str | None
 ) -> list[tuple[str, Callable[..., Any], dict[str, Any], MmaSpec | None]]:
-    """What to characterise: a title, the callable, its formats and k, and the catalog's row where there is one."""
+    """The instructions to characterise: title, callable, formats and k, and the row of the catalog if there is one."""
     from functools import partial
 
     from fpemu import gpu, mma
@@ -116,7 +120,7 @@ def _sources(
 
 
 def _counted(execute: Callable[..., Any], say: Callable[[str], None], title: str) -> Callable[..., Any]:
-    """The instruction, each call of which is told."""
+    """The instruction, with its calls counted in the spinner."""
     calls = count(1)
 
     def counted(A: Any, B: Any, C: Any) -> Any:

@@ -1,10 +1,12 @@
-"""What the commands share: the console, and how options and orders are written on the command line."""
+"""Shared by the commands: options, the console and its tables, and the parsers of options and orders."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.files import check_writable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from rich.console import Console
-    from rich.progress import Progress
-    from rich.table import Table
 
+    from fpemu.cli.display import Bars, WordTable
     from fpemu.mma import KOrder
     from fpemu.mma.tree import Tree
     from fpemu.sweep import Grid, Store
@@ -28,74 +31,116 @@ if TYPE_CHECKING:
 HARDWARE: Any = typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
 INSTRUCTION: Any = typer.Option("--instruction", "-I", help="mma, wgmma, tcgen05 or mfma of that hardware.")
 ORDER: Any = typer.Option(
-    "--order", metavar="NAME=VALUE,...|FILE.json",
-    help="Order over K: split=512,tile=64 (also residue_first, promote, join); or a file of 'fpemu reveal'.",
+    "--order", metavar="ORDER",
+    help="Summation order over K: split=512,tile=64 (also residue_first, promote, join), or a FILE.json of 'fpemu "
+    "reveal'.",
 )  # fmt: skip
 OPTION: Any = typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
 ON_RANGE: Any = typer.Option(
-    "--on-range", help="raise, propagate, scale or scale-rows where a part of a scheme leaves its format."
+    "--on-range",
+    help="Overflow policy, for operands outside the range of a scheme's words: raise, propagate, scale, scale-rows.",
 )
 ALPHA: Any = typer.Option("--alpha", help="α in α·A·B + β·C.")
 BETA: Any = typer.Option("--beta", help="β in α·A·B + β·C.")
 C_FILE: Any = typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")
-AS_JSON: Any = typer.Option("--json", help="Print what was found as JSON.")
+MAX_ENTRIES: Any = typer.Option(
+    "--max-entries", metavar="N", min=1, help="Largest number of entries of a matrix file; default: 2^30."
+)
+AS_JSON: Any = typer.Option("--json", help="Print the result as JSON.")
 
 
-def console() -> Console:
-    """Where tables go. Wide enough for every table when the output is a file or a pipe."""
+def _use_experiments(context: typer.Context, folder: str | None) -> str | None:
+    if folder is not None:
+        from fpemu.sweep import experiments
+
+        context.with_resource(experiments.using(folder))
+    return folder
+
+
+EXPERIMENTS: Any = typer.Option(
+    "--experiments", metavar="DIR", callback=_use_experiments,
+    help="Folder of the papers' pages, which are executed; default: FPEMU_EXPERIMENTS, or fpemu's checkout.",
+)  # fmt: skip
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make the console of a stream: as wide as COLUMNS or its terminal, else wide enough for every table."""
     from rich.console import Console
 
-    class _Console(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would exit with status 1 on its own
-
-    return _Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False)
+    stream = sys.stderr if stderr else sys.stdout
+    width = _columns() or (None if stream.isatty() else 140)
+    return Console(width=width, highlight=False, markup=False, emoji=False, stderr=stderr)
 
 
-def table(title: str, *columns: str, numbers: int = 0) -> Table:
-    """A plain table; the last ``numbers`` columns hold numbers and are set right. Headings wrap where room is short."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold", pad_edge=False)
-    for index, column in enumerate(columns):
-        number = index >= len(columns) - numbers
-        made.add_column(column, justify="right" if number else "left", overflow="fold")
-    return made
+def _columns() -> int | None:
+    """The width that COLUMNS sets, at least 20."""
+    columns = os.environ.get("COLUMNS", "")
+    return max(int(columns), 20) if re.fullmatch("[0-9]{1,5}", columns) else None
 
 
-def progress() -> Progress:
-    """Bars of long work with the time left, on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+def text_width() -> int | None:
+    """The width at which text on stdout wraps; None where it goes to a file or a pipe and COLUMNS is not set."""
+    return _columns() or (console().width if sys.stdout.isatty() else None)
 
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+
+def print_text(text: str, indent: str = "    ") -> None:
+    """Print text on stdout, its lines wrapped at words if they are wider than the terminal.
+
+    Parameters
+    ----------
+    text : str
+    indent : str
+        Before the continuation of a wrapped line, beside the line's own indentation.
+    """
+    width = text_width()
+    for line in text.split("\n"):
+        if width is not None and len(line) > width:
+            margin = line[: len(line) - len(line.lstrip())] + indent
+            line = textwrap.fill(
+                line, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+            )  # fmt: skip
+        typer.echo(line)
+
+
+def table(title: str, *columns: str, numbers: int = 0) -> WordTable:
+    """Make a plain table; the last ``numbers`` columns hold numbers and are aligned right."""
+    from fpemu.cli.display import WordTable
+
+    return WordTable(title, *columns, numbers=numbers)
+
+
+def progress() -> Bars:
+    """Make the bars of long work with the time left, on stderr. They appear with the first task."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from fpemu.cli.display import Bars
+
+    return Bars(
+        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console(stderr=True),
     )  # fmt: skip
 
 
 @contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
-    """What work without a known end is at, on stderr if that is a terminal. Gives the function that says it."""
-    from rich.console import Console
-    from rich.markup import escape
+    """Show a step of work without a known end, on stderr if that is a terminal; yield the function that changes it."""
+    from rich.text import Text
 
     if not sys.stderr.isatty():
         yield lambda text: None
         return
-    with Console(stderr=True).status(escape(text)) as status:
-        yield lambda text: status.update(escape(text))
+    with console(stderr=True).status(Text(text)) as status:
+        yield lambda text: status.update(Text(text))
 
 
 @contextmanager
 def in_options(names: Mapping[str, str]) -> Iterator[None]:
-    """The library's complaints about its arguments in words of the command line: "fmt=" as "--format".
+    """Name the options instead of the arguments in the library's errors: "--format" for "fmt=".
 
     Parameters
     ----------
     names : mapping
-        The option that each argument is.
+        The option of each argument.
     """
     try:
         yield
@@ -107,15 +152,24 @@ def in_options(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
+def read_matrix(name: str, max_entries: int | None) -> NDArray[Any]:
+    """Read a matrix file, of at most ``max_entries`` entries (None: the default of `fpemu.matrixio.read`)."""
+    from fpemu import matrixio
+
+    with in_options({"max_entries": "--max-entries"}):
+        return matrixio.read(name, max_entries=matrixio.MAX_ENTRIES if max_entries is None else max_entries)
+
+
 def check_folder(given: str, folder: Path | None = None) -> None:
-    """Complain if what the user gave as an output folder (or ``folder`` in it) is none and cannot be made one."""
+    """Raise InputError if an output folder (``folder``, by default ``given``) cannot be made or written to."""
     way = Path(given) if folder is None else folder
     if not given or any(p.exists() and not p.is_dir() for p in (way, *way.parents)):
         raise InputError(f"{given!r} is not a folder, nor can one be made there")
+    check_writable(way / "file", make_folders=True)
 
 
 def note(text: str) -> None:
-    """A line beside the results: on stderr, so that it does not get into a table that is piped on."""
+    """Print a line beside the results, on stderr."""
     print(text, file=sys.stderr)
 
 
@@ -127,7 +181,7 @@ def show(value: float) -> str:
 
 
 def show_plan(grid: Grid, plan: Plan, results: Store, jobs: int) -> None:
-    """What a run would do, and how long it may take."""
+    """Print how many cells a run would evaluate, and the estimated time."""
     from fpemu.sweep.run import estimate
 
     todo = plan.todo
@@ -168,27 +222,39 @@ def parse_options(pairs: list[str] | None) -> dict[str, Any]:
             raise InputError(f"option {pair!r} is not name=value")
         if name in options:
             raise InputError(f"option {name!r} is given twice")
-        options[name] = parse_value(text.strip())
+        try:
+            options[name] = parse_value(text.strip())
+        except InputError as problem:
+            raise InputError(f"option {name}: {problem}") from problem
     return options
 
 
 def parse_value(text: str) -> Any:
-    """An integer, a float, a power (2**11, 2^11), true, false or none where the text is one; else the text itself."""
+    """An integer, a float, a power (2**11, 2^11), true, false or none where the text is one; else the text itself.
+
+    Raises
+    ------
+    InputError
+        For a number outside the range of fp64.
+    """
     words: dict[str, Any] = {"true": True, "false": False, "none": None, "yes": True, "no": False}
     if text.lower() in words:
         return words[text.lower()]
     power = re.fullmatch(r"(\d{1,2})(?:\*\*|\^)(-?\d{1,4})", text)
-    if power:
-        try:
-            return int(power[1]) ** int(power[2])
-        except (ZeroDivisionError, OverflowError) as problem:
-            raise InputError(f"{text} is not a number: {problem}") from problem
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    try:
+        value = int(power[1]) ** int(power[2]) if power else float(text)
+        too_large = math.isinf(float(value)) and "inf" not in text.lower()
+    except (ZeroDivisionError, OverflowError):
+        too_large = True
+    except ValueError:
+        return text
+    if too_large:
+        short = text if len(text) <= 30 else f"{text[:27]}..."
+        raise InputError(f"{short} is outside the range of fp64: at most 1.8e308 in magnitude")
+    try:
+        return value if power else int(text)
+    except ValueError:
+        return value
 
 
 def parse_order(text: str | None) -> KOrder | Tree | None:

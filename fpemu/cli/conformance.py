@@ -1,4 +1,4 @@
-"""``fpemu verify gemm``: a product of somebody else's against what it is said to be, bit by bit."""
+"""``fpemu verify gemm``: a product against its specification, bit by bit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from fpemu.cli.common import (
     C_FILE,
     HARDWARE,
     INSTRUCTION,
+    MAX_ENTRIES,
     ON_RANGE,
     OPTION,
     ORDER,
-    console,
     in_options,
+    note,
     parse_options,
     parse_order,
+    print_text,
+    read_matrix,
     spinner,
 )
 from fpemu.errors import InputError, unknown_name
@@ -46,40 +49,45 @@ def gemm(
     hardware: Annotated[str | None, HARDWARE] = None,
     instruction: Annotated[str | None, INSTRUCTION] = None,
     fmt: Annotated[
-        str | None, typer.Option("--format", help="Operands of a plain product: fp16, bf16, tf32, e4m3, int8 ...")
+        str | None,
+        typer.Option("--format", help="Format of A and B in a plain product: fp16, bf16, tf32, e4m3, int8 ..."),
     ] = None,
-    out: Annotated[str | None, typer.Option("--out", help="Format of D, where its file does not say it.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Format of D; default: by its file's dtype.")] = None,
     accumulate: Annotated[
-        str | None, typer.Option("--accumulate", help="Accumulator of a plain product: fp32, fp16.")
+        str | None, typer.Option("--accumulate", help="Accumulator format of a plain product: fp32 or fp16.")
     ] = None,
     order: Annotated[str | None, ORDER] = None,
-    promote: Annotated[int | None, typer.Option("--promote", help="Promotion every so many k.")] = None,
+    promote: Annotated[int | None, typer.Option("--promote", help="Promotion interval over K.")] = None,
     on_range: Annotated[str, ON_RANGE] = "raise",
     option: Annotated[list[str] | None, OPTION] = None,
     alpha: Annotated[float, ALPHA] = 1.0,
     beta: Annotated[float, BETA] = 0.0,
     c: Annotated[str | None, C_FILE] = None,
     distribution: Annotated[
-        str | None, typer.Option("--input", metavar="NAME", help="Draw A and B (with --callable and --shape).")
+        str | None,
+        typer.Option("--input", metavar="NAME", help="Distribution of drawn A and B (with --callable and --shape)."),
     ] = None,
-    shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Of operands that are drawn.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of operands that --input draws.")] = 0,
-    causes: Annotated[bool, typer.Option(help="Look for the cause of a difference.")] = True,
-    seconds: Annotated[float, typer.Option("--seconds", help="Look for a cause so long at most.")] = 30.0,
-    device: Annotated[str | None, typer.Option("--device", help="Where the whole is emulated: cpu or cuda.")] = None,
+    shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Shape of drawn operands.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of drawn operands.")] = 0,
+    causes: Annotated[bool, typer.Option(help="Search for the cause of a mismatch.")] = True,
+    seconds: Annotated[float, typer.Option("--seconds", help="Time limit of that search.")] = 30.0,
+    device: Annotated[str | None, typer.Option("--device", help="Where the product is emulated: cpu or cuda.")] = None,
+    max_entries: Annotated[int | None, MAX_ENTRIES] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Is this product what it is said to be, bit for bit? And if not: why?
+    """Verify a product against its specification bit by bit, and search for the cause of a mismatch.
 
-    A claim is a plain product of instructions (hardware, format, order) or a scheme with its options; without
-    hardware, one of ordinary cores in fp32 or fp64. Where the result
-    differs, the places and the pattern are shown, and the claim's alternatives are tried: orders over K, promotion,
-    rounding of the operands, epilogues, accumulators, other hardware, ordinary cores, other schemes; two changes at
-    once where one does not suffice. What reproduces all bits is listed, the likeliest first. A function is called
-    twice, and probed for its order where that is what is wrong.
+    The specification (the claim) is a plain product of matrix instructions (--hardware, --format, --order) or a scheme
+    with its options. Without --format, files of fp32 or fp64 claim a plain product of ordinary cores in that format.
 
-    Exit status: 0 equal, 1 different, 2 bad input. A function's file is run as it is: check only what you trust.
+    Mismatches are shown with their places and their pattern. Alternatives to the claim are then evaluated: orders over
+    K, promotion, rounding of the operands, epilogues, accumulators, other hardware, ordinary cores and other schemes,
+    and pairs of them if no single change suffices. The alternatives that reproduce all bits are listed, the likeliest
+    first. A function is called twice, and its order is revealed by probes if the order differs.
+
+    Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
     """
+    from fpemu import simt
     from fpemu.conformance import verify
     from fpemu.probing import watching
 
@@ -95,8 +103,8 @@ def gemm(
         raise InputError("--on-range needs --scheme: a plain product takes all values")
     if options:
         _check_options(scheme, options)
-    A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None)
-    given: Any = watching.function(call) if call is not None else _read(str(result))
+    A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None, max_entries)
+    given: Any = watching.function(call) if call is not None else read_matrix(str(result), max_entries)
     taken: dict[str, Any] = {
         "scheme": scheme, "hardware": hardware, "order": way, "alpha": alpha, "beta": beta, "fmt": fmt, "out": out,
         "accumulate": accumulate, "instruction": instruction, "on_range": on_range, "shape": sizes, "seed": seed,
@@ -107,16 +115,23 @@ def gemm(
         verdict = verify(
             given, A, B, C, progress=lambda what, tried: say(f"trying {what} ({tried} so far)"), **taken, **options
         )
+    if scheme is None and fmt is None and verdict.claim.spec in simt.SPECS.values():
+        where = "" if hardware is None else f", not on the matrix units of {hardware}"
+        note(
+            f"--format is not given and A and B are {verdict.claim.operand}: compared with a plain "
+            f"{verdict.claim.operand} product of ordinary cores{where}; --format fp16 (bf16, tf32 ...) names the "
+            "operands of a matrix instruction"
+        )
     if as_json:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
-        console().print(str(verdict), soft_wrap=True)
+        print_text(str(verdict))
     if not verdict.equal:
         raise typer.Exit(1)
 
 
 def _check_options(scheme: str | None, options: dict[str, Any]) -> None:
-    """Refuse what is no option of the scheme, or has a flag of its own."""
+    """Raise InputError for a name that is not an option of the scheme, or that has its own flag."""
     from fpemu import schemes
 
     if scheme is None:
@@ -137,30 +152,24 @@ def _promoted(order: Any, promote: int) -> Any:
     if order is None:
         return KOrder(promote=promote)
     if not isinstance(order, KOrder):
-        raise InputError("--promote does not go with a tree, which says every addition")
+        raise InputError("--promote does not apply to a tree, which defines every addition")
     if order.promote is not None and order.promote != promote:
-        raise InputError("--promote and --order say two promotions: give one")
+        raise InputError("--promote and --order have different promotion intervals: leave one out")
     return replace(order, promote=promote)
-
-
-def _read(name: str) -> NDArray[Any]:
-    from fpemu import matrixio
-
-    return matrixio.read(name)
 
 
 def _operands(
     a: str | None, b: str | None, c: str | None, distribution: str | None, shape: str | None, drawable: bool,
-    scheme: bool,
+    scheme: bool, max_entries: int | None,
 ) -> tuple[Any, Any, Any, tuple[int, int, int] | None]:  # fmt: skip
-    """A, B, C and the shape of operands that are to be drawn."""
-    C = None if c is None else _read(c)
+    """A, B, C and the shape of drawn operands."""
+    C = None if c is None else read_matrix(c, max_entries)
     if distribution is None:
         if shape is not None:
             raise InputError("--shape goes with --input: A and B have theirs")
         if a is None or b is None:
             raise InputError("A and B are missing: two matrix files, or --input NAME --shape MxNxK with --callable")
-        A, B = (_narrowed(_read(name), scheme) for name in (a, b))
+        A, B = (_narrowed(read_matrix(name, max_entries), scheme) for name in (a, b))
         return A, B, C, None
     if a is not None:
         raise InputError("A and B are either files or drawn with --input")

@@ -1,4 +1,4 @@
-"""``fpemu gemm``: a product of two files by one or more schemes, beside its error."""
+"""``fpemu gemm``: the product of two matrix files by one or more schemes, with its errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fpemu.cli.common import (
     BETA,
     C_FILE,
     HARDWARE,
+    MAX_ENTRIES,
     ON_RANGE,
     OPTION,
     ORDER,
@@ -21,6 +22,7 @@ from fpemu.cli.common import (
     note,
     parse_options,
     parse_order,
+    read_matrix,
     show,
     spinner,
     table,
@@ -39,7 +41,7 @@ _OPTIONS = {"on_range": "--on-range", "hardware": "--hardware", "order": "--orde
 
 def gemm(
     a: Annotated[str, typer.Argument(metavar="A", help="A matrix: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another matrix.")],
     scheme: Annotated[
         list[str] | None,
         typer.Option("--scheme", "-s", help="A scheme; several by commas or by repeating the option; default: all."),
@@ -58,16 +60,17 @@ def gemm(
     compare: Annotated[
         bool, typer.Option(help="Put SGEMM beside the schemes asked for, or DGEMM if their operands are fp64.")
     ] = True,
+    max_entries: Annotated[int | None, MAX_ENTRIES] = None,
 ) -> None:
     """Multiply two matrices by split schemes and compare with the exact product.
 
-    The result is α·A·B + β·C. Inputs stay fp64 where all the schemes asked for take fp64 (dgemm, ozaki, ozimmu,
-    ozaki2), else they are rounded to fp32; the exact product is of the inputs as rounded. An option goes to the schemes
-    that have it: 'fpemu list schemes NAME' shows them.
+    The result is α·A·B + β·C. Inputs stay fp64 if every scheme takes fp64 (dgemm, ozaki, ozimmu, ozaki2); otherwise
+    they are rounded to fp32. The exact product is computed from the inputs after this rounding. An option applies to
+    the schemes that have it: 'fpemu list schemes NAME' lists them.
 
-    Below the table stands what error-free schemes certify: slices, products, whether each product was exact, and
-    whether the slices are complete, so that they add up to A and B. Exit status 1 if a condition that such a scheme
-    rests on does not hold for these matrices.
+    Lines below the table certify the error-free schemes: slices, products, whether each product was exact, and whether
+    the slices are complete, so that they add up to A and B. Exit status 1 if a condition of such a scheme does not hold
+    for these matrices.
     """
     from fpemu import devices, matrixio, mma, reference
     from fpemu.schemes import ranges
@@ -91,11 +94,13 @@ def gemm(
 
     _check_options(names, options)
     fmt = _operands(names, options)
-    A, B, C = _inputs(a, b, c, fmt)
+    A, B, C = _inputs(a, b, c, fmt, max_entries)
     alpha, beta = _scalar("alpha", alpha, fmt), _scalar("beta", beta, fmt)
     with devices.on(where):
         R = reference.matmul(A, B, C, alpha=alpha, beta=beta)
         S = R if fmt == "fp64" else reference.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
+    advice = "its errors compare infinities: multiply A or B by a power of two first"
+    _note_overflow("the exact product", R, (A, B), advice)
     M, K, N = A.shape[0], A.shape[1], B.shape[1]
     result = table(
         f"{M}×{K} times {K}×{N} on {architecture}: error against the exact result",
@@ -118,6 +123,7 @@ def gemm(
             broken |= isinstance(problem, GuaranteeError)
             continue
         seconds = time.perf_counter() - start
+        _note_overflow(name, D, (R,), "the exact product is finite there; --on-range scale may avoid the overflow")
         result.add_row(name, *[show(e) for e in _errors(D, R, S, A, B, C, alpha, beta, fmt)], f"{seconds:.2f}")
         if report is not None:
             certificates.append(_certificate(report))
@@ -131,6 +137,15 @@ def gemm(
         note(reason)
     if broken:
         raise typer.Exit(1)
+
+
+def _note_overflow(what: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...], advice: str) -> None:
+    """Note the infinities and NaN in D if all of the arrays ``finite`` are so."""
+    import numpy as np
+
+    count = np.count_nonzero(~np.isfinite(D))
+    if count and all(np.isfinite(x).all() for x in finite):
+        note(f"{what} overflows in {count} of {D.size} entries: {advice}")
 
 
 def _order(text: str | None) -> KOrder | None:
@@ -189,11 +204,12 @@ def _check_options(names: list[str], options: dict[str, Any]) -> None:
             raise unknown_name(f"{' or '.join(names)} option", option, known or ["(none)"])
 
 
-def _inputs(a: str, b: str, c: str | None, fmt: str) -> tuple[Any, Any, Any]:
+def _inputs(a: str, b: str, c: str | None, fmt: str, max_entries: int | None) -> tuple[Any, Any, Any]:
     """A, B and C in a format and of fitting shapes, with a note on each that was rounded."""
     from fpemu import matrixio
 
-    read = {name: matrixio.read(name) for name in dict.fromkeys(name for name in (a, b, c) if name is not None)}
+    names = dict.fromkeys(name for name in (a, b, c) if name is not None)
+    read = {name: read_matrix(name, max_entries) for name in names}
     (M, K), (L, N) = read[a].shape, read[b].shape
     if K != L:
         raise InputError(f"{a} is {M}×{K} and {b} is {L}×{N}: the columns of A and the rows of B must be as many")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +11,7 @@ import typer
 from fpemu.cli.common import console, note, progress, table
 from fpemu.cli.verify import Seed, _check_record, _need_a_gpu
 from fpemu.errors import InputError
+from fpemu.files import read_json
 
 if TYPE_CHECKING:
     from fpemu.gpu.verification.kernelcases import Variant
@@ -32,16 +31,16 @@ def kernels(
         int | None, typer.Option("--jobs", "-j", help="Processes; default: one a core, at most 16.")
     ] = None,
     record: Annotated[
-        str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found, and go on from it.")
+        str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes, and continue from them.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
 ) -> None:
-    """Products of the kernels on the GPU here against the emulation of its instructions.
+    """Verify the kernels of the split schemes on this GPU against the emulation of its instructions.
 
     Every scheme with its options, at odd shapes, K of 1 and of 10,000, batches, any layout, alpha, beta and C, all
     range policies, and hostile operands: subnormals, overflow, cancellation, NaN and Inf; the errors too. Exit status 0
-    if all bits are equal, 1 if not, 2 without a GPU. An interrupt keeps what is recorded, and the same command goes on
-    from there, as long as the code is the same.
+    if all bits are equal, 1 if not, 2 without a GPU. After an interrupt the same command continues from the record, as
+    long as the code is the same.
     """
     from fpemu.files import write_atomic
     from fpemu.gpu.choice import architecture
@@ -92,7 +91,7 @@ def kernels(
 def _gather(
     found: list[Outcome], chosen: list[Variant], seed: int, shapes: int, jobs: int | None, keep: Callable[[], None]
 ) -> None:
-    """Add to `found` what is missing, keeping it now and then."""
+    """Add the missing outcomes to `found`, and save the record after every ten."""
     from fpemu.gpu import device
     from fpemu.gpu.verification import kernelsuite
 
@@ -110,10 +109,10 @@ def _gather(
 
 
 def _read(record: str) -> dict[str, Any] | None:
-    """A record written before; None if there is none that can be read."""
+    """An earlier record; None if there is none that can be read."""
     try:
-        made = json.loads(Path(record).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        made = read_json(record)
+    except InputError:
         return None
     return made if isinstance(made, dict) else None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import check_folder, console, table
+from fpemu.cli.common import EXPERIMENTS, check_folder, console, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def ledger(
             "pages say of their data.",
         ),
     ] = False,
+    experiments: Annotated[str | None, EXPERIMENTS] = None,
 ) -> None:
     """Write the ledger of published claims, LEDGER.md and LEDGER.csv, from the data of the figures; show a summary.
 

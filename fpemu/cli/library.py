@@ -1,4 +1,4 @@
-"""``fpemu verify library``: a library's products on the GPU at hand against the emulation by the orders on record."""
+"""``fpemu verify library``: a library's products on this GPU against the emulation by the recorded orders."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def library(
     ] = None,
     new: Annotated[int, typer.Option("--new", help="Random shapes beside, whose orders are revealed first.")] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Of the operands and the shapes drawn.")] = 0,
-    record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found.")] = None,
+    record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
     listed: Annotated[
-        bool, typer.Option("--list", help="Only say what kinds of orders the table has; needs no GPU.")
+        bool, typer.Option("--list", help="Only list the kinds of orders in the table; needs no GPU.")
     ] = False,
 ) -> None:
-    """cuBLAS products (through PyTorch) on the GPU here against `fpemu.gpu.library.emulate`, bit by bit.
+    """Verify cuBLAS products (through PyTorch) on this GPU against `fpemu.gpu.library.emulate`.
 
     Up to 32 rows and columns of each D are compared. Exit status 0 if all are equal, 1 if not, 2 without a GPU or
     PyTorch.
@@ -100,7 +100,7 @@ def _list(types: tuple[str, ...], as_json: bool) -> None:
 
 
 def _here() -> dict[str, str]:
-    """The GPU and the library; InputError if there is none."""
+    """The GPU and the library; InputError if either is missing."""
     import importlib
     from importlib import metadata
 

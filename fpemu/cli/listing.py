@@ -1,13 +1,14 @@
-"""``fpemu list``: what there is."""
+"""``fpemu list``: hardware, schemes, experiments, formats, input distributions and error measures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from fpemu.cli.common import console, table
+from fpemu.cli.common import EXPERIMENTS, console, print_text, table
 from fpemu.errors import InputError, unknown_name
 
 
@@ -15,12 +16,13 @@ def listing(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[KIND]", help="hardware, schemes, experiments, formats, inputs or metrics; default: all."
+            metavar="KIND", help="hardware, schemes, experiments, formats, inputs or metrics; default: all."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="After 'schemes': one of them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="After 'schemes': one scheme.")] = None,
+    folder: Annotated[str | None, EXPERIMENTS] = None,
 ) -> None:
-    """List the hardware, schemes, experiments, formats, input distributions and error measures known.
+    """List hardware, schemes, experiments, formats, input distributions and error measures.
 
     'fpemu list schemes NAME' shows a scheme with its options.
     """
@@ -33,13 +35,13 @@ def listing(
     elif what in _KINDS:
         _KINDS[what]()
     else:
-        raise unknown_name("kind of thing", what, _KINDS)
+        raise unknown_name("kind", what, _KINDS)
 
 
 def _overview() -> None:
     from fpemu import formats, inputs, metrics, mma, schemes
 
-    shown = table("what there is: 'fpemu list KIND' says more", "kind", "names")
+    shown = table("all names: 'fpemu list KIND' describes those of a kind", "kind", "names")
     shown.add_row("hardware", ", ".join(mma.catalog.architectures()))
     shown.add_row("schemes", ", ".join(schemes.names()))
     shown.add_row("experiments", _experiment_names())
@@ -54,38 +56,44 @@ def _experiment_names() -> str:
 
     try:
         return ", ".join(experiments.names())
-    except InputError:  # the package was installed alone
-        return "(none: they come with a checkout)"
+    except InputError:  # the package was installed without its checkout
+        return "(none: they are part of a checkout of fpemu)"
 
 
 def _hardware() -> None:
     from fpemu import mma
     from fpemu.mma.spec import EVIDENCE
 
-    shown = table(
-        "matrix instructions (L: products a rounding, F: bits kept in the alignment, E0: floor of its exponent)",
-        "architecture", "instruction", "shape", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "D by",
-        numbers=4,
-    )  # fmt: skip
-    for row in mma.catalog.rows():
-        aligned = row.arithmetic in ("truncated", "via-half")
-        shown.add_row(
-            row.architecture, row.instruction, row.shape, str(row.a_format), str(row.d_format), row.arithmetic,
-            row.evidence, str(row.block), str(row.F) if aligned else "-", str(row.E0) if aligned else "-",
-            "-" if row.is_integer else str(row.final) + (f", {row.fraction_bits} bits" if row.fraction_bits else ""),
-        )  # fmt: skip
-    console().print(shown)
-    legend = table("evidence", "word", "meaning")
-    for word, meaning in EVIDENCE.items():
-        legend.add_row(word, meaning)
-    console().print(legend)
+    print_text(
+        "Matrix instructions by architecture, with the other names that --hardware takes. L: products per rounding; F:"
+        " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
+        " of D.\n",
+        indent="",
+    )
+    out = console()
     named: dict[str, list[str]] = {}
     for gpu, architecture in mma.catalog.gpu_names().items():
         named.setdefault(architecture, []).append(gpu)
-    names = table("names accepted", "architecture", "also called")
     for architecture in mma.catalog.architectures():
-        names.add_row(architecture, ", ".join(named.get(architecture, [])))
-    console().print(names)
+        shown = table(
+            ": ".join([architecture, *filter(None, [", ".join(named.get(architecture, []))])]),
+            "instruction", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "final", numbers=4,
+        )  # fmt: skip
+        for row in mma.catalog.rows():
+            if row.architecture != architecture:
+                continue
+            aligned = row.arithmetic in ("truncated", "via-half")
+            bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
+            shown.add_row(
+                f"{row.instruction} {row.shape}", str(row.a_format), str(row.d_format), row.arithmetic, row.evidence,
+                str(row.block), str(row.F) if aligned else "-", str(row.E0) if aligned else "-",
+                "-" if row.is_integer else f"{row.final}{bits}",
+            )  # fmt: skip
+        out.print(shown)
+    legend = table("evidence", "word", "meaning")
+    for word, meaning in EVIDENCE.items():
+        legend.add_row(word, meaning)
+    out.print(legend)
 
 
 def _schemes() -> None:
@@ -104,8 +112,8 @@ def _scheme(name: str) -> None:
 
     info = schemes.get(name).info
     paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
-    console().print(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}", soft_wrap=True)
-    console().print(f"range: {info.range}; error: {info.bound}\n", soft_wrap=True)
+    print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
+    print_text(f"range: {info.range}; error: {info.bound}\n")
     shown = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
     for option in info.options:
         shown.add_row(option.name, str(option.default), option.values, option.meaning)
@@ -117,22 +125,32 @@ def _experiments() -> None:
 
     shown = table("experiments", "experiment", "title", "cells, quick", "cells, full", numbers=2)
     for name in experiments.names():
-        one = experiments.load(name)
-        shown.add_row(name, one.title, *[str(len(one.cells(size))) for size in experiments.SIZES])
+        shown.add_row(name, experiments.title(name), *[_cells(name, size) for size in experiments.SIZES])
     console().print(shown)
+
+
+def _cells(name: str, size: str) -> str:
+    """The number of cells in the committed record of a figure, because the page would have to be executed to count."""
+    from fpemu.files import read_json
+    from fpemu.sweep import experiments
+    from fpemu.sweep.reproduction import size_folder
+
+    record = size_folder(experiments.root().parent / "figures", size) / f"{name}.json"
+    content = read_json(record) if record.is_file() else None
+    return str(content.get("cells", "-")) if isinstance(content, dict) else "-"
 
 
 def _formats() -> None:
     from fpemu import formats
 
     shown = table(
-        "formats", "format", "significand bits", "emin", "emax", "largest", "smallest normal", "smallest subnormal",
+        "formats", "format", "precision, bits", "emin", "emax", "largest", "smallest normal", "smallest subnormal",
         "unit roundoff", numbers=7,
     )  # fmt: skip
     for name in formats.names():
         f = formats.get(name)
-        numbers = (f.max, f.min_normal, f.min_subnormal, f.unit_roundoff)
-        shown.add_row(name, str(f.precision), str(f.emin), str(f.emax), *[f"{x:.6g}" for x in numbers])
+        powers = [f"2^{math.frexp(x)[1] - 1}" for x in (f.min_normal, f.min_subnormal, f.unit_roundoff)]
+        shown.add_row(name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers)
     console().print(shown)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_folder, console, note, parse_options, progress, show, show_plan, table
+from fpemu.cli.common import check_folder, console, note, parse_options, print_text, progress, show, show_plan, table
 from fpemu.cli.map_arguments import (
     DEVICE,
     OFFSETS,
@@ -26,6 +26,7 @@ from fpemu.cli.map_arguments import (
     stem,
 )  # fmt: skip
 from fpemu.errors import InputError, unknown_name
+from fpemu.files import check_writable
 
 if TYPE_CHECKING:
     from fpemu.devices import Device
@@ -42,7 +43,7 @@ _Hardware = Annotated[str, typer.Option("--hardware", "-H", help="An architectur
 _Size = Annotated[str, typer.Option("--size", metavar="MxNxK", help="Sizes of the product.")]
 _Seeds = Annotated[str, typer.Option("--seeds", help="How many seeds, or which: 0,5,7 or 0:9. The map shows the mean.")]
 _Metric = Annotated[str, typer.Option("--metric", help="The error: see 'fpemu list metrics'.")]
-_Factor = Annotated[float, typer.Option("--factor", help="How near the best a single setting must be.")]
+_Factor = Annotated[float, typer.Option("--factor", help="Largest error of a good setting, relative to the best.")]
 _Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4.")
 ]
@@ -50,7 +51,7 @@ _Executor = Annotated[str | None, typer.Option("--executor", "-e", help="process
 _Scheduler = Annotated[str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler.")]
 _Device = Annotated[str, typer.Option("--device", help=DEVICE)]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, count the cells, estimate the time.")]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")]
+_Fresh = Annotated[bool, typer.Option("--fresh", help="Evaluate stored cells again.")]
 _Export = Annotated[
     list[str] | None, typer.Option("--export", metavar="OUT", help="All rows as OUT.csv or OUT.parquet too.")
 ]
@@ -59,7 +60,7 @@ _Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="
 
 @dataclass(frozen=True)
 class _How:
-    """What both commands are told about running and writing."""
+    """The options of both commands about running and writing."""
 
     factor: float
     jobs: int | None
@@ -226,12 +227,14 @@ def _do(this: Map, how: _How) -> None:
     from fpemu.sweep.run import EXECUTORS, failure
 
     if not how.factor >= 1:
-        raise InputError(f"--factor {how.factor}: at least 1, which asks for the best itself")
+        raise InputError(f"--factor {how.factor}: a number from 1 is needed; 1 accepts only the best setting")
     if how.executor is not None and how.executor not in EXECUTORS:
         raise unknown_name("executor", how.executor, EXECUTORS)
     for target in how.export:
         check_target(target)
     check_folder(how.output)
+    for path in this.paths(how.output):
+        check_writable(path, make_folders=True)
     try:
         with Store() as results:
             if how.dry_run:
@@ -249,7 +252,7 @@ def _do(this: Map, how: _How) -> None:
     paths = maps.write(this, rows, how.factor, how.output)
     found = this.plane(rows)
     console().print(_best(this, found, how.factor))
-    console().print(maps.answer(found, how.factor), soft_wrap=True)
+    print_text(maps.answer(found, how.factor), indent="")
     console().print(
         f"{paths[0].with_suffix('').as_posix()}.{{{','.join(p.suffix[1:] for p in paths)}}}", soft_wrap=True
     )
@@ -279,7 +282,7 @@ def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
 
 
 def _again(this: Map, how: _How) -> str:
-    """The command that goes on with an interrupted map."""
+    """The command that continues an interrupted map."""
     jobs = None if how.jobs is None else str(how.jobs)
     output = None if how.output == "maps" else how.output
     device = None if how.device == "auto" else how.device

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_folder, console, note, progress, table
+from fpemu.cli.common import EXPERIMENTS, check_folder, console, note, progress, table
 from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import InputError
 
@@ -38,6 +38,7 @@ def reproduce(
             "--output", "-o", help="Folder for the figures, default figures; those of --full go to full in it."
         ),
     ] = None,
+    experiments: Annotated[str | None, EXPERIMENTS] = None,
 ) -> None:
     """Reproduce figures of the papers: PNG, SVG, PDF, data (CSV) and provenance (JSON).
 
@@ -53,6 +54,7 @@ def reproduce(
         again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
         again += [] if device == "auto" else ["--device", device]
         again += [] if output is None else ["-o", output]
+        again += [] if experiments is None else ["--experiments", experiments]
         hint = f"'{shlex.join(again)}' goes on from there"
         print(f"fpemu: interrupted; what is finished is kept: {hint}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -1,4 +1,4 @@
-"""``fpemu reveal``: the order in which a GEMM adds, found by probes, named and drawn."""
+"""``fpemu reveal``: the summation order of a GEMM over K, found by probes, named and drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, console, note, parse_order, spinner
+from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, note, parse_order, print_text, spinner
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def reveal(
     k: Annotated[int | None, typer.Option("--k", "-k", help="K of the product.")] = None,
     shape: Annotated[
         str | None,
-        typer.Option("--shape", metavar="MxN[xK]", help="Of every call; the order may depend on it. Default: K rows, "
-                     "at most 512, and one column."),
+        typer.Option("--shape", metavar="MxN[xK]", help="Shape of D in every call, on which the order may depend; "
+                     "default: K rows, at most 512, and one column."),
     ] = None,
     formats: Annotated[
         str | None,
@@ -51,25 +51,25 @@ def reveal(
     ] = None,
     order: Annotated[str | None, ORDER] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE.json", help="Write the order, or the tree that has no name.")
+        str | None, typer.Option("--json", metavar="FILE.json", help="Write the KOrder, or else the tree.")
     ] = None,
     drawing: Annotated[
         str | None, typer.Option("--draw", metavar="FILE.png|svg|pdf", help="Draw the tree.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Multiply random operands, and compare bits with the emulation by it.")
+        bool, typer.Option("--check", help="Compare products of random operands with the emulation in that order.")
     ] = False,
 ) -> None:  # fmt: skip
-    """Find the summation tree of any GEMM, by probes alone.
+    """Find the summation tree of any GEMM by probes.
 
-    FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all else,
-    and returns D (M, N), also as an array of PyTorch or CuPy. It is called some ten times with M = K, log K times as
-    often as M is smaller.
+    FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all other
+    formats, and returns D (M, N) as an array of NumPy, PyTorch or CuPy. It is called about ten times if M = K, and
+    log K times as often if M is smaller.
 
-    --hardware is what multiplies, if that is known; --order is what an emulated GEMM adds by.
+    --hardware names the hardware that multiplies, if it is known; --order is the summation order of an emulated GEMM.
 
-    Printed are the KOrder that is the tree, if one is, and the tree. Exit status 0, 1 if --check finds a difference, 2
-    where the answers are those of no tree; the message says what contradicts.
+    The output is the KOrder of the tree, if there is one, and the tree. Exit status 0; 1 if --check finds a mismatch; 2
+    if no tree explains the results: the message then names the contradiction.
     """
     from fpemu import files
     from fpemu import formats as formats_
@@ -84,7 +84,7 @@ def reveal(
         files.check_writable(drawing)
     M, N, k = _shape(shape, k)
     if not 0 <= at < min(M, N):
-        raise InputError(f"--at {at}: D is {M}×{N}, what is read is one of {min(M, N)} columns (rows, where N > M)")
+        raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, where N > M) to read")
     asked = _Asked(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k))
     from fpemu.probing import checking, watching
     from fpemu.probing import drawing as drawing_room
@@ -141,10 +141,10 @@ def _shape(text: str | None, k: int | None) -> tuple[int, int, int]:
 
 
 class _Asked:
-    """What is probed, and what is known of it.
+    """The GEMM to probe, with its formats and its instruction.
 
-    `inputs`, `result` and `accumulator` are formats; `narrow` is `result` where it is not the accumulator's; `spec` is
-    the instruction, None where nothing is known.
+    `inputs`, `result` and `accumulator` are formats; `narrow` is `result` if it differs from the accumulator's; `spec`
+    is the instruction, None if it is unknown.
     """
 
     def __init__(
@@ -154,16 +154,16 @@ class _Asked:
         if (target is None) == (emulated is None):
             raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
         if emulated is not None and hardware is not None:
-            raise InputError("--hardware is what multiplies: --emulated says that already")
+            raise InputError("--hardware and --emulated both name the hardware: leave --hardware out")
         for flag, value in (("--type", kind), ("--layout", layout)):
             if value is not None and target != "cublas":
-                raise InputError(f"{flag} is of a product of cublas: a function or an emulated GEMM has --formats")
+                raise InputError(f"{flag} applies to cublas only: for a function or an emulated GEMM use --formats")
         if given is not None and target == "cublas":
-            raise InputError("--formats is of a function or an emulated GEMM: cublas has --type")
+            raise InputError("--formats applies to a function or an emulated GEMM: for cublas use --type")
         if order is not None and emulated is None:
-            raise InputError("--order is what an emulated GEMM adds by: it goes with --emulated")
+            raise InputError("--order is the summation order of an emulated GEMM: add --emulated")
         if instruction is not None and hardware is None and target not in (None, "cublas"):
-            raise InputError("--instruction is one of some hardware: add --hardware")
+            raise InputError("--instruction is one of an architecture's: add --hardware")
         self.hardware = hardware or emulated
         if target is not None and target != "cublas" and ":" not in target:
             raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
@@ -248,13 +248,12 @@ def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, A
 def _print(found: Revealed, tree: Tree, seconds: float, calls: int) -> None:
     from fpemu.probing import drawing
 
-    out = console()
     if found.order is not None:
-        out.print(drawing.code(found.order))
+        print_text(drawing.code(found.order))
     else:
-        out.print("no KOrder adds so; fpemu.mma.gemm takes the tree itself")
-    out.print(drawing.text(tree), soft_wrap=True)
-    out.print(f"K = {found.k}: {found.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
+        print_text("no KOrder adds so; fpemu.mma.gemm takes the tree itself")
+    print_text(drawing.text(tree))
+    print_text(f"K = {found.k}: {found.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
 
 
 def _compare(gemm: Watched, found: Revealed, asked: _Asked, shape: tuple[int, int], at: int) -> Comparison:
@@ -280,11 +279,11 @@ def _print_comparison(one: Comparison, fma: bool, shape: tuple[int, int], at: in
         if one.at_differ == 0:
             where += f", not {which} {at}: the order depends on the place, and --at shows another"
         text = f"check: {one.differ:,} of {one.outputs:,} outputs of random operands differ, {where} ({by})"
-    console().print(text, soft_wrap=True)
+    print_text(text)
 
 
 def _note_elsewhere(place: list[int], at: int, shape: tuple[int, int]) -> None:
-    """Where an output was seen that adds in another order."""
+    """Note an output whose summation order differs."""
     if not place:
         return
     which, other = ("row", place[0]) if shape[1] > shape[0] else ("column", place[1])

@@ -1,4 +1,4 @@
-"""``fpemu split``: one number's way through a scheme's split, bit by bit."""
+"""``fpemu split``: the split of one number by a scheme, bit by bit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fpemu.errors import InputError
 
 def split(
     number: Annotated[str, typer.Argument(help="A decimal number, or a hexadecimal float such as 0x1.8p-3.")],
-    scheme: Annotated[str, typer.Option("--scheme", "-s", help="Which scheme's split.")] = "h2sgemm",
+    scheme: Annotated[str, typer.Option("--scheme", "-s", help="The scheme that splits.")] = "h2sgemm",
     sb: Annotated[int | None, typer.Option("--sb", help="Scaling exponent of the residual (h2sgemm).")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme.")
     ] = None,
 ) -> None:
-    """Show one number's way through a split: value, high part, residual, and what is lost."""
+    """Show the split of one number: its value, high part, residual, and the part lost."""
     from fpemu import schemes
 
     options = parse_options(option)
@@ -36,5 +36,5 @@ def _number(text: str) -> float:
     except (ValueError, OverflowError) as problem:
         raise InputError(f"{text!r} is not a number") from problem
     if not math.isfinite(value):
-        raise InputError(f"{text} is not a finite number: there is nothing to split")
+        raise InputError(f"{text} is not a finite number: only finite numbers are split")
     return value

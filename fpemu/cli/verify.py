@@ -1,4 +1,4 @@
-"""``fpemu verify``: the GPU at hand against the emulation, and the emulation on it against the CPU's, bit by bit."""
+"""``fpemu verify``: this GPU against the emulation, and the emulation on it against the emulation on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHOWN = 3  # classes of an instruction whose first failure is shown
 _LISTED = 20  # failures of the emulation that are shown
 
-Seed = Annotated[int, typer.Option("--seed", help="Of the operands.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the operands.")]
 
 
 def instructions(
@@ -29,15 +29,15 @@ def instructions(
     ] = 1e9,
     seed: Seed = 0,
     record: Annotated[
-        str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found, after each instruction.")
+        str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes, after each instruction.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
 ) -> None:
-    """Every matrix instruction of the GPU here against its emulation, on operands drawn on the GPU.
+    """Verify every matrix instruction of this GPU against its emulation, on operands drawn on the GPU.
 
     Fifteen classes of operands, among them cancellation, ties, subnormals, overflow, and any bits with NaN and Inf.
-    What differs is made small and shown with what each rule did. Exit status 0 if all outputs are equal, 1 if not, 2
-    without a GPU. An interrupt keeps what is recorded.
+    Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit status 0 if all
+    outputs are equal, 1 if not, 2 without a GPU. After an interrupt the record holds the finished instructions.
     """
     from fpemu.files import write_atomic
     from fpemu.gpu import device
@@ -79,15 +79,15 @@ def emulation(
     quick: Annotated[bool, typer.Option("--quick", help="A sixth of the specs and schemes, no speed.")] = False,
     seed: Seed = 0,
     record: Annotated[
-        str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found, as it is found.")
+        str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes as they are known.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the tables.")] = False,
 ) -> None:
-    """GEMMs emulated on the GPU here against the CPU's compiled and NumPy forms, and how fast they are.
+    """Verify GEMMs emulated on this GPU against the CPU's compiled and NumPy implementations, and measure their speed.
 
     Every instruction of the catalog and drawn ones, on hostile operands, in all orders over K, trees among them; every
-    scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU. An interrupt keeps what is
-    recorded.
+    scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU. After an interrupt the
+    record holds the finished cases.
     """
     from fpemu.files import write_atomic
     from fpemu.gpu import device
@@ -131,7 +131,7 @@ def emulation(
 
 
 def _gather(found: list[Any], rows: Iterator[Any], each: Callable[[], None], keep: Callable[[], None]) -> None:
-    """Take rows as they come; keep what there is every 25 of them and at the end."""
+    """Collect the rows, and save the record after every 25 of them and at the end."""
     for row in rows:
         found.append(row)
         each()
@@ -141,7 +141,7 @@ def _gather(found: list[Any], rows: Iterator[Any], each: Callable[[], None], kee
 
 
 def missing() -> str | None:
-    """In one line what `fpemu verify` lacks here to compare a GPU; None if nothing."""
+    """What this machine lacks for `fpemu verify`, in one line; None if nothing."""
     from fpemu.gpu import device
 
     lacking = device.missing()

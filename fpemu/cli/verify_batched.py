@@ -1,4 +1,4 @@
-"""``fpemu verify batched``: the batched kernels on the GPU here against `fpemu.batched`, bit by bit."""
+"""``fpemu verify batched``: the batched kernels on this GPU against `fpemu.batched`, bit by bit."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def batched(
         float | None, typer.Option("--seconds", help="Of each group at most, with fewer products.")
     ] = None,
     seed: Seed = 0,
-    record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write what was found.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compare again what an interrupted run has compared.")] = False,
+    record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the outcomes of an interrupted run.")] = False,
 ) -> None:
-    """Batched products of the kernels on the GPU here against the emulation of its instructions.
+    """Verify the batched kernels on this GPU against the emulation of its instructions.
 
     Sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta and C, all layouts,
     random configurations of all kernels, and special values. Exit status 0 if all bits are equal, 1 if not, 2 without a
-    GPU. With --record each group that is done without a fault is kept in FILE.json.partial until all are: the same
-    command goes on from there.
+    GPU. With --record each group that ends without a mismatch is saved in FILE.json.partial until the last: the same
+    command continues from there.
     """
     from fpemu.gpu.batched import cases as known
     from fpemu.gpu.batched import products, suite
@@ -63,9 +63,7 @@ def batched(
     except KeyboardInterrupt:
         print(f"fpemu: {kept.interrupted()}", file=sys.stderr)
         raise typer.Exit(130) from None
-    shown = table(
-        "the GPU here against the emulation", "group", "products", "outputs", "mismatches", "failed", numbers=4
-    )
+    shown = table("this GPU against the emulation", "group", "products", "outputs", "mismatches", "failed", numbers=4)
     for o in found:
         shown.add_row(o.group, *(f"{n:,}" for n in (o.products, o.outputs, o.mismatches, o.failed)))
     console().print(shown)

@@ -1,0 +1,130 @@
+"""The tree of commands: ``app`` is the Typer application that :func:`fpemu.cli.main` runs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import fpemu
+from fpemu.cli import (
+    advise,
+    bench,
+    characterize,
+    conformance,
+    gemm,
+    kernels,
+    ledger,
+    library,
+    listing,
+    reproduce,
+    reveal,
+    split,
+    sweep,
+    tune,
+    verify,
+    verify_batched,
+    verify_tallskinny,
+)
+from fpemu.errors import unknown_name
+
+
+class _Group(TyperGroup):
+    """Commands: an unknown name is an error that names the nearest ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown_name("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="fpemu",
+    cls=_Group,
+    help="Emulate GEMM on matrix units bit for bit, with the schemes that build FP32 and FP64 products from it.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"fpemu {fpemu.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _fpemu(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _add(group: typer.Typer, name: str, command: Callable[..., None], **settings: Any) -> None:
+    """Add a command whose help is its docstring, each paragraph on one line: Typer would keep the line breaks."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    group.command(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **settings)(command)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": listing.listing,
+    "gemm": gemm.gemm,
+    "advise": advise.advise,
+    "reproduce": reproduce.reproduce,
+    "ledger": ledger.ledger,
+    "reveal": reveal.reveal,
+    "characterize": characterize.characterize,
+}
+for _name, _command in _COMMANDS.items():
+    _add(app, _name, _command)
+# a number may begin with a minus sign
+_add(app, "split", split.split, context_settings={"ignore_unknown_options": True})
+app.add_typer(sweep.app, name="sweep")
+
+
+def _commands(
+    name: str, about: str, commands: dict[str, Callable[..., None]], lacking: Callable[[], str | None]
+) -> None:
+    """Add a group of commands. Without a command it prints its help, and on stderr what this machine lacks for it."""
+    group = typer.Typer(cls=_Group, help=about)
+
+    @group.callback(invoke_without_command=True)
+    def alone(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+            missing = lacking()
+            if missing is not None:
+                print(f"fpemu: {name}: {missing}", file=sys.stderr)
+
+    for command, function in commands.items():
+        _add(group, command, function)
+    app.add_typer(group, name=name)
+
+
+_commands("bench", "Measure speed and memory on this machine.", {"cpu": bench.cpu, "gpu": bench.gpu}, lambda: None)
+_commands(
+    "tune", "Find the fastest configurations by measurements on this GPU.", {"batched": tune.batched}, verify.missing
+)
+_commands(
+    "verify",
+    "Verify a product, an instruction or a kernel against its bit-exact specification.",
+    {
+        "gemm": conformance.gemm,
+        "instructions": verify.instructions,
+        "kernels": kernels.kernels,
+        "batched": verify_batched.batched,
+        "tallskinny": verify_tallskinny.tallskinny,
+        "emulation": verify.emulation,
+        "library": library.library,
+    },
+    lambda: (lacking := verify.missing()) and f"all but gemm need a GPU: {lacking}",
+)
