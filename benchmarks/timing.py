@@ -55,7 +55,7 @@ class Sustained:
     run : float
         Seconds of the run without a pause; no such run if it is 0 or shorter than two launches.
     most : float
-        Limit in seconds of the first launches; beyond it there are fewer of them, but at least three.
+        Limit in seconds of the first launches, of which there are at least three.
     """
 
     idle: float = 1.0
@@ -73,12 +73,12 @@ class Steady:
     sample : float
         Seconds of the launches of a sample, unless `launches` limits them.
     launches : int
-        Limit of the launches of a sample: not more than about a thousand fit into the queue.
+        Limit of the launches of a sample: about a thousand fit into the queue.
     ahead : int
         Launches before each sample.
     samples : int
     run : float
-        Limit in seconds of all samples; beyond it there are fewer of them, but at least three.
+        Limit in seconds of all samples, of which there are at least three.
     spread : float
         Upper over lower quartile of the samples, beyond which all are taken again.
     tries : int
@@ -103,7 +103,6 @@ class Steady:
 FULL = Sustained()
 SHORT = Sustained(idle=0.1, run=0.15, most=0.2)
 FIRST = Sustained(idle=0.1, run=0.0, most=0.2)
-"""The first launches alone."""
 STEADY = Steady()
 _AFTER = Sustained(idle=0.05, run=0.0, most=0.2)
 RULES = {
@@ -257,11 +256,10 @@ def _timed(launch: Launch, clock: Any, counts: Sequence[int]) -> list[float]:
 
 
 def _lead(host: float, launches: int) -> float:
-    """Return the seconds in which the host has surely queued some launches."""
+    """Return the seconds of a wait in which the host has surely queued some launches."""
     return min(_LONGEST_HOLD, 1e-3 + 2 * launches * host)
 
 
-# --- sustained
 def _first(method: Sustained, each: float) -> int:
     return min(method.first, max(3, round(method.most / each)))
 
@@ -303,11 +301,13 @@ def _steady(launch: Launch, method: Steady, clock: Any, host: float, each: float
             each, host = tried[-1].least, tried[-1].host or host
         tried.append(_samples(launch, clock, method, each, host))
     best = min(tried, key=lambda timing: (timing.away > AWAY, timing.spread or 1.0))
-    each, loop = max(best.median, host), None
-    if method.loop:
-        calls, loops = max(2, min(1000, round(method.loop / max(each, 1e-7)))), method.loops if each < _LONG else 1
-        loop = wall(launch, calls, loops, synchronize=clock.synchronize, wait=True, now=clock.now)
-    return replace(best, tries=len(tried), loop=loop)
+    best = replace(best, tries=len(tried))
+    if not method.loop:
+        return best
+    each = max(best.median, host, 1e-7)
+    calls, loops = max(2, min(1000, round(method.loop / each))), method.loops if each < _LONG else 1
+    loop = wall(launch, calls, loops, synchronize=clock.synchronize, wait=True, now=clock.now)
+    return replace(best, loop=loop)
 
 
 def _samples(launch: Launch, clock: Any, method: Steady, each: float, host: float) -> Timing:
@@ -326,9 +326,11 @@ def _samples(launch: Launch, clock: Any, method: Steady, each: float, host: floa
             late.append(took)
             host = min(max(1.5 * host, 1.2 * queued), _LONGEST_HOLD / count)
     samples = samples or late  # calls that wait for the GPU never queue up: their whole time counts
-    low, high = quartiles(samples)
-    return Timing(statistics.median(samples), min(samples), launches=count, most=max(samples), spread=high / low,
-                  samples=len(samples), host=host, away=clock.away())  # fmt: skip
+    samples.sort()
+    quarter = (len(samples) - 1) // 4
+    return Timing(statistics.median(samples), samples[0], launches=count, most=samples[-1],
+                  spread=samples[-1 - quarter] / samples[quarter], samples=len(samples), host=host,
+                  away=clock.away())  # fmt: skip
 
 
 def _sample(launch: Launch, clock: Any, count: int, ahead: int, host: float) -> tuple[float, float | None]:
@@ -340,14 +342,3 @@ def _sample(launch: Launch, clock: Any, count: int, ahead: int, host: float) -> 
     late = clock.passed(0)
     took = clock.intervals(2)[1] / count
     return took, queued if late and took < 4 * queued else None
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the lower and the upper quartile.
-
-    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0]), quartiles([1.0])
-    ((2.0, 4.0), (1.0, 1.0))
-    """
-    ordered = sorted(values)
-    part = (len(ordered) - 1) // 4
-    return ordered[part], ordered[len(ordered) - 1 - part]

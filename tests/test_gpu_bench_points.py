@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import timing
+from benchmarks import clock, timing
 from benchmarks.gpu import ceilings, run
 from benchmarks.gpu.case import STEADY
 from benchmarks.timing import Steady, Timing
@@ -171,6 +172,47 @@ def test_calls_that_wait_for_the_gpu_are_timed_as_well():
     gpu.launch = launch
     found = gpu.measure()
     assert found.median == pytest.approx(6e-5, rel=0.1)
+
+
+@pytest.mark.parametrize(("wait", "seconds"), [(False, 2e-5), (True, 1e-4)])
+def test_wall_time_counts_the_wait_for_the_gpu_only_on_request(wait, seconds):
+    gpu = Gpu(1e-4, host=2e-5)
+    found = timing.wall(gpu.launch, 50, 3, synchronize=gpu.synchronize, wait=wait, now=gpu.now)
+    assert found == pytest.approx(seconds, rel=0.01)
+    assert gpu.count == 150
+
+
+def test_the_clock_reads_the_events_that_it_queued(monkeypatch):
+    """The driver's milliseconds between consecutive events, and only those that were asked for."""
+    recorded = {}
+
+    class Driver:
+        def cuEventCreate(self, flags):  # noqa: N802
+            return (0, len(clock._POOL))
+
+        def cuEventRecord(self, event, stream):  # noqa: N802
+            recorded[event] = 10.0 * (len(recorded) + 1) ** 2
+            return (0,)
+
+        def cuEventQuery(self, event):  # noqa: N802
+            return (SimpleNamespace(name="CUDA_SUCCESS" if event < 2 else "CUDA_ERROR_NOT_READY"),)
+
+        def cuEventSynchronize(self, event):  # noqa: N802
+            assert event in recorded
+            return (0,)
+
+        def cuEventElapsedTime(self, first, second):  # noqa: N802
+            return (0, recorded[second] - recorded[first])
+
+    monkeypatch.setattr(clock, "_POOL", [])
+    monkeypatch.setattr(clock.device, "_enter", Driver)
+    monkeypatch.setattr(clock.device, "check", lambda result: result[1] if len(result) > 1 else None)
+    events = clock.Clock()
+    for number in range(4):
+        events.mark(number)
+    assert events.intervals(2) == pytest.approx([30e-3, 50e-3])
+    assert events.intervals(3) == pytest.approx([30e-3, 50e-3, 70e-3])
+    assert [events.passed(number) for number in (1, 2)] == [True, False]
 
 
 def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):

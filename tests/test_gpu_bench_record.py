@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -212,6 +216,44 @@ def test_whole_calls_have_a_table_of_their_own(measured, capsys):
 def test_bad_arguments_are_told_before_anything_runs(arguments, message, capsys):
     assert main(["bench", "gpu", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+# --- the checkout
+@pytest.mark.parametrize("command", [["bench", "cpu"], ["bench", "gpu", "--list"], ["tune", "batched"]])
+def test_a_package_without_its_checkout_says_that_the_benchmarks_are_missing(command, monkeypatch, tmp_path, capsys):
+    """A folder `benchmarks` in the working directory, or of another project beside the package, is not run."""
+    for folder in (tmp_path, tmp_path / "site-packages"):
+        (folder / "benchmarks").mkdir(parents=True)
+        (folder / "benchmarks" / "__init__.py").write_text("raise SystemExit('code of another project')")
+    (tmp_path / "benchmarks" / "gpu").mkdir()
+    (tmp_path / "benchmarks" / "gpu" / "suite.py").write_text("raise SystemExit('code in the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(experiments, "_CHECKOUT", tmp_path / "site-packages" / "experiments")
+    monkeypatch.delitem(sys.modules, "benchmarks")
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"{' '.join(command[:2])}: the benchmarks come with a checkout of fpemu" in said
+    assert said.count("\n") == 1
+
+
+def test_the_checkouts_benchmarks_are_imported_and_not_those_of_another_project(monkeypatch, tmp_path):
+    other = types.ModuleType("benchmarks")
+    other.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "benchmarks", other)
+    assert experiments.import_benchmarks()
+    assert sys.modules["benchmarks"].__path__ == [str(ROOT / "benchmarks")]
+
+
+def test_the_commands_run_from_any_folder(tmp_path):
+    """Without the checkout on sys.path, as the installed command runs."""
+    code = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(ROOT)!r})]; sys.path.append('x'); "
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "fpemu").symlink_to(ROOT / "fpemu")
+    code += "from fpemu.cli import main; sys.exit(main(['bench', 'gpu', '--list', '--figure', 'dgemm_tc/fig9']))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={name: x for name, x in os.environ.items() if name != "PYTHONPATH"})  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dgemm_tc/fig9" in done.stdout
 
 
 # --- figures

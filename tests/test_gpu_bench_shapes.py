@@ -7,12 +7,27 @@ from __future__ import annotations
 
 import ctypes
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks import timing
-from benchmarks.gpu import batched, ceilings, cublas, memory, prepared, record, shapes, suite, tallskinny
+from benchmarks.gpu import (
+    batched,
+    ceilings,
+    cublas,
+    implementations,
+    memory,
+    operands,
+    prepared,
+    products,
+    record,
+    shapes,
+    suite,
+    tallskinny,
+)  # fmt: skip
+from benchmarks.gpu.case import SEED, Case
 from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu import compiler
 from fpemu.gpu.batched import configuration
@@ -46,6 +61,9 @@ class Memory:
     def fill(self, byte):
         self.bytes[:] = byte
 
+    def array(self, shape, dtype):
+        return at(self.pointer, math.prod(shape), dtype).reshape(shape).copy()
+
 
 def at(pointer, count, dtype):
     """Memory as an array, without a copy."""
@@ -54,15 +72,15 @@ def at(pointer, count, dtype):
     return np.frombuffer(raw, dtype)
 
 
-def gemm(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd, dtype):
-    """D = alpha · A·B + beta · D of matrices stored by columns; no transposes."""
-    assert op_a == op_b == 0
-    assert lda >= m
+def gemm(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd, dtype, out=None):
+    """D = alpha · A·B + beta · D of matrices stored by columns; A may be transposed."""
+    assert op_b == 0
+    assert lda >= (k if op_a else m)
     assert ldb >= k
     assert ldd >= m
-    A = at(a, lda * k, dtype).reshape(k, lda).T[:m]
+    A = at(a, lda * m, dtype).reshape(m, lda)[:, :k] if op_a else at(a, lda * k, dtype).reshape(k, lda).T[:m]
     B = at(b, ldb * n, dtype).reshape(n, ldb).T[:k]
-    D = at(d, ldd * n, dtype).reshape(n, ldd).T[:m]
+    D = at(d, ldd * n, out or dtype).reshape(n, ldd).T[:m]
     with np.errstate(over="ignore"):
         D[...] = alpha * (A.astype(np.float64) @ B.astype(np.float64)) + (beta * D if beta else 0)
 
@@ -86,10 +104,10 @@ class Library:
         return 0
 
     def cublasGemmEx(self, *args):  # noqa: N802
-        _, op_a, op_b, m, n, k, alpha, A, kind, lda, B, _, ldb, beta, D, _, ldd, compute, _ = args
-        scalar = {68: np.float32, 70: np.float64}[compute]
+        _, op_a, op_b, m, n, k, alpha, A, kind, lda, B, _, ldb, beta, D, out, ldd, compute, _ = args
+        scalar = {68: np.float32, 70: np.float64, 77: np.float32}[compute]
         alpha, beta = (at(x.value, 1, scalar)[0] for x in (alpha, beta))
-        gemm(op_a, op_b, m, n, k, alpha, A.value, lda, B.value, ldb, beta, D.value, ldd, TYPES[kind])
+        gemm(op_a, op_b, m, n, k, alpha, A.value, lda, B.value, ldb, beta, D.value, ldd, TYPES[kind], TYPES[out])
         return 0
 
 
@@ -234,6 +252,67 @@ def test_operands_from_memory_are_copies_that_launches_go_round_in(library, monk
         t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("real", "cublas", 8, 10)
     )
     assert "cold_s" not in batched.measure(other, batched.make(other))
+
+
+def bench_cu(name, *arguments):
+    """The kernels of bench.cu around a product by the library, in NumPy."""
+    if name == "widen":
+        out, x, count = arguments
+        at(out.pointer, count, np.float64)[:] = at(x.pointer, count, np.float32)
+    elif name.startswith("words"):
+        high, low, x, *sizes = arguments
+        values = at(x.pointer, math.prod(sizes), np.float32).reshape(sizes)
+        values = (values.T if name == "words_columns" else values).reshape(-1)
+        at(high.pointer, values.size, np.float16)[:] = values
+        if isinstance(low, Memory):
+            residual = values - values.astype(np.float16).astype(np.float32)
+            at(low.pointer, values.size, np.float16)[:] = residual * np.float32(2048)
+    else:
+        assert name == "compare_fp32"
+        out, D, R, count = arguments
+        d, r = at(int(D), count, np.float32).astype(np.float64), at(R.pointer, count, np.float64)
+        e, sums = np.abs(d - r), at(out.pointer, 1056 * 7, np.float64).reshape(1056, 7)
+        sums[:] = 0
+        sums[0, :6] = e @ e, r @ r, (e / r).sum(), e.max(), (e / r).max(), (e / (d + r)).max()
+
+
+@pytest.fixture
+def square(library, monkeypatch):
+    """What the products of the kind "product" need besides."""
+    module = SimpleNamespace(launch=lambda name, grid, block, *arguments, wait: bench_cu(name, *arguments))
+    monkeypatch.setattr(operands, "run", bench_cu)
+    monkeypatch.setattr(operands, "draw", lambda *args: Memory.of(drawn(*args[:5])))
+    monkeypatch.setattr(operands, "digest", lambda pointer, nbytes, bits: digests.text(
+        at(pointer, 8 * nbytes // bits, f"u{bits // 8}")))  # fmt: skip
+    monkeypatch.setattr(implementations, "kernels", lambda: module)
+    monkeypatch.setattr(implementations.cublas, "version", lambda: "cuBLAS 13")
+    monkeypatch.setattr(memory.DeviceArray, "column", lambda array, j: at(
+        array.pointer, math.prod(array.shape), array.dtype).reshape(array.shape)[:, j].copy())  # fmt: skip
+    for one in (operands, implementations):
+        monkeypatch.setattr(one, "Buffer", Memory)
+
+
+@pytest.mark.parametrize(("name", "fmt", "least", "most"), [
+    ("sgemm", "fp32", 1e-9, 1e-7), ("tf32", "fp32", 1e-9, 1e-7), ("fp16", "fp32", 1e-5, 1e-3),
+    ("three fp16", "fp32", 1e-9, 1e-6), ("dgemm", "fp32", 0.0, 1e-15), ("dgemm", "fp64", 0.0, 1e-15),
+])  # fmt: skip
+def test_a_product_by_the_library_is_measured_whole(square, name, fmt, least, most):
+    """Operands, their words, products that accumulate, the errors of all outputs or of a sample, and the bits."""
+    M, N, K = 5, 7, 12
+    case = Case("product", M, N, K, "positive", name, "brief", fmt, ())
+    made = products.make(case)
+    row = products.measure(case, made)
+    assert least <= row["relative_l2"] < most
+    assert (row["lost"], row["outputs"], row["again"]) == (0, M * N, True)
+    assert (row["first_s"], row["best_s"]) == (2e-6, 1e-6)
+    assert ("split_first_s" in row) == (name in ("fp16", "three fp16"))
+    ready = implementations.prepare(implementations.find(name), made)
+    A, B, D = made.sample(ready.D)
+    assert np.array_equal(A.reshape(-1), drawn(fmt, M * K, 2 * SEED, 0.0, 1.0))
+    assert np.array_equal(B.reshape(-1), drawn(fmt, K * N, 2 * SEED + 1, 0.0, 1.0))
+    exact = A.astype(np.float64) @ B.astype(np.float64)
+    assert np.linalg.norm(D - exact) / np.linalg.norm(exact) == pytest.approx(row["relative_l2"], rel=1e-3, abs=1e-15)
+    assert row["digest"] == made.digest(ready.D)
 
 
 @pytest.mark.parametrize("columns", [True, False])
