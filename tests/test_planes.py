@@ -13,7 +13,7 @@ import pytest
 from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import evaluate, experiments, figures, maps, planes
+from fpemu.sweep import evaluate, experiments, maps, planes, tables
 from fpemu.sweep.axes import LARGEST, parse_range
 from fpemu.sweep.claims import FAILS, HOLDS, OPEN
 
@@ -289,7 +289,7 @@ def test_scaling_writes_a_map_and_says_what_is_best(folder, capsys):
     out = capsys.readouterr().out
     stem = _written("scaling-h2sgemm-ascend910a-offset_symmetric-relative_l2-8x8x32")
     files = {suffix: stem.with_name(f"{stem.name}.{suffix}").read_bytes() for suffix in maps.SUFFIXES}
-    rows = figures.read(stem.with_name(stem.name + ".csv"))
+    rows = tables.read(stem.with_name(stem.name + ".csv"))
     assert len(rows) == 3 * 3 * 2 == len((folder / "rows.csv").read_text().splitlines()) - 1
     for row in rows:  # term-wise loses the residual at -10 without a scale, overflows at 14 with 2^24
         assert math.isinf(row["relative_l2"]) == (row["inputs.exponent"] + row["scheme.sb"] >= 28)
@@ -330,12 +330,22 @@ def test_schemes_with_a_residual_scale_take_its_exponent(folder, capsys):
     assert record["equation 6"][1]["holds"] == [-3, 25]
 
 
+def test_a_map_has_its_parameters_in_full_and_its_errors_with_nine_digits(folder):
+    arguments = ["-s", "ootomo", "-H", "ampere", "--inputs", "offset_nonnegative", "--sb=-16,0", "--offset", "0,1"]
+    assert main(["sweep", "scaling", *arguments, *_SMALL]) == 0
+    stem = _written("scaling-ootomo-ampere-offset_nonnegative-relative_l2-8x8x32")
+    rows = tables.read(stem.with_name(stem.name + ".csv"))
+    assert {row["scheme.residual_scale"] for row in rows} == {2.0**-16, 1.0}
+    assert all(tables.rounded(row["relative_l2"]) == row["relative_l2"] > 0 for row in rows)
+    assert json.loads(stem.with_suffix(".json").read_text())["parameters"]["scheme.residual_scale"] == [2.0**-16, 1.0]
+
+
 def test_any_option_over_any_parameter(folder, capsys):
     arguments = ["ozimmu", "-O", "slices=4:8:2", "-O", "split=nearest", "--inputs", "phi", "-P", "phi=0:1:0.5"]
     assert main(["sweep", "plane", *arguments, *_SMALL]) == 0
     assert "slices = 8 is within a factor of 1.5 of the best at 3 of 3 values of phi" in capsys.readouterr().out
     stem = _written("plane-ozimmu-slices-phi-phi-split=nearest-A100-relative_l2-8x8x32")
-    rows = figures.read(stem.with_name(stem.name + ".csv"))
+    rows = tables.read(stem.with_name(stem.name + ".csv"))
     assert {row["scheme.split"] for row in rows} == {"nearest"}
     assert {row["inputs.phi"] for row in rows} == {0.0, 0.5, 1.0}
 
@@ -348,7 +358,7 @@ def test_sizes_and_the_seed_are_axes_too(folder, capsys, axis, column, values):
     assert main(["sweep", "plane", "h2sgemm", "-O", "sb=0,12", "-P", axis, "-P", "low=0.5", *_SMALL]) == 0
     size = {"K": "8x8xK", "seed": "8x8x32", "M": "Mx8x32"}[column]
     stem = _written(f"plane-h2sgemm-sb-uniform-{column}-low=0.5-A100-relative_l2-{size}")
-    rows = figures.read(stem.with_name(stem.name + ".csv"))
+    rows = tables.read(stem.with_name(stem.name + ".csv"))
     assert {row[column] for row in rows} == values
     assert {row["inputs.low"] for row in rows} == {0.5}
 

@@ -150,13 +150,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for family, label in FAMILIES.items():
         text = " ".join(label.replace("$", "").replace("{", "").replace("}", "").split())
         for name, extra in _WAYS.items():
-            held, ratios = [], []
+            held, texts = [], []
             for measure in ("relative", "normwise"):
                 ours, plain = (np.array(_runs(rows, family, f"{m} {measure}")) for m in (name, "DGEMM"))
                 held.append((ours <= FACTOR * plain) | (ours <= 2.0**-53))
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    ratios.append(np.max(np.where(ours == 0, 0.0, ours / plain)))
-            measured = "DGEMM's × " + " and ".join(f"{ratio:.2g}" for ratio in ratios)
+                    ratio = np.max(np.where(ours == 0, 0.0, ours / plain))
+                exact = f"{np.max(ours[plain == 0], initial=0.0):.2g} where DGEMM is exact"
+                texts.append(f"DGEMM's × {ratio:.2g}" if np.isfinite(ratio) else exact)
+            measured = (
+                " and ".join(texts).replace(" and DGEMM's ×", " and").replace(" where DGEMM is exact and", " and")
+            )
             published = "FP64-equivalent" if name == "printed" else ""  # the default is ours
             found.append(share(f"{text}{extra}", published, np.logical_and(*held), measured))
     for name, extra in _WAYS.items():

@@ -57,6 +57,10 @@ ASSUMPTIONS = [
 
 FRACTION = 23
 N_RANGE = range(-1, 13)
+DIGITS = dict.fromkeys(
+    ["below normal", "below least", "gone", "exact", *(f"{name} {n}" for name in ("T", "R", "carry") for n in N_RANGE)]
+)
+"""Shares of 2^23 mantissas: binary fractions without rounding, in full, because the claims compare them exactly."""
 EXPONENTS = range(-16, 5)
 
 

@@ -39,6 +39,9 @@ SHAPES = {
 THRESHOLD = 31.25 / 125
 """Peaks of ordinary fp16 arithmetic and of the tensor cores of V100, section 1."""
 
+DIGITS = dict.fromkeys(["single", "diagonal", "best"])
+"""Shares of an instruction: binary fractions without rounding, in full, because the claims compare them exactly."""
+
 
 def cells(size: str) -> list[dict[str, Any]]:
     return [{"shape": shape, "n": n} for shape in SHAPES for n in range(1, 17)]

@@ -31,6 +31,10 @@ ASSUMPTIONS = [
 MACHINES = ("V100 SXM2", "V100", "H200")
 """The V100 of the paper's text is the SXM2's peak with the PCIe card's bandwidth; the table's V100 is the PCIe card."""
 LAYOUTS = ("interleaved", "planar", "planar, one kernel")
+DIGITS = dict.fromkeys(
+    f"{layout} {column}" for layout in (*LAYOUTS, "real") for column in ("intensity", "bound", "counted")
+)
+"""Products and quotients of whole numbers, the same on every processor; in full, because the claims compare them."""
 LENGTHS = sorted({10, 20, 50, 75, *range(100, 1001, 50), *range(560, 600, 10)})
 
 

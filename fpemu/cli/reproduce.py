@@ -1,13 +1,12 @@
-"""``fpemu reproduce``: evaluate what is missing, draw, and say which published claims hold."""
+"""``fpemu reproduce``: evaluate what is missing, draw, and list which published claims hold."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +16,9 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.devices import Device
+    from fpemu.sweep import Store
+    from fpemu.sweep.experiments import Experiment
+    from fpemu.sweep.figures import Written
 
 
 def reproduce(
@@ -39,22 +41,28 @@ def reproduce(
         ),
     ] = None,
     experiments: Annotated[str | None, EXPERIMENTS] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Write the picture as svg or pdf too; may be repeated."),
+    ] = None,
 ) -> None:
-    """Reproduce figures of the papers: PNG, SVG, PDF, data (CSV) and provenance (JSON).
+    """Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
 
-    Finished cells are kept in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run goes on where it stopped.
+    Finished cells are saved in .fpemu/results.sqlite (or $FPEMU_CACHE): a run after an interrupt evaluates the others.
+    Files of a figure whose data and statements are the same stay as they are; the last line counts these figures.
     A figure that cannot be drawn, or of which a cell fails, is left out; the others are drawn, and exit status is 1.
     """
     from fpemu.sweep.run import CellError
 
     try:
         size, folder = "full" if full else "quick", "figures" if output is None else output
-        failed = _reproduce(figure, size, jobs, parse_device(device), fresh, folder)
+        failed = _reproduce(figure, size, jobs, parse_device(device), fresh, folder, formats or [])
     except KeyboardInterrupt:
         again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
         again += [] if device == "auto" else ["--device", device]
         again += [] if output is None else ["-o", output]
         again += [] if experiments is None else ["--experiments", experiments]
+        again += [word for name in formats or [] for word in ("--format", name)]
         hint = f"'{shlex.join(again)}' goes on from there"
         print(f"fpemu: interrupted; what is finished is kept: {hint}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -71,27 +79,35 @@ def reproduce(
 
 
 def _reproduce(
-    figure: str | None, size: str, jobs: int | None, device: Device, fresh: bool, output: str
+    figure: str | None, size: str, jobs: int | None, device: Device, fresh: bool, output: str, formats: list[str]
 ) -> dict[str, BaseException]:
-    from fpemu.sweep import experiments
+    from fpemu.sweep import experiments, figures
     from fpemu.sweep.run import default_jobs
     from fpemu.sweep.store import Store
 
     chosen = [experiments.load(name) for name in experiments.select(figure)]
     folder = Path(output, "full" if size == "full" else "")
     check_folder(output, folder)
+    figures.check_output([experiment.name for experiment in chosen], folder, formats)
     with Store() as results:
-        return _all(chosen, size, results, jobs or default_jobs(), device, fresh, folder)
+        return _all(chosen, size, results, jobs or default_jobs(), device, fresh, folder, formats)
 
 
 def _all(
-    chosen: list[Any], size: str, results: Any, jobs: int, device: Device, fresh: bool, folder: Path
+    chosen: list[Experiment],
+    size: str,
+    results: Store,
+    jobs: int,
+    device: Device,
+    fresh: bool,
+    folder: Path,
+    formats: list[str],
 ) -> dict[str, BaseException]:
-    """Evaluate, draw and show the experiments; gives what went wrong with those that could not be drawn."""
+    """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
     from fpemu.sweep import figures
     from fpemu.sweep.run import run
 
-    written = []
+    written: dict[str, Written] = {}
     done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
     failed: dict[str, BaseException] = {}
     with progress() as bars:
@@ -100,24 +116,40 @@ def _all(
                 rows = run(
                     experiment, size, results=results, jobs=jobs, device=device, progress=bars, fresh=fresh, done=done
                 )
-                written.append((experiment, figures.write(experiment, size, rows, folder)))
-            except OSError:  # nowhere to store or to write: of no use to go on
+                written[experiment.name] = figures.write(experiment, size, rows, folder, formats)
+            except OSError:  # results cannot be stored or files not written: every further figure would fail
                 raise
             except (Exception, SystemExit) as problem:
                 failed[experiment.name] = problem
-    for experiment, paths in written:
-        stem = paths[0].with_suffix("").as_posix()
-        console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in paths)}}}")
-        record = json.loads(paths[-1].read_text(encoding="utf-8"))
-        claims = record["claims"]
-        if claims:
-            shown = table(f"{experiment.name} ({size}): published claims", "claim", "published", "here", "verdict")
-            for claim in claims:
-                shown.add_row(claim["claim"], claim["published"], claim["measured"], claim["verdict"])
-            console().print(shown)
-        if record.get("finding"):
-            console().print(record["finding"], soft_wrap=True)
+    for name, files in written.items():
+        _show(name, size, files)
+    if written:
+        console().print(f"\n{_summary(written)}", soft_wrap=True)
     return failed
+
+
+def _show(name: str, size: str, files: Written) -> None:
+    """Print a figure's files, its claims and its finding."""
+    stem = files.paths[0].with_suffix("").as_posix()
+    console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
+    if files.record["claims"]:
+        shown = table(f"{name} ({size}): published claims", "claim", "published", "here", "verdict")
+        for claim in files.record["claims"]:
+            shown.add_row(claim["claim"], claim["published"], claim["measured"], claim["verdict"])
+        console().print(shown)
+    if files.record.get("finding"):
+        console().print(files.record["finding"], soft_wrap=True)
+
+
+def _summary(written: dict[str, Written]) -> str:
+    """One line: how many figures are new, rewritten and unchanged, with the names of those rewritten."""
+    from fpemu.sweep.figures import NEW, REWRITTEN, UNCHANGED
+
+    names = {state: [name for name, files in written.items() if files.state == state]
+             for state in (NEW, REWRITTEN, UNCHANGED)}  # fmt: skip
+    counts = [f"{len(found)} {state}" for state, found in names.items() if found]
+    rewritten = f" (rewritten: {', '.join(names[REWRITTEN])})" if names[REWRITTEN] else ""
+    return f"{len(written)} figure{'s' * (len(written) != 1)}: {', '.join(counts)}{rewritten}"
 
 
 def _what(name: str, problem: BaseException) -> str:

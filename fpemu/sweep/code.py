@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fpemu.errors import InputError
@@ -20,8 +21,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # what the numbers of a cell come from, besides the evaluator's own module
 _NUMERIC = (
     "formats.py", "rounding.py", "heads.py", "arrays.py", "devices.py", "simt/__init__.py", "simt/chains.py",
-    "metrics.py", "inputs.py", "mma", "schemes", "reference",
+    "metrics.py", "inputs.py", "exponential.py", "mma", "schemes", "reference",
 )  # fmt: skip
+# modules of the package that draw
+_DRAWING = ("plotting.py", "sweep/planes.py")
 # what stands in keys under the name that it had when they were first made, and what only passes its names on
 _KNOWN_AS = {"simt/chains.py": "simt.py", "simt/__init__.py": None}
 _TALL = ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")
@@ -56,6 +59,57 @@ def code_version(evaluator: Path) -> str:
     return hashlib.sha256(code).hexdigest()
 
 
+def drawing_version(page: ModuleType) -> str:
+    """SHA-256 over the code that draws a page's picture: its function ``draw`` and everything that ``draw`` reaches.
+
+    The code is followed through the modules beside the page and through `_DRAWING`; comments, docstrings and layout do
+    not count. Other modules of the package are not followed: where ``draw`` calls them and their results change, the
+    page's ``VERSION`` must be raised.
+    """
+    start = Path(page.__file__ or "").resolve()
+    wanted: dict[Path, set[str]] = {start: {"draw"}, _PACKAGE / "plotting.py": {"png", "style"}}
+    while True:
+        code = {file: _reached(_tree(file).body, names, imports=False) for file, names in wanted.items()}
+        before = {file: set(names) for file, names in wanted.items()}
+        for file, body in code.items():
+            for target, name in _imported(file, body):
+                wanted.setdefault(target, set()).add(name)
+        if wanted == before:
+            break
+    texts = (f"{file.parent.name}/{file.name}\0{_written(_bare(body))}\0" for file, body in sorted(code.items()))
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
+
+
+def _imported(file: Path, body: list[ast.stmt]) -> Iterator[tuple[Path, str]]:
+    """The functions and constants of other drawing modules that statements of a file use."""
+    modules: dict[str, Path] = {}
+    uses = [node for statement in body for node in ast.walk(statement)]
+    names = {node.id for node in uses if isinstance(node, ast.Name)}
+    for node in ast.walk(_tree(file)):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            called = alias.asname or alias.name
+            module, member = _drawing_file(file, node), _drawing_file(file, node, alias.name)
+            if member is not None:
+                modules[called] = member
+            elif module is not None and called in names:
+                yield module, alias.name
+    for node in uses:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield modules[node.value.id], node.attr
+
+
+def _drawing_file(file: Path, node: ast.ImportFrom, member: str = "") -> Path | None:
+    """The file of an imported module (or of its submodule ``member``) if its code draws; else None."""
+    path = "/".join(filter(None, [*(node.module or "").split("."), member]))
+    if node.level:
+        beside = file.parents[node.level - 1] / f"{path}.py"
+        return beside if beside.is_file() else None
+    name = f"{path.removeprefix('fpemu/')}.py"
+    return _PACKAGE / name if path.startswith("fpemu/") and name in _DRAWING else None
+
+
 def seen(file: Path) -> str:
     """Remember what a file holds now, when it is loaded; gives what it held when it was first seen."""
     return _SEEN.setdefault(file, _digest(file))
@@ -74,7 +128,7 @@ def _files(entries: tuple[str, ...]) -> Iterator[Path]:
 def _rooms(evaluator: Path) -> tuple[str, ...]:
     """The files of those of `_ROOMS` that a module imports at its top."""
     named = set()
-    for node in ast.parse(evaluator.read_text(encoding="utf-8")).body:
+    for node in _tree(evaluator).body:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             named |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -102,13 +156,25 @@ def _meaning(file: Path, reached_from: str | None = None) -> str:
     """
     if file.suffix != ".py":
         return file.read_text(encoding="utf-8")
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    if reached_from is not None:
-        tree.body = _reached(tree.body, reached_from)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    body = _tree(file).body
+    return _written(ast.Module(_bare(body if reached_from is None else _reached(body, {reached_from})), []))
+
+
+def _tree(file: Path) -> ast.Module:
+    return _parsed(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _bare(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements without docstrings, their own and those of the functions and classes in them."""
+    for node in (node for statement in body for node in ast.walk(statement)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [item for item in node.body if not _is_text(item)]
-    return _written(tree)
+    return [item for item in body if not _is_text(item)]
 
 
 def _written(part: Any) -> str:
@@ -123,10 +189,11 @@ def _written(part: Any) -> str:
     return f"{type(part).__name__}({','.join(f'{name}={_written(value)}' for name, value in fields)})"
 
 
-def _reached(body: list[ast.stmt], start: str) -> list[ast.stmt]:
-    """The top-level statements that define what ``start`` uses, directly or through one another; imports always."""
+def _reached(body: list[ast.stmt], start: set[str], *, imports: bool = True) -> list[ast.stmt]:
+    """The top-level statements that define what ``start`` uses, directly or through one another; the imports too."""
     defined = [(statement, _defines(statement)) for statement in body]
-    wanted, reached = {start}, {id(s) for s in body if isinstance(s, ast.Import | ast.ImportFrom)}
+    wanted = set(start)
+    reached = {id(s) for s in body if imports and isinstance(s, ast.Import | ast.ImportFrom)}
     grown = True
     while grown:
         grown = False

@@ -1,40 +1,63 @@
-"""Write an experiment out: picture as PNG, SVG and PDF, data as CSV, provenance as JSON; and read the last two back.
+"""Write a figure: the data as CSV, the picture as PNG and the record as JSON; read the data and the record back.
 
-Nothing in these files depends on the time, the machine's name or its folders: drawing twice gives the same bytes.
+Floats are written with 9 significant digits, or fewer where a page declares that its computation is less stable. The
+picture and every statement of the record are computed from the data as written, so that evaluating the cells again on
+another processor gives the same files, and a figure that is read back gives the same statements. No file depends on
+the time, the machine's name or its folders.
 """
 
 from __future__ import annotations
 
-import csv
+import functools
 import hashlib
 import importlib.metadata
-import io
 import json
 import os
 import platform
-import re
 import subprocess
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-import fpemu
-from fpemu.errors import InputError
-from fpemu.files import write_atomic
+from fpemu.errors import InputError, unknown_name
+from fpemu.files import check_writable, write_atomic
 from fpemu.sweep.claims import spreads
+from fpemu.sweep.code import drawing_version
 from fpemu.sweep.store import canonical
+from fpemu.sweep.tables import parse, rounded, table
 
 if TYPE_CHECKING:
     from fpemu.sweep.experiments import Experiment
     from fpemu.sweep.run import Row
 
+FORMATS = ("svg", "pdf")
+"""Formats of a picture that are written only on request, beside the PNG."""
+UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
 
 
-def write(experiment: Experiment, size: str, rows: list[Row], folder: str | os.PathLike[str] = "figures") -> list[Path]:
-    """Draw and write ``folder/<paper>/<figure>.{png,svg,pdf,csv,json}``; each file appears whole or not at all.
+@dataclass(frozen=True)
+class Written:
+    """The files of a figure, and whether writing changed them."""
+
+    paths: list[Path]
+    """PNG, CSV and JSON, then the formats requested in addition"""
+    state: str
+    """"new", "unchanged" or "rewritten": of the PNG, the CSV and the JSON together"""
+    record: dict[str, Any]
+    """The content of the JSON"""
+
+
+def write(
+    experiment: Experiment,
+    size: str,
+    rows: list[Row],
+    folder: str | os.PathLike[str] = "figures",
+    formats: Sequence[str] = (),
+) -> Written:
+    """Write ``folder/<paper>/<figure>.{png,csv,json}``; each file appears whole or not at all.
 
     Parameters
     ----------
@@ -43,99 +66,122 @@ def write(experiment: Experiment, size: str, rows: list[Row], folder: str | os.P
     rows : list of dict
         From :func:`fpemu.sweep.run.run`.
     folder : path-like
+    formats : sequence of {"svg", "pdf"}
+        Pictures to write in addition.
 
     Returns
     -------
-    list of Path
-        What was written.
+    Written
+
+    Notes
+    -----
+    The data and the statements are always computed and compared with the files. An existing picture is kept if the
+    record has the picture's SHA-256, and names the same data, the same version of the evaluator and the same drawing
+    code (:func:`fpemu.sweep.code.drawing_version`): the bytes of a PNG also depend on the versions of matplotlib and
+    FreeType and on the processor. In the same way the package versions in the record are those that the data were
+    first obtained with. A file whose content stays the same is not written.
     """
     from fpemu import plotting
 
-    made = experiment.draw(rows)
-    data = table(rows)
+    png, data_path, record_path = (_path(folder, experiment, suffix) for suffix in ("png", "csv", "json"))
+    known = _known(record_path)
+    data = table(rows, digits(experiment, size))
+    rows = parse(data, str(data_path))
     record = provenance(experiment, size, rows, data)
+    same_data = [known.get(name) for name in ("data", "version")] == [record[name] for name in ("data", "version")]
+    if same_data and isinstance(known.get("versions"), dict):
+        record["versions"] = known["versions"]
+    kept = _bytes(png)
+    recorded = {**record["picture"], "sha256": _sha256(kept or b"")}
+    keep = same_data and known.get("picture") == recorded
+    drawn = functools.cache(lambda: experiment.draw(rows))
+    picture = kept if kept is not None and keep else plotting.png(drawn())
+    record["picture"]["sha256"] = _sha256(picture)
     contents = {
-        "png": plotting.png(made),
-        "svg": plotting.svg(made),
-        "pdf": plotting.pdf(made),
-        "csv": data,
-        "json": (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(),
+        png: picture,
+        data_path: data,
+        record_path: (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(),
     }
-    paths = [Path(folder) / f"{experiment.name}.{suffix}" for suffix in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        write_atomic(path, content)
-    return paths
+    before = {path: _bytes(path) for path in contents}
+    state = UNCHANGED if before == contents else REWRITTEN if before[record_path] is not None else NEW
+    further = {_path(folder, experiment, name): getattr(plotting, name)(drawn()) for name in formats}
+    for path, content in (contents | further).items():
+        if path in further or before[path] != content:
+            write_atomic(path, content)
+    return Written([*contents, *further], state, record)
 
 
-def table(rows: list[Row]) -> bytes:
-    """The rows as CSV: parameters, then numbers, floats with as many digits as give the same float back.
-
-    None is ``None``, a column that a row does not have is empty, and a text that would be read as something else
-    (``12``, ``nan``) stands in quotation marks of its own; lists are JSON.
-    """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
-    return text.getvalue().encode()
-
-
-def read(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a CSV that :func:`write` wrote, with their types: the same as were drawn.
+def check_output(names: Iterable[str], folder: str | os.PathLike[str], formats: Sequence[str] = ()) -> None:
+    """Check before a computation that the figures ``<paper>/<figure>`` can be written in a folder.
 
     Raises
     ------
     InputError
-        If the file is not there, or not such a table.
+        If a format is unknown, a file stands in the place of a folder or a folder in the place of a file, or a folder
+        is read-only.
     """
-    path = Path(path)
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown_name("format", name, FORMATS)
+    for name in names:
+        for suffix in ("png", "csv", "json", *formats):
+            path = Path(folder) / f"{name}.{suffix}"
+            while not os.path.lexists(path.parent):
+                path = path.parent  # the folder to make
+            if not path.parent.is_dir():
+                raise InputError(f"cannot write figures in {folder}: {path.parent} is not a folder")
+            check_writable(path)
+
+
+def _path(folder: str | os.PathLike[str], experiment: Experiment, suffix: str) -> Path:
+    return Path(folder) / f"{experiment.name}.{suffix}"
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """The record written before; empty if there is none that can be read."""
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            lines = list(csv.reader(stream, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise InputError(f"cannot read the data of a figure from {path}: {problem}") from problem
-    names, *rest = lines or [[]]
-    for number, line in enumerate(rest, start=2):
-        if len(line) != len(names):
-            raise InputError(f"{path}: row {number} has {len(line)} values for {len(names)} columns")
-    return [{name: _value(text) for name, text in zip(names, line, strict=True) if text} for line in rest]
+        return load_record(path)
+    except InputError:
+        return {}
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, np.generic):
-        value = value.item()
-    plain = value if isinstance(value, str) else repr(value)
-    back = _value(plain)
-    if plain and type(back) is type(value) and (back == value or back != back):
-        return plain
-    return json.dumps(value, ensure_ascii=False)
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
-_WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf|nan)")
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def _value(text: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if text[:1] in ('"', "[", "{"):
-        try:
-            return json.loads(text)
-        except ValueError:
-            pass
-    return text
+def digits(experiment: Experiment, size: str) -> dict[str, int | None]:
+    """Significant digits of the columns that do not have 9: ``DIGITS`` of the page or of its evaluator.
+
+    Parameters are exact, so they have all their digits.
+    """
+    parameters: dict[str, int | None] = {name: None for cell in experiment.cells(size)[:1] for name in cell}
+    return parameters | dict(_declared(experiment, "DIGITS", {}))
+
+
+def version(experiment: Experiment) -> int:
+    """Version of the page's evaluator: ``VERSION`` of the page or of the module that defines ``evaluate``, else 1."""
+    return int(_declared(experiment, "VERSION", 1))
+
+
+def _declared(experiment: Experiment, name: str, default: Any) -> Any:
+    page = experiment.module
+    return getattr(page, name, getattr(sys.modules[page.evaluate.__module__], name, default))
+
+
+def as_written(experiment: Experiment, size: str, rows: list[Row]) -> list[Row]:
+    """Return the rows of an experiment with the digits that its CSV holds."""
+    return parse(table(rows, digits(experiment, size)), experiment.name)
 
 
 def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) -> dict[str, Any]:
-    """Everything needed to make the figure again, and what the paper's claims came to, together and at single seeds."""
+    """Return a figure's record: how to make the figure again, and what the rows say about the paper's claims."""
     names = list(experiment.cells(size)[0]) if rows else []
     said = statements(experiment, size, rows)
+    stem = experiment.name.split("/")[1]
     return {
         "figure": experiment.name,
         **{name: said[name] for name in ("paper", "title", "kind", "caption", "assumptions")},
@@ -145,14 +191,15 @@ def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) 
         "parameters": {name: _distinct(row[name] for row in rows) for name in names},
         "hardware": hardware(experiment, rows),
         **{name: said[name] for name in ("claims", "finding", "explains")},
-        "data": {"file": f"{experiment.name.split('/')[1]}.csv", "sha256": hashlib.sha256(data).hexdigest()},
-        "code": {"version": fpemu.__version__, "sha256": experiment.code, "revision": revision(experiment.root)},
+        "version": version(experiment),
+        "data": {"file": f"{stem}.csv", "sha256": _sha256(data)},
+        "picture": {"file": f"{stem}.png", "code": drawing_version(experiment.module)},
         "versions": {"python": platform.python_version(), **_versions()},
     }
 
 
 def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, Any]:
-    """What a record says in words and verdicts: all of it follows from the page and the rows."""
+    """Return a record's words and verdicts: all of them follow from the page and the rows as written."""
     names = list(experiment.cells(size)[0]) if rows else []
     claims = zip(experiment.claims(rows), spreads(experiment.claims, rows, names), strict=True)
     return {
@@ -161,7 +208,7 @@ def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, 
         "kind": experiment.kind,
         "caption": experiment.caption,
         "assumptions": experiment.assumptions,
-        "claims": [{**claim.as_dict(), "spread": spread and spread.as_dict()} for claim, spread in claims],
+        "claims": [rounded({**claim.as_dict(), "spread": spread and spread.as_dict()}) for claim, spread in claims],
         "finding": experiment.finding(rows),
         "explains": experiment.explains,
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import fpemu
 from fpemu.files import write_atomic
-from fpemu.sweep import figures, planes
+from fpemu.sweep import figures, planes, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,11 +155,13 @@ def draw(this: Map, found: Plane) -> Figure:
 
 
 def write(this: Map, rows: list[Row], factor: float, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write the five files: all are made before the first is written, and each appears whole or not at all."""
+    """Write the five files; each is rendered before the first is written, and each appears whole or not at all."""
     from fpemu import plotting
 
+    data = tables.table(rows, dict.fromkeys(_parameters(this, rows)))  # parameters are exact: all their digits
+    rows = tables.parse(data, this.stem)  # the picture and the record show the data as written
     found = this.plane(rows)
-    made, data = draw(this, found), figures.table(rows)
+    made = draw(this, found)
     record = provenance(this, rows, found, factor, data)
     contents = (plotting.png(made), plotting.svg(made), plotting.pdf(made), data,
                 (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())  # fmt: skip
@@ -173,8 +175,6 @@ def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: by
     """Everything needed to make the map again, and what it says."""
     spec = this.scheme.spec(rows[0]["hardware"])
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
-    numbers = (*this.grid.cells()[0]["metrics"], "error")
-    parameters = {name: None for row in rows for name in row if name not in numbers}
     smallest = planes.best(found)
     record = {
         "sweep": this.kind,
@@ -182,7 +182,7 @@ def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: by
         "command": this.command,
         "cells": len(rows),
         "failed": sum("error" in row for row in rows),
-        "parameters": {name: list(dict.fromkeys(row.get(name) for row in rows)) for name in parameters},
+        "parameters": {name: list(dict.fromkeys(row.get(name) for row in rows)) for name in _parameters(this, rows)},
         "metric": this.metric,
         "hardware": None if spec is None else {name: getattr(spec, name) for name in fields},
         "best": [
@@ -207,6 +207,12 @@ def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: by
         "versions": {"python": platform.python_version(),
                      **{name: importlib.metadata.version(name) for name in _PACKAGES}},
     }  # fmt: skip
+
+
+def _parameters(this: Map, rows: list[Row]) -> list[str]:
+    """The columns that are not results."""
+    numbers = (*this.grid.cells()[0]["metrics"], "error")
+    return list(dict.fromkeys(name for row in rows for name in row if name not in numbers))
 
 
 def _ends(allowed: range) -> list[int] | None:

@@ -1,7 +1,11 @@
-"""An experiment with its rows: evaluated now, or read from the data of a figure that was drawn before."""
+"""An experiment with its rows: evaluated now, or read from the data of a figure that was drawn before.
+
+Either way the rows have the digits that the CSV of the figure holds, so that both give the same statements.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import html
 import os
@@ -10,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.sweep import experiments, figures
+from fpemu.sweep import experiments, figures, tables
 from fpemu.sweep.run import Row, run
 from fpemu.sweep.store import Store
 
@@ -31,7 +35,7 @@ class Reproduction:
     size: str
     """ "quick" or "full" """
     rows: list[Row] = field(repr=False)
-    """A cell's parameters and its numbers in one dict"""
+    """A cell's parameters and its numbers in one dict, with the digits that the CSV of the figure holds"""
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -68,7 +72,7 @@ class Reproduction:
 def reproduce(
     name: str, size: str = "quick", jobs: int = 1, results: Store | None = None, device: Device = "auto"
 ) -> Reproduction:
-    """An experiment with its cells evaluated; those in the store are not evaluated again.
+    """Evaluate the cells of an experiment that are not in the store, and return it with all its rows.
 
     Parameters
     ----------
@@ -90,14 +94,13 @@ def reproduce(
         If a cell fails.
     """
     experiment = experiments.load(name)
-    if results is not None:
-        return Reproduction(experiment, size, run(experiment, size, results=results, jobs=jobs, device=device))
-    with Store() as opened:
-        return Reproduction(experiment, size, run(experiment, size, results=opened, jobs=jobs, device=device))
+    with contextlib.nullcontext(results) if results is not None else Store() as store:
+        rows = run(experiment, size, results=store, jobs=jobs, device=device)
+    return Reproduction(experiment, size, figures.as_written(experiment, size, rows))
 
 
 def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "figures") -> Reproduction:
-    """An experiment with the rows of its figure in ``folder`` (of full size: in ``folder/full``): nothing is evaluated.
+    """Return an experiment with the rows of its figure in ``folder`` (full size: ``folder/full``); evaluate nothing.
 
     Parameters
     ----------
@@ -119,7 +122,7 @@ def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "
     data, record = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.json")
     if not data.is_file():
         raise InputError(f"there is no {data}: 'fpemu reproduce {name}{' --full' * (size == 'full')}' makes it")
-    rows = figures.read(data)
+    rows = tables.read(data)
     if record.is_file():
         known = figures.load_record(record)
         if known["data"].get("sha256") != _sha256(data):
