@@ -24,7 +24,11 @@ An experiment is a module with
     the figures whose failed claims this page explains: their names, or a mapping from a name to words, where only the
     claims with one of the words in them are explained;
 ``KIND``
-    "E" (an error figure, the default), "M" (a model or formula) or "G" (speed on a GPU, from a record).
+    "E" (an error figure, the default), "M" (a model or formula) or "G" (speed on a GPU, from a record);
+``VERSION``
+    version of the page's numbers, by default 1: raise it when they change on purpose (here or beside ``evaluate``);
+``DIGITS``
+    significant digits of the columns that are not written with 9; None: all, for numbers that are exact.
 
 Modules whose name begins with an underscore are shared pieces, not figures.
 """
