@@ -24,7 +24,6 @@ from benchmarks.gpu import cublas, prepared, shapes
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
-from benchmarks.gpu.shapes import WARPS_N
 from fpemu.gpu import batched as gpu
 from fpemu.gpu import device, matrices
 from fpemu.gpu.batched import configuration as gpu_configuration
@@ -195,7 +194,7 @@ def configuration(name: str, shape: tuple[int, int, int]) -> Configuration | Non
         return None
     if form:
         x, y = (int(side) for side in form.split("x"))
-        return Block((16, 16, 16), (WARPS_N, WARPS_N, WARPS_N), (x, y))
+        return Block((16, 16, 16), (shapes.WARPS_N,) * 3, (x, y))
     side = 16 if max(shape) <= 16 else 32
     return Block((16, 16, 16), (side, side, side), (8, 4), products=4, stages=1 if shape[2] <= side else 2)
 
