@@ -165,6 +165,16 @@ def test_deeply_nested_files_are_one_line(folder, capsys, nested):
     Path("deep.json").write_text(nested)
     _one_line(capsys, "gemm", "A.npy", "B.npy", "-s", "fp16", "--order", "deep.json")
     _one_line(capsys, "reveal", "--emulated", "A100", "--k", "8", "--order", "deep.json")
+    Path("deep.toml").write_text(f"a = {nested}")
+    _one_line(capsys, "advise", "-t", "1e-3", "-H", "deep.toml", "--k", "8")
+    _one_line(capsys, "sweep", "deep.toml")
+    Path("pages").mkdir()
+    Path("figures", "paper").mkdir(parents=True)
+    Path("pages", "items.toml").write_text(f"a = {nested}")
+    _one_line(capsys, "ledger", "--experiments", "pages")
+    Path("pages", "items.toml").write_text("[papers.x]\ntitle = 'x'\nsource = 'x'\n")
+    Path("figures", "paper", "fig1.json").write_text(nested)
+    _one_line(capsys, "ledger", "--experiments", "pages")
 
 
 # --- bad arguments of every option
@@ -244,7 +254,7 @@ SLOW = "import time\ndef f(A, B):\n    time.sleep(0.2)\n    return A @ B\n"
 @pytest.mark.parametrize(
     "command",
     [
-        "gemm L.npy L.npy", "advise -t 1e-6 -H A100 --data L.npy L.npy", "characterize --emulated ampere",
+        "gemm L.npy L.npy", "characterize --emulated ampere",
         "reveal slow.py:f --k 3000 --shape 4x4 --formats fp32,fp32", "verify gemm --callable slow.py:f --input uniform"
         " --shape 4x4x3000 --format fp32", "sweep scaling --size 64x64x4096",
     ],

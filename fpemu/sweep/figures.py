@@ -236,7 +236,7 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
         json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair cannot be written again
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise InputError(f"cannot read the record of a figure from {path}: {problem}") from problem
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(_entry(record, name), kind)]
     if not wrong and not all(isinstance(text, str) for text in record["assumptions"]):

@@ -72,7 +72,7 @@ def read(path: Path | None = None) -> tuple[Paper, ...]:
     path = experiments.root() / "items.toml" if path is None else path
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise InputError(f"cannot read the inventory {path}: {problem}") from problem
     papers = []
     for folder, paper in _papers(path, content).items():
