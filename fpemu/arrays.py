@@ -1,4 +1,4 @@
-"""What users pass as an array, taken without changing a value: any real dtype to float64 and back, payloads kept."""
+"""Arrays that users pass, read without changing a value: any real dtype to float64 and back, NaN payloads kept."""
 
 from __future__ import annotations
 
@@ -7,31 +7,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, entries
+from fpemu.errors import InputError, entries, shown
 
 
-def as_array(x: Any, who: str) -> NDArray[Any]:
-    """``x`` as an array of numbers in the machine's byte order.
+def as_array(x: Any, who: str, *, complex_numbers: bool = False) -> NDArray[Any]:
+    """Return ``x`` as an array of numbers in the machine's byte order.
+
+    A subclass such as np.matrix becomes a plain array, and so does a masked array without masked entries.
 
     Raises
     ------
     InputError
-        For ragged lists, structured or raw bytes, objects, text, complex numbers and truth values.
+        For masked entries, ragged lists, structured or raw bytes, objects, text, dates, truth values, and complex
+        numbers unless ``complex_numbers``.
     """
+    if type(x) is not np.ndarray:
+        refuse_masked(x, who)
     try:
         a = np.asarray(x)
         number = a.dtype.kind in "fiu" or (
             a.dtype.kind == "V" and a.dtype.names is None and a.dtype.type is not np.void
         )
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise InputError(f"{who} is no array: {str(problem).splitlines()[0]}") from None
+    except Exception as problem:  # an object's __array__ may raise anything
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise InputError(f"{who} is no array: {reason}") from None
+    if complex_numbers and a.dtype.kind == "c" and a.dtype.itemsize <= 16:
+        return a
     if not number or a.dtype.itemsize > 8:
-        raise InputError(f"{who} takes real numbers of at most 64 bits, not {a.dtype}")
+        given = f"{a.dtype} of shape {a.shape}" if a.shape else f"{shown(x)} ({a.dtype})"
+        raise InputError(f"{who} takes real{' or complex' * complex_numbers} numbers of at most 64 bits, not {given}")
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
 
+def refuse_masked(x: Any, who: str) -> None:
+    """Refuse a masked array with masked entries, also within lists: NumPy would read the values under the mask."""
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.is_masked(x):
+            raise InputError(
+                f"{who}: masked entries have no value: {entries(np.ma.getmaskarray(x), x.data)}; fill them, "
+                f"as {who}.filled(0)"
+            )
+    elif isinstance(x, list | tuple):
+        for entry in x:
+            if isinstance(entry, np.ma.MaskedArray | list | tuple):
+                refuse_masked(entry, who)
+
+
 def as_float64(x: Any, who: str) -> NDArray[np.float64]:
-    """``x`` as float64 with the same values; NaN payloads are kept. Refuses what float64 cannot hold."""
+    """Return ``x`` as float64 with the same values and NaN payloads; refuse integers that float64 does not hold."""
     a = as_array(x, who)
     if a.dtype.kind in "iu":
         wide = a.astype(np.float64)

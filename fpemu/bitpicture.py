@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, plotting
+from fpemu.arguments import checked, integer
+from fpemu.arrays import as_float64
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, fused
 
@@ -82,7 +84,8 @@ class Block:
         return max(self.place + abs(self.total).bit_length() - 1, fmt.emin) - (kept - 1)
 
 
-def blocks(a: Any, b: Any, c: float = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
+@checked
+def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
     """The blocks of the dot product c + a·b on an instruction, k ascending, each with the one before as its c.
 
     Parameters
@@ -109,11 +112,11 @@ def blocks(a: Any, b: Any, c: float = 0.0, *, spec: MmaSpec) -> tuple[Block, ...
     """
     if spec.arithmetic not in ("truncated", "exact"):
         raise InputError(f"{spec}: no picture of the arithmetic {spec.arithmetic!r}, which does not align once")
-    a, b = np.atleast_1d(np.asarray(a, np.float64)), np.atleast_1d(np.asarray(b, np.float64))
-    if a.ndim != 1 or a.shape != b.shape or not a.size or np.ndim(c):
-        raise InputError(f"a and b of shapes {a.shape} and {b.shape}, c of {np.shape(c)}: one dot product is wanted")
+    a, b, c = np.atleast_1d(as_float64(a, "a")), np.atleast_1d(as_float64(b, "b")), as_float64(c, "c")
+    if a.ndim != 1 or a.shape != b.shape or not a.size or c.ndim:
+        raise InputError(f"a and b of shapes {a.shape} and {b.shape}, c of {c.shape}: give one dot product")
     formats = spec.operand_formats
-    given = zip((a, b, np.asarray(c, np.float64)), formats, strict=False)
+    given = zip((a, b, c), formats, strict=False)
     if not all(np.isfinite(x).all() and np.all(fmt.contains(x)) for x, fmt in given):
         raise InputError(f"a, b and c must be finite values of {formats[0]}, {formats[1]} and {formats[2]}")
     found = []
@@ -171,6 +174,7 @@ class _Line(NamedTuple):
         return self.place + self.magnitude.bit_length() - 1
 
 
+@checked
 def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, below: int = 8) -> Figure:
     """A panel for each block, one above the other, binary places in common.
 
@@ -196,9 +200,10 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
     >>> draw(blocks([1.0, 2.0**-14], [1.0, 2.0**-12], spec=fpemu.mma.spec("A100"))).axes[0].get_xlabel()
     'binary exponent of the place'
     """
+    below = integer("below", below, 0, 10**4)
     titles = [_title(one) for one in pictures] if titles is None else titles
     if not pictures or len(titles) != len(pictures):
-        raise InputError(f"draw: {len(pictures)} blocks and {len(titles)} titles: one title for each block is wanted")
+        raise InputError(f"draw: {len(pictures)} blocks and {len(titles)} titles: give one title for each block")
     panels = [_lines(one) for one in pictures]
     bits = [line for lines in panels for line in lines if line.magnitude]
     high = max((line.top for line in bits), default=0)

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import choice
+from fpemu.errors import InputError
 
 Device = Literal["auto", "cpu", "cuda"]
 _current: ContextVar[Device] = ContextVar("device", default="cpu")
@@ -50,8 +51,7 @@ def resolve(device: str) -> Literal["cpu", "cuda"]:
     InputError
         An unknown device; "cuda" without a GPU that can be used.
     """
-    if device not in get_args(Device):
-        raise unknown_name("device", device, get_args(Device))
+    choice("device", device, get_args(Device))
     if device == "cpu":
         return "cpu"
     from fpemu.gpu import available

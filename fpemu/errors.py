@@ -1,4 +1,4 @@
-"""What a user sees when an argument is wrong: one line that names what, where and what to do."""
+"""The errors that a user sees: each is one line that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -22,16 +22,29 @@ class GpuError(RuntimeError):
     """A GPU that cannot be used, or a run on it that failed. The command line prints it as one line, exit status 1."""
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str], shown: Iterable[str] | None = None) -> InputError:
-    """The error for a name that is not known, with the nearest of the ``known`` and the list of those ``shown``.
+def shown(value: object, most: int = 60) -> str:
+    """A value for a message: one line, cut to ``most`` characters.
+
+    >>> shown([1, 2]), shown(10**100, 12)
+    ('[1, 2]', '100000000...')
+    """
+    try:
+        text = " ".join(repr(str(value) if isinstance(value, str) else value).split())
+    except Exception:  # integers of thousands of digits have no text, and an object's __repr__ may raise anything
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], listed: Iterable[str] | None = None) -> InputError:
+    """Make the error for an unknown name: it shows the nearest of the ``known`` and all ``listed`` (default: known).
 
     >>> str(unknown_name("scheme", "otomo", ["ootomo", "markidis"]))
     "unknown scheme 'otomo': did you mean 'ootomo'? known: markidis, ootomo"
     """
     names = {n.lower(): n for n in sorted(known)}
-    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.55)
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.55) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(repr(names[n]) for n in near)}? " if near else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}known: {', '.join(sorted(shown or names.values()))}")
+    return InputError(f"unknown {kind} {shown(name)}: {hint}known: {', '.join(sorted(listed or names.values()))}")
 
 
 def entries(mask: Any, values: Any) -> str:

@@ -1,6 +1,7 @@
 """Floating-point formats as frozen data, and the way between values and bit patterns.
 
 A format is the set {±m · 2^(e-p+1)} with integer m < 2^p and emin <= e <= emax, plus what it has of Inf, NaN and -0.
+Every format has a sign and a zero: E8M0, the scale of block formats, has neither and is no `FloatFormat`.
 ``decode`` and ``encode`` work on integers only, so no value passes through a rounding on its way.
 """
 
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import check_fields
 from fpemu.arrays import as_array, as_float64, narrow
 from fpemu.errors import InputError, entries, unknown_name
 
@@ -27,7 +29,8 @@ class FloatFormat:
     ----------
     name : str
     precision : int
-        Bits of the significand, the implicit one included (fp16: 11). At most 53.
+        Bits of the significand, the implicit one included (fp16: 11). At most 53. With 1 the numbers are powers of two
+        and zero, no fraction is left to mark a NaN beside Inf, and a tie goes to the number with the even code.
     emin, emax : int
         Exponents of the smallest and of the largest normal number (fp16: -14, 15).
     inf : bool
@@ -63,12 +66,13 @@ class FloatFormat:
     padding: int = 0
     max_significand: int | None = None
 
+    also: ClassVar[tuple[type, ...]] = (type, np.dtype)
+    """What else `get` takes where an argument is annotated as FloatFormat: np.float16, np.dtype("float16")"""
+
     def __post_init__(self) -> None:
-        for field in ("precision", "emin", "emax", "padding"):
-            if type(getattr(self, field)) is not int:
-                raise InputError(f"format {self.name!r}: {field} = {getattr(self, field)!r} is not an integer")
-        if self.nan not in get_args(NanRule):
-            raise unknown_name(f"NaN rule of format {self.name!r}", self.nan, get_args(NanRule))
+        check_fields(self)
+        if not self.name.strip():
+            raise InputError("FloatFormat: name = '' must not be empty")
         if not 1 <= self.precision <= 53:
             raise InputError(f"format {self.name!r}: precision {self.precision} is not between 1 and 53 bits")
         if not self.emin <= self.emax:
@@ -89,6 +93,9 @@ class FloatFormat:
             raise InputError(
                 f"format {self.name!r}: max_significand {self.max_significand} is not between {smallest} and {largest}"
             )
+        nothing_below = self.precision == 1 and self.emin == self.emax
+        if self._all_ones_is_nan and (self.max_significand == largest or nothing_below):
+            raise InputError(f"format {self.name!r}: the code of the largest number, all ones, is NaN")
 
     # --- what follows from the fields
     @cached_property
@@ -116,16 +123,22 @@ class FloatFormat:
         return 1 - self.emin
 
     @property
+    def has_nan(self) -> bool:
+        """Whether a code is NaN."""
+        return self.nan != "none" and not (self.nan == "ieee" and self.precision == 1)
+
+    @property
+    def _all_ones_is_nan(self) -> bool:
+        """Whether the code after the largest number's exponent field is full, all ones, is NaN."""
+        return self.nan == "top" and self.emax + self.bias == (1 << self.exponent_bits) - 1
+
+    @property
     def max(self) -> float:
         """Largest finite value."""
-        m = self.max_significand or (1 << self.precision) - 1
-        if (
-            self.max_significand is None
-            and self.nan == "top"
-            and self.emax + self.bias == (1 << self.exponent_bits) - 1
-        ):
-            m -= 1  # the code of all ones is NaN
-        return float(np.ldexp(float(m), self.emax - self.precision + 1))
+        m, e = self.max_significand or (1 << self.precision) - 1, self.emax
+        if self.max_significand is None and self._all_ones_is_nan:
+            m, e = (m - 1, e) if self.precision > 1 else (m, e - 1)
+        return float(np.ldexp(float(m), e - self.precision + 1))
 
     @property
     def min_normal(self) -> float:
@@ -169,9 +182,9 @@ class FloatFormat:
             If ``bits`` is not of an integer type, a code has more than ``width`` bits, or it lies above the largest
             number and is no Inf or NaN.
         """
-        codes = as_array(bits, f"{self.name}.decode")
+        codes = as_array(bits, f"bits of {self.name}.decode")
         if codes.dtype.kind not in "ui":
-            raise InputError(f"{self.name}.decode takes integer codes, not {codes.dtype}")
+            raise InputError(f"{self.name}.decode takes bits as integer codes, not {codes.dtype}")
         bad = (codes < 0) | (codes.astype(np.uint64) >> np.uint64(self.width - 1) > 1)
         if bad.any():
             raise InputError(f"{self.name}.decode: codes wider than {self.width} bits: {entries(bad, codes)}")
@@ -218,12 +231,12 @@ class FloatFormat:
         InputError
             If an entry is not a value of the format: their count and the first of them.
         """
-        wide = as_float64(x, f"{self.name}.encode")
+        wide = as_float64(x, f"x of {self.name}.encode")
+        if not self.has_nan and self.nan != "none" and np.isnan(wide).any():
+            raise InputError(f"{self.name}.encode: one bit of precision leaves no code for NaN")
         bad = ~self.contains(wide)
         if bad.any():
-            raise InputError(f"{self.name}.encode: not values of {self.name} (round_to first): {entries(bad, wide)}")
-        if self.fraction_bits == 0 and self.nan in ("ieee", "top") and np.isnan(wide).any():
-            raise InputError(f"{self.name}.encode: one bit of precision leaves no code for NaN")
+            raise InputError(f"x of {self.name}.encode: no values of {self} (round_to first): {entries(bad, wide)}")
         bits = wide.view(np.uint64)
         sign = bits >> np.uint64(63)
         f, e = self.fraction_bits, self.exponent_bits
@@ -251,7 +264,7 @@ class FloatFormat:
 
     def contains(self, x: Any) -> Any:
         """Whether each entry of ``x`` is a value of the format, as a boolean array."""
-        wide = as_float64(x, f"{self.name}.contains")
+        wide = as_float64(x, f"x of {self.name}.contains")
         with np.errstate(invalid="ignore"):
             magnitude = np.abs(wide)
             _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
@@ -261,7 +274,7 @@ class FloatFormat:
             if not self.subnormals:
                 ok &= (wide == 0) | (magnitude >= self.min_normal)
         ok |= np.isinf(wide) if self.inf else False
-        return ok | (np.isnan(wide) if self.nan != "none" else False)
+        return ok | (np.isnan(wide) if self.has_nan else False)
 
 
 FP16 = FloatFormat("fp16", 11, -14, 15)
@@ -290,11 +303,18 @@ _ALIASES = {
 
 
 def get(fmt: FloatFormat | str) -> FloatFormat:
-    """A format by name or alias ("fp16", "half", "h", ...); a FloatFormat passes through."""
+    """Return a format by name or alias ("fp16", "half", "h", ...); a FloatFormat passes through.
+
+    Raises
+    ------
+    InputError
+        An unknown name, with the nearest known; a value that is neither a name, a FloatFormat nor a NumPy type.
+    """
     if isinstance(fmt, FloatFormat):
         return fmt
-    name = fmt if isinstance(fmt, str) else getattr(fmt, "__name__", fmt)  # np.float16 and other classes by their name
-    key = str(name).lower().replace("-", "").strip()
+    name: Any = np.dtype(fmt).name if isinstance(fmt, type) and issubclass(fmt, np.generic) else fmt
+    name = name.name if isinstance(name, np.dtype) else name
+    key = name.lower().replace("-", "").strip() if isinstance(name, str) else ""
     key = _ALIASES.get(key, key)
     if key not in _FORMATS:
         raise unknown_name("format", fmt, [*_FORMATS, *_ALIASES], _FORMATS)
@@ -302,5 +322,5 @@ def get(fmt: FloatFormat | str) -> FloatFormat:
 
 
 def names() -> list[str]:
-    """The names of the formats known."""
+    """The names of the known formats."""
     return list(_FORMATS)

@@ -1,7 +1,7 @@
 """The leading bits of exact numbers, and their one rounding to any format.
 
-Whoever computes exactly, in Python integers or in limbs, leaves 62 bits and whether anything lies below them: all that
-a rounding to at most 53 bits can depend on.
+An exact computation, in Python integers or in limbs, leaves 62 bits and a sticky bit for all below them: a rounding to
+at most 53 bits depends on nothing else.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Heads:
         steps = (self.head << left) >> right
         low = self.head & ((np.uint64(1) << right) - np.uint64(1))
         half = np.where(right > 0, np.uint64(1) << (np.maximum(right, 1) - np.uint64(1)), np.uint64(1 << 63))
-        steps = steps + self._up(mode, steps, low, half)
+        odd = steps if fmt.fraction_bits else np.where(steps > 0, quantum + fmt.bias, 0)  # else the exponent field's
+        steps = steps + self._up(mode, odd % 2 == 1, low, half)
         with np.errstate(over="ignore"):
             value = np.ldexp(steps.astype(np.float64), np.clip(quantum, -1074, 2000).astype(np.int32))
         value = np.where(self.negative, -value, value)
@@ -65,9 +66,8 @@ class Heads:
         value = np.where(big, np.copysign(np.finfo(np.float64).max, value), value)
         return np.asarray(round_to(value, fmt, mode, saturate=saturate))
 
-    def _up(self, mode: Rounding, steps: Any, low: Any, half: Any) -> NDArray[np.bool_]:
-        """Where the neighbour away from zero is the one to take."""
-        odd = steps % np.uint64(2) == 1
+    def _up(self, mode: Rounding, odd: Any, low: Any, half: Any) -> NDArray[np.bool_]:
+        """Where to round away from zero; ``odd``: where the code toward zero is odd."""
         inexact = (low != 0) | self.sticky
         if mode is Rounding.RNE:
             return np.asarray((low > half) | ((low == half) & (self.sticky | odd)))

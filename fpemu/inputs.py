@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.arguments import choice, flag, integer, integers, number
+from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.exponential import exp
 from fpemu.formats import FloatFormat
 from fpemu.rounding import round_to
@@ -78,15 +79,16 @@ def operands(
     """
     fmt, lead = formats.get(dtype), _shape(batch)
     first, second = (np.random.SeedSequence(_seed(seed), spawn_key=(i,)) for i in (0, 1))
-    A = _draw(name, (*lead, *_shape((M, K))), first, fmt, parameters)
+    M, N, K = (integer(size, value, 0, _MOST) for size, value in (("M", M), ("N", N), ("K", K)))
+    A = _draw(name, _shape((*lead, M, K)), first, fmt, parameters)
     if name == "cancellation":
-        rows = _draw("uniform", (*lead, (K + 1) // 2, *_shape(N)), second, fmt, {})
+        rows = _draw("uniform", _shape((*lead, (K + 1) // 2, N)), second, fmt, {})
         return A, np.ascontiguousarray(np.repeat(rows, 2, axis=-2)[..., :K, :])
-    return A, _draw(name, (*lead, *_shape((K, N))), second, fmt, parameters)
+    return A, _draw(name, _shape((*lead, K, N)), second, fmt, parameters)
 
 
 def names() -> list[str]:
-    """The distributions known."""
+    """The names of the distributions."""
     return list(_KNOWN)
 
 
@@ -134,9 +136,7 @@ class _Distribution:
 
 
 def _get(name: str) -> _Distribution:
-    if name not in _KNOWN:
-        raise unknown_name("distribution", name, _KNOWN)
-    return _KNOWN[name]
+    return _KNOWN[choice("distribution", name, _KNOWN)]
 
 
 def _draw(
@@ -153,7 +153,7 @@ def _draw(
     if known.draw is _all_bits:
         return values  # codes decoded: values of the format already, NaN payloads included
     beyond = np.abs(values) > fmt.max
-    if fmt.inf or fmt.nan != "none":
+    if fmt.inf or fmt.has_nan:
         out = np.asarray(round_to(values, fmt))
         beyond = ~np.isfinite(out)
     if beyond.any():
@@ -161,65 +161,57 @@ def _draw(
     return np.asarray(round_to(values, fmt))
 
 
+_MOST = 2**48  # entries, more than any memory holds: NumPy has other errors beyond
+
+
 def _shape(shape: Any) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    if not all(isinstance(s, int | np.integer) and s >= 0 for s in sizes):
-        raise InputError(f"inputs: a shape is made of integers >= 0, not {shape!r}")
-    return tuple(int(s) for s in sizes)
+    sizes = integers("shape", shape, 0, _MOST, one=True)
+    if len(sizes) > 64 or prod(sizes) > _MOST:
+        raise InputError(f"shape = {shown(shape)} has more than 64 axes or 2^48 entries")
+    return sizes
 
 
 def _seed(seed: Any) -> list[int]:
-    words: list[Any] = [seed]
-    if isinstance(seed, Sequence) and not isinstance(seed, str):
-        words = list(seed)
-    if not words or not all(isinstance(w, int | np.integer) and w >= 0 for w in words):
-        raise InputError(f"inputs: a seed is an integer >= 0 or a sequence of them, not {seed!r}")
-    return [int(w) for w in words]
-
-
-def _number(name: str, value: Any, low: float = -1e308, high: float = 1e308, *, integer: bool = False) -> Any:
-    """``value`` if it is a number between low and high."""
-    kinds = int | np.integer if integer else int | float | np.integer | np.floating
-    if isinstance(value, bool) or not isinstance(value, kinds) or not (isfinite(value) and low <= value <= high):
-        kind = "an integer" if integer else "a number"
-        raise InputError(f"inputs: {name} must be {kind} from {low:g} to {high:g}, not {value!r}")
-    return int(value) if integer else float(value)
+    words = integers("seed", seed, one=True)
+    if not words:
+        raise InputError(f"seed = {shown(seed)} must have an entry")
+    return list(words)
 
 
 # --- the distributions
 def _uniform(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
-    low, high = _number("low", low), _number("high", high)
+    low, high = number("low", low), number("high", high)
     if not low <= high or not isfinite(high - low):
         raise InputError(f"inputs: uniform needs low <= high with a finite difference, not low={low}, high={high}")
     return low + (high - low) * stream.uniform(shape)
 
 
 def _symmetric(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, exponent: Any) -> Floats:
-    return np.ldexp(2.0 * stream.uniform(shape) - 1.0, _number("exponent", exponent, -1074, 1023, integer=True))
+    return np.ldexp(2.0 * stream.uniform(shape) - 1.0, integer("exponent", exponent, -1074, 1023))
 
 
 def _nonnegative(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, exponent: Any) -> Floats:
-    return np.ldexp(stream.uniform(shape), _number("exponent", exponent, -1074, 1023, integer=True))
+    return np.ldexp(stream.uniform(shape), integer("exponent", exponent, -1074, 1023))
 
 
 def _phi(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, phi: Any) -> Floats:
-    phi = _number("phi", phi, 0, 1e6)
+    phi = number("phi", phi, 0, 1e6)
     centred = stream.uniform(shape) - 0.5
     return centred * exp(phi * stream.normal(shape))
 
 
 def _normal(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, mean: Any, deviation: Any) -> Floats:
-    return _number("mean", mean) + _number("deviation", deviation, 0) * stream.normal(shape)
+    return number("mean", mean) + number("deviation", deviation, 0, 1e308) * stream.normal(shape)
 
 
 def _lognormal(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, sigma: Any) -> Floats:
-    sigma = _number("sigma", sigma, 0, 1e6)
+    sigma = number("sigma", sigma, 0, 1e6)
     signs = stream.signs(shape)
     return signs * np.exp2(sigma * stream.normal(shape))
 
 
 def _exponents(stream: _Stream, shape: tuple[int, ...], low: Any, high: Any) -> NDArray[np.int64]:
-    low, high = (_number(n, v, -1074, 1023, integer=True) for n, v in (("low", low), ("high", high)))
+    low, high = (integer(n, v, -1074, 1023) for n, v in (("low", low), ("high", high)))
     if low > high:
         raise InputError(f"inputs: low={low} is above high={high}")
     return stream.integers(low, high, shape)
@@ -247,8 +239,7 @@ def _subnormals(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat) -> Fl
 
 
 def _all_bits(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, specials: Any) -> Floats:
-    if not isinstance(specials, bool):
-        raise InputError(f"inputs: specials must be True or False, not {specials!r}")
+    specials = flag("specials", specials)
     drop = np.uint64(64 - fmt.width + fmt.padding)
     fields = (1 << fmt.exponent_bits) - (fmt.inf or fmt.nan == "ieee")
     if fmt.emax + fmt.bias + 1 < fields:
@@ -266,7 +257,7 @@ def _all_bits(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, special
 def _cancellation(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, bits: Any) -> Floats:
     if not shape:
         raise InputError("inputs 'cancellation' needs at least one axis, whose entries cancel two by two")
-    bits = fmt.precision // 2 if bits is None else _number("bits", bits, 0, 1000, integer=True)
+    bits = fmt.precision // 2 if bits is None else integer("bits", bits, 0, 1000)
     half = (*shape[:-1], (shape[-1] + 1) // 2)
     x = stream.signs(half) * (1.0 + stream.uniform(half)) / 2.0
     small = np.ldexp(2.0 * stream.uniform(half) - 1.0, -bits)

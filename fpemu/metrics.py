@@ -1,4 +1,4 @@
-"""Every error measure of the papers, and the few more that a study of rounding needs.
+"""The error measures of the papers, and those that a study of rounding needs beside them.
 
 C (P in LE-GEMM's notation) is the result under test, R (S) the reference; the two have the same shape, any number of
 axes, and entries of at most 64 bits. The rules that all measures share:
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import devices, formats
+from fpemu.arguments import checked, number
 from fpemu.arrays import as_float64
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 
 Floats = NDArray[np.float64]
@@ -64,7 +65,7 @@ def max_relative(C: Any, R: Any) -> float:
     >>> max_relative([1.0, 2.5], [1.0, 2.0])
     0.25
     """
-    return float(R.error_of(C, "max_relative")) if hasattr(R, "error_of") else _max(relative(C, R))
+    return float(R.error_of(C, "max_relative")) if hasattr(R, "error_of") else _max(_relative(C, R))
 
 
 def max_error_legemm(P: Any, S: Any) -> float:
@@ -83,25 +84,30 @@ def mred(P: Any, S: Any) -> float:
     >>> mred([1.0, 3.0], [1.0, 2.0])
     0.25
     """
-    return float(S.error_of(P, "mred")) if hasattr(S, "error_of") else _mean(relative(P, S))
+    return float(S.error_of(P, "mred")) if hasattr(S, "error_of") else _mean(_relative(P, S, "PS"))
 
 
+@checked
 def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
     """|C - R| / |R| of every entry, as an array: what `max_relative` and `mred` summarise.
 
     ``signed`` gives each the sign of C - R, as for the histograms of LE-GEMM's Fig. 12 and 13, which do not say whether
     they show this error or that of `symmetric`.
     """
+    return _relative(C, R, signed=signed)
 
+
+def _relative(C: Any, R: Any, names: str = "CR", signed: bool = False) -> Floats:
     def errors(c: Floats, r: Floats, hit: NDArray[np.bool_]) -> Floats:
         d, e = _difference(c, r, hit)
         below, f = _parts(np.where(np.isfinite(r), r, 1.0))
         error = np.where(d == 0, 0.0, _scaled(_divide(d, np.abs(below)), e - f))
         return np.where(signed & (c < r), -error, error)
 
-    return np.asarray(devices.by_pieces(errors, *_pair(C, R)))
+    return np.asarray(devices.by_pieces(errors, *_pair(C, R, names)))
 
 
+@checked
 def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
     """|p - s| / (|p| + |s|) of every entry, as an array: what `max_error_legemm` summarises.
 
@@ -116,7 +122,7 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
         error = np.where(d == 0, 0.0, np.where(np.isinf(d), np.inf, quotient))
         return np.where(signed & (p < s), -error, error)
 
-    return np.asarray(devices.by_pieces(errors, *_pair(P, S)))
+    return np.asarray(devices.by_pieces(errors, *_pair(P, S, "PS")))
 
 
 # --- measures of numerical analysis
@@ -128,7 +134,7 @@ def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
     from a float64 product, accurate to K 2^-53. Entries of A and B that are NaN or Inf count as 0 in the weight: R has
     a NaN or Inf there, and C either hits it or not.
     """
-    left, right = as_float64(A, "normwise"), as_float64(B, "normwise")
+    left, right = as_float64(A, "A"), as_float64(B, "B")
     c, r, hit = _pair(C, R)
     if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-2]:
         raise InputError(f"normwise: A {left.shape} and B {right.shape} have no product")
@@ -148,6 +154,7 @@ def max_absolute(C: Any, R: Any) -> float:
     return _max(_scaled(*_difference(*_pair(C, R))))
 
 
+@checked
 def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relative_l2") -> float:
     """-log2 of an error: how many leading bits of C are right, in the sense of ``measure`` (a name or a function).
 
@@ -158,7 +165,7 @@ def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relati
     >>> effective_bits([1.0 + 2.0**-20], [1.0])
     20.0
     """
-    error = (get(measure) if isinstance(measure, str) else measure)(C, R)
+    error = number("result of measure", (get(measure) if isinstance(measure, str) else measure)(C, R), 0, math.inf)
     return math.inf if error == 0 else -math.log2(error)
 
 
@@ -193,7 +200,7 @@ def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
     """
     fmt = formats.get(fmt)
     c, r, _ = _pair(C, R)
-    (p, below), (q, under) = _place(c, fmt), _place(r, fmt)
+    (p, below), (q, under) = _place(c, fmt, "C"), _place(r, fmt, "R")
     apart = np.where(below == under, np.maximum(p, q) - np.minimum(p, q), p + q)
     nans = np.isnan(c).astype(int) + np.isnan(r).astype(int)
     return np.asarray(np.choose(nans, [apart, NOT_COMPARABLE, np.uint64(0)]), dtype=np.uint64)
@@ -207,8 +214,10 @@ def max_ulps(C: Any, R: Any, fmt: FloatFormat | str) -> float:
     return math.inf if (distance == NOT_COMPARABLE).any() else float(distance.max())
 
 
-def _place(x: Floats, fmt: FloatFormat) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+def _place(x: Floats, fmt: FloatFormat, who: str) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Steps from zero, and on which side (NaN: anything)."""
+    if (bad := ~np.asarray(fmt.contains(x)) & ~np.isnan(x)).any():
+        raise InputError(f"{who} has entries that are not values of {fmt} (round_to first): {entries(bad, x)}")
     code = np.asarray(fmt.encode(np.abs(np.where(np.isnan(x), 0.0, x)))).astype(np.uint64) >> np.uint64(fmt.padding)
     if not fmt.subnormals:  # the codes between zero and the smallest normal number mean nothing
         gap = np.uint64((1 << fmt.fraction_bits) - 1)
@@ -229,14 +238,13 @@ _ALIASES = {
 
 
 def names() -> list[str]:
-    """The measures that `get` knows; each gives one float from (C, R), `normwise` from (C, R, A, B), `max_ulps` from
-    (C, R, fmt)."""
+    """The names that `get` takes; measures take (C, R), `normwise` (C, R, A, B), `max_ulps` (C, R, fmt)."""
     return list(_MEASURES)
 
 
 def get(name: str) -> Callable[..., float]:
     """A measure by name, or by the paper's or field's name for it ("h2sgemm", "dgemm-tc", "max_error", "frobenius")."""
-    key = str(name).lower().replace("-", "_")
+    key = name.lower().replace("-", "_") if isinstance(name, str) else ""
     key = _ALIASES.get(key, key)
     if key not in _MEASURES:
         raise unknown_name("measure", name, [*_MEASURES, *_ALIASES])
@@ -244,11 +252,11 @@ def get(name: str) -> Callable[..., float]:
 
 
 # --- arithmetic on scaled numbers: a pair (d, e) stands for d * 2^e
-def _pair(C: Any, R: Any) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as float64, and where C hits R."""
-    c, r = as_float64(C, "metrics"), as_float64(R, "metrics")
+def _pair(C: Any, R: Any, names: str = "CR") -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Both as float64, and where C equals R."""
+    c, r = (as_float64(X, name) for X, name in zip((C, R), names, strict=True))
     if c.shape != r.shape:
-        raise InputError(f"the result and the reference differ in shape: {c.shape} and {r.shape}")
+        raise InputError(f"result {names[0]} and reference {names[1]} differ in shape: {c.shape} and {r.shape}")
     return c, r, (c == r) | (np.isnan(c) & np.isnan(r))
 
 

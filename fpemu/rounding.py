@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import devices, formats
+from fpemu.arguments import flag
 from fpemu.arrays import as_array, as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
@@ -40,10 +41,16 @@ _ALIASES = {
 
 
 def mode_of(mode: Rounding | str) -> Rounding:
-    """A `Rounding` by name ("RNE", "to-odd", "stochastic" ...); a Rounding passes through."""
+    """Return a `Rounding` by name ("RNE", "to-odd", "stochastic" ...); a Rounding passes through.
+
+    Raises
+    ------
+    InputError
+        An unknown name, with the nearest known.
+    """
     if isinstance(mode, Rounding):
         return mode
-    key = _ALIASES.get(str(mode).lower().replace("_", "-"), str(mode).upper())
+    key = _ALIASES.get(mode.lower().replace("_", "-"), mode.upper()) if isinstance(mode, str) else None
     if key not in Rounding.__members__:
         raise unknown_name("rounding mode", mode, [*Rounding.__members__, "to-odd", "stochastic", "ties-away"])
     return Rounding[key]
@@ -81,12 +88,14 @@ def round_to(
     Raises
     ------
     InputError
-        Unknown names; SR without bits; an overflow or NaN in a format that has neither Inf nor NaN to show it.
+        Unknown names; SR without bits, or bits for another mode; an overflow or NaN in a format that has neither Inf
+        nor NaN to show it.
 
     Notes
     -----
     Overflow is decided after rounding with an unbounded exponent, as IEEE 754 has it: RNE, RNA and SR give Inf, RZ and
     ODD the largest finite value, RU and RD one or the other by sign. A format without Inf gives NaN in place of Inf.
+    With one bit of precision "even" and "odd" are the last bit of the code, that is, of the exponent field.
 
     Examples
     --------
@@ -96,7 +105,10 @@ def round_to(
     448.0
     """
     fmt, mode = formats.get(fmt), mode_of(mode)
-    wide = as_float64(x, "round_to")
+    saturate, unbounded = flag("saturate", saturate), flag("unbounded", unbounded)
+    if random_bits is not None and mode is not Rounding.SR:
+        raise InputError(f"random_bits go with mode 'SR', not {mode.name!r}: leave them out")
+    wide = as_float64(x, "x of round_to")
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
     if mode is Rounding.SR:
         rounded = _rounded(wide, fmt, mode, unbounded, random_bits)
@@ -131,29 +143,35 @@ def _rounded(
     scaled = np.where(
         (scaled == 0) & (value != 0), np.finfo(np.float64).smallest_subnormal, scaled
     )  # a quantum above 1
-    steps = _choose(scaled, np.signbit(wide), mode, random_bits)
+    odd = None if fmt.fraction_bits else (scaled >= 1) & ((quantum + fmt.bias) % 2 == 1)
+    steps = _choose(scaled, np.signbit(wide), mode, random_bits, odd)
     with np.errstate(over="ignore"):
         rounded = np.copysign(np.ldexp(steps, quantum), wide)
     return np.where(finite, rounded, wide)
 
 
-def _choose(scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, random_bits: Any) -> NDArray[Any]:
-    """The integer next to ``scaled`` >= 0 that the mode asks for."""
-    if mode is Rounding.RNE:
+def _choose(
+    scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, random_bits: Any, odd: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Round ``scaled`` >= 0 to an integer; ``odd``: whether the code of its floor is odd (None: as the floor is)."""
+    if mode is Rounding.RNE and odd is None:
         return np.asarray(np.rint(scaled))
     if mode is Rounding.RZ:
         return np.asarray(np.floor(scaled))
     low = np.floor(scaled)
     fraction = scaled - low  # exact: both share the quantum of scaled
     inexact = fraction > 0
-    if mode is Rounding.RNA:
+    odd = 2 * np.floor(low / 2) != low if odd is None else odd
+    if mode is Rounding.RNE:
+        up = (fraction > 0.5) | ((fraction == 0.5) & odd)
+    elif mode is Rounding.RNA:
         up = fraction >= 0.5
     elif mode is Rounding.RU:
         up = inexact & ~negative
     elif mode is Rounding.RD:
         up = inexact & negative
     elif mode is Rounding.ODD:
-        up = inexact & (2 * np.floor(low / 2) == low)  # low is even
+        up = inexact & ~odd
     else:
         up = _carries(fraction, random_bits)
     return np.asarray(low + up)
@@ -181,7 +199,7 @@ def _carries(fraction: NDArray[Any], random_bits: Any) -> NDArray[Any]:
 
 def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturate: bool) -> NDArray[Any]:
     over = (np.abs(rounded) > fmt.max) & ~np.isnan(rounded)
-    if not over.any() and not (np.isnan(wide).any() and fmt.nan == "none"):
+    if not over.any() and not (np.isnan(wide).any() and not fmt.has_nan):
         return np.asarray(rounded)
     infinite = np.isinf(wide)
     if mode in (Rounding.RZ, Rounding.ODD):
@@ -191,11 +209,10 @@ def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturat
     else:
         to_max = np.zeros(over.shape, bool)
     to_max = np.ones(over.shape, bool) if saturate else to_max
-    lost = (over & ~to_max) | np.isnan(wide)
-    if fmt.nan == "none" and lost.any():
-        raise InputError(
-            f"round_to {fmt.name}: it has no Inf and no NaN (saturate=True clips overflow): {entries(lost, wide)}"
-        )
+    lost = ((over & ~to_max) if not fmt.inf else False) | np.isnan(wide)
+    if not fmt.has_nan and lost.any():
+        have = "no NaN" if fmt.inf else "no Inf and no NaN (saturate=True clips overflow)"
+        raise InputError(f"round_to {fmt.name}: it has {have}: {entries(lost, wide)}")
     beyond = np.inf if fmt.inf else np.nan
     return np.where(over, np.copysign(np.where(to_max, fmt.max, beyond), wide), rounded)
 
@@ -213,6 +230,6 @@ def bit_cut(x: Any) -> Any:
     >>> bit_cut(np.float32(1 + 2**-10 + 2**-11))
     np.float16(1.001)
     """
-    wide = as_float64(x, "bit_cut")
+    wide = as_float64(x, "x of bit_cut")
     cut = np.asarray(round_to(wide, formats.FP16, Rounding.RZ))
     return np.where(np.abs(wide) >= 2.0**16, np.copysign(np.float16(np.inf), wide).astype(np.float16), cut)[()]

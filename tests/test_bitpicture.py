@@ -99,9 +99,9 @@ def test_the_floor_and_nothing_at_all():
     ("arguments", "spec", "message"),
     [
         (([1.0], [1.0]), "MI210", "no picture of the arithmetic 'flushed'"),
-        (([1.0], [1.0, 2.0]), "A100", "one dot product is wanted"),
-        (([], []), "A100", "one dot product is wanted"),
-        (([[1.0]], [[1.0]]), "A100", "one dot product is wanted"),
+        (([1.0], [1.0, 2.0]), "A100", "give one dot product"),
+        (([], []), "A100", "give one dot product"),
+        (([[1.0]], [[1.0]]), "A100", "give one dot product"),
         (([0.1], [1.0]), "A100", "finite values of fp16"),
         (([np.inf], [1.0]), "A100", "finite values of fp16"),
         (([1.0], [1.0], np.nan), "A100", "finite values of fp16"),

@@ -331,7 +331,7 @@ def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
         (product(), SINGLE, {"instruction": "wgmma"}, "no matrix instruction for fp32; it has bf16, e4m3"),
         (product(), [np.float64(x) for x in SINGLE], {}, "out= says another format of D, fmt= of A and B"),
         (product(), HALF, {"fmt": ""}, "unknown format ''"),
-        (product, ("normal",), {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed= is -1"),
+        (product, ("normal",), {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed = -1"),
         (lambda A, B: np.float64(product((A, B))), HALF, {}, "the result is float64"),
         (np.zeros((20, 24), np.float32), (HALF[0], HALF[0]), {}, "24"),
         (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "say fmt="),
@@ -339,7 +339,7 @@ def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
         (np.zeros((20, 24), np.float32), HALF, {"hardware": "H2O0"}, "did you mean"),
         (np.zeros((20, 24), np.float32), HALF, {"beta": 2}, "beta needs C"),
         (np.zeros((20, 24), np.float32), HALF, {"promte": 2}, "promte"),
-        (np.zeros((20, 24), np.float32), ("normal",), {"shape": (20, 24, 8)}, "go with a callable"),
+        (np.zeros((20, 24), np.float32), ("normal",), {"shape": (20, 24, 8)}, "goes with a callable"),
     ],
 )
 def test_what_does_not_fit_is_one_line(result, operands, claim, words):

@@ -363,7 +363,7 @@ def test_infinite_products_of_slices_end_as_nan():
         ({"A": np.zeros((2, 2, 2))}, "one product of matrices"),
         ({"A": np.full((2, 2), np.nan)}, "A: NaN or infinite: 4 of 4"),
         ({"precision": "fp16"}, "unknown precision 'fp16'"),
-        ({"bits": 2.5}, "bits must be an integer"),
+        ({"bits": 2.5}, "bits = 2.5 must be an integer"),
         ({"split": "foo"}, "published"),
     ],
 )

@@ -77,9 +77,9 @@ def test_replace_names_an_unknown_field():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"nan": "foo"}, "unknown NaN rule"),
+        ({"nan": "foo"}, "unknown FloatFormat: nan 'foo'"),
         ({"max_significand": 99}, "max_significand 99"),
-        ({"precision": 4.5}, "precision = 4.5 is not an integer"),
+        ({"precision": 4.5}, "precision = 4.5 must be an integer"),
         ({"padding": 80}, "a word of"),
     ],
     ids=str,

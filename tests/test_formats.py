@@ -417,3 +417,91 @@ def test_codes_of_custom_formats_round_trip(pair, data):
 def test_a_code_above_the_largest_number_is_refused(fmt, code):
     with pytest.raises(InputError, match="mean nothing"):
         fmt.decode(np.array([0, code]))
+
+
+# --- one bit of precision: powers of two, as gfloat has them
+
+ONE_BIT = {
+    "inf": (FloatFormat("inf", 1, -3, 2), (gfloat.Domain.Extended, True, 0)),
+    "nan": (FloatFormat("nan", 1, -3, 3, inf=False, nan="top"), (gfloat.Domain.Finite, True, 1)),
+    "fnuz": (
+        FloatFormat("fnuz", 1, -3, 3, inf=False, nan="negative-zero", negative_zero=False),
+        (gfloat.Domain.Finite, False, 0),
+    ),
+    "neither": (FloatFormat("neither", 1, -3, 3, inf=False, nan="none"), (gfloat.Domain.Finite, True, 0)),
+}
+
+
+def gfloat_of(fmt, domain, has_nz, high_nans):
+    return gfloat.FormatInfo(
+        fmt.name, fmt.width, 1, bias=fmt.bias, is_signed=True, domain=domain, has_nz=has_nz, num_high_nans=high_nans,
+        has_subnormals=True, is_twos_complement=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_BIT)
+def test_one_bit_of_precision_has_the_codes_of_gfloat(name):
+    fmt, rest = ONE_BIT[name]
+    info = gfloat_of(fmt, *rest)
+    assert fmt.max == info.max
+    assert fmt.unit_roundoff == 0.5
+    assert fmt.has_nan == (info.num_nans > 0)
+    for code in range(1 << fmt.width):
+        theirs = gfloat.decode_float(info, code).fval
+        ours = float(fmt.decode(code))
+        assert np.array_equal(ours, theirs, equal_nan=True), code
+        assert np.isnan(ours) or np.signbit(ours) == np.signbit(theirs)
+        assert np.isnan(ours) or int(fmt.encode(ours)) == code
+
+
+@pytest.mark.parametrize("name", ONE_BIT)
+@pytest.mark.parametrize(
+    ("mode", "theirs"),
+    [
+        ("RNE", gfloat.RoundMode.TiesToEven), ("RNA", gfloat.RoundMode.TiesToAway),
+        ("RZ", gfloat.RoundMode.TowardZero), ("RU", gfloat.RoundMode.TowardPositive),
+        ("RD", gfloat.RoundMode.TowardNegative),
+    ],
+)  # fmt: skip
+def test_one_bit_of_precision_rounds_as_gfloat(name, mode, theirs):
+    fmt, rest = ONE_BIT[name]
+    info = gfloat_of(fmt, *rest)
+    x = np.ldexp(np.arange(64, 129) / 64, np.arange(-6, 6)[:, None]).ravel()
+    x = np.concatenate([x, -x, [0.0, -0.0]])
+    for saturate in (True, False):
+        some = x if saturate or info.num_nans or info.num_infs else x[np.abs(x) < 1.5 * fmt.max]
+        if mode in ("RU", "RD") and not (saturate or info.num_nans or info.num_infs):
+            some = some[np.abs(some) <= fmt.max]
+        want = gfloat.round_ndarray(info, some, theirs, sat=saturate)
+        got = np.asarray(fpemu.round_to(some, fmt, mode, saturate=saturate), np.float64)
+        assert np.array_equal(got, want, equal_nan=True)
+        assert np.array_equal(np.signbit(got), np.signbit(want)) or np.isnan(want).any() or not fmt.negative_zero
+
+
+def test_ties_of_one_bit_go_to_the_even_exponent_field_also_from_exact_products():
+    fmt = ONE_BIT["neither"][0]
+    x = np.array([[0.1875, 0.375, 0.75, 1.5, 3.0, 6.0]])
+    expected = [[0.25, 0.25, 1.0, 1.0, 4.0, 4.0]]
+    assert fpemu.round_to(x, fmt).tolist() == expected
+    assert [int(code) % 2 for code in np.ravel(fmt.encode(expected))] == [0] * 6
+    assert fpemu.reference.matmul([[1.0]], x, out=fmt).tolist() == expected
+    assert fpemu.reference.matmul([[1.0]], x, out="exact").round_to(fmt).tolist() == expected
+    odd = [[0.125, 0.5, 0.5, 2.0, 2.0, 8.0]]
+    assert fpemu.round_to(x, fmt, "ODD").tolist() == odd
+    assert fpemu.reference.matmul([[1.0]], x, out="exact").round_to(fmt, "ODD").tolist() == odd
+    assert fpemu.round_to([[1.5 * 2.0**100, 1.5 * 2.0**101]], fmt, unbounded=True).tolist() == [[2.0**100, 2.0**102]]
+
+
+def test_nan_of_one_bit_beside_inf_has_no_code():
+    fmt = ONE_BIT["inf"][0]
+    assert not fmt.contains(np.nan)
+    with pytest.raises(InputError, match="it has no NaN"):
+        fpemu.round_to(np.nan, fmt)
+    assert fpemu.round_to(100.0, fmt) == np.inf
+
+
+def test_a_format_whose_largest_code_is_nan_has_a_number_below_it():
+    with pytest.raises(InputError, match="all ones, is NaN"):
+        FloatFormat("x", 1, 0, 0, inf=False, nan="top")
+    with pytest.raises(InputError, match="all ones, is NaN"):
+        FloatFormat("x", 4, -6, 8, inf=False, nan="top", max_significand=15)

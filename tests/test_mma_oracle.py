@@ -128,13 +128,20 @@ def test_compiled_and_readable_give_the_same_bits(spec):
 
 
 @pytest.mark.parametrize(("a", "b"), [("e4m3", "e5m2"), ("e5m2", "e4m3")])
-@pytest.mark.parametrize("hardware", [("ada", "mma"), ("hopper", "wgmma"), ("hopper", "mma"), ("blackwell", "tcgen05")])
+@pytest.mark.parametrize(
+    "hardware",
+    [("ada", "mma"), ("hopper", "wgmma"), ("hopper", "mma"), ("blackwell", "tcgen05"), ("cdna3", "mfma")],
+)
 def test_mixed_fp8_operands(hardware, a, b):
     architecture, name = hardware
     spec = mma.spec(architecture, (a, b), "fp32", instruction=name, k=32)
+    if architecture == "cdna3":
+        a, b = f"{a}fnuz", f"{b}fnuz"
     assert (str(spec.a_format), str(spec.b_format)) == (a, b)
     if hardware == ("hopper", "mma"):
         ins = oracle.fp8_through_half(a, b, "fp32", 32)
+    elif architecture == "cdna3":
+        ins = oracle.cdna3(a, b, 32, 16, interleaved=True)
     else:
         F = 25 if architecture == "blackwell" else 13
         L = 16 if architecture == "ada" else 32

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any
-
-import numpy as np
 
 from fpemu import metrics
 from fpemu.advice.answer import Advice, TargetError, Verdict
 from fpemu.advice.candidates import Candidate, Cost, machine
 from fpemu.advice.data import MEASURES, SMALL, Data
 from fpemu.advice.search import CONFIDENCES, Search
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import checked, choice, integer, number
+from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.perfmodel.gpus import Gpu
 
@@ -34,6 +32,7 @@ LONGEST = 2**18
 """K up to which operands are drawn."""
 
 
+@checked
 def advise(
     target: float,
     *,
@@ -96,14 +95,12 @@ def advise(
     >>> found.call()
     "fpemu.gemm(A, B, scheme='fp16', hardware='V100')"
     """
-    target = _target(target)
+    target = number("target", target, above=0, below=1, what=", a relative error")
     measure = _measure(measure)
-    if confidence not in CONFIDENCES:
-        raise unknown_name("confidence", confidence, CONFIDENCES)
+    choice("confidence", confidence, CONFIDENCES)
     where = machine(hardware)
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-        raise InputError(f"seed must be an integer from 0 on, not {seed!r}")
-    K, M, N = (_length(n, name) for n, name in ((K, "K"), (M, "M"), (N, "N")))
+    integer("seed", seed, 0)
+    K, M, N = (integer(name, n, 1, 2**30, none=True) for n, name in ((K, "K"), (M, "M"), (N, "N")))
     if (A is None) != (B is None):
         raise InputError(f"{'B' if B is None else 'A'} is missing: give both matrices, or none")
     if A is not None:
@@ -123,15 +120,6 @@ def advise(
     return Search(data, M, N, where, target, measure, confidence, progress).advice()
 
 
-def _target(value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
-        raise InputError(f"target must be a number between 0 and 1, not {value!r}")
-    number = float(value)
-    if not 0 < number < 1:
-        raise InputError(f"target {number!r} is no relative error: give one above 0 and below 1")
-    return number
-
-
 def _measure(name: Any) -> str:
     found = str(metrics.get(name).__name__)
     if found not in MEASURES:
@@ -139,17 +127,7 @@ def _measure(name: Any) -> str:
     return found
 
 
-def _length(value: Any, name: str) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= 2**30:
-        raise InputError(f"{name} must be an integer from 1 to 2^30, not {value!r}")
-    return int(value)
-
-
 def _dtype(name: str | None, target: float) -> str:
     if name is None:
         return "fp32" if target >= 2.0**-24 else "fp64"
-    if name not in ("fp32", "fp64"):
-        raise unknown_name("dtype", name, ("fp32", "fp64"))
-    return name
+    return str(choice("dtype", name, ("fp32", "fp64")))

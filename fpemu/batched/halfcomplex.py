@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
+from fpemu.arguments import checked, is_integer
 from fpemu.batched import arguments, layouts, scaling
 from fpemu.batched.arguments import Arithmetic
 from fpemu.batched.real import hgemm
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
 
 Array = NDArray[Any]
@@ -38,6 +39,7 @@ ALGORITHMS = {"interleaved": "fused", "planar": "calls"}
 """Each layout with the algorithm that the paper has for it."""
 
 
+@checked
 def hcgemm(
     A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
     accumulate: str = "fp32", hardware: str | MmaSpec | None = None, instruction: str | None = None,
@@ -95,9 +97,10 @@ def hcgemm(
     weighs = weight[0] != 0 or weight[1] != 0
     scaling.needs_c(C, beta if weighs else 0, shape)
     c = None
-    if weighs:
-        c = layouts.parts(C, layout, "C")
+    if C is not None:
+        c = layouts.parts(C, layout, "C", read=weighs)
         arguments.check_addend(arguments.matrix(c[0], "C"), shape)
+    c = c if weighs else None
     if chosen == "calls":
         if factor[1] != 0 or weight[1] != 0:
             raise InputError("algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
@@ -149,9 +152,8 @@ def _operand(X: Any, layout: str, how: str, who: str) -> Pair:
 
 def choose_algorithm(products: int, algorithm: str | None, *, default: str = "fused", three: str = "fused") -> str:
     """The algorithm of ``products`` real products: three have only one, ``three``."""
-    if not isinstance(products, int | np.integer) or products not in (3, 4):
-        said = products if np.isscalar(products) else type(products).__name__
-        raise InputError(f"products = {said!r} must be 4 or 3, the real products of a complex one")
+    if not is_integer(products) or products not in (3, 4):
+        raise InputError(f"products = {shown(products)} must be 4 or 3, the real products of a complex one")
     if algorithm is None:
         return three if products == 3 else default
     layouts.check_name("algorithm", algorithm, ALGORITHMS.values())

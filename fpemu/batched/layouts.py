@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import checked, choice
 from fpemu.arrays import as_array
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, entries
 from fpemu.formats import FP16
 
 LAYOUTS = {"interleaved": -1, "planar": 0}
@@ -57,6 +58,7 @@ def planar(z: Any) -> NDArray[np.float16]:
     return _packed(z, "planar")
 
 
+@checked
 def as_complex(x: Any, layout: str = "interleaved") -> NDArray[np.complex64]:
     """Half-complex numbers as complex64, exactly.
 
@@ -85,10 +87,10 @@ def as_complex(x: Any, layout: str = "interleaved") -> NDArray[np.complex64]:
     return z
 
 
-def parts(x: Any, layout: str, who: str) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+def parts(x: Any, layout: str, who: str, *, read: bool = True) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
     """The real and the imaginary part of a half-complex array, as views."""
     axis = axis_of(layout)
-    a = halves(x, who)
+    a = halves(x, who, read=read)
     if a.ndim < 1 or a.shape[axis] != 2:
         where = "last" if axis else "first"
         raise InputError(
@@ -102,14 +104,16 @@ def joined(pair: tuple[NDArray[Any], NDArray[Any]], layout: str) -> NDArray[np.f
     return np.ascontiguousarray(np.stack(pair, axis=axis_of(layout)))
 
 
-def halves(x: Any, who: str) -> NDArray[np.float16]:
-    """``x`` as float16; entries that are not values of fp16 are refused."""
+def halves(x: Any, who: str, *, read: bool = True) -> NDArray[np.float16]:
+    """``x`` as float16; entries that are not values of fp16 are refused. Zeros of its shape unless `read`."""
     if getattr(getattr(x, "dtype", None), "kind", None) == "c":
         raise InputError(f"{who} has dtype {x.dtype}: half-complex matrices are float16 with one axis more "
                          "(fpemu.batched.interleaved and planar make them, hcgemm multiplies them)")  # fmt: skip
     a = as_array(x, who)
     if a.dtype == np.float16:
         return a
+    if not read:
+        return np.zeros(a.shape, np.float16)
     good = np.asarray(FP16.contains(a))
     if not good.all():
         raise InputError(f"{who} has entries that are not values of fp16 (np.float16(x) rounds): {entries(~good, a)}")
@@ -117,9 +121,8 @@ def halves(x: Any, who: str) -> NDArray[np.float16]:
 
 
 def check_name(kind: str, name: Any, known: Iterable[str]) -> None:
-    """Refuse what is none of the ``known`` names: in one line, whatever it is."""
-    if not isinstance(name, str) or name not in list(known):
-        raise unknown_name(kind, name if np.isscalar(name) or name is None else type(name).__name__, known)
+    """Refuse a value that is none of the ``known`` names."""
+    choice(kind, name, known)
 
 
 def axis_of(layout: str) -> int:
@@ -130,16 +133,8 @@ def axis_of(layout: str) -> int:
 
 def complex_parts(z: Any, who: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """The real and the imaginary part of an array of complex or real numbers, in its own precision."""
-    try:
-        a = np.asarray(z)
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise InputError(f"{who} is no array: {str(problem).splitlines()[0]}") from None
-    if a.dtype.kind == "c":
-        if a.dtype.itemsize > 16:
-            raise InputError(f"{who} has dtype {a.dtype}: complex64 and complex128 are taken")
-        return a.real, a.imag
-    real = as_array(a, who)
-    return real, np.zeros(real.shape, real.dtype)
+    a = as_array(z, who, complex_numbers=True)
+    return (a.real, a.imag) if a.dtype.kind == "c" else (a, np.zeros(a.shape, a.dtype))
 
 
 def _packed(z: Any, layout: str) -> NDArray[np.float16]:

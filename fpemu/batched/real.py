@@ -21,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
+from fpemu.arguments import checked
 from fpemu.batched import arguments, scaling
 from fpemu.batched.layouts import halves
 from fpemu.mma import KOrder, MmaSpec
 
 
+@checked
 def hgemm(
     A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
     accumulate: str = "fp32", hardware: str | MmaSpec | None = None, instruction: str | None = None,
@@ -81,9 +83,10 @@ def hgemm(
     factor, weight = scaling.real_scalars(alpha, beta, how.accumulator)
     scaling.needs_c(C, weight, shape)
     c = None
-    if weight != 0:
-        c = arguments.matrix(halves(C, "C"), "C")
+    if C is not None:
+        c = arguments.matrix(halves(C, "C", read=bool(weight != 0)), "C")
         arguments.check_addend(c, shape)
+    c = c if weight != 0 else None
     T = mma.chain([(a, b)], None, how.spec, order) if kernel == "tensor" else _small(a, b, how, order)
     return scaling.half(scaling.scaled(T, c, factor, weight), how.nan_code)
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import schemes
+from fpemu.arguments import checked
 from fpemu.batched.arguments import TC_K, matrix, result_shape
 from fpemu.batched.halfcomplex import choose_algorithm
 from fpemu.batched.layouts import complex_parts
@@ -36,6 +37,7 @@ Array = NDArray[Any]
 Pair = tuple[Array, Array]
 
 
+@checked
 def complex_gemm(
     A: Any, B: Any, *, scheme: str | Scheme, hardware: str | MmaSpec | None = None, products: int = 4,
     algorithm: str | None = None, on_range: str = "raise", order: KOrder | None = None, **options: Any,

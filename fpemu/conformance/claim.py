@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
+from fpemu.arguments import check_fields, keywords
 from fpemu.conformance import epilogues
 from fpemu.devices import Device, on
 from fpemu.errors import InputError, unknown_name
@@ -79,8 +80,12 @@ class Claim:
     nan: int | None = None
     on_range: str = "raise"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def change(self, **fields: Any) -> Claim:
         """A copy with some fields changed."""
+        keywords("field of a claim", fields, self.__dataclass_fields__)
         return replace(self, **fields)
 
     @property
@@ -120,7 +125,6 @@ def make(
     """
     if order is not None and not isinstance(order, KOrder | tree.Chain | tree.Sum):
         raise InputError(f"order must be a fpemu.mma.KOrder or a tree, not {type(order).__name__}")
-    alpha, beta = (_number(x, name) for x, name in ((alpha, "alpha"), (beta, "beta")))
     if scheme is not None:
         if fmt is not None or accumulate is not None:
             wrong = "fmt=" if accumulate is None else "accumulate="
@@ -268,16 +272,6 @@ def _of_dtype(dtype: np.dtype[Any]) -> str:
     if name is None:
         raise InputError(f"A has dtype {dtype}: say the format of A and B by fmt=")
     return name
-
-
-def _number(x: Any, who: str) -> float:
-    try:
-        value = float(np.float64(x))
-    except (TypeError, ValueError):
-        raise InputError(f"{who} must be a real number, not {x!r}") from None
-    if not np.isfinite(value):
-        raise InputError(f"{who} is {value}: a finite number is needed")
-    return value
 
 
 def _say_scheme(scheme: Scheme) -> str:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu.arrays import as_array
+from fpemu.errors import InputError
 from fpemu.probing.watching import codes
 
 _LOST = 2**62  # the distance between a NaN and a number
@@ -83,15 +85,28 @@ def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.
     return np.asarray(np.where((steps == 0) & (x != y), 1, steps), np.int64)
 
 
-def compare(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> Difference | None:
-    """What differs between two matrices of one shape and dtype; None if no bit does.
+def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
+    """Describe the mismatches of two matrices of one shape and dtype; None if all bits agree.
 
     Parameters
     ----------
     got, expected : arrays (M, N)
+        float16, float32, float64 or signed integers.
     fmt : str
         The format of the results, for ulps: it may be narrower than their dtype ("bf16" in float32).
+
+    Raises
+    ------
+    InputError
+        Not two matrices of one shape and dtype; an unknown format.
     """
+    formats.get(fmt)
+    got, expected = as_array(got, "got"), as_array(expected, "expected")
+    if got.ndim != 2 or got.shape != expected.shape or got.dtype != expected.dtype or got.dtype.kind not in "fi":
+        raise InputError(
+            f"got is {got.dtype} of shape {got.shape} and expected is {expected.dtype} of shape {expected.shape}: "
+            "compare two matrices of one shape and dtype, floating-point or signed integers"
+        )
     x, y = codes(got), codes(expected)
     wrong = x != y
     if not wrong.any():

@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, inputs
+from fpemu.arguments import checked, integer, integers, number, unwrapped
 from fpemu.conformance import claim as claims
 from fpemu.conformance.causes import Cause, alike, search
 from fpemu.conformance.claim import Claim
 from fpemu.conformance.compare import Difference, compare
 from fpemu.conformance.problem import Problem
 from fpemu.devices import Device
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.tree import Tree
 from fpemu.probing.watching import Watched, codes, take
-from fpemu.schemes import Scheme
+from fpemu.schemes import Scheme, ranges
 
 Array = NDArray[Any]
 _TOLD = 3  # alternatives of which the text tells
@@ -105,6 +106,7 @@ def _alike(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
     return told + [f"  and {len(texts) - _TOLD} more"] * (len(texts) > _TOLD)
 
 
+@checked
 def verify(
     result: Any, A: Any, B: Any = None, C: Any = None, *, scheme: str | Scheme | None = None,
     hardware: str | MmaSpec | None = None, order: KOrder | Tree | None = None, alpha: Any = 1.0, beta: Any = 0.0,
@@ -172,6 +174,11 @@ def verify(
     >>> verify(D, A, B, hardware="H100").causes[0].text
     'split in slices of 48'
     """
+    alpha, beta = number("alpha", unwrapped(alpha)), number("beta", unwrapped(beta))
+    ranges.policy(on_range)
+    integer("seed", seed, 0)
+    number("seconds", seconds, 0, np.inf)
+    integer("most", most, 0)
     if isinstance(A, str):
         A, B = _drawn(result, A, B, shape, seed, fmt, scheme, options)
     elif shape is not None:
@@ -186,7 +193,7 @@ def verify(
             f"{b.values.shape[0]} rows"
         )
     M, K, N = *a.values.shape, b.values.shape[1]
-    if (c is None) != (float(beta) == 0):
+    if (c is None) != (beta == 0):
         raise InputError("C is given but beta is 0: it would not be used" if c is not None else "beta needs C")
     if c is not None and c.values.shape != (M, N):
         raise InputError(f"C of shape {c.values.shape} does not fit the product of shape {(M, N)}")
@@ -251,11 +258,12 @@ def _drawn(
     result: Any, name: str, B: Any, shape: Any, seed: int, fmt: str | None, scheme: Any, options: dict[str, Any]
 ) -> tuple[Array, Array]:
     if not callable(result):
-        raise InputError("operands drawn by name go with a callable: a result belongs to the operands it came from")
-    if B is not None or shape is None or len(shape) != 3:
+        raise InputError(
+            f"A = {shown(name)} names a distribution, which goes with a callable: a result belongs to its own operands"
+        )
+    if B is not None or shape is None:
         raise InputError("operands drawn by name need shape=(M, N, K), and no B")
-    if seed < 0:
-        raise InputError(f"seed= is {seed}: an integer from 0 on is needed")
+    shape = integers("shape", shape, 1, 2**31, length=3)
     own = fmt or (claims.schemes.build(scheme, options).operand.name if scheme is not None else "fp32")
     if own == "int8":
         rng = np.random.default_rng(seed)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fpemu.errors import GpuError, InputError
+from fpemu.arguments import sizes as check_sizes
+from fpemu.errors import GpuError, InputError, shown
 from fpemu.gpu import device
 from fpemu.gpu.kernel import Kernel
 
@@ -33,6 +33,9 @@ def architecture() -> str:
     """The architecture of the GPU at hand, as `fpemu.mma.catalog` names it."""
     from fpemu.mma import catalog
 
+    if device.missing() is not None:
+        raise GpuError(str(device.missing()))
+
     return catalog.architecture(device.arch().rstrip("a"))
 
 
@@ -54,7 +57,7 @@ def refuse_hardware(options: Mapping[str, Any]) -> None:
     """Say that what `fpemu.gemm` asks for is what is here."""
     for name in ("hardware", "device"):
         if name in options:
-            raise InputError(f"{name}={options[name]!r}: fpemu.gpu runs on the GPU at hand, so leave {name} out; "
+            raise InputError(f"{name}={shown(options[name])}: fpemu.gpu runs on the GPU at hand, so leave {name} out; "
                              "fpemu.gemm emulates others")  # fmt: skip
 
 
@@ -114,10 +117,9 @@ def kernel(scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | None
     if isinstance(chosen, ErrorFree):
         raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
     if order is not None and not isinstance(order, KOrder):
-        raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
+        raise InputError(f"order must be a fpemu.mma.KOrder, not {shown(order)}")
     chosen.check_order(order, options)
-    if not all(isinstance(n, Integral) and not isinstance(n, bool) and n > 0 for n in (M, N, K)):
-        raise InputError(f"M, N and K must be whole numbers from 1 on, not {M!r}, {N!r}, {K!r}")
+    check_sizes(M=M, N=N, K=K)
     spec = chosen.spec(architecture())
     rehearse(chosen, spec, order, "propagate")
     with device.entered():

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError
+from fpemu.arguments import flag, integer
+from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.gpu import device
 from fpemu.mma import catalog, operands
@@ -188,7 +189,8 @@ def _values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Any:
     """As `fpemu.gpu.execute`."""
     if not isinstance(spec, MmaSpec):
-        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {spec!r}")
+        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {shown(spec)}")
+    n, saturate = integer("n", n, 1, none=True), flag("saturate", saturate)
     A, B = _values(A, spec.a_format, "A"), _values(B, spec.b_format, "B")
     operands.check_pair(A, B)
     if A.shape[-1] != spec.k:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, simt
+from fpemu.arguments import LARGEST, checked, choice, integers
 from fpemu.arrays import as_array
 from fpemu.devices import Device
 from fpemu.errors import InputError, unknown_name
@@ -24,6 +25,8 @@ from fpemu.gpu.orders.recorded import digest_of, operands, places
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.tree import Sum, Tree, from_order
 from fpemu.rounding import round_to
+
+__all__ = ["Case", "emulate", "lookup", "orders", "predict", "replay"]
 
 TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64", "fp16->fp16")
 LAYOUTS = ("TN", "NN")
@@ -75,6 +78,7 @@ class Case:
         return f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
 
 
+@checked
 def emulate(
     library: str, A: Any, B: Any, *, out: str | None = None, fmt: str | None = None, layout: str | None = None,
     version: str | None = None, hardware: str = "H200", device: Device | None = None,
@@ -145,8 +149,7 @@ def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) ->
     carrier = {"fp16": "fp16", "bf16": "fp32", "tf32": "fp32", "fp32": "fp32", "fp64": "fp64"}
     if fmt is None:
         raise InputError(f"A is {A.dtype}: float16, float32 or float64 is needed")
-    if fmt not in carrier:
-        raise unknown_name("type of a product", fmt, list(carrier))
+    choice("type of a product", fmt, carrier)
     if carrier[fmt] != own:
         raise InputError(f"A is {A.dtype}: {fmt} values come in {carrier[fmt].replace('fp', 'float')}")
     wide = "fp64" if fmt == "fp64" else "fp32"
@@ -155,14 +158,27 @@ def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) ->
     return "fp16->fp16" if out == "fp16" else fmt
 
 
+@checked
 def predict(
     case: Case, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any] | None = None,
     columns: NDArray[Any] | None = None, *, device: Device | None = None,
 ) -> NDArray[Any]:  # fmt: skip
-    """A case's product, or its entries D[rows][:, columns] alone."""
-    rows = np.arange(case.M) if rows is None else np.asarray(rows)
-    columns = np.arange(case.N) if columns is None else np.asarray(columns)
+    """Emulate a case's product, or its entries D[rows][:, columns] alone.
+
+    Raises
+    ------
+    InputError
+        Operands of other shapes than the case's, or indices outside of them.
+    """
+    A, B = as_array(A, "A"), as_array(B, "B")
+    if (A.shape, B.shape) != ((case.M, case.K), (case.K, case.N)):
+        raise InputError(f"{case}: A of shape {A.shape} and B of shape {B.shape} are not its operands")
+    rows, columns = _indices("rows", rows, case.M), _indices("columns", columns, case.N)
     return entries(case, A[rows], B[:, columns], rows, columns, device=device)
+
+
+def _indices(name: str, given: Any, count: int) -> NDArray[Any]:
+    return np.arange(count) if given is None else np.array(integers(name, given, 0, count - 1), np.int64)
 
 
 def entries(
@@ -198,6 +214,7 @@ def _whole(order: KOrder | Tree, stored: str | None, case: Case) -> KOrder | Tre
     return Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree
 
 
+@checked
 def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Case]:
     """The products of a library whose orders are known."""
     table = _table(library, version, hardware)
@@ -209,6 +226,7 @@ def orders(library: str = "cublas", *, version: str | None = None, hardware: str
             yield case
 
 
+@checked
 def lookup(
     library: str, type: str, shape: tuple[int, int, int], *, layout: str = "NN", version: str | None = None,
     hardware: str = "H200",
@@ -220,11 +238,9 @@ def lookup(
     InputError
         It is not in the table; the message names the nearest that are.
     """
-    M, K, N = shape
-    if type not in TYPES:
-        raise unknown_name("type of a product", type, TYPES)
-    if layout not in LAYOUTS:
-        raise unknown_name("layout", layout, LAYOUTS)
+    M, K, N = integers("shape", shape, 1, LARGEST, length=3)
+    choice("type of a product", type, TYPES)
+    choice("layout", layout, LAYOUTS)
     table = _table(library, version, hardware)
     rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
     for row in rows:
@@ -283,6 +299,7 @@ def spec_of(kind: str) -> MmaSpec:
     return mma.spec("hopper", kind.split("-")[0], "fp32")
 
 
+@checked
 def replay(case: Case, *, whole: bool = False, device: Device | None = None) -> bool:
     """Whether the emulation gives what the GPU returned for the case's operands: in a sample of D, or all of it."""
     if whole:

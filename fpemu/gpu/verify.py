@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import checked, integer
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu import device, emulation, instructions, streams
 from fpemu.gpu.device import Buffer, GpuError, Module
@@ -26,6 +27,8 @@ from fpemu.gpu.verification import digests, failures
 from fpemu.gpu.verification.digests import SAMPLE, digest
 from fpemu.gpu.verification.failures import Failure
 from fpemu.mma import MmaSpec
+
+__all__ = ["ClassCounts", "Verification", "first_failures", "source", "sources", "verify"]
 
 COUNTS = ("outputs", "mismatches", "nan_codes", "first", "digest", "nan", "infinite", "zero", "subnormal")
 _CHUNK = 2**25  # outputs on the GPU at a time
@@ -89,6 +92,7 @@ class Verification:
         return hashlib.sha256(" ".join(c.digest for c in self.classes).encode()).hexdigest()[:16]
 
 
+@checked
 def source(spec: MmaSpec, n: int | None = None) -> str:
     """The CUDA C++ text of the kernels around an instruction."""
     tile = instructions.instruction(spec, n=n)
@@ -96,11 +100,13 @@ def source(spec: MmaSpec, n: int | None = None) -> str:
     return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}{sizes}{device.kernel_source("verify.cu")}'
 
 
+@checked
 def sources(spec: MmaSpec) -> list[str]:
     """All that `verify` compiles, to have it compiled before."""
     return [instructions.source(spec), source(spec)]
 
 
+@checked
 def verify(
     spec: MmaSpec, *, outputs: int = 10**9, seed: int = 0, classes: Sequence[str] | None = None, n: int | None = None,
     emulate: MmaSpec | None = None, progress: Callable[[str, int], None] | None = None,
@@ -135,8 +141,10 @@ def verify(
     for kind in kinds:
         if kind not in streams.CLASSES:
             raise unknown_name("operand class", kind, streams.CLASSES)
-    if outputs < 1 or not kinds or not 0 <= seed < 2**64:
-        raise InputError(f"verify: outputs = {outputs}, {len(kinds)} classes, seed = {seed}: nothing to compare")
+    integer("outputs", outputs, 1, 2**62)
+    integer("seed", seed, 0, 2**64 - 1)
+    if not kinds:
+        raise InputError("classes = [] must name a class of operands")
     model = spec if emulate is None else emulate
     if streams.formats(model) != streams.formats(spec) or (model.k, model.d_format) != (spec.k, spec.d_format):
         raise InputError(f"{model} has other formats or another k than {spec}")

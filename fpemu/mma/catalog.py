@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from fpemu import formats
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import checked, choice, integer
+from fpemu.errors import InputError, shown, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma.spec import INTEGERS, MmaSpec
 
@@ -202,6 +203,7 @@ def gpu_names() -> dict[str, str]:
     return {gpu: arch for arch, gpus in _GPUS.items() for gpu in gpus}
 
 
+@checked
 def architecture(hardware: str) -> str:
     """The architecture of an architecture's, GPU's or compute capability's name (case and blanks do not matter)."""
 
@@ -209,10 +211,15 @@ def architecture(hardware: str) -> str:
         return "".join(c for c in name.lower() if c.isalnum())
 
     known = {fold(a): a for a in architectures()} | {fold(g): a for g, a in gpu_names().items()}
-    key = fold(str(hardware).lower().removeprefix("nvidia").removeprefix("amd"))
+    key = fold(hardware.lower().removeprefix("nvidia").removeprefix("amd"))
     if key not in known:
         raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()], architectures())
     return known[key]
+
+
+_MIXED_PAIRS = ({"e4m3", "e5m2"}, {"e4m3fnuz", "e5m2fnuz"})
+"""Formats of A and B that one instruction takes in either order: fp8 on NVIDIA, fp8 and bf8 on CDNA3
+(V_MFMA_F32_16X16X32_FP8_BF8 and _BF8_FP8 of its ISA reference)."""
 
 
 def spec(
@@ -250,10 +257,13 @@ def spec(
     if isinstance(hardware, MmaSpec):
         return hardware
     arch = architecture(hardware)
-    pair = ab_format if isinstance(ab_format, tuple) and len(ab_format) == 2 else (ab_format, ab_format)
+    k = integer("k", k, 1, none=True)
+    instruction = choice("instruction", instruction, sorted({r.instruction for r in rows()}), none=True)
+    pair = ab_format if isinstance(ab_format, tuple) else (ab_format, ab_format)
+    if len(pair) != 2:
+        raise InputError(f"ab_format = {shown(ab_format)} must be a format, or a pair of formats: A's and B's")
     a, b = (_name(f, arch) for f in pair)
-    both_fp8 = {a, b} <= {"e4m3", "e5m2"}
-    if a != b and not both_fp8:
+    if a != b and not any({a, b} == mixed for mixed in _MIXED_PAIRS):
         raise InputError(f"A in {a} with B in {b}: only e4m3 and e5m2 may be mixed")
     found = [r for r in rows() if r.architecture == arch and str(r.a_format) == a]
     if not found:

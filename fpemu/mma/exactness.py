@@ -49,6 +49,7 @@ from operator import index
 from typing import Any
 
 from fpemu import formats
+from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.formats import FP16, FloatFormat
 from fpemu.mma.order import KOrder
@@ -57,6 +58,7 @@ from fpemu.mma.spec import MmaSpec
 _INTEGER_BITS = {"int8": 7, "int32": 31}
 
 
+@checked
 def sum_bits(spec: MmaSpec) -> int:
     """T: every chain of `spec` from zero whose sum of |x||y| is at most 2^T is exact (integer: below 2^T).
 
@@ -79,11 +81,13 @@ def sum_bits(spec: MmaSpec) -> int:
     return kept if places is None else min(places + 1, kept)
 
 
+@checked
 def sum_limit(spec: MmaSpec) -> int:
     """The largest sum of |x||y| with which every chain of `spec` is exact: 2^T, or 2^31 - 1."""
     return (1 << sum_bits(spec)) - spec.is_integer
 
 
+@checked
 def outer_bits(spec: MmaSpec) -> int:
     """Bits of a sum of promoted or split chains as it is handed back: fp32 24, fp64 53, int32 31.
 
@@ -92,6 +96,7 @@ def outer_bits(spec: MmaSpec) -> int:
     return _INTEGER_BITS["int32"] if _check_spec(spec).is_integer else spec.operand_formats[3].precision
 
 
+@checked
 def outer_limit(spec: MmaSpec) -> int:
     """The largest sum of |x||y| over all of K with which joining chains outside is exact."""
     return (1 << outer_bits(spec)) - spec.is_integer
@@ -115,12 +120,14 @@ def word_bits(fmt: FloatFormat | str) -> int:
     return min(fmt.precision, (fmt.fraction_bits if fmt.subnormals else 0) - fmt.emin)
 
 
+@checked
 def longest_chain(K: int, order: KOrder | None = None) -> int:
     """The most products that one accumulator takes in a GEMM over K in this order."""
     chains = [chain for slice_ in (order or KOrder()).segments(_count(K, "K")) for chain in slice_]
     return max((sum(stop - start for start, stop in chain) for chain in chains), default=0)
 
 
+@checked
 def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) -> bool:
     """Whether the theorem makes every GEMM over K on digits of magnitude <= `x` in A and <= `y` in B exact.
 
@@ -150,6 +157,7 @@ def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) ->
     return _fits(spec, _count(x, "x"), _count(y, "y"), _count(K, "K"), longest_chain(K, order))
 
 
+@checked
 def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
     """The largest b for which every GEMM over K on digits of magnitude <= 2^b (int8: <= 2^b - 1) is exact; 0 if none.
 
@@ -177,6 +185,7 @@ def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
     return next((b for b, x in largest.items() if _fits(spec, x, x, _count(K, "K"), chain)), 0)
 
 
+@checked
 def unit_fits(spec: MmaSpec, unit: int) -> bool:
     """Whether products that are multiples of 2^unit, of words of magnitude 1 at most, stay above what is dropped.
 
@@ -192,6 +201,7 @@ def unit_fits(spec: MmaSpec, unit: int) -> bool:
     return places is None or all(e - unit <= places for e in _floors(spec, fa, fb, -unit, -unit))
 
 
+@checked
 def published_bits(K: int, accumulator_bits: int = 24) -> int:
     """Bits per slice by the published formula, floor((accumulator_bits - log2 K) / 2), in exact arithmetic; 0 at least.
 

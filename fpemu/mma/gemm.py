@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import devices
+from fpemu.arguments import choice, instance, integer
+from fpemu.arrays import as_array
 from fpemu.devices import Device
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
@@ -44,7 +46,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
         Wrong shapes, dtypes or values.
     """
     _check_spec(spec)
-    shape = np.shape(A)
+    shape = as_array(A, "A").shape
     if len(shape) >= 2 and shape[-1] != spec.k:
         raise InputError(f"A has K = {shape[-1]}: one instruction of {spec} takes K = {spec.k} (gemm takes any K)")
     return chain([(A, B)], C, spec, backend=backend)
@@ -121,12 +123,10 @@ def chain(
         raise InputError(f"order must be a fpemu.mma.KOrder or a tree, not {type(order).__name__}")
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
         raise InputError("a tree is an order of one product: it takes one term and no step")
-    if backend not in ("compiled", "numpy"):
-        raise InputError(f"backend {backend!r} is not 'compiled' or 'numpy'")
+    choice("backend", backend, ("compiled", "numpy"))
     where = devices.choose(device, backend)
+    step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
-    if step is not None and (not isinstance(step, int | np.integer) or step < 1):
-        raise InputError(f"step = {step!r} must be a positive integer, 'instruction' or None")
     As, Bs = _check_terms(terms, spec)
     M = As[0].shape[-2]
     N = Bs[0].shape[-1]
@@ -270,9 +270,7 @@ def _bits(D: NDArray[Any], spec: MmaSpec, added_outside: bool) -> NDArray[Any]:
 
 
 def _check_spec(spec: Any) -> MmaSpec:
-    if not isinstance(spec, MmaSpec):
-        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {spec!r}")
-    return spec
+    return instance("spec", spec, MmaSpec, "from fpemu.mma.spec(hardware, ...)")
 
 
 def _c_format(spec: MmaSpec) -> FloatFormat | str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import LARGEST, choice, flag, integer
+from fpemu.errors import InputError
 
 Join = Literal["ascending", "descending", "pairwise"]
 T = TypeVar("T")
@@ -54,19 +54,15 @@ class KOrder:
 
     def __post_init__(self) -> None:
         for name in ("split", "tile", "promote"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-                raise InputError(f"KOrder: {name} = {value!r} must be a positive integer or None")
-        if not isinstance(self.residue_first, bool):
-            raise InputError(f"KOrder: residue_first = {self.residue_first!r} must be True or False")
-        if self.join not in _JOINS:
-            raise unknown_name("join", self.join, _JOINS)
+            object.__setattr__(self, name, integer(f"KOrder: {name}", getattr(self, name), 1, none=True))
+        object.__setattr__(self, "residue_first", flag("KOrder: residue_first", self.residue_first))
+        choice("join", self.join, _JOINS)
         if self.residue_first and self.tile is None:
             raise InputError("KOrder: residue_first needs a tile: the residue is the slice's length modulo tile")
 
     def segments(self, K: int) -> list[list[list[tuple[int, int]]]]:
         """For each slice, for each chain of it, the ranges of k that it runs through one after another."""
-        if K == 0:
+        if not integer("K", K, 0, LARGEST):
             return []
         size = self.split or K
         return [self._slice(start, min(start + size, K)) for start in range(0, K, size)]
@@ -114,7 +110,7 @@ class KOrder:
 
 
 def reveal(gemm: Any, k: int, spec: Any = None, **hints: Any) -> Any:
-    """The order of a GEMM from probes: see `fpemu.probing.reveal.reveal`."""
+    """Find the order of a GEMM from probes: see `fpemu.probing.reveal.reveal`."""
     from fpemu.probing.reveal import reveal as found  # it is made of orders itself
 
     return found(gemm, k, spec, **hints)

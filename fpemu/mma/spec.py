@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fpemu import formats
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import check_fields, choice, keywords
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 
 Arithmetic = Literal["truncated", "exact", "fma", "flushed", "cdna3", "cdna3-fp8", "via-half", "integer"]
@@ -99,6 +100,7 @@ class MmaSpec:
     source: str = ""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field in ("a_format", "b_format", "d_format"):
             object.__setattr__(self, field, _format(getattr(self, field)))
         object.__setattr__(self, "c_format", _format(self.c_format) if self.c_format is not None else self.d_format)
@@ -116,9 +118,7 @@ class MmaSpec:
 
     def replace(self, **changes: Any) -> MmaSpec:
         """A copy with some fields changed, marked as custom unless a name is given."""
-        unknown = [name for name in changes if name not in self.__dataclass_fields__]
-        if unknown:
-            raise unknown_name("field of MmaSpec", unknown[0], self.__dataclass_fields__)
+        keywords("field of MmaSpec", changes, self.__dataclass_fields__)
         changes = {"name": f"{self.name} (changed)", "evidence": "custom", **changes}
         if "d_format" in changes:
             changes = {"c_format": None, "nan_code": None, "payloads": False, **changes}
@@ -131,26 +131,15 @@ class MmaSpec:
         def refuse(why: str) -> None:
             raise InputError(f"MmaSpec {self.name!r}: {why}")
 
-        if self.arithmetic not in list(ARITHMETICS):
-            refuse(f"arithmetic {self.arithmetic!r} is not one of {', '.join(ARITHMETICS)}")
-        for field in ("k", "block", "F", "E0", "fraction_bits", "nan_code"):
-            value = getattr(self, field)
-            if type(value) is not int and not (value is None and field in ("E0", "fraction_bits", "nan_code")):
-                refuse(f"{field} = {value!r} must be an integer")
         if self.k < 1 or self.block < 1:
             refuse(f"k = {self.k} and block = {self.block} must be positive")
         if self.k % self.block:
             refuse(f"k = {self.k} is not a multiple of block = {self.block}")
-        if type(self.payloads) is not bool:
-            refuse(f"payloads = {self.payloads!r} must be True or False")
         if self.payloads and not (self.arithmetic == "fma" and str(self.d_format) == "fp64"):
             refuse("payloads of NaN are kept by the FMA chains of fp64 alone")
-        if self.final not in ("RZ", "RNE"):
-            refuse(f"final rounding {self.final!r} is not 'RZ' or 'RNE'")
         if self.is_integer != (self.a_format == "int8" and self.b_format == "int8" and self.d_format == "int32"):
             refuse("the integer arithmetic goes with int8 inputs and int32 results, and only with them")
-        if self.evidence not in list(EVIDENCE):
-            refuse(f"evidence {self.evidence!r} is not one of {', '.join(EVIDENCE)}")
+        choice("evidence", self.evidence, EVIDENCE)
         if self.is_integer:
             return
         a, b, c, d = self.operand_formats
@@ -166,7 +155,7 @@ class MmaSpec:
                 refuse("an FMA chain has block = 1 and one format throughout: fp16, fp32 or fp64")
             return
         if c != d or d.name not in ("fp16", "fp32"):
-            refuse(f"C and D are {c} and {d}: they must be both fp16 or both fp32")
+            refuse(f"c_format and d_format are {c} and {d}: they must be both fp16 or both fp32")
         for fmt in (a, b):
             if fmt.precision > 24 or fmt.emin < -126 or fmt.emax > 127:
                 refuse(f"the input format {fmt} is wider than fp32")
@@ -202,7 +191,5 @@ def _within_half(fmt: FloatFormat) -> bool:
     return fmt.precision <= 11 and fmt.emax <= 15 and fmt.emin - fmt.precision >= -25
 
 
-def _format(fmt: FloatFormat | str | None) -> FloatFormat | str:
-    if isinstance(fmt, str) and fmt in INTEGERS:
-        return fmt
-    return formats.get(fmt if isinstance(fmt, FloatFormat) else str(fmt))
+def _format(fmt: FloatFormat | str) -> FloatFormat | str:
+    return fmt if isinstance(fmt, str) and fmt in INTEGERS else formats.get(fmt)

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import checked, is_size, sizes
+from fpemu.errors import InputError, shown, unknown_name
 from fpemu.mma import MmaSpec, catalog
 from fpemu.perfmodel import gpus
-from fpemu.perfmodel.checks import is_size, short, sizes
 from fpemu.perfmodel.eightbits import staged_int8
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.phases import BYTES, Phase, Work, across, along, areas, operations, unit, width
@@ -42,6 +42,7 @@ SPLITS = {
 """Who makes the words."""
 
 
+@checked
 def work(
     scheme: str | Scheme,
     hardware: str | MmaSpec | Gpu | None,
@@ -87,7 +88,7 @@ def work(
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     if not isinstance(tile, tuple | list) or len(tile) != 2 or not all(map(is_size, tile)):
-        raise InputError(f"tile = {short(tile)} must be two positive integers, rows and columns")
+        raise InputError(f"tile = {shown(tile)} must be two positive integers, rows and columns")
     tile = (int(tile[0]), int(tile[1]))
     if not chosen.needs_hardware:
         return _native(chosen, hardware, shape)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fpemu.arguments import checked, positive, sizes
 from fpemu.errors import InputError
-from fpemu.perfmodel.checks import positive, sizes
 from fpemu.perfmodel.gpus import Gpu
 
 __all__ = ["BLOCK", "SHARE", "THROUGHPUT", "Memory", "block_size", "implied_products", "memory", "products", "speed"]
@@ -22,6 +22,7 @@ SHARE = 0.7
 """Of the time that it takes there."""
 
 
+@checked
 def block_size(n: int, largest: int = BLOCK) -> int:
     """b_k = ceil(n / ceil(n / b_max)), section 4.2: the fewest blocks, as even as they can be.
 
@@ -32,6 +33,7 @@ def block_size(n: int, largest: int = BLOCK) -> int:
     return -(-n // -(-n // largest))
 
 
+@checked
 def products(slices_a: float, slices_b: float | None = None, *, fast: bool = False) -> float:
     """How many products of slices there are, section 4.3: d² or, in fast mode, d (d + 1) / 2.
 
@@ -66,6 +68,7 @@ class Memory:
         return self.slices + self.sums
 
 
+@checked
 def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int | None = BLOCK) -> Memory:
     """(s_A + s_B) k b words of fp16 and s_A s_B b² of fp32; in bytes.
 
@@ -89,6 +92,7 @@ def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int 
     return Memory(2.0 * (slices_a * rows + slices_b * columns) * k, 4.0 * slices_a * slices_b * rows * columns)
 
 
+@checked
 def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHARE) -> float:
     """Operations a second on fp64 (2 m n k over the time) that ``count`` products allow, section 5.2.
 
@@ -112,6 +116,7 @@ def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHA
     return float(share * rate / count)
 
 
+@checked
 def implied_products(measured: float, throughput: float = THROUGHPUT, share: float = SHARE) -> float:
     """How many products a measured speed (operations a second on fp64) stands for; the inverse of `speed`.
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import LARGEST, checked, choice, integer, keywords, number, text
+from fpemu.errors import InputError, shown, unknown_name
 from fpemu.mma import catalog
-from fpemu.perfmodel.checks import is_positive, is_size, short
 
 UNITS = (
     "fp16", "fp32", "fp64", "fp16 matrix", "bf16 matrix", "tf32 matrix", "fp8 matrix", "int8 matrix", "fp32 matrix",
@@ -78,6 +78,7 @@ class Gpu:
     """Of an fp64 multiply-add, cycles"""
 
     def __post_init__(self) -> None:
+        text("Gpu: name", self.name)
         for name, kind in _TYPES.items():
             value = getattr(self, name)
             if value is not None:
@@ -85,6 +86,7 @@ class Gpu:
         if self.architecture is not None:
             catalog.architecture(self.architecture)
 
+    @checked
     def need(self, what: str, model: str = "this model") -> Any:
         """A field, or the peak of a unit.
 
@@ -93,8 +95,7 @@ class Gpu:
         InputError
             If the description lacks it.
         """
-        if what not in UNITS and what not in _TYPES:
-            raise unknown_name("field of a GPU", what, [*_TYPES, *UNITS])
+        choice("field of a GPU", what, [*_TYPES, *UNITS])
         value = self.peak.get(what) if what in UNITS else getattr(self, what)
         if value is None:
             kind = f"peak {what!r}" if what in UNITS else what
@@ -116,6 +117,7 @@ def names() -> list[str]:
     return list(_table())
 
 
+@checked
 def get(name: str | Path | Gpu) -> Gpu:
     """A GPU of the table, or the one of a file.
 
@@ -146,6 +148,7 @@ def get(name: str | Path | Gpu) -> Gpu:
     return _find(str(name), _table(), "GPU")
 
 
+@checked
 def read(path: str | Path) -> dict[str, Gpu]:
     """The GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
 
@@ -172,7 +175,7 @@ def _read(path: Path, own: bool) -> dict[str, Gpu]:
             tables = tomllib.load(file)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError: also UTF-8, and integers of 4300 digits
         raise InputError(f"{path}: not TOML: {error}") from error
     found: dict[str, Gpu] = {}
     for name, table in tables.items():
@@ -212,24 +215,19 @@ def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], o
 def _value(where: str, kind: str, value: Any, field: str) -> Any:
     """A field's value, checked against its type and against units that cannot be meant."""
     if kind.startswith("str"):
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{where} = {value!r} must be a text")
-        return value
+        return text(where, value)
     if kind.startswith("Mapping"):
         if not isinstance(value, Mapping):
-            raise InputError(f"{where} = {value!r} must be a table of peaks by unit")
-        for unit in value:
-            if unit not in UNITS:
-                raise unknown_name(f"unit in {where}:", unit, UNITS)
+            raise InputError(f"{where} = {shown(value)} must be a table of peaks by unit")
+        keywords(f"unit in {where}:", value, UNITS)
         return {unit: _value(f"{where} {unit!r}", "float", peak, field) for unit, peak in value.items()}
     whole = kind.startswith("int")
-    if not (is_size(value) if whole else is_positive(value)):
-        kind = "integer" if whole else "number"
-        raise InputError(f"{where} = {short(value)} must be a positive {kind}, in SI units")
+    size = integer(where, value, 1, LARGEST) if whole else number(where, value, above=0, what=", in SI units")
     least, unit = LEAST.get(field, (0, ""))
-    if value < least:
-        raise InputError(f"{where} = {value!r} is too little, in {unit}: is it in a larger unit (4.8 TB/s are 4.8e12)?")
-    return int(value) if whole else float(value)
+    if size < least:
+        hint = "is it in a larger unit (4.8 TB/s are 4.8e12)?"
+        raise InputError(f"{where} = {shown(value)} is too little, in {unit}: {hint}")
+    return size
 
 
 def _find(name: str, known: Mapping[str, Gpu], kind: str) -> Gpu:

@@ -29,8 +29,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import ceil, sqrt
 
+from fpemu.arguments import checked, positive, sizes
 from fpemu.errors import InputError, unknown_name
-from fpemu.perfmodel.checks import positive, sizes
 
 __all__ = [
     "ASCEND_910A", "PIPELINES", "PUBLISHED", "VECTOR", "Block", "Npu", "Traffic", "blocks", "check", "constraints",
@@ -95,6 +95,7 @@ PUBLISHED = Block(176, 64, 176)
 """The best block of section 4.2, with N_fused = 44."""
 
 
+@checked
 def constraints(block: Block) -> dict[str, tuple[int, int]]:
     """Equation 10: what each constraint limits, and the limit; remainders must be 0."""
     return {
@@ -107,6 +108,7 @@ def constraints(block: Block) -> dict[str, tuple[int, int]]:
     }
 
 
+@checked
 def check(block: Block) -> None:
     """Raise where a block breaks Equation 10.
 
@@ -133,6 +135,7 @@ def blocks() -> Iterator[Block]:
                 yield Block(m, k, n)
 
 
+@checked
 def fused(block: Block, l1: int = ASCEND_910A.numbers, buffers: int = 2) -> int:
     """N_fused, the blocks of A that fit into L1 beside the buffers of B: Equation 8.
 
@@ -160,6 +163,7 @@ def fused(block: Block, l1: int = ASCEND_910A.numbers, buffers: int = 2) -> int:
     return count
 
 
+@checked
 def used(block: Block, l1: int = ASCEND_910A.numbers) -> float:
     """f of Equation 8, the share of L1 that blocks of A fill: N_fused b_m b_k / L1."""
     return fused(block, l1) * block.m * block.k / l1
@@ -178,6 +182,7 @@ class Traffic:
         return self.a + self.b + self.c
 
 
+@checked
 def traffic(m: int, n: int, k: int, block: Block, npu: Npu = ASCEND_910A, *, whole: bool = False) -> Traffic:
     """A_r, B_r and C_rw of Equation 9, in numbers.
 
@@ -200,6 +205,7 @@ def traffic(m: int, n: int, k: int, block: Block, npu: Npu = ASCEND_910A, *, who
     return Traffic(m * k, k * n * rounds, 2 * m * n * groups)
 
 
+@checked
 def optimal_bm(f: float = 1.0, l1: int = ASCEND_910A.numbers, cores: int = ASCEND_910A.cores) -> float:
     """b_m with the least traffic at a given f, sqrt(f L1 / (2 N_core)): section 3.3.1.
 
@@ -211,6 +217,7 @@ def optimal_bm(f: float = 1.0, l1: int = ASCEND_910A.numbers, cores: int = ASCEN
     return sqrt(f * l1 / (2 * cores))
 
 
+@checked
 def peak(npu: Npu = ASCEND_910A) -> float:
     """FP32-equivalent operations a second: that of the matrix unit over three.
 
@@ -225,6 +232,7 @@ to single, subtract, scale, to half."""
 PIPELINES = ("sequence", "single", "double")
 
 
+@checked
 def cycles(block: Block, product: str, npu: Npu = ASCEND_910A) -> dict[str, float]:
     """Cycles that a step, a block of A against a block of B, takes on each engine of a core.
 
@@ -245,6 +253,7 @@ def cycles(block: Block, product: str, npu: Npu = ASCEND_910A) -> dict[str, floa
     }
 
 
+@checked
 def step(block: Block, product: str, pipeline: str = "double", npu: Npu = ASCEND_910A) -> tuple[float, float]:
     """Cycles from one step to the next, and those that the first one takes beyond that (fill).
 
@@ -271,6 +280,7 @@ def step(block: Block, product: str, pipeline: str = "double", npu: Npu = ASCEND
     return max(front + back), through - max(front + back)
 
 
+@checked
 def steady(block: Block = PUBLISHED, pipeline: str = "double", npu: Npu = ASCEND_910A) -> float:
     """`speed` for endless matrices: no rests, no fill, A loaded for nothing.
 
@@ -282,6 +292,7 @@ def steady(block: Block = PUBLISHED, pipeline: str = "double", npu: Npu = ASCEND
     return 2 * block.m * block.n * block.k * npu.cores * npu.clock / time
 
 
+@checked
 def speed(m: int, n: int, k: int, block: Block = PUBLISHED, pipeline: str = "double", npu: Npu = ASCEND_910A) -> float:
     """FP32-equivalent operations a second, 2 m n k over the time of the three products. A model of ours, nothing
     fitted.

@@ -38,8 +38,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from fpemu.errors import InputError, unknown_name
-from fpemu.perfmodel.checks import is_size, short, sizes
+from fpemu.arguments import LARGEST, check_fields, checked, choice, integer, sizes
+from fpemu.errors import InputError
 from fpemu.perfmodel.gpus import Gpu
 
 __all__ = [
@@ -72,22 +72,26 @@ class Tile:
         return f"({self.M}, {self.N}, {self.K})"
 
 
+@checked
 def tlp(M: int, N: int, tile: Tile, wavefronts: int, warp: int) -> float:
     """T_TLP, Equation 12: threads of all blocks. φ turns a block into its ``wavefronts`` of ``warp`` threads."""
     sizes(M=M, N=N, wavefronts=wavefronts, warp=warp)
     return M * N / (tile.M * tile.N) * wavefronts * warp
 
 
+@checked
 def memory(tile: Tile) -> int:
     """T_memory, Equation 13: bytes that a block loads in an iteration, two halves for each entry of A and B."""
     return 2 * 2 * (tile.M * tile.K + tile.K * tile.N)
 
 
+@checked
 def flops(tile: Tile) -> int:
     """T_flops, Equation 14: operations of a block in an iteration, three products."""
     return 3 * 2 * tile.M * tile.N * tile.K
 
 
+@checked
 def ratio(tile: Tile) -> float:
     """T_flops/memory, Equation 15: operations a byte, 3 T_M T_N / (2 (T_M + T_N)).
 
@@ -97,22 +101,28 @@ def ratio(tile: Tile) -> float:
     return 3 * tile.M * tile.N / (2 * (tile.M + tile.N))
 
 
+@checked
 def work_dl(tile: Tile, threads: int) -> float:
     """Work_DL, Equation 16: entries of the three tiles a thread."""
+    sizes(threads=threads)
     return (tile.M * tile.N + tile.M * tile.K + tile.K * tile.N) / threads
 
 
+@checked
 def work_cp(tile: Tile, threads: int) -> float:
     """Work_CP, Equation 17: entries of C a thread."""
+    sizes(threads=threads)
     return tile.M * tile.N / threads
 
 
+@checked
 def subsections(rows: int, columns: int) -> tuple[int, int]:
     """Figure 5: tiles of C in a rectangle of tiles, and the sub-sections of A and B loaded for them.
 
     >>> subsections(1, 3), subsections(2, 2)
     ((3, 4), (4, 4))
     """
+    sizes(rows=rows, columns=columns)
     return rows * columns, rows + columns
 
 
@@ -139,15 +149,15 @@ class Reading:
 
     def __post_init__(self) -> None:
         sizes(accumulators=self.accumulators, buffers=self.buffers, depth=self.depth, blocks=self.blocks)
-        if self.overhead != 0 and not is_size(self.overhead):
-            raise InputError(f"overhead = {short(self.overhead)} must be a number of registers, 0 or more")
-        if self.objective not in OBJECTIVES:
-            raise unknown_name("objective", self.objective, OBJECTIVES)
+        check_fields(self)
+        integer("overhead", self.overhead, 0, LARGEST)
+        choice("objective", self.objective, OBJECTIVES)
 
 
 OURS = Reading()
 
 
+@checked
 def fragment(gpu: Gpu) -> tuple[int, int, int]:
     """(f_m, f_n, f_k) for a GPU."""
     warp = gpu.need("warp", "LE-GEMM's tile model")
@@ -156,21 +166,25 @@ def fragment(gpu: Gpu) -> tuple[int, int, int]:
     return FRAGMENTS[warp]
 
 
+@checked
 def shared(tile: Tile, buffers: int = 2) -> int:
     """Bytes of shared memory: ``buffers`` of A16, RA, B16 and RB.
 
     >>> shared(Tile(128, 128, 32)) // 1024, shared(Tile(128, 256, 32)) // 1024
     (64, 96)
     """
+    sizes(buffers=buffers)
     return buffers * memory(tile)
 
 
+@checked
 def registers(tile: Tile, threads: int, reading: Reading = OURS) -> float:
     """32-bit registers of a thread."""
     words = work_dl(tile, threads) if reading.operands else work_cp(tile, threads)
     return words + (reading.accumulators - 1) * work_cp(tile, threads) + reading.overhead
 
 
+@checked
 def threads(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> int:
     """Work_num: the fewest threads whose registers suffice, in powers of two of wavefronts; 1024 if none do."""
     count: int = SCHEDULERS * gpu.need("warp", "LE-GEMM's tile model")
@@ -180,6 +194,7 @@ def threads(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> int:
     return count
 
 
+@checked
 def constraints(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> dict[str, tuple[float, float]]:
     """What each constraint limits, and the limit."""
     need = {name: gpu.need(name, "LE-GEMM's tile model") for name in
@@ -201,6 +216,7 @@ def constraints(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> dict[str, tupl
     }
 
 
+@checked
 def check(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> None:
     """Raise where a tile cannot be run on a GPU.
 
@@ -219,13 +235,16 @@ def check(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> None:
             raise InputError(f"{gpu.name}: tile {tile}: {name} = {value:g}, beyond {limit:g}")
 
 
+@checked
 def fits(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> bool:
     """Whether a tile satisfies all constraints."""
     return all(value <= limit for value, limit in constraints(tile, gpu, reading).values())
 
 
+@checked
 def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterator[Tile]:
     """Tiles to choose from: sides up to ``largest``, T_K of one to eight fragments."""
+    sizes(largest=largest)
     f_m, f_n, f_k = fragment(gpu)
 
     def sides(f: int) -> list[int]:
@@ -234,8 +253,10 @@ def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterato
     yield from (Tile(*sizes) for sizes in product(sides(f_m), sides(f_n), [f_k, 2 * f_k, 4 * f_k, 8 * f_k]))
 
 
+@checked
 def objective(tile: Tile, gpu: Gpu, M: int, N: int, reading: Reading = OURS) -> float:
     """What the choice maximizes, for an M × N result."""
+    sizes(M=M, N=N)
     sms = gpu.need("sms", "LE-GEMM's tile model")
     blocks = -(-M // tile.M) * -(-N // tile.N)
     if reading.objective == "ratio":
@@ -267,6 +288,7 @@ class Choice:
     """Of the objective"""
 
 
+@checked
 def choose(gpu: Gpu, M: int, N: int, K: int, reading: Reading = OURS) -> Choice:
     """The tile for an M × N × K product on a GPU.
 

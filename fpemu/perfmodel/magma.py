@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fpemu.errors import InputError, unknown_name
-from fpemu.perfmodel.checks import positive, sizes
+from fpemu.arguments import LARGEST, checked, choice, integers, positive, sizes
+from fpemu.errors import InputError
 from fpemu.perfmodel.gpus import Gpu
 from fpemu.perfmodel.magma_kernels import (
     Kernel,
@@ -53,6 +53,7 @@ LAYOUTS: dict[str, tuple[int, int]] = {
 """Operations for each of the M N K multiply-adds, and bytes for each of the 2 M N + K (M + N) elements moved."""
 
 
+@checked
 def loads(M: int, N: int, K: int, block: Sequence[int]) -> int:
     """Elements of A and B that the thread blocks of one product read from memory (section 5.2.1).
 
@@ -67,10 +68,12 @@ def loads(M: int, N: int, K: int, block: Sequence[int]) -> int:
     >>> loads(128, 128, 64, (64, 64)), loads(128, 128, 64, (16, 16))
     (32768, 131072)
     """
-    sizes(M=M, N=N, K=K, BLK_M=block[0], BLK_N=block[1])
-    return K * (M * -(-N // block[1]) + N * -(-M // block[0]))
+    sizes(M=M, N=N, K=K)
+    rows, columns = _sides("block", block)
+    return K * (M * -(-N // columns) + N * -(-M // rows))
 
 
+@checked
 def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | None = None) -> float:
     """How many times fewer elements of A and B are read with blocks than with the instruction's tiles (Fig. 5).
 
@@ -95,8 +98,7 @@ def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | N
     >>> traffic_reduction((64, 64), (16, 16), size=32)
     2.0
     """
-    (bm, bn), (tm, tn) = block[:2], tensor[:2]
-    sizes(BLK_M=bm, BLK_N=bn, TC_M=tm, TC_N=tn)
+    (bm, bn), (tm, tn) = _sides("block", block), _sides("tensor", tensor)
     for name, b, t in (("M", bm, tm), ("N", bn, tn)):
         if b % t:
             raise InputError(f"TC_{name} = {t} does not divide BLK_{name} = {b} (section 5.8): choose a multiple")
@@ -106,6 +108,7 @@ def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | N
     return bm * bn * (tm + tn) / (tm * tn * (bm + bn))
 
 
+@checked
 def operational_intensity(M: int, N: int, K: int, layout: str = "interleaved") -> float:
     """Operations for each byte of the least memory traffic: Equation 1 (interleaved) and 2 (planar).
 
@@ -126,6 +129,7 @@ def operational_intensity(M: int, N: int, K: int, layout: str = "interleaved") -
     return operations * M * N * K / (size * (2 * M * N + K * (M + N)))
 
 
+@checked
 def bound(M: int, N: int, K: int, layout: str, gpu: Gpu, *, peak: float | None = None) -> float:
     """The roofline: operations a second that a product cannot exceed (Fig. 8 and 9).
 
@@ -149,6 +153,7 @@ def bound(M: int, N: int, K: int, layout: str, gpu: Gpu, *, peak: float | None =
     return min(top, operational_intensity(M, N, K, layout) * bandwidth)
 
 
+@checked
 def crossing(gpu: Gpu, layout: str, K: int | None = None, *, peak: float | None = None) -> float:
     """The size N from which a product is bound by computing and no longer by memory, inf if there is none.
 
@@ -177,6 +182,12 @@ def crossing(gpu: Gpu, layout: str, K: int | None = None, *, peak: float | None 
     return limit * K / (K - limit) if limit < K else math.inf
 
 
+def _sides(name: str, value: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns; a third size, along K, may follow."""
+    rows, columns, *_ = integers(name, value, 1, LARGEST, length=3 if len(value) == 3 else 2)
+    return rows, columns
+
+
 def _machine(gpu: Gpu, peak: float | None) -> tuple[float, float]:
     top = gpu.need("fp16 matrix", "the roofline of MAGMA's kernels") if peak is None else peak
     positive(", in operations a second", peak=top)
@@ -184,6 +195,4 @@ def _machine(gpu: Gpu, peak: float | None) -> tuple[float, float]:
 
 
 def _layout(name: str) -> tuple[int, int]:
-    if name not in LAYOUTS:
-        raise unknown_name("layout", name, LAYOUTS)
-    return LAYOUTS[name]
+    return LAYOUTS[choice("layout", name, LAYOUTS)]

@@ -24,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from fpemu.errors import InputError
-from fpemu.perfmodel.checks import is_size, short, sizes
+from fpemu.arguments import checked, choice, flag, is_size, sizes
+from fpemu.errors import InputError, shown
 from fpemu.perfmodel.gpus import Gpu
 
 TENSOR = ((16, 16, 16), (32, 8, 16), (8, 32, 16))
@@ -52,6 +52,13 @@ class Kernel:
     accumulator: str = "fp32"
     """"fp32" or "fp16": the fragments of C"""
 
+    def __post_init__(self) -> None:
+        for name, values, count in (("TC", self.tensor, 3), ("BLK", self.block, 3), ("DIM", self.threads, 2)):
+            if not isinstance(values, tuple | list) or len(values) != count or not all(map(is_size, values)):
+                raise InputError(f"{name} = {shown(values)} must be {count} positive integers")
+        flag("complex", self.complex)
+        choice("accumulator", self.accumulator, ("fp32", "fp16"))
+
     @property
     def warps(self) -> int:
         return self.threads[0] * self.threads[1] // WARP
@@ -62,6 +69,7 @@ class Kernel:
         return self.block[0] // self.tensor[0] * (self.block[1] // self.tensor[1])
 
 
+@checked
 def check(kernel: Kernel, gpu: Gpu | None = None, *, printed: bool = True) -> None:
     """Raise if a configuration breaks a condition.
 
@@ -91,10 +99,6 @@ def check(kernel: Kernel, gpu: Gpu | None = None, *, printed: bool = True) -> No
 
 
 def _broken(kernel: Kernel, gpu: Gpu | None, printed: bool) -> str | None:
-    for name, values in (("TC", kernel.tensor), ("BLK", kernel.block), ("DIM", kernel.threads)):
-        count = 2 if name == "DIM" else 3
-        if len(values) != count or not all(map(is_size, values)):
-            return f"{name} = {short(values)} must be {count} positive integers"
     if tuple(kernel.tensor) not in TENSOR:
         known = ", ".join(map(str, TENSOR))
         return (
@@ -125,6 +129,7 @@ def _broken(kernel: Kernel, gpu: Gpu | None, printed: bool) -> str | None:
     return None
 
 
+@checked
 def shared_memory(kernel: Kernel) -> int:
     """Bytes of shared memory of a thread block: A and B in fp16, or the block of C after them.
 
@@ -136,6 +141,7 @@ def shared_memory(kernel: Kernel) -> int:
     return 2 * parts * max(k * (m + n), m * n if kernel.accumulator == "fp16" else 2 * m * n)
 
 
+@checked
 def registers(kernel: Kernel) -> int:
     """32-bit registers of a thread: the next blocks of A and B, the fragments of A, B and C, and `BASE`.
 
@@ -152,6 +158,7 @@ def registers(kernel: Kernel) -> int:
     return ahead + sums + inputs + BASE
 
 
+@checked
 def idle_warps(kernel: Kernel) -> int:
     """Warps without a tile of C to compute (section 5.4).
 
@@ -161,6 +168,7 @@ def idle_warps(kernel: Kernel) -> int:
     return max(0, kernel.warps - kernel.tiles)
 
 
+@checked
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
     """Thread blocks of a configuration that an SM can hold.
 
@@ -179,6 +187,7 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> int:
     )
 
 
+@checked
 def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
     """Operations that the instructions do over those that the product needs: what zeros at the edges cost.
 
@@ -192,6 +201,7 @@ def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
     return done
 
 
+@checked
 def configurations(
     largest: int | Sequence[int] = 128, gpu: Gpu | None = None, *, complex: bool = False, printed: bool = True
 ) -> Iterator[Kernel]:
@@ -213,7 +223,7 @@ def configurations(
     """
     limits = tuple(largest) if isinstance(largest, Sequence) else (largest,) * 3
     if len(limits) != 3 or not all(map(is_size, limits)):
-        raise InputError(f"largest = {short(largest)} must be a positive integer or three of them")
+        raise InputError(f"largest = {shown(largest)} must be a positive integer or three of them")
     for tensor in TENSOR:
         ranges = [range(t, limit + 1, t) for t, limit in zip(tensor, limits, strict=True)]
         for m, n, k in product(*ranges):
@@ -230,6 +240,7 @@ def _divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
+@checked
 def ranked(
     M: int, N: int, K: int, gpu: Gpu, *, largest: int = 128, complex: bool = False
 ) -> list[tuple[float, Kernel]]:

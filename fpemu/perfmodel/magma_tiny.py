@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
-from fpemu.perfmodel.checks import is_size, short, sizes
+from fpemu.arguments import checked, is_size, sizes
+from fpemu.errors import InputError, shown
 
 Place = tuple[int, int, int]
 """Block row, block column and block step of a product: (r, q, s)."""
@@ -69,6 +69,7 @@ def valid(places: Sequence[Place]) -> bool:
     return all(sum((r, s) in in_a and (s, q) in in_b for s in steps) == 1 for r, q in results)
 
 
+@checked
 def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     """Places for as many products as can be found in a grid of block rows, block columns and block steps.
 
@@ -98,6 +99,7 @@ def _arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     return max(found, key=len)
 
 
+@checked
 def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
     """How N×N×N products go through instructions of a shape.
 
@@ -125,6 +127,7 @@ def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
     return Packing(len(places), int(instructions), len(places) * N**3 / (instructions * m * n * k), tuple(places))
 
 
+@checked
 def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = True) -> float:
     """The share of an instruction's operations that is useful for N×N×N products (Fig. 17).
 
@@ -136,7 +139,7 @@ def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = Tr
 
 def _shape(shape: Sequence[int]) -> tuple[int, int, int]:
     if len(shape) != 3 or not all(map(is_size, shape)):
-        raise InputError(f"shape = {short(shape)} must be three positive integers, (m, n, k)")
+        raise InputError(f"shape = {shown(shape)} must be three positive integers, (m, n, k)")
     return int(shape[0]), int(shape[1]), int(shape[2])
 
 

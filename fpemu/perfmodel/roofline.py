@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import checked, choice, integer, is_size, number
+from fpemu.errors import InputError, shown
 from fpemu.perfmodel import gpus
 from fpemu.perfmodel.counting import SPLITS, work
 from fpemu.perfmodel.gpus import Gpu
@@ -93,6 +92,7 @@ class Estimate:
         return sum(span.matrix for span in self.spans) / self.seconds
 
 
+@checked
 def time(
     job: Work,
     gpu: str | Gpu,
@@ -125,8 +125,7 @@ def time(
     device = gpus.get(gpu)
     shares = {"efficiency": efficiency, "vector_efficiency": vector_efficiency, "memory_efficiency": memory_efficiency}
     for name, value in shares.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 < value <= 1:
-            raise InputError(f"{name} = {value!r} must be a share of the peak, above 0 and at most 1")
+        number(name, value, above=0, high=1, what=", a share of the peak")
     if job.architecture not in (None, "custom", device.architecture):
         raise InputError(f"{job.scheme}: the work is counted for {job.architecture}, but {device.name} is "
                          f"{device.architecture or 'without a matrix unit'}: count it for the same GPU")  # fmt: skip
@@ -165,6 +164,7 @@ class BreakEven(NamedTuple):
     largest: int
 
 
+@checked
 def break_even(
     scheme: str | Scheme,
     gpu: str | Gpu,
@@ -207,12 +207,10 @@ def break_even(
     chosen, device = build(scheme, options), gpus.get(gpu)
     native = {"fp32": "sgemm", "fp64": "dgemm"}[chosen.operand.name]
     if against not in (None, native):
-        if against not in ("sgemm", "dgemm"):
-            raise unknown_name("baseline", against, ["sgemm", "dgemm"])
+        choice("baseline (against)", against, ("sgemm", "dgemm"))
         raise InputError(f"{chosen.name} multiplies {chosen.operand} here: compare it with {native}, not {against}")
     sides = _shape(shape)
-    if isinstance(largest, bool) or not isinstance(largest, int) or largest < 64:
-        raise InputError(f"largest = {largest!r} must be an integer of 64 at least")
+    integer("largest", largest, 64)
     sizes = sorted({64 * round(2 ** (i / 8)) for i in range(8 * 20)})
     sizes = list(takewhile(lambda n: n <= largest, sizes))
 
@@ -228,12 +226,9 @@ def break_even(
 
 def _shape(shape: str | Sequence[int | str]) -> tuple[int | str, ...]:
     if isinstance(shape, str):
-        if shape not in SHAPES:
-            raise unknown_name("shape", shape, SHAPES)
-        return SHAPES[shape]
+        return SHAPES[choice("shape", shape, SHAPES)]
     sides = tuple(shape)
-    fixed = [side for side in sides if side != "n"]
-    good = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in fixed)
-    if len(sides) != 3 or len(fixed) == 3 or not good:
-        raise InputError(f"shape = {shape!r} must be M, N, K: positive integers, and 'n' for what grows")
+    fixed = [side for side in sides if not (isinstance(side, str) and side == "n")]
+    if len(sides) != 3 or len(fixed) == 3 or not all(map(is_size, fixed)):
+        raise InputError(f"shape = {shown(shape)} must be M, N, K: positive integers, and 'n' for the size that grows")
     return sides

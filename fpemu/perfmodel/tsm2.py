@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fpemu.perfmodel.checks import sizes
+from fpemu.arguments import checked, positive, sizes
 from fpemu.perfmodel.tsm2_model import (
     BYTES,
     MEMORY_LATENCY,
@@ -49,6 +49,7 @@ class Choice:
     """Which time was minimised, "memory" or "compute": of the corrected form the larger one"""
 
 
+@checked
 def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
     """Algorithm 5: t2 and t3 by continuous optimisation, then the best of the integers around.
 
@@ -80,6 +81,7 @@ def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
     return min(found, key=lambda choice: choice.seconds)
 
 
+@checked
 def exhaustive(model: Model, m: int, k: int, n: int) -> list[Choice]:
     """All pairs of integers t2, t3 with the least time, in Algorithm 5's branches and within a thread's registers.
 
@@ -100,6 +102,7 @@ def exhaustive(model: Model, m: int, k: int, n: int) -> list[Choice]:
     return [choice for choice in tried if choice.seconds <= least * (1 + TIE)]
 
 
+@checked
 def descent(
     model: Model, m: int, k: int, n: int, *, unit: float = 1e-3, step: float = 0.1, stop: float = 1e-4, most: int = 3000
 ) -> tuple[int, int]:
@@ -121,7 +124,8 @@ def descent(
     t2, t3
         Rounded; within 1 to n and the registers of a thread.
     """
-    sizes(m=m, k=k, n=n)
+    sizes(m=m, k=k, n=n, most=most)
+    positive(unit=unit, step=step, stop=stop)
     here = (1.0, 1.0)
 
     def inside(t2: float, t3: float) -> tuple[float, float]:
@@ -145,6 +149,7 @@ def descent(
     return t2, min(round(here[1]), math.floor(model.most_t3(t2)))
 
 
+@checked
 def ism2_use(model: Model, m: int, k: int, n: int, t2: int, t3: int, tcf: int = 1) -> float:
     """Share of the bandwidth that loads of A use when k is small (section 5.1, Fig. 11).
 
@@ -172,6 +177,7 @@ def ism2_use(model: Model, m: int, k: int, n: int, t2: int, t3: int, tcf: int = 
     return float(full / max(waits, full))
 
 
+@checked
 def most_tcf(model: Model, m: int, t2: int = 1, t3: int = 1) -> int:
     """The largest tcf with which m / tcf threads still fill every SM to its occupancy, at least 1.
 

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fpemu.errors import InputError, unknown_name
-from fpemu.perfmodel.checks import positive, short, sizes
+from fpemu.arguments import check_fields, checked, choice, integer, positive, sizes
+from fpemu.errors import InputError
 from fpemu.perfmodel.gpus import Gpu
 
 BYTES = {"fp32": 4, "fp64": 8}
@@ -82,13 +82,12 @@ class Model:
     printed: bool = False
 
     def __post_init__(self) -> None:
-        if self.fmt not in BYTES:
-            raise unknown_name("format of TSM2", self.fmt, BYTES)
+        check_fields(self)
+        choice("format of TSM2", self.fmt, BYTES)
         for name, given in (("memory_latency", self.memory_latency), ("compute_latency", self.compute_latency)):
             if given is not None:
                 positive(", in cycles", **{name: given})
-        if isinstance(self.setup, bool) or not isinstance(self.setup, int) or not 0 <= self.setup <= 255:
-            raise InputError(f"setup = {short(self.setup)} must be a number of registers, from 0 to 255")
+        integer("setup", self.setup, 0, 255)
         for what in ("sms", "clock", "bandwidth", self.fmt, "threads", "registers", "registers_per_thread", "shared"):
             self.gpu.need(what, _WHAT)
 
@@ -180,6 +179,7 @@ class Model:
         return float((self.gpu.need("registers_per_thread") - self.setup) * 4 / self.bytes - 3 * t2) / 2
 
 
+@checked
 def check(model: Model, t1: int, t2: int, t3: int, n: int) -> None:
     """Raise if a kernel with these parameters cannot run.
 
@@ -223,11 +223,13 @@ def check(model: Model, t1: int, t2: int, t3: int, n: int) -> None:
         )
 
 
+@checked
 def block_sizes(model: Model, t2: int, t3: int) -> dict[int, int]:
     """Threads resident on an SM for every t1 that runs: whole warps, and a multiple of t3.
 
     Section 3.6.3 measures the best of them. Its rule, that t1 divides MaxOccup, selects those that lose no thread.
     """
+    sizes(t2=t2, t3=t3)
     found = {}
     warp, most = model.gpu.warp or 32, model.occupancy(t2, t3)
     for t1 in range(warp, 1025, warp):

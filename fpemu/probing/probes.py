@@ -57,7 +57,7 @@ class Rows:
             rows[np.arange(len(some))[:, None], some] = value[lo : lo + self.count]
             D = np.asarray(self.gemm(across, rows.T) if self.by_columns else self.gemm(rows, across.T))
             if D.shape != ((self.other, self.count) if self.by_columns else (self.count, self.other)):
-                raise InputError(f"the GEMM returned an array of shape {D.shape}")
+                raise InputError(f"gemm returned an array of shape {D.shape}")
             out[lo : lo + self.count] = (D[self.at] if self.by_columns else D[:, self.at])[: len(some)]
         return out
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import formats
+from fpemu.arguments import checked, integer, integers
 from fpemu.errors import InputError
 from fpemu.mma import tree as trees
 from fpemu.mma.order import KOrder
@@ -51,6 +52,7 @@ class Revealed:
         return f"K = {self.k}, {self.probes} probes: {name}\n{trees.draw(self.tree)}"
 
 
+@checked
 def reveal(
     gemm: Callable[[Any, Any], Any] | Ask, k: int, spec: MmaSpec | None = None, *, fmt: str | None = None,
     out: str | None = None, shape: tuple[int, int] | None = None, at: int = 0,
@@ -98,8 +100,10 @@ def reveal(
     >>> found.order
     KOrder(split=48, tile=None, residue_first=False, promote=None, join='ascending')
     """
-    if k < 1:
-        raise InputError(f"K = {k}: there is nothing to add")
+    integer("k", k, 1, 2**24)
+    if shape is not None:
+        shape = integers("shape", shape, 1, 2**24, length=2)  # type: ignore[assignment]
+    integer("at", at, 0, min(shape or (1, 1)) - 1)
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
     if spec is None:
         d = "fp64" if inputs.name == "fp64" else "fp32"

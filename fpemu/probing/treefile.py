@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fpemu import files, formats
+from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import Chain, Sum, Tree, leaves
@@ -26,6 +27,7 @@ _VERSION = 1
 _MOST = 2**22  # positions; more is no product that was probed
 
 
+@checked
 def save(found: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about: Any) -> None:
     """Write an order or a tree, whole or not at all.
 
@@ -74,6 +76,7 @@ def text(found: Revealed | KOrder | Tree, **about: Any) -> str:
     return _laid_out(record)
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     """The order that a file holds; `fpemu.mma.gemm` takes it as its `order`.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arrays import as_array
+from fpemu.arrays import as_array, refuse_masked
 from fpemu.errors import InputError, entries, unknown_name
 
 Array = NDArray[Any]
@@ -50,6 +50,7 @@ def take(x: Any, who: str) -> Taken:
 def numbers(x: Any, who: str) -> Taken:
     """`take` for an array of any shape."""
     fmt = None
+    refuse_masked(x, who)
     try:
         if _library(x) == "torch":
             name = str(x.dtype).removeprefix("torch.")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import formats
+from fpemu.arguments import checked
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.reference import exact, slices
@@ -21,6 +22,7 @@ METHODS = ("auto", "blas", "flint", "python", "mpmath")
 _MOST_PRODUCTS = 64  # of slices: beyond, FLINT's big integers are faster
 
 
+@checked
 def matmul(
     A: Any,
     B: Any,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arrays import as_float64
-from fpemu.errors import InputError
+from fpemu.arguments import is_real, unwrapped
+from fpemu.arrays import as_array, as_float64
+from fpemu.errors import InputError, shown
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,7 +47,7 @@ def operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Op
         Shapes that do not fit (both are named), C missing where beta is not zero, alpha or beta not finite.
     """
     a, b = exact_scalar("alpha", alpha), exact_scalar("beta", beta)
-    left, right = as_float64(A, "matmul"), as_float64(B, "matmul")
+    left, right = as_float64(A, "A"), as_float64(B, "B")
     if left.ndim < 2 or right.ndim < 2:
         raise InputError(f"matmul takes (..., M, K) and (..., K, N), not A {left.shape} and B {right.shape}")
     if left.shape[-1] != right.shape[-2]:
@@ -60,25 +61,26 @@ def operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Op
     if b and C is None:
         raise InputError(f"matmul: beta is {beta} but C is missing")
     if C is not None:
+        C = as_array(C, "C")
         try:
-            fits = np.broadcast_shapes(np.shape(C), shape) == shape
+            fits = np.broadcast_shapes(C.shape, shape) == shape
         except ValueError:
             fits = False
         if not fits:
-            raise InputError(f"matmul: C {np.shape(C)} does not broadcast to the product's shape {shape}")
-        addend = as_float64(C, "matmul") if b else None
+            raise InputError(f"matmul: C {C.shape} does not broadcast to the product's shape {shape}")
+        addend = as_float64(C, "C") if b else None
     return Operands(left, right, addend, a, b, shape)
 
 
 def exact_scalar(name: str, value: Any) -> Fraction:
     """``value`` (int, float, NumPy scalar, Fraction) as a Fraction, without rounding."""
-    number = value.item() if hasattr(value, "item") else value
+    number = unwrapped(value)
     try:
-        if isinstance(number, int | float | Fraction):
-            return Fraction(number)
+        if is_real(number):
+            return Fraction(number.item() if isinstance(number, np.generic) else number)
     except (ValueError, OverflowError):  # NaN, Inf
         pass
-    raise InputError(f"matmul: {name} must be a finite real number, not {value!r}")
+    raise InputError(f"matmul: {name} must be a finite real number, not {shown(value)}")
 
 
 def finite(X: Floats) -> Floats:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu.arguments import choice, flag, is_integer
 from fpemu.arrays import as_float64
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.heads import Heads
 from fpemu.reference.arguments import Floats, Ints, Operands, finite, integers, span, specials
@@ -139,11 +140,24 @@ class ExactMatrix:
 
         ``mode`` is RNE, RNA, RZ, RU, RD or ODD ("to-odd"); ``saturate`` clips overflow to the largest finite value.
         """
+        saturate = flag("saturate", saturate)
         out = heads(self.significand, self.exponent, self.denominator).round_to(fmt, mode, saturate=saturate)
         return with_specials(out, self.special, formats.get(fmt), saturate)
 
     def fraction(self, *index: int) -> Fraction:
-        """The exact entry at ``index``; InputError where it is NaN or Inf."""
+        """The exact entry at ``index``.
+
+        Raises
+        ------
+        InputError
+            An index outside the matrix, or an entry that is NaN or Inf.
+        """
+        if (
+            not all(map(is_integer, index))
+            or len(index) != len(self.shape)
+            or not all(-n <= i < n for i, n in zip(index, self.shape, strict=True))
+        ):
+            raise InputError(f"index {shown(index)} must be {len(self.shape)} integers within the shape {self.shape}")
         if self.special is not None and not (np.isfinite(self.special[index])):
             raise InputError(f"entry {list(index)} is {self.special[index]}, which is no fraction")
         e = int(self.exponent[index])
@@ -164,9 +178,8 @@ class ExactMatrix:
         0/0 counts as 0 and x/0 as inf. A NaN where X is NaN, or the same infinity, is no error; any other NaN or Inf is
         an infinite one. An empty matrix has error 0.
         """
-        if measure not in ("elementwise", "max_relative", "mred", "relative_l2"):
-            raise unknown_name("measure", measure, ("elementwise", "max_relative", "mred", "relative_l2"))
-        wide = as_float64(D, "error_of")
+        choice("measure", measure, ("elementwise", "max_relative", "mred", "relative_l2"))
+        wide = as_float64(D, "D")
         if wide.shape != self.shape:
             raise InputError(f"error_of: D {wide.shape} and the exact matrix {self.shape} differ in shape")
         special = np.zeros(self.shape) if self.special is None else self.special

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.devices import Device, on
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Option, Scheme, SchemeInfo, SplitScheme, build, get, names
@@ -179,7 +179,7 @@ def _call(
 ) -> _Call:  # fmt: skip
     chosen = build(scheme, options)
     if order is not None and not isinstance(order, KOrder):
-        raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
+        raise InputError(f"order must be a fpemu.mma.KOrder, not {shown(order)}")
     policy = ranges.policy(on_range)
     chosen.check_order(order, options)
     spec = chosen.spec(hardware)

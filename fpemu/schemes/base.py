@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, simt
+from fpemu.arguments import LARGEST, checked, integer, keywords
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FP16, FP32, FloatFormat
@@ -176,10 +177,10 @@ class SplitScheme(Scheme):
         InputError
             Entries that are not fp32 numbers.
         """
-        wide = as_float64(X, f"{self.name}.split")
+        wide = as_float64(X, f"X of {self.name}.split")
         good = np.asarray(FP32.contains(wide))
         if not good.all():
-            self.refuse(f"split takes fp32 numbers (np.float32(x) rounds): {entries(~good, wide)}")
+            self.refuse(f"split takes an X of fp32 numbers (np.float32(X) rounds): {entries(~good, wide)}")
         return words.split(wide, self.rules())
 
     def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
@@ -209,6 +210,7 @@ class SplitScheme(Scheme):
         float64 array (..., M, N)
         """
         A, B = ranges.matrices(A, B, FP32)
+        ranges.policy(on_range)
         with np.errstate(all="ignore"):  # words that overflow have an infinite bound
             return self._running_bound(A, B, hardware, on_range)
 
@@ -229,6 +231,7 @@ class SplitScheme(Scheme):
 
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K, as long as no word is subnormal."""
+        K = integer("K", K, 0, LARGEST)
         spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
         sizes, left = [], 1.0
         for word in rules:
@@ -315,12 +318,13 @@ def get(name: str | Scheme) -> Scheme:
     """
     if isinstance(name, Scheme):
         return name
-    key = str(name).lower().replace("_", "-").strip()
+    key = name.lower().replace("_", "-").strip() if isinstance(name, str) else ""
     if key not in _SCHEMES:
         raise unknown_name("scheme", name, _SCHEMES)
     return _SCHEMES[key]()
 
 
+@checked
 def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
     """A scheme with some of its choices made differently.
 
@@ -330,8 +334,5 @@ def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
         Unknown scheme or option (with the nearest known), a value out of range, a contradiction.
     """
     plain = get(scheme)
-    known = [o.name for o in plain.info.options]
-    for name in options:
-        if name not in known:
-            raise unknown_name(f"{plain.name} option", name, known or ["(none)"])
+    keywords(f"{plain.name} option", options, [option.name for option in plain.info.options])
     return replace(plain, **options)

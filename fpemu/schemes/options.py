@@ -1,6 +1,7 @@
 """The choices that a scheme leaves open, as fields of a frozen dataclass: each with its check, meaning and values.
 
-A check takes who asks ("ootomo: promote") and the value given; it returns the value to keep or raises InputError.
+A check takes the option's full name ("ootomo option promote") and the value given; it returns the value to keep or
+raises InputError.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError, unknown_name
+from fpemu import arguments
+from fpemu.errors import InputError, shown
 from fpemu.rounding import mode_of
 from fpemu.schemes.words import BIT_CUT
 
@@ -25,11 +27,7 @@ def choice(default: str | None, known: Collection[str], meaning: str) -> Any:
     """An option with a few names as values, and None if that is the default."""
 
     def check(who: str, value: Any) -> str | None:
-        if value is None and default is None:
-            return None
-        if not isinstance(value, str) or value not in known:
-            raise unknown_name(f"value for {who}", value, known)
-        return value
+        return arguments.choice(f"value for {who}", value, known, none=default is None)
 
     return option(default, check, meaning, " | ".join(known) + " | None" * (default is None))
 
@@ -38,9 +36,7 @@ def flag(meaning: str) -> Any:
     """True, False or None (the default)."""
 
     def check(who: str, value: Any) -> bool | None:
-        if value is not None and not isinstance(value, bool | np.bool_):
-            raise InputError(f"{who} must be True, False or None, got {value!r}")
-        return None if value is None else bool(value)
+        return arguments.flag(who, value, none=True)
 
     return option(None, check, meaning, "True | False | None")
 
@@ -49,10 +45,7 @@ def number(default: float, low: float, high: float, meaning: str) -> Any:
     """A real number between two bounds."""
 
     def check(who: str, value: Any) -> float:
-        real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not real or not low <= value <= high:
-            raise InputError(f"{who} must be a number from {low:g} to {high:g}, got {value!r}")
-        return float(value)
+        return float(arguments.number(who, value, low, high))
 
     return option(default, check, meaning, f"{low:g} to {high:g}")
 
@@ -61,7 +54,7 @@ def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
     """A rounding mode by name, and "bit-cut" where the word is fp16."""
 
     def check(who: str, value: Any) -> str:
-        if cut and value == BIT_CUT:
+        if cut and isinstance(value, str) and value == BIT_CUT:
             return BIT_CUT
         mode = mode_of(value).name
         if mode == "SR":
@@ -77,12 +70,7 @@ def integer(
     """An integer between two bounds; None too if `none`, and words if there are any."""
 
     def check(who: str, value: Any) -> int | str | None:
-        if (none and value is None) or (isinstance(value, str) and value in words):
-            return value
-        if not _is_integer(value) or not low <= value <= high:
-            others = "".join(f" or {word!r}" for word in words) + " or None" * none
-            raise InputError(f"{who} must be an integer from {low} to {high}{others}, got {value!r}")
-        return int(value)
+        return arguments.integer(who, value, low, high, none=none, words=words)
 
     return option(default, check, meaning, " | ".join([f"{low} to {high}", *words, *["None"] * none]))
 
@@ -94,11 +82,11 @@ def scale(default: float | None, meaning: str = "power of two that the residual 
     def check(who: str, value: Any) -> float | None:
         if none and value is None:
             return None
-        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not number or not (value > 0 and np.isfinite(float(value)) and np.frexp(float(value))[0] == 0.5):
-            raise InputError(f"{who} must be a power of two such as 2**11, got {value!r}")
-        if not 2.0**-60 <= value <= 2.0**60:
-            raise InputError(f"{who} must lie between 2^-60 and 2^60, got {value!r}")
+        value = value.item() if isinstance(value, np.generic) else value  # as float16 it would overflow
+        if not arguments.is_real(value) or not 0 < value < 2**1000 or np.frexp(float(value))[0] != 0.5:
+            raise InputError(f"{who} must be a power of two such as 2**11, got {shown(value)}")
+        if not 2.0**-60 <= float(value) <= 2.0**60:
+            raise InputError(f"{who} must lie between 2^-60 and 2^60, got {shown(value)}")
         return float(value)
 
     return option(default, check, meaning, "a power of two such as 2**11" + " | None" * none)
@@ -110,9 +98,9 @@ def interval(default: int | str | None, meaning: str, *, none: bool = True) -> A
     def check(who: str, value: Any) -> Any:
         if (none and value is None) or (isinstance(value, str) and value == "instruction"):
             return value
-        if not _is_integer(value) or value < 1:
+        if not arguments.is_integer(value) or value < 1:
             allowed = "a length in k (a positive integer), 'instruction'" + " or None" * none
-            raise InputError(f"{who} must be {allowed}, got {value!r}")
+            raise InputError(f"{who} must be {allowed}, got {shown(value)}")
         return int(value)
 
     return option(default, check, meaning, "a length in k | instruction" + " | None" * none)
@@ -126,31 +114,24 @@ def products(default: tuple[str, ...] | None, letters: str, meaning: str = "prod
             return None
         given = value.replace(",", " ").split() if isinstance(value, str) else value
         known = [a + b for a in letters for b in letters]
-        try:
-            chosen = tuple(str(v) for v in given)
-        except TypeError:
-            raise InputError(f"{who} must be a tuple of names such as {known[0]!r}, got {value!r}") from None
-        for name in chosen:
-            if name not in known:
-                raise unknown_name(f"product in {who}", name, known)
+        if not isinstance(given, tuple | list) or not all(isinstance(name, str) for name in given):
+            raise InputError(f"{who} must be a tuple of names such as {known[0]!r}, got {shown(value)}")
+        chosen = tuple(map(str, given))
+        arguments.keywords(f"product in {who}", chosen, known)
         if not chosen or len(set(chosen)) < len(chosen):
-            raise InputError(f"{who} must name each product once and at least one, got {value!r}")
+            raise InputError(f"{who} must name each product once and at least one, got {shown(value)}")
         return chosen
 
     values = f"a tuple of two letters of {letters!r} each" + " | None" * (default is None)
     return option(default, check, meaning, values)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
-
-
 def name(meaning: str, values: str) -> Any:
-    """A name that somebody else checks, or None (the default)."""
+    """A name that is checked where it is used, or None (the default)."""
 
     def check(who: str, value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
-            raise InputError(f"{who} must be a name or None, got {value!r}")
+            raise InputError(f"{who} must be a name or None, got {shown(value)}")
         return value
 
     return option(None, check, meaning, f"{values} | None")

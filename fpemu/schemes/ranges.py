@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
+from fpemu.arguments import choice, is_real, unwrapped
 from fpemu.arrays import as_array, as_float64
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes.words import Word, steps
 
@@ -29,9 +29,7 @@ TOP = 14  # binary exponent below which the largest entry is brought by scaling
 
 def policy(on_range: str) -> str:
     """Check the name of a range policy."""
-    if on_range not in list(POLICIES):
-        raise unknown_name("on_range", on_range, POLICIES)
-    return on_range
+    return str(choice("on_range", on_range, POLICIES))
 
 
 # --- operands
@@ -96,9 +94,9 @@ def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array
 
 def scalar(value: Any, who: str, fmt: FloatFormat) -> Any:
     """alpha or beta rounded to `fmt`; one that is finite and beyond it is refused."""
-    plain = isinstance(value, Real | np.bool_) or (isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0)
-    if not plain or isinstance(value, bool | np.bool_):
-        raise InputError(f"{who} must be one real number, not {value!r}")
+    value = unwrapped(value)
+    if not is_real(value):
+        raise InputError(f"{who} must be one real number, not {shown(value)}")
     wide = float(as_float64(value, who))
     with np.errstate(over="ignore", under="ignore"):
         number = fmt.dtype.type(wide)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
+from fpemu.arguments import LARGEST, integer
 from fpemu.mma import MmaSpec, catalog
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Scheme, SchemeInfo, register
@@ -46,7 +47,7 @@ class Baseline(Scheme):
 
     def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
         """Factor g with abs(D - AB) <= g |A||B|."""
-        return growth(K, self.operand.unit_roundoff)
+        return growth(integer("K", K, 0, LARGEST), self.operand.unit_roundoff)
 
 
 @register

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
+from fpemu.arguments import checked, is_real, number, unwrapped
+from fpemu.errors import InputError, shown
 from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes import ranges, words
 from fpemu.schemes.base import Scheme, SplitScheme, build
@@ -95,6 +96,7 @@ class SplitTable:
     bits_kept: int
 
 
+@checked
 def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     """How a scheme splits one number.
 
@@ -127,10 +129,9 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
             else "cuts whole rows into slices"
         )
         raise InputError(f"{chosen.name} does not split one number: it {how}")
-    try:
-        given = float(x)
-    except (TypeError, ValueError):
-        raise InputError(f"split takes one real number, not {x!r}") from None
+    if not is_real(unwrapped(x)):
+        raise InputError(f"split takes one real number, x = {shown(x)} is none")
+    given = number("x", unwrapped(x))
     with np.errstate(over="ignore", under="ignore"):
         single = np.float32(given)
     if not np.isfinite(single):
@@ -182,6 +183,7 @@ def _bits_kept(error: float, x: float) -> int:
     return int(min(max(-(e - (quotient == 0.5)), 0), FP32.precision))
 
 
+@checked
 def format_split(x: Any, scheme: str | Scheme | None = None, **options: Any) -> str:
     """A split as text: a line per number, the bits of sign, exponent and fraction in columns.
 

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.gemm import Backend
@@ -27,6 +26,7 @@ from fpemu.simt.tiles import Tiles, Walk, columns, positive
 from fpemu.simt.tsm2 import add, load, prefetched, store
 
 
+@checked
 def ism2(
     A: Any, B: Any, C: Any = None, *, optimisation: int = 2, tcf: int = 1, t1: int | None = None,
     t2: int | None = None, t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
@@ -61,9 +61,8 @@ def ism2(
     >>> [ism2(A, B, optimisation=i, tcf=2, backend="numpy").ravel().tolist() for i in (1, 2)]
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    if isinstance(optimisation, bool) or not isinstance(optimisation, int | np.integer) or optimisation not in (1, 2):
-        said = optimisation if np.isscalar(optimisation) else type(optimisation).__name__
-        raise InputError(f"optimisation = {said!r} must be 1 or 2")
+    if optimisation not in (1, 2):
+        raise InputError(f"optimisation = {optimisation} must be 1 or 2")
     positive("tcf", tcf)
     tiles = Tiles.of(t1, t2, t3, columns(B))
     if backend != "numpy":

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import LARGEST, integer
+from fpemu.arrays import as_array
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
@@ -56,19 +58,14 @@ class Tiles:
 
 
 def columns(B: Any) -> int:
-    """How many columns B has; 1 for what is no matrix, which the product itself refuses."""
-    try:
-        shape = np.shape(B)
-    except (ValueError, TypeError):
-        return 1
+    """How many columns B has; 1 for a scalar, which the product itself refuses."""
+    shape = as_array(B, "B").shape
     return int(shape[-1]) if shape else 1
 
 
 def positive(name: str, value: Any) -> None:
-    """Refuse what is no positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        said = value if np.isscalar(value) else type(value).__name__
-        raise InputError(f"{name} = {said!r} must be a positive integer")
+    """Refuse a value that is no positive integer."""
+    integer(name, value, 1, LARGEST)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import checked, choice
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.gemm import Backend
 from fpemu.simt.chains import gemm
@@ -35,6 +34,7 @@ from fpemu.simt.tiles import Array, Tiles, Walk, columns
 VERSIONS = ("V0", "V1", "V2", "V3")
 
 
+@checked
 def tsm2(
     A: Any, B: Any, C: Any = None, *, version: str = "V3", t1: int | None = None, t2: int | None = None,
     t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
@@ -68,9 +68,7 @@ def tsm2(
     >>> [tsm2(A, B, version=v, backend="numpy").item() for v in VERSIONS], tsm2(A[:, ::-1], B).item()
     ([1.0, 1.0, 1.0, 1.0], 1.0000001192092896)
     """
-    if not isinstance(version, str) or version not in VERSIONS:
-        said = version if np.isscalar(version) else type(version).__name__
-        raise unknown_name("version of TSM2", said, VERSIONS)
+    choice("version of TSM2", version, VERSIONS)
     if version in ("V0", "V1"):
         given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
         if given:

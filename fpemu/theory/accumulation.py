@@ -24,9 +24,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from fpemu import formats
+from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.words import growth
@@ -228,6 +227,7 @@ def outer(spec: MmaSpec) -> formats.FloatFormat:
     return formats.FP64 if str(spec.d_format) == "fp64" else formats.FP32
 
 
+@checked
 def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 1, N: int = 1) -> Bound:
     """The error of ``fpemu.mma.gemm(A, B, spec=spec, order=order)``: one product, operands in the spec's formats.
 
@@ -289,8 +289,7 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
 def entries(M: int, N: int) -> int:
     """M N, after a check."""
     for name, value in (("M", M), ("N", N)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-            raise InputError(f"{name} = {value!r} must be a number of rows or columns, an integer of 0 or more")
+        integer(name, value, 0, LARGEST)
     return int(M) * int(N)
 
 

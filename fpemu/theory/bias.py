@@ -66,6 +66,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 
@@ -77,6 +78,7 @@ _TO_NEAREST = ("exact", "fma", "flushed")
 _KNOWN = ("truncated", "cdna3", *_TO_NEAREST)
 
 
+@checked
 def positive(spec: MmaSpec, k: int) -> float:
     """Expected (exact - computed) / exact of a sum of k products of operands uniform in [0, 1], one chain.
 
@@ -109,6 +111,7 @@ def positive(spec: MmaSpec, k: int) -> float:
     return lost / (k * _MEAN)
 
 
+@checked
 def towards_zero(spec: MmaSpec, k: int) -> float:
     """Expected -(computed - exact) sign(exact) over the rms of the exact sum, operands uniform in [-1, 1].
 
@@ -139,6 +142,7 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
     return lost / math.sqrt(k * _SQUARE)
 
 
+@checked
 def downwards(spec: MmaSpec, k: int) -> float:
     """Expected (exact - computed) over the rms of the exact sum, operands uniform in [-1, 1]: of CDNA 3; else 0.
 
@@ -159,6 +163,7 @@ def downwards(spec: MmaSpec, k: int) -> float:
     return lost / math.sqrt(k * _SQUARE)
 
 
+@checked
 def per_product(spec: MmaSpec) -> float:
     """What each product of a long sum of positive ones loses, in units in the last place of the sum: beta above.
 
@@ -181,6 +186,7 @@ def per_product(spec: MmaSpec) -> float:
     return q / 2 + (final + max(q - 1, 0.0)) / (2 * spec.block)
 
 
+@checked
 def promotion_interval(spec: MmaSpec, k: int) -> int:
     """After how many products a chain over k positive ones had best restart, its sum being added outside.
 
@@ -216,14 +222,11 @@ def promotion_interval(spec: MmaSpec, k: int) -> int:
 
 
 def _check(spec: MmaSpec, k: int) -> None:
-    if not isinstance(spec, MmaSpec):
-        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {spec!r}")
     if spec.arithmetic not in _KNOWN:
         raise InputError(
             f"theory.bias: {spec.name!r} computes by the rules {spec.arithmetic!r}: known are {', '.join(_KNOWN)}"
         )
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k = {k!r} must be a positive integer, the number of products")
+    integer("k", k, 1, LARGEST)
 
 
 def _kept(spec: MmaSpec) -> int:

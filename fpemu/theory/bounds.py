@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from fpemu import simt
+from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges, words
@@ -42,6 +43,7 @@ Sum = tuple[str, int, list[Term], float, walk.Drift]
 """An accumulator: its name, band and terms, what it loses at worst and on average"""
 
 
+@checked
 def bound(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None = None,

@@ -21,6 +21,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import checked, integer
 from fpemu.errors import InputError
 from fpemu.schemes.words import Word, steps
 from fpemu.theory.residuals import BIT_CUT, Split
@@ -76,6 +77,7 @@ class Kept:
         return sum(b * count for b, count in self.bits.items()) / finite if finite else 0.0
 
 
+@checked
 def residuals(
     exponent: int, *, sb: int = 0, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
 ) -> Residuals:
@@ -131,6 +133,7 @@ def residuals(
     return replace(found, **tally)
 
 
+@checked
 def kept(
     exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
 ) -> Kept:  # fmt: skip
@@ -165,6 +168,7 @@ def kept(
 
 
 def _rules(made: Split, sb: int) -> list[Word]:
+    integer("sb", sb, -2000, 2000)
     if BIT_CUT in (made.rounding, made.residual_rounding) and made.narrow.name != "fp16":
         raise InputError(f"bit-cut makes fp16 words, not {made.narrow}: RZ is the same rounding there")
     return [Word("h", made.narrow, made.rounding), Word("r", made.narrow, made.residual_rounding, sb)]
@@ -188,7 +192,7 @@ def _numbers(made: Split, exponent: int, mantissas: int | NDArray[Any] | None) -
             np.ldexp((given[i : i + _CHUNK].astype(np.int64) + one).astype(np.float64), unit)
             for i in range(0, given.size, _CHUNK)
         )
-    low = made.wide.fraction_bits if mantissas is None else mantissas
+    low = made.wide.fraction_bits if mantissas is None else integer("mantissas", mantissas)
     if not 0 <= low <= min(made.wide.fraction_bits, _MOST):
         raise InputError(
             f"{low} bits of the mantissa of {made.wide}: it has {made.wide.fraction_bits}, and at most {_MOST} can be "

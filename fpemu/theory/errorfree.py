@@ -38,6 +38,7 @@ from numbers import Real
 from typing import Any
 
 from fpemu import simt
+from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
@@ -57,6 +58,7 @@ from fpemu.theory.slicing import Split, fewest, splits
 _COUNTS = {Ozaki: ("slices", 256), Ozimmu: ("slices", 256), Ozaki2: ("moduli", 20)}
 
 
+@checked
 def bound_parts(
     scheme: Scheme, hardware: str | MmaSpec | None, norms: Norms, order: KOrder | None = None
 ) -> tuple[Part, ...]:
@@ -116,6 +118,7 @@ def bound_parts(
     return tuple(parts)
 
 
+@checked
 def slices_for(
     target: float,
     norms: Norms,

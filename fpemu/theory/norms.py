@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs
+from fpemu.arguments import LARGEST, instance, integer, number
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries
 
@@ -98,12 +99,14 @@ class Norms:
     """Standard deviation of its binary logarithm over rows and columns"""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.K, (int, np.integer)) or self.K < 0:
-            raise InputError(f"Norms: K = {self.K!r} must be a length, an integer of 0 or more")
+        integer("Norms: K", self.K, 0, LARGEST)
+        for side in ("cut_A", "cut_B", "cut_AB"):
+            instance(f"Norms: {side}", getattr(self, side), Cut, "as Norms.of(A, B) makes it")
         free = {"part", "peak", "rms_S", "mean_A", "mean_B", "rms_A", "rms_B"}  # nan: not known
         for name, value in vars(self).items():
-            if name != "K" and not isinstance(value, Cut) and not (value >= 0 or (name in free and math.isnan(value))):
-                raise InputError(f"Norms: {name} = {value!r} must be 0 or more; take Norms.of(A, B)")
+            unknown = name in free and isinstance(value, float) and math.isnan(value)
+            if name != "K" and not isinstance(value, Cut) and not unknown:
+                number(f"Norms: {name}", value, 0, math.inf, what="; take Norms.of(A, B)")
         for name in ("max_A", "max_B"):
             if math.isinf(getattr(self, name)):
                 raise InputError(f"Norms: {name} = inf: a bound takes finite operands")

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import TYPE_CHECKING
 
-from fpemu.errors import InputError
+from fpemu.arguments import number
 
 if TYPE_CHECKING:
     from fpemu.theory.norms import Norms
@@ -97,8 +96,7 @@ class Bound:
         InputError
             A probability that is not between 0 and 1.
         """
-        if not (isinstance(failure, Real) and 0 < failure < 1):
-            raise InputError(f"probable: failure = {failure!r} must be a probability between 0 and 1")
+        failure = number("failure", failure, above=0, below=1, what=", a probability")
         tail = math.sqrt(2 * math.log(2 * max(self.entries, 1) / failure))
         spread = math.sqrt(sum((part.tail * part.deviation) ** 2 for part in self.parts))
         return min(self.worst, _MODEL * abs(self.bias) + tail * spread)

@@ -24,6 +24,7 @@ import functools
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
+from fpemu.arguments import checked
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.theory.residuals import Split
@@ -42,6 +43,7 @@ class Choice(TypedDict, total=False):
 
 
 # --- Eq. 3 to 5: how likely the residual is small
+@checked
 def residual_probability(n: int, event: str, **split: Unpack[Choice]) -> float:
     """P(N = n, event), Eq. 3: the joint probability that h was rounded down (T) or up (R) and the residual has N = n.
 
@@ -80,6 +82,7 @@ def residual_probability(n: int, event: str, **split: Unpack[Choice]) -> float:
     return 2.0 ** -(n + 2) if -1 <= n < D - 1 and (event == "R") == (made.rounding == "RU") else 0.0
 
 
+@checked
 def underflow_probability(
     exponent: int, *, sb: int = 0, gradual: bool = False, form: Form = "corrected", **split: Unpack[Choice]
 ) -> float:
@@ -144,6 +147,7 @@ class Bits:
     """Share of the numbers whose residual overflows, and not the high word"""
 
 
+@checked
 def bits_kept(exponent: int, sb: int = 0, **split: Unpack[Choice]) -> Bits:
     """Bits that the two words keep of the numbers of an exponent, in the worst case and on average (figure 2(b)).
 
@@ -172,6 +176,7 @@ def _bits(made: Split, exponent: int, sb: int) -> Bits:
     return Bits(min(found, default=0), mean, (every - finite) / every, (finite - kept) / every)
 
 
+@checked
 def printed_bits(exponent: int, sb: int, **split: Unpack[Choice]) -> int:
     """Figure 2(b) as the text has it: min(2p, E + sb - (emin - p + 1)) bits, and not below the p of h; h normal."""
     made = Split.of(**split)
@@ -179,6 +184,7 @@ def printed_bits(exponent: int, sb: int, **split: Unpack[Choice]) -> int:
     return max(p, min(2 * p, exponent + sb - made.least))
 
 
+@checked
 def scaling_interval(
     lowest: int, highest: int, *, bits: int | None = None, form: Form = "corrected", **split: Unpack[Choice]
 ) -> range:
@@ -264,6 +270,7 @@ class Rule1:
     """Below it the unscaled residual adds nothing to the p bits of h (printed: -12)"""
 
 
+@checked
 def rule_1(*, form: Form = "corrected", bits: int | None = None, **split: Unpack[Choice]) -> Rule1:
     """Rule 1: where the residual must be scaled. As printed emin + p + 1 and emin + 2, -2 and -12 for fp16.
 
@@ -286,6 +293,7 @@ def rule_1(*, form: Form = "corrected", bits: int | None = None, **split: Unpack
     return Rule1(*ends)
 
 
+@checked
 def rule_2(*, form: Form = "corrected", **split: Unpack[Choice]) -> int:
     """Rule 2: the largest scaling exponent with which no residual of large numbers overflows. As printed p + 1 (12).
 
@@ -300,6 +308,7 @@ def rule_2(*, form: Form = "corrected", **split: Unpack[Choice]) -> int:
     return next(sb for sb in found if sb is not None)  # at emax there may be no residual at all
 
 
+@checked
 def overflow_example(exponent: int, sb: int, **split: Unpack[Choice]) -> float | None:
     """A number of an exponent whose scaled residual overflows, while h does not: the smallest of those with the largest
     residual. None if there is none.

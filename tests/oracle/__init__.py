@@ -23,7 +23,7 @@ Readings of the AMD rows, whose published description leaves some cases open:
 from oracle.blocks import add, fma
 from oracle.codes import FORMATS, Format, Number, code_of, decode, infinity
 from oracle.order import Order, ordered
-from oracle.table import TABLE, Instruction, exact, fma_chain, fp8_through_half, truncated
+from oracle.table import TABLE, Instruction, cdna3, exact, fma_chain, fp8_through_half, truncated
 from oracle.values import TARGETS, NotRepresentable, Target, round_value
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Order",
     "Target",
     "add",
+    "cdna3",
     "code_of",
     "decode",
     "exact",

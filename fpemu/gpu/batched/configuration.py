@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fpemu.arguments import check_fields
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched.memory import SHARED, shared_bytes
 from fpemu.gpu.batched.task import Task
@@ -49,6 +50,9 @@ class Block:
     without gaps only, on Hopper and later"""
 
     kind = "block"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def warps(self) -> int:
@@ -93,6 +97,9 @@ class Warp:
 
     kind = "warp"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -101,6 +108,9 @@ class Packed:
     warps: int = 4
     kind = "packed"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Small:
@@ -108,6 +118,9 @@ class Small:
 
     threads: int = 128
     kind = "small"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 Configuration = Block | Warp | Packed | Small

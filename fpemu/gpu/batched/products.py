@@ -101,7 +101,16 @@ def _algorithm(layout: str, products: int, algorithm: str | None) -> str:
 
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
-    """What `fpemu.batched` needs besides to give the bits of the GPU at hand."""
+    """Return the arguments with which `fpemu.batched` gives the bits of the GPU at hand.
+
+    Raises
+    ------
+    InputError
+        An unknown kernel.
+    GpuError
+        No GPU.
+    """
+    layouts.check_name("kernel", kernel, arguments.KERNELS)
     if kernel == "magma-small":
         return {}
     from fpemu.gpu.choice import architecture
@@ -116,6 +125,7 @@ class _Asked:
         self, alpha: Any, beta: Any, transa: str, transb: str, accumulate: str, kernel: str, configuration: Any,
         layout: str | None = None, products: int = 4, algorithm: str = "fused",
     ) -> None:  # fmt: skip
+        layouts.check_name("kernel", kernel, arguments.KERNELS)
         fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
         for name, how in (("transa", transa), ("transb", transb)):
             layouts.check_name(name, how.upper() if isinstance(how, str) else how, arguments.TRANSPOSES)

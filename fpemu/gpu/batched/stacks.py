@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fpemu.arguments import is_size
 from fpemu.batched.layouts import LAYOUTS, halves
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 from fpemu.gpu import callers, device, dlpack, matrices
 from fpemu.gpu.matrices import Matrix
-from fpemu.perfmodel.checks import is_size, short
 
 HALF = np.dtype(np.float16)
 STACK = np.dtype([("first", "u8"), ("step", "i8"), ("table", "u8"), ("line", "i8"), ("plane", "i8")])
@@ -54,11 +54,11 @@ class Pointers:
     def __post_init__(self) -> None:
         sides = self.shape if isinstance(self.shape, tuple) else ()
         if len(sides) != 2 or not all(is_size(n) or (n == 0 and type(n) is int) for n in sides):
-            raise InputError(f"Pointers: shape = {short(self.shape)} must be rows and columns, two integers")
+            raise InputError(f"Pointers: shape = {shown(self.shape)} must be rows and columns, two integers")
         if not is_size(self.ld) or (self.ld < sides[1] and sides[0] > 1):
-            raise InputError(f"Pointers: ld = {short(self.ld)} must be an integer, the {sides[1]} columns at least")
+            raise InputError(f"Pointers: ld = {shown(self.ld)} must be an integer, the {sides[1]} columns at least")
         if not is_size(self.aligned) or self.aligned not in (2, 4, 8, 16):
-            raise InputError(f"Pointers: aligned = {short(self.aligned)} must be 2, 4, 8 or 16")
+            raise InputError(f"Pointers: aligned = {shown(self.aligned)} must be 2, 4, 8 or 16")
 
     def table(self) -> Matrix:
         """The addresses, one after another in the GPU's memory.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu import device, matrices, properties
 from fpemu.gpu.tallskinny import hopper, published
@@ -127,6 +128,11 @@ def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str,
     layout : {"rows", "columns", "any"}
         What of A is contiguous.
     """
+    for name, size in (("m", m), ("k", k), ("n", n)):
+        integer(name, size, 0, LARGEST)
+    choice("layout", layout, ("rows", "columns", "any"))
+    if device.missing() is not None:
+        raise GpuError(str(device.missing()))
     fast = device.capability() == (9, 0)
     if k <= SMALL or (k <= SMALL_TALL and m >= TALL and layout == "columns"):
         return "ism2", {"optimisation": "hopper" if fast else 1}
@@ -144,6 +150,7 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.
     **options
         As in `tsm2` and `ism2`.
     """
+    choice("algorithm", algorithm, ("tsm2", "ism2"))
     taken = {who: matrices.take(X, who, write=who == "out") for X, who in ((A, "A"), (B, "B"), (out, "out"))}
     if not matrices.same_place(taken):
         raise InputError("A, B and out must be arrays on the GPU")
@@ -163,6 +170,7 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
     **options
         As in `tsm2` and `ism2`.
     """
+    choice("algorithm", algorithm, ("tsm2", "ism2"))
     named, usual = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)
     which = options.pop(named, usual)
     if not isinstance(which, str) or which != "hopper":

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import GpuError, InputError
+from fpemu.arguments import is_size
+from fpemu.errors import GpuError, InputError, shown
 from fpemu.gpu import callers, device, matrices
 from fpemu.gpu.matrices import Matrix
-from fpemu.perfmodel.checks import is_size, short
 
 REALS = {"float32": "fp32", "float64": "fp64"}
 _lock = RLock()
@@ -182,7 +182,7 @@ def positive(name: str, value: Any) -> None:
     InputError
     """
     if not is_size(value):
-        raise InputError(f"{name} = {short(value)} must be a positive integer")
+        raise InputError(f"{name} = {shown(value)} must be a positive integer")
 
 
 def refuse_tiles(why: str, tiles: dict[str, Any]) -> None:

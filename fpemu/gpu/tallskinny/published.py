@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import is_size
+from fpemu.errors import InputError, shown, unknown_name
 from fpemu.gpu import device
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem, positive, refuse_tiles
 from fpemu.perfmodel import gpus, tsm2_model
 from fpemu.perfmodel import tsm2 as model_of
-from fpemu.perfmodel.checks import is_size, short
 from fpemu.perfmodel.tsm2_model import Model
 from fpemu.simt.tsm2 import VERSIONS
 
@@ -153,7 +153,7 @@ def ism2(
         Another optimisation; parameters that cannot run.
     """
     if not is_size(optimisation) or optimisation not in OPTIMISATIONS:
-        raise InputError(f"optimisation = {short(optimisation)} must be 1, 2 or 'hopper'")
+        raise InputError(f"optimisation = {shown(optimisation)} must be 1, 2 or 'hopper'")
     t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
     if tcf is None:
         tcf = min(8, model_of.most_tcf(model, max(problem.m, 1), t2, t3))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import arguments
 from fpemu import formats as known
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
@@ -67,6 +68,7 @@ class Characterized:
         return self.spec is not None and self.mismatches == 0
 
 
+@arguments.checked
 def characterize(
     execute: Execute, *, a: FloatFormat | str, b: FloatFormat | str, d: FloatFormat | str, k: int,
     c: FloatFormat | str | None = None, shape: tuple[int, int] | None = None, outputs: int = 2**16, seed: int = 0,
@@ -107,10 +109,11 @@ def characterize(
     >>> found.spec.block, found.spec.F, found.spec.final, found.mismatches
     (4, 23, 'RZ', 0)
     """
-    if type(k) is not int or not 1 <= k <= 1024:
-        raise InputError(f"characterize: k = {k!r} is not an integer from 1 to 1024")
-    if outputs < 0:
-        raise InputError(f"characterize: outputs = {outputs} is negative")
+    arguments.integer("k", k, 1, 1024)
+    arguments.integer("outputs", outputs, 0, 2**40)
+    arguments.integer("seed", seed, 0)
+    if shape is not None:
+        arguments.integers("shape", shape, 1, 2**20, length=2)
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
         return integers.characterize(execute, (a, b, d), k, shape, outputs, seed, name)
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
