@@ -61,10 +61,10 @@ void reads(u64 at, int bytes) {
 _MULTIPLY = "void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]) { simulated_mma(c.word, a, b); }\n"
 _OF_KERNEL = {
     "batched_block": """
-void together_in_warp() { simulation::meet(); }
+void sync_warp() { simulation::meet(); }
 void arrival_init(u8* barrier) { *(int*)barrier = 0; }
 void arrival_of(u8* barrier, int) { ++*(int*)barrier; }
-void await_arrival(u8* barrier, int phase) { while ((*(volatile int*)barrier & 1) == phase) simulation::give_way(); }
+void wait_for_arrival(u8* barrier, int phase) { while ((*(volatile int*)barrier & 1) == phase) simulation::give_way(); }
 template <bool T> void load_rows(u32 (&r)[4], const u8* row) { rows_either<T>(r, row); }
 template <bool T> void load_rows(u32 (&r)[2], const u8* row) { rows_either<T>(r, row); }
 """,

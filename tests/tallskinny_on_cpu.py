@@ -107,6 +107,7 @@ def library(plan, folder):
     for name in (
         "integers.cuh",
         "bit_patterns.cuh",
+        "pipeline.cuh",
         *(path.name for path in KERNELS.glob("tallskinny*.cuh")),
         "ism2_tile.cuh",
     ):
@@ -119,7 +120,7 @@ def library(plan, folder):
     passed = f"void** a = ((Call*)x)->args; {plan.entry}(*(Operands*)a[0]{', *(TensorMap*)a[1]' if ring else ''})"
     text = SHIM.replace("KERNEL", plan.file).replace("PASS", passed)
     text = text.replace("MEMORY", "unsigned char" if ring else "REAL")
-    text = "".join(f"#define {name} {value}\n" for name, value in plan.macros) + text
+    text = plan.constants + text
     all_texts = text + "".join(path.read_text() for path in sorted(folder.glob("*.cu*")))
     stem = folder / hashlib.sha256(all_texts.encode()).hexdigest()[:16]
     if not stem.with_suffix(".so").exists():

@@ -11,7 +11,9 @@ import pytest
 
 from fpemu import InputError, gpu, mma
 from fpemu.gpu import chains, device, instructions, verify
+from fpemu.gpu.hopper import schedules
 from fpemu.kernelcache import KernelCache
+from fpemu.schemes import build
 
 ARCHES = ("sm_80", "sm_90a", "sm_100a")
 needs_compiler = pytest.mark.skipif(
@@ -68,6 +70,27 @@ def test_wgmma_is_in_sm_90a_alone():
 def test_a_source_with_an_error_is_reported_with_the_compilers_words():
     with pytest.raises(device.GpuError, match=r"odd\.cu\(1\).*undefined"):
         device.compile('extern "C" __global__ void f() { undefined(); }', "sm_80", name="odd.cu")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("constant", "value", "reason"),
+    [
+        ("TILE_N", 40, "the epilogue stores 16 at a time"),
+        ("STAGES", 2, "holds all stages of a block while the producer fills the next one"),
+        ("STAGES", 64, "shared memory of a thread block"),
+        ("CLUSTER", 4, "clusters of one or two thread blocks"),
+        ("MATH_WARPGROUPS", 3, "two warpgroups"),
+    ],
+)
+def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_the_reason(constant, value, reason):
+    schedule = schedules.schedule(build("staged", {}).plan(), mma.spec("hopper", "fp16"), None)
+    text, count = re.subn(
+        rf"(int {constant}) = \d+;", rf"\1 = {value};", schedules.source(schedule, schedules.Tile(32))
+    )
+    assert count == 1
+    with pytest.raises(device.GpuError, match=reason):
+        device.compile(text, "sm_90a")
 
 
 @needs_compiler

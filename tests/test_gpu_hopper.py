@@ -55,7 +55,7 @@ def sliced(s: Schedule, A, B):
 def multiplied(s: Schedule, A, B):
     """What ``hopper_gemm.cu`` computes from words (M, k) and (k, N): its loops, one instruction at a time."""
     c = s.constants()
-    blocks_a_round = max(1, c["PROMOTE"])
+    blocks_a_round = max(1, c["PROMOTE_BLOCKS"])
     length = s.block * blocks_a_round
     rounds = -(-A[0].shape[1] // length)
 
@@ -83,16 +83,16 @@ def multiplied(s: Schedule, A, B):
     total, main, rest = zero, zero, zero
     instructions, corrections = listed(s.main, s.main_turn), listed(s.rest, s.rest_turn) if s.rest else []
     for block in range(rounds * blocks_a_round):
-        for part in range(c["PARTS"]):
-            first, last = (p * len(instructions) // c["PARTS"] for p in (part, part + 1))
-            if c["PROMOTE"] and block % blocks_a_round == 0:
+        for part in range(c["BLOCK_PROMOTIONS"]):
+            first, last = (p * len(instructions) // c["BLOCK_PROMOTIONS"] for p in (part, part + 1))
+            if c["PROMOTE_BLOCKS"] and block % blocks_a_round == 0:
                 main = zero
             main = run(main, instructions[first:last], block)
-            first, last = (p * len(corrections) // c["PARTS"] for p in (part, part + 1))
+            first, last = (p * len(corrections) // c["BLOCK_PROMOTIONS"] for p in (part, part + 1))
             rest = run(rest, corrections[first:last], block)
-            if c["PROMOTE"] and block % blocks_a_round == blocks_a_round - 1:
+            if c["PROMOTE_BLOCKS"] and block % blocks_a_round == blocks_a_round - 1:
                 total = total + main
-    total = total if c["PROMOTE"] else main
+    total = total if c["PROMOTE_BLOCKS"] else main
     return rest * np.float32(2.0**-s.exponent) + total if s.rest else total
 
 
@@ -151,7 +151,7 @@ def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
         for columns in hopper._COLUMNS[s.accumulators]:
             tile = Tile(columns)
             assert schedules.shared_bytes(tile) + 8 * columns + 256 <= schedules.SHARED
-            assert schedules.entries(tile) > s.words * s.block // CHUNK
+            assert schedules.stages(tile) > s.words * s.block // CHUNK
 
 
 @needs_compiler

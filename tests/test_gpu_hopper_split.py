@@ -115,7 +115,7 @@ extern "C" int launch(const Operands* given, int grid) {
   std::vector<Block> blocks(grid);
   std::vector<Fiber> fibers(THREADS * grid);
   for (int b = 0; b < grid; b++)
-    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(PIECES * PARTS * SIDE * SPAN / 4);
+    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(STAGES * PARTS * SIDE * SPAN / 4);
   for (int i = 0; i < THREADS * grid; i++) {
     Fiber& f = fibers[i];
     f.index.x = i % THREADS, f.block = &blocks[i / THREADS], f.stack.resize(4096);

@@ -44,13 +44,13 @@ void tma_load(u32 to, const TensorMap* m, u32 barrier, int k, int row, int) {
   barrier_at(barrier).bytes -= 128 * (int)m->height, settle(barrier_at(barrier));
 }
 """
-"""What split_gemm_tma.cu takes from hopper.cuh: copies that are there at once, which a barrier counts all the same."""
+"""Stand-in for hopper.cuh in split_gemm_tma.cu: copies complete at once, and barriers count them like TMA's."""
 
 
 class Module(simulated.Module):
     def __init__(self, source, **more):
-        source = source.replace("__grid_constant__ ", "").replace('#include "hopper.cuh"', "")
-        super().__init__(source.replace("struct Maps {", TMA + "struct Maps {"), **more)
+        source = source.replace("__grid_constant__ ", "").replace('#include "hopper.cuh"', TMA)
+        super().__init__(source, **more)
 
     def prepare(self, *args, keep=None, overlap=False, **more):
         return SimpleNamespace(queue=lambda: self.launch(*args, **more), keep=keep)

@@ -9,6 +9,7 @@ from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small,
 from fpemu.gpu.batched.memory import apart, result_apart, shared_bytes
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.compiler import kernel_source
+from fpemu.gpu.constants import struct
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,8 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
         assert isinstance(configuration, Small)
         constants |= {"THREADS": configuration.threads, **_sizes(task)}
         made = Plan(name, "", configuration.threads, 0, (task.M, task.N), 1)
-    lines = [f"#define FPEMU_HALF_SUMS {int(task.accumulate == 'fp16')}", "struct Config {"]
-    lines += [f"  static constexpr {_type(v)} {n} = {str(v).lower()};" for n, v in constants.items()]
-    text = "\n".join([*lines, "};", kernel_source(f"{name}.cu")])
+    lines = [f"#define FPEMU_HALF_SUMS {int(task.accumulate == 'fp16')}", struct(constants)]
+    text = "\n".join([*lines, kernel_source(f"{name}.cu")])
     return Plan(name, text, made.threads, made.shared, made.tile, made.groups, made.packed, made.persistent)
 
 
@@ -106,7 +106,3 @@ def _sizes(task: Task, exact: bool = True) -> dict[str, int | bool]:
     """What a kernel without shared memory knows of the sizes: all, and the distances where there are no gaps."""
     sizes = {"M": task.M, "N": task.N, "K": task.K} if exact else {"M": 0, "N": 0, "K": 0}
     return {"EXACT": exact, "CONTIGUOUS": exact and task.contiguous, **sizes}
-
-
-def _type(value: int | bool) -> str:
-    return "bool" if isinstance(value, bool) else "int"

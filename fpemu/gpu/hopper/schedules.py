@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fpemu.gpu import constants
 from fpemu.gpu.compiler import kernel_source
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.words import Plan, in_k
 
 K = 16  # of one wgmma on fp16
-CHUNK = 64  # of k in an entry of the ring
+CHUNK = 64  # of k in a stage of the pipeline
 LONGEST = 512  # of k from one promotion to the next: blocks are unrolled in between
 SHARED = 227 * 1024  # bytes of shared memory that a thread block can have
 SMALL = 2**32  # products M N K below which a launch begins while the one before it ends
@@ -86,14 +87,15 @@ class Schedule:
         """Length in k from one promotion to the next, in whole blocks."""
         return max(self.block, self.promote or 0)
 
-    def constants(self) -> dict[str, object]:
-        """The constants in front of the kernel's text."""
+    def constants(self) -> dict[str, int | float]:
+        """Members of the kernel's struct Config that depend on the schedule."""
         inside = self.promote is not None and self.promote < self.block
         parts = self.block // self.promote if inside and self.promote else 1
         promote = 0 if self.promote is None else 1 if inside else self.promote // self.block
         return {
-            "WORDS": self.words, "BLOCK": self.block // CHUNK, "PARTS": parts, "PROMOTE": promote,
-            "REST_SCALE": f"{2.0**-self.exponent!r}f", "SLICE": (self.split or 0) // self.round,
+            "WORDS": self.words, "BLOCK_CHUNKS": self.block // CHUNK, "BLOCK_PROMOTIONS": parts,
+            "PROMOTE_BLOCKS": promote, "CORRECTION_SCALE": 2.0**-self.exponent,
+            "SLICE_INTERVALS": (self.split or 0) // self.round,
         }  # fmt: skip
 
 
@@ -144,29 +146,28 @@ def _fits(s: Schedule) -> bool:
     return s.promote % K == 0 and s.block % s.promote == 0 and mains == 1 and bool(s.rest) and parts <= 4
 
 
-def entries(tile: Tile) -> int:
-    """Entries of the ring that fit in shared memory."""
-    room = SHARED if tile.rows == 128 else SHARED - 88 * 1024
-    return (room - 1024 - 8 * tile.columns - 256) // ((tile.rows + tile.columns) * CHUNK * 2)
+def stages(tile: Tile) -> int:
+    """Return the number of pipeline stages that fit in shared memory."""
+    available = SHARED if tile.rows == 128 else SHARED - 88 * 1024
+    return (available - 1024 - 8 * tile.columns - 256) // ((tile.rows + tile.columns) * CHUNK * 2)
 
 
 def shared_bytes(tile: Tile) -> int:
     """Dynamic shared memory of the kernel."""
-    return entries(tile) * (tile.rows + tile.columns) * CHUNK * 2 + 1024
+    return stages(tile) * (tile.rows + tile.columns) * CHUNK * 2 + 1024
 
 
 def source(s: Schedule, tile: Tile) -> str:
     """The kernel's text."""
-    numbers: dict[str, object] = {
+    config = {
         "TILE_N": tile.columns,
-        "CONSUMERS": tile.rows // 64,
+        "MATH_WARPGROUPS": tile.rows // 64,
         "CLUSTER": tile.cluster,
-        "ENTRIES": entries(tile),
+        "STAGES": stages(tile),
         **s.constants(),
     }
-    lines = [f"#define {name} {value}" for name, value in numbers.items()]
-    lines += ['#include "hopper.cuh"', wgmma("wgmma", tile.columns)]
-    lines += [_products("Main", s.main, s.main_turn), _products("Rest", s.rest, s.rest_turn)]
+    lines = [constants.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.columns)]
+    lines += [_products("MainProducts", s.main, s.main_turn), _products("CorrectionProducts", s.rest, s.rest_turn)]
     return "\n".join((*lines, kernel_source("hopper_gemm.cu")))
 
 

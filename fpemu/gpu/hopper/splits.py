@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fpemu.formats import FP16
 from fpemu.gpu import device, matrices, properties
 from fpemu.gpu.compiler import kernel_source
+from fpemu.gpu.constants import struct
 from fpemu.gpu.hopper.records import keep, record
 from fpemu.gpu.kernel import Prepared, Room
 from fpemu.gpu.matrices import Matrix
@@ -32,7 +33,7 @@ OPERAND = np.dtype(
 OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
 """The struct Operands there"""
 CHUNK = 64  # of k, whose words lie together
-PIECES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
+STAGES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
 LOOK, MAKE = 1, 2  # phases
 
 
@@ -46,7 +47,7 @@ class Kind:
     words : int
         Arrays of words that are made.
     side, span : int
-        Rows and k of a piece.
+        Rows and k of a tile.
     parts, sums : int
         Blocks of an operand that are looked at together, four or one; sums of them that are split.
     """
@@ -67,7 +68,7 @@ class Kind:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a thread block."""
-        return 4 * self.parts * self.side * self.span * PIECES
+        return 4 * self.parts * self.side * self.span * STAGES
 
     def halved(self, size: int) -> int:
         """Of so many rows or k those of a block."""
@@ -75,9 +76,9 @@ class Kind:
 
     def source(self) -> str:
         """The kernel's text."""
-        constants = {"PIECES": PIECES, "LAG": LAG, "BLOCKS": BLOCKS, "SIDE": self.side,
-                     "SPAN": self.span, "PARTS": self.parts, "SUMS": self.sums}  # fmt: skip
-        return "".join(f"#define {name} {value}\n" for name, value in constants.items()) + kernel_source(self.file)
+        config = {"STAGES": STAGES, "LAG": LAG, "BLOCKS": BLOCKS, "SIDE": self.side, "SPAN": self.span,
+                  "PARTS": self.parts, "SUMS": self.sums}  # fmt: skip
+        return struct(config) + "\n" + kernel_source(self.file)
 
 
 KINDS = {
@@ -170,12 +171,12 @@ class Splitter:
             zeros += [largest] if largest is not None else []
         of = both["of"][0]
         spans = int(of["chunks"].max()) * (CHUNK // kind.span)
-        pieces = spans * sum(self._panels(X, who) for X, who in operands)
-        if not pieces:
+        tile_count = spans * sum(self._panels(X, who) for X, who in operands)
+        if not tile_count:
             return found, [], []
-        module, grid = _module(kind), min(pieces, BLOCKS * properties.multiprocessors())
+        module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
         apart = zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
-        small, todo, tables = pieces <= 4 * grid, [], [matrices.table(X) for X, _ in operands if X.count > 1]
+        small, todo, tables = tile_count <= 4 * grid, [], [matrices.table(X) for X, _ in operands if X.count > 1]
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
             todo.append(module.prepare(kind.kernel, grid, THREADS, both.copy(), shared=kind.shared_bytes,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu import device
+from fpemu.gpu import constants, device
 from fpemu.gpu.hopper.records import TASK, keep, layout, places, record, result
 from fpemu.gpu.hopper.schedules import SHARED, SMALL, Tile, wgmma
 from fpemu.gpu.hopper.splits import Splitter, tiles
@@ -125,14 +125,14 @@ class FrontierKernel(Kernel):
         return made
 
 
-def entries(columns: int) -> int:
-    """Entries of the ring that fit in shared memory."""
+def stages(columns: int) -> int:
+    """Return the number of pipeline stages that fit in shared memory."""
     return (SHARED - 1024 - 256) // (128 * (ROWS + columns))
 
 
 def shared_bytes(columns: int) -> int:
     """Shared memory of a thread block: the ring, and what its alignment to 1024 may take."""
-    return entries(columns) * 128 * (ROWS + columns) + 1024
+    return stages(columns) * 128 * (ROWS + columns) + 1024
 
 
 @cache
@@ -141,9 +141,9 @@ def _gemm(columns: int, cluster: int, per: int, exact: bool) -> device.Module:
 
 
 def source(columns: int, cluster: int, per: int, exact: bool) -> str:
-    """The text of the product's kernel for a tile, `per` pieces a stage, with or without exact stages."""
-    constants = {"BN": columns, "ENTRIES": entries(columns), "CLUSTER": cluster, "PER": per, "EXACT": int(exact)}
-    lines = [f"#define {name} {value}" for name, value in constants.items()]
-    lines += ['#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
+    """Return the product kernel's text for a tile, `per` chunks a stage of the scheme, with or without exact stages."""
+    config = {"TILE_N": columns, "STAGES": stages(columns), "CLUSTER": cluster, "INTERVAL_CHUNKS": per,
+              "EXACT_INTERVALS": exact}  # fmt: skip
+    lines = [constants.struct(config), '#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
     products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
     return "\n".join([*lines, products, device.kernel_source("staged_int8_gemm.cu")])

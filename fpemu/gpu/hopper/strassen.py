@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu import device
+from fpemu.gpu import constants, device
 from fpemu.gpu.hopper import splits
 from fpemu.gpu.hopper import words as hopper
 from fpemu.gpu.hopper.records import RESULT, keep, layout, places, record, result
@@ -164,7 +164,8 @@ def _block(size: int, levels: int) -> int:
 
 def source(levels: int) -> str:
     """The text of the kernels."""
-    return f"#define LEVELS {levels}\n" + device.kernel_source("strassen_combine.cu")
+    config = f"{constants.struct({'LEVELS': levels})}\n#define FPEMU_TWO_LEVELS {int(levels == 2)}\n"
+    return config + device.kernel_source("strassen_combine.cu")
 
 
 @cache

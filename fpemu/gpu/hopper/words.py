@@ -135,10 +135,10 @@ class Hopper(Kernel):
         sides = ((a, tile.rows), (b, tile.columns))
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         module, shared, threads = _module(self.schedule, tile), schedules.shared_bytes(tile), 128 + 2 * tile.rows
-        fit = PROCESSORS if tile.cluster == 1 else module.clusters("multiply", tile.cluster, threads, shared)
+        fit = PROCESSORS if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
         clusters = -(-a.rows // (tile.rows * tile.cluster)) * -(-b.rows // tile.columns) * batch
         return module.prepare(
-            "multiply", min(fit, clusters) * tile.cluster, threads, np.stack(maps), task, shared=shared,
+            "hopper_gemm", min(fit, clusters) * tile.cluster, threads, np.stack(maps), task, shared=shared,
             cluster=tile.cluster, overlap=a.rows * b.rows * K * batch < SMALL, keep=(where, room, a.words, b.words),
         )  # fmt: skip
 

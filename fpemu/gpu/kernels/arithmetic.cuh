@@ -1,8 +1,8 @@
 // What one matrix instruction computes, over bit patterns: the CUDA form of fpemu.mma.readable, all arithmetics.
 //
 // A Spec is a struct of constants that fpemu.gpu.emulation writes from an MmaSpec: types A, B, C, D (formats) and K,
-// BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K codes of a row of A
-// and of a column of B and the code of c, and returns the code of d. Integers only: nothing here depends on how a
+// BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K codes of a row
+// of A and of a column of B and the code of c, and returns the code of d. Integers only: nothing here depends on how a
 // compiler or a processor rounds.
 //
 // Sizes. A significand has at most 24 bits, but 53 in an FMA chain. A product of two has at most 48 (there 106, in two

@@ -100,7 +100,7 @@ FPEMU_FUNCTION float rounded(float x) { return Config::HALF_SUMS ? value_of_half
 // ---- launches
 
 // The kernel queued next may begin; this one waits until the one before it has written what it writes.
-FPEMU_FUNCTION void in_turn() {
+FPEMU_FUNCTION void wait_for_previous_grid() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (Config::OVERLAP) grid_release(), grid_wait();
 #endif
@@ -183,8 +183,8 @@ FPEMU_FUNCTION void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]) {
 void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]);
 #endif
 
-// The products of one step of k for a fragment of D, in the paper's order: parts of x and y are those of the left and the
-// right operand of the instruction, which are A and B, or B and A of the transposed product.
+// The products of one step of k for a fragment of D, in the paper's order: parts of x and y are those of the left and
+// the right operand of the instruction, which are A and B, or B and A of the transposed product.
 template <bool TURNED>
 FPEMU_FUNCTION void multiply_step(Sum (&c)[TERMS], const u32 (&x)[TERMS][4], const u32 (&y)[TERMS][2]) {
   multiply_add(c[0], x[0], y[0]);

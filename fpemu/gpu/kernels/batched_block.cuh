@@ -15,10 +15,10 @@
 //   ONE_TILE           a product is one block
 //   FLAT               products without gaps, one block each: matrices are copied as they are, 16 bytes by 16 bytes
 //   APART              FLAT: what was copied and the tiles have memory of their own; else they share it
-//   PERSISTENT         a thread block takes one product after the other, and brings the next ones while it multiplies one
-//   BULK               FLAT and PERSISTENT: matrices come by the copy engine, see batched_bulk.cuh
-//   D_APART            BULK: D has memory of its own, else that of the tiles
-//   AHEAD              the first matrices are asked for before the kernel queued before has ended
+//   PERSISTENT         a thread block computes one product after the other, and loads the next ones while it multiplies
+//   BULK               FLAT and PERSISTENT: bulk copies load the matrices, see batched_bulk.cuh
+//   D_APART            BULK: D has a separate buffer, else it reuses the buffer of the tiles
+//   AHEAD              the first matrices are prefetched before the previous kernel has completed
 //   RESIDENT           thread blocks that a multiprocessor is to hold: registers are spared for it
 #pragma once
 #include "batched_sizes.cuh"
@@ -29,8 +29,8 @@ constexpr int THREADS = GROUP * Config::PRODUCTS;
 constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }  // the least from n on
 constexpr int power_in(int n) { return n % 2 || n >= 32 ? 1 : 2 * power_in(n / 2); }          // that divides n
 
-// An operand in shared memory, line by line; a line has its parts one after the other. Before it is settled, a line is as
-// it is in memory, from the last multiple of four bytes on.
+// An operand in shared memory, line by line; a line has its parts one after the other. Before it is settled, a line is
+// as it is in memory, from the last multiple of four bytes on.
 template <bool OF_A> struct Tile {
   static constexpr bool IS_A = OF_A;
   static constexpr bool ALONG_K = OF_A ? Config::A_ALONG_K : Config::B_ALONG_K;
@@ -56,7 +56,7 @@ constexpr int TILES = TileA::BYTES + TileB::BYTES;
 constexpr int RAW = Config::FLAT ? larger(FLAT_A + FLAT_B + 48, FLAT_D) : 0;
 constexpr int D_PITCH = (Config::BLK_N / 8 | 1) * 16, D_BYTES = Config::BLK_M * D_PITCH;
 constexpr int D_STAGE = Config::FLAT ? FLAT_D : Config::STAGED ? PARTS * D_BYTES : 0;
-// D has memory of its own, else that of A and B, which have been read.
+// D has a separate buffer, else it reuses the buffer of A and B after their last read.
 constexpr bool STAGE_APART =
     Config::BULK ? Config::D_APART : Config::PERSISTENT && Config::STAGES == 1 && !(Config::FLAT && Config::APART);
 constexpr int BUFFERS = Config::STAGES + (Config::PERSISTENT && !Config::BULK);
@@ -95,24 +95,24 @@ template <bool TRANSPOSED> FPEMU_FUNCTION void load_rows(u32 (&r)[2], const u8* 
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
 }
-// SIZE bytes from a multiple of SIZE into shared memory, without registers, or zeros where they are not `there`; nothing if
-// not `asked`. Never a part of them: a copy is told of that by the last bits of its address, which tools take for bytes
-// that are read.
-template <int SIZE> FPEMU_FUNCTION void copy_later(u8* to, u64 from, bool there, bool asked = true) {
-  const int read = there ? SIZE : 0;
+// SIZE bytes from a multiple of SIZE into shared memory, without registers, or zeros where they are not `exists`;
+// nothing if not `requested`. Never a part of them: a copy is told of that by the last bits of its address, which tools
+// take for bytes that are read.
+template <int SIZE> FPEMU_FUNCTION void copy_later(u8* to, u64 from, bool exists, bool requested = true) {
+  const int read = exists ? SIZE : 0;
   if (SIZE == 16)
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p cp.async.cg.shared.global [%0], [%1], 16, %2; }" ::"r"(
-                     shared_address(to)), "l"(from), "r"(read), "r"((int)asked)
+                     shared_address(to)), "l"(from), "r"(read), "r"((int)requested)
                  : "memory");
   else
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p cp.async.ca.shared.global [%0], [%1], %4, %2; }" ::"r"(
-                     shared_address(to)), "l"(from), "r"(read), "r"((int)asked), "n"(SIZE)
+                     shared_address(to)), "l"(from), "r"(read), "r"((int)requested), "n"(SIZE)
                  : "memory");
 }
-FPEMU_FUNCTION void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> FPEMU_FUNCTION void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-FPEMU_FUNCTION void together_in_warp() { __syncwarp(); }
-FPEMU_FUNCTION void together(int group) {
+FPEMU_FUNCTION void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> FPEMU_FUNCTION void wait_for_copies_of() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+FPEMU_FUNCTION void sync_warp() { __syncwarp(); }
+FPEMU_FUNCTION void sync_group(int group) {
   if (GROUP == 32) __syncwarp();
   else if (Config::PRODUCTS > 1) asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP) : "memory");
   else __syncthreads();
@@ -120,15 +120,15 @@ FPEMU_FUNCTION void together(int group) {
 #else
 template <bool TRANSPOSED> void load_rows(u32 (&r)[4], const u8* row);
 template <bool TRANSPOSED> void load_rows(u32 (&r)[2], const u8* row);
-template <int SIZE> inline void copy_later(u8* to, u64 from, bool there, bool asked = true) {
-  if (!asked) return;
+template <int SIZE> inline void copy_later(u8* to, u64 from, bool exists, bool requested = true) {
+  if (!requested) return;
   __builtin_memset(to, 0, SIZE);
-  if (there) reads(from, SIZE), __builtin_memcpy(to, (const void*)from, SIZE);
+  if (exists) reads(from, SIZE), __builtin_memcpy(to, (const void*)from, SIZE);
 }
-void together_in_warp();
-inline void end_of_copies() {}
-template <int LEFT> inline void await_copies() {}
-inline void together(int) { __syncthreads(); }
+void sync_warp();
+inline void commit_copies() {}
+template <int LEFT> inline void wait_for_copies_of() {}
+inline void sync_group(int) { __syncthreads(); }
 #endif
 
 // ---- from shared memory to fragments
@@ -166,7 +166,7 @@ FPEMU_FUNCTION void load_y(u32 (&y)[Config::TC_Y][TERMS][2], const u8* tile, int
       y[i / 2][TERMS - 1][i % 2] = add_halves(y[i / 2][0][i % 2], y[i / 2][1 % TERMS][i % 2]);
 }
 
-typedef Sum Sums_[UNITS_X][UNITS_Y][TERMS];
+typedef Sum Accumulators[UNITS_X][UNITS_Y][TERMS];
 
 FPEMU_FUNCTION int row_of(int warp, int unit) {
   return ((warp % Config::WARPS_X + Config::WARPS_X * (unit / Config::TC_X)) * Config::TC_X + unit % Config::TC_X) * 16;
@@ -176,7 +176,7 @@ FPEMU_FUNCTION int column_of(int warp, int unit) {
 }
 
 // `left`: of k in this block.
-FPEMU_FUNCTION void multiply(Sums_& sums, const u8* buffer, int warp, int left) {
+FPEMU_FUNCTION void multiply(Accumulators& sums, const u8* buffer, int warp, int left) {
   const u8 *a = buffer, *b = buffer + TileA::BYTES;
   FPEMU_UNROLL
   for (int k = 0; k < Config::BLK_K; k += 16) {

@@ -1,6 +1,6 @@
-// Matrices without gaps, copied as they are: sixteen bytes by sixteen from the multiple of 16 before the first element on.
-// From there each thread takes eight neighbours of a line at a time to their place in a tile. D goes the other way: a warp
-// stores eight rows of it at a time, so rows of A are put in an order in which those lie in different banks.
+// Matrices without gaps, copied as they are: sixteen bytes by sixteen from the multiple of 16 before the first element
+// on. From there each thread takes eight neighbours of a line at a time to their place in a tile. D goes the other way:
+// a warp stores eight rows of it at a time, so rows of A are put in an order in which those lie in different banks.
 #pragma once
 #include "batched_loads.cuh"
 
@@ -18,8 +18,8 @@ template <bool OF_A> struct Flat {
   static constexpr int TURNS = (T::LINES * T::EIGHTS + GROUP - 1) / GROUP;  // of a thread, eight elements each
 };
 
-// Where rows of a large D have an odd length, those that a warp stores at once are eight, four or two apart, in spans of
-// 64, of 32 and of 16 rows; else they are neighbours.
+// Where rows of a large D have an odd length, those that a warp stores at once are eight, four or two apart, in spans
+// of 64, of 32 and of 16 rows; else they are neighbours.
 constexpr bool APART_ROWS =
     Config::FLAT && !Config::TURNED && Config::A_ALONG_K && Config::N % 2 && Config::BLK_M > 32;
 constexpr int IN_64 = Config::BLK_M / 64 * 64, IN_32 = Config::BLK_M / 32 * 32;
@@ -34,8 +34,9 @@ FPEMU_FUNCTION int line_of_row(int row) {
   return APART_ROWS ? span + in / distance + in % distance * 8 : row;
 }
 
-// The pieces of a matrix into shared memory. The first may begin in the matrix before, the last may end in the one after.
-template <bool OF_A> FPEMU_FUNCTION void bring_flat(u64 matrix, u64 first, int batch, int thread, u8* to) {
+// The pieces of a matrix into shared memory. The first may begin in the matrix before, the last may end in the one
+// after.
+template <bool OF_A> FPEMU_FUNCTION void copy_contiguous_async(u64 matrix, u64 first, int batch, int thread, u8* to) {
   typedef Flat<OF_A> F;
   const u64 aligned = matrix & ~(u64)15, end = matrix + F::BYTES, last = first + (u64)batch * F::BYTES;
   FPEMU_FEW
@@ -76,8 +77,8 @@ template <bool OF_A> FPEMU_FUNCTION void put_eight(const u32 (&w)[PLANES][EACH],
   put<T>(w, tile + (OF_A ? line_of_row(line) : line) * T::PITCH + 16 * number);
 }
 
-// Lines that are eight apart begin at the same place between two multiples of 16 bytes. A thread takes such ones, and those
-// of a warp are the same ones where there are eight warps, so that how far words move is decided once.
+// Lines that are eight apart begin at the same place between two multiples of 16 bytes. A thread takes such ones, and
+// those of a warp are the same ones where there are eight warps, so that how far words move is decided once.
 template <bool OF_A> struct Together {
   typedef Flat<OF_A> F;
   typedef typename F::T T;
@@ -90,10 +91,10 @@ template <bool OF_A> struct Together {
     return warp % 8 + WARPS * (own % SETS) % 8 + 8 * (own / SETS + LINES / SETS * (warp / 8));
   }
 };
-// Eight elements of each of a thread's lines by way of registers: `from` the multiple of 16 before those of the first, SHIFT
-// words after which they begin, `mask` for what follows the line.
+// Eight elements of each of a thread's lines by way of registers: `from` the multiple of 16 before those of the first,
+// SHIFT words after which they begin, `mask` for what follows the line.
 template <bool OF_A, int SHIFT>
-FPEMU_FUNCTION void settle_lines(const u8* from, u32 selector, const u32 (&mask)[EACH], int first, int number, u8* tile) {
+FPEMU_FUNCTION void distribute_lines(const u8* from, u32 selector, const u32 (&mask)[EACH], int first, int number, u8* tile) {
   typedef Together<OF_A> W;
   typedef typename W::T T;
   constexpr int LINES = Flat<OF_A>::LINES, LENGTH = Flat<OF_A>::LENGTH, GIVEN = EACH + SHIFT + (Config::WIDTH == 2);
@@ -103,21 +104,21 @@ FPEMU_FUNCTION void settle_lines(const u8* from, u32 selector, const u32 (&mask)
     const int begin = i * W::AT_ONCE, line = begin + first;
     if (begin + W::AT_ONCE > LINES && line >= (T::ALONG_K ? LINES : T::LINES)) continue;  // beside rows may be anything
     u32 word[(GIVEN + 3) / 4 * 4], w[PLANES][EACH];
-    const bool there = begin + W::AT_ONCE <= LINES || line < LINES;
+    const bool exists = begin + W::AT_ONCE <= LINES || line < LINES;
     FPEMU_UNROLL
     for (int n = 0; n < GIVEN; n += 4)
-      if (there) load_shared(word + n, from + begin * (LENGTH * ELEMENT) + 4 * n);
+      if (exists) load_shared(word + n, from + begin * (LENGTH * ELEMENT) + 4 * n);
     FPEMU_UNROLL
     for (int n = 0; n < EACH; n++) {
       const u32 x = Config::WIDTH == 2 ? pick(word[n + SHIFT], word[(n + SHIFT + 1) % GIVEN], selector) : word[n + SHIFT];
-      w[0][n] = there ? MORE ? x & mask[n] : x : 0;
+      w[0][n] = exists ? MORE ? x & mask[n] : x : 0;
     }
     const int span = span_of(begin), distance = distance_in(begin);
     const int place = OF_A && APART_ROWS ? first / distance + first % distance * 8 + span + (begin - span) / distance : line;
     put<T>(w, tile + place * T::PITCH + 16 * number);
   }
 }
-template <bool OF_A> FPEMU_FUNCTION void settle_apart(u64 matrix, int thread, const u8* from, u8* tile) {
+template <bool OF_A> FPEMU_FUNCTION void distribute_tile(u64 matrix, int thread, const u8* from, u8* tile) {
   typedef Flat<OF_A> F;
   typedef Together<OF_A> W;
   const int before = Config::WIDTH == 16 ? 0 : (int)(matrix & 15);
@@ -138,10 +139,10 @@ template <bool OF_A> FPEMU_FUNCTION void settle_apart(u64 matrix, int thread, co
   const int at = before + first * (F::LENGTH * ELEMENT), shift = at & 15;
   const u8* own = from + (at & ~15) + 8 * ELEMENT * number;
   const u32 selector = shift & 2 ? NEXT : 0x3210;
-  if (Config::WIDTH == 16 || shift < 4) settle_lines<OF_A, 0>(own, selector, mask, first, number, tile);
-  else if (Config::WIDTH < 8 && shift < 8) settle_lines<OF_A, 1>(own, selector, mask, first, number, tile);
-  else if (shift < 12) settle_lines<OF_A, 2>(own, selector, mask, first, number, tile);
-  else settle_lines<OF_A, 3>(own, selector, mask, first, number, tile);
+  if (Config::WIDTH == 16 || shift < 4) distribute_lines<OF_A, 0>(own, selector, mask, first, number, tile);
+  else if (Config::WIDTH < 8 && shift < 8) distribute_lines<OF_A, 1>(own, selector, mask, first, number, tile);
+  else if (shift < 12) distribute_lines<OF_A, 2>(own, selector, mask, first, number, tile);
+  else distribute_lines<OF_A, 3>(own, selector, mask, first, number, tile);
 }
 template <bool OF_A> FPEMU_FUNCTION void take_flat(Settled<OF_A>& taken, u64 matrix, int thread, const u8* from) {
   const int before = Config::WIDTH == 16 ? 0 : (int)(matrix & 15);
@@ -154,16 +155,16 @@ template <bool OF_A> FPEMU_FUNCTION void put_flat(const Settled<OF_A>& taken, in
 }
 
 // Both operands from where they were brought to to their tiles, which may be the same memory.
-FPEMU_FUNCTION void settle_flat(u64 a, u64 b, int thread, int group, const u8* buffer, u8* tiles) {
-  together(group);
+FPEMU_FUNCTION void distribute_tiles(u64 a, u64 b, int thread, int group, const u8* buffer, u8* tiles) {
+  sync_group(group);
   if (Config::APART) {
-    settle_apart<true>(a, thread, buffer, tiles), settle_apart<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
+    distribute_tile<true>(a, thread, buffer, tiles), distribute_tile<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
     return;
   }
   Settled<true> of_a;
   Settled<false> of_b;
   take_flat<true>(of_a, a, thread, buffer), take_flat<false>(of_b, b, thread, buffer + FLAT_A);
-  together(group);
+  sync_group(group);
   put_flat<true>(of_a, thread, tiles), put_flat<false>(of_b, thread, tiles + TileA::BYTES);
 }
 

@@ -1,10 +1,10 @@
-// D of a block: sums from the fragments of warps, finished, and to memory straight, by way of shared memory, or as it lies
-// in memory (FLAT).
+// D of a block: sums from the fragments of warps, finished, and to memory straight, by way of shared memory, or as it
+// lies in memory (FLAT).
 #pragma once
 #include "batched_contiguous.cuh"
 
 // Calls `each(x, y, sums)` for every two neighbours y and y + 1 of a fragment, x and y in the block.
-template <class F> FPEMU_FUNCTION void for_pairs(const Sums_& sums, int warp, F each) {
+template <class F> FPEMU_FUNCTION void for_pairs(const Accumulators& sums, int warp, F each) {
   const int lane = threadIdx.x % 32;
   FPEMU_UNROLL
   for (int i = 0; i < UNITS_X; i++)
@@ -25,7 +25,7 @@ template <class F> FPEMU_FUNCTION void for_pairs(const Sums_& sums, int warp, F 
 constexpr bool PAIRS = !Config::TURNED && PARTS == 1 && Config::PLAIN;
 
 // The finished block to D; `stage`: shared memory for it.
-FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int m0, int n0, bool absent, u8* stage, int group,
+FPEMU_FUNCTION void epilogue(const Problem& p, const Accumulators& sums, int product, int m0, int n0, bool absent, u8* stage, int group,
                            int thread) {
   const int warp = thread / 32;
   const int rows = absent ? 0 : smaller(rows_of(p) - m0, Config::BLK_M);
@@ -38,7 +38,7 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
     return finished(p, s, place_in_c(p, c, m, n));
   };
   // A and B were there
-  if (!STAGE_APART && (Config::STAGED || (Config::FLAT && (Config::BULK || !Config::APART)))) together(group);
+  if (!STAGE_APART && (Config::STAGED || (Config::FLAT && (Config::BULK || !Config::APART)))) sync_group(group);
   if (Config::FLAT) {
     u8* flat = stage + (d & 15);
     if (computes)
@@ -65,7 +65,7 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
           else *(u16*)at = (u16)v;
         }
       });
-    together(group);
+    sync_group(group);
     if (!absent) store_flat(d, thread, stage);
     return;
   }
@@ -90,7 +90,7 @@ FPEMU_FUNCTION void finish(const Problem& p, const Sums_& sums, int product, int
           } else *(u32*)(plane + x * D_PITCH + 2 * y) = pick(v[0], v[1], part ? HIGHS : LOWS);
         }
       });
-    together(group);
+    sync_group(group);
     // Threads of a power of two share a row, so that its number takes no division.
     constexpr int LENGTH = Config::EXACT ? smaller(Config::N, Config::BLK_N) : Config::BLK_N;
     constexpr int PIECES = pieces_of_row(Config::WIDTH, LENGTH), ALONG = smaller(32, power_of_two(PIECES));

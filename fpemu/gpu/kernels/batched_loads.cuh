@@ -1,5 +1,5 @@
-// A block of an operand from memory to shared memory: by way of registers, or by copies that run by themselves, of as many
-// bytes at a time as the alignment of its lines allows.
+// A block of an operand from memory to shared memory: by way of registers, or by copies that run by themselves, of as
+// many bytes at a time as the alignment of its lines allows.
 #pragma once
 #include "batched_block.cuh"
 
@@ -15,22 +15,22 @@ template <class T> struct Fetched {
   Eight<EACH, T::WIDTH> eight[T::DOWN][T::ACROSS][PLANES];
 };
 
-// What a thread brings in: calls `each(down, across, place, address, left)`, left: elements that are there. Threads that
-// share a line are of one warp.
+// What a thread brings in: calls `each(down, across, place, address, left)`, left: elements that are there. Threads
+// that share a line are of one warp.
 template <class T, class F> FPEMU_FUNCTION void for_eights(const Source& s, int thread, F each) {
   const int own_line = thread / T::ALONG, own = thread % T::ALONG;
   FPEMU_UNROLL
   for (int i = 0; i < T::DOWN; i++) {
     const int line = own_line + i * T::AT_ONCE;
     if (T::LINES % T::AT_ONCE && line >= T::LINES) continue;
-    const bool there = s.first_line + line < s.lines;
+    const bool exists = s.first_line + line < s.lines;
     const u64 from = s.matrix + (s.first_line + line) * s.line;
     FPEMU_UNROLL
     for (int j = 0; j < T::ACROSS; j++) {
       const int eight = own + j * T::ALONG;
       if (T::EIGHTS % T::ALONG && eight >= T::EIGHTS) continue;
       const int at = s.first + 8 * eight;
-      each(i, j, line * T::PITCH + 16 * eight, from + (s64)at * ELEMENT, there ? s.length - at : 0);
+      each(i, j, line * T::PITCH + 16 * eight, from + (s64)at * ELEMENT, exists ? s.length - at : 0);
     }
   }
 }
@@ -45,7 +45,7 @@ template <class T> FPEMU_FUNCTION void fetch(Fetched<T>& f, const Source& s, int
   });
 }
 
-// Eight elements of a line to their place, parts told apart.
+// Stores eight elements of a line at their place, real and imaginary parts separated.
 template <class T> FPEMU_FUNCTION void put(const u32 (&w)[PLANES][EACH], u8* place) {
   FPEMU_UNROLL
   for (int part = 0; part < PARTS; part++) {
@@ -71,9 +71,9 @@ template <class T> FPEMU_FUNCTION void store(Fetched<T>& f, const Source& s, int
   });
 }
 
-// Without registers. `bring` copies in pieces of SIZE bytes, each to its place in the tile, if lines begin at multiples of
-// four bytes or more; a line that does not is brought from the two bytes before it on, and `settle` moves it. Lines are a
-// warp's: no other reads a line before it is settled.
+// Without registers. `copy_tile_async` copies in pieces of SIZE bytes, each to its place in the tile, if lines begin at
+// multiples of four bytes or more; a line that does not is brought from the two bytes before it on, and `shift_lines`
+// moves it. Lines are a warp's: no other reads a line before it is settled.
 template <class T> struct Pieces {
   static constexpr int SIZE = T::WIDTH == 2 ? 4 : T::WIDTH;
   static constexpr int IN_MATRIX = !Config::EXACT ? T::LENGTH : T::ALONG_K ? Config::K : T::IS_A ? Config::M : Config::N;
@@ -113,18 +113,18 @@ struct Line {
   int bytes, begin, end;
 };
 template <class T> FPEMU_FUNCTION Line line_of(const Source& s, int line) {
-  Line found;
-  found.offset = (Distance)(s.first_line + line) * (Distance)s.line + s.first * ELEMENT;
-  found.bytes = present<T>(s, line);
-  const Distance left = (Distance)(s.end - s.matrix) - found.offset;
-  const int most = found.bytes + Pieces<T>::SIZE;
-  found.begin = found.offset > 0 ? -2 : 0, found.end = left < most ? (int)left : most;
-  return found;
+  Line result;
+  result.offset = (Distance)(s.first_line + line) * (Distance)s.line + s.first * ELEMENT;
+  result.bytes = present<T>(s, line);
+  const Distance left = (Distance)(s.end - s.matrix) - result.offset;
+  const int most = result.bytes + Pieces<T>::SIZE;
+  result.begin = result.offset > 0 ? -2 : 0, result.end = left < most ? (int)left : most;
+  return result;
 }
 FPEMU_FUNCTION int before_of(u64 at, int width) { return width == 2 ? (int)(at & 2) : 0; }
 
 // Whole pieces of lines, and zeros for those that are not there.
-template <class T> FPEMU_FUNCTION void bring_pieces(const Source& s, int thread, u8* tile) {
+template <class T> FPEMU_FUNCTION void copy_chunks_async(const Source& s, int thread, u8* tile) {
   typedef Pieces<T> P;
   for_lines<T>(thread, [&](int number, int lane) {
     const Line line = line_of<T>(s, number);
@@ -140,15 +140,15 @@ template <class T> FPEMU_FUNCTION void bring_pieces(const Source& s, int thread,
         constexpr int STEP = P::SIZE * P::LANES;
         const int own = P::SIZE * lane + j * STEP;
         if (P::COUNT % P::LANES && lane + j * P::LANES >= P::COUNT) continue;
-        const bool there = own < bytes, whole = own <= end && (T::WIDTH > 2 || j || own - before >= line.begin);
-        copy_later<P::SIZE>(to + j * STEP, from + j * STEP, there, whole || !there);
+        const bool exists = own < bytes, whole = own <= end && (T::WIDTH > 2 || j || own - before >= line.begin);
+        copy_later<P::SIZE>(to + j * STEP, from + j * STEP, exists, whole || !exists);
       }
     }
   });
 }
 
 // The other pieces of a line, by one thread of its warp: what lies beside the matrix is not read.
-template <class T> FPEMU_FUNCTION void bring_edges(const Source& s, int number, u8* tile) {
+template <class T> FPEMU_FUNCTION void copy_edges(const Source& s, int number, u8* tile) {
   typedef Pieces<T> P;
   const Line line = line_of<T>(s, number);
   if (line.bytes <= 0) return;
@@ -167,27 +167,27 @@ template <class T> FPEMU_FUNCTION void bring_edges(const Source& s, int number, 
   }
 }
 
-template <class T> FPEMU_FUNCTION void bring_edges_of_all(const Source& s, int thread, u8* tile) {
+template <class T> FPEMU_FUNCTION void copy_all_edges(const Source& s, int thread, u8* tile) {
   typedef Pieces<T> P;
   if (T::WIDTH > 2 && (Config::EXACT ? P::IN_MATRIX * ELEMENT % P::SIZE == 0 : Config::WHOLE)) return;
   if (!Config::CONTIGUOUS) {
     for_lines<T>(thread, [&](int line, int lane) {
-      if (lane == 0) bring_edges<T>(s, line, tile);
+      if (lane == 0) copy_edges<T>(s, line, tile);
     });
     return;
   }
   const int last = s.lines - 1 - s.first_line, warp = last % T::AT_ONCE / P::LINES;
-  if (last >= 0 && last < T::LINES && thread == 32 * warp) bring_edges<T>(s, last, tile);
-  if (T::WIDTH == 2 && s.first_line == 0 && last != 0 && thread == 0) bring_edges<T>(s, 0, tile);
+  if (last >= 0 && last < T::LINES && thread == 32 * warp) copy_edges<T>(s, last, tile);
+  if (T::WIDTH == 2 && s.first_line == 0 && last != 0 && thread == 0) copy_edges<T>(s, 0, tile);
 }
 
 // Blocks of A and B into a buffer.
-FPEMU_FUNCTION void bring(const Source& a, const Source& b, int thread, u8* buffer) {
-  bring_pieces<TileA>(a, thread, buffer), bring_pieces<TileB>(b, thread, buffer + TileA::BYTES);
-  bring_edges_of_all<TileA>(a, thread, buffer), bring_edges_of_all<TileB>(b, thread, buffer + TileA::BYTES);
+FPEMU_FUNCTION void copy_tile_async(const Source& a, const Source& b, int thread, u8* buffer) {
+  copy_chunks_async<TileA>(a, thread, buffer), copy_chunks_async<TileB>(b, thread, buffer + TileA::BYTES);
+  copy_all_edges<TileA>(a, thread, buffer), copy_all_edges<TileB>(b, thread, buffer + TileA::BYTES);
 }
 
-// After `bring`: zeros for what followed a line.
+// After `copy_tile_async`: zeros for what followed a line.
 template <class T> FPEMU_FUNCTION void clean(const Source& s, int thread, u8* tile) {
   typedef Pieces<T> P;
   for_lines<T>(thread, [&](int line, int lane) {
@@ -201,15 +201,16 @@ template <class T> FPEMU_FUNCTION void clean(const Source& s, int thread, u8* ti
   });
 }
 
-// After `bring`: each line to its own beginning, zeros for what followed it, parts told apart.
-template <class T> FPEMU_FUNCTION void settle(const Source& s, int thread, u8* tile) {
+// After `copy_tile_async`: shifts each line to the beginning of its row, fills the rest with zeros and separates real
+// and imaginary parts.
+template <class T> FPEMU_FUNCTION void shift_lines(const Source& s, int thread, u8* tile) {
   typedef Pieces<T> P;
   const int own_line = thread / T::ALONG, own = thread % T::ALONG;
   FPEMU_UNROLL
   for (int i = 0; i < T::DOWN; i++) {
     const int line = own_line + i * T::AT_ONCE;
-    const bool mine = !(T::LINES % T::AT_ONCE) || line < T::LINES;
-    const int bytes = mine ? present<T>(s, line) : 0;
+    const bool in_range = !(T::LINES % T::AT_ONCE) || line < T::LINES;
+    const int bytes = in_range ? present<T>(s, line) : 0;
     const u32 low = (u32)s.matrix + (u32)(s.first_line + line) * (u32)s.line + (u32)s.first * ELEMENT;
     u32 word[T::ACROSS][PLANES][EACH + 1];
     FPEMU_UNROLL
@@ -217,17 +218,17 @@ template <class T> FPEMU_FUNCTION void settle(const Source& s, int thread, u8* t
       FPEMU_UNROLL
       for (int part = 0; part < PLANES; part++) {
         const int number = own + j * T::ALONG;
-        if (!mine || number >= T::EIGHTS) continue;
+        if (!in_range || number >= T::EIGHTS) continue;
         const u8* from = tile + line * T::PITCH + part * T::PART + 4 * EACH * number;
         FPEMU_UNROLL
         for (int n = 0; n < EACH; n += 4) load_shared(word[j][part] + n, from + 4 * n);
         word[j][part][EACH] = SPLIT ? 0 : *(const u32*)(from + 16);
       }
-    together_in_warp();
+    sync_warp();
     FPEMU_UNROLL
     for (int j = 0; j < T::ACROSS; j++) {
       const int number = own + j * T::ALONG;
-      if (!mine || number >= T::EIGHTS) continue;
+      if (!in_range || number >= T::EIGHTS) continue;
       // A line that is not there is zeros already.
       const int left = (Config::EXACT && P::IN_MATRIX <= T::LENGTH ? P::IN_MATRIX * ELEMENT : bytes) - 8 * number * ELEMENT;
       u32 w[PLANES][EACH];

@@ -35,8 +35,9 @@ FPEMU_FUNCTION void store16(u64 at, const u8* from) {
 #endif
 }
 
-// Eight elements that lie side by side come from aligned words of 16 bytes, whatever their own alignment: COUNT words from
-// `at` on are in the GIVEN words from the multiple of 16 before it. Bytes before `begin` and from `end` on are not read.
+// Eight elements that lie side by side come from aligned words of 16 bytes, whatever their own alignment: COUNT words
+// from `at` on are in the GIVEN words from the multiple of 16 before it. Bytes before `begin` and from `end` on are not
+// read.
 template <int COUNT, int WIDTH> struct Eight {
   static constexpr int GIVEN = WIDTH == 16 ? COUNT : COUNT + 4;
   u32 word[GIVEN];
@@ -89,8 +90,9 @@ template <int COUNT, int WIDTH> struct Eight {
   }
 };
 
-// A row of halves in shared memory to memory, in pieces of as many bytes as its alignment allows. `number`: of the piece,
-// below pieces_of_row. A row that begins between two multiples of four bytes has its first piece around its first element.
+// A row of halves in shared memory to memory, in pieces of as many bytes as its alignment allows. `number`: of the
+// piece, below pieces_of_row. A row that begins between two multiples of four bytes has its first piece around its
+// first element.
 FPEMU_FUNCTION constexpr int pieces_of_row(int width, int length) { return 2 * length / larger(width, 4) + (width == 2); }
 template <int WIDTH> FPEMU_FUNCTION void store_piece(u64 to, const u8* row, int number, int length) {
   constexpr int SIZE = larger(WIDTH, 4), HALVES = SIZE / 2;

@@ -1,6 +1,6 @@
-// Several tiny products in one instruction (section 8.1 of the paper): blocks of A on the diagonal of its left operand, the
-// blocks of B below each other, so that every block row of D is a product of its own. Zeros stand beside the blocks of A,
-// and an infinity or NaN of one product would meet those of the others: where there is one, each product takes an
+// Several tiny products in one instruction (section 8.1 of the paper): blocks of A on the diagonal of its left operand,
+// the blocks of B below each other, so that every block row of D is a product of its own. Zeros stand beside the blocks
+// of A, and an infinity or NaN of one product would meet those of the others: where there is one, each product takes an
 // instruction of its own.
 //
 // Config, besides what batched_sizes.cuh needs:
@@ -16,17 +16,17 @@ FPEMU_FUNCTION u32 not_finite(u32 halves) {
   return ((halves & 0x7C00) == 0x7C00) | ((halves >> 16 & 0x7C00) == 0x7C00);
 }
 #ifdef __CUDACC__
-FPEMU_FUNCTION bool any_of_warp(bool mine) { return __any_sync(0xFFFFFFFF, mine); }
+FPEMU_FUNCTION bool any_of_warp(bool in_range) { return __any_sync(0xFFFFFFFF, in_range); }
 #else
-bool any_of_warp(bool mine);
+bool any_of_warp(bool in_range);
 #endif
 
 extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(Problem p) {
   constexpr int M = Config::M, N = Config::N, K = Config::K;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first = (blockIdx.x * Config::WARPS + threadIdx.x / 32) * COUNT;
-  in_turn();
-  const auto there = [&](int product) { return product < COUNT && first + product < p.batch; };
+  wait_for_previous_grid();
+  const auto exists = [&](int product) { return product < COUNT && first + product < p.batch; };
   u32 x[TERMS][4], y[TERMS][2], special = 0;
   FPEMU_UNROLL
   for (int r = 0; r < 4; r++) {
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(
     FPEMU_UNROLL
     for (int e = 0; e < 2; e++) {
       const int k = 2 * t + r / 2 * 8 + e - product * K;
-      const bool own = there(product) && k >= 0 && k < K;
+      const bool own = exists(product) && k >= 0 && k < K;
       u32 one[PARTS];
       const Place a = place_of_a(p.a, own ? first + product : 0);
       load_one(one, a.at + row % M * a.row + k * a.column, p.a.plane, own);
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(
     FPEMU_UNROLL
     for (int e = 0; e < 2; e++) {
       const int step = 2 * t + r * 8 + e, product = step / K;
-      const bool own = there(product) && g < N;
+      const bool own = exists(product) && g < N;
       u32 one[PARTS];
       const Place b = place_of_b(p.b, own ? first + product : 0);
       load_one(one, b.at + g * b.column + step % K * b.row, p.b.plane, own);
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(
   FPEMU_UNROLL
   for (int half = 0; half < 2; half++) {
     const int row = g + 8 * half, product = row / M, m = row % M, n = 2 * t;
-    if (!there(product) || n >= N) continue;
+    if (!exists(product) || n >= N) continue;
     const u64 c = Config::PLAIN ? 0 : matrix_of(p.c, first + product);
     const Place d = place_of_d(p, first + product);
     const bool both = n + 1 < N;

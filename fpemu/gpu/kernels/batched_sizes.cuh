@@ -1,4 +1,4 @@
-// What a kernel knows of the sizes of a problem before it runs.
+// The sizes of a problem that are compile-time constants.
 //
 // Config, besides what batched.cuh needs:
 //   EXACT        M, N, K are those of the problem
@@ -17,11 +17,11 @@ struct Place {
   s64 row, column;
 };
 template <bool ROWS_ARE_LINES> FPEMU_FUNCTION Place place_of(const Stack& s, int i, int rows, int columns) {
-  Place found;
+  Place result;
   const s64 line = Config::CONTIGUOUS ? (ROWS_ARE_LINES ? columns : rows) * ELEMENT : s.line;
-  found.at = Config::CONTIGUOUS ? s.first + (u64)i * (u32)(rows * columns * ELEMENT) : matrix_of(s, i);
-  found.row = ROWS_ARE_LINES ? line : ELEMENT, found.column = ROWS_ARE_LINES ? ELEMENT : line;
-  return found;
+  result.at = Config::CONTIGUOUS ? s.first + (u64)i * (u32)(rows * columns * ELEMENT) : matrix_of(s, i);
+  result.row = ROWS_ARE_LINES ? line : ELEMENT, result.column = ROWS_ARE_LINES ? ELEMENT : line;
+  return result;
 }
 FPEMU_FUNCTION Place place_of_a(const Stack& a, int i) {
   return place_of<Config::A_ALONG_K>(a, i, Config::EXACT ? Config::M : 0, Config::EXACT ? Config::K : 0);

@@ -38,7 +38,7 @@ FPEMU_FUNCTION Entry multiply_add(Entry a, Entry b, Entry c) {
 extern "C" __global__ void __launch_bounds__(Config::THREADS) batched_small(Problem p) {
   constexpr int M = Config::M, N = Config::N, K = Config::K;
   const int id = blockIdx.x * Config::THREADS + threadIdx.x, product = id / (M * N), m = id % (M * N) / N, n = id % N;
-  in_turn();
+  wait_for_previous_grid();
   if (product >= p.batch) return;
   const Place a = place_of_a(p.a, product), b = place_of_b(p.b, product), d = place_of_d(p, product);
   const u64 row = a.at + m * a.row, column = b.at + n * b.column;

@@ -14,8 +14,9 @@ struct Fragments {
   u32 x[Config::STEPS][Config::ROWS][TERMS][4], y[Config::STEPS][Config::COLUMNS][TERMS][2];
 };
 
-// One operand's register of 8 by 8 elements, k from `k` on and rows of A or columns of B from `first` on: the lane's are
-// k + 2t and k + 2t + 1 of `first` + g. Where lines do not run along k but are aligned, neighbours in a line are read.
+// One operand's register of 8 by 8 elements, k from `k` on and rows of A or columns of B from `first` on: the lane's
+// are k + 2t and k + 2t + 1 of `first` + g. Where lines do not run along k but are aligned, neighbours in a line are
+// read.
 template <bool ALONG_K, int WIDTH>
 FPEMU_FUNCTION void load(u32 (&term)[TERMS], u64 at, s64 step, s64 k_step, s64 plane, int first, int k, int count, int K,
                          u32 signs) {
@@ -75,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_warp(Pr
     const int tiles = p.tiles_m * p.tiles_n, tile = product % tiles;
     product /= tiles, m0 = tile / p.tiles_n * TILE_M, n0 = tile % p.tiles_n * TILE_N;
   }
-  in_turn();
+  wait_for_previous_grid();
   if (product >= p.batch) return;
   const Place a = place_of_a(p.a, product), b = place_of_b(p.b, product), d = place_of_d(p, product);
   const int M = rows_of(p), N = columns_of(p), K = depth_of(p);

@@ -1,5 +1,5 @@
-// Fragments of A and B straight from memory, any layout and alignment: for matrices so small that a block in shared memory
-// costs more than it saves. Element pairs are those that a register of the instruction holds: k and k + 1.
+// Fragments of A and B straight from memory, any layout and alignment: for matrices so small that a block in shared
+// memory costs more than it saves. Element pairs are those that a register of the instruction holds: k and k + 1.
 #pragma once
 #include "batched_sizes.cuh"
 
@@ -15,17 +15,18 @@ u32 transposed(u32 x);
 #endif
 
 // One element: its parts, each in the low half of a word.
-FPEMU_FUNCTION void load_one(u32 (&part)[PARTS], u64 at, s64 plane, bool there) {
+FPEMU_FUNCTION void load_one(u32 (&part)[PARTS], u64 at, s64 plane, bool exists) {
   if (SPLIT) {
-    const u32 w = there ? load4(at) : 0;
+    const u32 w = exists ? load4(at) : 0;
     part[0] = w & 0xFFFF, part[PARTS - 1] = w >> 16;
     return;
   }
   FPEMU_UNROLL
-  for (int i = 0; i < PARTS; i++) part[i] = there ? load2(at + i * plane) : 0;
+  for (int i = 0; i < PARTS; i++) part[i] = exists ? load2(at + i * plane) : 0;
 }
 
-// Elements k and k + 1 of a row of A or a column of B, `left` of which are there; `next` bytes lie from one to the other.
+// Elements k and k + 1 of a row of A or a column of B, `left` of which are there; `next` bytes lie from one to the
+// other.
 template <bool ALONG_K, int WIDTH>
 FPEMU_FUNCTION void load_pair(u32 (&part)[PARTS], u64 at, s64 next, s64 plane, int left) {
   if (SPLIT) {

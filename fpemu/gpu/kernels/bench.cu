@@ -40,7 +40,7 @@ extern "C" __global__ void widen(double* out, const float* x, u64 count) {
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) out[i] = x[i];
 }
 
-// --- words for a library's products: h = x in fp16, r = (x - h) 2^11 in fp16 (0: not wanted), both with K contiguous
+// --- words for a library's products: h = x in fp16, r = (x - h) 2^11 in fp16 (null: only h), both with K contiguous
 __device__ unsigned short half_of(float x) {
   unsigned short h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));

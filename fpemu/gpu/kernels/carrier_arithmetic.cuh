@@ -25,10 +25,10 @@ struct Highest {
 };
 
 template <int ROW, int LENGTH, class K> FPEMU_FUNCTION Highest highest(const s16* ea, const s16* eb) {
-  Highest found;
+  Highest result;
   FPEMU_UNROLL
   for (int r = 0; r < SIDE; r++)
-    FPEMU_UNROLL for (int c = 0; c < SIDE / 2; c++) found.word[r][c] = (2 * NO_EXPONENT & 0xFFFF) * 0x10001u;
+    FPEMU_UNROLL for (int c = 0; c < SIDE / 2; c++) result.word[r][c] = (2 * NO_EXPONENT & 0xFFFF) * 0x10001u;
   FPEMU_SOME(unroll 8)
   for (int q = 0; q < LENGTH; q++) {
     const Four<s16> x = four(ea + K::at(q) * ROW), y = four(eb + K::at(q) * ROW);
@@ -37,10 +37,10 @@ template <int ROW, int LENGTH, class K> FPEMU_FUNCTION Highest highest(const s16
       const u32 two = (u32)(unsigned short)y.at[2 * c] | (u32)(unsigned short)y.at[2 * c + 1] << 16;
       FPEMU_UNROLL
       for (int r = 0; r < SIDE; r++)
-        found.word[r][c] = add_max((unsigned short)x.at[r] * 0x10001u, two, found.word[r][c]);
+        result.word[r][c] = add_max((unsigned short)x.at[r] * 0x10001u, two, result.word[r][c]);
     }
   }
-  return found;
+  return result;
 }
 
 // ---- truncated
@@ -225,7 +225,8 @@ FPEMU_FUNCTION double bounded_product(float x, float y) {
   return magnitude(p) >= power(128) ? with_sign(infinite(), p) : p;
 }
 
-// The sum of products floored 32 places below the larger exponent and c 24; floored 31 below their own, rounded to fp32.
+// The sum of products floored 32 places below the larger exponent and c 24; floored 31 below their own, rounded to
+// fp32.
 FPEMU_FUNCTION float add_accumulator(double total, int e, float c, int drop) {
   const int ec = larger(exponent_of(c), -126), top = larger(e, ec);
   double kept = lower((double)c * power(24 - top)) * power(top - 24);
@@ -271,15 +272,15 @@ FPEMU_FUNCTION void cdna3_carrier(const float* a, const float* b, const s16* ea,
 
 // ---- one block of any arithmetic
 
-// `wild`: some operand is not finite, or some accumulator large.
+// `nonfinite`: some operand is not finite, or some accumulator large.
 template <class S, class E, class T>
-FPEMU_FUNCTION void block(const E* a, const E* b, const s16* ea, const s16* eb, T (&acc)[SIDE][SIDE], bool wild) {
+FPEMU_FUNCTION void block(const E* a, const E* b, const s16* ea, const s16* eb, T (&acc)[SIDE][SIDE], bool nonfinite) {
   if constexpr (S::ARITHMETIC == INTEGER) {
     const Four<E> x = four(a), y = four(b);
     FPEMU_EACH(r, c) acc[r][c] = (T)((u32)acc[r][c] + (u32)((int)x.at[r] * (int)y.at[c]));  // modulo 2^32
   } else if constexpr (S::ARITHMETIC == TRUNCATED) {
     if constexpr (Carrier<S>::NARROW)
-      if (!wild) return truncated_single<S>(a, b, ea, eb, acc);
+      if (!nonfinite) return truncated_single<S>(a, b, ea, eb, acc);
     truncated_double<S, S::BLOCK, Every<0, 1>>(a, b, ea, eb, acc);
   } else if constexpr (S::ARITHMETIC == VIA_HALF) {
     via_half_carrier<S>(a, b, ea, eb, acc);

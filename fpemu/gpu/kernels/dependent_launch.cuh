@@ -4,7 +4,7 @@
 #include "formats.cuh"
 
 // Until all that was queued before is done; what comes next may be launched from now on. First in every such kernel.
-FPEMU_FUNCTION void after_what_was_queued() {
+FPEMU_FUNCTION void wait_for_previous_grid() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,7 +1,7 @@
 // A GEMM as chains of one emulated instruction, tile by tile: D (products, M, N) = A (stack, M, K) B (stack, K, N) + C,
-// on the carriers of carrier_arithmetic.cuh. Before this file comes a Spec. K is whole instructions; `cuts` has a byte for each:
-// 1 where, if `promote`, the accumulator goes to an outer sum and starts again from zero. Product p takes A number
-// a_of[p] and B number b_of[p].
+// on the carriers of carrier_arithmetic.cuh. Before this file comes a Spec. K is whole instructions; `cuts` has a byte
+// for each: 1 where, if `promote`, the accumulator goes to an outer sum and starts again from zero. Product p takes A
+// number a_of[p] and B number b_of[p].
 //
 // A block of threads does a square of D. What a thread does between two barriers is a function here, so that the host
 // can run all threads of a block one after another.
@@ -32,10 +32,10 @@ struct State {  // of a thread
 };
 
 // An operand as the block takes it, and its exponent.
-template <int EMIN, class E> FPEMU_FUNCTION E prepared(E x, s16* e, bool& wild) {
+template <int EMIN, class E> FPEMU_FUNCTION E prepared(E x, s16* e, bool& nonfinite) {
   if constexpr (Spec::ARITHMETIC == FLUSHED) x = magnitude(x) < (float)power(EMIN) ? 0 : x;
   if constexpr (Kind::ALIGNED) *e = (s16)(x == 0 ? NO_EXPONENT : larger(EMIN, exponent_of(x)));
-  if constexpr (Kind::NARROW) wild = wild || exponent_of(x) == 128;
+  if constexpr (Kind::NARROW) nonfinite = nonfinite || exponent_of(x) == 128;
   return x;
 }
 
@@ -50,28 +50,28 @@ template <class T> FPEMU_FUNCTION T entered(T x) {
   else return x;
 }
 
-// Bring k .. k + CHUNK of the operands into shared memory; true if this thread has seen one that is not finite, or has a
-// large accumulator.
+// Bring k .. k + CHUNK of the operands into shared memory; true if this thread has seen one that is not finite, or has
+// a large accumulator.
 FPEMU_FUNCTION bool load(Shared& s, int thread, const Task& t, int k, const State& own) {
-  bool wild = false;
+  bool nonfinite = false;
   for (int i = thread; i < TILE * Kind::CHUNK; i += THREADS) {
     const int q = i % Kind::CHUNK, row = i / Kind::CHUNK, at = q * Kind::ROW + row;
     const bool inside = t.row + row < t.M && k + q < t.K;
     const Element x = inside ? t.A[(s64)(t.row + row) * t.K + k + q] : Element(0);
-    s.a[at] = prepared<Kind::EMIN_A>(x, s.ea + (Kind::ALIGNED ? at : 0), wild);
+    s.a[at] = prepared<Kind::EMIN_A>(x, s.ea + (Kind::ALIGNED ? at : 0), nonfinite);
   }
   for (int i = thread; i < TILE * Kind::CHUNK; i += THREADS) {
     const int q = i / TILE, column = i % TILE, at = q * Kind::ROW + column;
     const bool inside = t.column + column < t.N && k + q < t.K;
     const Element x = inside ? t.B[(s64)(k + q) * t.N + t.column + column] : Element(0);
-    s.b[at] = prepared<Kind::EMIN_B>(x, s.eb + (Kind::ALIGNED ? at : 0), wild);
+    s.b[at] = prepared<Kind::EMIN_B>(x, s.eb + (Kind::ALIGNED ? at : 0), nonfinite);
   }
-  FPEMU_EACH(r, c) wild = wild || too_large(own.acc[r][c]);
-  return wild;
+  FPEMU_EACH(r, c) nonfinite = nonfinite || too_large(own.acc[r][c]);
+  return nonfinite;
 }
 
 // The blocks of this stretch.
-FPEMU_FUNCTION void work(const Shared& s, int thread, const Task& t, int k, bool wild, State& own) {
+FPEMU_FUNCTION void work(const Shared& s, int thread, const Task& t, int k, bool nonfinite, State& own) {
   const int row = thread / THREADS_A_SIDE * SIDE, column = thread % THREADS_A_SIDE * SIDE;
   const int end = smaller(Kind::CHUNK, t.K - k);
   int number = k / Kind::BLOCK;  // of the block, over all of K
@@ -80,7 +80,7 @@ FPEMU_FUNCTION void work(const Shared& s, int thread, const Task& t, int k, bool
     const int at = q * Kind::ROW, exponents = Kind::ALIGNED ? at : 0;
     if (number % Kind::BLOCKS == 0) FPEMU_EACH(r, c) own.acc[r][c] = entered(own.acc[r][c]);
     block<Spec>(s.a + at + row, s.b + at + column, s.ea + exponents + (Kind::ALIGNED ? row : 0),
-                s.eb + exponents + (Kind::ALIGNED ? column : 0), own.acc, wild);
+                s.eb + exponents + (Kind::ALIGNED ? column : 0), own.acc, nonfinite);
     if constexpr (!Kind::INTEGERS)  // whose sums are the same in any order
       if (t.promote && number % Kind::BLOCKS == Kind::BLOCKS - 1 && t.cuts[number / Kind::BLOCKS])
         FPEMU_EACH(r, c) own.outer[r][c] += own.acc[r][c], own.acc[r][c] = 0;
@@ -97,7 +97,7 @@ FPEMU_FUNCTION void begin(int thread, const Task& t, const Total* C, State& own)
 }
 
 // The result of a chain: if it is NaN and keeps payloads, by the chain once more. Numbers pay nothing for it.
-template <class S> FPEMU_FUNCTION double settled(double d, const double* a, const double* b, double c, int K, int N) {
+template <class S> FPEMU_FUNCTION double completed(double d, const double* a, const double* b, double c, int K, int N) {
   typedef typename S::D T;
   if (!S::PAYLOADS || d == d) return d;
   FPEMU_SOME(unroll 1)
@@ -107,7 +107,7 @@ template <class S> FPEMU_FUNCTION double settled(double d, const double* a, cons
   }
   return c;
 }
-template <class S, class E, class T> FPEMU_FUNCTION T settled(T d, const E*, const E*, T, int, int) { return d; }
+template <class S, class E, class T> FPEMU_FUNCTION T completed(T d, const E*, const E*, T, int, int) { return d; }
 
 FPEMU_FUNCTION void finish(int thread, const Task& t, const Total* C, Total* D, const State& own) {
   const int row = t.row + thread / THREADS_A_SIDE * SIDE, column = t.column + thread % THREADS_A_SIDE * SIDE;
@@ -115,7 +115,7 @@ FPEMU_FUNCTION void finish(int thread, const Task& t, const Total* C, Total* D, 
   if (row + r < t.M && column + c < t.N) {
     const s64 at = (s64)(row + r) * t.N + column + c;
     const Element *a = t.A + (s64)(row + r) * t.K, *b = t.B + column + c;
-    D[at] = t.promote && !Kind::INTEGERS ? own.outer[r][c] : settled<Spec>(own.acc[r][c], a, b, C[at], t.K, t.N);
+    D[at] = t.promote && !Kind::INTEGERS ? own.outer[r][c] : completed<Spec>(own.acc[r][c], a, b, C[at], t.K, t.N);
   }
 }
 
@@ -145,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, PER_SM) gemm(const Element
   State own;
   begin(thread, t, C + from, own);
   for (int k = 0; k < K; k += Kind::CHUNK) {
-    const bool wild = load(s, thread, t, k, own);
-    const bool any = __syncthreads_or(wild);
+    const bool nonfinite = load(s, thread, t, k, own);
+    const bool any = __syncthreads_or(nonfinite);
     work(s, thread, t, k, any, own);
     __syncthreads();
   }

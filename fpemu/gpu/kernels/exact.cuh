@@ -21,7 +21,7 @@ template <class S> struct LongSum {
     word[at + 1] += sign * (s64)((low >> 32) + (high & 0xFFFFFFFF));
     word[at + 2] += sign * (s64)(high >> 32);
   }
-  // Pass the carries on; what is left over is 0 or -1.
+  // Propagate the carries; the result, the last carry, is 0 or -1.
   FPEMU_FUNCTION s64 carry() {
     s64 over = 0;
     for (int i = 0; i < WORDS; i++) {

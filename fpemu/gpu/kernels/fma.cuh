@@ -21,7 +21,8 @@ FPEMU_FUNCTION Wide shift_left(Wide x, int n) {
   return x;
 }
 
-// To the right; what is lost is or-ed into the last bit, so that a later rounding sees that it was there.
+// Shift right with a sticky bit: the lost bits are or-ed into the last bit, so that a later rounding takes them into
+// account.
 FPEMU_FUNCTION Wide shift_right_sticky(Wide x, int n) {
   u64 lost = 0;
   if (n >= 128) { lost = x.high | x.low; x.high = x.low = 0; }

@@ -70,7 +70,7 @@ FPEMU_FUNCTION Number multiply(const Number& x, const Number& y) {
   return p;
 }
 
-// Codes of what is not finite. `found` is the set of all specials among the terms of a sum.
+// Codes of NaN and infinities. `found` is the set of all specials among the terms of a sum.
 template <class T> FPEMU_FUNCTION u64 infinity(bool negative) {
   return (u64)negative << T::SIGN | (u64)T::TOP << T::FRACTION;
 }

@@ -1,4 +1,4 @@
-// What Hopper has beyond older GPUs, one PTX instruction a function: mbarriers, clusters, copies of tiles by TMA, and
+// Hopper's PTX instructions, one a function: mbarriers, clusters, copies of tiles by TMA, and
 // the frame of a wgmma. The wgmma themselves are written by fpemu.gpu.hopper.schedules.wgmma, one text a shape.
 //
 // Addresses of shared memory are 32-bit (`shared_address`). "Phase" is the parity of a barrier's current phase: a wait
@@ -8,7 +8,7 @@
 
 FPEMU_FUNCTION u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// The same value in all lanes, in a way that tells the compiler so: what depends on it stays in uniform registers.
+// The value of lane 0 in all lanes. The compiler then keeps values that depend on it in uniform registers.
 FPEMU_FUNCTION int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 // --- numbers
@@ -27,7 +27,7 @@ FPEMU_FUNCTION float larger_or_nan(float x, float y) {  // x or |y|
     return z;
 }
 
-// --- copies to shared memory while the threads go on; what is left of the 16 or 4 bytes becomes zero
+// --- asynchronous copies to shared memory; the rest of the 16 or 4 bytes becomes zero
 FPEMU_FUNCTION void copy_16(u32 to, const float* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -77,19 +77,19 @@ FPEMU_FUNCTION void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// --- named barriers of a thread block (0 is that of __syncthreads), and registers moved between its warpgroups
+// --- named barriers of a thread block (__syncthreads uses barrier 0), and registers moved between its warpgroups
 FPEMU_FUNCTION void named_sync(int name, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 FPEMU_FUNCTION void named_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
-// named_sync, and whether `mine` is true in any of the threads.
-FPEMU_FUNCTION bool named_any(int name, int threads, bool mine) {
+// named_sync, and whether `value` is true in any of the threads.
+FPEMU_FUNCTION bool named_any(int name, int threads, bool value) {
     int any;
     asm volatile(
         "{\n.reg .pred mine, any;\nsetp.ne.s32 mine, %3, 0;\nbarrier.cta.red.or.pred any, %1, %2, mine;\n"
-        "selp.s32 %0, 1, 0, any;\n}" : "=r"(any) : "r"(name), "r"(threads), "r"((int)mine) : "memory");
+        "selp.s32 %0, 1, 0, any;\n}" : "=r"(any) : "r"(name), "r"(threads), "r"((int)value) : "memory");
     return any;
 }
 template <int N> FPEMU_FUNCTION void raise_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
@@ -116,7 +116,8 @@ FPEMU_FUNCTION void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row
         "[%0], [%1, {%3, %4, %5, %6}], [%2];"
         ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix) : "memory");
 }
-// To the same address in all thread blocks of the cluster named in `mask`; each is told at its own barrier.
+// Multicast to the same address in the thread blocks of the cluster that `mask` selects; each block's barrier at the
+// same address counts the bytes.
 FPEMU_FUNCTION void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u16 mask) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -125,7 +126,8 @@ FPEMU_FUNCTION void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int
 }
 
 // --- wgmma: D += A B by a warpgroup, 64 rows by N columns, from tiles in shared memory
-// A tile of rows of 128 bytes (64 fp16 or 128 int8 along k) as TMA swizzles it: groups of 8 rows, 1024 bytes apart.
+// A tile of rows of 128 bytes (64 fp16 or 128 int8 along k) with TMA's 128-byte swizzle: groups of 8 rows, 1024 bytes
+// apart.
 FPEMU_FUNCTION u64 wgmma_tile(u32 address) {
     return (u64)((address & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -136,7 +138,7 @@ FPEMU_FUNCTION void wgmma_commit() { asm volatile("wgmma.commit_group.sync.align
 template <int N> FPEMU_FUNCTION void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// The compiler does not know that wgmma write registers later on: no access to them moves across this point.
+// A wgmma writes its registers after it was issued, which the compiler cannot see: no access to them moves across this.
 template <int N> FPEMU_FUNCTION void hold(float (&d)[N]) {
     FPEMU_UNROLL
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");

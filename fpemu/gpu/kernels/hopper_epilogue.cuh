@@ -1,5 +1,5 @@
-// What becomes of a tile of sums that a warpgroup has in registers: the operands' powers of two undone, alpha, beta and
-// C, NaN with its code, and the stores.
+// The epilogue of a math warpgroup's 64 rows of an output tile: it undoes the operands' powers of two, applies alpha,
+// beta and C, gives every NaN its code, and stores.
 #pragma once
 #include "epilogue.cuh"
 #include "hopper.cuh"
@@ -22,9 +22,9 @@ struct Task {
     const Where* where;            // of each product; null: one product, all zero
     const int* row_exponents;      // (matrices, M), or null: none
     const int* column_exponents;   // (matrices, N), or null
-    float* slices;                 // if K is split in slices: room for a tile's sums in each thread block
+    float* slices;                 // if K is split in slices: workspace, a tile of partial sums for each thread block
     int M, N, K, batch;
-    int group;                     // rows of tiles that are worked through together
+    int group;                     // tile rows in a group of the tile scheduler
 };
 
 // t times 2^e for any e that operands have: exact in float64, then one rounding.
@@ -38,34 +38,34 @@ FPEMU_FUNCTION bool either_nan(float x, float y) {
     return nan;
 }
 
-// Where a warpgroup's 64 rows of a tile are: the row and column of its first element, the product's number and place.
-struct Part {
+// A warpgroup's 64 rows of an output tile: row and column of the first element, the product's index and offsets.
+struct WarpgroupTile {
     int row, column, batch;
     Where where;
-    FPEMU_FUNCTION Part(const Task& task, int row, int column, int batch) : row(row), column(column), batch(batch) {
+    FPEMU_FUNCTION WarpgroupTile(const Task& task, int row, int column, int batch) : row(row), column(column), batch(batch) {
         where = {0, 0, 0, 0};
         if (task.where) where = task.where[batch];
     }
 };
 
-// Powers of two of a part's rows and columns. Loaded before the products, so that nobody waits for them afterwards.
+// Powers of two of a tile's rows and columns, loaded before the mainloop, so that the epilogue does not wait for them.
 template <int COLUMNS> struct Exponents {
     static constexpr int OWN = (COLUMNS + 127) / 128;  // columns that a thread loads for the others
     static constexpr int MODERATE = 63;                // the sum of two such has a power of two in fp32
     int row[2], own[OWN];
 
     FPEMU_FUNCTION static bool any(const Task& task) { return task.row_exponents || task.column_exponents; }
-    FPEMU_FUNCTION void load(const Task& task, const Part& part, int thread) {
+    FPEMU_FUNCTION void load(const Task& task, const WarpgroupTile& tile, int thread) {
         if (!any(task)) return;
         FPEMU_UNROLL
         for (int g = 0; g < 2; g++) {
-            const int r = part.row + thread / 32 * 16 + thread % 32 / 4 + 8 * g;
-            row[g] = task.row_exponents && r < task.M ? __ldcg(task.row_exponents + part.where.a * task.M + r) : 0;
+            const int r = tile.row + thread / 32 * 16 + thread % 32 / 4 + 8 * g;
+            row[g] = task.row_exponents && r < task.M ? __ldcg(task.row_exponents + tile.where.a * task.M + r) : 0;
         }
         FPEMU_UNROLL
         for (int i = 0; i < OWN; i++) {
-            const int c = part.column + thread + 128 * i;
-            const int* column = task.column_exponents + part.where.b * task.N + c;
+            const int c = tile.column + thread + 128 * i;
+            const int* column = task.column_exponents + tile.where.b * task.N + c;
             own[i] = task.column_exponents && c < task.N ? __ldcg(column) : 0;
         }
     }
@@ -86,7 +86,7 @@ template <int COLUMNS> struct Exponents {
     }
 };
 
-// A part as wgmma leaves it: register 4 j + 2 g + i of lane 4 r + c of warp w is row 16 w + r + 8 g, column
+// A tile as wgmma leaves it: register 4 j + 2 g + i of lane 4 r + c of warp w is row 16 w + r + 8 g, column
 // 8 j + 2 c + i. Neighbouring lanes swap pairs: a lane then has four columns of a row, an even one of group j and an
 // odd one of group j + 1, and a row gets 64 contiguous bytes a store.
 FPEMU_FUNCTION float4 swapped(const float* t, int odd) {  // t: columns of j, and four registers on those of j + 1
@@ -98,13 +98,13 @@ FPEMU_FUNCTION void scale_by(float4& x, const int4& columns, int row) {
     x.z *= __int_as_float(columns.z + row), x.w *= __int_as_float(columns.w + row);
 }
 
-// What is not plain: alpha, C, tiles that stick out, rows that are not aligned, NaN.
-FPEMU_FUNCTION void store_with_care(const Task& task, const Part& part, float4 sums, int r, int c, bool aligned) {
+// The general case: alpha, C, tiles that extend beyond D, rows that are not aligned, NaN.
+FPEMU_FUNCTION void store_with_care(const Task& task, const WarpgroupTile& tile, float4 sums, int r, int c, bool aligned) {
     const Result& to = task.out;
     float out[4] = {sums.x, sums.y, sums.z, sums.w};
     if (r >= task.M) return;
-    float* row = to.d + part.where.d + r * to.d_row;
-    const float* from = to.c ? to.c + part.where.c + r * to.c_row : nullptr;
+    float* row = to.d + tile.where.d + r * to.d_row;
+    const float* from = to.c ? to.c + tile.where.c + r * to.c_row : nullptr;
     FPEMU_UNROLL
     for (int i = 0; i < 4; i++)
         out[i] = finished(out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
@@ -117,12 +117,12 @@ FPEMU_FUNCTION void store_with_care(const Task& task, const Part& part, float4 s
     }
 }
 
-// All of a part; PLAIN: without branches, so that many stores are on their way at a time.
+// Stores a tile; PLAIN: without branches, so that many stores are in flight.
 template <bool PLAIN, int COLUMNS>
-FPEMU_FUNCTION void store_sums(const Task& task, const Part& part, const float (&total)[COLUMNS / 2], int r, int c,
+FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int r, int c,
                                int odd, const int4* columns, const int (&rows)[2], bool aligned) {
     const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
-    float* to = task.out.d + part.where.d + r * task.out.d_row + c;
+    float* to = task.out.d + tile.where.d + r * task.out.d_row + c;
     FPEMU_UNROLL
     for (int j = 0; j < COLUMNS / 8; j += 2) {
         const int4 of = columns ? columns[2 * j] : none;
@@ -131,32 +131,32 @@ FPEMU_FUNCTION void store_sums(const Task& task, const Part& part, const float (
             float4 out = swapped(total + 4 * j + 2 * g, odd);
             scale_by(out, of, rows[g]);
             if (PLAIN) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
-            else store_with_care(task, part, out, r + 8 * g, c + 8 * j, aligned);
+            else store_with_care(task, tile, out, r + 8 * g, c + 8 * j, aligned);
         }
     }
 }
 
-// D's elements of a part, all but the operands' powers of two: `columns` and `rows` as Exponents::share leaves them.
+// Stores D's elements of a tile, whose powers of two are given: `columns` and `rows` as Exponents::share leaves them.
 template <int COLUMNS>
-FPEMU_FUNCTION void store(const Task& task, const Part& part, const float (&total)[COLUMNS / 2], int thread,
+FPEMU_FUNCTION void store(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int thread,
                           const int* shared, const int (&rows)[2]) {
     const int lane = thread % 32, odd = lane & 1, four = 8 * odd + 2 * (lane & 2);
-    const int r = part.row + thread / 32 * 16 + lane / 4, c = part.column + four;
+    const int r = tile.row + thread / 32 * 16 + lane / 4, c = tile.column + four;
     const int4* columns = shared ? (const int4*)(shared + four) : nullptr;
     bool nan = false;
     FPEMU_UNROLL
     for (int i = 0; i < COLUMNS / 2; i += 2) nan |= either_nan(total[i], total[i + 1]);
     const Result& to = task.out;
-    const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + part.where.d) & 15) == 0;
-    const bool inside = part.row + 64 <= task.M && part.column + COLUMNS <= task.N;
+    const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + tile.where.d) & 15) == 0;
+    const bool inside = tile.row + 64 <= task.M && tile.column + COLUMNS <= task.N;
     if (aligned && inside && to.plain() && !__any_sync(~0u, nan))
-        store_sums<true, COLUMNS>(task, part, total, r, c, odd, columns, rows, aligned);
-    else store_sums<false, COLUMNS>(task, part, total, r, c, odd, columns, rows, aligned);
+        store_sums<true, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+    else store_sums<false, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
 }
 
-// D's elements of a part. `shared` has room for COLUMNS numbers; `name` is a named barrier of the warpgroup.
+// Stores D's elements of a tile. `shared` holds COLUMNS numbers; `name` is a named barrier of the warpgroup.
 template <int COLUMNS>
-FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COLUMNS / 2],
+FPEMU_FUNCTION void store(const Task& task, const WarpgroupTile& tile, float (&total)[COLUMNS / 2],
                           Exponents<COLUMNS>& exponents, int thread, int* shared, int name) {
     bool scaled = exponents.any(task);
     if (scaled && exponents.share(shared, thread, name)) {
@@ -168,5 +168,5 @@ FPEMU_FUNCTION void store(const Task& task, const Part& part, float (&total)[COL
         scaled = false;
     }
     if (!scaled) exponents.row[0] = exponents.row[1] = 0;
-    store<COLUMNS>(task, part, total, thread, scaled ? shared : nullptr, exponents.row);
+    store<COLUMNS>(task, tile, total, thread, scaled ? shared : nullptr, exponents.row);
 }

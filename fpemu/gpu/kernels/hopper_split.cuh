@@ -1,32 +1,39 @@
 // fp32 operands to words of 8 or 16 bits: both operands of a product in one launch, one pass over each.
 //
-// A "row" is what a product runs along: a row of A, a column of B. Rows are scaled by their largest entry, so a row has
-// to be seen as a whole before its first word can be written. A panel is SIDE rows, a piece SPAN of k in a panel. Thread
-// blocks go through the pieces in turn: each brings one to its shared memory, tells the panel's counters in memory what
-// its rows' largest entries are, and makes the words of the piece that it looked at LAG pieces before. By then the other
-// blocks have looked at the rest of that panel, or will without waiting for anyone: all blocks are on the GPU at once,
-// and the host sees to it that no panel has more pieces than LAG - 1 rounds of blocks. Where one has, there are two
-// launches, which read the operand twice.
+// A "row" runs along K: a row of A, a column of B. Rows are scaled by their largest entry, so a whole row must be read
+// before its first word can be written. A panel is SIDE rows, a tile SPAN of k in a panel. Thread
+// blocks process the tiles round-robin: each loads one into shared memory, merges its rows' largest entries into the
+// panel's counters in global memory, and writes the words of the tile that it loaded LAG tiles before. By then the
+// other blocks have read the rest of that panel, or will without blocking: all blocks are resident at once, and the
+// host ensures that no panel has more tiles than LAG - 1 rounds of blocks. For longer panels there are two launches,
+// which read the operand twice.
 //
-// Words lie as the products' kernels fetch them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128 bytes),
-// so that whatever rows a tile takes, it is contiguous.
+// Words are stored as the product kernels load them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128
+// bytes), so that whatever rows a tile takes, it is contiguous.
 //
-// Put before this text: PIECES in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE and SPAN; PARTS,
-// blocks of the operand that are looked at together, and SUMS that are split of them (one of one, or strassen_split.cu).
-// A kernel gives `run` a Job: `Job::Row`, made from an operand and what is known of a row; `bring`, `look` and `make`,
-// as Rows has them below.
+// Before this text, struct Config: STAGES, tiles in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE
+// and SPAN; PARTS, blocks of the operand that are read together, and SUMS that are split of them (one of one, except in
+// strassen_split.cu). A kernel gives `run` a Job: `Job::Row`, made from an operand and the statistics of a row;
+// `load_tile`, `find_largest` and `write_words`, as Rows has them below.
 #pragma once
 #include "hopper.cuh"
 
+constexpr int STAGES = Config::STAGES, LAG = Config::LAG, BLOCKS = Config::BLOCKS;
+constexpr int SIDE = Config::SIDE, SPAN = Config::SPAN, PARTS = Config::PARTS, SUMS = Config::SUMS;
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int NUMBERS = SIDE * SUMS;     // rows of a panel, those of all sums
-constexpr int AHEAD = PIECES - LAG - 1;  // pieces on their way
-constexpr int RING = 8;                  // more than PIECES
+constexpr int PREFETCH = STAGES - LAG - 1;  // tiles on their way
+constexpr int RING = 8;  // descriptors of tiles, more than STAGES
+static_assert(PREFETCH >= 1 && RING > STAGES, "a tile is loaded, its largest entries found, and LAG tiles later split");
+static_assert(SIDE * SPAN * PARTS % (4 * THREADS) == 0, "each thread copies whole groups of four entries");
+static_assert(64 % SPAN == 0, "whole tiles in a chunk of 64 k");
+static_assert(NUMBERS <= THREADS, "one thread for each row of a panel");
+static_assert(BLOCKS * 4 * PARTS * SIDE * SPAN * STAGES <= 227 * 1024, "shared memory of a multiprocessor");
 constexpr int LOOK = 1, MAKE = 2;        // phases
 
 struct Panel {  // zero before and after a launch
     u32 largest[NUMBERS], special[NUMBERS];  // of each row: bits of the largest finite magnitude; whether NaN or Inf
-    u32 seen, used;  // pieces looked at, pieces that have read the numbers above
+    u32 seen, used;  // tiles looked at, tiles that have read the numbers above
 };
 
 struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
@@ -47,7 +54,7 @@ struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
     int second, exact, per;    // B; and of fpemu.gpu.hopper.staged_int8
     FPEMU_FUNCTION int panels_each() const { return (rows + SIDE - 1) / SIDE; }
     FPEMU_FUNCTION int spans() const { return chunks * (64 / SPAN); }
-    FPEMU_FUNCTION int pieces() const { return panels_each() * spans() * matrices; }
+    FPEMU_FUNCTION int tiles() const { return panels_each() * spans() * matrices; }
     FPEMU_FUNCTION s64 words_each() const { return (s64)rows * chunks * 128; }  // bytes of a sum
     FPEMU_FUNCTION s64 words_of(int matrix, int row, int chunk) const {         // where those of a row begin
         return matrix * (SUMS * words_each()) + ((s64)chunk * rows + row) * 128;
@@ -60,20 +67,20 @@ struct Operands {
     int phases;
 };
 
-// Where a piece is.
-struct Piece {
+// The position of a tile.
+struct Tile {
     int operand, panel, matrix, row, span;
-    FPEMU_FUNCTION void find(const Operands& all, int number) {
-        operand = number >= all.of[0].pieces();
+    FPEMU_FUNCTION void locate(const Operands& all, int number) {
+        operand = number >= all.of[0].tiles();
         const Operand& op = all.of[operand];
-        number -= operand * all.of[0].pieces();
+        number -= operand * all.of[0].tiles();
         panel = number / op.spans(), span = number - panel * op.spans();
         matrix = panel / op.panels_each(), row = (panel - matrix * op.panels_each()) * SIDE;
     }
 };
 
-// What a piece knows of row n of its panel.
-FPEMU_FUNCTION void tell(const Operand& op, const Piece& at, int n, u32 largest, u32 special) {
+// Merges a tile's statistics of row n into its panel's.
+FPEMU_FUNCTION void update_panel(const Operand& op, const Tile& at, int n, u32 largest, u32 special) {
     Panel& panel = op.panels[at.panel];
     if (largest) atomicMax(&panel.largest[n], largest);
     if (special) atomicOr(&panel.special[n], 1u);
@@ -84,7 +91,7 @@ constexpr u32 INFINITE = 0x7f800000;
 FPEMU_FUNCTION bool is_special(float x) { return (__float_as_uint(x) & INFINITE) == INFINITE; }
 
 // Four entries that lie next to each other to shared memory, `here` of them; zeros for the others.
-FPEMU_FUNCTION void bring_four(const Operand& op, u32 to, const float* from, s64 step, int here) {
+FPEMU_FUNCTION void copy_four(const Operand& op, u32 to, const float* from, s64 step, int here) {
     if (op.wide) {
         copy_16(to, here ? from : op.X, 4 * here);
     } else {
@@ -93,8 +100,8 @@ FPEMU_FUNCTION void bring_four(const Operand& op, u32 to, const float* from, s64
     }
 }
 
-// What splits one block: SIDE = SPAN = 64. A Rule gives its Row and `row`, and `eight`, which makes words of eight
-// neighbours along k.
+// What splits one block: SIDE = SPAN = 64. A Rule gives its Row and `row`, and `split_eight`, which makes words of
+// eight neighbours along k.
 template <class Rule> struct Rows {
     typedef typename Rule::Row Row;
 
@@ -102,14 +109,14 @@ template <class Rule> struct Rows {
         return Rule::row(op, largest, special, exponent);
     }
 
-    // A piece in shared memory: 64 lines of what lies contiguous, rows or k, in groups of four whose places within a
+    // A tile in shared memory: 64 lines of what lies contiguous, rows or k, in groups of four whose places within a
     // line are exchanged so that all reads below go to different banks.
     template <bool ALONG> FPEMU_FUNCTION static int place(int line, int group) {
         return line * SIDE + 4 * (ALONG ? group ^ group >> 3 : group ^ (line >> 3 & 7));
     }
 
-    // Asks for a piece; what is outside of the operand becomes zero.
-    template <bool ALONG> FPEMU_FUNCTION static void bring(const Operand& op, const Piece& at, u32 to) {
+    // Issues the copies of a tile; elements outside of the operand become zero.
+    template <bool ALONG> FPEMU_FUNCTION static void load_tile(const Operand& op, const Tile& at, u32 to) {
         const int rows = op.rows - at.row, ks = op.K - at.span * SPAN, group = threadIdx.x % 16;
         const int lines = ALONG ? rows : ks, entries = min(max((ALONG ? ks : rows) - 4 * group, 0), 4);
         const s64 line_stride = ALONG ? op.row_stride : op.k_stride, step = ALONG ? op.k_stride : op.row_stride;
@@ -118,13 +125,13 @@ template <class Rule> struct Rows {
         FPEMU_UNROLL
         for (int i = 0; i < SIDE * 16 / THREADS; i++) {
             const int line = threadIdx.x / 16 + i * (THREADS / 16), here = line < lines ? entries : 0;
-            bring_four(op, to + 4 * place<ALONG>(line, group), from + line * line_stride, step, here);
+            copy_four(op, to + 4 * place<ALONG>(line, group), from + line * line_stride, step, here);
         }
     }
 
-    // The largest finite magnitudes of a piece's rows to the panel's counters. A lane sees 16 entries and shares its rows,
-    // four, or four neighbours' quarters, with 15 others.
-    template <bool ALONG> FPEMU_FUNCTION static void look(const Operand& op, const Piece& at, const float* held) {
+    // The largest finite magnitudes of a tile's rows to the panel's counters. A lane sees 16 entries and shares its
+    // rows, four, or four neighbours' quarters, with 15 others.
+    template <bool ALONG> FPEMU_FUNCTION static void find_largest(const Operand& op, const Tile& at, const float* held) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = warp % 4 + warp / 4 * 8 + 4 * (lane & 1);
         float4 x[4];
         FPEMU_UNROLL
@@ -164,16 +171,16 @@ template <class Rule> struct Rows {
             for (int j = 0; j < 4; j++) most[j] = fmaxf(most[j], __shfl_xor_sync(~0u, most[j], other));
             special |= __shfl_xor_sync(~0u, special, other);
         }
-        const int own = ALONG ? lane % 16 : lane / 2;  // the first four of the lanes that know the same report a row each
+        const int own = ALONG ? lane % 16 : lane / 2;  // of the lanes with the same rows the first four report a row each
         if (own >= 4) return;
-        const u32 mine = __float_as_uint(own < 2 ? own == 0 ? most[0] : most[1] : own == 2 ? most[2] : most[3]);
+        const u32 magnitude = __float_as_uint(own < 2 ? own == 0 ? most[0] : most[1] : own == 2 ? most[2] : most[3]);
         const int row = ALONG ? 8 * warp + lane / 16 + 2 * own : 4 * quad + own;
-        tell(op, at, row, mine, special >> own & 1);
+        update_panel(op, at, row, magnitude, special >> own & 1);
     }
 
-    // The words of a piece.
+    // Writes the words of a tile.
     template <bool ALONG>
-    FPEMU_FUNCTION static void make(const Operand& op, const Piece& at, const float* held, const Row* rows) {
+    FPEMU_FUNCTION static void write_words(const Operand& op, const Tile& at, const float* held, const Row* rows) {
         FPEMU_UNROLL
         for (int i = 0; i < SIDE * 8 / THREADS; i++) {
             const int r = threadIdx.x / 8 + i * (THREADS / 8), octet = threadIdx.x % 8;
@@ -187,14 +194,14 @@ template <class Rule> struct Rows {
                 for (int j = 0; j < 8; j++) x[j] = held[place<ALONG>(8 * octet + j, r / 4) + r % 4];
             }
             if (at.row + r >= op.rows) continue;
-            Rule::eight(op, rows[r], x, at.span, octet, op.words_of(at.matrix, at.row + r, at.span));
+            Rule::split_eight(op, rows[r], x, at.span, octet, op.words_of(at.matrix, at.row + r, at.span));
         }
     }
 };
 
-// What is known of a row of a piece's panel, once all of the panel's pieces have been looked at. Who has the first
-// piece of a panel writes down what belongs to its rows.
-template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Piece& at, int n, bool waits) {
+// The statistics of a row of a tile's panel, once all of the panel's tiles have been read. The thread block with the
+// first tile of a panel stores the exponents and special flags of its rows.
+template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int n, bool waits) {
     const Panel& panel = op.panels[at.panel];
     if (waits)
         while (load_acquire(&panel.seen) < op.spans()) {}
@@ -211,8 +218,8 @@ template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op
     return made;
 }
 
-// When the block has read the numbers of a panel: whoever is the last makes them zero again.
-FPEMU_FUNCTION void leave(const Operand& op, const Piece& at, int lane) {
+// Called when the block has read a panel's statistics; the last block to do so resets them to zero.
+FPEMU_FUNCTION void reset_panel(const Operand& op, const Tile& at, int lane) {
     Panel& panel = op.panels[at.panel];
     int last = 0;
     if (lane == 0) last = atomicAdd(&panel.used, 1u) == op.spans() - 1;
@@ -223,23 +230,23 @@ FPEMU_FUNCTION void leave(const Operand& op, const Piece& at, int lane) {
 
 template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
     extern __shared__ float4 held[];
-    __shared__ Piece pieces[RING];
+    __shared__ Tile tiles[RING];
     __shared__ typename Job::Row rows[NUMBERS];
     const int thread = threadIdx.x, warp = uniform(thread / 32), lane = thread % 32, own = thread - (THREADS - NUMBERS);
-    const int everything = all.of[0].pieces() + all.of[1].pieces(), rest = everything - 1 - (int)blockIdx.x;
+    const int everything = all.of[0].tiles() + all.of[1].tiles(), rest = everything - 1 - (int)blockIdx.x;
     const int count = rest >= 0 ? rest / (int)gridDim.x + 1 : 0;
     const bool looks = all.phases & LOOK, makes = all.phases & MAKE;
-    auto find = [&](int n) {
-        if (n < count) pieces[n % RING].find(all, blockIdx.x + n * gridDim.x);
+    auto locate = [&](int n) {
+        if (n < count) tiles[n % RING].locate(all, blockIdx.x + n * gridDim.x);
     };
-    auto slab = [&](int n) { return (float*)(held + n % PIECES * (PARTS * SIDE * SPAN / 4)); };
+    auto slab = [&](int n) { return (float*)(held + n % STAGES * (PARTS * SIDE * SPAN / 4)); };
     auto start = [&](int n) {
         if (n < count) {
-            const Piece& at = pieces[n % RING];
+            const Tile& at = tiles[n % RING];
             const Operand& op = all.of[at.operand];
             const u32 to = shared_address(slab(n));
-            if (op.along()) Job::template bring<true>(op, at, to);
-            else Job::template bring<false>(op, at, to);
+            if (op.along()) Job::template load_tile<true>(op, at, to);
+            else Job::template load_tile<false>(op, at, to);
         }
         copies_commit();
     };
@@ -247,32 +254,32 @@ template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
     grid_wait();
     if (blockIdx.x == 0 && thread < 4 && looks && all.of[thread / 2].next_faults)
         all.of[thread / 2].next_faults[thread % 2] = 0;
-    if (thread <= AHEAD) find(thread);
+    if (thread <= PREFETCH) locate(thread);
     __syncthreads();
-    for (int n = 0; n < AHEAD; n++) start(n);
+    for (int n = 0; n < PREFETCH; n++) start(n);
     for (int n = 0; n < count + LAG; n++) {
-        copies_wait<AHEAD - 1>();
-        __syncthreads();  // piece n is there, and nobody reads what the next one replaces
-        start(n + AHEAD);
-        const Piece& now = pieces[n % RING];
+        copies_wait<PREFETCH - 1>();
+        __syncthreads();  // tile n has arrived, and the buffer of the next one has been read
+        start(n + PREFETCH);
+        const Tile& now = tiles[n % RING];
         const bool looked = looks && n < count;
         if (looked) {
             const Operand& op = all.of[now.operand];
-            if (op.along()) Job::template look<true>(op, now, slab(n));
-            else Job::template look<false>(op, now, slab(n));
+            if (op.along()) Job::template find_largest<true>(op, now, slab(n));
+            else Job::template find_largest<false>(op, now, slab(n));
         }
         __syncthreads();
         if (thread == 0) {
             if (looked) add_release(&all.of[now.operand].panels[now.panel].seen, 1);
-            find(n + AHEAD + 1);
+            locate(n + PREFETCH + 1);
         }
         if (!makes || n < LAG) continue;
-        const Piece& at = pieces[(n - LAG) % RING];
+        const Tile& at = tiles[(n - LAG) % RING];
         const Operand& op = all.of[at.operand];
         if (own >= 0) rows[own] = read_row<Job>(op, at, own, looks);
         __syncthreads();
-        if (warp == WARPS - 1) leave(op, at, lane);
-        if (op.along()) Job::template make<true>(op, at, slab(n - LAG), rows);
-        else Job::template make<false>(op, at, slab(n - LAG), rows);
+        if (warp == WARPS - 1) reset_panel(op, at, lane);
+        if (op.along()) Job::template write_words<true>(op, at, slab(n - LAG), rows);
+        else Job::template write_words<false>(op, at, slab(n - LAG), rows);
     }
 }

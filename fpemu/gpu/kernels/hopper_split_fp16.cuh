@@ -15,13 +15,13 @@ FPEMU_FUNCTION float scale(int e) { return __int_as_float((e + 127) << 23); }
 
 // How a row is split: by its scale 2^e, which may be beyond fp32, and whether nothing can go wrong on the way: all
 // entries finite, none scaled down, no word that overflows.
-struct Way {
+struct RowScale {
     float first, second;
     u32 plain;
 };
 
 // Two entries, where something may go wrong; how many have a word that overflows.
-FPEMU_FUNCTION int split_with_care(float x, float y, const Way& way, float shift, u32& high, u32& low) {
+FPEMU_FUNCTION int split_checked(float x, float y, const RowScale& way, float shift, u32& high, u32& low) {
     float v[2] = {x, y}, w[2], h[2];
     FPEMU_UNROLL
     for (int i = 0; i < 2; i++) {
@@ -42,15 +42,15 @@ FPEMU_FUNCTION int split_with_care(float x, float y, const Way& way, float shift
     return over;
 }
 
-struct Halves {
-    typedef Way Row;
-    FPEMU_FUNCTION static Way row(const Operand& op, u32 largest, bool special, int& exponent) {
+struct Fp16Words {
+    typedef RowScale Row;
+    FPEMU_FUNCTION static RowScale row(const Operand& op, u32 largest, bool special, int& exponent) {
         const int e = exponent = op.exponents ? scaling(largest) : 0;
         const float first = scale(min(e, 100)), top = __uint_as_float(largest) * first;
         const bool plain = !special && e >= 0 && e <= 100 && top < 65504.f && top * op.shift < 65504.f * 2048;
         return {first, scale(max(e - 100, 0)), plain};
     }
-    FPEMU_FUNCTION static void eight(const Operand& op, const Way& way, const float (&x)[8], int, int octet, s64 to) {
+    FPEMU_FUNCTION static void split_eight(const Operand& op, const RowScale& way, const float (&x)[8], int, int octet, s64 to) {
         u32 high[4], low[4];
         FPEMU_UNROLL
         for (int i = 0; i < 4; i++) {
@@ -63,7 +63,7 @@ struct Halves {
         if (!way.plain) {
             int over = 0;
             FPEMU_UNROLL
-            for (int i = 0; i < 4; i++) over += split_with_care(x[2 * i], x[2 * i + 1], way, op.shift, high[i], low[i]);
+            for (int i = 0; i < 4; i++) over += split_checked(x[2 * i], x[2 * i + 1], way, op.shift, high[i], low[i]);
             if (over) atomicAdd(op.faults + 1, (u64)over);
         }
         *(uint4*)(op.high + to + 16 * octet) = make_uint4(high[0], high[1], high[2], high[3]);

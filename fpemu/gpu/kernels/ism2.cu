@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(T1) ism2_2(Operands o) {
     REAL next_b[T2];
     load_b(o, 0, p, next_b);
     __syncthreads();
-    keep_b(next_b);
+    store_b(next_b);
     for (s64 j = 0; j < o.k; j += T1) {
       __syncthreads();
       load_b(o, j + T1, p, next_b);
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(T1) ism2_2(Operands o) {
         for (int q = 0; q < T2; q++) c[q] = next_c[q];
       }
       __syncthreads();
-      keep_b(next_b);
+      store_b(next_b);
     }
   }
 }

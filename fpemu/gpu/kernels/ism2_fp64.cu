@@ -1,12 +1,18 @@
 // ISM2 in fp64: a warp multiplies tiles of 8 rows with all of B, which it keeps in registers, by DMMA.
 //
-// A warp has TILES tiles of 8 rows at a time and loads DEPTH (a multiple of 4) elements of each row ahead. VECTORS, where
-// columns lie side by side: 16 bytes are two neighbouring rows, of which one belongs to an even tile and one to the next.
-// Where k ends within the four of an instruction, products of -0 and +0 take the place of those that are not there:
-// c + (-0) is c for every c.
+// A warp has TILES tiles of 8 rows at a time and loads DEPTH (a multiple of 4) elements of each row ahead. VECTORS,
+// where columns lie side by side: 16 bytes are two neighbouring rows, of which one belongs to an even tile and one to
+// the next. Where k ends within the four of an instruction, products of -0 and +0 take the place of those that are not
+// there: c + (-0) is c for every c.
 #include "tallskinny_copies.cuh"
 #include "tallskinny_dmma.cuh"
 
+constexpr int WIDTH = Config::WIDTH, TILES = Config::TILES, THREADS = Config::THREADS, DEPTH = Config::DEPTH;
+static_assert(DEPTH % 4 == 0, "an instruction multiplies four k");
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps");
+#ifdef VECTORS
+static_assert(TILES % 2 == 0, "16 bytes are rows of two tiles");
+#endif
 constexpr int COLUMN_TILES = (WIDTH + 7) / 8, STEPS = DEPTH / 4, SPAN = 8 * TILES;
 
 // Row number `across` of tile i among the SPAN of a warp.

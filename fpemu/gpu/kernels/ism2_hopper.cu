@@ -1,13 +1,11 @@
-// ISM2 for GPUs with room for many loads: a thread takes ROWS rows of A and WIDTH columns of C at once.
+// ISM2 for GPUs that sustain many outstanding loads: a thread computes ROWS rows and WIDTH columns of C at once.
 //
 // B lies in shared memory as a whole, so that a thread that has ROWS rows reads it once for all of them; B_KEPT: it is
-// so small that every thread has it in registers. Of A, DEPTH elements of every row are under way at a time, from one of
-// these places:
-// A_COLUMNS, VECTORS: 16 bytes are neighbouring rows of a column.
-// A_ROWS, FLAT: k divides 16 bytes, rows follow on one another; 16 bytes are one row or several.
-// A_ROWS, DIRECT: a row is several times 16 bytes, which a thread loads by itself.
-// A_ROWS, neither: a tile of TILE rows goes through shared memory, see ism2_tile.cuh.
-// Else single elements, rows a block's width apart.
+// so small that every thread has it in registers. Of A, DEPTH elements of every row are under way at a time, from one
+// of these places: A_COLUMNS, VECTORS: 16 bytes are neighbouring rows of a column. A_ROWS, FLAT: k divides 16 bytes,
+// rows follow on one another; 16 bytes are one row or several. A_ROWS, DIRECT: a row is several times 16 bytes, which a
+// thread loads by itself. A_ROWS, neither: a tile of TILE rows goes through shared memory, see ism2_tile.cuh. Else
+// single elements, rows a block's width apart.
 #include "ism2_tile.cuh"
 
 // A thread's row number i in its tile: those of 16 bytes are neighbours, and so are threads.
@@ -45,7 +43,7 @@ FPEMU_FUNCTION void step(const REAL (&x)[ROWS], const REAL* b, REAL (&c)[WIDTH][
 #if defined(A_ROWS) && !defined(FLAT) && !defined(DIRECT)
 #define STAGED
 template <bool WHOLE>
-FPEMU_FUNCTION void through(const Operands& o, s64 row, const REAL* b, REAL* tile, REAL (&c)[WIDTH][ROWS]) {
+FPEMU_FUNCTION void mainloop(const Operands& o, s64 row, const REAL* b, REAL* tile, REAL (&c)[WIDTH][ROWS]) {
   const int rows = (int)(o.m - row < TILE ? o.m - row : TILE);
   for (s64 k = 0; k < o.k; k += DEPTH) {
     const int depth = (int)(o.k - k < DEPTH ? o.k - k : DEPTH);
@@ -53,13 +51,13 @@ FPEMU_FUNCTION void through(const Operands& o, s64 row, const REAL* b, REAL* til
     fetch(o, row, k, rows, depth, tile);
     copies_made();
     FPEMU_UNROLL
-    for (int q = 0; q < DEPTH; q += A_READ) {
+    for (int q = 0; q < DEPTH; q += Config::A_READ) {
       if (q >= depth) break;
-      REAL x[ROWS][A_READ];
+      REAL x[ROWS][Config::A_READ];
       FPEMU_UNROLL
-      for (int i = 0; i < ROWS; i++) read(tile + tile_row(i) * A_PITCH + q, x[i]);
+      for (int i = 0; i < ROWS; i++) read(tile + tile_row(i) * Config::A_PITCH + q, x[i]);
       FPEMU_UNROLL
-      for (int s = 0; s < A_READ; s++) {
+      for (int s = 0; s < Config::A_READ; s++) {
         REAL one[ROWS];
         FPEMU_UNROLL
         for (int i = 0; i < ROWS; i++) one[i] = x[i][s];
@@ -119,7 +117,7 @@ template <bool WHOLE> FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k
 }
 
 template <bool WHOLE>
-FPEMU_FUNCTION void through(const Operands& o, s64 row, const REAL* b, REAL*, REAL (&c)[WIDTH][ROWS]) {
+FPEMU_FUNCTION void mainloop(const Operands& o, s64 row, const REAL* b, REAL*, REAL (&c)[WIDTH][ROWS]) {
 #ifdef B_KEPT
   REAL x[DEPTH][ROWS], y[DEPTH][PADDED];
   load<WHOLE>(o, row, 0, x);
@@ -149,9 +147,9 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i++)
     FPEMU_UNROLL
-    for (int j = 0; j < WIDTH; j++) tile[tile_row(i) * C_PITCH + j] = finished(c[j][i]);
+    for (int j = 0; j < WIDTH; j++) tile[tile_row(i) * Config::C_PITCH + j] = finished(c[j][i]);
   __syncthreads();
-  deliver(o, row, column, (int)(o.m - row < TILE ? o.m - row : TILE), columns, tile);
+  store_tile(o, row, column, (int)(o.m - row < TILE ? o.m - row : TILE), columns, tile);
 #else
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i += TOGETHER) {
@@ -200,11 +198,11 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
 template <bool WHOLE>
 FPEMU_FUNCTION void multiply(const Operands& o, s64 row, s64 column, int columns, const REAL* b, REAL* tile) {
   REAL c[WIDTH][ROWS] = {};
-  through<WHOLE>(o, row, b, tile, c);
+  mainloop<WHOLE>(o, row, b, tile, c);
   store<WHOLE>(o, row, column, columns, tile, c);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ism2_hopper(Operands o) {
+extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS) ism2_hopper(Operands o) {
   extern __shared__ __align__(16) REAL memory[];  // B in rows of PADDED elements, then the tile
   const s64 column = blockIdx.y * (s64)WIDTH;
   const int columns = (int)(o.n - column < WIDTH ? o.n - column : WIDTH);

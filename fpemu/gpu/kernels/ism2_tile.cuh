@@ -1,11 +1,15 @@
 // Tiles of A and C that go through shared memory, for ism2_hopper.cu.
 //
-// A tile has TILE rows of A_PITCH or C_PITCH elements, of which the pieces that neighbours read at once lie in different
-// banks. LINEAR: it is one piece in memory, and has no gaps in shared memory either; else A_VECTOR or C_VECTOR elements
-// of a row are moved at a time.
+// A tile has TILE rows of A_PITCH or C_PITCH elements, of which the pieces that neighbours read at once lie in
+// different banks. LINEAR: it is one piece in memory, and has no gaps in shared memory either; else A_VECTOR or
+// C_VECTOR elements of a row are moved at a time.
 #pragma once
 #include "tallskinny_copies.cuh"
 
+constexpr int WIDTH = Config::WIDTH, ROWS = Config::ROWS, DEPTH = Config::DEPTH, THREADS = Config::THREADS;
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "whole warps");
+static_assert(ROWS >= 1 && WIDTH >= 1 && ROWS * WIDTH * sizeof(REAL) <= 4 * 128,
+              "the sums of a thread, at most 128 of its 255 registers");
 constexpr int TILE = THREADS * ROWS, PADDED = (WIDTH + VECTOR - 1) / VECTOR * VECTOR;
 
 FPEMU_FUNCTION void copies_made() {
@@ -13,7 +17,7 @@ FPEMU_FUNCTION void copies_made() {
   __syncthreads();
 }
 
-#ifdef A_PITCH
+#if defined(A_ROWS) && !defined(FLAT) && !defined(DIRECT)  // A goes through shared memory
 // A tile of `rows` rows and `depth` columns into shared memory.
 FPEMU_FUNCTION void fetch(const Operands& o, s64 row, s64 k, int rows, int depth, REAL* tile) {
 #ifdef A_LINEAR
@@ -24,10 +28,10 @@ FPEMU_FUNCTION void fetch(const Operands& o, s64 row, s64 k, int rows, int depth
     else for (int i = e; i < all; i++) copy<1>(tile + i, from + i);
   }
 #else
-  constexpr int EACH = DEPTH / A_VECTOR;
+  constexpr int EACH = DEPTH / Config::A_VECTOR;
   for (int e = threadIdx.x; e < rows * EACH; e += THREADS) {
-    const int r = e / EACH, at = e % EACH * A_VECTOR;
-    if (at < depth) copy<A_VECTOR>(tile + r * A_PITCH + at, at_a(o, row + r, k + at));
+    const int r = e / EACH, at = e % EACH * Config::A_VECTOR;
+    if (at < depth) copy<Config::A_VECTOR>(tile + r * Config::A_PITCH + at, at_a(o, row + r, k + at));
   }
 #endif
 }
@@ -45,7 +49,7 @@ template <int COUNT> FPEMU_FUNCTION void read(const REAL* p, REAL (&x)[COUNT]) {
 
 #ifdef C_STAGED
 // A tile of C from shared memory.
-FPEMU_FUNCTION void deliver(const Operands& o, s64 row, s64 column, int rows, int columns, const REAL* tile) {
+FPEMU_FUNCTION void store_tile(const Operands& o, s64 row, s64 column, int rows, int columns, const REAL* tile) {
 #ifdef C_LINEAR
   const int all = rows * WIDTH;
   REAL* to = at_c(o, row, 0);
@@ -54,13 +58,13 @@ FPEMU_FUNCTION void deliver(const Operands& o, s64 row, s64 column, int rows, in
     else for (int i = e; i < all; i++) to[i] = tile[i];
   }
 #else
-  constexpr int EACH = WIDTH / C_VECTOR;
-  struct alignas(C_VECTOR * sizeof(REAL)) Piece {
-    REAL of[C_VECTOR];
+  constexpr int EACH = WIDTH / Config::C_VECTOR;
+  struct alignas(Config::C_VECTOR * sizeof(REAL)) Piece {
+    REAL of[Config::C_VECTOR];
   };
   for (int e = threadIdx.x; e < rows * EACH; e += THREADS) {
-    const int r = e / EACH, at = e % EACH * C_VECTOR;
-    if (at < columns) *(Piece*)at_c(o, row + r, column + at) = *(const Piece*)(tile + r * C_PITCH + at);
+    const int r = e / EACH, at = e % EACH * Config::C_VECTOR;
+    if (at < columns) *(Piece*)at_c(o, row + r, column + at) = *(const Piece*)(tile + r * Config::C_PITCH + at);
   }
 #endif
 }

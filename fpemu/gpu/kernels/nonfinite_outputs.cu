@@ -8,11 +8,11 @@
 constexpr int SIDE = 16;
 enum { MADE_NAN = 1, MADE_PLUS = 2, MADE_MINUS = 4 };
 
-FPEMU_FUNCTION bool is_wild(float x) { return !(x - x == 0); }
+FPEMU_FUNCTION bool is_nonfinite(float x) { return !(x - x == 0); }
 
 FPEMU_FUNCTION int product_of(float x, float y) {
-  if (!is_wild(x) && !is_wild(y)) return 0;
-  const float p = (is_wild(x) || x == 0 ? x : x < 0 ? -1.0f : 1.0f) * (is_wild(y) || y == 0 ? y : y < 0 ? -1.0f : 1.0f);
+  if (!is_nonfinite(x) && !is_nonfinite(y)) return 0;
+  const float p = (is_nonfinite(x) || x == 0 ? x : x < 0 ? -1.0f : 1.0f) * (is_nonfinite(y) || y == 0 ? y : y < 0 ? -1.0f : 1.0f);
   return p != p ? MADE_NAN : p > 0 ? MADE_PLUS : MADE_MINUS;
 }
 
@@ -39,20 +39,20 @@ extern "C" __global__ void __launch_bounds__(256)
   for (s64 tile = blockIdx.x; tile < count * high * wide; tile += gridDim.x) {
     const s64 p = tile / (high * wide), row = tile / wide % high * SIDE + y, column = tile % wide * SIDE + x;
     const bool inside = row < M && column < N;
-    const bool mine = inside && (a.special[a.index[p] * M + row] || b.special[b.index[p] * N + column]);
-    if (!__syncthreads_or(mine)) continue;
-    int found = 0;
+    const bool affected = inside && (a.special[a.index[p] * M + row] || b.special[b.index[p] * N + column]);
+    if (!__syncthreads_or(affected)) continue;
+    int outcome = 0;
     for (s64 k = 0; k < K; k += SIDE) {
       const s64 other = tile % wide * SIDE + y;  // the column whose entry k + x this thread fetches
       left[y][x] = row < M && k + x < K ? a.x[a.of[p] + row * a.row_step + (k + x) * a.k_step] : 1.0f;
       right[y][x] = other < N && k + x < K ? b.x[b.of[p] + other * b.row_step + (k + x) * b.k_step] : 1.0f;
       __syncthreads();
-      if (mine)
-        for (int i = 0; i < SIDE; i++) found |= product_of(left[y][i], right[x][i]);
+      if (affected)
+        for (int i = 0; i < SIDE; i++) outcome |= product_of(left[y][i], right[x][i]);
       __syncthreads();
     }
-    if (!mine) continue;
-    const u32 code = (found & MADE_NAN) || (found & 6) == 6 ? 0x7FFFFFFF : found & MADE_MINUS ? 0xFF800000 : 0x7F800000;
+    if (!affected) continue;
+    const u32 code = (outcome & MADE_NAN) || (outcome & 6) == 6 ? 0x7FFFFFFF : outcome & MADE_MINUS ? 0xFF800000 : 0x7F800000;
     const float* c = C ? C + c_of[p] + row * c_row + column * c_column : nullptr;
     D[d_of[p] + row * d_row + column] = finished(fp32_of(code), scaling, c);
   }

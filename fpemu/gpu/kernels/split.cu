@@ -19,7 +19,7 @@ struct Stack {  // the rows of one operand
   const s64* of;
   s64 rows, K, row_step, k_step;
 };
-struct Survey {  // largest, special: null if nobody asks
+struct Survey {  // largest, special: null if they are not needed
   u32* largest;
   u8* special;
   u64* faults;
@@ -40,7 +40,7 @@ FPEMU_FUNCTION s64 magnitude_of(s64 step) { return step < 0 ? -step : step; }
 // What a survey has seen of a row: its largest finite magnitude as a code, which is ordered as the numbers are.
 struct Seen {
   u32 most;
-  u64 wild, beyond;
+  u64 nonfinite, beyond;
 };
 
 // Some entries, all there. Those of `bound` and more are looked at one by one; below, no word can overflow.
@@ -57,13 +57,13 @@ template <int COUNT> FPEMU_FUNCTION void look(const float* x, s64 step, u32 boun
   for (int i = 0; i < COUNT; i++) {
     u32 words[Rules::COUNT];
     const u32 one = fp32_code(x[i * step]) & 0x7FFFFFFF;
-    if (one >= 0x7F800000) seen.wild++;
+    if (one >= 0x7F800000) seen.nonfinite++;
     else if (one > seen.most) seen.most = one;
     if (one >= bound) seen.beyond += (split_number<Rules>(x[i * step], 0, words) & ~NOT_FINITE) != 0;
   }
 }
 
-// What one thread block sees: some rows, and some of their k.
+// A thread block's share: some rows, and a range of their k.
 FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
   __shared__ u32 most[ROWS];
   const u32 along = (u32)((s.rows + ROWS - 1) / ROWS), parts = (u32)((s.K + SURVEYED - 1) / SURVEYED);
@@ -73,7 +73,7 @@ FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
   const int apart = by_k ? 32 : 8;  // k between a thread's entries
   if (threadIdx.x < ROWS) most[threadIdx.x] = 0;
   __syncthreads();
-  u64 wild = 0, beyond = 0;
+  u64 nonfinite = 0, beyond = 0;
   for (int i = 0; i < (by_k ? ROWS / 8 : 1); i++) {
     const s64 row = first + (by_k ? threadIdx.x / 32 + 8 * i : threadIdx.x % 32);
     s64 k = (s64)part * SURVEYED + (by_k ? threadIdx.x % 32 : threadIdx.x / 32);
@@ -84,10 +84,10 @@ FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
     for (; k + 7 * apart < end; k += 8 * apart) look<8>(from + k * s.k_step, apart * s.k_step, to.bound, seen);
     for (; k < end; k += apart) look<1>(from + k * s.k_step, 0, to.bound, seen);
     if (seen.most) atomicMax(&most[row - first], seen.most);
-    if (seen.wild && to.special) to.special[matrix * s.rows + row] = 1;
-    wild += seen.wild, beyond += seen.beyond;
+    if (seen.nonfinite && to.special) to.special[matrix * s.rows + row] = 1;
+    nonfinite += seen.nonfinite, beyond += seen.beyond;
   }
-  if (wild) atomicAdd(to.faults, wild);
+  if (nonfinite) atomicAdd(to.faults, nonfinite);
   if (beyond) atomicAdd(to.faults + 1, beyond);
   __syncthreads();
   if (to.largest && threadIdx.x < ROWS && first + threadIdx.x < s.rows && most[threadIdx.x])
@@ -187,15 +187,15 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
   const s64 line = matrix * s.rows + first + row;
   const int e = to.exponents ? to.exponents[line] : 0;
   u32 packed[Rules::COUNT][PACKED];
-  u64 wild = 0, beyond = 0;
+  u64 nonfinite = 0, beyond = 0;
   if (!split_plain(own, e, packed)) {
     FPEMU_UNROLL
     for (int w = 0; w < Rules::COUNT; w++) FPEMU_UNROLL for (int i = 0; i < PACKED; i++) packed[w][i] = 0;
     FPEMU_UNROLL
     for (int i = 0; i < EACH; i++) {
       u32 codes[Rules::COUNT];
-      const u32 found = split_number<Rules>(own[i], e, codes);
-      wild += (found & NOT_FINITE) != 0, beyond += (found & ~NOT_FINITE) != 0;
+      const u32 result = split_number<Rules>(own[i], e, codes);
+      nonfinite += (result & NOT_FINITE) != 0, beyond += (result & ~NOT_FINITE) != 0;
       FPEMU_UNROLL
       for (int w = 0; w < Rules::COUNT; w++) packed[w][i / PER] |= codes[w] << (i % PER * Rules::WIDTH);
     }
@@ -208,8 +208,8 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
       for (int i = 0; i < PACKED; i += 4) write(at + i, &packed[w][i]);
     }
   }
-  if (wild && to.special) to.special[line] = 1;
-  if (wild) atomicAdd(to.faults, wild);
+  if (nonfinite && to.special) to.special[line] = 1;
+  if (nonfinite) atomicAdd(to.faults, nonfinite);
   if (beyond) atomicAdd(to.faults + 1, beyond);
 }
 
@@ -221,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s6
   split_tile(Stack{x, of, rows, K, row_step, k_step}, to, blockIdx.x);
 }
 
-// ---- both operands of a product in one launch, which fpemu.gpu.tensorcores.operands prepares once for operands that come
-// again. The blocks of the second come after those of the first. The faults that the next call will count are set to
-// zero here, so that no launch is needed for it.
+// ---- both operands of a product in one launch, which fpemu.gpu.tensorcores.operands prepares once for operands that
+// come again. The blocks of the second come after those of the first. The faults that the next call will count are set
+// to zero here, so that no launch is needed for it.
 
 struct Operand {
   Stack stack;
@@ -247,14 +247,14 @@ FPEMU_FUNCTION const Operand& operand_of(const Operands& all, u32& own) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) survey_operands(const __grid_constant__ Operands all) {
-  after_what_was_queued();
+  wait_for_previous_grid();
   u32 own = blockIdx.x;
   const Operand& o = operand_of(all, own);
   look_at(o.stack, Survey{o.largest, o.words.special, o.words.faults, (u32)o.bound}, own);
 }
 
 extern "C" __global__ void __launch_bounds__(256) split_operands(const __grid_constant__ Operands all) {
-  after_what_was_queued();
+  wait_for_previous_grid();
   u32 own = blockIdx.x;
   const Operand& o = operand_of(all, own);
   split_tile(o.stack, o.words, own);

@@ -9,9 +9,9 @@
 //     u32 found = split_number<Rules>(x, e, code);
 //
 // splits x · 2^e (e = 0: no scaling; a literal 0 costs nothing) and writes the codes of the words: word i is the low
-// Rules::WIDTH bits of code[i] (8, 16 or 32; tf32: the fp32 word, low 13 bits zero). NaN and Inf count as +0. Returned is
-// a set: bit i if word i overflows, NOT_FINITE if x is NaN or infinite; 0 if there is nothing to say. Callers that need
-// no report drop it, and the compiler the work for it. e may be any of -250 to 250.
+// Rules::WIDTH bits of code[i] (8, 16 or 32; tf32: the fp32 word, low 13 bits zero). NaN and Inf count as +0. Returned
+// is a set: bit i if word i overflows, NOT_FINITE if x is NaN or infinite; 0 if there is nothing to say. Callers that
+// need no report drop it, and the compiler the work for it. e may be any of -250 to 250.
 //
 // Two ways to the same bits. split_exactly works in double, where each step is exact but one that directed roundings
 // can force (see steps), and rounds in integers. split_fast works in fp32 and rounds as the hardware converts; for
@@ -80,7 +80,7 @@ template <class W> FPEMU_FUNCTION u64 rounded(double v, bool& over) {
   return stops && kept != ~0ull ? W::LARGEST : W::BEYOND;
 }
 
-// What the word takes from what is left of x.
+// The word's value, taken from the residual of x.
 template <class W> FPEMU_FUNCTION double taken(u64 magnitude, bool negative) {
   typedef typename W::Type T;
   if (magnitude > W::LARGEST) return fp64_of((magnitude == W::BEYOND && T::INF ? 0x7FFull << 52 : 0xFFFull << 51) | (u64)negative << 63);
@@ -190,7 +190,8 @@ template <class Rules> FPEMU_FUNCTION u32 split_number(float x, int e, u32* code
   u32 found = 0;
   if ((fp32_code(x) & 0x7F800000) == 0x7F800000) found = NOT_FINITE, x = 0;
   if (Rules::FAST) {
-    // in two steps: 2^e may lie outside of fp32. A result that is not below 2^-100 was not rounded on the way, as |x| is.
+    // in two steps: 2^e may lie outside of fp32. A result that is not below 2^-100 was not rounded on the way, as |x|
+    // is.
     const float scaled = e ? x * small_power_of_two(e / 2) * small_power_of_two(e - e / 2) : x;
     const float size = fp32_of(fp32_code(scaled) & 0x7FFFFFFF);
     if (x == 0 || (size >= FAST_LEAST && size < FAST_MOST)) return found | split_fast<Rules>(scaled, codes);

@@ -56,11 +56,11 @@ template <class T> FPEMU_FUNCTION float join(const float (&sums)[Plan::GROUPS]) 
   FPEMU_UNROLL
   for (int band = Plan::BANDS - 1; band >= 0; band--) {  // smallest first
     T inside = 0;
-    bool found = false;
+    bool result = false;
     FPEMU_UNROLL
     for (int g = 0; g < Plan::GROUPS; g++)
-      if (Plan::band(g) == band) inside = found ? inside + (T)sums[g] : (T)sums[g], found = true;
-    if (!found) continue;
+      if (Plan::band(g) == band) inside = result ? inside + (T)sums[g] : (T)sums[g], result = true;
+    if (!result) continue;
     total = any ? times_power(total, -Plan::EXPONENT * (last - band)) + inside : inside;
     any = true, last = band;
   }

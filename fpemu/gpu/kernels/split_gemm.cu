@@ -42,8 +42,8 @@ FPEMU_FUNCTION void store_some(const Loads& load, const Problem& p, const Place&
   }
 }
 
-// Multiply out of `buffer`; meanwhile, with the pipeline, bring the stretch from `next` on into `other`, piece by piece:
-// while a part is multiplied, a piece of the next stretch is stored that was fetched AHEAD pieces before.
+// Multiply out of `buffer`; meanwhile, with the pipeline, bring the stretch from `next` on into `other`, piece by
+// piece: while a part is multiplied, a piece of the next stretch is stored that was fetched AHEAD pieces before.
 constexpr int PIECES = smaller(SLICES * ROW_FRAGMENTS, smaller(FETCHES, Tile::PIECES));
 constexpr int AHEAD = smaller(PIECES - 1, Tile::AHEAD);
 constexpr int piece_begin(int piece) { return piece * FETCHES / PIECES; }
@@ -100,10 +100,10 @@ template <int PASS> FPEMU_FUNCTION void run(Sums& own, const Problem& p, u8* mem
 extern __shared__ __align__(16) u8 memory[];  // one buffer, or two
 
 extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const Problem p) {
-  after_what_was_queued();
+  wait_for_previous_grid();
   Sums own;
   clear(own);
   const Place begin(p);
   run<0>(own, p, memory, begin);
-  write_out(p, own);
+  store_outputs(p, own);
 }

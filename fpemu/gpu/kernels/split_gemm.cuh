@@ -1,4 +1,5 @@
-// The loads of split_gemm.cu: fp32 operands from memory into registers, split there, and their words into shared memory.
+// The loads of split_gemm.cu: fp32 operands from memory into registers, split there, and their words into shared
+// memory.
 //
 // fpemu.gpu.tensorcores.source defines the Plan, the Tile and the Rules of the split before this file.
 #pragma once
@@ -35,7 +36,8 @@ template <Layout LAYOUT_, int ROWS_> struct Source {
       data[i] = first + smaller(row + i * Step::IN_ROWS, rows - 1) * row_stride + k * k_stride;
   }
 
-  // Where the words of eight entries, number `number` of this thread, go in a part of shared memory; first_row as above.
+  // Where the words of eight entries, number `number` of this thread, go in a part of shared memory; first_row as
+  // above.
   FPEMU_FUNCTION int place(int number, int first_row) const {
     return spot(row - first_row + number * Step::IN_ROWS, (k + number * Step::IN_K) * Plan::ELEMENT);
   }
@@ -65,7 +67,7 @@ template <Layout LAYOUT_, int ROWS_> struct Source {
   }
 };
 
-// Split eight entries, which x · 2^exponent scales, and store the words that a pass wants; `at`: the first one's spot.
+// Split eight entries, which x · 2^exponent scales, and store the words that a pass needs; `at`: the first one's spot.
 template <int PASS, bool OF_A>
 FPEMU_FUNCTION void store(float (&x)[8], int exponent, bool special, u8* buffer, int at) {
   typedef Rules::code Code;
@@ -85,7 +87,7 @@ FPEMU_FUNCTION void store(float (&x)[8], int exponent, bool special, u8* buffer,
   split_eight<Rules>(x, codes);
   FPEMU_UNROLL
   for (int w = 0; w < Plan::WORDS; w++)
-    if (wanted(PASS, OF_A) >> w & 1) {
+    if (needed_words(PASS, OF_A) >> w & 1) {
       u8* part = buffer + place<PASS>(w, OF_A);
       if (EACH == 2) *(uint2*)(part + at) = make_uint2(codes[w][0], codes[w][1]);
       FPEMU_UNROLL
@@ -103,7 +105,7 @@ FPEMU_FUNCTION void store(float (&x)[8], int exponent, bool special, u8* buffer,
     split_exactly<Rules>(one, exponent, code);
     FPEMU_UNROLL
     for (int w = 0; w < Plan::WORDS; w++)
-      if (wanted(PASS, OF_A) >> w & 1)
+      if (needed_words(PASS, OF_A) >> w & 1)
         *(Code*)(buffer + place<PASS>(w, OF_A) + (at ^ i * (int)sizeof(Code))) = (Code)code[w];
   }
 }

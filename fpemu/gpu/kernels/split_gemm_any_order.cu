@@ -1,6 +1,7 @@
 // A scheme's product step by step, for any order over K: words laid out as the chains take them (gather), chains of one
 // instruction (chain), slices added (add), sums joined (finish). The readable twin of split_gemm.cu; everything passes
-// through memory. fpemu.gpu.tensorcores.general runs it, and defines the instruction, the Plan and the Rules before this file.
+// through memory. fpemu.gpu.tensorcores.general runs it, and defines the instruction, the Plan and the Rules before
+// this file.
 #include "instruction.cuh"
 #include "split_epilogue.cuh"
 
@@ -35,8 +36,8 @@ FPEMU_FUNCTION float sum_entry(const CD_WORD* tile, int i) {
 #endif
 }
 
-// sums (height, width) of chains of `count` instructions, a block of threads for a tile. cuts: where the accumulator goes
-// to the total, times 2^shifts, and begins again from zero; null: nowhere.
+// sums (height, width) of chains of `count` instructions, a block of threads for a tile. cuts: where the accumulator
+// goes to the total, times 2^shifts, and begins again from zero; null: nowhere.
 extern "C" __global__ void chain(const Code* A, const Code* B, float* sums, int height, int width, int count,
                                  const u8* cuts, const int* shifts) {
   __shared__ CD_WORD tile[CD_TILE];

@@ -1,5 +1,5 @@
-// D = alpha · (A·B) + beta · C by a scheme that multiplies words, of words that lie in memory: split.cu has made them. The
-// same sums in the same order as split_gemm.cu, whose loads split.
+// D = alpha · (A·B) + beta · C by a scheme that multiplies words, of words that lie in memory: split.cu has made them.
+// The same sums in the same order as split_gemm.cu, whose loads split.
 //
 // Words go from memory to shared memory by asynchronous copies, which need no register and no thread that waits:
 // Tile::STAGES buffers are filled in turn, so that one is multiplied while the others are under way.
@@ -41,7 +41,7 @@ struct First {  // where a block's rows of A and columns of B begin among all of
 
 // Queue the copies of a stretch of some rows of a word, from its k'th column on.
 template <int ROWS>
-FPEMU_FUNCTION void bring_rows(u8* to, const u8* word, s64 pitch, s64 before, int first, int rows, int k) {
+FPEMU_FUNCTION void load_rows_async(u8* to, const u8* word, s64 pitch, s64 before, int first, int rows, int k) {
   const int own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
   const s64 column = (s64)k * Plan::ELEMENT + chunk * 16;
   const bool there = WHOLE || column < pitch;
@@ -58,9 +58,9 @@ FPEMU_FUNCTION void bring(const Problem& p, const Words& words, const Place& beg
   FPEMU_UNROLL
   for (int w = 0; w < Plan::WORDS; w++) {
     u8 *const a = buffer + place<PASS>(w, true), *const b = buffer + place<PASS>(w, false);
-    if (wanted(PASS, true) >> w & 1) bring_rows<Tile::M>(a, words.a[w], words.a_pitch, first.row, begin.row, p.M, k);
-    if (wanted(PASS, false) >> w & 1)
-      bring_rows<Tile::N>(b, words.b[w], words.b_pitch, first.column, begin.column, p.N, k);
+    if (needed_words(PASS, true) >> w & 1) load_rows_async<Tile::M>(a, words.a[w], words.a_pitch, first.row, begin.row, p.M, k);
+    if (needed_words(PASS, false) >> w & 1)
+      load_rows_async<Tile::N>(b, words.b[w], words.b_pitch, first.column, begin.column, p.N, k);
   }
 }
 
@@ -97,10 +97,10 @@ FPEMU_FUNCTION void run(Sums& own, const Problem& p, const Words& words, u8* mem
 extern __shared__ __align__(16) u8 memory[];  // the stages' buffers
 
 extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const Problem p, const Words words) {
-  after_what_was_queued();
+  wait_for_previous_grid();
   Sums own;
   clear(own);
   const Place begin(p);
   run<0>(own, p, words, memory, begin);
-  write_out(p, own);
+  store_outputs(p, own);
 }

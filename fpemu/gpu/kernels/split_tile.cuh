@@ -1,15 +1,16 @@
 // A tile of D by mma.sync from words in shared memory: fragments, the instruction on them, what is multiplied when, and
-// the tile's way to memory. For split_gemm.cu, which splits in its loads, and split_gemm_async.cu, which finds words in memory.
+// the tile's way to memory. For split_gemm.cu, which splits in its loads, and split_gemm_async.cu, which finds words in
+// memory.
 //
 // The fragments of mma.sync have one layout in 32-bit words, whatever the format: with g = lane / 4 and t = lane % 4 a
 // lane holds of A the words t and t + 4 of rows g and g + 8, of B those of column g, and of a sum the columns 2t and
 // 2t + 1 of rows g and g + 8.
 //
-// What is multiplied when is in the Plan. A stretch of Tile::K is run through in turns of Plan::TURN; in each turn every
-// product of words runs over all instructions of the turn before the next, into the accumulator of its group. Groups
-// are promoted (added to a total in fp32, and begun again from zero) every Plan::promote(group) of k. A scheme whose
-// products run over all of K one after another takes several passes over K. The order is fpemu.mma.order's: k beyond
-// the end is zero, and zeros leave an accumulator and a total as they are.
+// What is multiplied when is in the Plan. A stretch of Tile::K is run through in turns of Plan::TURN; in each turn
+// every product of words runs over all instructions of the turn before the next, into the accumulator of its group.
+// Groups are promoted (added to a total in fp32, and begun again from zero) every Plan::promote(group) of k. A scheme
+// whose products run over all of K one after another takes several passes over K. The order is fpemu.mma.order's: k
+// beyond the end is zero, and zeros leave an accumulator and a total as they are.
 //
 // fpemu.gpu.tensorcores.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
 #pragma once
@@ -46,8 +47,8 @@ void load_rows(u32 (&r)[4], const u8* row);
 void load_rows(u32 (&r)[2], const u8* row);
 #endif
 
-// Where a byte of a row lies in a word's part of a buffer. Pieces of 16 bytes change places by the row's number, so that
-// those of eight rows that ldmatrix reads, or a copy writes, are in different banks.
+// Where a byte of a row lies in a word's part of a buffer. Pieces of 16 bytes change places by the row's number, so
+// that those of eight rows that ldmatrix reads, or a copy writes, are in different banks.
 FPEMU_FUNCTION constexpr int spot(int row, int byte) {
   const int turn = ROW_BYTES % 128 == 0 ? row % 8 : ROW_BYTES % 64 == 0 ? row / 2 % 4 : 0;
   return row * ROW_BYTES + (byte ^ turn * 16);
@@ -88,7 +89,7 @@ constexpr int product_of(int pass, int number) {
     if (Plan::pass(p) == pass && number-- == 0) break;
   return p;
 }
-constexpr unsigned wanted(int pass, bool of_a) {  // a bit for each word
+constexpr unsigned needed_words(int pass, bool of_a) {  // a bit for each word
   unsigned words = 0;
   for (int p = 0; p < Plan::PRODUCTS; p++)
     if (Plan::pass(p) == pass) words |= 1u << (of_a ? Plan::word_a(p) : Plan::word_b(p));
@@ -113,18 +114,18 @@ constexpr bool last_of_group(int product) {
   return true;
 }
 
-// ---- where words lie in a buffer of shared memory: those of A that a pass wants, then those of B
+// ---- where words lie in a buffer of shared memory: A's words of a pass, then B's
 
 constexpr int count_words(unsigned words) { return words ? (int)(words & 1) + count_words(words >> 1) : 0; }
 constexpr int most_words(bool of_a) {  // of any pass
   int most = 0;
-  for (int pass = 0; pass < Plan::PASSES; pass++) most = larger(most, count_words(wanted(pass, of_a)));
+  for (int pass = 0; pass < Plan::PASSES; pass++) most = larger(most, count_words(needed_words(pass, of_a)));
   return most;
 }
 constexpr int BUFFER_BYTES = (most_words(true) * Tile::M + most_words(false) * Tile::N) * ROW_BYTES;
 
 template <int PASS> FPEMU_FUNCTION constexpr int place(int word, bool of_a) {
-  const int before = count_words(wanted(PASS, of_a) & ((1u << word) - 1));
+  const int before = count_words(needed_words(PASS, of_a) & ((1u << word) - 1));
   return (of_a ? before * Tile::M : most_words(true) * Tile::M + before * Tile::N) * ROW_BYTES;
 }
 
@@ -184,8 +185,8 @@ FPEMU_FUNCTION void multiply(Sums& own, int product, int slice, int i, const u32
   }
 }
 
-// A stretch is multiplied in units: the k of one instruction, for one product or for all, sixteen rows of a warp and all
-// its columns.
+// A stretch is multiplied in units: the k of one instruction, for one product or for all, sixteen rows of a warp and
+// all its columns.
 template <int PASS> struct Units {
   static constexpr int PRODUCTS = products_in(PASS);
   static constexpr int TOGETHER = TURN_SLICES == 1 ? PRODUCTS : 1;
@@ -251,7 +252,7 @@ struct Place {
   }
 };
 
-FPEMU_FUNCTION void write_out(const Problem& p, const Sums& own) {
+FPEMU_FUNCTION void store_outputs(const Problem& p, const Sums& own) {
   const Place end(p);
   const int lane = own_thread() % 32;
   FPEMU_FRAGMENTS(i, j) FPEMU_UNROLL for (int e = 0; e < 4; e++) {

@@ -70,7 +70,7 @@ template <class W> FPEMU_FUNCTION u32 infinite_from(float x, u32 half) {  // wha
   return W::MODE == BIT_CUT && (fp32_code(x) & 0x7FFFFFFF) >= 0x47800000 ? (half & 0x8000) | 0x7C00 : half;
 }
 
-// The codes of one word after another, packed into 32-bit words; x becomes what is left.
+// The codes of one word after another, packed into 32-bit words; x becomes the residual.
 template <class R> struct Eight {
   template <int WORDS, int EACH> static FPEMU_FUNCTION void split(float (&)[8], u32 (&)[WORDS][EACH]) {}
 };

@@ -5,13 +5,13 @@
 #include "hopper_split.cuh"
 #include "staged_int8_words.cuh"
 
-struct Bytes {
+struct Int8Words {
   typedef Scale Row;
   FPEMU_FUNCTION static Scale row(const Operand& op, u32 largest, bool, int& exponent) {
     exponent = scale_for(largest);
     return scale_of(exponent);
   }
-  FPEMU_FUNCTION static void eight(const Operand& op, const Scale& scale, const float (&x)[8], int chunk, int octet,
+  FPEMU_FUNCTION static void split_eight(const Operand& op, const Scale& scale, const float (&x)[8], int chunk, int octet,
                                    s64 to) {
     Numbers n[8];
     u32 h[4], r[4];
@@ -41,5 +41,5 @@ struct Bytes {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) split_bytes(const __grid_constant__ Operands all) {
-  run<Rows<Bytes>>(all);
+  run<Rows<Int8Words>>(all);
 }

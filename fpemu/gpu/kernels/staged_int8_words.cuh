@@ -1,4 +1,4 @@
-// One number of the scheme `staged-int8`: the scale of its row, its words, and the way back from a sum of products.
+// One number of the scheme `staged-int8`: the scale of its row, its words, and the unscaling of a sum of products.
 //
 // For the GPU and, compared with fpemu.schemes.staged_int8 there, for a processor (GCC or Clang).
 #pragma once
@@ -41,7 +41,8 @@ FPEMU_FUNCTION u32 last_bytes(u32 a, u32 b, u32 c, u32 d) {
 }
 #endif
 
-// 16 e + j: the scale j 2^e, the largest with j of 8 to 15 that keeps `largest` (the code of an fp32 number) below 2^13.
+// 16 e + j: the scale j 2^e, the largest with j of 8 to 15 that keeps `largest` (the code of an fp32 number) below
+// 2^13.
 FPEMU_FUNCTION int scale_for(u32 largest) {
   if (!largest) return 8;
   const int places = largest >> 23 ? 0 : 24 - bit_length(largest);  // a subnormal number made normal
@@ -79,9 +80,9 @@ FPEMU_FUNCTION Numbers split(float x, const Scale& scale) {
 }
 
 // x / (j k) · 2^e, rounded once, for j and k of 8 to 15; NEAR: neither 2^e nor the result is out of the normal range.
-// The quotient is the one to nearest: the reciprocal is (its error is squared), and then the theorem of Markstein holds;
-// tests/test_frontier.py divides all significands. Double needs no care: no quotient by less than 2^8 is close to half
-// of a last place of fp32.
+// The quotient is the one to nearest: the reciprocal is (its error is squared), and then the theorem of Markstein
+// holds; tests/test_frontier.py divides all significands. Double needs no care: no quotient by less than 2^8 is close
+// to half of a last place of fp32.
 template <bool NEAR> FPEMU_FUNCTION float unscaled(float x, float j, float k, float one_by_j, float one_by_k, int e) {
   const float jk = j * k;
   if (!NEAR) return (float)((double)x / (double)jk * power_of_two(e));

@@ -1,15 +1,17 @@
-// Around the products of Strassen's algorithm in Winograd's form: the sums of the products and, with two levels, the sums
-// of blocks before them, split into words of the scheme `staged`; with one level strassen_split.cu does that.
+// Around the products of Strassen's algorithm in Winograd's form: the sums of the products and, with two levels, the
+// sums of blocks before them, split into words of the scheme `staged`; with one level strassen_split.cu does that.
 // fpemu/schemes/strassen.py has the formulas.
 //
-// Put before this text: LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it.
+// Before this text: Config::LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it.
 //
 // An operand is seen as rows along k, rows of A or columns of B. A block has the number 2 (its half of the rows) + (its
-// half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th of
-// the i-th. The operands of one side lie one after another, each as hopper_split.cuh has it.
+// half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th
+// of the i-th. The operands of one side lie one after another, each as hopper_split.cuh has it.
 #include "hopper_epilogue.cuh"
 #include "strassen_winograd.cuh"
 
+constexpr int LEVELS = Config::LEVELS;
+static_assert(LEVELS == 1 || LEVELS == 2, "fpemu.schemes.strassen has one level or two");
 constexpr int PRODUCTS = LEVELS == 1 ? 7 : 49, BLOCKS = LEVELS == 1 ? 4 : 16, SIDE = LEVELS == 1 ? 2 : 4;
 
 // Which row, or k, number i of a block's is; `size` where there is none. `outer`, `inner`: halves the block lies in.
@@ -20,7 +22,7 @@ FPEMU_FUNCTION int place(int outer, int inner, int i, int size, int half, int bl
 FPEMU_FUNCTION int row_half(int b) { return LEVELS == 1 ? b / 2 : b / 8; }
 FPEMU_FUNCTION int k_half(int b) { return LEVELS == 1 ? b % 2 : b / 4 % 2; }
 
-#if LEVELS == 2
+#if FPEMU_TWO_LEVELS  // with one level strassen_split.cu makes the words
 constexpr int ROWS = 16, BK = 64, LINE = BK + 1, THREADS = 256, RUN = ROWS * BK / THREADS;
 
 struct Operand {
@@ -44,10 +46,10 @@ FPEMU_FUNCTION void operands(const float (&x)[16], int first, bool second, float
   FPEMU_UNROLL
   for (int q = 0; q < 4; q++) {
     float outer[7];
-    seven(x[q], x[4 + q], x[8 + q], x[12 + q], second, outer);
+    winograd_operands(x[q], x[4 + q], x[8 + q], x[12 + q], second, outer);
     of[q] = outer[first];
   }
-  seven(of[0], of[1], of[2], of[3], second, s);
+  winograd_operands(of[0], of[1], of[2], of[3], second, s);
 }
 
 FPEMU_FUNCTION float entry(const Operand& o, int b, int row, int k) {
@@ -61,13 +63,13 @@ FPEMU_FUNCTION float entry(const Operand& o, int b, int row, int k) {
 // Blocks of 32 x 16 threads, each for a part of k: 16 rows where these are contiguous, 32 where k's neighbours are
 // apart.
 extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_constant__ Operand o) {
-  __shared__ u32 largest[PRODUCTS][32], wrong[SIDE][32];
+  __shared__ u32 largest[PRODUCTS][32], nonfinite[SIDE][32];
   const bool along = o.k_stride == 1;
   const int many = along ? 16 : 32, base = blockIdx.x * many, own = along ? threadIdx.y : threadIdx.x;
   const int thread = threadIdx.y * 32 + threadIdx.x, part = (o.block_k + gridDim.y - 1) / gridDim.y;
   const int from = blockIdx.y * part, until = smaller(from + part, o.block_k);
   for (int i = thread; i < PRODUCTS * 32; i += 512) largest[i / 32][i % 32] = 0;
-  if (thread < SIDE * 32) wrong[thread / 32][thread % 32] = 0;
+  if (thread < SIDE * 32) nonfinite[thread / 32][thread % 32] = 0;
   __syncthreads();
   u32 most[PRODUCTS] = {}, bad[SIDE] = {}, over = 0;
 #pragma unroll 1
@@ -94,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_
   }
   FPEMU_UNROLL
   for (int h = 0; h < SIDE; h++)
-    if (bad[h]) atomicAdd(&wrong[h][own], bad[h]);
+    if (bad[h]) atomicAdd(&nonfinite[h][own], bad[h]);
   if (over) atomicAdd(o.faults + 1, (u64)over);
   __syncthreads();
   for (int i = thread; i < PRODUCTS * many; i += 512) {
@@ -104,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_
   }
   if (thread < SIDE * many) {
     const int h = thread / many, n = thread % many, row = place(h / (SIDE / 2), h % 2, base + n, o.rows, o.half, o.block);
-    if (row < o.rows && wrong[h][n]) o.special[row] = 1, atomicAdd(o.faults, (u64)wrong[h][n]);
+    if (row < o.rows && nonfinite[h][n]) o.special[row] = 1, atomicAdd(o.faults, (u64)nonfinite[h][n]);
   }
 }
 
@@ -169,7 +171,7 @@ struct Join {
   int m, n, half_m, half_n, block_m, block_n;
 };
 
-FPEMU_FUNCTION void four(const float (&p)[7], float (&out)[4]) {
+FPEMU_FUNCTION void winograd_results(const float (&p)[7], float (&out)[4]) {
   const float u2 = p[0] + p[5], u3 = u2 + p[6], u4 = u2 + p[4];
   out[0] = p[0] + p[1], out[1] = u4 + p[2], out[2] = u3 - p[3], out[3] = u3 + p[4];
 }
@@ -195,21 +197,21 @@ template <int WIDE> FPEMU_FUNCTION void join(const Join& j) {
       }
       FPEMU_UNROLL
       for (int w = 0; w < WIDE; w++) {
-        float found[4];
-        four(p[w], found);
+        float blocks[4];
+        winograd_results(p[w], blocks);
         FPEMU_UNROLL
-        for (int q = 0; q < 4; q++) inner[w][q][i] = found[q];
+        for (int q = 0; q < 4; q++) inner[w][q][i] = blocks[q];
       }
     }
     FPEMU_UNROLL
     for (int w = 0; w < WIDE; w++)
       FPEMU_UNROLL
       for (int q = 0; q < 4; q++) {
-        float found[4];
+        float blocks[4];
         if (LEVELS == 1) out[w][q] = inner[w][q][0];
-        else four(inner[w][q], found);
+        else winograd_results(inner[w][q], blocks);
         FPEMU_UNROLL
-        for (int i = 0; i < 4 && LEVELS == 2; i++) out[w][(4 * i + q) % BLOCKS] = found[i];
+        for (int i = 0; i < 4 && LEVELS == 2; i++) out[w][(4 * i + q) % BLOCKS] = blocks[i];
       }
     FPEMU_UNROLL
     for (int b = 0; b < BLOCKS; b++) {

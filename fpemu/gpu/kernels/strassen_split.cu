@@ -1,12 +1,12 @@
 // Operands of Strassen's algorithm in Winograd's form, one level: sums of the blocks of a matrix, split into words of
 // the scheme `staged`. fpemu/schemes/strassen.py has the formulas.
 //
-// A job of hopper_split.cuh: a piece is 32 rows by 32 k of each of the four blocks, seen as rows along k, rows of A or
+// A job of hopper_split.cuh: a tile is 32 rows by 32 k of each of the four blocks, seen as rows along k, rows of A or
 // columns of B. NaN and infinities count as zero.
 #include "hopper_split_fp16.cuh"
 #include "strassen_winograd.cuh"
 
-struct Sums {
+struct BlockSums {
     struct Row {
         float first, second;  // their product is what a row is scaled by
     };
@@ -21,7 +21,7 @@ struct Sums {
         return block * (SIDE * SPAN) + line * 32 + 4 * (ALONG ? group : group ^ (line >> 2 & 7));
     }
 
-    template <bool ALONG> FPEMU_FUNCTION static void bring(const Operand& op, const Piece& at, u32 to) {
+    template <bool ALONG> FPEMU_FUNCTION static void load_tile(const Operand& op, const Tile& at, u32 to) {
         const int line = threadIdx.x / 8, group = threadIdx.x % 8, half_k = (op.all_k + 1) / 2;
         const int r = at.row + (ALONG ? line : 4 * group), k = at.span * SPAN + (ALONG ? 4 * group : line);
         const s64 step = ALONG ? op.k_stride : op.row_stride;
@@ -32,7 +32,7 @@ struct Sums {
             const int rows = min(op.rows - r, op.all_rows - row), ks = min(half_k - k, op.all_k - at_k);
             const int lines = ALONG ? rows : ks, here = lines > 0 ? min(max(ALONG ? ks : rows, 0), 4) : 0;
             const float* from = X + row * op.row_stride + at_k * op.k_stride;
-            bring_four(op, to + 4 * place<ALONG>(b, line, group), from, step, here);
+            copy_four(op, to + 4 * place<ALONG>(b, line, group), from, step, here);
         }
     }
 
@@ -50,8 +50,8 @@ struct Sums {
         }
     }
 
-    // Eight lanes have a row of a piece.
-    template <bool ALONG> FPEMU_FUNCTION static void look(const Operand& op, const Piece& at, const float* held) {
+    // Eight lanes have a row of a tile.
+    template <bool ALONG> FPEMU_FUNCTION static void find_largest(const Operand& op, const Tile& at, const float* held) {
         const int r = threadIdx.x / 8, lane = threadIdx.x % 8;
         float x[PARTS][4], most[SUMS] = {};
         read<ALONG>(held, r, lane, x);
@@ -64,26 +64,26 @@ struct Sums {
         FPEMU_UNROLL
         for (int j = 0; j < 4; j++) {
             float s[SUMS];
-            seven(x[0][j], x[1][j], x[2][j], x[3][j], op.second, s);
+            winograd_operands(x[0][j], x[1][j], x[2][j], x[3][j], op.second, s);
             FPEMU_UNROLL
             for (int i = 0; i < SUMS; i++) most[i] = larger_or_nan(most[i], s[i]);
         }
-        float mine = 0;
+        float magnitude = 0;
         u32 special = bad;
         FPEMU_UNROLL
         for (int i = 0; i < SUMS; i++) {
             FPEMU_UNROLL
             for (int other = 1; other < 8; other *= 2)
                 most[i] = larger_or_nan(most[i], __shfl_xor_sync(~0u, most[i], other));
-            if (lane == i) mine = most[i];
+            if (lane == i) magnitude = most[i];
         }
         FPEMU_UNROLL
         for (int other = 1; other < 8; other *= 2) special |= __shfl_xor_sync(~0u, special, other);
         // of the first two sums, whether the rows of that half have NaN or Inf; a sum that overflows is counted above
-        if (lane < SUMS) tell(op, at, lane * SIDE + r, min(__float_as_uint(mine), INFINITE - 1), special >> lane & 1);
+        if (lane < SUMS) update_panel(op, at, lane * SIDE + r, min(__float_as_uint(magnitude), INFINITE - 1), special >> lane & 1);
     }
 
-    // Counts what is not finite, which becomes zero, and entries whose sums may overflow. The result has a bit for each
+    // Counts NaN and infinities, which become zero, and entries whose sums may overflow. The result has a bit for each
     // half of the rows: whether there was anything that is not finite.
     FPEMU_FUNCTION static u32 refuse(const Operand& op, float (&x)[PARTS][4]) {
         u32 halves = 0;
@@ -101,7 +101,7 @@ struct Sums {
     }
 
     template <bool ALONG>
-    FPEMU_FUNCTION static void make(const Operand& op, const Piece& at, const float* held, const Row* rows) {
+    FPEMU_FUNCTION static void write_words(const Operand& op, const Tile& at, const float* held, const Row* rows) {
         const int r = threadIdx.x / 8, lane = threadIdx.x % 8;
         float x[PARTS][4], s[4][SUMS];
         read<ALONG>(held, r, lane, x);
@@ -111,7 +111,7 @@ struct Sums {
             FPEMU_UNROLL
             for (int b = 0; b < PARTS; b++)
                 if (is_special(x[b][j])) x[b][j] = 0;
-            seven(x[0][j], x[1][j], x[2][j], x[3][j], op.second, s[j]);
+            winograd_operands(x[0][j], x[1][j], x[2][j], x[3][j], op.second, s[j]);
         }
         const s64 each = op.words_each();
         s64 to = op.words_of(at.matrix, at.row + r, at.span / 2) + at.span % 2 * 64 + 8 * lane;
@@ -134,5 +134,5 @@ struct Sums {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) split_sums(const __grid_constant__ Operands all) {
-    run<Sums>(all);
+    run<BlockSums>(all);
 }

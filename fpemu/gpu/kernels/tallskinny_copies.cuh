@@ -1,4 +1,4 @@
-// How tall and skinny kernels move numbers: 16 bytes a thread, copies into shared memory that nobody waits for.
+// Loads, stores and asynchronous copies of the tall-and-skinny kernels, 16 bytes a thread where alignment permits.
 #pragma once
 #include "tallskinny.cuh"
 
@@ -32,11 +32,11 @@ FPEMU_FUNCTION void store_once(REAL* p, const Vector& v) { store_vector(p, v.of)
 
 // So many elements, at most 16 bytes, to shared memory.
 template <int COUNT> FPEMU_FUNCTION void copy(REAL* to, const REAL* from) {
-  const u32 there = (u32)__cvta_generic_to_shared(to);
+  const u32 address = (u32)__cvta_generic_to_shared(to);
   if (COUNT == VECTOR)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(there), "l"(from), "n"((int)sizeof(REAL) * COUNT)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"((int)sizeof(REAL) * COUNT)
                  : "memory");
 }
 // The copies of this thread have been made.

@@ -1,5 +1,5 @@
-// The matrix instruction of fp64: C (8×8) += A (8×4) B (4×8) by a warp, each element a chain of fused multiply-adds over
-// ascending k. Lane l has A[l / 4][l % 4], B[l % 4][l / 4] and C[l / 4][2 (l % 4) + 0, 1].
+// The matrix instruction of fp64: C (8×8) += A (8×4) B (4×8) by a warp, each element a chain of fused multiply-adds
+// over ascending k. Lane l has A[l / 4][l % 4], B[l % 4][l / 4] and C[l / 4][2 (l % 4) + 0, 1].
 #pragma once
 #include "integers.cuh"
 

@@ -1,10 +1,12 @@
 // Consumers of tsm2_hopper.cu in fp32: a thread has ROWS rows and a few columns, in registers.
 //
-// SHARE neighbouring lanes have the same rows and different columns, and so many warps different rows: then a read of 16
-// bytes a lane takes two passes through shared memory, which is the least, and not four.
+// SHARE neighbouring lanes have the same rows and different columns, and so many warps different rows: then a read of
+// 16 bytes a lane takes two passes through shared memory, which is the least, and not four.
 #pragma once
 #include "tallskinny_pipeline.cuh"
 
+constexpr int SHARE = Config::SHARE;
+static_assert(SHARE >= 1 && 32 % SHARE == 0 && CONSUMERS % SHARE == 0, "lanes and warps that share rows");
 // Columns are dealt out in CONSUMERS groups; the first ones have one more where WIDTH is no multiple.
 constexpr int MOST = (WIDTH + CONSUMERS - 1) / CONSUMERS, WIDER = WIDTH - (MOST - 1) * CONSUMERS;
 constexpr int QUADS = ROWS / 4, PAIR = ROWS / 2 % 2, SINGLE = ROWS % 2;
@@ -35,7 +37,7 @@ FPEMU_FUNCTION void read_a(const REAL* a, int own, int k, REAL (&x)[4][ROWS]) {
 #ifdef A_ROWS
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i++) {
-    const float4 v = *(const float4*)(a + place(tile_row(i, own), k));
+    const float4 v = *(const float4*)(a + offset_a(tile_row(i, own), k));
     x[0][i] = v.x, x[1][i] = v.y, x[2][i] = v.z, x[3][i] = v.w;
   }
 #else
@@ -43,14 +45,14 @@ FPEMU_FUNCTION void read_a(const REAL* a, int own, int k, REAL (&x)[4][ROWS]) {
   for (int q = 0; q < 4; q++) {
     FPEMU_UNROLL
     for (int i = 0; i < 4 * QUADS; i += 4) {
-      const float4 v = *(const float4*)(a + place(tile_row(i, own), k + q));
+      const float4 v = *(const float4*)(a + offset_a(tile_row(i, own), k + q));
       x[q][i] = v.x, x[q][i + 1] = v.y, x[q][i + 2] = v.z, x[q][i + 3] = v.w;
     }
     if (PAIR) {
-      const float2 v = *(const float2*)(a + place(tile_row(4 * QUADS, own), k + q));
+      const float2 v = *(const float2*)(a + offset_a(tile_row(4 * QUADS, own), k + q));
       x[q][(4 * QUADS) % ROWS] = v.x, x[q][(4 * QUADS + 1) % ROWS] = v.y;
     }
-    if (SINGLE) x[q][ROWS - 1] = a[place(tile_row(ROWS - 1, own), k + q)];
+    if (SINGLE) x[q][ROWS - 1] = a[offset_a(tile_row(ROWS - 1, own), k + q)];
   }
 #endif
 }
@@ -60,7 +62,7 @@ template <int COLUMNS> FPEMU_FUNCTION void read_b(const REAL* b, int k, int grou
 #ifdef B_ROWS
   FPEMU_UNROLL
   for (int q = 0; q < 4; q++) {
-    const REAL* row = b + place_b(k + q, column_of(group, 0));
+    const REAL* row = b + offset_b(k + q, column_of(group, 0));
     if (COLUMNS % 4 == 0 && WIDTH % 4 == 0 && MOST * CONSUMERS == WIDTH) {
       FPEMU_UNROLL
       for (int j = 0; j < COLUMNS; j += 4) {
@@ -75,14 +77,14 @@ template <int COLUMNS> FPEMU_FUNCTION void read_b(const REAL* b, int k, int grou
 #else
   FPEMU_UNROLL
   for (int j = 0; j < COLUMNS; j++) {
-    const float4 v = *(const float4*)(b + place_b(k, column_of(group, j)));
+    const float4 v = *(const float4*)(b + offset_b(k, column_of(group, j)));
     y[0][j] = v.x, y[1][j] = v.y, y[2][j] = v.z, y[3][j] = v.w;
   }
 #endif
 }
 
 template <int COLUMNS>
-FPEMU_FUNCTION void four(const REAL (&x)[4][ROWS], const REAL (&y)[4][COLUMNS], REAL (&c)[COLUMNS][ROWS]) {
+FPEMU_FUNCTION void multiply_four(const REAL (&x)[4][ROWS], const REAL (&y)[4][COLUMNS], REAL (&c)[COLUMNS][ROWS]) {
   FPEMU_UNROLL
   for (int q = 0; q < 4; q++)
     FPEMU_UNROLL
@@ -92,49 +94,50 @@ FPEMU_FUNCTION void four(const REAL (&x)[4][ROWS], const REAL (&y)[4][COLUMNS], 
 }
 
 // What a thread multiplies next: four k, and four more that are read before the sums of those.
-template <int COLUMNS> struct Ahead {
+template <int COLUMNS> struct Fragments {
   REAL x[2][4][ROWS], y[2][4][COLUMNS];
-  FPEMU_FUNCTION void read(int which, const Ring& ring, int slot, int own, int group, int k) {
-    read_a(ring.a(slot), own, k, x[which]), read_b<COLUMNS>(ring.b(slot), k, group, y[which]);
+  FPEMU_FUNCTION void read(int which, const Ring& ring, const Position& stage, int own, int group, int k) {
+    read_a(ring.a(stage), own, k, x[which]), read_b<COLUMNS>(ring.b(stage), k, group, y[which]);
   }
 };
 
-// All k of the rows from `row` on. The first four k of a stage are read before the last four of the one before are summed.
+// All k of the rows from `row` on. The first four k of a stage are read before the last four of the one before are
+// summed.
 template <int COLUMNS>
-FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, Turn& turn, s64 row, s64 column, int own, int group,
+FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stage, s64 row, s64 column, int own, int group,
                          int columns) {
   REAL c[COLUMNS][ROWS] = {};
-  Ahead<COLUMNS> ahead;
+  Fragments<COLUMNS> ahead;
   s64 left = o.k;
-  if (left >= DEPTH) barrier_wait(ring.full(turn.slot), turn.phase), ahead.read(0, ring, turn.slot, own, group, 0);
+  if (left >= DEPTH) ring.consumer_wait(stage), ahead.read(0, ring, stage, own, group, 0);
   for (; left >= DEPTH; left -= DEPTH) {
-    const Turn next = turn.next();
+    const Position next = stage.next();
     FPEMU_UNROLL
     for (int k = 4; k <= DEPTH; k += 4) {
       const int now = k / 4 % 2;
-      if (k < DEPTH) ahead.read(now, ring, turn.slot, own, group, k);
+      if (k < DEPTH) ahead.read(now, ring, stage, own, group, k);
       else if (left >= 2 * DEPTH) {
-        barrier_wait(ring.full(next.slot), next.phase);
-        ahead.read(now, ring, next.slot, own, group, 0);
+        ring.consumer_wait(next);
+        ahead.read(now, ring, next, own, group, 0);
       }
-      four<COLUMNS>(ahead.x[1 - now], ahead.y[1 - now], c);
+      multiply_four<COLUMNS>(ahead.x[1 - now], ahead.y[1 - now], c);
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(turn.slot));
-    turn = next;
+    if (threadIdx.x % 32 == 0) ring.consumer_release(stage);
+    stage = next;
   }
   if (left) {
-    barrier_wait(ring.full(turn.slot), turn.phase);
-    const REAL *a = ring.a(turn.slot), *b = ring.b(turn.slot);
+    ring.consumer_wait(stage);
+    const REAL *a = ring.a(stage), *b = ring.b(stage);
     for (int k = 0; k < (int)left; k++)
       FPEMU_UNROLL
       for (int j = 0; j < COLUMNS; j++)
         FPEMU_UNROLL
         for (int i = 0; i < ROWS; i++)
-          c[j][i] = fused(a[place(tile_row(i, own), k)], b[place_b(k, column_of(group, j))], c[j][i]);
+          c[j][i] = fused(a[offset_a(tile_row(i, own), k)], b[offset_b(k, column_of(group, j))], c[j][i]);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(turn.slot));
-    turn = turn.next();
+    if (threadIdx.x % 32 == 0) ring.consumer_release(stage);
+    stage = stage.next();
   }
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i++)
@@ -145,15 +148,15 @@ FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, Turn& turn, s64 ro
 }
 
 template <int COLUMNS>
-FPEMU_FUNCTION void all_rows(const Operands& o, const Ring& ring, s64 column, int own, int group, int columns) {
-  Turn turn = {0, 0};
+FPEMU_FUNCTION void consume_rows(const Operands& o, const Ring& ring, s64 column, int own, int group, int columns) {
+  Position stage = Position::of_consumer();
   for (s64 row = blockIdx.x * (s64)TILE; row < o.m; row += gridDim.x * (s64)TILE)
-    sums<COLUMNS>(o, ring, turn, row, column, own, group, columns);
+    mainloop<COLUMNS>(o, ring, stage, row, column, own, group, columns);
 }
 
 FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 column, int columns) {
   const int lane = threadIdx.x % 32, own = warp % SHARE * (32 / SHARE) + lane / SHARE;
   const int group = SHARE == 1 ? warp : warp / SHARE * SHARE + lane % SHARE;
-  if (SHARE > 1 || group < WIDER) all_rows<MOST>(o, ring, column, own, group, columns);
-  else if (MOST > 1) all_rows<larger(MOST - 1, 1)>(o, ring, column, own, group, columns);
+  if (SHARE > 1 || group < WIDER) consume_rows<MOST>(o, ring, column, own, group, columns);
+  else if (MOST > 1) consume_rows<larger(MOST - 1, 1)>(o, ring, column, own, group, columns);
 }

@@ -1,7 +1,8 @@
 // Consumers of tsm2_hopper.cu in fp64: tiles of 8 rows and 8 columns by DMMA, four k at a time.
 //
 // Where k ends within the four, products of -0 and +0 take the place of those that are not there: c + (-0) is c for
-// every c. The eight rows of an instruction are no neighbours: as A is swizzled, sixteen lanes then read from all banks.
+// every c. The eight rows of an instruction are no neighbours: as A is swizzled, sixteen lanes then read from all
+// banks.
 #pragma once
 #include "tallskinny_dmma.cuh"
 #include "tallskinny_pipeline.cuh"
@@ -21,13 +22,13 @@ FPEMU_FUNCTION int tile_row(int tile, int across) {
 }
 
 template <bool WHOLE>
-FPEMU_FUNCTION void four(const REAL* a, const REAL* b, int first, int k, int left, REAL (&c)[ROW_TILES][COLUMN_TILES][2]) {
+FPEMU_FUNCTION void multiply_four(const REAL* a, const REAL* b, int first, int k, int left, REAL (&c)[ROW_TILES][COLUMN_TILES][2]) {
   const int lane = threadIdx.x % 32, across = lane / 4, along = lane % 4;
   REAL y[COLUMN_TILES], x[ROW_TILES];
   FPEMU_UNROLL
-  for (int j = 0; j < COLUMN_TILES; j++) y[j] = 8 * j + across < WIDTH ? b[place_b(k + along, 8 * j + across)] : (REAL)0;
+  for (int j = 0; j < COLUMN_TILES; j++) y[j] = 8 * j + across < WIDTH ? b[offset_b(k + along, 8 * j + across)] : (REAL)0;
   FPEMU_UNROLL
-  for (int i = 0; i < ROW_TILES; i++) x[i] = a[place(tile_row(first + i, across), k + along)];
+  for (int i = 0; i < ROW_TILES; i++) x[i] = a[offset_a(tile_row(first + i, across), k + along)];
   if (!WHOLE && along >= left) {
     FPEMU_UNROLL
     for (int j = 0; j < COLUMN_TILES; j++) y[j] = 0;
@@ -41,21 +42,21 @@ FPEMU_FUNCTION void four(const REAL* a, const REAL* b, int first, int k, int lef
 }
 
 // All k of the rows from `row` on.
-FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, Turn& turn, s64 row, s64 column, int first, int columns) {
+FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stage, s64 row, s64 column, int first, int columns) {
   const int lane = threadIdx.x % 32;
   REAL c[ROW_TILES][COLUMN_TILES][2] = {};
-  for (s64 k = 0; k < o.k; k += DEPTH, turn = turn.next()) {
+  for (s64 k = 0; k < o.k; k += DEPTH, stage = stage.next()) {
     const int depth = (int)(o.k - k < DEPTH ? o.k - k : DEPTH);
-    barrier_wait(ring.full(turn.slot), turn.phase);
-    const REAL *a = ring.a(turn.slot), *b = ring.b(turn.slot);
+    ring.consumer_wait(stage);
+    const REAL *a = ring.a(stage), *b = ring.b(stage);
     if (depth == DEPTH) {
       FPEMU_UNROLL
-      for (int kk = 0; kk < DEPTH; kk += 4) four<true>(a, b, first, kk, 4, c);
+      for (int kk = 0; kk < DEPTH; kk += 4) multiply_four<true>(a, b, first, kk, 4, c);
     } else {
-      for (int kk = 0; kk < depth; kk += 4) four<false>(a, b, first, kk, depth - kk, c);
+      for (int kk = 0; kk < depth; kk += 4) multiply_four<false>(a, b, first, kk, depth - kk, c);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(ring.empty(turn.slot));
+    if (lane == 0) ring.consumer_release(stage);
   }
   FPEMU_UNROLL
   for (int i = 0; i < ROW_TILES; i++) {
@@ -71,7 +72,7 @@ FPEMU_FUNCTION void sums(const Operands& o, const Ring& ring, Turn& turn, s64 ro
 }
 
 FPEMU_FUNCTION void consume(const Operands& o, const Ring& ring, int warp, s64 column, int columns) {
-  Turn turn = {0, 0};
+  Position stage = Position::of_consumer();
   for (s64 row = blockIdx.x * (s64)TILE; row < o.m; row += gridDim.x * (s64)TILE)
-    sums(o, ring, turn, row, column, warp * ROW_TILES, columns);
+    mainloop(o, ring, stage, row, column, warp * ROW_TILES, columns);
 }

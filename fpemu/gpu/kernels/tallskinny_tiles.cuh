@@ -1,6 +1,11 @@
-// The steps of TSM2's and ISM2's algorithms on tiles: currB in shared memory, t3 elements of A and t2 of C in registers.
+// The steps of TSM2's and ISM2's algorithms on tiles: currB in shared memory, t3 elements of A and t2 of C in
+// registers.
 #pragma once
 #include "tallskinny.cuh"
+
+constexpr int T1 = Config::T1, T2 = Config::T2, T3 = Config::T3;  // as the papers name them
+static_assert(T1 >= 1 && T1 <= 1024, "threads of a thread block");
+static_assert(T2 * T1 * sizeof(REAL) <= 227 * 1024, "currB in the shared memory of a thread block");
 
 // [column of the tile][row of the tile]: threads that store a column side by side use all banks.
 extern __shared__ __align__(16) REAL curr_b[];
@@ -11,7 +16,7 @@ FPEMU_FUNCTION void load_b(const Operands& o, s64 j, s64 p, REAL (&b)[T2]) {
   FPEMU_UNROLL
   for (int q = 0; q < T2; q++) b[q] = k < o.k && p + q < o.n ? *at_b(o, k, p + q) : (REAL)0;
 }
-FPEMU_FUNCTION void keep_b(const REAL (&b)[T2]) {
+FPEMU_FUNCTION void store_b(const REAL (&b)[T2]) {
   FPEMU_UNROLL
   for (int q = 0; q < T2; q++) curr_b[q * T1 + threadIdx.x] = b[q];
 }
@@ -66,14 +71,14 @@ FPEMU_FUNCTION void prefetched(const Operands& o, s64 row) {
     REAL c[T2] = {}, next[T2], a[T3];
     load_b(o, 0, p, next);
     __syncthreads();  // the last tile of the columns before has been read
-    keep_b(next);
+    store_b(next);
     load_a(o, row, 0, a);
     for (s64 j = 0; j < o.k; j += T1) {
       __syncthreads();
       load_b(o, j + T1, p, next);
       tile(o, row, j, a, c);
       __syncthreads();
-      keep_b(next);
+      store_b(next);
     }
     store(o, row, p, c);
   }

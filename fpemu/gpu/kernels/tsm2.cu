@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(T1) tsm2_v2(Operands o) {
       REAL next[T2];
       __syncthreads();
       load_b(o, j, p, next);
-      keep_b(next);
+      store_b(next);
       __syncthreads();
       for (s64 l = j; l < j + T1 && l < o.k; l += T3) {
         REAL a[T3];

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu import compiler, device
+from fpemu.gpu.constants import struct
 from fpemu.gpu.tallskinny.problem import Problem
+
+FLAGS = frozenset([
+    "A_ROWS", "A_COLUMNS", "A_ANY", "A_LINEAR", "B_ROWS", "B_COLUMNS", "B_KEPT", "C_COLUMNS", "C_DIRECT", "C_FLAT",
+    "C_LINEAR", "C_PAIRS", "C_STAGED", "DIRECT", "DMMA", "FLAT", "ONE_BOX", "VECTORS", "WHOLE_K",
+])  # fmt: skip
+"""Settings that a kernel tests with ``#ifdef``: layouts of the operands, and the code paths that they permit"""
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,8 @@ class Plan:
     ----------
     file, entry : str
         ``kernels/<file>`` and the kernel in it.
-    macros : tuple of (str, value)
-        What the text is compiled with.
+    settings : tuple of (str, value)
+        Compile-time settings of the kernel: the type REAL, names of `FLAGS`, and integers.
     grid : (int, int)
         Thread blocks.
     threads : int
@@ -34,22 +41,28 @@ class Plan:
 
     file: str
     entry: str
-    macros: tuple[tuple[str, Any], ...]
+    settings: tuple[tuple[str, Any], ...]
     grid: tuple[int, int]
     threads: int
     shared: int = 0
     tensor: bool | None = None
 
     @property
+    def constants(self) -> str:
+        """The text before the kernel's: REAL, the flags as macros, the integers as members of struct Config."""
+        flags = [f"#define {name}" for name, _ in self.settings if name in FLAGS]
+        integers = {name: value for name, value in self.settings if name not in FLAGS and name != "REAL"}
+        return "\n".join([f"typedef {self.parameters['REAL']} REAL;", *flags, struct(integers), ""])
+
+    @property
     def source(self) -> str:
         """The kernel's text."""
-        lines = "".join(f"#define {name} {value}\n" for name, value in self.macros)
-        return lines + compiler.kernel_source(self.file)
+        return self.constants + compiler.kernel_source(self.file)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The macros, for people."""
-        return dict(self.macros)
+        """The compile-time settings by name."""
+        return dict(self.settings)
 
     def prepare(self, problem: Problem) -> device.Launch:
         """The launch, to be queued as often as one likes."""
