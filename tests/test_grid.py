@@ -17,7 +17,7 @@ from fpemu.sweep import Grid, Store, frame, run
 from fpemu.sweep.evaluate import evaluate
 from fpemu.sweep.export import export
 from fpemu.sweep.run import estimate, survey
-from fpemu.sweep.store import canonical
+from fpemu.sweep.store import canonical, key
 
 TOML = """
 title = "H2SGEMM over its scaling exponent"
@@ -152,6 +152,11 @@ def test_a_scheme_may_have_hardware_of_its_own():
 
 
 # --- what is refused
+DEEP: list = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -165,7 +170,7 @@ def test_a_scheme_may_have_hardware_of_its_own():
         ({"hardware": ["amperes"]}, "did you mean 'ampere'"),
         ({"inputs": ["uniforn"]}, r"inputs 1 \(uniforn\): unknown distribution 'uniforn': did you mean 'uniform'"),
         ({"inputs": [{"name": "phi", "pi": 1}]}, "inputs phi: unknown parameter of 'phi' 'pi': did you mean 'phi'"),
-        ({"inputs": [{"name": "phi", "phi": "big"}]}, "phi must be a number"),
+        ({"inputs": [{"name": "phi", "phi": "big"}]}, "phi = 'big' must be a number"),
         ({"inputs": [{"name": "offset_symmetric", "exponent": [0, 200]}]}, "values beyond fp32"),
         ({"metrics": ["relativ_l2"]}, "metrics: unknown measure 'relativ_l2': did you mean 'relative_l2'"),
         ({"metrics": []}, "metrics is empty"),
@@ -186,15 +191,43 @@ def test_a_scheme_may_have_hardware_of_its_own():
         ({"seeds": [-1]}, "a seed is an integer"),
         ({"M": "1:1000", "N": "1:1000", "K": "1:1000"}, "cells; at most"),
         ({"M": [*range(1, 1001)], "N": "1:500", "K": "1:2", "seeds": 2}, "cells; at most"),
-        ({"seeds": 300_000_000_000}, "has 300000000000 cells; at most 1000000"),
+        ({"seeds": 300_000_000_000}, "has 300000000000 cells; at most 1000000 are possible"),
         ({"seeds": range(10**30)}, "too many values"),
         ({"K": range(1, 10**12)}, "cells; at most 1000000"),
         ({"schemes": [{"name": "h2sgemm", "sb": range(10**12)}]}, "cells; at most 1000000"),
         ({"inputs": [{"name": "phi", "phi": "1:1000"}] * 1001}, "has 1001000 cells"),
-        ({"M": b"4"}, "M is b'4': a size is a positive integer"),
+        ({"M": b"4"}, "M has b'4': a number, a word or a list of words is needed"),
         ({"M": np.float64(4)}, "M is 4.0"),
         ({"seeds": np.array([[1]])}, "seeds has array"),
         ({"title": 3}, "title must be a text"),
+        ({"title": 10**5000}, "title must be a text, not a value of type int"),
+        ({"M": 10**400}, r"^M has 10{56}\.\.\.: numbers lie between -1e300 and 1e300$"),
+        ({"N": -(10**400)}, r"^N has -10{55}\.\.\.: numbers lie between"),
+        ({"K": [8, 10**5000]}, "^K has a value of type int: numbers lie between"),
+        ({"K": 2**31}, r"K is 2147483648: a size is a positive integer, at most 2\^31 - 1"),
+        ({"M": float("inf")}, "M has inf: finite numbers"),
+        ({"M": np.array([[1, 2]])}, r"M has array\(\[\[1, 2\]\]\): a number, a word"),
+        ({"M": 3 + 4j}, r"M has \(3\+4j\): a number, a word"),
+        ({"M": DEEP}, "^M has .{1,60}: a number, a word"),
+        ({"K": "0:10**9"}, "K: '0:10..9' mixes powers"),
+        ({"K": "1:" + "9" * 400}, "^K: '9{40}' in '1:9{54}... is not a number"),
+        ({"K": "1:2," * 100_000}, "^K: '1:2,.{50,60} has more than 1000 values"),
+        ({"seeds": 10**400}, r"^range\(0, 10{47}\.\.\. has too many values; a grid has at most 1000000 cells$"),
+        ({"seeds": 10**5000}, "has too many values"),
+        ({"seeds": -(10**400)}, r"^seeds is -10{55}\.\.\.: at least one"),
+        ({"seeds": [10**30]}, r"seeds has 10{30}: a seed is an integer, 0 or more and below 2\^63"),
+        ({"seeds": float("nan")}, "seeds has nan: finite numbers"),
+        ({"schemes": [10**5000]}, "schemes 1: a value of type int has no name"),
+        ({"schemes": [DEEP]}, "^schemes 1: .{1,60} has no name"),
+        ({"schemes": [{"name": "h2sgemm", 3: 1}]}, r"schemes 1 \(h2sgemm\): the key 3 is not a name"),
+        ({"schemes": [{"name": "ootomo", "residual_scale": 10**400}]}, "residual_scale has 10{56}"),
+        ({"schemes": [{"name": "ootomo", "combine": "x" * 201}]}, "combine has 'x{55}.{3,4}: a word has at most 200"),
+        ({"inputs": [{"name": "phi", "phi": 10**400}]}, r"inputs 1 \(phi\): phi has 10{56}"),
+        ({"inputs": [{"name": "phi", "phi": DEEP}]}, "phi has .{1,60}: a number, a word"),
+        ({"orders": [{"split": 10**400}]}, "orders 1: split has 10{56}"),
+        ({"orders": [10**5000]}, "orders 1: a value of type int is not a table"),
+        ({"hardware": [10**5000]}, "hardware has a value of type int: a name is needed"),
+        ({"metrics": [DEEP]}, "^metrics has .{1,60}: a name is needed"),
         ({"inputs": [{"name": "phi", "phi": float("nan")}]}, "finite numbers"),
         ({"schemes": [{"name": "ootomo", "promote": 16}], "orders": [{"promote": 32}], "hardware": "ampere"}, "twice"),
     ],
@@ -211,6 +244,13 @@ def test_what_is_wrong_is_said_before_anything_runs(changes, message):
         ("g.toml", TOML.replace("[[schemes]]", "[[scheme]]"), r"g\.toml: unknown key 'scheme': did you mean 'schemes'"),
         ("g.toml", "inputs = ['uniform']", r"g\.toml: the key schemes is missing"),
         ("g.toml", "inputs = [", r"g\.toml: TOMLDecodeError: "),
+        ("g.toml", "inputs = " + "[" * 5000, r"g\.toml: its values are nested too deeply"),
+        ("g.toml", TOML.replace("M = 8", f"M = {10**400}"), r"^[^ ]*g\.toml: M has 10{56}\.\.\.: numbers lie between"),
+        ("g.toml", TOML.replace("M = 8", "M = 1" + "0" * 5000), r"^[^ ]*g\.toml: ValueError: Exceeds the limit \(4300"),
+        ("g.toml", TOML.replace("M = 8", "M = inf"), r"g\.toml: M has inf: finite numbers"),
+        ("g.toml", TOML.replace("M = 8", "M = 1979-05-27"), r"g\.toml: M has datetime.date\(1979, 5, 27\): a number"),
+        ("g.py", "from fpemu.sweep import Grid\nGRID = Grid(['uniform'], ['sgemm'], M=10**400)", r"py: M has 10{56}"),
+        ("g.py", "def f():\n    f()\nf()", r"g\.py: its values are nested too deeply"),
         ("g.py", "GRAD = 1", r"g\.py binds no GRID"),
         ("g.py", "1 / 0", r"g\.py: ZeroDivisionError"),
         ("g.py", "import sys\nsys.exit()", r"g\.py: SystemExit"),
@@ -225,7 +265,7 @@ def test_files_that_are_no_grid(tmp_path, name, text, message):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         Grid.read(tmp_path / "none.toml")
     with pytest.raises(InputError, match="is a folder"):
         Grid.read(tmp_path)
@@ -307,9 +347,10 @@ def test_a_stored_row_without_all_metrics_is_evaluated_again(file, capsys):
     path = file.with_name("small.toml")
     path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
     assert main(["sweep", "small.toml", "-j", "1", "--export", "first.csv"]) == 0
+    grid = Grid.read("small.toml")
+    cell = next(cell for cell in grid.cells() if cell["K"] == 4)
     with Store() as results:
-        results._db.execute("UPDATE cells SET numbers = ? WHERE cell LIKE '%\"K\":4%'", ('{"max_relative": 1.0}',))
-        results._db.commit()
+        results.put(key(grid.evaluator, cell, grid.code), grid.evaluator, cell, grid.code, {"max_relative": 1.0}, 0.1)
     capsys.readouterr()
     assert main(["sweep", "small.toml", "--dry-run"]) == 0
     assert "5 cells: 4 stored, 1 to do" in capsys.readouterr().out
@@ -392,7 +433,7 @@ def test_failed_cells_are_exit_status_1(file, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.toml"], "nowhere.toml is not there"),
+        (["nowhere.toml"], "nowhere.toml does not exist"),
         (["scalling"], "'scalling' is neither a file nor a command"),
         (["grid.toml", "--executor", "dusk"], "unknown executor 'dusk': did you mean 'dask'"),
         (["grid.toml", "--executor", "processes", "--scheduler", "tcp://127.0.0.1:1"], "needs the executor dask"),
@@ -403,8 +444,8 @@ def test_failed_cells_are_exit_status_1(file, capsys):
 )
 def test_bad_arguments_are_one_line_and_exit_status_2(file, capsys, arguments, message):
     assert main(["sweep", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert message in err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.strip().splitlines()  # no progress bar before it
+    assert message in line
 
 
 def test_help_without_arguments(capsys):

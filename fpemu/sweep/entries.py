@@ -1,4 +1,4 @@
-"""How the entries of a grid are written: one value, a list, a range; and what is said where one is wrong."""
+"""The entries of a grid as values: single values, lists and ranges, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 from fpemu.sweep.axes import parse_range
 
 MOST_CELLS = 1_000_000
+_LONGEST_WORD = 200
+_LARGEST = 10**300
+"""No number of a grid is larger, so that its estimates and results are finite in fp64."""
 
 
 @contextlib.contextmanager
 def at(where: str) -> Iterator[None]:
-    """Say where in the grid an InputError came from."""
+    """Prepend the place in the grid to the message of an InputError."""
     try:
         yield
     except InputError as problem:
@@ -42,7 +45,7 @@ def listed(value: Any) -> list[Any]:
     try:
         check_count([value])
     except OverflowError:  # a range longer than any list
-        raise InputError(f"{value!r} has too many values; at most {MOST_CELLS} cells are taken at once") from None
+        raise InputError(f"{shown(value)} has too many values; a grid has at most {MOST_CELLS} cells") from None
     return [_plain(item) for item in value]
 
 
@@ -51,48 +54,64 @@ def _plain(value: Any) -> Any:
 
 
 def axis(key: str, value: Any) -> list[Any]:
-    """The values that an entry stands for, each once: itself, a list's, a range's; "none" is None.
+    """The values that an entry stands for, each once: itself, or those of a list or a range; "none" is None.
 
     >>> axis("K", ["none", 3, "4:6"]), axis("residual_scale", "2^10:2^12")
     ([None, 3, 4, 5, 6], [1024, 2048, 4096])
     """
-    found: list[Any] = []
+    values: list[Any] = []
     for item in listed(value):
         ranged = isinstance(item, str) and (":" in item or "^" in item)
-        found += parse_range(key, item) if ranged else [None if item == "none" else item]
-    if not found:
+        values += parse_range(key, item) if ranged else [None if isinstance(item, str) and item == "none" else item]
+    if not values:
         raise InputError(f"{key} is empty")
-    for item in found:
-        if isinstance(item, float) and not math.isfinite(item):
-            raise InputError(f"{key} has {item!r}: finite numbers are needed")
-    return once(found)
+    for item in values:
+        _check_value(key, item)
+    return once(values)
+
+
+def _check_value(key: str, item: Any) -> None:
+    """InputError unless a value is a word, a number of moderate size, None, or a list of words."""
+    if isinstance(item, list | tuple) and all(isinstance(word, str) for word in item):
+        return
+    if isinstance(item, str) and len(item) > _LONGEST_WORD:
+        raise InputError(f"{key} has {shown(item)}: a word has at most {_LONGEST_WORD} characters")
+    if item is not None and not isinstance(item, str | int | float):
+        raise InputError(f"{key} has {shown(item)}: a number, a word or a list of words is needed")
+    if isinstance(item, float) and not math.isfinite(item):
+        raise InputError(f"{key} has {item!r}: finite numbers are needed")
+    if isinstance(item, int | float) and not -_LARGEST <= item <= _LARGEST:
+        raise InputError(f"{key} has {shown(item)}: numbers lie between -1e300 and 1e300")
 
 
 def each(key: str, value: Any, check: Callable[[str], str], none: bool = False) -> list[str]:
-    """Names, each checked and once; there may be none if ``none``."""
+    """The names of an entry, each checked and once; the entry may be empty if ``none``."""
     names = listed(value)
     if not names and not none:
         raise InputError(f"{key} is empty")
     for name in names:
         if not isinstance(name, str):
-            raise InputError(f"{key} has {name!r}: a name is needed")
+            raise InputError(f"{key} has {shown(name)}: a name is needed")
     with at(key):
         return list(dict.fromkeys(check(name) for name in names))
 
 
 def named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    """For each entry where it stands, its name, and the rest of it."""
-    found = []
+    """The place, the name and the other keys of each entry."""
+    parsed = []
     for index, entry in enumerate(listed(entries), start=1):
         rest = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, Mapping) else {}
         name = rest.pop("name", None)
-        where = f"{key} {index}" + (f" ({name})" if isinstance(name, str) else "")
         if not isinstance(name, str):
-            raise InputError(f"{where}: {entry!r} has no name")
-        found.append((where, name, rest))
-    if not found:
+            raise InputError(f"{key} {index}: {shown(entry)} has no name")
+        where = f"{key} {index} ({name[:60]})"
+        for option in rest:
+            if not isinstance(option, str):
+                raise InputError(f"{where}: the key {shown(option)} is not a name")
+        parsed.append((where, name, rest))
+    if not parsed:
         raise InputError(f"{key} is empty")
-    return found
+    return parsed
 
 
 def combinations(where: str, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -103,14 +122,14 @@ def combinations(where: str, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_count(axes: Iterable[Sequence[Any]]) -> None:
-    """InputError if the product of the axes has more cells than anyone can run."""
+    """InputError if the product of the axes has more than `MOST_CELLS` cells."""
     count = math.prod(len(values) for values in axes)
     if count > MOST_CELLS:
-        raise InputError(f"the grid has {count} cells; at most {MOST_CELLS} are taken at once")
+        raise InputError(f"the grid has {count} cells; at most {MOST_CELLS} are possible")
 
 
 def prefixed(of: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that a cell has them under.
+    """Chosen values under the keys of a cell.
 
     >>> prefixed("scheme", {"sb": 12})
     {'scheme.sb': 12}
@@ -119,7 +138,7 @@ def prefixed(of: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(value: Any) -> Any:
-    """An option's value as one number or word: a tuple of products as the text that the option takes as well."""
+    """An option's value as one number or word: a tuple of products as the equivalent text."""
     return ",".join(str(item) for item in value) if isinstance(value, tuple) else value
 
 

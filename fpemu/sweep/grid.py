@@ -1,8 +1,8 @@
-"""What to sweep: inputs × sizes × seeds × schemes with their options × hardware × orders, checked before anything runs.
+"""The grid of a sweep: inputs × sizes × seeds × schemes with options × hardware × orders, checked when it is created.
 
 A grid is a TOML file, a Python file that binds ``GRID``, or a `Grid` made in a program; the three have the same keys.
-Wherever a value can stand, a list makes an axis of it, and so does a range: "0:9" is 0 to 9, "64:256:64" is 64, 128,
-192, 256, and "2^0:2^3" the powers. The word "none" is Python's None.
+A list or a range in place of a value makes an axis of it: "0:9" is 0 to 9, "64:256:64" is 64, 128, 192, 256, and
+"2^0:2^3" the powers. The word "none" is Python's None.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any, final
 
 import numpy as np
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError, shown, unknown_name
 from fpemu.sweep import entries
 from fpemu.sweep.store import Cell, Values
 
 Entry = str | Mapping[str, Any]
+_LARGEST_SIZE = 2**31 - 1
+_LARGEST_SEED = 2**63 - 1  # an exported column of seeds is int64
 
 
 @final
@@ -35,8 +37,8 @@ class Grid:
     inputs : list of str or dict
         A dict has "name" (of `fpemu.inputs.names`) and parameters of the distribution.
     schemes : list of str or dict
-        A dict has "name" (of `fpemu.schemes.names`), options of the scheme, and where it should not run on all of the
-        grid's hardware, its own "hardware". A scheme that runs on none is not multiplied by the hardware.
+        A dict has "name" (of `fpemu.schemes.names`), options of the scheme, and optionally "hardware" in place of the
+        grid's. A scheme without a matrix instruction has one cell for all hardware.
     hardware : str or list of str
     orders : list of dict
         Fields of `fpemu.mma.KOrder`; none: the schemes' own order.
@@ -55,8 +57,8 @@ class Grid:
     Raises
     ------
     InputError
-        For the first key, name, option or value that is not known or does not fit; also for a scheme on hardware that
-        lacks its instruction.
+        For the first unknown key, name or option, the first invalid value, and a scheme on hardware that lacks its
+        instruction.
 
     Examples
     --------
@@ -86,7 +88,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not isinstance(self.title, str):
-            raise InputError(f"title must be a text, not {self.title!r}")
+            raise InputError(f"title must be a text, not {shown(self.title)}")
         axes = (self._sizes, self._inputs, self._seeds, self._methods, self._outs)
         entries.check_count([*axes, self._metrics[:1]])
         self._check_inputs()
@@ -98,15 +100,19 @@ class Grid:
         Raises
         ------
         InputError
-            It is not there, is not TOML or Python, or the grid is wrong; the message begins with the file.
+            If the file does not exist, is not TOML or Python, or its grid is invalid; the message begins with the file.
         """
         path = Path(path)
         if not path.is_file():
-            raise InputError(f"{path} is {'a folder' if path.is_dir() else 'not there'}: a grid is a .toml or .py file")
+            raise InputError(
+                f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a grid is a .toml or .py file"
+            )
         if path.suffix not in (".toml", ".py"):
             raise InputError(f"{path}: a grid is a .toml file, or a .py file that binds GRID")
         try:
             grid = _from_toml(path) if path.suffix == ".toml" else runpy.run_path(str(path)).get("GRID")
+        except RecursionError:
+            raise InputError(f"{path}: its values are nested too deeply") from None
         except (Exception, SystemExit) as problem:
             kind = "" if isinstance(problem, InputError | OSError) else f"{type(problem).__name__}: "
             raise InputError(f"{path}: {kind}{problem}") from problem
@@ -115,26 +121,26 @@ class Grid:
         object.__setattr__(grid, "title", grid.title or path.stem)
         return grid
 
-    # --- what the engine asks of it, as of an experiment
+    # --- the attributes of a `fpemu.sweep.run.Job`
     @property
     def name(self) -> str:
-        """What it is called in messages."""
-        return self.title or "grid"
+        """The title on one line, for messages."""
+        return " ".join(self.title.split()) or "grid"
 
     @property
     def evaluator(self) -> str:
-        """Shared by all grids, so that a cell in two of them is evaluated once."""
+        """The evaluator's name, shared by all grids, so that a cell of two grids is evaluated once."""
         return "sweep.evaluate"
 
     @functools.cached_property
     def code(self) -> str:
-        """Version of everything that determines a cell's numbers."""
+        """The version of all code that determines a cell's numbers."""
         from fpemu.sweep.code import running_version
 
         return running_version(Path(__file__).resolve().with_name("evaluate.py"))
 
     def cells(self, size: str = "quick") -> list[Cell]:
-        """Every cell, those that share operands side by side; a grid has one ``size`` only."""
+        """Every cell, with cells that share operands side by side; a grid has only one ``size``."""
         return [
             {**shape, **drawn, "seed": seed, **method, "out": out, "metrics": list(self._metrics)}
             for shape in self._sizes
@@ -151,7 +157,7 @@ class Grid:
         return evaluate(cell)
 
     def cost(self, cell: Mapping[str, Any]) -> float:
-        """Relative work of a cell: M N K products of numbers for each product of words, and what any cell costs."""
+        """Relative work of a cell, in about a nanosecond: M N K for each product of words, and a constant."""
         options = tuple((name, value) for name, value in cell.items() if name.startswith("scheme."))
         return cell["M"] * cell["N"] * cell["K"] * _products(cell["scheme"], options) + 1e6
 
@@ -168,21 +174,22 @@ class Grid:
         for name, values in axes.items():
             for value in values:
                 square = value == "M" and name != "M"
-                if not square and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                    raise InputError(f"{name} is {value!r}: a size is a positive integer")
+                whole = isinstance(value, int) and not isinstance(value, bool)
+                if not square and not (whole and 1 <= value <= _LARGEST_SIZE):
+                    raise InputError(f"{name} is {shown(value)}: a size is a positive integer, at most 2^31 - 1")
         entries.check_count(axes.values())
-        found = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        return [{name: shape["M"] if value == "M" else value for name, value in shape.items()} for shape in found]
+        shapes = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        return [{name: shape["M"] if value == "M" else value for name, value in shape.items()} for shape in shapes]
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
         count = isinstance(self.seeds, int | np.integer) and not isinstance(self.seeds, bool)
         if count and self.seeds < 1:
-            raise InputError(f"seeds is {self.seeds!r}: at least one is needed")
+            raise InputError(f"seeds is {shown(self.seeds)}: at least one is needed")
         values = entries.axis("seeds", range(self.seeds) if count else self.seeds)
         for value in values:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise InputError(f"seeds has {value!r}: a seed is an integer, 0 or more")
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_SEED:
+                raise InputError(f"seeds has {shown(value)}: a seed is an integer, 0 or more and below 2^63")
         return values
 
     @functools.cached_property
@@ -195,43 +202,43 @@ class Grid:
     def _inputs(self) -> list[Cell]:
         from fpemu import inputs
 
-        found = []
+        distributions = []
         for where, name, rest in entries.named("inputs", self.inputs):
             if name not in inputs.names():
                 raise InputError(f"{where}: {unknown_name('distribution', name, inputs.names())}")
             chosen = entries.combinations(where, rest)
-            found += [{"inputs": name, **entries.prefixed("inputs", one)} for one in chosen]
-            entries.check_count([found])
-        return entries.once(found)
+            distributions += [{"inputs": name, **entries.prefixed("inputs", one)} for one in chosen]
+            entries.check_count([distributions])
+        return entries.once(distributions)
 
     @functools.cached_property
     def _orders(self) -> list[Cell]:
         from fpemu.mma import KOrder
 
         known = [field.name for field in fields(KOrder)]
-        found: list[Cell] = []
+        orders: list[Cell] = []
         for index, entry in enumerate(entries.listed(self.orders) or [{}], start=1):
             where = f"orders {index}"
             if not isinstance(entry, Mapping):
-                raise InputError(f"{where}: {entry!r} is not a table of parts of an order")
+                raise InputError(f"{where}: {shown(entry)} is not a table of parts of an order")
             for name in entry:
                 if name not in known:
                     raise InputError(f"{where}: {unknown_name('part of an order', name, known)}")
             for chosen in entries.combinations(where, entry):
                 with entries.at(where):
                     KOrder(**chosen)
-                found.append(chosen)
-            entries.check_count([found])
-        return entries.once(found)
+                orders.append(chosen)
+            entries.check_count([orders])
+        return entries.once(orders)
 
     @functools.cached_property
     def _methods(self) -> list[Cell]:
-        """Schemes with their options, on their hardware, in every order and by every range policy."""
+        """Schemes with their options, on their hardware, in every order and with every range policy."""
         from fpemu import mma, schemes
         from fpemu.schemes import ranges
 
         policies = entries.each("on_range", self.on_range, ranges.policy)
-        found: list[Cell] = []
+        methods: list[Cell] = []
         for where, name, rest in entries.named("schemes", self.schemes):
             own = rest.pop("hardware", self.hardware)
             machines: list[Any] = entries.each(
@@ -253,16 +260,16 @@ class Grid:
                         scheme.spec(machine)
                     for order in self._orders:
                         scheme.check_order(mma.KOrder(**order), chosen)
-                found += [
+                methods += [
                     {"scheme": plain.name, **entries.prefixed("scheme", options), "hardware": machine,
                      **entries.prefixed("order", order), "on_range": policy}
                     for machine in machines for order in self._orders for policy in policies
                 ]  # fmt: skip
-            entries.check_count([found])
-        return entries.once(found)
+            entries.check_count([methods])
+        return entries.once(methods)
 
     def _check_inputs(self) -> None:
-        """Draw four numbers of every distribution, in every format that the schemes take."""
+        """Draw four numbers of every distribution, in each operand format of the schemes."""
         from fpemu import inputs, schemes
         from fpemu.sweep.evaluate import part
 
@@ -289,7 +296,7 @@ def _from_toml(path: Path) -> Grid:
 
 @functools.lru_cache(maxsize=4096)
 def _products(name: str, options: tuple[tuple[str, Any], ...]) -> int:
-    """How many products of words a scheme runs; for an error-free scheme, whose number depends on the operands, 30."""
+    """The number of word products of a scheme; 30 for an error-free scheme, where it depends on the operands."""
     from fpemu import schemes
 
     chosen = {option.removeprefix("scheme."): value for option, value in options}
