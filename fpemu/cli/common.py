@@ -40,6 +40,9 @@ ON_RANGE: Any = typer.Option(
     "--on-range",
     help="Overflow policy, for operands outside the range of a scheme's words: raise, propagate, scale, scale-rows.",
 )
+WORKER_TIMEOUT: Any = typer.Option(
+    "--worker-timeout", metavar="SECONDS", help="With Dask: how long to wait when no worker is left."
+)
 ALPHA: Any = typer.Option("--alpha", help="α in α·A·B + β·C.")
 BETA: Any = typer.Option("--beta", help="β in α·A·B + β·C.")
 C_FILE: Any = typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")

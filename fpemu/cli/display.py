@@ -90,7 +90,8 @@ class Bars(Progress):
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.live.is_started:
-            self.stop()
+            # a display without bars ends without the line break that Progress.stop prints
+            self.stop() if self.tasks else self.live.stop()
 
     def add_task(self, *arguments: Any, **settings: Any) -> TaskID:
         """Begin the display and add a bar: see `rich.progress.Progress.add_task`."""

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_folder, console, note, parse_options, print_text, progress, show, show_plan, table
+from fpemu.cli.common import (
+    WORKER_TIMEOUT,
+    check_folder,
+    console,
+    note,
+    parse_options,
+    print_text,
+    progress,
+    show,
+    show_plan,
+    table,
+)
 from fpemu.cli.map_arguments import (
     DEVICE,
     OFFSETS,
@@ -66,6 +77,7 @@ class _How:
     jobs: int | None
     executor: str | None
     scheduler: str | None
+    worker_timeout: float
     device: Device
     dry_run: bool
     fresh: bool
@@ -89,6 +101,7 @@ def scaling(
     jobs: _Jobs = None,
     executor: _Executor = None,
     scheduler: _Scheduler = None,
+    worker_timeout: Annotated[float, WORKER_TIMEOUT] = 600,
     device: _Device = "auto",
     dry_run: _DryRun = False,
     fresh: _Fresh = False,
@@ -141,7 +154,7 @@ def scaling(
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
         exponents=scale != "sb", equation6=has_equation6(built),
     )  # fmt: skip
-    _do(this, _How(factor, jobs, executor, scheduler, where, dry_run, fresh, export or [], output))
+    _do(this, _How(factor, jobs, executor, scheduler, worker_timeout, where, dry_run, fresh, export or [], output))
 
 
 def plane(
@@ -163,6 +176,7 @@ def plane(
     jobs: _Jobs = None,
     executor: _Executor = None,
     scheduler: _Scheduler = None,
+    worker_timeout: Annotated[float, WORKER_TIMEOUT] = 600,
     device: _Device = "auto",
     dry_run: _DryRun = False,
     fresh: _Fresh = False,
@@ -217,7 +231,7 @@ def plane(
         schemes.build(chosen, {**fixed, y: values[0]}), grid, metric, x, y,
         (x if own else f"inputs.{x}", f"scheme.{y}"), labels,
     )  # fmt: skip
-    _do(this, _How(factor, jobs, executor, scheduler, where, dry_run, fresh, export or [], output))
+    _do(this, _How(factor, jobs, executor, scheduler, worker_timeout, where, dry_run, fresh, export or [], output))
 
 
 # --- running and showing
@@ -278,6 +292,7 @@ def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
         return run(
             this.grid, results=results, jobs=how.jobs or default_jobs(), executor=how.executor,
             scheduler=how.scheduler, device=how.device, fresh=how.fresh, progress=bars, keep_failures=True,
+            worker_timeout=how.worker_timeout,
         )  # fmt: skip
 
 
@@ -286,8 +301,9 @@ def _again(this: Map, how: _How) -> str:
     jobs = None if how.jobs is None else str(how.jobs)
     output = None if how.output == "maps" else how.output
     device = None if how.device == "auto" else how.device
-    given = [("--executor", how.executor), ("--scheduler", how.scheduler), ("--device", device), ("-j", jobs)]
-    given += [("-o", output)]
+    timeout = None if how.worker_timeout == 600 else f"{how.worker_timeout:g}"
+    given = [("--executor", how.executor), ("--scheduler", how.scheduler), ("--worker-timeout", timeout)]
+    given += [("--device", device), ("-j", jobs), ("-o", output)]
     given += [("--export", target) for target in how.export]
     return " ".join([this.command, *(f"{name} {shlex.quote(value)}" for name, value in given if value is not None)])
 

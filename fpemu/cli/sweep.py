@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from fpemu.cli import planes
-from fpemu.cli.common import console, note, progress, show, show_plan, table
+from fpemu.cli.common import WORKER_TIMEOUT, console, note, progress, show, show_plan, table
 from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import InputError, unknown_name
 
@@ -55,10 +55,7 @@ def run(
     scheduler: Annotated[
         str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler, such as tcp://host:8786.")
     ] = None,
-    worker_timeout: Annotated[
-        float,
-        typer.Option("--worker-timeout", metavar="SECONDS", help="With Dask: how long to wait when no worker is left."),
-    ] = 600,
+    worker_timeout: Annotated[float, WORKER_TIMEOUT] = 600,
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4."),
