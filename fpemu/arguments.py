@@ -186,7 +186,7 @@ def choice(name: str, value: Any, known: Iterable[str], *, none: bool = False) -
 
     >>> choice("method", "falt", ("flint", "blas"))
     Traceback (most recent call last):
-    fpemu.errors.InputError: unknown method 'falt': known: blas, flint
+    fpemu.errors.InputError: unknown method 'falt': did you mean 'flint'? known: blas, flint
     """
     known = list(known)
     if (none and value is None) or (isinstance(value, str) and value in known):
