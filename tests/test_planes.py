@@ -407,7 +407,7 @@ def test_a_failed_cell_is_hatched_and_shows_in_the_exit_status(folder, capsys, m
         (["scaling", "--metric", "relative"], "unknown measure"),
         (["scaling", "--size", "8x8"], "is not MxNxK"),
         (["scaling", "--seeds", "0"], "1 to 1000"),
-        (["scaling", "--factor", "0.9"], "--factor 0.9: at least 1"),
+        (["scaling", "--factor", "0.9"], "--factor 0.9: a number from 1"),
         (["scaling", "--executor", "cluster"], "unknown executor 'cluster'"),
         (["scaling", "--export", "rows.xlsx"], ".csv or .parquet"),
         (["scaling", "-o", "file"], "'file' is not a folder"),

@@ -1,0 +1,116 @@
+"""Host time of one kernel launch, side by side on an empty kernel: fpemu's prepared launch, cuda.core, cuda.bindings.
+
+Run in the checkout, on a machine with an NVIDIA GPU: ``python -m benchmarks.launches.launch_cost``. It prints one JSON
+object: microseconds of host time per launch, the median over 25 repetitions of 400 launches each. The stream is
+synchronised between repetitions, outside the timed part, so that no launch waits for a full queue.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks import timing
+from fpemu.gpu import device
+
+SOURCE = """
+extern "C" __global__ void eight(const void* a, const void* b, void* d, long long m, long long n, long long k,
+                                 double alpha, double beta) {}
+"""
+LAUNCHES, REPETITIONS = 400, 25
+
+
+def microseconds(launch: Callable[[], Any], synchronize: Callable[[], Any]) -> float:
+    """Return the median host time of one call of ``launch``, in microseconds."""
+    timing.wall(launch, LAUNCHES, 3, synchronize=synchronize)
+    return 1e6 * timing.wall(launch, LAUNCHES, REPETITIONS, synchronize=synchronize)
+
+
+def prepared() -> dict[str, float]:
+    """Launches of fpemu: arguments packed once, or packed again for every launch."""
+    module = device.Module(SOURCE, name="empty.cu")
+    arguments = (np.uint64(0), np.uint64(0), np.uint64(0), 1, 1, 1, 1.0, 0.0)
+    ready = module.prepare("eight", 132, 128, *arguments)
+    return {
+        "fpemu: prepared launch": microseconds(lambda: ready.queue(0), device.synchronize),
+        "fpemu: prepare and launch": microseconds(
+            lambda: module.launch("eight", 132, 128, *arguments, wait=False), device.synchronize
+        ),
+    }
+
+
+def core() -> dict[str, float]:
+    """Launches through cuda.core, with a launch configuration made once."""
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+
+    gpu = Device()
+    gpu.set_current()
+    stream = gpu.create_stream()
+    compiled = Program(SOURCE, "c++", ProgramOptions(arch=device.arch())).compile("cubin")
+    kernel = compiled.get_kernel("eight")
+    config = LaunchConfig(grid=132, block=128)
+    overlapping = LaunchConfig(grid=132, block=128, programmatic_stream_serialization=True)
+    pointers = [gpu.allocate(256, stream=stream) for _ in range(3)]
+    integers = [int(pointer.handle) for pointer in pointers]
+    scalars = (np.int64(1), np.int64(1), np.int64(1), np.float64(1.0), np.float64(0.0))
+    plain = (1, 1, 1, 1.0, 0.0)
+    return {
+        "cuda.core: launch(stream, config, kernel, Buffers, NumPy scalars)": microseconds(
+            lambda: launch(stream, config, kernel, *pointers, *scalars), stream.sync
+        ),
+        "cuda.core: launch(stream, config, kernel, ints, Python numbers)": microseconds(
+            lambda: launch(stream, config, kernel, *integers, *plain), stream.sync
+        ),
+        "cuda.core: the same, programmatic dependent launch": microseconds(
+            lambda: launch(stream, overlapping, kernel, *integers, *plain), stream.sync
+        ),
+        "cuda.core: LaunchConfig made for every launch": microseconds(
+            lambda: launch(stream, LaunchConfig(grid=132, block=128), kernel, *integers, *plain), stream.sync
+        ),
+    }
+
+
+def bindings() -> dict[str, float]:
+    """cuLaunchKernel of cuda.bindings with the argument array packed once."""
+    from cuda.bindings import driver
+
+    module = device.Module(SOURCE, name="empty.cu")
+    function = module.kernel("eight")
+    packed = [np.zeros(1, np.uint64) for _ in range(8)]
+    pointers = np.array([p.ctypes.data for p in packed], np.uint64)
+    address = int(pointers.ctypes.data)
+    return {
+        "cuda.bindings: cuLaunchKernel, address of packed arguments": microseconds(
+            lambda: driver.cuLaunchKernel(function, 132, 1, 1, 128, 1, 1, 0, 0, address, 0), device.synchronize
+        )
+    }
+
+
+def yardstick() -> dict[str, float]:
+    """The host time of torch.mm(out=) in the same process; nothing where PyTorch is not installed."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        return {}
+    A, B, D = (torch.ones(512, 512, device="cuda") for _ in range(3))
+    return {"torch.mm(out=), 512": microseconds(lambda: torch.mm(A, B, out=D), torch.cuda.synchronize)}
+
+
+def main() -> None:
+    missing = device.missing()
+    if missing is not None:
+        raise SystemExit(f"launch_cost.py: {missing}")
+    times = {**yardstick(), **prepared(), **bindings()}
+    try:
+        times |= core()
+    except ImportError as problem:
+        times["cuda.core"] = f"not installed: {problem}"  # type: ignore[assignment]
+    print(json.dumps({**device.describe(), "microseconds": times}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
