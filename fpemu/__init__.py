@@ -6,10 +6,6 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fpemu.errors import GpuError, GuaranteeError, InputError
-from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, TF32, FloatFormat
-from fpemu.rounding import Rounding, bit_cut, round_to
-
 if TYPE_CHECKING:
     from fpemu import (
         batched,
@@ -29,6 +25,9 @@ if TYPE_CHECKING:
         theory,
     )
     from fpemu.advice import advise
+    from fpemu.errors import GpuError, GuaranteeError, InputError
+    from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, TF32, FloatFormat
+    from fpemu.rounding import Rounding, bit_cut, round_to
     from fpemu.schemes import certify, gemm
 
 __version__ = "0.1.0"
@@ -38,26 +37,33 @@ __all__ = [
     "gemm", "gpu", "inputs", "metrics", "mma", "perfmodel", "plotting", "probing", "reference", "round_to", "schemes",
     "simt", "sweep", "theory",
 ]  # fmt: skip
-_SUBPACKAGES = (
-    "batched", "bitpicture", "conformance", "gpu", "inputs", "metrics", "mma", "perfmodel", "plotting", "probing",
-    "reference", "schemes", "simt", "sweep", "theory",
-)  # fmt: skip
+_NAMES = {
+    "fpemu.advice": ("advise",),
+    "fpemu.errors": ("GpuError", "GuaranteeError", "InputError"),
+    "fpemu.formats": ("BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat"),
+    "fpemu.rounding": ("Rounding", "bit_cut", "round_to"),
+    "fpemu.schemes": ("certify", "gemm"),
+}
+"""The names of each module that are names of the package too."""
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = {*__all__, "errors", "formats", "rounding"} - _MODULE_OF.keys()
 _SUBMODULES = {"mma": ("exactness",), "probing": ("drawing", "pictures"), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 
-_FUNCTIONS = {"gemm": "fpemu.schemes", "certify": "fpemu.schemes", "advise": "fpemu.advice"}
-
 
 def __getattr__(name: str) -> Any:
-    """Import a subpackage when its name is first used."""
-    if name not in _SUBPACKAGES and name not in _FUNCTIONS:
+    """Import a module when its name, or one from it, is first used.
+
+    The package itself imports nothing, so that an interrupt during NumPy's import reaches the command line's handler.
+    """
+    if name not in _MODULES and name not in _MODULE_OF:
         raise AttributeError(f"module 'fpemu' has no attribute {name!r}")
-    module = importlib.import_module(_FUNCTIONS.get(name, f"fpemu.{name}"))
+    module = importlib.import_module(_MODULE_OF.get(name, f"fpemu.{name}"))
     for package, submodules in _SUBMODULES.items():  # of every subpackage that this import has loaded, to its end
         if hasattr(sys.modules.get(f"fpemu.{package}"), "__all__"):
             for submodule in submodules:
                 importlib.import_module(f"fpemu.{package}.{submodule}")
-    return getattr(module, name) if name in _FUNCTIONS else module
+    return getattr(module, name) if name in _MODULE_OF else module
 
 
 def __dir__() -> list[str]:

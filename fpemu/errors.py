@@ -6,8 +6,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 
 class InputError(ValueError):
     """A wrong argument or input file. The command line prints it as one line and exits with status 2."""
@@ -49,6 +47,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str], listed: Iterable
 
 def entries(mask: Any, values: Any) -> str:
     """Count the True entries of ``mask`` and show the first: "3 of 64 entries, first at [0, 5]: 70000.0"."""
+    import numpy as np
+
     mask = np.asarray(mask)
     values = np.broadcast_to(np.asarray(values), mask.shape)
     count = int(np.count_nonzero(mask))

@@ -277,13 +277,13 @@ def test_an_interrupt_is_one_line_and_status_130(folder, command):
     assert "Traceback" not in err
 
 
-def test_an_interrupt_while_the_commands_are_imported(folder):
-    """The signal arrives with the import of typer, the first module that the command line needs beside NumPy."""
+@pytest.mark.parametrize("module", ["numpy", "typer"])
+def test_an_interrupt_while_the_commands_are_imported(folder, module):
     script = (
         "import os, signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'typer':\n"
+        f"        if name == {module!r}:\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "sys.argv = ['fpemu', 'list']\n"
