@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import timing
 from fpemu.errors import GpuError, InputError
+from fpemu.files import read_json
 from fpemu.gpu import device, matrices
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import memory, source
@@ -216,11 +217,11 @@ def saved(measured: Sequence[Measured], about: dict[str, Any]) -> bytes:
 def resumed(path: str | Path, about: dict[str, Any]) -> list[Measured]:
     """Return the measurements in a file of `saved`; none if it is of another GPU, batch, compiler or kernels."""
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = read_json(path)
         same = content["about"] == about and content["texts"] == _texts()
         rows = content["measured"] if same else []
         return [Measured(str(name), int(size), str(c), float(seconds)) for name, size, c, seconds in rows]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return []
 
 

@@ -57,7 +57,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _read(path: str | os.PathLike[str], language: str, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(Path(path).read_bytes().decode())
+        return parse(Path(path).read_bytes().decode("utf-8-sig"))  # some editors write a byte order mark
     except OSError as problem:
         raise InputError(f"{os.fspath(path)}: {problem.strerror or problem}") from problem
     except RecursionError:

@@ -455,7 +455,7 @@ SQUARE = np.ones((3, 3))
         ({"M": -1}, "M = -1 must be an integer"),
         ({"N": 2**40}, "N = 1099511627776 must be an integer"),
         ({"K": 2**21}, "K=2097152 is too long to draw A and B for"),
-        ({"hardware": "no.toml"}, "no.toml: cannot be read"),
+        ({"hardware": "no.toml"}, "no.toml: No such file"),
         ({"inputs": "unifrom"}, "unknown distribution 'unifrom': did you mean 'uniform'"),
         ({"parameters": {"hihg": 2}}, "did you mean 'high'"),
         ({"dtype": "fp16"}, "unknown dtype 'fp16'"),

@@ -165,8 +165,9 @@ def test_missing_folders_are_accepted_on_demand(tmp_path):
 
 @pytest.mark.parametrize(("read", "value", "text"), [(files.read_json, 3, b'{"a": 3}'), (files.read_toml, 3, b"a = 3")])
 def test_values_are_read(tmp_path, read, value, text):
-    (tmp_path / "x").write_bytes(text)
-    assert read(tmp_path / "x") == {"a": value}
+    for mark in (b"", b"\xef\xbb\xbf"):  # a byte order mark, which some editors write
+        (tmp_path / "x").write_bytes(mark + text)
+        assert read(tmp_path / "x") == {"a": value}
 
 
 @pytest.mark.parametrize("language", ["JSON", "TOML"])

@@ -187,7 +187,8 @@ def test_listed_names_of_the_gpu_subpackage_are_attributes():
 def test_importing_is_light():
     code = (
         "import numpy, sys, time; before = set(sys.modules); start = time.process_time(); import fpemu; "
-        "fpemu.round_to; print(time.process_time() - start); new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
+        "fpemu.round_to; print(time.process_time() - start); "
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
         "print(sorted(new - set(sys.stdlib_module_names))); from fpemu.gpu import chains, library, verify; "
         "print(sorted({'cuda', 'torch', 'cupy', 'triton'} & set(sys.modules)))"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.metadata
 import io
 import json
@@ -12,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -454,8 +456,14 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_computation(fold
 def test_a_read_only_folder_is_refused_before_the_computation(folder, capsys, monkeypatch, closed):
     if closed != ".":
         Path(closed).mkdir(parents=True)
-    access, refused = os.access, Path(closed)  # chmod does not bind root
-    monkeypatch.setattr(os, "access", lambda path, mode, **more: Path(path) != refused and access(path, mode, **more))
+    temporary_file = tempfile.TemporaryFile
+
+    def refused(*, dir):  # chmod has no effect on root
+        if Path(dir) == Path(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", dir)
+        return temporary_file(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     assert main(["reproduce", "-j", "1", "-o", "out"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

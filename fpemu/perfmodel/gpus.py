@@ -6,7 +6,6 @@ A description has what is known; a model asks for what it needs with `Gpu.need`,
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from fpemu.arguments import LARGEST, checked, choice, integer, keywords, number, text
 from fpemu.errors import InputError, shown, unknown_name
+from fpemu.files import read_toml
 from fpemu.mma import catalog
 
 UNITS = (
@@ -170,15 +170,8 @@ def _table() -> dict[str, Gpu]:
 
 
 def _read(path: Path, own: bool) -> dict[str, Gpu]:
-    try:
-        with path.open("rb") as file:
-            tables = tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:  # a ValueError: also UTF-8, and integers of 4300 digits
-        raise InputError(f"{path}: not TOML: {error}") from error
     found: dict[str, Gpu] = {}
-    for name, table in tables.items():
+    for name, table in read_toml(path).items():
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} = {table!r} is outside of a GPU's table: begin with [its name]")
         twin = next((other for other in found if _fold(other) == _fold(name)), None)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import check_writable, write_atomic
+from fpemu.files import check_writable, read_json, write_atomic
 from fpemu.sweep.claims import spreads
 from fpemu.sweep.code import drawing_version
 from fpemu.sweep.store import canonical
@@ -233,10 +233,10 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     InputError
         If the file is not there, or not such a record.
     """
+    record = read_json(path)
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-        json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair cannot be written again
-    except (OSError, ValueError, RecursionError) as problem:
+        json.dumps(record, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as problem:  # half a surrogate pair cannot be written again
         raise InputError(f"cannot read the record of a figure from {path}: {problem}") from problem
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(_entry(record, name), kind)]
     if not wrong and not all(isinstance(text, str) for text in record["assumptions"]):

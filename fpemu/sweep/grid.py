@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import runpy
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, final
 import numpy as np
 
 from fpemu.errors import InputError, shown, unknown_name
+from fpemu.files import read_toml
 from fpemu.sweep import entries
 from fpemu.sweep.store import Cell, Values
 
@@ -109,8 +109,9 @@ class Grid:
             )
         if path.suffix not in (".toml", ".py"):
             raise InputError(f"{path}: a grid is a .toml file, or a .py file that binds GRID")
+        table = read_toml(path) if path.suffix == ".toml" else None
         try:
-            grid = _from_toml(path) if path.suffix == ".toml" else runpy.run_path(str(path)).get("GRID")
+            grid = runpy.run_path(str(path)).get("GRID") if table is None else _from_table(table)
         except RecursionError:
             raise InputError(f"{path}: its values are nested too deeply") from None
         except (Exception, SystemExit) as problem:
@@ -281,9 +282,7 @@ class Grid:
 
 
 # --- files
-def _from_toml(path: Path) -> Grid:
-    text = path.read_bytes().decode("utf-8-sig")
-    given = tomllib.loads(text)
+def _from_table(given: dict[str, Any]) -> Grid:
     known = [field.name for field in fields(Grid)]
     for name in given:
         if name not in known:

@@ -18,12 +18,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fpemu.errors import InputError
+from fpemu.files import read_toml
 from fpemu.sweep import experiments
 
 KINDS = frozenset("EMGA")
@@ -70,11 +70,7 @@ def read(path: Path | None = None) -> tuple[Paper, ...]:
         If it is not there, not TOML, or an entry is not as the head of this module shows.
     """
     path = experiments.root() / "items.toml" if path is None else path
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise InputError(f"cannot read the inventory {path}: {problem}") from problem
-    papers = []
+    content, papers = read_toml(path), []
     for folder, paper in _papers(path, content).items():
         items = [_item(path, folder, entry) for entry in paper.get("items", [])]
         extras = [
