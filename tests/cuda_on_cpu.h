@@ -121,7 +121,7 @@ inline void __syncthreads() {
   while (barrier == before) give_way();
 }
 
-#define FPEMU_KERNEL(NAME)                                                        \
+#define FPEMU_KERNEL(NAME)                                                   \
   extern "C" void run_##NAME(unsigned grid, unsigned threads, void** args) { \
-    simulation::run(NAME, grid, threads, args);                                   \
+    simulation::run(NAME, grid, threads, args);                              \
   }

@@ -12,7 +12,8 @@ template <int REGISTERS> inline void rows_of_lanes(u32 (&r)[REGISTERS], const un
     const int lane = threadIdx.x % 32;
     for (int i = 0; i < REGISTERS; i++) {
       const unsigned char* from = given(8 * i + lane / 4);
-      if ((uintptr_t)from % 16) std::fprintf(stderr, "ldmatrix from an address that is no multiple of 16\n"), std::abort();
+      if ((uintptr_t)from % 16)
+        std::fprintf(stderr, "ldmatrix from an address that is no multiple of 16\n"), std::abort();
       std::memcpy(&r[i], from + 4 * (lane % 4), 4);
     }
   });

@@ -63,7 +63,7 @@ void load_rows(u32 (&r)[2], const u8* row) { rows_of_lanes(r, row); }
 
 @cache
 def _build(source, spec, folder):
-    names = re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', source)
+    names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
     source = source.replace("extern __shared__", "extern")
     source = re.sub(r"#define ISSUE .*", "#define ISSUE simulated_mma(c, a, b)", source)
     parts = ['#include "arithmetic.cuh"', emulation.definition(spec), '#include "mma_on_cpu.h"', source]

@@ -50,7 +50,8 @@ template <class S> FPEMU_FUNCTION u64 emulate(const typename S::A::code* a, cons
     if constexpr (S::ARITHMETIC == VIA_HALF) d = via_half<S>(a, b, c);
     else
       for (int k = 0; k < S::K; k += S::BLOCK) {
-        if constexpr (S::ARITHMETIC == TRUNCATED) d = truncated<S, typename S::A, typename S::B, S::BLOCK>(a + k, b + k, d);
+        if constexpr (S::ARITHMETIC == TRUNCATED)
+          d = truncated<S, typename S::A, typename S::B, S::BLOCK>(a + k, b + k, d);
         if constexpr (S::ARITHMETIC == EXACT) d = exact<S>(a + k, b + k, d);
         if constexpr (S::ARITHMETIC == FMA) {
           const u64 start = d;

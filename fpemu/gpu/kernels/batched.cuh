@@ -39,9 +39,9 @@ struct Problem {
 FPEMU_FUNCTION u64 matrix_of(const Stack& s, int i) { return s.table ? s.table[i] : s.first + i * s.step; }
 
 constexpr int PARTS = Config::PARTS;
-constexpr bool SPLIT = PARTS == 2 && !Config::PLANAR;  // interleaved
-constexpr int ELEMENT = SPLIT ? 4 : 2;                 // bytes of what lies side by side
-constexpr int WORDS = 4 * PARTS;                       // that eight elements take
+constexpr bool SPLIT = PARTS == 2 && !Config::PLANAR;          // interleaved
+constexpr int ELEMENT = SPLIT ? 4 : 2;                         // bytes of what lies side by side
+constexpr int WORDS = 4 * PARTS;                               // that eight elements take
 constexpr int TERMS = PARTS == 1 ? 1 : Config::THREE ? 3 : 2;  // sums that an element has
 
 // ---- fp16
@@ -88,7 +88,8 @@ FPEMU_FUNCTION u32 add_halves(u32 x, u32 y) {
          half_of(value_of_half(x >> 16) + value_of_half(y >> 16)) << 16;
 #endif
 }
-constexpr u32 LOWS = 0x5410, HIGHS = 0x7632, NEXT = 0x5432;  // of two words: both low halves, both high ones, the inner two
+constexpr u32 LOWS = 0x5410, HIGHS = 0x7632,
+              NEXT = 0x5432;  // of two words: both low halves, both high ones, the inner two
 constexpr u32 SIGNS = 0x80008000;
 constexpr u32 SIGNS_A = Config::CONJUGATE_A ? SIGNS : 0, SIGNS_B = Config::CONJUGATE_B ? SIGNS : 0;
 
@@ -173,10 +174,11 @@ FPEMU_FUNCTION void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]) {
                : "+r"(c.word[0]), "+r"(c.word[1])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-               "{%0, %1, %2, %3};"
-               : "+f"(c.word[0]), "+f"(c.word[1]), "+f"(c.word[2]), "+f"(c.word[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c.word[0]), "+f"(c.word[1]), "+f"(c.word[2]), "+f"(c.word[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 #else

@@ -5,7 +5,8 @@
 #include "batched_epilogue.cuh"
 
 // A block of A or B that begins at a row of its own and at k.
-template <class T> FPEMU_FUNCTION Source source_of(const Stack& s, int product, int row, int k, int rows, int K, bool absent) {
+template <class T> FPEMU_FUNCTION Source source_of(const Stack& s, int product, int row, int k, int rows, int K,
+                                                   bool absent) {
   Source result;
   const Place place = T::IS_A ? place_of_a(s, product) : place_of_b(s, product);
   result.matrix = place.at, result.line = T::ALONG_K == T::IS_A ? place.row : place.column, result.plane = s.plane;
@@ -79,11 +80,9 @@ FPEMU_FUNCTION void mainloop(Accumulators& sums, Source& a, Source& b, int K, u8
 
 FPEMU_FUNCTION void clear_accumulators(Accumulators& sums) {
   FPEMU_UNROLL
-  for (auto& row : sums)
-    FPEMU_UNROLL
-    for (auto& unit : row)
-      FPEMU_UNROLL
-      for (auto& s : unit) s = zero();
+  for (auto& row : sums) FPEMU_UNROLL
+  for (auto& unit : row) FPEMU_UNROLL
+  for (auto& s : unit) s = zero();
 }
 
 FPEMU_FUNCTION void copy_tiles_async(const Problem& p, int product, int thread, u8* buffer) {
@@ -93,7 +92,7 @@ FPEMU_FUNCTION void copy_tiles_async(const Problem& p, int product, int thread, 
     return;
   }
   copy_tile_async(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false),
-        source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer);
+                  source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer);
 }
 
 // Products of one block of A and B each; while one is multiplied, the next STAGES are under way.
@@ -111,7 +110,8 @@ FPEMU_FUNCTION void persistent_loop(const Problem& p, u8* own, int group, int th
     if (ahead < p.batch) copy_tiles_async(p, ahead, thread, own + (at ? at - 1 : Config::STAGES) * BUFFER);
     commit_copies(), wait_for_copies_of<Config::STAGES>();
     u8* tiles = Config::FLAT && Config::APART ? own + BUFFERS * BUFFER : buffer;
-    if (Config::FLAT) distribute_tiles(place_of_a(p.a, product).at, place_of_b(p.b, product).at, thread, group, buffer, tiles);
+    if (Config::FLAT)
+      distribute_tiles(place_of_a(p.a, product).at, place_of_b(p.b, product).at, thread, group, buffer, tiles);
     else
       shift_tiles(source_of<TileA>(p.a, product, 0, 0, rows_of(p), depth_of(p), false),
                   source_of<TileB>(p.b, product, 0, 0, columns_of(p), depth_of(p), false), thread, buffer);
@@ -143,9 +143,11 @@ FPEMU_FUNCTION void persistent_bulk_loop(const Problem& p, u8* own, int group, i
     u8 *buffer = own + at * BUFFER, *barrier = barriers + 16 * at;
     wait_for_arrival(barrier, phase);
     const u64 a = place_of_a(p.a, product).at, b = place_of_b(p.b, product).at;
-    distribute_tile<true>(a, thread, buffer, tiles), distribute_tile<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
+    distribute_tile<true>(a, thread, buffer, tiles),
+        distribute_tile<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
     sync_group(group);
-    if (thread == 0 && product + BUFFERS * step < p.batch) issue_bulk_copies(p, product + BUFFERS * step, buffer, barrier);
+    if (thread == 0 && product + BUFFERS * step < p.batch)
+      issue_bulk_copies(p, product + BUFFERS * step, buffer, barrier);
     Accumulators sums;
     clear_accumulators(sums);
     if (computes) multiply(sums, tiles, warp, Config::K);

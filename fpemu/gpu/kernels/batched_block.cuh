@@ -27,7 +27,7 @@ constexpr int GROUP = Config::DIM_X * Config::DIM_Y;
 constexpr int THREADS = GROUP * Config::PRODUCTS;
 
 constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }  // the least from n on
-constexpr int power_in(int n) { return n % 2 || n >= 32 ? 1 : 2 * power_in(n / 2); }          // that divides n
+constexpr int power_in(int n) { return n % 2 || n >= 32 ? 1 : 2 * power_in(n / 2); }      // that divides n
 
 // An operand in shared memory, line by line; a line has its parts one after the other. Before it is settled, a line is
 // as it is in memory, from the last multiple of four bytes on.
@@ -37,9 +37,10 @@ template <bool OF_A> struct Tile {
   static constexpr int ROWS = OF_A ? Config::BLK_M : Config::BLK_N;
   static constexpr int WIDTH = Config::WIDTH;
   static constexpr int LINES = ALONG_K ? ROWS : Config::BLK_K, LENGTH = ALONG_K ? Config::BLK_K : ROWS;
-  static constexpr int EIGHTS = LENGTH / 8, MORE = WIDTH == 2 && Config::ASYNC && !Config::FLAT;  // before it is settled
-  static constexpr int PART = 16 * (EIGHTS + MORE);                 // bytes from part to part
-  static constexpr int PITCH = 16 * (PARTS * (EIGHTS + MORE) | 1);  // other banks each line
+  static constexpr int EIGHTS = LENGTH / 8,
+                       MORE = WIDTH == 2 && Config::ASYNC && !Config::FLAT;  // before it is settled
+  static constexpr int PART = 16 * (EIGHTS + MORE);                          // bytes from part to part
+  static constexpr int PITCH = 16 * (PARTS * (EIGHTS + MORE) | 1);           // other banks each line
   static constexpr int BYTES = LINES * PITCH;
   static constexpr bool SETTLES = SPLIT || WIDTH == 2;
   static constexpr int ALONG = smaller(power_in(Config::DIM_X), power_of_two(EIGHTS)), AT_ONCE = GROUP / ALONG;
@@ -49,7 +50,8 @@ typedef Tile<true> TileA;
 typedef Tile<false> TileB;
 typedef Tile<!Config::TURNED> TileX;
 typedef Tile<Config::TURNED> TileY;
-constexpr int FLAT_A = Config::FLAT ? 16 * ((Config::M * Config::K * ELEMENT + 15) / 16 + 1) : 0;  // A, B, D as they are
+constexpr int FLAT_A =
+    Config::FLAT ? 16 * ((Config::M * Config::K * ELEMENT + 15) / 16 + 1) : 0;  // A, B, D as they are
 constexpr int FLAT_B = Config::FLAT ? 16 * ((Config::K * Config::N * ELEMENT + 15) / 16 + 1) : 0;
 constexpr int FLAT_D = Config::FLAT ? 16 * ((Config::M * Config::N * ELEMENT + 15) / 16 + 1) : 0;
 constexpr int TILES = TileA::BYTES + TileB::BYTES;
@@ -60,15 +62,15 @@ constexpr int D_STAGE = Config::FLAT ? FLAT_D : Config::STAGED ? PARTS * D_BYTES
 constexpr bool STAGE_APART =
     Config::BULK ? Config::D_APART : Config::PERSISTENT && Config::STAGES == 1 && !(Config::FLAT && Config::APART);
 constexpr int BUFFERS = Config::STAGES + (Config::PERSISTENT && !Config::BULK);
-constexpr int BUFFER = Config::BULK                                 ? FLAT_A + FLAT_B + 48
-                       : Config::FLAT && Config::APART              ? RAW
-                       : Config::FLAT                               ? larger(TILES, RAW)
+constexpr int BUFFER = Config::BULK                               ? FLAT_A + FLAT_B + 48
+                       : Config::FLAT && Config::APART            ? RAW
+                       : Config::FLAT                             ? larger(TILES, RAW)
                        : Config::PERSISTENT && Config::STAGES > 1 ? larger(TILES, D_STAGE)
-                                                                    : TILES;
+                                                                  : TILES;
 constexpr int SHARED = Config::BULK ? BUFFERS * (BUFFER + 16) + (STAGE_APART ? TILES + D_STAGE : larger(TILES, D_STAGE))
                        : Config::FLAT && Config::APART ? BUFFERS * BUFFER + TILES
-                       : STAGE_APART                 ? BUFFERS * BUFFER + D_STAGE
-                                                     : larger(BUFFERS * BUFFER, D_STAGE);
+                       : STAGE_APART                   ? BUFFERS * BUFFER + D_STAGE
+                                                       : larger(BUFFERS * BUFFER, D_STAGE);
 
 constexpr int TILES_X = TileX::ROWS / 16 / Config::TC_X, TILES_Y = TileY::ROWS / 8 / Config::TC_Y;
 constexpr int UNITS_X = TILES_X / Config::WARPS_X * Config::TC_X, UNITS_Y = TILES_Y / Config::WARPS_Y * Config::TC_Y;
@@ -82,18 +84,26 @@ static_assert(COMPUTING * 32 <= GROUP, "warps");
 template <bool TRANSPOSED> FPEMU_FUNCTION void load_rows(u32 (&r)[4], const u8* row) {
   if (TRANSPOSED)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
 }
 template <bool TRANSPOSED> FPEMU_FUNCTION void load_rows(u32 (&r)[2], const u8* row) {
   if (TRANSPOSED)
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row))
+                 : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(row))
+                 : "memory");
 }
 // SIZE bytes from a multiple of SIZE into shared memory, without registers, or zeros where they are not `exists`;
 // nothing if not `requested`. Never a part of them: a copy is told of that by the last bits of its address, which tools
@@ -102,15 +112,19 @@ template <int SIZE> FPEMU_FUNCTION void copy_later(u8* to, u64 from, bool exists
   const int read = exists ? SIZE : 0;
   if (SIZE == 16)
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p cp.async.cg.shared.global [%0], [%1], 16, %2; }" ::"r"(
-                     shared_address(to)), "l"(from), "r"(read), "r"((int)requested)
+                     shared_address(to)),
+                 "l"(from), "r"(read), "r"((int)requested)
                  : "memory");
   else
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p cp.async.ca.shared.global [%0], [%1], %4, %2; }" ::"r"(
-                     shared_address(to)), "l"(from), "r"(read), "r"((int)requested), "n"(SIZE)
+                     shared_address(to)),
+                 "l"(from), "r"(read), "r"((int)requested), "n"(SIZE)
                  : "memory");
 }
 FPEMU_FUNCTION void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> FPEMU_FUNCTION void wait_for_copies_of() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+template <int LEFT> FPEMU_FUNCTION void wait_for_copies_of() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
 FPEMU_FUNCTION void sync_warp() { __syncwarp(); }
 FPEMU_FUNCTION void sync_group(int group) {
   if (GROUP == 32) __syncwarp();
@@ -160,10 +174,9 @@ FPEMU_FUNCTION void load_y(u32 (&y)[Config::TC_Y][TERMS][2], const u8* tile, int
     FPEMU_UNROLL
     for (int i = 0; i < 2 * Config::TC_Y; i++) y[i / 2][part][i % 2] = part == PARTS - 1 ? r[i] ^ signs : r[i];
   }
-  if (TERMS == 3)
-    FPEMU_UNROLL
-    for (int i = 0; i < 2 * Config::TC_Y; i++)
-      y[i / 2][TERMS - 1][i % 2] = add_halves(y[i / 2][0][i % 2], y[i / 2][1 % TERMS][i % 2]);
+  if (TERMS == 3) FPEMU_UNROLL
+  for (int i = 0; i < 2 * Config::TC_Y; i++)
+    y[i / 2][TERMS - 1][i % 2] = add_halves(y[i / 2][0][i % 2], y[i / 2][1 % TERMS][i % 2]);
 }
 
 typedef Sum Accumulators[UNITS_X][UNITS_Y][TERMS];
@@ -190,9 +203,8 @@ FPEMU_FUNCTION void multiply(Accumulators& sums, const u8* buffer, int warp, int
       u32 y[Config::TC_Y][TERMS][2];
       load_y(y, Config::TURNED ? a : b, column_of(warp, j), k, Config::TURNED ? SIGNS_A : SIGNS_B);
       FPEMU_UNROLL
-      for (int i = 0; i < UNITS_X; i++)
-        FPEMU_UNROLL
-        for (int c = 0; c < Config::TC_Y; c++) multiply_step<Config::TURNED>(sums[i][j + c], x[i], y[c]);
+      for (int i = 0; i < UNITS_X; i++) FPEMU_UNROLL
+      for (int c = 0; c < Config::TC_Y; c++) multiply_step<Config::TURNED>(sums[i][j + c], x[i], y[c]);
     }
   }
 }

@@ -13,14 +13,18 @@ FPEMU_FUNCTION void arrival_init(u8* barrier) {
 }
 // The barrier's only arrival, and the bytes that the copies will transfer.
 FPEMU_FUNCTION void arrival_of(u8* barrier, int bytes) {
-  FPEMU_HOPPER(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); barrier_expect(shared_address(barrier), bytes));
+  FPEMU_HOPPER(asm volatile("fence.proxy.async.shared::cta;" :: : "memory");
+               barrier_expect(shared_address(barrier), bytes));
 }
 FPEMU_FUNCTION void copy_in_bulk(u8* to, u64 from, int bytes, u8* barrier) {
-  FPEMU_HOPPER(asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory"));
+  FPEMU_HOPPER(
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       shared_address(to)),
+                   "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory"));
 }
-FPEMU_FUNCTION void wait_for_arrival(u8* barrier, int phase) { FPEMU_HOPPER(barrier_wait(shared_address(barrier), phase)); }
+FPEMU_FUNCTION void wait_for_arrival(u8* barrier, int phase) {
+  FPEMU_HOPPER(barrier_wait(shared_address(barrier), phase));
+}
 #else
 void arrival_init(u8* barrier);
 void arrival_of(u8* barrier, int bytes);
@@ -48,7 +52,8 @@ template <bool OF_A> FPEMU_FUNCTION void copy_ends(const Whole& w, u64 matrix, u
   const u64 begin = matrix & ~(u64)15, end = matrix + Flat<OF_A>::BYTES;
   u64 at = matrix;
   for (; at < w.from && at < end; at += 2) *(u16*)(to + (at - begin)) = (u16)load2(at);
-  for (at = at > w.from + w.bytes ? at : w.from + w.bytes; at < end; at += 2) *(u16*)(to + (at - begin)) = (u16)load2(at);
+  for (at = at > w.from + w.bytes ? at : w.from + w.bytes; at < end; at += 2)
+    *(u16*)(to + (at - begin)) = (u16)load2(at);
 }
 
 // Issues the copies of a product's A and B; called by one thread.

@@ -20,8 +20,7 @@ template <bool OF_A> struct Flat {
 
 // Where rows of a large D have an odd length, those that a warp stores at once are eight, four or two apart, in spans
 // of 64, of 32 and of 16 rows; else they are neighbours.
-constexpr bool APART_ROWS =
-    Config::FLAT && !Config::TURNED && Config::A_ALONG_K && Config::N % 2 && Config::BLK_M > 32;
+constexpr bool APART_ROWS = Config::FLAT && !Config::TURNED && Config::A_ALONG_K && Config::N % 2 && Config::BLK_M > 32;
 constexpr int IN_64 = Config::BLK_M / 64 * 64, IN_32 = Config::BLK_M / 32 * 32;
 FPEMU_FUNCTION constexpr int span_of(int row) { return row < IN_64 ? row / 64 * 64 : row < IN_32 ? IN_64 : IN_32; }
 FPEMU_FUNCTION constexpr int distance_in(int row) { return row < IN_64 ? 8 : row < IN_32 ? 4 : 2; }
@@ -94,7 +93,8 @@ template <bool OF_A> struct Together {
 // Eight elements of each of a thread's lines by way of registers: `from` the multiple of 16 before those of the first,
 // SHIFT words after which they begin, `mask` for what follows the line.
 template <bool OF_A, int SHIFT>
-FPEMU_FUNCTION void distribute_lines(const u8* from, u32 selector, const u32 (&mask)[EACH], int first, int number, u8* tile) {
+FPEMU_FUNCTION void distribute_lines(const u8* from, u32 selector, const u32 (&mask)[EACH], int first, int number,
+                                     u8* tile) {
   typedef Together<OF_A> W;
   typedef typename W::T T;
   constexpr int LINES = Flat<OF_A>::LINES, LENGTH = Flat<OF_A>::LENGTH, GIVEN = EACH + SHIFT + (Config::WIDTH == 2);
@@ -110,11 +110,13 @@ FPEMU_FUNCTION void distribute_lines(const u8* from, u32 selector, const u32 (&m
       if (exists) load_shared(word + n, from + begin * (LENGTH * ELEMENT) + 4 * n);
     FPEMU_UNROLL
     for (int n = 0; n < EACH; n++) {
-      const u32 x = Config::WIDTH == 2 ? pick(word[n + SHIFT], word[(n + SHIFT + 1) % GIVEN], selector) : word[n + SHIFT];
+      const u32 x =
+          Config::WIDTH == 2 ? pick(word[n + SHIFT], word[(n + SHIFT + 1) % GIVEN], selector) : word[n + SHIFT];
       w[0][n] = exists ? MORE ? x & mask[n] : x : 0;
     }
     const int span = span_of(begin), distance = distance_in(begin);
-    const int place = OF_A && APART_ROWS ? first / distance + first % distance * 8 + span + (begin - span) / distance : line;
+    const int place =
+        OF_A && APART_ROWS ? first / distance + first % distance * 8 + span + (begin - span) / distance : line;
     put<T>(w, tile + place * T::PITCH + 16 * number);
   }
 }
@@ -158,7 +160,8 @@ template <bool OF_A> FPEMU_FUNCTION void put_flat(const Settled<OF_A>& taken, in
 FPEMU_FUNCTION void distribute_tiles(u64 a, u64 b, int thread, int group, const u8* buffer, u8* tiles) {
   sync_group(group);
   if (Config::APART) {
-    distribute_tile<true>(a, thread, buffer, tiles), distribute_tile<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
+    distribute_tile<true>(a, thread, buffer, tiles),
+        distribute_tile<false>(b, thread, buffer + FLAT_A, tiles + TileA::BYTES);
     return;
   }
   Settled<true> of_a;

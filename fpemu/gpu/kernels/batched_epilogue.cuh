@@ -7,26 +7,23 @@
 template <class F> FPEMU_FUNCTION void for_pairs(const Accumulators& sums, int warp, F each) {
   const int lane = threadIdx.x % 32;
   FPEMU_UNROLL
-  for (int i = 0; i < UNITS_X; i++)
+  for (int i = 0; i < UNITS_X; i++) FPEMU_UNROLL
+  for (int j = 0; j < UNITS_Y; j++) FPEMU_UNROLL
+  for (int half = 0; half < 2; half++) {
+    Sums two[2];
     FPEMU_UNROLL
-    for (int j = 0; j < UNITS_Y; j++)
-      FPEMU_UNROLL
-      for (int half = 0; half < 2; half++) {
-        Sums two[2];
-        FPEMU_UNROLL
-        for (int e = 0; e < 2; e++)
-          FPEMU_UNROLL
-          for (int t = 0; t < TERMS; t++) two[e].part[t] = entry(sums[i][j][t], 2 * half + e);
-        each(row_of(warp, i) + lane / 4 + 8 * half, column_of(warp, j) + lane % 4 * 2, two);
-      }
+    for (int e = 0; e < 2; e++) FPEMU_UNROLL
+    for (int t = 0; t < TERMS; t++) two[e].part[t] = entry(sums[i][j][t], 2 * half + e);
+    each(row_of(warp, i) + lane / 4 + 8 * half, column_of(warp, j) + lane % 4 * 2, two);
+  }
 }
 
 // Neighbours of D are finished by one conversion.
 constexpr bool PAIRS = !Config::TURNED && PARTS == 1 && Config::PLAIN;
 
 // The finished block to D; `stage`: shared memory for it.
-FPEMU_FUNCTION void epilogue(const Problem& p, const Accumulators& sums, int product, int m0, int n0, bool absent, u8* stage, int group,
-                           int thread) {
+FPEMU_FUNCTION void epilogue(const Problem& p, const Accumulators& sums, int product, int m0, int n0, bool absent,
+                             u8* stage, int group, int thread) {
   const int warp = thread / 32;
   const int rows = absent ? 0 : smaller(rows_of(p) - m0, Config::BLK_M);
   const int columns = smaller(columns_of(p) - n0, Config::BLK_N);
@@ -99,11 +96,10 @@ FPEMU_FUNCTION void epilogue(const Problem& p, const Accumulators& sums, int pro
       const int line = i + thread / ALONG;
       if (line >= rows) break;
       FPEMU_UNROLL
-      for (int part = 0; part < PARTS; part++)
-        FPEMU_UNROLL
-        for (int j = 0; j < PIECES; j += ALONG)
-          store_piece<Config::WIDTH>(d + line * whole.row + part * p.d.plane, stage + part * D_BYTES + line * D_PITCH,
-                                     j + thread % ALONG, columns);
+      for (int part = 0; part < PARTS; part++) FPEMU_UNROLL
+      for (int j = 0; j < PIECES; j += ALONG)
+        store_piece<Config::WIDTH>(d + line * whole.row + part * p.d.plane, stage + part * D_BYTES + line * D_PITCH,
+                                   j + thread % ALONG, columns);
     }
     return;
   }

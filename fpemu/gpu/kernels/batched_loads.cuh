@@ -9,8 +9,8 @@ struct Source {  // a block of an operand: its matrix, its first line and elemen
   int first_line, first, lines, length;
 };
 
-constexpr int PLANES = SPLIT ? 1 : PARTS;        // in memory
-constexpr int EACH = WORDS / PLANES;             // words of eight elements in a plane
+constexpr int PLANES = SPLIT ? 1 : PARTS;  // in memory
+constexpr int EACH = WORDS / PLANES;       // words of eight elements in a plane
 template <class T> struct Fetched {
   Eight<EACH, T::WIDTH> eight[T::DOWN][T::ACROSS][PLANES];
 };
@@ -76,25 +76,28 @@ template <class T> FPEMU_FUNCTION void store(Fetched<T>& f, const Source& s, int
 // moves it. Lines are a warp's: no other reads a line before it is settled.
 template <class T> struct Pieces {
   static constexpr int SIZE = T::WIDTH == 2 ? 4 : T::WIDTH;
-  static constexpr int IN_MATRIX = !Config::EXACT ? T::LENGTH : T::ALONG_K ? Config::K : T::IS_A ? Config::M : Config::N;
+  static constexpr int IN_MATRIX = !Config::EXACT ? T::LENGTH
+                                   : T::ALONG_K   ? Config::K
+                                   : T::IS_A      ? Config::M
+                                                  : Config::N;
   static constexpr int BYTES = T::LENGTH * EACH / 4 * 2;  // of a line of a plane
   static constexpr int COUNT = BYTES / SIZE + (T::WIDTH == 2 && IN_MATRIX >= T::LENGTH);
   static constexpr int LANES = smaller(32, larger(T::ALONG, power_of_two(BYTES / SIZE)));  // that share a line
   static constexpr int LINES = 32 / T::ALONG, TURNS = LINES * LANES / 32;                  // of a warp at a time
   // What follows a line in memory is brought with its last piece, and matters along k.
-  static constexpr bool RAGGED = T::ALONG_K && !T::SETTLES && (Config::EXACT ? IN_MATRIX * ELEMENT % SIZE : !Config::WHOLE);
+  static constexpr bool RAGGED =
+      T::ALONG_K && !T::SETTLES && (Config::EXACT ? IN_MATRIX * ELEMENT % SIZE : !Config::WHOLE);
 };
 
 // Calls `each(line, lane)` for a thread's lines; `lane`: of those that share it.
 template <class T, class F> FPEMU_FUNCTION void for_lines(int thread, F each) {
   typedef Pieces<T> P;
   FPEMU_UNROLL
-  for (int i = 0; i < T::DOWN; i++)
-    FPEMU_UNROLL
-    for (int turn = 0; turn < P::TURNS; turn++) {
-      const int line = i * T::AT_ONCE + thread / 32 * P::LINES + turn * (32 / P::LANES) + thread % 32 / P::LANES;
-      if (T::LINES % T::AT_ONCE == 0 || line < T::LINES) each(line, thread % P::LANES);
-    }
+  for (int i = 0; i < T::DOWN; i++) FPEMU_UNROLL
+  for (int turn = 0; turn < P::TURNS; turn++) {
+    const int line = i * T::AT_ONCE + thread / 32 * P::LINES + turn * (32 / P::LANES) + thread % 32 / P::LANES;
+    if (T::LINES % T::AT_ONCE == 0 || line < T::LINES) each(line, thread % P::LANES);
+  }
 }
 
 // Bytes of a line that are there.
@@ -103,8 +106,12 @@ template <class T> FPEMU_FUNCTION int present(const Source& s, int line) {
 }
 
 // Bytes from the beginning of a matrix.
-template <bool SHORT> struct DistanceOf { typedef s64 type; };
-template <> struct DistanceOf<true> { typedef int type; };
+template <bool SHORT> struct DistanceOf {
+  typedef s64 type;
+};
+template <> struct DistanceOf<true> {
+  typedef int type;
+};
 typedef DistanceOf<Config::CONTIGUOUS>::type Distance;
 
 // A line of a tile in memory: its first byte's distance, how many bytes of it are there, and which may be read.
@@ -194,10 +201,9 @@ template <class T> FPEMU_FUNCTION void clean(const Source& s, int thread, u8* ti
     const int bytes = present<T>(s, line), piece = bytes / P::SIZE;
     if (bytes % P::SIZE == 0 || piece % P::LANES != lane) return;
     FPEMU_UNROLL
-    for (int part = 0; part < PLANES; part++)
-      FPEMU_UNROLL
-      for (int b = 2; b < P::SIZE; b += 2)
-        if (b >= bytes % P::SIZE) *(u16*)(tile + line * T::PITCH + part * T::PART + P::SIZE * piece + b) = 0;
+    for (int part = 0; part < PLANES; part++) FPEMU_UNROLL
+    for (int b = 2; b < P::SIZE; b += 2)
+      if (b >= bytes % P::SIZE) *(u16*)(tile + line * T::PITCH + part * T::PART + P::SIZE * piece + b) = 0;
   });
 }
 
@@ -214,23 +220,23 @@ template <class T> FPEMU_FUNCTION void shift_lines(const Source& s, int thread, 
     const u32 low = (u32)s.matrix + (u32)(s.first_line + line) * (u32)s.line + (u32)s.first * ELEMENT;
     u32 word[T::ACROSS][PLANES][EACH + 1];
     FPEMU_UNROLL
-    for (int j = 0; j < T::ACROSS; j++)
+    for (int j = 0; j < T::ACROSS; j++) FPEMU_UNROLL
+    for (int part = 0; part < PLANES; part++) {
+      const int number = own + j * T::ALONG;
+      if (!in_range || number >= T::EIGHTS) continue;
+      const u8* from = tile + line * T::PITCH + part * T::PART + 4 * EACH * number;
       FPEMU_UNROLL
-      for (int part = 0; part < PLANES; part++) {
-        const int number = own + j * T::ALONG;
-        if (!in_range || number >= T::EIGHTS) continue;
-        const u8* from = tile + line * T::PITCH + part * T::PART + 4 * EACH * number;
-        FPEMU_UNROLL
-        for (int n = 0; n < EACH; n += 4) load_shared(word[j][part] + n, from + 4 * n);
-        word[j][part][EACH] = SPLIT ? 0 : *(const u32*)(from + 16);
-      }
+      for (int n = 0; n < EACH; n += 4) load_shared(word[j][part] + n, from + 4 * n);
+      word[j][part][EACH] = SPLIT ? 0 : *(const u32*)(from + 16);
+    }
     sync_warp();
     FPEMU_UNROLL
     for (int j = 0; j < T::ACROSS; j++) {
       const int number = own + j * T::ALONG;
       if (!in_range || number >= T::EIGHTS) continue;
       // A line that is not there is zeros already.
-      const int left = (Config::EXACT && P::IN_MATRIX <= T::LENGTH ? P::IN_MATRIX * ELEMENT : bytes) - 8 * number * ELEMENT;
+      const int left =
+          (Config::EXACT && P::IN_MATRIX <= T::LENGTH ? P::IN_MATRIX * ELEMENT : bytes) - 8 * number * ELEMENT;
       u32 w[PLANES][EACH];
       bool changes = SPLIT;
       FPEMU_UNROLL

@@ -79,21 +79,23 @@ template <int COUNT, int WIDTH> struct Eight {
       }
       const u32 selector = WIDTH == 2 && (at & 2) ? NEXT : 0x3210;
       FPEMU_UNROLL
-      for (int i = 0; i < COUNT; i++) w[i] = WIDTH == 2 ? pick(word[i], word[i + 1 < GIVEN ? i + 1 : i], selector) : word[i];
+      for (int i = 0; i < COUNT; i++)
+        w[i] = WIDTH == 2 ? pick(word[i], word[i + 1 < GIVEN ? i + 1 : i], selector) : word[i];
     } else {
       FPEMU_UNROLL
       for (int i = 0; i < COUNT; i++) w[i] = word[i];
     }
-    if (bytes < 4 * COUNT)
-      FPEMU_UNROLL
-      for (int i = 0; i < COUNT; i++) w[i] = bytes >= 4 * i + 4 ? w[i] : bytes == 4 * i + 2 ? w[i] & 0xFFFF : 0;
+    if (bytes < 4 * COUNT) FPEMU_UNROLL
+    for (int i = 0; i < COUNT; i++) w[i] = bytes >= 4 * i + 4 ? w[i] : bytes == 4 * i + 2 ? w[i] & 0xFFFF : 0;
   }
 };
 
 // A row of halves in shared memory to memory, in pieces of as many bytes as its alignment allows. `number`: of the
 // piece, below pieces_of_row. A row that begins between two multiples of four bytes has its first piece around its
 // first element.
-FPEMU_FUNCTION constexpr int pieces_of_row(int width, int length) { return 2 * length / larger(width, 4) + (width == 2); }
+FPEMU_FUNCTION constexpr int pieces_of_row(int width, int length) {
+  return 2 * length / larger(width, 4) + (width == 2);
+}
 template <int WIDTH> FPEMU_FUNCTION void store_piece(u64 to, const u8* row, int number, int length) {
   constexpr int SIZE = larger(WIDTH, 4), HALVES = SIZE / 2;
   const int before = WIDTH == 2 ? (int)(to & 2) / 2 : 0, first = HALVES * number - before;  // of the row's elements

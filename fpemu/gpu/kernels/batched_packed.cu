@@ -9,7 +9,7 @@
 #include "batched_warp.cuh"
 
 constexpr int COUNT = smaller(16 / Config::M, 16 / Config::K);  // products in an instruction
-constexpr int SUM_WORDS = sizeof(Sum) / 4;  // the first half of row g, the others of row g + 8
+constexpr int SUM_WORDS = sizeof(Sum) / 4;                      // the first half of row g, the others of row g + 8
 static_assert(Config::M <= 8 && Config::N <= 8 && Config::K <= 8, "products are not tiny");
 
 FPEMU_FUNCTION u32 not_finite(u32 halves) {
@@ -84,15 +84,15 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_packed(
         FPEMU_UNROLL
         for (int r = 0; r < 2; r++) {
           const int step = 2 * t + r * 8;
-          own_y[i][r] = (step / K == product ? y[i][r] & 0xFFFF : 0) | ((step + 1) / K == product ? y[i][r] & 0xFFFF0000 : 0);
+          own_y[i][r] =
+              (step / K == product ? y[i][r] & 0xFFFF : 0) | ((step + 1) / K == product ? y[i][r] & 0xFFFF0000 : 0);
         }
       }
       multiply_step<false>(own, own_x, own_y);
       FPEMU_UNROLL
-      for (int i = 0; i < TERMS; i++)
-        FPEMU_UNROLL
-        for (int w = 0; w < SUM_WORDS; w++)
-          if ((g + w / (SUM_WORDS / 2) * 8) / M == product) sums[i].word[w] = own[i].word[w];
+      for (int i = 0; i < TERMS; i++) FPEMU_UNROLL
+      for (int w = 0; w < SUM_WORDS; w++)
+        if ((g + w / (SUM_WORDS / 2) * 8) / M == product) sums[i].word[w] = own[i].word[w];
     }
   }
 

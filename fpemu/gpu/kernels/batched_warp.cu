@@ -18,8 +18,8 @@ struct Fragments {
 // are k + 2t and k + 2t + 1 of `first` + g. Where lines do not run along k but are aligned, neighbours in a line are
 // read.
 template <bool ALONG_K, int WIDTH>
-FPEMU_FUNCTION void load(u32 (&term)[TERMS], u64 at, s64 step, s64 k_step, s64 plane, int first, int k, int count, int K,
-                         u32 signs) {
+FPEMU_FUNCTION void load(u32 (&term)[TERMS], u64 at, s64 step, s64 k_step, s64 plane, int first, int k, int count,
+                         int K, u32 signs) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = 2 * (lane % 4);
   u32 part[PARTS];
   if (!ALONG_K && !SPLIT && WIDTH >= 4) {
@@ -45,27 +45,25 @@ FPEMU_FUNCTION void load_all(Fragments& f, const Problem& p, const Place& a, con
   for (int s = 0; s < Config::STEPS; s++) {
     const int k = k0 + 16 * s;
     FPEMU_UNROLL
-    for (int i = 0; i < Config::ROWS; i++)
+    for (int i = 0; i < Config::ROWS; i++) FPEMU_UNROLL
+    for (int r = 0; r < 4; r++) {
+      const int m = m0 + 16 * i + r % 2 * 8;
+      u32 term[TERMS] = {};
+      if (m < M && k + r / 2 * 8 < K)
+        load<Config::A_ALONG_K, Config::WIDTH>(term, a.at, a.row, a.column, p.a.plane, m, k + r / 2 * 8, M, K, SIGNS_A);
       FPEMU_UNROLL
-      for (int r = 0; r < 4; r++) {
-        const int m = m0 + 16 * i + r % 2 * 8;
-        u32 term[TERMS] = {};
-        if (m < M && k + r / 2 * 8 < K)
-          load<Config::A_ALONG_K, Config::WIDTH>(term, a.at, a.row, a.column, p.a.plane, m, k + r / 2 * 8, M, K, SIGNS_A);
-        FPEMU_UNROLL
-        for (int n = 0; n < TERMS; n++) f.x[s][i][n][r] = term[n];
-      }
+      for (int n = 0; n < TERMS; n++) f.x[s][i][n][r] = term[n];
+    }
     FPEMU_UNROLL
-    for (int j = 0; j < Config::COLUMNS; j++)
+    for (int j = 0; j < Config::COLUMNS; j++) FPEMU_UNROLL
+    for (int r = 0; r < 2; r++) {
+      const int n = n0 + 8 * j;
+      u32 term[TERMS] = {};
+      if (n < N && k + r * 8 < K)
+        load<Config::B_ALONG_K, Config::WIDTH>(term, b.at, b.column, b.row, p.b.plane, n, k + r * 8, N, K, SIGNS_B);
       FPEMU_UNROLL
-      for (int r = 0; r < 2; r++) {
-        const int n = n0 + 8 * j;
-        u32 term[TERMS] = {};
-        if (n < N && k + r * 8 < K)
-          load<Config::B_ALONG_K, Config::WIDTH>(term, b.at, b.column, b.row, p.b.plane, n, k + r * 8, N, K, SIGNS_B);
-        FPEMU_UNROLL
-        for (int i = 0; i < TERMS; i++) f.y[s][j][i][r] = term[i];
-      }
+      for (int i = 0; i < TERMS; i++) f.y[s][j][i][r] = term[i];
+    }
   }
 }
 
@@ -82,41 +80,35 @@ extern "C" __global__ void __launch_bounds__(32 * Config::WARPS) batched_warp(Pr
   const int M = rows_of(p), N = columns_of(p), K = depth_of(p);
   Sum sums[Config::ROWS][Config::COLUMNS][TERMS];
   FPEMU_UNROLL
-  for (auto& row : sums)
-    FPEMU_UNROLL
-    for (auto& unit : row)
-      FPEMU_UNROLL
-      for (auto& s : unit) s = zero();
+  for (auto& row : sums) FPEMU_UNROLL
+  for (auto& unit : row) FPEMU_UNROLL
+  for (auto& s : unit) s = zero();
   Fragments f;
   for (int k = 0;;) {
     load_all(f, p, a, b, m0, n0, k);
     FPEMU_UNROLL
-    for (int s = 0; s < Config::STEPS; s++)
-      FPEMU_UNROLL
-      for (int i = 0; i < Config::ROWS; i++)
-        FPEMU_UNROLL
-        for (int j = 0; j < Config::COLUMNS; j++) multiply_step<false>(sums[i][j], f.x[s][i], f.y[s][j]);
+    for (int s = 0; s < Config::STEPS; s++) FPEMU_UNROLL
+    for (int i = 0; i < Config::ROWS; i++) FPEMU_UNROLL
+    for (int j = 0; j < Config::COLUMNS; j++) multiply_step<false>(sums[i][j], f.x[s][i], f.y[s][j]);
     k += TILE_K;
     if (Config::ONCE || k >= K) break;
   }
   const u64 c = Config::PLAIN ? 0 : matrix_of(p.c, product);
   FPEMU_UNROLL
-  for (int i = 0; i < Config::ROWS; i++)
+  for (int i = 0; i < Config::ROWS; i++) FPEMU_UNROLL
+  for (int j = 0; j < Config::COLUMNS; j++) FPEMU_UNROLL
+  for (int half = 0; half < 2; half++) {
+    const int m = m0 + 16 * i + lane / 4 + 8 * half, n = n0 + 8 * j + lane % 4 * 2;
+    if (m >= M || n >= N) continue;
+    const bool both = n + 1 < N;
+    u32 v[2] = {0, 0};
     FPEMU_UNROLL
-    for (int j = 0; j < Config::COLUMNS; j++)
+    for (int e = 0; e < 2; e++) {
+      Sums s;
       FPEMU_UNROLL
-      for (int half = 0; half < 2; half++) {
-        const int m = m0 + 16 * i + lane / 4 + 8 * half, n = n0 + 8 * j + lane % 4 * 2;
-        if (m >= M || n >= N) continue;
-        const bool both = n + 1 < N;
-        u32 v[2] = {0, 0};
-        FPEMU_UNROLL
-        for (int e = 0; e < 2; e++) {
-          Sums s;
-          FPEMU_UNROLL
-          for (int t = 0; t < TERMS; t++) s.part[t] = entry(sums[i][j][t], 2 * half + e);
-          if (!e || both) v[e] = finished(p, s, place_in_c(p, c, m, n + e));
-        }
-        store_two(p, d.at + m * d.row + (s64)n * ELEMENT, v[0], v[1], both);
-      }
+      for (int t = 0; t < TERMS; t++) s.part[t] = entry(sums[i][j][t], 2 * half + e);
+      if (!e || both) v[e] = finished(p, s, place_in_c(p, c, m, n + e));
+    }
+    store_two(p, d.at + m * d.row + (s64)n * ELEMENT, v[0], v[1], both);
+  }
 }

@@ -60,11 +60,13 @@ extern "C" __global__ void words_rows(unsigned short* h, unsigned short* r, cons
   for (u64 i = 4 * (blockIdx.x * (u64)blockDim.x + threadIdx.x); i < count; i += 4ull * gridDim.x * blockDim.x)
     for (u64 j = i; j < i + 4 && j < count; j++) split(x[j], h, r, j);
 }
-extern "C" __global__ void words_columns(unsigned short* h, unsigned short* r, const float* x, long long rows, long long columns) {
+extern "C" __global__ void words_columns(unsigned short* h, unsigned short* r, const float* x, long long rows,
+                                         long long columns) {
   __shared__ float tile[32][33];  // x is rows × columns, the words columns × rows
   const long long row = blockIdx.y * 32ll, column = blockIdx.x * 32ll;
   for (int y = threadIdx.y; y < 32; y += blockDim.y)
-    if (row + y < rows && column + threadIdx.x < columns) tile[y][threadIdx.x] = x[(row + y) * columns + column + threadIdx.x];
+    if (row + y < rows && column + threadIdx.x < columns)
+      tile[y][threadIdx.x] = x[(row + y) * columns + column + threadIdx.x];
   __syncthreads();
   for (int y = threadIdx.y; y < 32; y += blockDim.y)
     if (column + y < columns && row + threadIdx.x < rows)
@@ -78,7 +80,10 @@ template <class T> __device__ void compare(double* out, const T* D, const double
   double sum[3] = {0, 0, 0}, most[3] = {0, 0, 0}, lost = 0;
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
     const double d = (double)D[i], r = R[i], e = fabs(d - r);
-    if (!(fabs(d) < 1e308)) { lost += 1; continue; }
+    if (!(fabs(d) < 1e308)) {
+      lost += 1;
+      continue;
+    }
     sum[0] += e * e, sum[1] += r * r;
     most[0] = fmax(most[0], e);
     if (r != 0) sum[2] += e / fabs(r), most[1] = fmax(most[1], e / fabs(r));

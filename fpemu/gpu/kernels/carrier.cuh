@@ -9,7 +9,10 @@
 constexpr int SIDE = 4, THREADS_A_SIDE = 16, TILE = SIDE * THREADS_A_SIDE;
 constexpr int NO_EXPONENT = -2000;  // of a zero: a sum of two of them fits 16 bits
 
-#define FPEMU_EACH(r, c) FPEMU_UNROLL for (int r = 0; r < SIDE; r++) FPEMU_UNROLL for (int c = 0; c < SIDE; c++)
+#define FPEMU_EACH(r, c)                      \
+  FPEMU_UNROLL                                \
+  for (int r = 0; r < SIDE; r++) FPEMU_UNROLL \
+  for (int c = 0; c < SIDE; c++)
 
 // ---- what the GPU's compiler and the host's spell differently
 
@@ -64,13 +67,26 @@ FPEMU_FUNCTION double infinite() { return double_of(0x7FFll << 52); }
 
 // ---- the carriers of an instruction
 
-template <class T> struct EminOf { static constexpr int VALUE = T::EMIN; };
-template <int BITS> struct EminOf<Integer<BITS>> { static constexpr int VALUE = 0; };
-template <bool INTEGERS, bool WIDE> struct Types { typedef float Element, Total; };
-template <> struct Types<true, false> { typedef signed char Element; typedef int Total; };
-template <> struct Types<false, true> { typedef double Element, Total; };
+template <class T> struct EminOf {
+  static constexpr int VALUE = T::EMIN;
+};
+template <int BITS> struct EminOf<Integer<BITS>> {
+  static constexpr int VALUE = 0;
+};
+template <bool INTEGERS, bool WIDE> struct Types {
+  typedef float Element, Total;
+};
+template <> struct Types<true, false> {
+  typedef signed char Element;
+  typedef int Total;
+};
+template <> struct Types<false, true> {
+  typedef double Element, Total;
+};
 
-template <class S, bool FLOATS> struct Narrow { static constexpr bool VALUE = false; };
+template <class S, bool FLOATS> struct Narrow {
+  static constexpr bool VALUE = false;
+};
 // A product has at most 22 bits, so a·b and a·b·2^(F - e) are exact in fp32: their exponents lie between -150 and 128,
 // and what underflows is below one unit. The significands are below 2, so a block sums to less than 2^31 in int32.
 // For finite operands and accumulators far from 2^127.
@@ -86,7 +102,8 @@ template <class S> struct Carrier {
   typedef typename Types<INTEGERS, S::D::WIDTH == 64>::Element Element;
   typedef typename Types<INTEGERS, S::D::WIDTH == 64>::Total Total;
   static constexpr bool HALF = S::ARITHMETIC == VIA_HALF;
-  static constexpr bool ALIGNED = S::ARITHMETIC == TRUNCATED || HALF || S::ARITHMETIC == CDNA3 || S::ARITHMETIC == CDNA3_FP8;
+  static constexpr bool ALIGNED =
+      S::ARITHMETIC == TRUNCATED || HALF || S::ARITHMETIC == CDNA3 || S::ARITHMETIC == CDNA3_FP8;
   static constexpr bool NARROW = Narrow<S, !INTEGERS>::VALUE;
   static constexpr int EMIN_A = HALF ? -14 : EminOf<typename S::A>::VALUE;
   static constexpr int EMIN_B = HALF ? -14 : EminOf<typename S::B>::VALUE;

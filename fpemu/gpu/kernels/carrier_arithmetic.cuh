@@ -9,11 +9,15 @@
 #include "carrier.cuh"
 #include "exact.cuh"
 
-template <class E> struct alignas(SIDE * sizeof(E)) Four { E at[SIDE]; };  // one access
+template <class E> struct alignas(SIDE * sizeof(E)) Four {
+  E at[SIDE];
+};  // one access
 template <class E> FPEMU_FUNCTION Four<E> four(const E* x) { return *(const Four<E>*)x; }
 
 // Which k of the block a sum runs over, as its number q counts up.
-template <int FIRST, int STEP> struct Every { static FPEMU_FUNCTION constexpr int at(int q) { return FIRST + q * STEP; } };
+template <int FIRST, int STEP> struct Every {
+  static FPEMU_FUNCTION constexpr int at(int q) { return FIRST + q * STEP; }
+};
 template <int TURN> struct Turn {  // k mod 4 in {0, 1}, or in {2, 3}
   static FPEMU_FUNCTION constexpr int at(int q) { return 4 * (q / 2) + q % 2 + 2 * TURN; }
 };
@@ -27,8 +31,8 @@ struct Highest {
 template <int ROW, int LENGTH, class K> FPEMU_FUNCTION Highest highest(const s16* ea, const s16* eb) {
   Highest result;
   FPEMU_UNROLL
-  for (int r = 0; r < SIDE; r++)
-    FPEMU_UNROLL for (int c = 0; c < SIDE / 2; c++) result.word[r][c] = (2 * NO_EXPONENT & 0xFFFF) * 0x10001u;
+  for (int r = 0; r < SIDE; r++) FPEMU_UNROLL
+  for (int c = 0; c < SIDE / 2; c++) result.word[r][c] = (2 * NO_EXPONENT & 0xFFFF) * 0x10001u;
   FPEMU_SOME(unroll 8)
   for (int q = 0; q < LENGTH; q++) {
     const Four<s16> x = four(ea + K::at(q) * ROW), y = four(eb + K::at(q) * ROW);
@@ -67,7 +71,8 @@ template <class T> struct ToNearest {
 };
 
 template <class S, int LENGTH, class K>
-FPEMU_FUNCTION void truncated_double(const float* a, const float* b, const s16* ea, const s16* eb, float (&acc)[SIDE][SIDE]) {
+FPEMU_FUNCTION void truncated_double(const float* a, const float* b, const s16* ea, const s16* eb,
+                                     float (&acc)[SIDE][SIDE]) {
   constexpr int ROW = Carrier<S>::ROW, FLOOR = S::E0 == NO_FLOOR ? -400 : S::E0;  // -400: below every exponent
   const Highest top = highest<ROW, LENGTH, K>(ea, eb);
   double scale[SIDE][SIDE], sum[SIDE][SIDE];
@@ -88,7 +93,8 @@ FPEMU_FUNCTION void truncated_double(const float* a, const float* b, const s16* 
 }
 
 template <class S>
-FPEMU_FUNCTION void truncated_single(const float* a, const float* b, const s16* ea, const s16* eb, float (&acc)[SIDE][SIDE]) {
+FPEMU_FUNCTION void truncated_single(const float* a, const float* b, const s16* ea, const s16* eb,
+                                     float (&acc)[SIDE][SIDE]) {
   constexpr int ROW = Carrier<S>::ROW, LOWEST = S::A::EMIN + S::B::EMIN;
   constexpr bool SHORT = (s64)(4 * S::BLOCK + 2) << S::F < 1ll << 31;  // with the accumulator's term too
   const Highest top = highest<ROW, S::BLOCK, Every<0, 1>>(ea, eb);
@@ -115,7 +121,8 @@ FPEMU_FUNCTION void truncated_single(const float* a, const float* b, const s16* 
 
 // fp8 through half precision: two blocks from zero, then c by one rounding; fp16 by way of fp32, which is one rounding.
 template <class S>
-FPEMU_FUNCTION void via_half_carrier(const float* a, const float* b, const s16* ea, const s16* eb, float (&acc)[SIDE][SIDE]) {
+FPEMU_FUNCTION void via_half_carrier(const float* a, const float* b, const s16* ea, const s16* eb,
+                                     float (&acc)[SIDE][SIDE]) {
   float part[SIDE][SIDE];
   FPEMU_EACH(r, c) part[r][c] = 0;
   truncated_double<S, S::BLOCK / 2, Turn<0>>(a, b, ea, eb, part);
@@ -238,8 +245,8 @@ FPEMU_FUNCTION float add_accumulator(double total, int e, float c, int drop) {
 
 // Every STEP-th product from FIRST on, truncated 24 places below the largest of their exponents, which `e` becomes.
 template <class S, int FIRST, int STEP>
-FPEMU_FUNCTION void cdna3_products(const float* a, const float* b, const s16* ea, const s16* eb, double (&sum)[SIDE][SIDE],
-                                   int (&e)[SIDE][SIDE]) {
+FPEMU_FUNCTION void cdna3_products(const float* a, const float* b, const s16* ea, const s16* eb,
+                                   double (&sum)[SIDE][SIDE], int (&e)[SIDE][SIDE]) {
   constexpr int ROW = Carrier<S>::ROW, LENGTH = S::BLOCK / STEP;
   const Highest top = highest<ROW, LENGTH, Every<FIRST, STEP>>(ea, eb);
   FPEMU_EACH(r, c) e[r][c] = larger(top.at(r, c), -500), sum[r][c] = 0;  // -500: below every exponent
@@ -251,7 +258,8 @@ FPEMU_FUNCTION void cdna3_products(const float* a, const float* b, const s16* ea
 }
 
 template <class S>
-FPEMU_FUNCTION void cdna3_carrier(const float* a, const float* b, const s16* ea, const s16* eb, float (&acc)[SIDE][SIDE]) {
+FPEMU_FUNCTION void cdna3_carrier(const float* a, const float* b, const s16* ea, const s16* eb,
+                                  float (&acc)[SIDE][SIDE]) {
   double sum[SIDE][SIDE];
   int e[SIDE][SIDE];
   if constexpr (S::ARITHMETIC == CDNA3) {

@@ -16,32 +16,37 @@
 
 // Products of parts of K, `parts` a modulus one after another: the first gets a number congruent to their sum.
 extern "C" __global__ void __launch_bounds__(256) fold(int* T, s64 stride, int parts) {
-  for (s64 at = (s64)blockIdx.x * blockDim.x + threadIdx.x; at < stride; at += (s64)gridDim.x * blockDim.x)
-    FPEMU_UNROLL for (int i = 0; i < N; i++) {
-      int* own = T + (s64)i * parts * stride + at;
-      u32 sum = 0;
-      for (int part = 0; part < parts; part++)
-        sum = reduce(sum + reduce((u32)own[part * stride] + LIFT[i], MODULUS[i], MAGIC[i]), MODULUS[i], MAGIC[i]);
-      *own = (int)sum;
-    }
+  for (s64 at = (s64)blockIdx.x * blockDim.x + threadIdx.x; at < stride; at += (s64)gridDim.x * blockDim.x) FPEMU_UNROLL
+  for (int i = 0; i < N; i++) {
+    int* own = T + (s64)i * parts * stride + at;
+    u32 sum = 0;
+    for (int part = 0; part < parts; part++)
+      sum = reduce(sum + reduce((u32)own[part * stride] + LIFT[i], MODULUS[i], MAGIC[i]), MODULUS[i], MAGIC[i]);
+    *own = (int)sum;
+  }
 }
 
 // The digits of C from an entry's products, one a modulus.
 FPEMU_FUNCTION void combine(s64 (&limb)[LIMBS], const int* T, s64 stride) {
   u64 sums[LIMBS];
   double share = 0;
-  FPEMU_UNROLL for (int l = 0; l < LIMBS; l++) sums[l] = 0;
-  FPEMU_UNROLL for (int g = 0; g < GROUPS; g++) {
+  FPEMU_UNROLL
+  for (int l = 0; l < LIMBS; l++) sums[l] = 0;
+  FPEMU_UNROLL
+  for (int g = 0; g < GROUPS; g++) {
     u32 v = 0;
-    FPEMU_UNROLL for (int i = 3 * g; i < smaller(3 * g + 3, N); i++) {
+    FPEMU_UNROLL
+    for (int i = 3 * g; i < smaller(3 * g + 3, N); i++) {
       const u32 r = reduce((u32)T[i * stride] + LIFT[i], MODULUS[i], MAGIC[i]);
       v += reduce(r * INVERSE[i], MODULUS[i], MAGIC[i]) * OTHERS[i];
     }
     share += (fp64_of(0x4330000000000000ull | v) - 4503599627370496.0) * SHARE[g];  // 2^52 + v - 2^52
-    FPEMU_UNROLL for (int l = 0; l < LIMBS; l++) sums[l] += (u64)v * WEIGHT[l][g];
+    FPEMU_UNROLL
+    for (int l = 0; l < LIMBS; l++) sums[l] += (u64)v * WEIGHT[l][g];
   }
   const u32 z = (u32)fp64_code(share + 6755399441055744.0);  // 1.5 · 2^52: the nearest integer in the low bits
-  FPEMU_UNROLL for (int l = 0; l < LIMBS; l++) limb[l] = (s64)sums[l] - (s64)((u64)z * PRODUCT[l]);
+  FPEMU_UNROLL
+  for (int l = 0; l < LIMBS; l++) limb[l] = (s64)sums[l] - (s64)((u64)z * PRODUCT[l]);
 }
 
 struct Limbs {  // the same, one after another

@@ -121,8 +121,8 @@ FPEMU_FUNCTION void finish(int thread, const Task& t, const Total* C, Total* D, 
 
 FPEMU_FUNCTION s64 tiles_along(int n) { return (n + TILE - 1) / TILE; }
 
-FPEMU_FUNCTION Task task_of(s64 tile, const Element* A, const Element* B, const int* a_of, const int* b_of, const u8* cuts,
-                            int M, int N, int K, bool promote) {
+FPEMU_FUNCTION Task task_of(s64 tile, const Element* A, const Element* B, const int* a_of, const int* b_of,
+                            const u8* cuts, int M, int N, int K, bool promote) {
   const s64 m = tiles_along(M), n = tiles_along(N), product = tile / (m * n);
   Task t;
   t.A = A + (s64)a_of[product] * M * K, t.B = B + (s64)b_of[product] * K * N;
@@ -135,9 +135,9 @@ FPEMU_FUNCTION Task task_of(s64 tile, const Element* A, const Element* B, const 
 #ifndef PER_SM
 #define PER_SM 2  // thread blocks of a multiprocessor that the registers have to last for
 #endif
-extern "C" __global__ void __launch_bounds__(THREADS, PER_SM) gemm(const Element* A, const Element* B, const Total* C, Total* D,
-                                                           const int* a_of, const int* b_of, const u8* cuts, int M, int N,
-                                                           int K, int promote) {
+extern "C" __global__ void __launch_bounds__(THREADS, PER_SM)
+    gemm(const Element* A, const Element* B, const Total* C, Total* D, const int* a_of, const int* b_of, const u8* cuts,
+         int M, int N, int K, int promote) {
   __shared__ Shared s;
   const Task t = task_of(blockIdx.x, A, B, a_of, b_of, cuts, M, N, K, promote);
   const s64 from = blockIdx.x / (tiles_along(M) * tiles_along(N)) * M * N;

@@ -3,8 +3,8 @@
 #include "formats.cuh"
 
 template <class S> struct LongSum {
-  static constexpr int LOWEST = smaller(S::A::EMIN + S::B::EMIN - S::A::FRACTION - S::B::FRACTION,
-                                        S::C::EMIN - S::C::FRACTION);
+  static constexpr int LOWEST =
+      smaller(S::A::EMIN + S::B::EMIN - S::A::FRACTION - S::B::FRACTION, S::C::EMIN - S::C::FRACTION);
   static constexpr int HIGHEST = larger(S::A::EMAX + S::B::EMAX + 2, S::C::EMAX + 1) + 8;  // 65 terms
   static constexpr int WORDS = (HIGHEST - LOWEST) / 32 + 3;
   s64 word[WORDS];  // of 32 bits each, the carries not yet passed on: 65 terms of less than 2^33

@@ -69,7 +69,8 @@ template <class Carry> struct Stream {
 template <class T, int DIGITS> FPEMU_FUNCTION u64 round_digits(const s64 (&digits)[DIGITS], int exponent) {
   u32 d[DIGITS];
   s64 carry = 0;
-  FPEMU_UNROLL for (int i = 0; i < DIGITS; i++) {
+  FPEMU_UNROLL
+  for (int i = 0; i < DIGITS; i++) {
     carry += digits[i];
     d[i] = (u32)carry;
     carry >>= 32;
@@ -78,7 +79,8 @@ template <class T, int DIGITS> FPEMU_FUNCTION u64 round_digits(const s64 (&digit
   u32 turn = minus ? ~0u : 0u, below = 0;
   u64 one = minus;
   Lead x = {0, 0, 0, false, 0};
-  FPEMU_UNROLL for (int i = 0; i < DIGITS; i++) {
+  FPEMU_UNROLL
+  for (int i = 0; i < DIGITS; i++) {
     one += d[i] ^ turn;
     d[i] = (u32)one;
     one >>= 32;

@@ -14,17 +14,15 @@ struct Pairs {
 // times 2^-back, for entries that overflow on the way; null: none can.
 template <class R>
 __device__ void add(R* total, R* spare, const void* T, int type, s64 stride, s64 pitch, int M, int N,
-                    const Pairs& pairs,
-                    const int* rows, int all_rows, const int* columns, int all_columns, const int* back_rows,
-                    const int* back_columns, int back_more, int first_row, int first) {
+                    const Pairs& pairs, const int* rows, int all_rows, const int* columns, int all_columns,
+                    const int* back_rows, const int* back_columns, int back_more, int first_row, int first) {
   const s64 j = (s64)blockIdx.x * blockDim.x + threadIdx.x;
   const s64 steps = (s64)gridDim.x * blockDim.x;
   for (s64 i = blockIdx.y; i < M; i += gridDim.y)
     for (s64 c = j; c < N; c += steps) {
       const s64 at = i * N + c;
       R sum = first ? 0 : total[at], below = first || !spare ? 0 : spare[at];
-      const int back =
-          spare ? larger(0, back_rows[first_row + i] + back_columns[c] + back_more) : 0;
+      const int back = spare ? larger(0, back_rows[first_row + i] + back_columns[c] + back_more) : 0;
       for (int t = 0; t < pairs.count; t++) {
         double x = product_at(T, type, (s64)t * pairs.parts * stride + i * pitch + c);
         for (int part = 1; part < pairs.parts; part++)
@@ -62,26 +60,29 @@ __device__ void add_tame(R* total, const P* T, s64 stride, s64 pitch, int M, int
   for (s64 i = (s64)blockIdx.y * ROWS; i < M; i += (s64)gridDim.y * ROWS)
     for (s64 c = j; c < N; c += steps) {
       R sum[ROWS];
-      FPEMU_UNROLL for (int r = 0; r < ROWS; r++) sum[r] = first || i + r >= M ? 0 : total[(i + r) * N + c];
+      FPEMU_UNROLL
+      for (int r = 0; r < ROWS; r++) sum[r] = first || i + r >= M ? 0 : total[(i + r) * N + c];
       for (int t = 0; t < pairs.count; t++) {
         const int column = columns[(s64)pairs.b[t] * all_columns + c] + pairs.more[t] + 1023;
         const int* row = rows + (s64)pairs.a[t] * all_rows + first_row + i;
-        FPEMU_UNROLL for (int r = 0; r < ROWS; r++) {
+        FPEMU_UNROLL
+        for (int r = 0; r < ROWS; r++) {
           if (i + r >= M) continue;
           const double x = wide(T[(s64)t * stride + (i + r) * pitch + c]);
           const double factor = fp64_of((u64)(u32)(row[r] + column) << 52);
           sum[r] = accumulated(sum[r], x, factor);
         }
       }
-      FPEMU_UNROLL for (int r = 0; r < ROWS; r++)
+      FPEMU_UNROLL
+      for (int r = 0; r < ROWS; r++)
         if (i + r < M) total[(i + r) * N + c] = sum[r];
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     add_tame_products(void* total, int narrow, const void* T, int type, s64 stride, s64 pitch, int M, int N,
-                      Pairs pairs,
-                      const int* rows, int all_rows, const int* columns, int all_columns, int first_row, int first) {
+                      Pairs pairs, const int* rows, int all_rows, const int* columns, int all_columns, int first_row,
+                      int first) {
 #define FPEMU_ADD(R, P) \
   add_tame((R*)total, (const P*)T, stride, pitch, M, N, pairs, rows, all_rows, columns, all_columns, first_row, first)
   if (narrow) {

@@ -6,8 +6,9 @@
 enum Product { INT32_PRODUCT, FP32_PRODUCT, FP64_PRODUCT };
 
 FPEMU_FUNCTION double product_at(const void* T, int type, s64 at) {
-  return type == INT32_PRODUCT ? (double)((const int*)T)[at] : type == FP32_PRODUCT ? (double)((const float*)T)[at]
-                                                             : ((const double*)T)[at];
+  return type == INT32_PRODUCT  ? (double)((const int*)T)[at]
+         : type == FP32_PRODUCT ? (double)((const float*)T)[at]
+                                : ((const double*)T)[at];
 }
 
 // An integer as fp64: 2^52 + 2^31 + x is a matter of bits.
@@ -34,10 +35,8 @@ FPEMU_FUNCTION double read(const View& X, s64 i, s64 j) {
 }
 FPEMU_FUNCTION void write(const View& X, s64 i, s64 j, u64 code) {
   const s64 at = i * X.row + j * X.column;
-  if (X.narrow)
-    ((u32*)X.at)[at] = (u32)code;
-  else
-    ((u64*)X.at)[at] = code;
+  if (X.narrow) ((u32*)X.at)[at] = (u32)code;
+  else ((u64*)X.at)[at] = code;
 }
 
 // Products of one exact sum: T number t has the weight 2^offset of the sum's unit; offsets do not fall.

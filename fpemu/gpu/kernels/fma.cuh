@@ -16,8 +16,13 @@ FPEMU_FUNCTION Wide wide_product(u64 x, u64 y) {
 }
 
 FPEMU_FUNCTION Wide shift_left(Wide x, int n) {
-  if (n >= 64) { x.high = x.low << (n - 64); x.low = 0; }
-  else if (n) { x.high = x.high << n | x.low >> (64 - n); x.low <<= n; }
+  if (n >= 64) {
+    x.high = x.low << (n - 64);
+    x.low = 0;
+  } else if (n) {
+    x.high = x.high << n | x.low >> (64 - n);
+    x.low <<= n;
+  }
   return x;
 }
 
@@ -25,8 +30,10 @@ FPEMU_FUNCTION Wide shift_left(Wide x, int n) {
 // account.
 FPEMU_FUNCTION Wide shift_right_sticky(Wide x, int n) {
   u64 lost = 0;
-  if (n >= 128) { lost = x.high | x.low; x.high = x.low = 0; }
-  else if (n >= 64) {
+  if (n >= 128) {
+    lost = x.high | x.low;
+    x.high = x.low = 0;
+  } else if (n >= 64) {
     lost = x.low | (n > 64 ? x.high << (128 - n) : 0);
     x.low = n > 64 ? x.high >> (n - 64) : x.high;
     x.high = 0;
@@ -64,9 +71,15 @@ template <class T> FPEMU_FUNCTION u64 fused_multiply_add(const Number& a, const 
     y = shift_left(y, shift);
     uy -= shift;
     if (uy > ux || (uy == ux && (y.high > x.high || (y.high == x.high && y.low > x.low)))) {
-      const Wide z = x; x = y; y = z;
-      const int u = ux; ux = uy; uy = u;
-      const bool n = negative; negative = other; other = n;
+      const Wide z = x;
+      x = y;
+      y = z;
+      const int u = ux;
+      ux = uy;
+      uy = u;
+      const bool n = negative;
+      negative = other;
+      other = n;
     }
     y = shift_right_sticky(y, ux - uy);
     if (negative == other) {

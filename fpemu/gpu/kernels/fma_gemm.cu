@@ -52,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(256)
   __shared__ REAL a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
   const s64 high = (M + TILE - 1) / TILE, wide = (N + TILE - 1) / TILE, p = blockIdx.x / (high * wide);
   const s64 top = blockIdx.x / wide % high * TILE, side = blockIdx.x % wide * TILE;
-  const int y = threadIdx.x / (TILE / SIDE), x = threadIdx.x % (TILE / SIDE);  // its rows y + 16 i, its columns x + 16 j
+  const int y = threadIdx.x / (TILE / SIDE),
+            x = threadIdx.x % (TILE / SIDE);  // its rows y + 16 i, its columns x + 16 j
   const bool a_by_k = a_k <= a_row, b_by_k = b_k <= b_column;
   const REAL *from_a = A + a_of[p], *from_b = B + b_of[p];
   REAL acc[SIDE][SIDE] = {}, outer[SIDE][SIDE] = {};
@@ -70,17 +71,15 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int q = 0; q < DEPTH && k + q < K; q++) {
       const u8 end = ends[k + q];
       FPEMU_UNROLL
-      for (int i = 0; i < SIDE; i++)
-        FPEMU_UNROLL
-        for (int j = 0; j < SIDE; j++) acc[i][j] = fused(a[q][y + 16 * i], b[q][x + 16 * j], acc[i][j]);
+      for (int i = 0; i < SIDE; i++) FPEMU_UNROLL
+      for (int j = 0; j < SIDE; j++) acc[i][j] = fused(a[q][y + 16 * i], b[q][x + 16 * j], acc[i][j]);
       if (!end) continue;
       FPEMU_UNROLL
-      for (int i = 0; i < SIDE; i++)
-        FPEMU_UNROLL
-        for (int j = 0; j < SIDE; j++) {
-          if (end & CHAIN_ENDS) outer[i][j] = outer[i][j] + acc[i][j], acc[i][j] = 0;
-          if (end & SLICE_ENDS) join[i][j].add(PROMOTED ? outer[i][j] : acc[i][j]), outer[i][j] = acc[i][j] = 0;
-        }
+      for (int i = 0; i < SIDE; i++) FPEMU_UNROLL
+      for (int j = 0; j < SIDE; j++) {
+        if (end & CHAIN_ENDS) outer[i][j] = outer[i][j] + acc[i][j], acc[i][j] = 0;
+        if (end & SLICE_ENDS) join[i][j].add(PROMOTED ? outer[i][j] : acc[i][j]), outer[i][j] = acc[i][j] = 0;
+      }
     }
     __syncthreads();
   }

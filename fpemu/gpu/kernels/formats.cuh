@@ -9,8 +9,8 @@ enum Special { FINITE = 0, PLUS_INFINITY = 1, MINUS_INFINITY = 2, NOT_A_NUMBER =
 constexpr int ZERO = -100000;  // the exponent of a zero: below every floor
 constexpr int NO_FLOOR = ZERO;
 
-template <int PRECISION, int EMIN_, int EMAX_, int EXPONENT_BITS, int PADDING_, NanRule NAN_, bool INF_, bool SUBNORMALS_,
-          bool NEGATIVE_ZERO_>
+template <int PRECISION, int EMIN_, int EMAX_, int EXPONENT_BITS, int PADDING_, NanRule NAN_, bool INF_,
+          bool SUBNORMALS_, bool NEGATIVE_ZERO_>
 struct Format {
   static constexpr int P = PRECISION, EMIN = EMIN_, EMAX = EMAX_, PADDING = PADDING_;
   static constexpr int FRACTION = PRECISION - 1, BIAS = 1 - EMIN_, TOP = (1 << EXPONENT_BITS) - 1;

@@ -10,7 +10,7 @@ struct Words {
 // Philox4x32-10 of Salmon, Moraes, Dror and Shaw 2011 ("Parallel random numbers: as easy as 1, 2, 3").
 FPEMU_FUNCTION Words philox(Words counter, u64 key) {
   u32 k0 = (u32)key, k1 = (u32)(key >> 32);
-  u32 *x = counter.x;
+  u32* x = counter.x;
   FPEMU_UNROLL
   for (int round = 0; round < 10; round++) {
     const u32 h0 = high_product(0xD2511F53u, x[0]), l0 = 0xD2511F53u * x[0];
@@ -28,13 +28,13 @@ struct Recipe {
   s64 other_in_16;
   s64 zero_in_16;       // zeros of both signs
   s64 special_in_4096;  // the top exponent field: Inf and NaN where the format has them; 0: none at all
-  s64 fall;           // the exponent field falls by this much with every k
-  s64 lift;           // and is this much higher for k = 0 and 1
-  s64 geometric;      // 1: the field is high, less the number of heads before the first tails
-  s64 mirror;         // 1: the second half of k repeats the first, bar the last k; 2: k = 1 repeats k = 0
-  s64 opposite;       // 1: what repeats has the other sign
-  s64 keep;           // bits of the fraction that are drawn
-  s64 fill;           // bits of the fraction that are set
+  s64 fall;             // the exponent field falls by this much with every k
+  s64 lift;             // and is this much higher for k = 0 and 1
+  s64 geometric;        // 1: the field is high, less the number of heads before the first tails
+  s64 mirror;           // 1: the second half of k repeats the first, bar the last k; 2: k = 1 repeats k = 0
+  s64 opposite;         // 1: what repeats has the other sign
+  s64 keep;             // bits of the fraction that are drawn
+  s64 fill;             // bits of the fraction that are set
 };
 
 // Which k the element k of K repeats (itself, if none).
@@ -46,11 +46,12 @@ FPEMU_FUNCTION int source_of(const Recipe& r, int k, int K) {
 // A code of format T from 128 random bits. k falls and lifts; flip: the other sign.
 template <class T> FPEMU_FUNCTION u64 draw(const Recipe& r, const Words& w, int k, bool flip) {
   const u32 coins = w.x[2];
-  const bool special = (coins >> 16 & 4095) < (u32)r.special_in_4096, zero = !special && (coins >> 4 & 15) < (u32)r.zero_in_16;
+  const bool special = (coins >> 16 & 4095) < (u32)r.special_in_4096,
+             zero = !special && (coins >> 4 & 15) < (u32)r.zero_in_16;
   const bool other = (coins >> 8 & 15) < (u32)r.other_in_16;
   const s64 low = other ? r.other_low : r.low, high = other ? r.other_high : r.high;
-  s64 field = r.geometric && !other ? high - trailing_zeros(w.x[1])
-                                    : low + (s64)high_product(w.x[1], (u32)(high - low + 1));
+  s64 field =
+      r.geometric && !other ? high - trailing_zeros(w.x[1]) : low + (s64)high_product(w.x[1], (u32)(high - low + 1));
   field += (k < 2 ? r.lift : 0) - r.fall * k;
   u64 fraction = (((u64)w.x[3] << 32 | w.x[0]) & (u64)r.keep) | (u64)r.fill;
   const bool negative = ((coins >> 31) != 0) != flip;

@@ -5,168 +5,170 @@
 #include "hopper.cuh"
 
 struct Result {  // fpemu.gpu.hopper.records.RESULT
-    float* d;
-    const float* c;              // or null
-    s64 d_row, c_row, c_column;  // strides in elements; D's columns are contiguous
-    Scaling<float> scaling;
-    FPEMU_FUNCTION bool plain() const { return scaling.alpha == 1.f && !c; }
+  float* d;
+  const float* c;              // or null
+  s64 d_row, c_row, c_column;  // strides in elements; D's columns are contiguous
+  Scaling<float> scaling;
+  FPEMU_FUNCTION bool plain() const { return scaling.alpha == 1.f && !c; }
 };
 
 struct Where {  // of one product of a batch: which matrices, and where D and C begin, in elements
-    s64 a, b, d, c;
+  s64 a, b, d, c;
 };
 
 // A launch's numbers; fpemu.gpu.hopper.records.TASK is the same structure in NumPy.
 struct Task {
-    Result out;
-    const Where* where;            // of each product; null: one product, all zero
-    const int* row_exponents;      // (matrices, M), or null: none
-    const int* column_exponents;   // (matrices, N), or null
-    float* slices;                 // if K is split in slices: workspace, a tile of partial sums for each thread block
-    int M, N, K, batch;
-    int group;                     // tile rows in a group of the tile scheduler
+  Result out;
+  const Where* where;           // of each product; null: one product, all zero
+  const int* row_exponents;     // (matrices, M), or null: none
+  const int* column_exponents;  // (matrices, N), or null
+  float* slices;                // if K is split in slices: workspace, a tile of partial sums for each thread block
+  int M, N, K, batch;
+  int group;  // tile rows in a group of the tile scheduler
 };
 
 // t times 2^e for any e that operands have: exact in float64, then one rounding.
 FPEMU_FUNCTION float times_power_of_two(float t, int e) {
-    return (float)((double)t * __hiloint2double((e + 1023) << 20, 0));
+  return (float)((double)t * __hiloint2double((e + 1023) << 20, 0));
 }
 
 FPEMU_FUNCTION bool either_nan(float x, float y) {
-    int nan;
-    asm("{\n.reg .pred p;\nsetp.nan.f32 p, %1, %2;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(nan) : "f"(x), "f"(y));
-    return nan;
+  int nan;
+  asm("{\n.reg .pred p;\nsetp.nan.f32 p, %1, %2;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(nan) : "f"(x), "f"(y));
+  return nan;
 }
 
 // A warpgroup's 64 rows of an output tile: row and column of the first element, the product's index and offsets.
 struct WarpgroupTile {
-    int row, column, batch;
-    Where where;
-    FPEMU_FUNCTION WarpgroupTile(const Task& task, int row, int column, int batch) : row(row), column(column), batch(batch) {
-        where = {0, 0, 0, 0};
-        if (task.where) where = task.where[batch];
-    }
+  int row, column, batch;
+  Where where;
+  FPEMU_FUNCTION WarpgroupTile(const Task& task, int row, int column, int batch)
+      : row(row), column(column), batch(batch) {
+    where = {0, 0, 0, 0};
+    if (task.where) where = task.where[batch];
+  }
 };
 
 // Powers of two of a tile's rows and columns, loaded before the mainloop, so that the epilogue does not wait for them.
 template <int COLUMNS> struct Exponents {
-    static constexpr int OWN = (COLUMNS + 127) / 128;  // columns that a thread loads for the others
-    static constexpr int MODERATE = 63;                // the sum of two such has a power of two in fp32
-    int row[2], own[OWN];
+  static constexpr int OWN = (COLUMNS + 127) / 128;  // columns that a thread loads for the others
+  static constexpr int MODERATE = 63;                // the sum of two such has a power of two in fp32
+  int row[2], own[OWN];
 
-    FPEMU_FUNCTION static bool any(const Task& task) { return task.row_exponents || task.column_exponents; }
-    FPEMU_FUNCTION void load(const Task& task, const WarpgroupTile& tile, int thread) {
-        if (!any(task)) return;
-        FPEMU_UNROLL
-        for (int g = 0; g < 2; g++) {
-            const int r = tile.row + thread / 32 * 16 + thread % 32 / 4 + 8 * g;
-            row[g] = task.row_exponents && r < task.M ? __ldcg(task.row_exponents + tile.where.a * task.M + r) : 0;
-        }
-        FPEMU_UNROLL
-        for (int i = 0; i < OWN; i++) {
-            const int c = tile.column + thread + 128 * i;
-            const int* column = task.column_exponents + tile.where.b * task.N + c;
-            own[i] = task.column_exponents && c < task.N ? __ldcg(column) : 0;
-        }
+  FPEMU_FUNCTION static bool any(const Task& task) { return task.row_exponents || task.column_exponents; }
+  FPEMU_FUNCTION void load(const Task& task, const WarpgroupTile& tile, int thread) {
+    if (!any(task)) return;
+    FPEMU_UNROLL
+    for (int g = 0; g < 2; g++) {
+      const int r = tile.row + thread / 32 * 16 + thread % 32 / 4 + 8 * g;
+      row[g] = task.row_exponents && r < task.M ? __ldcg(task.row_exponents + tile.where.a * task.M + r) : 0;
     }
-    // All columns' to shared memory. True: somewhere they are beyond MODERATE, and stay as they are. False: `row`
-    // becomes what is added to `column` for the bits of 2^-(e_row + e_column). `name` is a named barrier of the
-    // warpgroup.
-    FPEMU_FUNCTION bool share(int* column, int thread, int name) {
-        bool far = max(abs(row[0]), abs(row[1])) > MODERATE;
-        FPEMU_UNROLL
-        for (int i = 0; i < OWN; i++) far |= abs(own[i]) > MODERATE;
-        far = named_any(name, 128, far);  // also: the columns of the tile before have been read
-        FPEMU_UNROLL
-        for (int i = 0; i < OWN; i++)
-            if (thread + 128 * i < COLUMNS) column[thread + 128 * i] = far ? own[i] : (127 - own[i]) << 23;
-        if (!far) row[0] = -row[0] << 23, row[1] = -row[1] << 23;
-        named_sync(name, 128);
-        return far;
+    FPEMU_UNROLL
+    for (int i = 0; i < OWN; i++) {
+      const int c = tile.column + thread + 128 * i;
+      const int* column = task.column_exponents + tile.where.b * task.N + c;
+      own[i] = task.column_exponents && c < task.N ? __ldcg(column) : 0;
     }
+  }
+  // All columns' to shared memory. True: somewhere they are beyond MODERATE, and stay as they are. False: `row`
+  // becomes what is added to `column` for the bits of 2^-(e_row + e_column). `name` is a named barrier of the
+  // warpgroup.
+  FPEMU_FUNCTION bool share(int* column, int thread, int name) {
+    bool far = max(abs(row[0]), abs(row[1])) > MODERATE;
+    FPEMU_UNROLL
+    for (int i = 0; i < OWN; i++) far |= abs(own[i]) > MODERATE;
+    far = named_any(name, 128, far);  // also: the columns of the tile before have been read
+    FPEMU_UNROLL
+    for (int i = 0; i < OWN; i++)
+      if (thread + 128 * i < COLUMNS) column[thread + 128 * i] = far ? own[i] : (127 - own[i]) << 23;
+    if (!far) row[0] = -row[0] << 23, row[1] = -row[1] << 23;
+    named_sync(name, 128);
+    return far;
+  }
 };
 
 // A tile as wgmma leaves it: register 4 j + 2 g + i of lane 4 r + c of warp w is row 16 w + r + 8 g, column
 // 8 j + 2 c + i. Neighbouring lanes swap pairs: a lane then has four columns of a row, an even one of group j and an
 // odd one of group j + 1, and a row gets 64 contiguous bytes a store.
 FPEMU_FUNCTION float4 swapped(const float* t, int odd) {  // t: columns of j, and four registers on those of j + 1
-    const float x = __shfl_xor_sync(~0u, odd ? t[0] : t[4], 1), y = __shfl_xor_sync(~0u, odd ? t[1] : t[5], 1);
-    return make_float4(odd ? x : t[0], odd ? y : t[1], odd ? t[4] : x, odd ? t[5] : y);
+  const float x = __shfl_xor_sync(~0u, odd ? t[0] : t[4], 1), y = __shfl_xor_sync(~0u, odd ? t[1] : t[5], 1);
+  return make_float4(odd ? x : t[0], odd ? y : t[1], odd ? t[4] : x, odd ? t[5] : y);
 }
 FPEMU_FUNCTION void scale_by(float4& x, const int4& columns, int row) {
-    x.x *= __int_as_float(columns.x + row), x.y *= __int_as_float(columns.y + row);
-    x.z *= __int_as_float(columns.z + row), x.w *= __int_as_float(columns.w + row);
+  x.x *= __int_as_float(columns.x + row), x.y *= __int_as_float(columns.y + row);
+  x.z *= __int_as_float(columns.z + row), x.w *= __int_as_float(columns.w + row);
 }
 
 // The general case: alpha, C, tiles that extend beyond D, rows that are not aligned, NaN.
-FPEMU_FUNCTION void store_with_care(const Task& task, const WarpgroupTile& tile, float4 sums, int r, int c, bool aligned) {
-    const Result& to = task.out;
-    float out[4] = {sums.x, sums.y, sums.z, sums.w};
-    if (r >= task.M) return;
-    float* row = to.d + tile.where.d + r * to.d_row;
-    const float* from = to.c ? to.c + tile.where.c + r * to.c_row : nullptr;
+FPEMU_FUNCTION void store_with_care(const Task& task, const WarpgroupTile& tile, float4 sums, int r, int c,
+                                    bool aligned) {
+  const Result& to = task.out;
+  float out[4] = {sums.x, sums.y, sums.z, sums.w};
+  if (r >= task.M) return;
+  float* row = to.d + tile.where.d + r * to.d_row;
+  const float* from = to.c ? to.c + tile.where.c + r * to.c_row : nullptr;
+  FPEMU_UNROLL
+  for (int i = 0; i < 4; i++)
+    out[i] = finished(out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
+  if (aligned) {
+    if (c < task.N) __stcs((float4*)(row + c), make_float4(out[0], out[1], out[2], out[3]));
+  } else {
     FPEMU_UNROLL
     for (int i = 0; i < 4; i++)
-        out[i] = finished(out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
-    if (aligned) {
-        if (c < task.N) __stcs((float4*)(row + c), make_float4(out[0], out[1], out[2], out[3]));
-    } else {
-        FPEMU_UNROLL
-        for (int i = 0; i < 4; i++)
-            if (c + i < task.N) row[c + i] = out[i];
-    }
+      if (c + i < task.N) row[c + i] = out[i];
+  }
 }
 
 // Stores a tile; PLAIN: without branches, so that many stores are in flight.
 template <bool PLAIN, int COLUMNS>
-FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int r, int c,
-                               int odd, const int4* columns, const int (&rows)[2], bool aligned) {
-    const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
-    float* to = task.out.d + tile.where.d + r * task.out.d_row + c;
+FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int r,
+                               int c, int odd, const int4* columns, const int (&rows)[2], bool aligned) {
+  const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
+  float* to = task.out.d + tile.where.d + r * task.out.d_row + c;
+  FPEMU_UNROLL
+  for (int j = 0; j < COLUMNS / 8; j += 2) {
+    const int4 of = columns ? columns[2 * j] : none;
     FPEMU_UNROLL
-    for (int j = 0; j < COLUMNS / 8; j += 2) {
-        const int4 of = columns ? columns[2 * j] : none;
-        FPEMU_UNROLL
-        for (int g = 0; g < 2; g++) {
-            float4 out = swapped(total + 4 * j + 2 * g, odd);
-            scale_by(out, of, rows[g]);
-            if (PLAIN) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
-            else store_with_care(task, tile, out, r + 8 * g, c + 8 * j, aligned);
-        }
+    for (int g = 0; g < 2; g++) {
+      float4 out = swapped(total + 4 * j + 2 * g, odd);
+      scale_by(out, of, rows[g]);
+      if (PLAIN) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
+      else store_with_care(task, tile, out, r + 8 * g, c + 8 * j, aligned);
     }
+  }
 }
 
 // Stores D's elements of a tile, whose powers of two are given: `columns` and `rows` as Exponents::share leaves them.
 template <int COLUMNS>
 FPEMU_FUNCTION void store(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int thread,
                           const int* shared, const int (&rows)[2]) {
-    const int lane = thread % 32, odd = lane & 1, four = 8 * odd + 2 * (lane & 2);
-    const int r = tile.row + thread / 32 * 16 + lane / 4, c = tile.column + four;
-    const int4* columns = shared ? (const int4*)(shared + four) : nullptr;
-    bool nan = false;
-    FPEMU_UNROLL
-    for (int i = 0; i < COLUMNS / 2; i += 2) nan |= either_nan(total[i], total[i + 1]);
-    const Result& to = task.out;
-    const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + tile.where.d) & 15) == 0;
-    const bool inside = tile.row + 64 <= task.M && tile.column + COLUMNS <= task.N;
-    if (aligned && inside && to.plain() && !__any_sync(~0u, nan))
-        store_sums<true, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
-    else store_sums<false, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  const int lane = thread % 32, odd = lane & 1, four = 8 * odd + 2 * (lane & 2);
+  const int r = tile.row + thread / 32 * 16 + lane / 4, c = tile.column + four;
+  const int4* columns = shared ? (const int4*)(shared + four) : nullptr;
+  bool nan = false;
+  FPEMU_UNROLL
+  for (int i = 0; i < COLUMNS / 2; i += 2) nan |= either_nan(total[i], total[i + 1]);
+  const Result& to = task.out;
+  const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + tile.where.d) & 15) == 0;
+  const bool inside = tile.row + 64 <= task.M && tile.column + COLUMNS <= task.N;
+  if (aligned && inside && to.plain() && !__any_sync(~0u, nan))
+    store_sums<true, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  else store_sums<false, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
 }
 
 // Stores D's elements of a tile. `shared` holds COLUMNS numbers; `name` is a named barrier of the warpgroup.
 template <int COLUMNS>
 FPEMU_FUNCTION void store(const Task& task, const WarpgroupTile& tile, float (&total)[COLUMNS / 2],
                           Exponents<COLUMNS>& exponents, int thread, int* shared, int name) {
-    bool scaled = exponents.any(task);
-    if (scaled && exponents.share(shared, thread, name)) {
-        FPEMU_UNROLL
-        for (int i = 0; i < COLUMNS / 2; i++) {
-            const int e = exponents.row[i / 2 % 2] + shared[i / 4 * 8 + thread % 4 * 2 + i % 2];
-            total[i] = times_power_of_two(total[i], -e);
-        }
-        scaled = false;
+  bool scaled = exponents.any(task);
+  if (scaled && exponents.share(shared, thread, name)) {
+    FPEMU_UNROLL
+    for (int i = 0; i < COLUMNS / 2; i++) {
+      const int e = exponents.row[i / 2 % 2] + shared[i / 4 * 8 + thread % 4 * 2 + i % 2];
+      total[i] = times_power_of_two(total[i], -e);
     }
-    if (!scaled) exponents.row[0] = exponents.row[1] = 0;
-    store<COLUMNS>(task, tile, total, thread, scaled ? shared : nullptr, exponents.row);
+    scaled = false;
+  }
+  if (!scaled) exponents.row[0] = exponents.row[1] = 0;
+  store<COLUMNS>(task, tile, total, thread, scaled ? shared : nullptr, exponents.row);
 }

@@ -14,7 +14,7 @@
 //   BLOCK_PROMOTIONS   promotions of the main accumulator within a block, each after its next share of MainProducts
 //   PROMOTE_BLOCKS     or one promotion after so many blocks; 0: never
 //   CORRECTION_SCALE   factor of the corrections when they are added
-//   SLICE_INTERVALS    promotion intervals (of PROMOTE_BLOCKS blocks) in a slice of K, whose sum is added to the partial
+//   SLICE_INTERVALS    promotion intervals (of PROMOTE_BLOCKS blocks) in a slice of K, whose sum goes to the partial
 //                      sums of the slices before; 0: K is not sliced
 #include "hopper.cuh"
 #include "hopper_epilogue.cuh"
@@ -40,7 +40,8 @@ static_assert(WARPGROUPS == 1 || WARPGROUPS == 2, "named barriers alternate betw
 static_assert(CLUSTER == 1 || CLUSTER == 2, "the host launches clusters of one or two thread blocks");
 static_assert(WORDS == 1 || WORDS == 2, "operands have one or two fp16 words");
 static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0, "the 128-byte swizzle repeats every 1024 bytes");
-static_assert(STAGES > STAGES_PER_BLOCK, "a warpgroup holds all stages of a block while the producer fills the next one");
+static_assert(STAGES > STAGES_PER_BLOCK,
+              "a warpgroup holds all stages of a block while the producer fills the next one");
 static_assert(STAGES * STAGE_BYTES + 1024 + 16 * STAGES + WARPGROUPS * TILE_N * 4 <= 227 * 1024,
               "shared memory of a thread block: the aligned ring, its barriers and the exponents of the columns");
 static_assert((PRODUCER_REGISTERS + 2 * MATH_REGISTERS) * 128 <= 65536, "registers of a multiprocessor");
@@ -48,7 +49,8 @@ static_assert(PRODUCER_REGISTERS % 8 == 0 && MATH_REGISTERS % 8 == 0, "setmaxnre
 static_assert(!SLICED || !CORRECTS, "partial sums of slices have one accumulator");
 static_assert(Config::BLOCK_PROMOTIONS == 1 || Config::PROMOTE_BLOCKS == 1, "promotions within a block, or per blocks");
 static_assert(MAIN_INSTRUCTIONS % Config::BLOCK_PROMOTIONS == 0 &&
-                  CORRECTION_INSTRUCTIONS % Config::BLOCK_PROMOTIONS == 0, "equal shares of the products per promotion");
+                  CORRECTION_INSTRUCTIONS % Config::BLOCK_PROMOTIONS == 0,
+              "equal shares of the products per promotion");
 
 typedef Pipeline<STAGES, STAGE_BYTES> Ring;
 typedef TileScheduler<TILE_M, TILE_N, CLUSTER> Scheduler;
@@ -228,7 +230,7 @@ FPEMU_FUNCTION void add_slice(float4* partial_sums, float (&total)[ACCUMULATORS]
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (1 + WARPGROUPS), 1)
-hopper_gemm(const __grid_constant__ Maps maps, const __grid_constant__ Task task) {
+    hopper_gemm(const __grid_constant__ Maps maps, const __grid_constant__ Task task) {
   extern __shared__ u8 shared[];
   __shared__ alignas(8) u64 barriers[2 * STAGES];
   __shared__ alignas(16) int exponents[WARPGROUPS][TILE_N];

@@ -2,5 +2,5 @@
 #include "hopper_split_fp16.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) split(const __grid_constant__ Operands all) {
-    run<Rows<Fp16Words>>(all);
+  run<Rows<Fp16Words>>(all);
 }

@@ -9,64 +9,65 @@ constexpr int TOP = 14;  // the largest entry of a scaled row is brought to [2^1
 
 // TOP minus the binary exponent e of 2^(e-1) <= x < 2^e.
 FPEMU_FUNCTION int scaling(u32 bits) {
-    return bits == 0 ? 0 : bits < 1u << 23 ? TOP + 149 - bit_length(bits) : TOP + 126 - (int)(bits >> 23);
+  return bits == 0 ? 0 : bits < 1u << 23 ? TOP + 149 - bit_length(bits) : TOP + 126 - (int)(bits >> 23);
 }
 FPEMU_FUNCTION float scale(int e) { return __int_as_float((e + 127) << 23); }
 
 // How a row is split: by its scale 2^e, which may be beyond fp32, and whether nothing can go wrong on the way: all
 // entries finite, none scaled down, no word that overflows.
 struct RowScale {
-    float first, second;
-    u32 plain;
+  float first, second;
+  u32 plain;
 };
 
 // Two entries, where something may go wrong; how many have a word that overflows.
 FPEMU_FUNCTION int split_checked(float x, float y, const RowScale& way, float shift, u32& high, u32& low) {
-    float v[2] = {x, y}, w[2], h[2];
-    FPEMU_UNROLL
-    for (int i = 0; i < 2; i++) {
-        if (is_special(v[i])) v[i] = 0;
-        w[i] = v[i] * way.first * way.second;
-    }
-    high = to_halves(w[0], w[1]);
-    of_halves(high, h[0], h[1]);
-    low = to_halves((w[0] - h[0]) * shift, (w[1] - h[1]) * shift);
-    int over = 0;
-    FPEMU_UNROLL
-    for (int i = 0; i < 2; i++) {
-        // too small for fp32: both words are zeros of its sign
-        if (w[i] == 0 && v[i] != 0) low |= (__float_as_uint(v[i]) >> 31 ? 0x8000 : 0) << 16 * i;
-        const u32 top = 0x7c00u << 16 * i;
-        over += (high & top) == top || (low & top) == top;
-    }
-    return over;
+  float v[2] = {x, y}, w[2], h[2];
+  FPEMU_UNROLL
+  for (int i = 0; i < 2; i++) {
+    if (is_special(v[i])) v[i] = 0;
+    w[i] = v[i] * way.first * way.second;
+  }
+  high = to_halves(w[0], w[1]);
+  of_halves(high, h[0], h[1]);
+  low = to_halves((w[0] - h[0]) * shift, (w[1] - h[1]) * shift);
+  int over = 0;
+  FPEMU_UNROLL
+  for (int i = 0; i < 2; i++) {
+    // too small for fp32: both words are zeros of its sign
+    if (w[i] == 0 && v[i] != 0) low |= (__float_as_uint(v[i]) >> 31 ? 0x8000 : 0) << 16 * i;
+    const u32 top = 0x7c00u << 16 * i;
+    over += (high & top) == top || (low & top) == top;
+  }
+  return over;
 }
 
 struct Fp16Words {
-    typedef RowScale Row;
-    FPEMU_FUNCTION static RowScale row(const Operand& op, u32 largest, bool special, int& exponent) {
-        const int e = exponent = op.exponents ? scaling(largest) : 0;
-        const float first = scale(min(e, 100)), top = __uint_as_float(largest) * first;
-        const bool plain = !special && e >= 0 && e <= 100 && top < 65504.f && top * op.shift < 65504.f * 2048;
-        return {first, scale(max(e - 100, 0)), plain};
+  typedef RowScale Row;
+  FPEMU_FUNCTION static RowScale row(const Operand& op, u32 largest, bool special, int& exponent) {
+    const int e = exponent = op.exponents ? scaling(largest) : 0;
+    const float first = scale(min(e, 100)), top = __uint_as_float(largest) * first;
+    const bool plain = !special && e >= 0 && e <= 100 && top < 65504.f && top * op.shift < 65504.f * 2048;
+    return {first, scale(max(e - 100, 0)), plain};
+  }
+  FPEMU_FUNCTION static void split_eight(const Operand& op, const RowScale& way, const float (&x)[8], int, int octet,
+                                         s64 to) {
+    u32 high[4], low[4];
+    FPEMU_UNROLL
+    for (int i = 0; i < 4; i++) {
+      const float u = x[2 * i] * way.first, v = x[2 * i + 1] * way.first;
+      float h, g;
+      high[i] = to_halves(u, v);
+      of_halves(high[i], h, g);
+      low[i] = to_halves((u - h) * op.shift, (v - g) * op.shift);
     }
-    FPEMU_FUNCTION static void split_eight(const Operand& op, const RowScale& way, const float (&x)[8], int, int octet, s64 to) {
-        u32 high[4], low[4];
-        FPEMU_UNROLL
-        for (int i = 0; i < 4; i++) {
-            const float u = x[2 * i] * way.first, v = x[2 * i + 1] * way.first;
-            float h, g;
-            high[i] = to_halves(u, v);
-            of_halves(high[i], h, g);
-            low[i] = to_halves((u - h) * op.shift, (v - g) * op.shift);
-        }
-        if (!way.plain) {
-            int over = 0;
-            FPEMU_UNROLL
-            for (int i = 0; i < 4; i++) over += split_checked(x[2 * i], x[2 * i + 1], way, op.shift, high[i], low[i]);
-            if (over) atomicAdd(op.faults + 1, (u64)over);
-        }
-        *(uint4*)(op.high + to + 16 * octet) = make_uint4(high[0], high[1], high[2], high[3]);
-        if (op.low) *(uint4*)(op.low + to + 16 * octet) = make_uint4(low[0], low[1], low[2], low[3]);
+    if (!way.plain) {
+      int over = 0;
+      FPEMU_UNROLL
+      for (int i = 0; i < 4; i++) over += split_checked(x[2 * i], x[2 * i + 1], way, op.shift, high[i], low[i]);
+      if (over) atomicAdd(op.faults + 1, (u64)over);
     }
+    *(uint4*)(op.high + to + 16 * octet) = make_uint4(high[0], high[1], high[2], high[3]);
+    if (op.low) *(uint4*)(op.low + to + 16 * octet) = make_uint4(low[0], low[1], low[2], low[3]);
+  }
 };

@@ -19,10 +19,18 @@ typedef long long s64;
 #endif
 
 // The narrowest word that holds so many bits.
-template <int BITS> struct WordOf { typedef u64 type; };
-template <> struct WordOf<8> { typedef u8 type; };
-template <> struct WordOf<16> { typedef u16 type; };
-template <> struct WordOf<32> { typedef u32 type; };
+template <int BITS> struct WordOf {
+  typedef u64 type;
+};
+template <> struct WordOf<8> {
+  typedef u8 type;
+};
+template <> struct WordOf<16> {
+  typedef u16 type;
+};
+template <> struct WordOf<32> {
+  typedef u32 type;
+};
 
 FPEMU_FUNCTION constexpr int larger(int x, int y) { return x > y ? x : y; }
 FPEMU_FUNCTION constexpr int smaller(int x, int y) { return x < y ? x : y; }

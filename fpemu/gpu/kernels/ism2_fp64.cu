@@ -54,12 +54,11 @@ FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k, REAL (&x)[STEPS][TIL
 FPEMU_FUNCTION void load_b(const Operands& o, s64 k, s64 column, int columns, REAL (&y)[STEPS][COLUMN_TILES]) {
   const int across = threadIdx.x % 32 / 4, along = threadIdx.x % 4;
   FPEMU_UNROLL
-  for (int s = 0; s < STEPS; s++)
-    FPEMU_UNROLL
-    for (int j = 0; j < COLUMN_TILES; j++) {
-      const s64 at = k + 4 * s + along;
-      y[s][j] = at < o.k && 8 * j + across < columns ? __ldg(at_b(o, at, column + 8 * j + across)) : (REAL)0;
-    }
+  for (int s = 0; s < STEPS; s++) FPEMU_UNROLL
+  for (int j = 0; j < COLUMN_TILES; j++) {
+    const s64 at = k + 4 * s + along;
+    y[s][j] = at < o.k && 8 * j + across < columns ? __ldg(at_b(o, at, column + 8 * j + across)) : (REAL)0;
+  }
 }
 
 FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, REAL (&c)[TILES][COLUMN_TILES][2]) {
@@ -69,15 +68,14 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
     const int q = 8 * j + 2 * along;
 #if defined(VECTORS) && defined(C_COLUMNS)
     FPEMU_UNROLL
-    for (int i = 0; i < TILES; i += 2)
-      FPEMU_UNROLL
-      for (int e = 0; e < 2; e++) {
-        const s64 r = row + tile_row(i, across);
-        if (q + e >= columns || r >= o.m) continue;
-        const Vector v = {finished(c[i][j][e]), finished(c[i + 1][j][e])};
-        if (r + 1 < o.m) store_once(at_c(o, r, column + q + e), v);
-        else *at_c(o, r, column + q + e) = v.of[0];
-      }
+    for (int i = 0; i < TILES; i += 2) FPEMU_UNROLL
+    for (int e = 0; e < 2; e++) {
+      const s64 r = row + tile_row(i, across);
+      if (q + e >= columns || r >= o.m) continue;
+      const Vector v = {finished(c[i][j][e]), finished(c[i + 1][j][e])};
+      if (r + 1 < o.m) store_once(at_c(o, r, column + q + e), v);
+      else *at_c(o, r, column + q + e) = v.of[0];
+    }
 #else
     FPEMU_UNROLL
     for (int i = 0; i < TILES; i++) {
@@ -98,11 +96,9 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
 FPEMU_FUNCTION void multiply(const REAL (&x)[STEPS][TILES], const REAL (&y)[STEPS][COLUMN_TILES],
                              REAL (&c)[TILES][COLUMN_TILES][2]) {
   FPEMU_UNROLL
-  for (int s = 0; s < STEPS; s++)
-    FPEMU_UNROLL
-    for (int i = 0; i < TILES; i++)
-      FPEMU_UNROLL
-      for (int j = 0; j < COLUMN_TILES; j++) dmma(c[i][j], x[s][i], y[s][j]);
+  for (int s = 0; s < STEPS; s++) FPEMU_UNROLL
+  for (int i = 0; i < TILES; i++) FPEMU_UNROLL
+  for (int j = 0; j < COLUMN_TILES; j++) dmma(c[i][j], x[s][i], y[s][j]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) ism2_fp64(Operands o) {

@@ -18,16 +18,13 @@ constexpr int TOGETHER = VECTOR / DEPTH;
 constexpr int TOGETHER = 1;
 #endif
 static_assert(ROWS % TOGETHER == 0, "whole vectors");
-FPEMU_FUNCTION int tile_row(int i) {
-  return (i / TOGETHER * THREADS + threadIdx.x) * TOGETHER + i % TOGETHER;
-}
+FPEMU_FUNCTION int tile_row(int i) { return (i / TOGETHER * THREADS + threadIdx.x) * TOGETHER + i % TOGETHER; }
 
 // One k for all rows and columns of a thread.
 FPEMU_FUNCTION void step(const REAL (&x)[ROWS], const REAL (&y)[PADDED], REAL (&c)[WIDTH][ROWS]) {
   FPEMU_UNROLL
-  for (int j = 0; j < WIDTH; j++)
-    FPEMU_UNROLL
-    for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[i], y[j], c[j][i]);
+  for (int j = 0; j < WIDTH; j++) FPEMU_UNROLL
+  for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[i], y[j], c[j][i]);
 }
 FPEMU_FUNCTION void step(const REAL (&x)[ROWS], const REAL* b, REAL (&c)[WIDTH][ROWS]) {
   REAL y[PADDED];
@@ -92,10 +89,9 @@ template <bool WHOLE> FPEMU_FUNCTION void load(const Operands& o, s64 row, s64 k
     }
 #endif
     FPEMU_UNROLL
-    for (int e = 0; e < TOGETHER; e++)
-      FPEMU_UNROLL
-      for (int q = 0; q < DEPTH; q++)
-        x[q][i + e] = (WHOLE || own + e < o.m) && k + q < o.k ? *at_a(o, own + e, k + q) : (REAL)0;
+    for (int e = 0; e < TOGETHER; e++) FPEMU_UNROLL
+    for (int q = 0; q < DEPTH; q++)
+      x[q][i + e] = (WHOLE || own + e < o.m) && k + q < o.k ? *at_a(o, own + e, k + q) : (REAL)0;
   }
 #else
   FPEMU_UNROLL
@@ -122,9 +118,8 @@ FPEMU_FUNCTION void mainloop(const Operands& o, s64 row, const REAL* b, REAL*, R
   REAL x[DEPTH][ROWS], y[DEPTH][PADDED];
   load<WHOLE>(o, row, 0, x);
   FPEMU_UNROLL
-  for (int q = 0; q < DEPTH; q++)
-    FPEMU_UNROLL
-    for (int j = 0; j < PADDED; j++) y[q][j] = j < WIDTH ? __ldg(at_b(o, q, j)) : (REAL)0;
+  for (int q = 0; q < DEPTH; q++) FPEMU_UNROLL
+  for (int j = 0; j < PADDED; j++) y[q][j] = j < WIDTH ? __ldg(at_b(o, q, j)) : (REAL)0;
   FPEMU_UNROLL
   for (int q = 0; q < DEPTH; q++) step(x[q], y[q], c);
 #else
@@ -145,9 +140,8 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
 #ifdef C_STAGED
   __syncthreads();  // the tile of A has been read
   FPEMU_UNROLL
-  for (int i = 0; i < ROWS; i++)
-    FPEMU_UNROLL
-    for (int j = 0; j < WIDTH; j++) tile[tile_row(i) * Config::C_PITCH + j] = finished(c[j][i]);
+  for (int i = 0; i < ROWS; i++) FPEMU_UNROLL
+  for (int j = 0; j < WIDTH; j++) tile[tile_row(i) * Config::C_PITCH + j] = finished(c[j][i]);
   __syncthreads();
   store_tile(o, row, column, (int)(o.m - row < TILE ? o.m - row : TILE), columns, tile);
 #else
@@ -175,21 +169,19 @@ FPEMU_FUNCTION void store(const Operands& o, s64 row, s64 column, int columns, R
     }
 #elif defined(C_DIRECT)
     FPEMU_UNROLL
-    for (int e = 0; e < TOGETHER; e++)
+    for (int e = 0; e < TOGETHER; e++) FPEMU_UNROLL
+    for (int j = 0; j < WIDTH; j += VECTOR) {
+      Vector v;
       FPEMU_UNROLL
-      for (int j = 0; j < WIDTH; j += VECTOR) {
-        Vector v;
-        FPEMU_UNROLL
-        for (int s = 0; s < VECTOR; s++) v.of[s] = finished(c[(j + s) % WIDTH][i + e]);
-        if ((WHOLE || own + e < o.m) && j < columns) *(Vector*)at_c(o, own + e, column + j) = v;
-      }
+      for (int s = 0; s < VECTOR; s++) v.of[s] = finished(c[(j + s) % WIDTH][i + e]);
+      if ((WHOLE || own + e < o.m) && j < columns) *(Vector*)at_c(o, own + e, column + j) = v;
+    }
     continue;
 #endif
     FPEMU_UNROLL
-    for (int e = 0; e < TOGETHER; e++)
-      FPEMU_UNROLL
-      for (int j = 0; j < WIDTH; j++)
-        if ((WHOLE || own + e < o.m) && j < columns) *at_c(o, own + e, column + j) = finished(c[j][i + e]);
+    for (int e = 0; e < TOGETHER; e++) FPEMU_UNROLL
+    for (int j = 0; j < WIDTH; j++)
+      if ((WHOLE || own + e < o.m) && j < columns) *at_c(o, own + e, column + j) = finished(c[j][i + e]);
   }
 #endif
 }

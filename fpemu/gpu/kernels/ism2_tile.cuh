@@ -25,7 +25,8 @@ FPEMU_FUNCTION void fetch(const Operands& o, s64 row, s64 k, int rows, int depth
   const REAL* from = at_a(o, row, 0);
   for (int e = threadIdx.x * VECTOR; e < all; e += THREADS * VECTOR) {
     if (e + VECTOR <= all) copy<VECTOR>(tile + e, from + e);
-    else for (int i = e; i < all; i++) copy<1>(tile + i, from + i);
+    else
+      for (int i = e; i < all; i++) copy<1>(tile + i, from + i);
   }
 #else
   constexpr int EACH = DEPTH / Config::A_VECTOR;
@@ -55,7 +56,8 @@ FPEMU_FUNCTION void store_tile(const Operands& o, s64 row, s64 column, int rows,
   REAL* to = at_c(o, row, 0);
   for (int e = threadIdx.x * VECTOR; e < all; e += THREADS * VECTOR) {
     if (e + VECTOR <= all) *(Vector*)(to + e) = *(const Vector*)(tile + e);
-    else for (int i = e; i < all; i++) to[i] = tile[i];
+    else
+      for (int i = e; i < all; i++) to[i] = tile[i];
   }
 #else
   constexpr int EACH = WIDTH / Config::C_VECTOR;

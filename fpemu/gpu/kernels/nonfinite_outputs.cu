@@ -12,7 +12,12 @@ FPEMU_FUNCTION bool is_nonfinite(float x) { return !(x - x == 0); }
 
 FPEMU_FUNCTION int product_of(float x, float y) {
   if (!is_nonfinite(x) && !is_nonfinite(y)) return 0;
-  const float p = (is_nonfinite(x) || x == 0 ? x : x < 0 ? -1.0f : 1.0f) * (is_nonfinite(y) || y == 0 ? y : y < 0 ? -1.0f : 1.0f);
+  const float p = (is_nonfinite(x) || x == 0 ? x
+                   : x < 0                   ? -1.0f
+                                             : 1.0f) *
+                  (is_nonfinite(y) || y == 0 ? y
+                   : y < 0                   ? -1.0f
+                                             : 1.0f);
   return p != p ? MADE_NAN : p > 0 ? MADE_PLUS : MADE_MINUS;
 }
 
@@ -26,10 +31,11 @@ struct Side {
 
 // Thread blocks go round over the tiles; where no row is special they return at once.
 extern "C" __global__ void __launch_bounds__(256)
-    patch(const float* A, const s64* a_of, s64 a_row, s64 a_k, const u8* a_special, const s64* a_index, const u64* a_faults,
-          const float* B, const s64* b_of, s64 b_row, s64 b_k, const u8* b_special, const s64* b_index, const u64* b_faults,
-          float* D, const s64* d_of, s64 d_row, const float* C, const s64* c_of, s64 c_row, s64 c_column, s64 count, s64 M,
-          s64 N, s64 K, float alpha, float beta, u64 nan_code) {
+    patch(const float* A, const s64* a_of, s64 a_row, s64 a_k, const u8* a_special, const s64* a_index,
+          const u64* a_faults, const float* B, const s64* b_of, s64 b_row, s64 b_k, const u8* b_special,
+          const s64* b_index, const u64* b_faults, float* D, const s64* d_of, s64 d_row, const float* C,
+          const s64* c_of, s64 c_row, s64 c_column, s64 count, s64 M, s64 N, s64 K, float alpha, float beta,
+          u64 nan_code) {
   __shared__ float left[SIDE][SIDE + 1], right[SIDE][SIDE + 1];
   if (!*a_faults && !*b_faults) return;
   const Side a = {A, a_of, a_row, a_k, a_special, a_index}, b = {B, b_of, b_row, b_k, b_special, b_index};
@@ -52,7 +58,9 @@ extern "C" __global__ void __launch_bounds__(256)
       __syncthreads();
     }
     if (!affected) continue;
-    const u32 code = (outcome & MADE_NAN) || (outcome & 6) == 6 ? 0x7FFFFFFF : outcome & MADE_MINUS ? 0xFF800000 : 0x7F800000;
+    const u32 code = (outcome & MADE_NAN) || (outcome & 6) == 6 ? 0x7FFFFFFF
+                     : outcome & MADE_MINUS                     ? 0xFF800000
+                                                                : 0x7F800000;
     const float* c = C ? C + c_of[p] + row * c_row + column * c_column : nullptr;
     D[d_of[p] + row * d_row + column] = finished(fp32_of(code), scaling, c);
   }

@@ -29,7 +29,8 @@ extern "C" __global__ void __launch_bounds__(256)
       bool minus[4];
       u64 codes[4];
       read_four(codes, X + row * pitch, start, row < rows ? K : 0);
-      FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+      FPEMU_UNROLL
+      for (int v = 0; v < 4; v++) {
         const Element x = element(codes[v]);
         u64 m = size_of(x.m);
         const int s = x.e + shift;
@@ -46,7 +47,8 @@ extern "C" __global__ void __launch_bounds__(256)
         at[v] = (u32)(m ? smaller(larger(s, 0), longest - 1) : 0);
         minus[v] = x.m < 0;
       }
-      FPEMU_UNROLL for (int i = 0; i < N; i++) {
+      FPEMU_UNROLL
+      for (int i = 0; i < N; i++) {
         const u32 p = MODULUS[i];
         u32 packed = 0;
         for (int v = 0; v < 4; v++) {
@@ -102,7 +104,8 @@ extern "C" __global__ void __launch_bounds__(256)
       float piece[4][PIECES];
       u64 codes[4];
       read_four(codes, X + row * pitch, start, row < rows ? K : 0);
-      FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+      FPEMU_UNROLL
+      for (int v = 0; v < 4; v++) {
         // m 2^(e + shift) = H 2^(64 - right), cut to an integer in two words
         const u64 H = size_of(element(codes[v]).m) << 11;
         const int field = (int)(codes[v] >> 52) & 0x7ff;
@@ -114,7 +117,8 @@ extern "C" __global__ void __launch_bounds__(256)
         low += BIAS_LOW;
         high += BIAS_HIGH + (low < BIAS_LOW);
         const u32 sign = (u32)(codes[v] >> 32) & 0x80000000u;
-        FPEMU_UNROLL for (int i = 0; i < PIECES; i++) {
+        FPEMU_UNROLL
+        for (int i = 0; i < PIECES; i++) {
           const int place = 15 * i;
           const u64 bits = place + 15 <= 64 ? low >> place
                            : place < 64     ? low >> place | high << (64 - place)
@@ -123,12 +127,15 @@ extern "C" __global__ void __launch_bounds__(256)
           piece[v][i] = fp32_of(fp32_code(size) ^ sign);
         }
       }
-      FPEMU_UNROLL for (int i = 0; i < N; i++) {
+      FPEMU_UNROLL
+      for (int i = 0; i < N; i++) {
         const float p = (float)MODULUS[i], q = 1.0f / p;
         u32 bytes[4];
-        FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+        FPEMU_UNROLL
+        for (int v = 0; v < 4; v++) {
           float sum = piece[v][0];
-          FPEMU_UNROLL for (int j = 1; j < PIECES; j++) sum = fused(piece[v][j], FACTOR[j][i], sum);
+          FPEMU_UNROLL
+          for (int j = 1; j < PIECES; j++) sum = fused(piece[v][j], FACTOR[j][i], sum);
           const float quotient = fused(sum, q, FLOAT_CENTER) - FLOAT_CENTER;
           const float rest = fused(-p, quotient, sum);
           bytes[v] = fp32_code(rest + FLOAT_CENTER);

@@ -13,7 +13,8 @@ __device__ First read_row(const double* row, int K, u64* memory, bool kept) {
   for (int k = 4 * threadIdx.x; k < K; k += 4 * blockDim.x) {
     u64 codes[4];
     read_four(codes, row, k, K);
-    FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+    FPEMU_UNROLL
+    for (int v = 0; v < 4; v++) {
       const u64 code = codes[v] & ~(1ull << 63);
       const bool special = is_special(code);
       odd |= special;
@@ -49,7 +50,8 @@ extern "C" __global__ void __launch_bounds__(512)
     const int shift = 5 - (found.top == NOTHING ? 0 : found.top);
     for (int start = 4 * threadIdx.x; start < width; start += 4 * blockDim.x) {
       u32 packed = 0;
-      FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+      FPEMU_UNROLL
+      for (int v = 0; v < 4; v++) {
         const int k = start + v;
         const u64 code = row >= rows || k >= K ? 0 : kept ? row_codes[k] : fp64_code(x_row[k]) & ~(1ull << 63);
         packed |= (u32)rounded_up(code, shift) << (8 * v);

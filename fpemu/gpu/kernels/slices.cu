@@ -43,7 +43,8 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int k = 4 * threadIdx.x; k < K; k += 4 * blockDim.x) {
       u64 codes[4];
       read_four(codes, X + row * pitch, k, K);
-      FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+      FPEMU_UNROLL
+      for (int v = 0; v < 4; v++) {
         const u64 code = codes[v] & ~(1ull << 63);
         const Element x = element(code);
         odd |= is_special(code);
@@ -84,8 +85,8 @@ struct Cut {
 // tau. `scratch` holds blocks · K numbers where a row does not fit into shared memory, else it is null.
 extern "C" __global__ void __launch_bounds__(512)
     cut(const double* X, s64 pitch, int rows, int all_rows, int K, int bits, int rule, int room, int headroom,
-        int count,
-        int carrier, int backwards, s64 width, void* digits, int* exponents, int* tops, u8* scratch, Cut* found) {
+        int count, int carrier, int backwards, s64 width, void* digits, int* exponents, int* tops, u8* scratch,
+        Cut* found) {
   FPEMU_SHARED_BYTES(memory);
   u8* own = scratch ? scratch + (s64)blockIdx.x * 10 * ((K + 7) & ~7) : memory;
   s64* m = (s64*)own;
@@ -158,7 +159,8 @@ extern "C" __global__ void __launch_bounds__(512)
     for (int i = threadIdx.x; i < quarter; i += blockDim.x) {
       u64 codes[4];
       read_four(codes, X + row * pitch, 4 * i, row < rows ? K : 0);
-      FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+      FPEMU_UNROLL
+      for (int v = 0; v < 4; v++) {
         if (is_special(codes[v])) codes[v] = 0;
         left[v * quarter + i] = fp64_of(codes[v]);
         codes[v] &= ~(1ull << 63);
@@ -188,7 +190,8 @@ extern "C" __global__ void __launch_bounds__(512)
       __syncthreads();  // all have read the largest of before
       for (int i = threadIdx.x; i < quarter; i += blockDim.x) {
         int four[4];
-        FPEMU_UNROLL for (int v = 0; v < 4; v++) {
+        FPEMU_UNROLL
+        for (int v = 0; v < 4; v++) {
           const double t = left[v * quarter + i] * factor, digit = there ? digit_of(t, rule) : 0;
           const double rest = t - digit;
           left[v * quarter + i] = rest;
@@ -200,8 +203,8 @@ extern "C" __global__ void __launch_bounds__(512)
         }
         if (!digits) continue;
         if (carrier == INT8_DIGITS) {
-          *(u32*)((u8*)digits + start + 4 * i) = (u32)(four[0] & 255) | (u32)(four[1] & 255) << 8 |
-                                                 (u32)(four[2] & 255) << 16 | (u32)four[3] << 24;
+          *(u32*)((u8*)digits + start + 4 * i) =
+              (u32)(four[0] & 255) | (u32)(four[1] & 255) << 8 | (u32)(four[2] & 255) << 16 | (u32)four[3] << 24;
         } else if (carrier == FP16_DIGITS) {
           u32* out = (u32*)((u16*)digits + start + 4 * i);
           out[0] = half_code(four[0]) | (u32)half_code(four[1]) << 16;

@@ -82,12 +82,9 @@ FPEMU_FUNCTION int take(s64& m, int e, int unit, int rule) {
     return digit;
   }
   s64 digit;
-  if (rule == TRUNCATE)
-    digit = places > 62 ? 0 : m < 0 ? -(-m >> places) : m >> places;
-  else if (rule == PUBLISHED && m > 0)
-    digit = 2 * nearest(m, places + 1);
-  else
-    digit = places ? nearest(m, places) : m;
+  if (rule == TRUNCATE) digit = places > 62 ? 0 : m < 0 ? -(-m >> places) : m >> places;
+  else if (rule == PUBLISHED && m > 0) digit = 2 * nearest(m, places + 1);
+  else digit = places ? nearest(m, places) : m;
   if (digit) m -= digit << places;
   return (int)digit;
 }

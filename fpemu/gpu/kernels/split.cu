@@ -94,8 +94,9 @@ FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
     atomicMax(&to.largest[matrix * s.rows + first + threadIdx.x], most[threadIdx.x]);
 }
 
-extern "C" __global__ void __launch_bounds__(256) survey(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
-                                                         s64 k_step, u32* largest, u8* special, u64* faults, u32 bound) {
+extern "C" __global__ void __launch_bounds__(256)
+    survey(const float* x, const s64* of, s64 rows, s64 K, s64 row_step, s64 k_step, u32* largest, u8* special,
+           u64* faults, u32 bound) {
   look_at(Stack{x, of, rows, K, row_step, k_step}, Survey{largest, special, faults, bound}, blockIdx.x);
 }
 
@@ -106,7 +107,8 @@ FPEMU_FUNCTION int exponent_for(u32 largest, int top) {  // x · 2^this lies in 
 }
 
 // One thread block a matrix.
-extern "C" __global__ void __launch_bounds__(256) settle(const u32* largest, int* exponents, s64 rows, int whole, int top) {
+extern "C" __global__ void __launch_bounds__(256)
+    settle(const u32* largest, int* exponents, s64 rows, int whole, int top) {
   __shared__ u32 most;
   largest += blockIdx.x * rows, exponents += blockIdx.x * rows;
   if (threadIdx.x == 0) most = 0;
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) settle(const u32* largest, int
 }
 
 constexpr int PER = 32 / Rules::WIDTH, PACKED = EACH / PER;  // codes in a 32-bit word, words of a thread's codes
-struct alignas(16) Four {  // read at once
+struct alignas(16) Four {                                    // read at once
   float x[4];
 };
 
@@ -130,8 +132,8 @@ FPEMU_FUNCTION void write(u32* to, const u32* x) {
 #ifdef __CUDACC__
   if constexpr (PACKED < 4) asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x[0]), "r"(x[1]) : "memory");
   else
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-                 ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
 #else
   for (int i = 0; i < smaller(PACKED, 4); i++) to[i] = x[i];
 #endif
@@ -190,7 +192,8 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
   u64 nonfinite = 0, beyond = 0;
   if (!split_plain(own, e, packed)) {
     FPEMU_UNROLL
-    for (int w = 0; w < Rules::COUNT; w++) FPEMU_UNROLL for (int i = 0; i < PACKED; i++) packed[w][i] = 0;
+    for (int w = 0; w < Rules::COUNT; w++) FPEMU_UNROLL
+    for (int i = 0; i < PACKED; i++) packed[w][i] = 0;
     FPEMU_UNROLL
     for (int i = 0; i < EACH; i++) {
       u32 codes[Rules::COUNT];
@@ -213,10 +216,10 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
   if (beyond) atomicAdd(to.faults + 1, beyond);
 }
 
-extern "C" __global__ void __launch_bounds__(256) split(const float* x, const s64* of, s64 rows, s64 K, s64 row_step,
-                                                        s64 k_step, const int* exponents, Rules::code* word0,
-                                                        Rules::code* word1, Rules::code* word2, Rules::code* word3,
-                                                        s64 pitch, u8* special, u64* faults) {
+extern "C" __global__ void __launch_bounds__(256)
+    split(const float* x, const s64* of, s64 rows, s64 K, s64 row_step, s64 k_step, const int* exponents,
+          Rules::code* word0, Rules::code* word1, Rules::code* word2, Rules::code* word3, s64 pitch, u8* special,
+          u64* faults) {
   const Words to = {exponents, {word0, word1, word2, word3}, pitch, special, faults};
   split_tile(Stack{x, of, rows, K, row_step, k_step}, to, blockIdx.x);
 }

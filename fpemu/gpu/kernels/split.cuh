@@ -28,7 +28,7 @@ constexpr u32 NOT_FINITE = 0x80;
 constexpr int FAST_EXPONENT = 40;
 constexpr float FAST_LEAST = 0x1p-100f, FAST_MOST = 0x1p80f;
 
-FPEMU_FUNCTION double power_of_two(int e) { return fp64_of((u64)(1023 + e) << 52); }  // -1022 <= e <= 1023
+FPEMU_FUNCTION double power_of_two(int e) { return fp64_of((u64)(1023 + e) << 52); }      // -1022 <= e <= 1023
 FPEMU_FUNCTION float small_power_of_two(int e) { return fp32_of((u32)(127 + e) << 23); }  // -126 <= e <= 127
 
 // --- one word
@@ -41,8 +41,9 @@ template <class T, WordRounding MODE_, int EXPONENT_, u64 LARGEST_, u64 BEYOND_>
   static constexpr u64 LARGEST = LARGEST_, BEYOND = BEYOND_;  // without padding, as all codes up to `stored`
   static constexpr bool TOWARD_ZERO = MODE == RZ || MODE == BIT_CUT;
   static constexpr bool HALF = T::P == 11 && T::EMIN == -14, WIDE = T::EMIN == -126 && T::EMAX == 127 && T::P < 24;
-  static constexpr bool FAST = EXPONENT >= 0 && EXPONENT <= FAST_EXPONENT &&
-                               ((HALF && (MODE == RNE || TOWARD_ZERO)) || (WIDE && (MODE == RNE || MODE == RNA || MODE == RZ)));
+  static constexpr bool FAST =
+      EXPONENT >= 0 && EXPONENT <= FAST_EXPONENT &&
+      ((HALF && (MODE == RNE || TOWARD_ZERO)) || (WIDE && (MODE == RNE || MODE == RNA || MODE == RZ)));
 };
 
 template <class W> FPEMU_FUNCTION u32 stored(u64 magnitude, bool negative) {
@@ -63,7 +64,8 @@ template <class W> FPEMU_FUNCTION u64 rounded(double v, bool& over) {
   if (magnitude == 0x7FFull << 52) kept = ~0ull;
   else {
     const int field = (int)(magnitude >> 52), exponent = field - 1023, to = larger(exponent, T::EMIN);
-    const u64 significand = field ? (magnitude & ((1ull << 52) - 1)) | 1ull << 52 : 0;  // no subnormal double comes here
+    const u64 significand =
+        field ? (magnitude & ((1ull << 52) - 1)) | 1ull << 52 : 0;   // no subnormal double comes here
     const int drop = smaller(52 - T::FRACTION + to - exponent, 63);  // of so many places go; 63: all, and half is more
     kept = significand >> drop;
     const u64 rest = significand - (kept << drop), half = 1ull << (drop - 1);
@@ -83,7 +85,8 @@ template <class W> FPEMU_FUNCTION u64 rounded(double v, bool& over) {
 // The word's value, taken from the residual of x.
 template <class W> FPEMU_FUNCTION double taken(u64 magnitude, bool negative) {
   typedef typename W::Type T;
-  if (magnitude > W::LARGEST) return fp64_of((magnitude == W::BEYOND && T::INF ? 0x7FFull << 52 : 0xFFFull << 51) | (u64)negative << 63);
+  if (magnitude > W::LARGEST)
+    return fp64_of((magnitude == W::BEYOND && T::INF ? 0x7FFull << 52 : 0xFFFull << 51) | (u64)negative << 63);
   const int field = (int)(magnitude >> T::FRACTION);
   const u64 significand = field ? (magnitude & T::FRACTION_MASK) | 1ull << T::FRACTION : magnitude;
   const double size = (double)(s64)significand * power_of_two(larger(field, 1) - T::BIAS - T::FRACTION - W::EXPONENT);
@@ -111,7 +114,7 @@ template <bool ZERO> FPEMU_FUNCTION u32 half_of(float x) {
   return stored<W>(rounded<W>(x, over), fp32_code(x) >> 31);
 }
 FPEMU_FUNCTION float value_of_half(u32 code) {
-  return (float)taken<Word<Fp16, RNE, 0, 0x7BFF, 0x7C00>>(code & 0x7FFF, code >> 15);
+  return (float)taken<Word<Fp16, RNE, 0, 0x7BFF, 0x7C00> >(code & 0x7FFF, code >> 15);
 }
 #endif
 

@@ -11,7 +11,8 @@ struct Problem {
   s64 a_row, a_k, b_column, b_k, c_row, c_column, d_row;  // strides in elements; D's columns are side by side
   const int *a_exponents, *b_exponents;                   // powers of two in rows of A, columns of B; null: none
   const u8 *a_special, *b_special;                        // rows with NaN or Inf, which count as zero; null: none
-  const s64* batches;  // for each product: where A, B, C, D begin, and its rows among all rows of A, columns of B; null: 0
+  const s64*
+      batches;  // for each product: where A, B, C, D begin, and its rows among all rows of A, columns of B; null: 0
   int M, N, K;
   float alpha, beta;
   u32 nan;

@@ -25,7 +25,7 @@ template <Layout LAYOUT_, int ROWS_> struct Source {
   static constexpr Layout LAYOUT = LAYOUT_;
   typedef Steps<LAYOUT_, ROWS_> Step;
   const float* data[Step::POINTERS];  // at its first k; of a stretch further on if along rows
-  int row, k;  // of the first eight entries, in D and in a stretch
+  int row, k;                         // of the first eight entries, in D and in a stretch
 
   // Rows beyond the last are read from it: what is made of them is not written.
   FPEMU_FUNCTION void begin(const float* first, s64 row_stride, s64 k_stride, int first_row, int rows) {
@@ -46,8 +46,8 @@ template <Layout LAYOUT_, int ROWS_> struct Source {
   // data stands if along rows; zeros beyond K.
   FPEMU_FUNCTION void fetch(int number, int from, int steps, s64 k_stride, int K, float (&x)[8]) const {
     const s64 stride = LAYOUT == ALONG_ROWS ? k_stride : 1;
-    const float* at = LAYOUT == ALONG_ROWS ? data[0] + (number * Step::IN_K + steps * Tile::K) * stride
-                                           : data[number] + from;
+    const float* at =
+        LAYOUT == ALONG_ROWS ? data[0] + (number * Step::IN_K + steps * Tile::K) * stride : data[number] + from;
     if (from + Tile::K <= K) {  // the same for all threads
       FPEMU_UNROLL
       for (int i = 0; i < 8; i += LAYOUT == ALONG_K_BY_FOUR ? 4 : 1) {
@@ -75,8 +75,8 @@ FPEMU_FUNCTION void store(float (&x)[8], int exponent, bool special, u8* buffer,
   const float first = small_power_of_two(exponent / 2), second = small_power_of_two(exponent - exponent / 2);
   u32 slow = 0;  // a bit for each number that the fast way is not for
   float given[8];
-  if (Tile::SPECIAL && special)
-    FPEMU_UNROLL for (int i = 0; i < 8; i++) x[i] = exponent_of(x[i]) == 128 ? 0 : x[i];
+  if (Tile::SPECIAL && special) FPEMU_UNROLL
+  for (int i = 0; i < 8; i++) x[i] = exponent_of(x[i]) == 128 ? 0 : x[i];
   FPEMU_UNROLL
   for (int i = 0; i < 8; i++) {
     given[i] = x[i];

@@ -53,7 +53,8 @@ extern "C" __global__ void chain(const Code* A, const Code* B, float* sums, int 
     instruction(a, b, tile, tile);
     __syncthreads();
     if (!cuts || !cuts[at]) continue;
-    for (int i = threadIdx.x; i < TILE_M * TILE_N; i += THREADS) total[i] += times_power(sum_entry(tile, i), shifts[at]);
+    for (int i = threadIdx.x; i < TILE_M * TILE_N; i += THREADS)
+      total[i] += times_power(sum_entry(tile, i), shifts[at]);
     __syncthreads();
     for (int i = threadIdx.x; i < CD_TILE; i += THREADS) tile[i] = 0;
     __syncthreads();

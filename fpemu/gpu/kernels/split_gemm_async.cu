@@ -20,15 +20,17 @@ struct Words {  // of A and of B: word i of their rows, the k of a row side by s
 #ifdef __CUDACC__
 FPEMU_FUNCTION void copy(u8* to, const u8* from, bool there) {  // zeros if it is not there
   const u32 at = (u32)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
 }
 FPEMU_FUNCTION void end_of_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> FPEMU_FUNCTION void wait_for_stages() {  // until all but so many are there
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 #else  // of a simulation
-inline void copy(u8* to, const u8* from, bool there) { for (int i = 0; i < 16; i++) to[i] = there ? from[i] : 0; }
+inline void copy(u8* to, const u8* from, bool there) {
+  for (int i = 0; i < 16; i++) to[i] = there ? from[i] : 0;
+}
 inline void end_of_stage() {}
 template <int LEFT> inline void wait_for_stages() {}
 #endif
@@ -36,7 +38,8 @@ template <int LEFT> inline void wait_for_stages() {}
 struct First {  // where a block's rows of A and columns of B begin among all of a stack
   s64 row, column;
 
-  FPEMU_FUNCTION explicit First(const Place& begin) : row(offset(begin.at, AT_ROWS)), column(offset(begin.at, AT_COLUMNS)) {}
+  FPEMU_FUNCTION explicit First(const Place& begin)
+      : row(offset(begin.at, AT_ROWS)), column(offset(begin.at, AT_COLUMNS)) {}
 };
 
 // Queue the copies of a stretch of some rows of a word, from its k'th column on.
@@ -58,7 +61,8 @@ FPEMU_FUNCTION void bring(const Problem& p, const Words& words, const Place& beg
   FPEMU_UNROLL
   for (int w = 0; w < Plan::WORDS; w++) {
     u8 *const a = buffer + place<PASS>(w, true), *const b = buffer + place<PASS>(w, false);
-    if (needed_words(PASS, true) >> w & 1) load_rows_async<Tile::M>(a, words.a[w], words.a_pitch, first.row, begin.row, p.M, k);
+    if (needed_words(PASS, true) >> w & 1)
+      load_rows_async<Tile::M>(a, words.a[w], words.a_pitch, first.row, begin.row, p.M, k);
     if (needed_words(PASS, false) >> w & 1)
       load_rows_async<Tile::N>(b, words.b[w], words.b_pitch, first.column, begin.column, p.N, k);
   }

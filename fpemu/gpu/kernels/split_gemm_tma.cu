@@ -23,12 +23,14 @@ struct Block {
 
   FPEMU_FUNCTION explicit Block(const Place& begin, const u8* memory)
       : ring(Ring::at(shared_address(memory), shared_address(memory) + Tile::STAGES * BUFFER_BYTES)),
-        a_row((int)offset(begin.at, AT_ROWS) + begin.row), b_row((int)offset(begin.at, AT_COLUMNS) + begin.column) {}
+        a_row((int)offset(begin.at, AT_ROWS) + begin.row),
+        b_row((int)offset(begin.at, AT_COLUMNS) + begin.column) {}
 };
 
 // Load the words that a pass needs into the next stage, whose first k is given.
 template <int PASS> FPEMU_FUNCTION void load_stage(const Maps& maps, const Block& block, Ring::Position& stage, int k) {
-  constexpr int ROWS = count_words(needed_words(PASS, true)) * Tile::M + count_words(needed_words(PASS, false)) * Tile::N;
+  constexpr int ROWS =
+      count_words(needed_words(PASS, true)) * Tile::M + count_words(needed_words(PASS, false)) * Tile::N;
   const u32 full = block.ring.full(stage), to = block.ring.buffer(stage);
   barrier_wait(block.ring.empty(stage), stage.phase ^ 1);  // `stage` counts phases as the consumers do
   barrier_expect(full, ROWS * ROW_BYTES);
@@ -67,8 +69,8 @@ FPEMU_FUNCTION void run(Sums& own, const Problem& p, const Maps& maps, const Blo
 
 extern __shared__ __align__(1024) u8 memory[];  // as Block says
 
-extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const __grid_constant__ Problem p,
-                                                                               const __grid_constant__ Maps maps) {
+extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS)
+    split_gemm(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   Sums own;
   clear(own);
   const Place begin(p);

@@ -20,7 +20,7 @@
 
 constexpr int THREADS = Tile::M / Tile::WARP_M * (Tile::N / Tile::WARP_N) * 32;
 constexpr int ROW_FRAGMENTS = Tile::WARP_M / 16, COLUMN_FRAGMENTS = Tile::WARP_N / 8;  // of a warp
-constexpr int A_WORDS = Plan::MMA_BYTES / 8, B_WORDS = Plan::MMA_BYTES / 16;  // registers of a fragment
+constexpr int A_WORDS = Plan::MMA_BYTES / 8, B_WORDS = Plan::MMA_BYTES / 16;           // registers of a fragment
 constexpr int ROW_BYTES = Tile::K * Plan::ELEMENT;  // of a stretch of a word, in shared memory
 constexpr int SLICES = Tile::K / Plan::MMA_K, TURN_SLICES = Plan::TURN / Plan::MMA_K;  // instructions along k
 static_assert(SLICES % TURN_SLICES == 0, "a stretch is whole turns");
@@ -35,11 +35,16 @@ FPEMU_FUNCTION void multiply_add(Sum& c, const u32 (&a)[A_WORDS], const u32 (&b)
 FPEMU_FUNCTION void load_rows(u32 (&r)[4], const u8* row) {
   const u32 at = (u32)__cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
 }
 FPEMU_FUNCTION void load_rows(u32 (&r)[2], const u8* row) {
   const u32 at = (u32)__cvta_generic_to_shared(row);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(at)
+               : "memory");
 }
 #else  // of a simulation
 void multiply_add(Sum& c, const u32 (&a)[A_WORDS], const u32 (&b)[B_WORDS]);
@@ -136,15 +141,18 @@ struct Sums {  // of a thread
   float totals[Plan::TOTALS + 1][ROW_FRAGMENTS][COLUMN_FRAGMENTS][4];  // + 1: an array has one element or more
 };
 
-#define FPEMU_FRAGMENTS(i, j) \
-  FPEMU_UNROLL for (int i = 0; i < ROW_FRAGMENTS; i++) FPEMU_UNROLL for (int j = 0; j < COLUMN_FRAGMENTS; j++)
+#define FPEMU_FRAGMENTS(i, j)                          \
+  FPEMU_UNROLL                                         \
+  for (int i = 0; i < ROW_FRAGMENTS; i++) FPEMU_UNROLL \
+  for (int j = 0; j < COLUMN_FRAGMENTS; j++)
 
 FPEMU_FUNCTION void clear(Sums& own) {
   FPEMU_FRAGMENTS(i, j) {
     FPEMU_UNROLL
     for (int g = 0; g < Plan::GROUPS; g++) own.sums[g][i][j] = zero();
     FPEMU_UNROLL
-    for (int t = 0; t < Plan::TOTALS; t++) FPEMU_UNROLL for (int e = 0; e < 4; e++) own.totals[t][i][j][e] = 0;
+    for (int t = 0; t < Plan::TOTALS; t++) FPEMU_UNROLL
+    for (int e = 0; e < 4; e++) own.totals[t][i][j][e] = 0;
   }
 }
 
@@ -255,7 +263,8 @@ struct Place {
 FPEMU_FUNCTION void store_outputs(const Problem& p, const Sums& own) {
   const Place end(p);
   const int lane = own_thread() % 32;
-  FPEMU_FRAGMENTS(i, j) FPEMU_UNROLL for (int e = 0; e < 4; e++) {
+  FPEMU_FRAGMENTS(i, j) FPEMU_UNROLL
+  for (int e = 0; e < 4; e++) {
     const int row = end.row + end.warp_row + 16 * i + lane / 4 + 8 * (e / 2);
     const int column = end.column + end.warp_column + 8 * j + 2 * (lane % 4) + e % 2;
     if (row >= p.M || column >= p.N) continue;

@@ -5,12 +5,16 @@
 // Whether the fast way gives the words of any number, after scaling in two steps. It does for fp16 words whose first
 // rounds to nearest or is cut: what is below 2^-100 has zeros for words, subnormal or not; where the first word is
 // infinite, so is what is left; and what is left otherwise is below 2^16.
-template <class R> struct AllHalves { static constexpr bool VALUE = true; };
+template <class R> struct AllHalves {
+  static constexpr bool VALUE = true;
+};
 template <class First, class... Rest> struct AllHalves<Split<First, Rest...>> {
   static constexpr bool VALUE = First::HALF && First::FAST && AllHalves<Split<Rest...>>::VALUE;
 };
 template <class R> struct FirstWord;
-template <class First, class... Rest> struct FirstWord<Split<First, Rest...>> { typedef First type; };
+template <class First, class... Rest> struct FirstWord<Split<First, Rest...>> {
+  typedef First type;
+};
 template <class R> constexpr bool ALWAYS_FAST = AllHalves<R>::VALUE && FirstWord<R>::type::MODE != RZ;
 
 template <class R> FPEMU_FUNCTION bool takes_fast_way(float scaled) {

@@ -18,7 +18,7 @@ constexpr int TILE_M = 128, TILE_K = 64, TILE_N = Config::TILE_N, CLUSTER = Conf
 constexpr int ROW_BYTES = 128;  // of h or q: a chunk of a row
 constexpr int A_BYTES = TILE_M * ROW_BYTES, B_BYTES = TILE_N * ROW_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int WARPGROUPS = 2, THREADS = 128 * (1 + WARPGROUPS);
-constexpr int ACCUMULATORS = TILE_N / 2;  // registers of a thread for 64 x TILE_N sums of a warpgroup
+constexpr int ACCUMULATORS = TILE_N / 2;      // registers of a thread for 64 x TILE_N sums of a warpgroup
 constexpr int INT32_CHUNKS = 65536 / TILE_K;  // int32 holds the corrections of so many: 2 127^2 2^16 < 2^31
 constexpr int PRODUCER_REGISTERS = 24, MATH_REGISTERS = 240;
 constexpr int INTERVAL_CHUNKS = Config::INTERVAL_CHUNKS;
@@ -42,7 +42,8 @@ struct Product {
 
 // Of a thread's sums, number 4i + 2g + n belongs to row + 8g and column + 8i + n.
 template <bool NEAR>
-FPEMU_FUNCTION void unscale(float (&total)[ACCUMULATORS], const int (&scale_a)[2], const int (&scale_b)[ACCUMULATORS / 2]) {
+FPEMU_FUNCTION void unscale(float (&total)[ACCUMULATORS], const int (&scale_a)[2],
+                            const int (&scale_b)[ACCUMULATORS / 2]) {
   float j[2], one_by_j[2];
   FPEMU_UNROLL
   for (int g = 0; g < 2; g++) j[g] = (float)(scale_a[g] & 15), one_by_j[g] = reciprocal(j[g]);
@@ -69,13 +70,14 @@ FPEMU_FUNCTION void unscale(const Product& p, float (&total)[ACCUMULATORS], int 
   }
   least += smaller(scale_a[0] >> 4, scale_a[1] >> 4), most += larger(scale_a[0] >> 4, scale_a[1] >> 4);
   // sums are multiples of 2^-48, quotients not below 2^-56
-  if (-least <= 127 && -most >= -70) unscale<true>(total, scale_a, scale_b); else unscale<false>(total, scale_a, scale_b);
+  if (-least <= 127 && -most >= -70) unscale<true>(total, scale_a, scale_b);
+  else unscale<false>(total, scale_a, scale_b);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-staged_int8_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ TensorMap map_qa,
-                 const __grid_constant__ TensorMap map_hb, const __grid_constant__ TensorMap map_qb,
-                 const __grid_constant__ Product p) {
+    staged_int8_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant__ TensorMap map_qa,
+                     const __grid_constant__ TensorMap map_hb, const __grid_constant__ TensorMap map_qb,
+                     const __grid_constant__ Product p) {
   extern __shared__ u8 memory[];
   __shared__ u64 barriers[2 * STAGES];
   const Ring ring = Ring::at((shared_address(memory) + 1023) & ~1023u, shared_address(barriers));
@@ -130,7 +132,9 @@ staged_int8_gemm(const __grid_constant__ TensorMap map_ha, const __grid_constant
       } else if (lane < CLUSTER) barrier_arrive_at(ring.empty({of, 0}), lane);
     };
     auto wait = [&]() { ring.consumer_wait({stage, phase}); };
-    auto advance = [&]() { if (++stage == STAGES) stage = 0, phase ^= 1; };
+    auto advance = [&]() {
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    };
     auto tile_a = [&](int of) { return wgmma_tile(ring.buffer({of, 0}) + rows); };
     auto tile_b = [&](int of) { return wgmma_tile(ring.buffer({of, 0}) + A_BYTES); };
     for (int tile = first_tile; tile < tiles; tile += tile_stride) {

@@ -11,8 +11,8 @@ struct Int8Words {
     exponent = scale_for(largest);
     return scale_of(exponent);
   }
-  FPEMU_FUNCTION static void split_eight(const Operand& op, const Scale& scale, const float (&x)[8], int chunk, int octet,
-                                   s64 to) {
+  FPEMU_FUNCTION static void split_eight(const Operand& op, const Scale& scale, const float (&x)[8], int chunk,
+                                         int octet, s64 to) {
     Numbers n[8];
     u32 h[4], r[4];
     FPEMU_UNROLL

@@ -29,12 +29,29 @@ FPEMU_FUNCTION u32 last_bytes(u32 a, u32 b, u32 c, u32 d) {
 }
 #else
 #include <math.h>
-FPEMU_FUNCTION u32 code_of(float x) { u32 c; __builtin_memcpy(&c, &x, 4); return c; }
-FPEMU_FUNCTION float float_of(u32 code) { float x; __builtin_memcpy(&x, &code, 4); return x; }
+FPEMU_FUNCTION u32 code_of(float x) {
+  u32 c;
+  __builtin_memcpy(&c, &x, 4);
+  return c;
+}
+FPEMU_FUNCTION float float_of(u32 code) {
+  float x;
+  __builtin_memcpy(&x, &code, 4);
+  return x;
+}
 FPEMU_FUNCTION double power_of_two(int e) { return ldexp(1.0, e); }
 FPEMU_FUNCTION float fused(float x, float y, float z) { return fmaf(x, y, z); }
-FPEMU_FUNCTION u16 half_code(float x) { _Float16 h = (_Float16)x; u16 c; __builtin_memcpy(&c, &h, 2); return c; }
-FPEMU_FUNCTION float half_value(u16 c) { _Float16 h; __builtin_memcpy(&h, &c, 2); return (float)h; }
+FPEMU_FUNCTION u16 half_code(float x) {
+  _Float16 h = (_Float16)x;
+  u16 c;
+  __builtin_memcpy(&c, &h, 2);
+  return c;
+}
+FPEMU_FUNCTION float half_value(u16 c) {
+  _Float16 h;
+  __builtin_memcpy(&h, &c, 2);
+  return (float)h;
+}
 FPEMU_FUNCTION float reciprocal(float x) { return 1.0f / x; }
 FPEMU_FUNCTION u32 last_bytes(u32 a, u32 b, u32 c, u32 d) {
   return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
@@ -66,9 +83,7 @@ struct Numbers {
 };
 
 // The nearest integer to x, not beyond 127, as the last byte of 1.5 2^23 + x.
-FPEMU_FUNCTION u32 byte_of(float x) {
-  return code_of(fmaxf(fminf(x, 127.0f), -127.0f) + 12582912.0f);
-}
+FPEMU_FUNCTION u32 byte_of(float x) { return code_of(fmaxf(fminf(x, 127.0f), -127.0f) + 12582912.0f); }
 
 FPEMU_FUNCTION Numbers split(float x, const Scale& scale) {
   const float near = x * scale.up;  // exact, where anything is left of x

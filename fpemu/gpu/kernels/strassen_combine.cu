@@ -29,13 +29,13 @@ struct Operand {
   const float* x;
   s64 row_stride, k_stride;
   int rows, k, half, half_k, block, block_k;  // half, half_k: of the outer blocks
-  u16 *high, *low;    // (products, chunks, block, 64)
-  u32* largest;       // (products, block): bits of the largest magnitudes, zero before
-  int* exponents;     // (products, block): of the powers of two that bring rows to [2^13, 2^14)
-  u8* special;        // (rows): whether there is a NaN or an infinity, which count as zero; zero before
-  u64* faults;        // how many of these; how many entries whose sums may overflow
-  float limit;        // their size
-  int second;         // 0 for A, 1 for B
+  u16 *high, *low;                            // (products, chunks, block, 64)
+  u32* largest;                               // (products, block): bits of the largest magnitudes, zero before
+  int* exponents;                             // (products, block): of the powers of two that bring rows to [2^13, 2^14)
+  u8* special;  // (rows): whether there is a NaN or an infinity, which count as zero; zero before
+  u64* faults;  // how many of these; how many entries whose sums may overflow
+  float limit;  // their size
+  int second;   // 0 for A, 1 for B
 };
 
 FPEMU_FUNCTION bool finite(float x) { return (__float_as_uint(x) & 0x7FFFFFFF) < 0x7F800000; }
@@ -105,7 +105,8 @@ extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_
     if (row < o.block && top) atomicMax(&o.largest[i / many * o.block + row], top);
   }
   if (thread < SIDE * many) {
-    const int h = thread / many, n = thread % many, row = place(h / (SIDE / 2), h % 2, base + n, o.rows, o.half, o.block);
+    const int h = thread / many, n = thread % many,
+              row = place(h / (SIDE / 2), h % 2, base + n, o.rows, o.half, o.block);
     if (row < o.rows && nonfinite[h][n]) o.special[row] = 1, atomicAdd(o.faults, (u64)nonfinite[h][n]);
   }
 }
@@ -117,13 +118,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) strassen_split(const __
   const int k0 = blockIdx.x * BK, row0 = blockIdx.y * ROWS, t = threadIdx.x;
   const bool along = o.k_stride == 1;
 #pragma unroll 4
-  for (int b = 0; b < BLOCKS; b++)
-    FPEMU_UNROLL
-    for (int i = 0; i < RUN; i++) {
-      const int n = i * THREADS + t, r = along ? n / BK : n % ROWS, k = along ? n % BK : n / ROWS;
-      const float v = entry(o, b, row0 + r, k0 + k);
-      tile[(b * ROWS + r) * LINE + k] = finite(v) ? v : 0.0f;
-    }
+  for (int b = 0; b < BLOCKS; b++) FPEMU_UNROLL
+  for (int i = 0; i < RUN; i++) {
+    const int n = i * THREADS + t, r = along ? n / BK : n % ROWS, k = along ? n % BK : n / ROWS;
+    const float v = entry(o, b, row0 + r, k0 + k);
+    tile[(b * ROWS + r) * LINE + k] = finite(v) ? v : 0.0f;
+  }
   for (int n = t; n < PRODUCTS * ROWS; n += THREADS) {
     const int row = row0 + n % ROWS, at = n / ROWS * o.block + row;
     const u32 top = row < o.block ? o.largest[at] : 0;
@@ -136,9 +136,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) strassen_split(const __
   if (row >= o.block) return;
   float x[RUN][BLOCKS];
   FPEMU_UNROLL
-  for (int b = 0; b < BLOCKS; b++)
-    FPEMU_UNROLL
-    for (int i = 0; i < RUN; i++) x[i][b] = tile[(b * ROWS + r) * LINE + k + i];
+  for (int b = 0; b < BLOCKS; b++) FPEMU_UNROLL
+  for (int i = 0; i < RUN; i++) x[i][b] = tile[(b * ROWS + r) * LINE + k + i];
   s64 to = ((s64)blockIdx.x * o.block + row) * BK + k;
   FPEMU_UNROLL
   for (int first = 0; first < PRODUCTS / 7; first++) {
@@ -166,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) strassen_split(const __
 #endif
 
 struct Join {
-  const float* products;   // (products, block_m, block_n)
+  const float* products;  // (products, block_m, block_n)
   Result out;
   int m, n, half_m, half_n, block_m, block_n;
 };
@@ -204,15 +203,14 @@ template <int WIDE> FPEMU_FUNCTION void join(const Join& j) {
       }
     }
     FPEMU_UNROLL
-    for (int w = 0; w < WIDE; w++)
+    for (int w = 0; w < WIDE; w++) FPEMU_UNROLL
+    for (int q = 0; q < 4; q++) {
+      float blocks[4];
+      if (LEVELS == 1) out[w][q] = inner[w][q][0];
+      else winograd_results(inner[w][q], blocks);
       FPEMU_UNROLL
-      for (int q = 0; q < 4; q++) {
-        float blocks[4];
-        if (LEVELS == 1) out[w][q] = inner[w][q][0];
-        else winograd_results(inner[w][q], blocks);
-        FPEMU_UNROLL
-        for (int i = 0; i < 4 && LEVELS == 2; i++) out[w][(4 * i + q) % BLOCKS] = blocks[i];
-      }
+      for (int i = 0; i < 4 && LEVELS == 2; i++) out[w][(4 * i + q) % BLOCKS] = blocks[i];
+    }
     FPEMU_UNROLL
     for (int b = 0; b < BLOCKS; b++) {
       const int r = place(row_half(b), b / 2 % 2, row, j.m, j.half_m, j.block_m);

@@ -15,14 +15,14 @@ FPEMU_FUNCTION s64 at(const Place& p, const s64* of, s64 row_step, s64 column_st
   return of[p.matrix] + p.row * row_step + p.column * column_step;
 }
 
-#define COPY(BYTES, T)                                                                                                 \
-  extern "C" __global__ void copy##BYTES(const T* from, T* to, const s64* from_of, const s64* to_of, s64 count,        \
-                                         s64 rows, s64 columns, s64 from_row, s64 from_column, s64 to_row,             \
-                                         s64 to_column) {                                                              \
-    for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {         \
-      const Place p = place_of(i, rows, columns);                                                                      \
-      to[at(p, to_of, to_row, to_column)] = from[at(p, from_of, from_row, from_column)];                               \
-    }                                                                                                                  \
+#define COPY(BYTES, T)                                                                                          \
+  extern "C" __global__ void copy##BYTES(const T* from, T* to, const s64* from_of, const s64* to_of, s64 count, \
+                                         s64 rows, s64 columns, s64 from_row, s64 from_column, s64 to_row,      \
+                                         s64 to_column) {                                                       \
+    for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {  \
+      const Place p = place_of(i, rows, columns);                                                               \
+      to[at(p, to_of, to_row, to_column)] = from[at(p, from_of, from_row, from_column)];                        \
+    }                                                                                                           \
   }
 COPY(1, u8)
 COPY(2, u16)
@@ -31,8 +31,9 @@ COPY(8, u64)
 
 // D = beta · C. plus_zero: a zero of C gives +0, as the exact sum of nothing and a zero is.
 template <class Real>
-FPEMU_FUNCTION void addend_alone(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count, s64 rows, s64 columns,
-                                 s64 d_row, s64 c_row, s64 c_column, const Scaling<Real>& s, int plus_zero) {
+FPEMU_FUNCTION void addend_alone(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count, s64 rows,
+                                 s64 columns, s64 d_row, s64 c_row, s64 c_column, const Scaling<Real>& s,
+                                 int plus_zero) {
   for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {
     const Place p = place_of(i, rows, columns);
     const Real c = C ? C[at(p, c_of, c_row, c_column)] : (Real)0;
@@ -40,12 +41,12 @@ FPEMU_FUNCTION void addend_alone(Real* D, const Real* C, const s64* d_of, const 
     D[at(p, d_of, d_row, 1)] = plus_zero && c == 0 ? (Real)0 : with_code(d, s.nan_code);
   }
 }
-#define ALONE(NAME, Real)                                                                                              \
-  extern "C" __global__ void NAME(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count, s64 rows,       \
-                                  s64 columns, s64 d_row, s64 c_row, s64 c_column, Real alpha, Real beta,              \
-                                  u64 nan_code, int plus_zero) {                                                       \
-    addend_alone<Real>(D, C, d_of, c_of, count, rows, columns, d_row, c_row, c_column,                                 \
-                       Scaling<Real>{alpha, beta, nan_code}, plus_zero);                                               \
+#define ALONE(NAME, Real)                                                                                        \
+  extern "C" __global__ void NAME(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count, s64 rows, \
+                                  s64 columns, s64 d_row, s64 c_row, s64 c_column, Real alpha, Real beta,        \
+                                  u64 nan_code, int plus_zero) {                                                 \
+    addend_alone<Real>(D, C, d_of, c_of, count, rows, columns, d_row, c_row, c_column,                           \
+                       Scaling<Real>{alpha, beta, nan_code}, plus_zero);                                         \
   }
 ALONE(alone_fp32, float)
 ALONE(alone_fp64, double)

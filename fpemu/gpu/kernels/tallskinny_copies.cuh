@@ -10,7 +10,8 @@ struct alignas(16) Vector {
 // 16 bytes that are read once, or written and not read again.
 FPEMU_FUNCTION void load_vector(const float* p, float (&v)[4]) {
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(p));
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+               : "l"(p));
 }
 FPEMU_FUNCTION void load_vector(const double* p, double (&v)[2]) {
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "l"(p));
@@ -33,8 +34,7 @@ FPEMU_FUNCTION void store_once(REAL* p, const Vector& v) { store_vector(p, v.of)
 // So many elements, at most 16 bytes, to shared memory.
 template <int COUNT> FPEMU_FUNCTION void copy(REAL* to, const REAL* from) {
   const u32 address = (u32)__cvta_generic_to_shared(to);
-  if (COUNT == VECTOR)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  if (COUNT == VECTOR) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"((int)sizeof(REAL) * COUNT)
                  : "memory");

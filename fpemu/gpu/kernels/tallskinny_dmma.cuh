@@ -5,5 +5,6 @@
 
 FPEMU_FUNCTION void dmma(double (&c)[2], double a, double b) {
   asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(c[0]), "+d"(c[1]) : "d"(a), "d"(b));
+               : "+d"(c[0]), "+d"(c[1])
+               : "d"(a), "d"(b));
 }

@@ -86,11 +86,9 @@ template <int COLUMNS> FPEMU_FUNCTION void read_b(const REAL* b, int k, int grou
 template <int COLUMNS>
 FPEMU_FUNCTION void multiply_four(const REAL (&x)[4][ROWS], const REAL (&y)[4][COLUMNS], REAL (&c)[COLUMNS][ROWS]) {
   FPEMU_UNROLL
-  for (int q = 0; q < 4; q++)
-    FPEMU_UNROLL
-    for (int j = 0; j < COLUMNS; j++)
-      FPEMU_UNROLL
-      for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[q][i], y[q][j], c[j][i]);
+  for (int q = 0; q < 4; q++) FPEMU_UNROLL
+  for (int j = 0; j < COLUMNS; j++) FPEMU_UNROLL
+  for (int i = 0; i < ROWS; i++) c[j][i] = fused(x[q][i], y[q][j], c[j][i]);
 }
 
 // What a thread multiplies next: four k, and four more that are read before the sums of those.
@@ -104,8 +102,8 @@ template <int COLUMNS> struct Fragments {
 // All k of the rows from `row` on. The first four k of a stage are read before the last four of the one before are
 // summed.
 template <int COLUMNS>
-FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stage, s64 row, s64 column, int own, int group,
-                         int columns) {
+FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stage, s64 row, s64 column, int own,
+                             int group, int columns) {
   REAL c[COLUMNS][ROWS] = {};
   Fragments<COLUMNS> ahead;
   s64 left = o.k;
@@ -129,22 +127,19 @@ FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stag
   if (left) {
     ring.consumer_wait(stage);
     const REAL *a = ring.a(stage), *b = ring.b(stage);
-    for (int k = 0; k < (int)left; k++)
-      FPEMU_UNROLL
-      for (int j = 0; j < COLUMNS; j++)
-        FPEMU_UNROLL
-        for (int i = 0; i < ROWS; i++)
-          c[j][i] = fused(a[offset_a(tile_row(i, own), k)], b[offset_b(k, column_of(group, j))], c[j][i]);
+    for (int k = 0; k < (int)left; k++) FPEMU_UNROLL
+    for (int j = 0; j < COLUMNS; j++) FPEMU_UNROLL
+    for (int i = 0; i < ROWS; i++)
+      c[j][i] = fused(a[offset_a(tile_row(i, own), k)], b[offset_b(k, column_of(group, j))], c[j][i]);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ring.consumer_release(stage);
     stage = stage.next();
   }
   FPEMU_UNROLL
-  for (int i = 0; i < ROWS; i++)
-    FPEMU_UNROLL
-    for (int j = 0; j < COLUMNS; j++)
-      if (row + tile_row(i, own) < o.m && column_of(group, j) < columns)
-        *at_c(o, row + tile_row(i, own), column + column_of(group, j)) = finished(c[j][i]);
+  for (int i = 0; i < ROWS; i++) FPEMU_UNROLL
+  for (int j = 0; j < COLUMNS; j++)
+    if (row + tile_row(i, own) < o.m && column_of(group, j) < columns)
+      *at_c(o, row + tile_row(i, own), column + column_of(group, j)) = finished(c[j][i]);
 }
 
 template <int COLUMNS>

@@ -22,11 +22,13 @@ FPEMU_FUNCTION int tile_row(int tile, int across) {
 }
 
 template <bool WHOLE>
-FPEMU_FUNCTION void multiply_four(const REAL* a, const REAL* b, int first, int k, int left, REAL (&c)[ROW_TILES][COLUMN_TILES][2]) {
+FPEMU_FUNCTION void multiply_four(const REAL* a, const REAL* b, int first, int k, int left,
+                                  REAL (&c)[ROW_TILES][COLUMN_TILES][2]) {
   const int lane = threadIdx.x % 32, across = lane / 4, along = lane % 4;
   REAL y[COLUMN_TILES], x[ROW_TILES];
   FPEMU_UNROLL
-  for (int j = 0; j < COLUMN_TILES; j++) y[j] = 8 * j + across < WIDTH ? b[offset_b(k + along, 8 * j + across)] : (REAL)0;
+  for (int j = 0; j < COLUMN_TILES; j++)
+    y[j] = 8 * j + across < WIDTH ? b[offset_b(k + along, 8 * j + across)] : (REAL)0;
   FPEMU_UNROLL
   for (int i = 0; i < ROW_TILES; i++) x[i] = a[offset_a(tile_row(first + i, across), k + along)];
   if (!WHOLE && along >= left) {
@@ -36,13 +38,13 @@ FPEMU_FUNCTION void multiply_four(const REAL* a, const REAL* b, int first, int k
     for (int i = 0; i < ROW_TILES; i++) x[i] = -(REAL)0;
   }
   FPEMU_UNROLL
-  for (int i = 0; i < ROW_TILES; i++)
-    FPEMU_UNROLL
-    for (int j = 0; j < COLUMN_TILES; j++) dmma(c[i][j], x[i], y[j]);
+  for (int i = 0; i < ROW_TILES; i++) FPEMU_UNROLL
+  for (int j = 0; j < COLUMN_TILES; j++) dmma(c[i][j], x[i], y[j]);
 }
 
 // All k of the rows from `row` on.
-FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stage, s64 row, s64 column, int first, int columns) {
+FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stage, s64 row, s64 column, int first,
+                             int columns) {
   const int lane = threadIdx.x % 32;
   REAL c[ROW_TILES][COLUMN_TILES][2] = {};
   for (s64 k = 0; k < o.k; k += DEPTH, stage = stage.next()) {
@@ -62,12 +64,11 @@ FPEMU_FUNCTION void mainloop(const Operands& o, const Ring& ring, Position& stag
   for (int i = 0; i < ROW_TILES; i++) {
     const s64 r = row + tile_row(first + i, lane / 4);
     FPEMU_UNROLL
-    for (int j = 0; j < COLUMN_TILES; j++)
-      FPEMU_UNROLL
-      for (int e = 0; e < 2; e++) {
-        const int q = 8 * j + 2 * (lane % 4) + e;
-        if (r < o.m && q < columns) *at_c(o, r, column + q) = finished(c[i][j][e]);
-      }
+    for (int j = 0; j < COLUMN_TILES; j++) FPEMU_UNROLL
+    for (int e = 0; e < 2; e++) {
+      const int q = 8 * j + 2 * (lane % 4) + e;
+      if (r < o.m && q < columns) *at_c(o, r, column + q) = finished(c[i][j][e]);
+    }
   }
 }
 

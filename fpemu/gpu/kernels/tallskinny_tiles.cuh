@@ -35,15 +35,13 @@ FPEMU_FUNCTION void load_a(const Operands& o, s64 row, s64 l, REAL (&a)[T3]) {
 FPEMU_FUNCTION void add(const Operands& o, s64 l, int at, const REAL (&a)[T3], REAL (&c)[T2]) {
   if (l + T3 <= o.k) {
     FPEMU_UNROLL
-    for (int s = 0; s < T3; s++)
-      FPEMU_UNROLL
-      for (int q = 0; q < T2; q++) c[q] = fused(a[s], curr_b[q * T1 + at + s], c[q]);
+    for (int s = 0; s < T3; s++) FPEMU_UNROLL
+    for (int q = 0; q < T2; q++) c[q] = fused(a[s], curr_b[q * T1 + at + s], c[q]);
   } else {
     FPEMU_UNROLL
     for (int s = 0; s < T3; s++)
-      if (l + s < o.k)
-        FPEMU_UNROLL
-        for (int q = 0; q < T2; q++) c[q] = fused(a[s], curr_b[q * T1 + at + s], c[q]);
+      if (l + s < o.k) FPEMU_UNROLL
+    for (int q = 0; q < T2; q++) c[q] = fused(a[s], curr_b[q * T1 + at + s], c[q]);
   }
 }
 

@@ -26,8 +26,8 @@ __device__ void fill(typename T::code* out, const Recipe& r, u64 seed, int kind,
     out[i] = (typename T::code)element<T>(r, seed, kind, OPERAND, test, i / COLUMNS, i % COLUMNS, COLUMNS);
 }
 
-extern "C" __global__ void __launch_bounds__(128) generate(S::A::code* A, S::B::code* B, S::C::code* C, Recipes recipes,
-                                                           u64 seed, s64 kind, u64 first, s64 tests) {
+extern "C" __global__ void __launch_bounds__(128)
+    generate(S::A::code* A, S::B::code* B, S::C::code* C, Recipes recipes, u64 seed, s64 kind, u64 first, s64 tests) {
   for (s64 t = blockIdx.x; t < tests; t += gridDim.x) {
     fill<S::A, 0, TILE_ROWS, S::K>(A + t * (TILE_ROWS * S::K), recipes.of[0], seed, (int)kind, first + t);
     fill<S::B, 1, TILE_COLUMNS, S::K>(B + t * (TILE_COLUMNS * S::K), recipes.of[1], seed, (int)kind, first + t);
@@ -64,9 +64,9 @@ __device__ void add_up(u64 value, u64* total) {
   if (threadIdx.x % 32 == 0 && value) atomicAdd(total, value);
 }
 
-extern "C" __global__ void __launch_bounds__(128) compare(const S::A::code* A, const S::B::code* B, const S::C::code* C,
-                                                          const S::D::code* D, u64 first, s64 tests, Counts* counts,
-                                                          Example* examples, u64* found, s64 room) {
+extern "C" __global__ void __launch_bounds__(128)
+    compare(const S::A::code* A, const S::B::code* B, const S::C::code* C, const S::D::code* D, u64 first, s64 tests,
+            Counts* counts, Example* examples, u64* found, s64 room) {
   Counts n = {};
   n.first = ~0ull;
   for (s64 t = blockIdx.x; t < tests; t += gridDim.x)
