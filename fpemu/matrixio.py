@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, matrixmarket
+from fpemu.arguments import integer
 from fpemu.errors import InputError, entries
 from fpemu.files import check_writable, write_atomic
 
@@ -55,10 +56,9 @@ def read(name: str | os.PathLike[str], *, max_entries: int = MAX_ENTRIES) -> NDA
     text = os.fspath(name)
     path, key = _parts(text)
     suffix = Path(path).suffix.lower()
-    if isinstance(max_entries, bool) or not isinstance(max_entries, int | np.integer) or max_entries < 1:
-        raise InputError(f"max_entries = {max_entries!r} must be a positive integer")
+    integer("max_entries", max_entries, 1)
     if suffix not in _SUFFIXES:
-        raise InputError(f"{text}: a matrix file ends in .npy, .npz or .mtx")
+        raise InputError(f"{text or 'an empty name'}: a matrix file ends in .npy, .npz or .mtx")
     if Path(path).is_dir():
         raise InputError(f"{text} is a folder, not a matrix file")
     try:
@@ -88,8 +88,10 @@ def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, max_e
         raise InputError(f"{name} is complex ({dtype}): real matrices only")
     if dtype.kind not in "fiu":
         raise InputError(f"{name} holds {dtype}, not numbers")
-    if len(shape) != 2 or min(shape) < 0:
+    if len(shape) != 2:
         raise InputError(f"{name} has shape {shape}: a matrix has two axes")
+    if min(shape) < 0:
+        raise InputError(f"{name} has shape {shape}: a size is negative, so that the file is damaged")
     if 0 in shape:
         raise InputError(f"{name} has shape {shape}: it has no entries")
     if math.prod(shape) > max_entries:

@@ -297,6 +297,14 @@ def test_a_full_disk_costs_the_cache_and_not_the_product(tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_without_numba_s_compiler_a_product_is_one_line():
+    script = "import fpemu, numpy as np\ntry:\n    fpemu.gemm(np.ones((2, 2)), np.ones((2, 2)), scheme='sgemm')\n"
+    script += "except fpemu.InputError as problem:\n    print(problem)"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout == "NUMBA_DISABLE_JIT is set, and the kernels need numba's compiler: unset it\n", done.stderr
+
+
 @pytest.mark.parametrize("temporary", ["writable", "unwritable"])
 def test_gemm_runs_from_a_read_only_installation_without_a_home(tmp_path, temporary):
     package = tmp_path / "site" / "fpemu"

@@ -245,7 +245,7 @@ def test_the_limit_holds_for_every_format_before_the_entries_are_read(name):
     assert peak < 1 << 20
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, None])
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, None, pytest.param(-(10**5000), id="-10^5000")])
 def test_a_limit_is_a_positive_integer(limit):
     matrixio.write("a.npy", A)
     with pytest.raises(InputError, match="must be a positive integer"):
@@ -322,6 +322,17 @@ def test_a_file_that_contradicts_its_header_takes_no_memory(name):
     assert "\n" not in message
     assert len(message) < 250
     assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [("", None, "^an empty name: "), ("x.npy", lambda: _header((2, -3)) + bytes(48), "a size is negative")],
+)
+def test_a_complaint_fits_the_file(name, content, complaint):
+    if content is not None:
+        Path(name).write_bytes(content())
+    with pytest.raises(InputError, match=complaint):
+        matrixio.read(name)
 
 
 def test_the_examples_of_contradictions_differ_from_a_good_file_in_one_respect():

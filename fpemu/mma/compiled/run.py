@@ -8,9 +8,11 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.compiled.amd import Cdna3, Cdna3Fp8, Flushed
 from fpemu.mma.compiled.exact import Exact
@@ -36,6 +38,8 @@ def chain(
     """
     if spec.is_integer:
         return _integer(A, B, index_a, index_b, C)
+    if getattr(numba.config, "DISABLE_JIT", 0):
+        raise InputError("NUMBA_DISABLE_JIT is set, and the kernels need numba's compiler: unset it")
     if spec.arithmetic == "via-half":
         return _via_half(A, B, index_a, index_b, C, spec, cuts)
     if spec.arithmetic == "flushed":
