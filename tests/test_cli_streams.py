@@ -244,6 +244,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_computation(fold
     said = _one_line(capsys, *arguments)
     assert "GPU" not in said
     assert "computed" not in said
+    assert "/file" not in said  # no name besides those given
     assert sorted(os.listdir()) == before
 
 

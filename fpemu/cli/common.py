@@ -168,7 +168,11 @@ def check_folder(given: str, folder: Path | None = None) -> None:
     way = Path(given) if folder is None else folder
     if not given or any(p.exists() and not p.is_dir() for p in (way, *way.parents)):
         raise InputError(f"{given!r} is not a folder, nor can one be made there")
-    check_writable(way / "file", make_folders=True)
+    example = way / "file"
+    try:
+        check_writable(example, make_folders=True)
+    except InputError as problem:
+        raise InputError(f"{given}: {str(problem).removeprefix(f'{example}: ')}") from problem
 
 
 def note(text: str) -> None:
