@@ -137,6 +137,8 @@ def _rooms(evaluator: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry for room in wanted for entry in _ROOMS[room]))
 
 
+if not _PACKAGE.is_dir():
+    raise InputError(f"{_PACKAGE} is in an archive: sweeps and figures hash fpemu's source files; install fpemu by pip")
 _SEEN: dict[Path, str] = {
     file: _digest(file) for file in (*_files((*_NUMERIC, *chain(*_ROOMS.values()))), _PACKAGE / "sweep" / "evaluate.py")
 }
