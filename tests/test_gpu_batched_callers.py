@@ -37,7 +37,7 @@ def test_batches_without_a_step_get_a_table(gpu):
 def test_wrong_arguments_are_refused():
     A = matrix(np.zeros((2, 4, 4), np.float16))
     for options, said in (
-        ({"transa": "X"}, "transa"), ({"transb": np.ones((3, 3))}, "transb 'ndarray'"),
+        ({"transa": "X"}, "transa"), ({"transb": np.ones((3, 3))}, "transb array"),
         ({"configuration": "block block=64x64"}, "block has 3 numbers"), ({"configuration": 3}, "is a int"),
         ({"acumulate": "fp16"}, "accumulate"), ({"beta": 1.0}, "needs C"),
         ({"configuration": "small threads=32"}, "kind 'small'"), ({"layout": "interleaved"}, "two parts"),

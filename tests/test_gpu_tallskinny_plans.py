@@ -21,6 +21,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.fixture
 def an_h200(monkeypatch):
     """Plans are made as on an H200."""
+    monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": H200})
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
