@@ -1,7 +1,7 @@
-"""Models of speed: the papers' own, and a roofline for every scheme on every GPU. Nothing here is measured.
+"""Performance models: those of the papers, and a roofline for every scheme on every GPU. No result is measured.
 
 `gpus` describes GPUs; `legemm`, `h2sgemm`, `dgemm_tc`, `magma` and `tsm2` are the models of the papers of these names;
-`roofline` bounds the time of the `work` that a scheme makes.
+`roofline` bounds the time of the `work` of a scheme.
 """
 
 from __future__ import annotations

@@ -60,16 +60,24 @@ def work(
     ----------
     scheme : str or Scheme
         One of `fpemu.schemes.names()`, or a scheme itself, such as `Strassen()`.
-    hardware : str, MmaSpec or Gpu
-        An architecture, a GPU's name, an instruction. sgemm and dgemm do without.
+    hardware : str or MmaSpec or Gpu or None
+        An architecture, a GPU's name or description, or an instruction. sgemm and dgemm do without.
+    M, N, K : int
+        Sizes of the product.
     split : {"kernel", "fused", "given"}
-        Who makes the words: a key of `SPLITS`. Schemes whose products are calls of their own cannot fuse it.
+        Where the words are computed, a key of `SPLITS`: in a kernel before the product, in the product's kernel, or not
+        counted. Schemes whose products are separate calls cannot fuse it.
     tile : (int, int)
         Rows and columns of the result that a block works on, for split="fused": A is split once for each column of
         tiles, B once for each row.
     **options
         The scheme's choices. What the Ozaki family leaves open (slices=None) is counted on a few rows of nominal data,
         (uniform [0, 1) - 0.5) · exp(0.1 · normal), the inputs of DGEMM-TC with phi = 0.1.
+
+    Returns
+    -------
+    Work
+        Operations, instructions and memory traffic by phase.
 
     Raises
     ------

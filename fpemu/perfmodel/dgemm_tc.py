@@ -24,8 +24,29 @@ SHARE = 0.7
 
 @checked
 def block_size(n: int, largest: int = BLOCK) -> int:
-    """b_k = ceil(n / ceil(n / b_max)), section 4.2: the fewest blocks, as even as they can be.
+    """Return the block size b_k = ceil(n / ceil(n / b_max)) of section 4.2.
 
+    It gives the fewest blocks, of sizes as equal as possible.
+
+    Parameters
+    ----------
+    n : int
+        Size of the matrix.
+    largest : int
+        Largest block, b_max.
+
+    Returns
+    -------
+    int
+        Size of the blocks.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> [block_size(n) for n in (1024, 3584, 5120, 10240)]
     [1024, 3584, 2560, 3414]
     """
@@ -35,7 +56,7 @@ def block_size(n: int, largest: int = BLOCK) -> int:
 
 @checked
 def products(slices_a: float, slices_b: float | None = None, *, fast: bool = False) -> float:
-    """How many products of slices there are, section 4.3: d² or, in fast mode, d (d + 1) / 2.
+    """Return the number of slice products, section 4.3: d² or, in fast mode, d (d + 1) / 2.
 
     Parameters
     ----------
@@ -45,6 +66,18 @@ def products(slices_a: float, slices_b: float | None = None, *, fast: bool = Fal
         The products (i, j) with i + j <= d + 1 alone. With s_A < s_B slices these are s_A d - s_A (s_A - 1) / 2 for
         d = s_B; the paper gives the case s_A = s_B.
 
+    Returns
+    -------
+    float
+        Number of products.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> products(11, fast=True), products(11)
     (66.0, 121.0)
     """
@@ -56,33 +89,56 @@ def products(slices_a: float, slices_b: float | None = None, *, fast: bool = Fal
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of section 4.3."""
+    """Working memory of section 4.3, in bytes.
+
+    Attributes
+    ----------
+    slices : float
+        Slices of A and of B, fp16.
+    sums : float
+        Results of all products, fp32.
+    """
 
     slices: float
-    """Slices of A and of B, fp16"""
     sums: float
-    """Results of all products, fp32"""
 
     @property
     def total(self) -> float:
+        """Bytes of slices and products together."""
         return self.slices + self.sums
 
 
 @checked
 def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int | None = BLOCK) -> Memory:
-    """(s_A + s_B) k b words of fp16 and s_A s_B b² of fp32; in bytes.
+    """Return the memory of the slices and of the products, section 4.3.
+
+    The slices are (s_A + s_B) k b words of fp16, the products s_A s_B b² words of fp32.
 
     Parameters
     ----------
     m, n, k : int
+        Sizes of the product.
     slices_a, slices_b : float
+        Numbers of slices of A and of B.
     block : int or None
         The largest block; None is the naive form, (s_A m + s_B n) k and s_A s_B m n.
+
+    Returns
+    -------
+    Memory
+        Bytes.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Notes
     -----
     All products are kept, and counted as s_A s_B in fast mode too: the paper has one formula for both.
 
+    Examples
+    --------
     >>> memory(10240, 10240, 10240, 12, 12).total / 1e9  # within the 20 GB of section 5.1
     8.391557376
     """
@@ -94,18 +150,30 @@ def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int 
 
 @checked
 def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHARE) -> float:
-    """Operations a second on fp64 (2 m n k over the time) that ``count`` products allow, section 5.2.
+    """Return the speed on fp64 that ``count`` slice products allow, section 5.2.
 
     Parameters
     ----------
     count : float
-        Products of slices.
+        Number of products of slices.
     throughput : float or Gpu
         Operations a second of one product, in any unit, which is then that of the result; of a `Gpu`, the peak of its
         fp16 matrix units, which no library reaches.
     share : float
-        Of the time that products take.
+        Share of the time that products take.
 
+    Returns
+    -------
+    float
+        2 m n k over the time, operations a second.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, a share above 1, or a GPU without fp16 matrix units.
+
+    Examples
+    --------
     >>> round(speed(66) / 1e12, 2)
     0.98
     """
@@ -118,8 +186,29 @@ def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHA
 
 @checked
 def implied_products(measured: float, throughput: float = THROUGHPUT, share: float = SHARE) -> float:
-    """How many products a measured speed (operations a second on fp64) stands for; the inverse of `speed`.
+    """Return the number of slice products that a measured speed corresponds to; the inverse of `speed`.
 
+    Parameters
+    ----------
+    measured : float
+        Speed on fp64, operations a second.
+    throughput : float
+        Speed of one product, in the same unit.
+    share : float
+        Share of the time that products take.
+
+    Returns
+    -------
+    float
+        Number of products.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> round(implied_products(713.1e9), 1)
     90.3
     """

@@ -37,45 +37,77 @@ LEAST = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU. Rates are in operations or bytes a second (a multiply-add is two operations), sizes in bytes."""
+    """GPU with its rates and sizes.
+
+    Rates are in operations or bytes a second (a multiply-add is two operations), sizes in bytes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the GPU.
+    source : str
+        Source of the numbers.
+    architecture : str, optional
+        Its row in the catalog of instructions (`fpemu.mma.catalog`), None if it has no matrix unit.
+    sms : int, optional
+        Streaming multiprocessors, compute units or AI cores.
+    clock : float, optional
+        Core clock under load (boost), Hz.
+    peak : mapping of str to float
+        Operations a second by unit, a key of `UNITS`; dense.
+    bandwidth : float, optional
+        Documented bandwidth of the memory, bytes a second.
+    copy_bandwidth : float, optional
+        Bandwidth measured by a copy (STREAM), bytes a second.
+    memory : float, optional
+        Size of the memory, bytes.
+    l2 : float, optional
+        Size of the L2 cache, bytes.
+    l1 : float, optional
+        L1 cache of an SM, bytes; shared memory included where they are one.
+    shared : float, optional
+        Shared memory (LDS, L1 buffer) available to the blocks of an SM together, bytes.
+    shared_per_block : float, optional
+        Shared memory available to a block, bytes.
+    registers : int, optional
+        32-bit registers of an SM.
+    registers_per_thread : int, optional
+        Largest number of 32-bit registers of a thread.
+    threads : int, optional
+        Threads that an SM can hold.
+    blocks : int, optional
+        Thread blocks that an SM can hold.
+    warp : int, optional
+        Threads of a warp (wavefront).
+    memory_latency : float, optional
+        Latency of a load from memory, cycles.
+    compute_latency : float, optional
+        Latency of an fp32 multiply-add, cycles.
+    fp64_latency : float, optional
+        Latency of an fp64 multiply-add, cycles.
+    """
 
     name: str
     source: str
-    """Where the numbers come from"""
     architecture: str | None = None
-    """Its row in the catalog of instructions (`fpemu.mma.catalog`), None if it has no matrix unit"""
     sms: int | None = None
-    """Streaming multiprocessors, compute units or AI cores"""
     clock: float | None = None
-    """Core clock under load (boost), Hz"""
     peak: Mapping[str, float] = field(default_factory=dict)
-    """Operations a second by unit, a key of `UNITS`; dense"""
     bandwidth: float | None = None
-    """Of its memory, bytes a second, as the maker states it"""
     copy_bandwidth: float | None = None
-    """Measured by a copy (STREAM), bytes a second"""
     memory: float | None = None
     l2: float | None = None
     l1: float | None = None
-    """L1 cache, shared memory included where they are one, of an SM"""
     shared: float | None = None
-    """Shared memory (LDS, L1 buffer) that the blocks of an SM can have together"""
     shared_per_block: float | None = None
     registers: int | None = None
-    """32-bit registers of an SM"""
     registers_per_thread: int | None = None
     threads: int | None = None
-    """Threads that an SM can hold"""
     blocks: int | None = None
-    """Thread blocks that an SM can hold"""
     warp: int | None = None
-    """Threads of a warp (wavefront)"""
     memory_latency: float | None = None
-    """Of a load from memory, cycles"""
     compute_latency: float | None = None
-    """Of an fp32 multiply-add, cycles"""
     fp64_latency: float | None = None
-    """Of an fp64 multiply-add, cycles"""
 
     def __post_init__(self) -> None:
         text("Gpu: name", self.name)
@@ -109,8 +141,15 @@ _TYPES = {f.name: str(f.type) for f in fields(Gpu) if f.name != "name"}
 
 
 def names() -> list[str]:
-    """The GPUs of the table, in its order.
+    """Return the names of the GPUs of the table, in its order.
 
+    Returns
+    -------
+    list of str
+        Names that `get` accepts.
+
+    Examples
+    --------
     >>> names()[:2]
     ['K40c', 'M40']
     """
@@ -119,13 +158,18 @@ def names() -> list[str]:
 
 @checked
 def get(name: str | Path | Gpu) -> Gpu:
-    """A GPU of the table, or the one of a file.
+    """Return a GPU of the table, or of a file.
 
     Parameters
     ----------
     name : str, Path or Gpu
         One of `names()` (case, blanks and dashes do not matter); the path of a TOML file, which ends in .toml, with
         ":NAME" after it if the file describes several GPUs. A Gpu passes through.
+
+    Returns
+    -------
+    Gpu
+        Description of the GPU.
 
     Raises
     ------
@@ -150,10 +194,20 @@ def get(name: str | Path | Gpu) -> Gpu:
 
 @checked
 def read(path: str | Path) -> dict[str, Gpu]:
-    """The GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
+    """Read the GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
 
     A GPU needs `source` (its name is that of its table). `like = "H200"` starts from a GPU further up in the file or,
     if the file has none of that name, from the package's; peaks are replaced one by one.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path of the file.
+
+    Returns
+    -------
+    dict of str to Gpu
+        Descriptions by name.
 
     Raises
     ------

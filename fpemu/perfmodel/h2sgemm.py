@@ -40,24 +40,42 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Npu:
-    """An NPU of DaVinci cores. Rates are in bytes a cycle of one core, those of CANN's platform file for the 910A as
-    public tests of its operators quote them, unless noted."""
+    """NPU of DaVinci cores.
+
+    Rates are in bytes a cycle of one core. They are documented in CANN's platform file for the 910A, as public tests of
+    its operators quote it, unless noted.
+
+    Parameters
+    ----------
+    cores : int
+        Number of cores.
+    clock : float
+        Clock, Hz.
+    l1 : int
+        L1 buffer of a core, bytes.
+    bandwidth : float
+        Bandwidth of the memory, bytes a second (paper, section 4).
+    cube : int
+        Multiply-adds a cycle of a core.
+    vector : float
+        Vector unit, 64 numbers of fp32 a cycle (vec_calc_size: 128 of fp16).
+    cache : float
+        L2 cache or memory to the unified buffer (UB). Assumed: the tests have 110 to 128 for such cores. With one
+        buffer it alone sets the speed (39.3 to 40.9 TFLOP/s).
+    out : float
+        UB to memory.
+    ub_l1, l1_l0a, l1_l0b, l0c_ub : float
+        Between the buffers of a core that the names state.
+    """
 
     cores: int = 32
     clock: float = 1e9
     l1: int = 1048576
-    """L1 buffer of a core, bytes"""
     bandwidth: float = 1.2e12
-    """Of the memory, bytes a second (paper, section 4)"""
     cube: int = 16**3
-    """Multiply-adds a cycle of a core"""
     vector: float = 256.0
-    """Vector unit, 64 numbers of fp32 a cycle (vec_calc_size: 128 of fp16)"""
     cache: float = 110.0
-    """L2 cache or memory to the unified buffer (UB). Not confirmed: the tests have 110 to 128 for such cores; it sets
-    the speed with one buffer alone (39.3 to 40.9 TFLOP/s)"""
     out: float = 64.0
-    """UB to memory"""
     ub_l1: float = 128.0
     l1_l0a: float = 512.0
     l1_l0b: float = 256.0
@@ -78,7 +96,13 @@ ASCEND_910A = Npu()
 
 @dataclass(frozen=True, order=True)
 class Block:
-    """b_m, b_k and b_n: a block of A is m × k, of B k × n, of C m × n."""
+    """Block sizes b_m, b_k and b_n: a block of A is m × k, of B k × n, of C m × n.
+
+    Parameters
+    ----------
+    m, k, n : int
+        Numbers of rows or columns.
+    """
 
     m: int
     k: int
@@ -97,7 +121,18 @@ PUBLISHED = Block(176, 64, 176)
 
 @checked
 def constraints(block: Block) -> dict[str, tuple[int, int]]:
-    """Equation 10: what each constraint limits, and the limit; remainders must be 0."""
+    """Return the value and the limit of every constraint of Equation 10.
+
+    Parameters
+    ----------
+    block : Block
+        Block sizes.
+
+    Returns
+    -------
+    dict of str to (int, int)
+        Value and largest permitted value by constraint; remainders must be 0.
+    """
     return {
         "cube computation, b_m mod 16": (block.m % 16, 0),
         "cube computation, b_k mod 16": (block.k % 16, 0),
@@ -110,13 +145,20 @@ def constraints(block: Block) -> dict[str, tuple[int, int]]:
 
 @checked
 def check(block: Block) -> None:
-    """Raise where a block breaks Equation 10.
+    """Raise an error if a block violates Equation 10.
+
+    Parameters
+    ----------
+    block : Block
+        Block sizes.
 
     Raises
     ------
     InputError
-        Naming the first constraint that is broken, its value and its limit.
+        The first constraint that is violated, with its value and its limit.
 
+    Examples
+    --------
     >>> check(Block(176, 64, 208))
     >>> check(Block(256, 64, 176))
     Traceback (most recent call last):
@@ -128,7 +170,13 @@ def check(block: Block) -> None:
 
 
 def blocks() -> Iterator[Block]:
-    """All blocks that Equation 10 allows, in order."""
+    """Yield all blocks that Equation 10 allows, in ascending order.
+
+    Yields
+    ------
+    Block
+        The next block.
+    """
     for m in range(16, 1025, 16):
         for k in range(16, 64 * 256 // m + 1, 16):
             for n in range(16, min(64 * 256 // k, 248 * 1024 // (6 * m)) + 1, 16):
@@ -137,21 +185,29 @@ def blocks() -> Iterator[Block]:
 
 @checked
 def fused(block: Block, l1: int = ASCEND_910A.numbers, buffers: int = 2) -> int:
-    """N_fused, the blocks of A that fit into L1 beside the buffers of B: Equation 8.
+    """Return N_fused, the blocks of A that fit into L1 beside the buffers of B: Equation 8.
 
     Parameters
     ----------
     block : Block
+        Block sizes.
     l1 : int
         Numbers of fp16, not bytes.
     buffers : int
         Blocks of B in L1; the paper's two are for double buffering.
+
+    Returns
+    -------
+    int
+        Number of blocks.
 
     Raises
     ------
     InputError
         If not one block of A fits.
 
+    Examples
+    --------
     >>> fused(PUBLISHED), fused(PUBLISHED, l1=262144)
     (44, 21)
     """
@@ -165,13 +221,37 @@ def fused(block: Block, l1: int = ASCEND_910A.numbers, buffers: int = 2) -> int:
 
 @checked
 def used(block: Block, l1: int = ASCEND_910A.numbers) -> float:
-    """f of Equation 8, the share of L1 that blocks of A fill: N_fused b_m b_k / L1."""
+    """Return f of Equation 8, the share of L1 that blocks of A fill: N_fused b_m b_k / L1.
+
+    Parameters
+    ----------
+    block : Block
+        Block sizes.
+    l1 : int
+        Size of L1, in numbers of fp16.
+
+    Returns
+    -------
+    float
+        Share from 0 to 1.
+
+    Raises
+    ------
+    InputError
+        Not one block of A fits.
+    """
     return fused(block, l1) * block.m * block.k / l1
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Numbers (fp32 words) moved between memory and cores for one of the three products."""
+    """Numbers (fp32 words) moved between memory and cores for one of the three products.
+
+    Attributes
+    ----------
+    a, b, c : float
+        Words of A and B read, and of C read and written.
+    """
 
     a: float
     b: float
@@ -179,21 +259,32 @@ class Traffic:
 
     @property
     def total(self) -> float:
+        """Words of A, B and C together."""
         return self.a + self.b + self.c
 
 
 @checked
 def traffic(m: int, n: int, k: int, block: Block, npu: Npu = ASCEND_910A, *, whole: bool = False) -> Traffic:
-    """A_r, B_r and C_rw of Equation 9, in numbers.
+    """Return A_r, B_r and C_rw of Equation 9.
 
     Parameters
     ----------
     m, n, k : int
+        Sizes of the product.
     block : Block
+        Block sizes.
     npu : Npu
+        The NPU.
     whole : bool
         Count rounds and groups as whole numbers (B is read at least once), where Equation 9 has fractions.
 
+    Returns
+    -------
+    Traffic
+        Words of fp32.
+
+    Examples
+    --------
     >>> round(traffic(5632, 5632, 2816, PUBLISHED).b) == 5632 * 2816
     True
     """
@@ -207,8 +298,29 @@ def traffic(m: int, n: int, k: int, block: Block, npu: Npu = ASCEND_910A, *, who
 
 @checked
 def optimal_bm(f: float = 1.0, l1: int = ASCEND_910A.numbers, cores: int = ASCEND_910A.cores) -> float:
-    """b_m with the least traffic at a given f, sqrt(f L1 / (2 N_core)): section 3.3.1.
+    """Return the b_m with the least traffic at a given f, sqrt(f L1 / (2 N_core)): section 3.3.1.
 
+    Parameters
+    ----------
+    f : float
+        Share of L1 that blocks of A fill.
+    l1 : int
+        Size of L1, in numbers of fp16.
+    cores : int
+        Number of cores.
+
+    Returns
+    -------
+    float
+        b_m, not rounded.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> round(optimal_bm(0.95), 1)
     88.2
     """
@@ -219,9 +331,19 @@ def optimal_bm(f: float = 1.0, l1: int = ASCEND_910A.numbers, cores: int = ASCEN
 
 @checked
 def peak(npu: Npu = ASCEND_910A) -> float:
-    """FP32-equivalent operations a second: that of the matrix unit over three.
+    """Return the peak speed in FP32-equivalent operations a second: the matrix unit's over three.
 
     The paper has 256/3 = 85.3 TFLOP/s; 32 cores of 4096 multiply-adds at 1 GHz make 262.1/3 = 87.4.
+
+    Parameters
+    ----------
+    npu : Npu
+        The NPU.
+
+    Returns
+    -------
+    float
+        Operations a second.
     """
     return 2 * npu.cube * npu.cores * npu.clock / 3
 
@@ -234,9 +356,29 @@ PIPELINES = ("sequence", "single", "double")
 
 @checked
 def cycles(block: Block, product: str, npu: Npu = ASCEND_910A) -> dict[str, float]:
-    """Cycles that a step, a block of A against a block of B, takes on each engine of a core.
+    """Return the cycles of one step, a block of A against a block of B, on each engine of a core.
 
-    What happens once for N_fused steps (C out of L0C, added to the sum in memory) is spread over them.
+    The transfer of C out of L0C and its addition in memory happen once per N_fused steps; their cycles are spread over
+    them.
+
+    Parameters
+    ----------
+    block : Block
+        Block sizes.
+    product : str
+        A key of `VECTOR`.
+    npu : Npu
+        The NPU.
+
+    Returns
+    -------
+    dict of str to float
+        Cycles by engine.
+
+    Raises
+    ------
+    InputError
+        Unknown product.
     """
     if product not in VECTOR:
         raise unknown_name("product", product, VECTOR)
@@ -255,18 +397,32 @@ def cycles(block: Block, product: str, npu: Npu = ASCEND_910A) -> dict[str, floa
 
 @checked
 def step(block: Block, product: str, pipeline: str = "double", npu: Npu = ASCEND_910A) -> tuple[float, float]:
-    """Cycles from one step to the next, and those that the first one takes beyond that (fill).
+    """Return the cycles from one step to the next, and the additional cycles of the first step.
 
     Parameters
     ----------
     block : Block
+        Block sizes.
     product : str
         A key of `VECTOR`.
     pipeline : str
-        "double": all engines at once, a step takes as long as the slowest. "single": L1 holds one block of B, so
-        loading it (memory, UB, vector) and multiplying (L0, cube) take turns; on each side the engines overlap.
+        "double": all engines overlap, and a step takes as long as the slowest. "single": L1 holds one block of B, so
+        that loading it (memory, UB, vector) and multiplying (L0, cube) alternate; on each side the engines overlap.
         "sequence": nothing overlaps.
     npu : Npu
+        The NPU.
+
+    Returns
+    -------
+    cycles : float
+        Cycles of a step.
+    fill : float
+        Additional cycles of the first step.
+
+    Raises
+    ------
+    InputError
+        Unknown product or pipeline.
     """
     if pipeline not in PIPELINES:
         raise unknown_name("pipeline", pipeline, PIPELINES)
@@ -282,8 +438,29 @@ def step(block: Block, product: str, pipeline: str = "double", npu: Npu = ASCEND
 
 @checked
 def steady(block: Block = PUBLISHED, pipeline: str = "double", npu: Npu = ASCEND_910A) -> float:
-    """`speed` for endless matrices: no rests, no fill, A loaded for nothing.
+    """Return the limit of `speed` for large matrices: no remainders, no fill, no time to load A.
 
+    Parameters
+    ----------
+    block : Block
+        Block sizes.
+    pipeline : str
+        Overlap of the engines, as in `step`.
+    npu : Npu
+        The NPU.
+
+    Returns
+    -------
+    float
+        FP32-equivalent operations a second.
+
+    Raises
+    ------
+    InputError
+        A block that violates Equation 10, or an unknown pipeline.
+
+    Examples
+    --------
     >>> round(steady() / 1e12, 1), round(steady(pipeline="single") / 1e12, 1)
     (67.8, 39.3)
     """
@@ -294,16 +471,41 @@ def steady(block: Block = PUBLISHED, pipeline: str = "double", npu: Npu = ASCEND
 
 @checked
 def speed(m: int, n: int, k: int, block: Block = PUBLISHED, pipeline: str = "double", npu: Npu = ASCEND_910A) -> float:
-    """FP32-equivalent operations a second, 2 m n k over the time of the three products. A model of ours, nothing
-    fitted.
+    """Return the modelled speed, 2 m n k over the time of the three products.
+
+    Nothing in this model is fitted; it is not in the paper.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes of the product.
+    block : Block
+        Block sizes.
+    pipeline : str
+        Overlap of the engines, as in `step`.
+    npu : Npu
+        The NPU.
+
+    Returns
+    -------
+    float
+        FP32-equivalent operations a second.
+
+    Raises
+    ------
+    InputError
+        A block that violates Equation 10, or an unknown pipeline.
 
     Notes
     -----
-    Each group of N_fused blocks of A is loaded first, then all columns of B pass (Algorithm 1); ``pipeline`` as in
-    `step`. Whole blocks are counted: a rest costs as much as a block, so m is best a multiple of
-    b_m N_core. The engines run at their full rates, without
+    Each group of N_fused blocks of A is loaded first, then all columns of B pass (Algorithm 1). Whole blocks are
+    counted: a
+    remainder costs as much as a block, so m is best a multiple of b_m N_core. The engines run at their full rates,
+    without
     latencies or conflicts.
 
+    Examples
+    --------
     >>> round(speed(5632, 5632, 2816) / 1e12, 1)
     65.9
     """

@@ -59,7 +59,13 @@ OBJECTIVES = ("fill", "waves", "product", "ratio")
 
 @dataclass(frozen=True, order=True)
 class Tile:
-    """T_M, T_N and T_K."""
+    """Tile sizes T_M, T_N and T_K.
+
+    Parameters
+    ----------
+    M, N, K : int
+        Numbers of rows or columns.
+    """
 
     M: int
     N: int
@@ -74,27 +80,87 @@ class Tile:
 
 @checked
 def tlp(M: int, N: int, tile: Tile, wavefronts: int, warp: int) -> float:
-    """T_TLP, Equation 12: threads of all blocks. φ turns a block into its ``wavefronts`` of ``warp`` threads."""
+    """Return T_TLP, Equation 12: the threads of all blocks.
+
+    The paper's φ converts a block to its ``wavefronts`` of ``warp`` threads.
+
+    Parameters
+    ----------
+    M, N : int
+        Sizes of the result.
+    tile : Tile
+        Tile sizes.
+    wavefronts : int
+        Wavefronts of a block.
+    warp : int
+        Threads of a wavefront.
+
+    Returns
+    -------
+    float
+        Threads.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+    """
     sizes(M=M, N=N, wavefronts=wavefronts, warp=warp)
     return M * N / (tile.M * tile.N) * wavefronts * warp
 
 
 @checked
 def memory(tile: Tile) -> int:
-    """T_memory, Equation 13: bytes that a block loads in an iteration, two halves for each entry of A and B."""
+    """Return T_memory, Equation 13: bytes that a block loads in an iteration.
+
+    Each entry of A and B is two fp16 words.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
     return 2 * 2 * (tile.M * tile.K + tile.K * tile.N)
 
 
 @checked
 def flops(tile: Tile) -> int:
-    """T_flops, Equation 14: operations of a block in an iteration, three products."""
+    """Return T_flops, Equation 14: operations of a block in an iteration, three products.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+
+    Returns
+    -------
+    int
+        Operations, a multiply-add counting two.
+    """
     return 3 * 2 * tile.M * tile.N * tile.K
 
 
 @checked
 def ratio(tile: Tile) -> float:
-    """T_flops/memory, Equation 15: operations a byte, 3 T_M T_N / (2 (T_M + T_N)).
+    """Return T_flops/memory, Equation 15: 3 T_M T_N / (2 (T_M + T_N)).
 
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+
+    Returns
+    -------
+    float
+        Operations a byte.
+
+    Examples
+    --------
     >>> ratio(Tile(128, 128, 32)), ratio(Tile(128, 256, 32))
     (96.0, 128.0)
     """
@@ -103,22 +169,77 @@ def ratio(tile: Tile) -> float:
 
 @checked
 def work_dl(tile: Tile, threads: int) -> float:
-    """Work_DL, Equation 16: entries of the three tiles a thread."""
+    """Return Work_DL, Equation 16: entries of the three tiles a thread.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    threads : int
+        Threads of a block.
+
+    Returns
+    -------
+    float
+        Entries, not rounded.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+    """
     sizes(threads=threads)
     return (tile.M * tile.N + tile.M * tile.K + tile.K * tile.N) / threads
 
 
 @checked
 def work_cp(tile: Tile, threads: int) -> float:
-    """Work_CP, Equation 17: entries of C a thread."""
+    """Return Work_CP, Equation 17: entries of C a thread.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    threads : int
+        Threads of a block.
+
+    Returns
+    -------
+    float
+        Entries, not rounded.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+    """
     sizes(threads=threads)
     return tile.M * tile.N / threads
 
 
 @checked
 def subsections(rows: int, columns: int) -> tuple[int, int]:
-    """Figure 5: tiles of C in a rectangle of tiles, and the sub-sections of A and B loaded for them.
+    """Return the tiles of C in a rectangle of tiles, and the sub-sections of A and B loaded for them (Figure 5).
 
+    Parameters
+    ----------
+    rows, columns : int
+        Sides of the rectangle, in tiles.
+
+    Returns
+    -------
+    tiles : int
+        Tiles of C.
+    loads : int
+        Sub-sections of A and B.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> subsections(1, 3), subsections(2, 2)
     ((3, 4), (4, 4))
     """
@@ -128,24 +249,40 @@ def subsections(rows: int, columns: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What the paper leaves open. The defaults are ours; the others show what hangs on them."""
+    """Interpretation of the details that the paper leaves open.
+
+    The defaults are this package's choice (`OURS`); other values show how the result depends on each detail.
+
+    Parameters
+    ----------
+    accumulators : int
+        Words an entry of C; 2: fragsAcc0 and fragsAcc1 for the whole tile.
+    operands : bool
+        Whether the tiles of A and B pass through registers (Eq. 16), or C alone counts (Eq. 17).
+    overhead : int
+        Registers of a thread for addresses and counters.
+    buffers : int
+        Shared-memory buffers of each tile.
+    depth : int
+        Least number of fragments that T_K spans.
+    powers : bool
+        Sides are powers of two times the fragment; else any multiple of it.
+    blocks : int
+        Blocks that an SM must hold at once.
+    objective : str
+        Quantity to maximise. "fill": Equation 15 times the share of SMs in use, at most 1; "waves": the share of SMs
+        busy over all rounds of blocks instead; "product": Eq. 15 times the threads that the GPU holds at once; "ratio":
+        Eq. 15 alone.
+    """
 
     accumulators: int = 1
-    """Words an entry of C; 2: fragsAcc0 and fragsAcc1 for the whole tile"""
     operands: bool = True
-    """Whether the tiles of A and B pass through registers (Eq. 16), or C alone counts (Eq. 17)"""
     overhead: int = 32
-    """Registers of a thread for addresses and counters"""
     buffers: int = 2
     depth: int = 2
-    """Fragments that T_K spans at least"""
     powers: bool = True
-    """Sides are powers of two times the fragment; else any multiple of it"""
     blocks: int = 1
-    """Blocks that an SM must hold at once"""
     objective: str = "fill"
-    """"fill" (above); "waves": the share of SMs busy over all rounds of blocks instead; "product": Eq. 15 times the
-    threads that the GPU holds at once; "ratio": Eq. 15 alone"""
 
     def __post_init__(self) -> None:
         sizes(accumulators=self.accumulators, buffers=self.buffers, depth=self.depth, blocks=self.blocks)
@@ -159,7 +296,23 @@ OURS = Reading()
 
 @checked
 def fragment(gpu: Gpu) -> tuple[int, int, int]:
-    """(f_m, f_n, f_k) for a GPU."""
+    """Return the fragment sizes (f_m, f_n, f_k) of a GPU.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        Description with a warp size.
+
+    Returns
+    -------
+    (int, int, int)
+        f_m, f_n and f_k.
+
+    Raises
+    ------
+    InputError
+        A wavefront without a known fragment.
+    """
     warp = gpu.need("warp", "LE-GEMM's tile model")
     if warp not in FRAGMENTS:
         raise InputError(f"{gpu.name}: no fragment is known for wavefronts of {warp} threads, only {list(FRAGMENTS)}")
@@ -168,8 +321,27 @@ def fragment(gpu: Gpu) -> tuple[int, int, int]:
 
 @checked
 def shared(tile: Tile, buffers: int = 2) -> int:
-    """Bytes of shared memory: ``buffers`` of A16, RA, B16 and RB.
+    """Return the shared memory of a block: ``buffers`` of A16, RA, B16 and RB.
 
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    buffers : int
+        Number of buffers.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> shared(Tile(128, 128, 32)) // 1024, shared(Tile(128, 256, 32)) // 1024
     (64, 96)
     """
@@ -179,14 +351,54 @@ def shared(tile: Tile, buffers: int = 2) -> int:
 
 @checked
 def registers(tile: Tile, threads: int, reading: Reading = OURS) -> float:
-    """32-bit registers of a thread."""
+    """Return the 32-bit registers of a thread.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    threads : int
+        Threads of a block.
+    reading : Reading
+        Interpretation of the paper.
+
+    Returns
+    -------
+    float
+        Registers, not rounded.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+    """
     words = work_dl(tile, threads) if reading.operands else work_cp(tile, threads)
     return words + (reading.accumulators - 1) * work_cp(tile, threads) + reading.overhead
 
 
 @checked
 def threads(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> int:
-    """Work_num: the fewest threads whose registers suffice, in powers of two of wavefronts; 1024 if none do."""
+    """Return Work_num: the fewest threads whose registers suffice.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    gpu : Gpu
+        Description of the GPU.
+    reading : Reading
+        Interpretation of the paper.
+
+    Returns
+    -------
+    int
+        Threads of a block, a power of two of wavefronts; 1024 if no number suffices.
+
+    Raises
+    ------
+    InputError
+        A description that lacks a field.
+    """
     count: int = SCHEDULERS * gpu.need("warp", "LE-GEMM's tile model")
     limit = gpu.need("registers_per_thread", "LE-GEMM's tile model")
     while count < MOST_THREADS and registers(tile, count, reading) > limit:
@@ -196,7 +408,27 @@ def threads(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> int:
 
 @checked
 def constraints(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> dict[str, tuple[float, float]]:
-    """What each constraint limits, and the limit."""
+    """Return the value and the limit of every constraint on a tile.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    gpu : Gpu
+        Description of the GPU.
+    reading : Reading
+        Interpretation of the paper.
+
+    Returns
+    -------
+    dict of str to (float, float)
+        Value and largest permitted value by constraint.
+
+    Raises
+    ------
+    InputError
+        A description that lacks a field, or a wavefront without a known fragment.
+    """
     need = {name: gpu.need(name, "LE-GEMM's tile model") for name in
             ("shared_per_block", "shared", "registers", "registers_per_thread", "threads")}  # fmt: skip
     f_m, f_n, f_k = fragment(gpu)
@@ -218,13 +450,24 @@ def constraints(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> dict[str, tupl
 
 @checked
 def check(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> None:
-    """Raise where a tile cannot be run on a GPU.
+    """Raise an error if a tile cannot run on a GPU.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    gpu : Gpu
+        Description of the GPU.
+    reading : Reading
+        Interpretation of the paper.
 
     Raises
     ------
     InputError
-        Naming the first constraint that is broken, its value and its limit.
+        The first constraint that is violated, with its value and its limit.
 
+    Examples
+    --------
     >>> from fpemu.perfmodel import gpus
     >>> check(Tile(128, 256, 32), gpus.get("MI210"))
     Traceback (most recent call last):
@@ -237,13 +480,53 @@ def check(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> None:
 
 @checked
 def fits(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> bool:
-    """Whether a tile satisfies all constraints."""
+    """Return whether a tile satisfies all constraints.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    gpu : Gpu
+        Description of the GPU.
+    reading : Reading
+        Interpretation of the paper.
+
+    Returns
+    -------
+    bool
+        True if no constraint is violated.
+
+    Raises
+    ------
+    InputError
+        As `constraints`.
+    """
     return all(value <= limit for value, limit in constraints(tile, gpu, reading).values())
 
 
 @checked
 def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterator[Tile]:
-    """Tiles to choose from: sides up to ``largest``, T_K of one to eight fragments."""
+    """Yield the tiles to choose from: sides up to ``largest``, T_K of one to eight fragments.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        Description with a warp size.
+    reading : Reading
+        Interpretation of the paper.
+    largest : int
+        Largest T_M and T_N.
+
+    Yields
+    ------
+    Tile
+        The next tile.
+
+    Raises
+    ------
+    InputError
+        A wavefront without a known fragment.
+    """
     sizes(largest=largest)
     f_m, f_n, f_k = fragment(gpu)
 
@@ -255,7 +538,29 @@ def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterato
 
 @checked
 def objective(tile: Tile, gpu: Gpu, M: int, N: int, reading: Reading = OURS) -> float:
-    """What the choice maximizes, for an M × N result."""
+    """Return the objective that the choice maximises, for an M × N result.
+
+    Parameters
+    ----------
+    tile : Tile
+        Tile sizes.
+    gpu : Gpu
+        Description of the GPU.
+    M, N : int
+        Sizes of the result.
+    reading : Reading
+        Interpretation of the paper; its ``objective`` selects the quantity.
+
+    Returns
+    -------
+    float
+        Value of the objective.
+
+    Raises
+    ------
+    InputError
+        A description that lacks a field, sizes that are not positive integers, or an unknown objective.
+    """
     sizes(M=M, N=N)
     sms = gpu.need("sms", "LE-GEMM's tile model")
     blocks = -(-M // tile.M) * -(-N // tile.N)
@@ -273,38 +578,60 @@ def objective(tile: Tile, gpu: Gpu, M: int, N: int, reading: Reading = OURS) -> 
 
 @dataclass(frozen=True)
 class Choice:
-    """The tile chosen, with what the model knows of it."""
+    """Tile chosen by the model, with the model's values for it.
+
+    Attributes
+    ----------
+    tile : Tile
+        T_M, T_N and T_K.
+    fragment : (int, int, int)
+        f_m, f_n and f_k.
+    wavefront : int
+        Threads of a wavefront.
+    threads : int
+        Threads of a block, Work_num.
+    ratio : float
+        Operations a byte, Eq. 15.
+    tlp : float
+        Threads of all blocks, Eq. 12.
+    value : float
+        Value of the objective.
+    """
 
     tile: Tile
     fragment: tuple[int, int, int]
     wavefront: int
     threads: int
-    """Of a block, Work_num"""
     ratio: float
-    """Operations a byte, Eq. 15"""
     tlp: float
-    """Threads of all blocks, Eq. 12"""
     value: float
-    """Of the objective"""
 
 
 @checked
 def choose(gpu: Gpu, M: int, N: int, K: int, reading: Reading = OURS) -> Choice:
-    """The tile for an M × N × K product on a GPU.
+    """Return the tile that maximises the objective for an M × N × K product on a GPU.
 
     Parameters
     ----------
     gpu : Gpu
         Needs sms, warp, shared, shared_per_block, registers, registers_per_thread and threads.
     M, N, K : int
-        K does not matter to the choice: Equations 12 and 15 are without it.
+        Sizes of the product. K does not affect the choice: Equations 12 and 15 do not contain it.
     reading : Reading
+        Interpretation of the paper.
+
+    Returns
+    -------
+    Choice
+        The tile and the model's values.
 
     Raises
     ------
     InputError
         If the description of the GPU lacks a field, or no tile fits.
 
+    Examples
+    --------
     >>> from fpemu.perfmodel import gpus
     >>> choose(gpus.get("MI210"), 8192, 8192, 8192).tile, choose(gpus.get("A800"), 8192, 8192, 8192).tile
     (Tile(M=128, N=128, K=32), Tile(M=128, N=256, K=32))

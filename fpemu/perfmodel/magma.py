@@ -55,13 +55,24 @@ LAYOUTS: dict[str, tuple[int, int]] = {
 
 @checked
 def loads(M: int, N: int, K: int, block: Sequence[int]) -> int:
-    """Elements of A and B that the thread blocks of one product read from memory (section 5.2.1).
+    """Return the elements of A and B that the thread blocks of one product read from memory (section 5.2.1).
 
     Parameters
     ----------
     M, N, K : int
+        Sizes of the product.
     block : (BLK_M, BLK_N)
-        A block at the edge reads what is there and fills up with zeros.
+        Block of D. A block at the edge reads only existing elements and is padded with zeros.
+
+    Returns
+    -------
+    int
+        Elements.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Examples
     --------
@@ -75,16 +86,22 @@ def loads(M: int, N: int, K: int, block: Sequence[int]) -> int:
 
 @checked
 def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | None = None) -> float:
-    """How many times fewer elements of A and B are read with blocks than with the instruction's tiles (Fig. 5).
+    """Return the factor by which blocks reduce the reads of A and B against the instruction's tiles (Fig. 5).
 
     Parameters
     ----------
     block : (BLK_M, BLK_N)
+        Block of D of a thread block.
     tensor : (TC_M, TC_N)
-        Divides ``block``.
+        Tile of the instruction; divides ``block``.
     size : int, optional
-        Of the square matrices; by default they are large, which is the paper's formula
-        BLK_M BLK_N (TC_M + TC_N) / (TC_M TC_N (BLK_M + BLK_N)).
+        Size of the square matrices; by default they are large, which is the paper's formula BLK_M BLK_N (TC_M + TC_N) /
+        (TC_M TC_N (BLK_M + BLK_N)).
+
+    Returns
+    -------
+    float
+        Ratio of the numbers of elements read.
 
     Raises
     ------
@@ -110,14 +127,25 @@ def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | N
 
 @checked
 def operational_intensity(M: int, N: int, K: int, layout: str = "interleaved") -> float:
-    """Operations for each byte of the least memory traffic: Equation 1 (interleaved) and 2 (planar).
+    """Return the operations for each byte of the least memory traffic: Equations 1 (interleaved) and 2 (planar).
 
     Parameters
     ----------
     M, N, K : int
+        Sizes of the product.
     layout : str
         One of `LAYOUTS`: "interleaved"; "planar", by four real products; "planar, one kernel", which reads every
         operand once; "real" (HGEMM).
+
+    Returns
+    -------
+    float
+        Operations a byte.
+
+    Raises
+    ------
+    InputError
+        An unknown layout, or sizes that are not positive integers.
 
     Examples
     --------
@@ -131,16 +159,28 @@ def operational_intensity(M: int, N: int, K: int, layout: str = "interleaved") -
 
 @checked
 def bound(M: int, N: int, K: int, layout: str, gpu: Gpu, *, peak: float | None = None) -> float:
-    """The roofline: operations a second that a product cannot exceed (Fig. 8 and 9).
+    """Return the roofline, the speed that a product cannot exceed (Fig. 8 and 9).
 
     Parameters
     ----------
-    M, N, K, layout
-        See `operational_intensity`.
+    M, N, K : int
+        Sizes of the product.
+    layout : str
+        One of `LAYOUTS`, as in `operational_intensity`.
     gpu : Gpu
-        Its copy bandwidth (STREAM) counts, or that of the data sheet where it is not known.
+        Its copy bandwidth (STREAM) counts, or the data sheet's where that is not known.
     peak : float, optional
-        Operations a second; by default that of its fp16 matrix units.
+        Operations a second; default: the peak of the fp16 matrix units.
+
+    Returns
+    -------
+    float
+        Operations a second.
+
+    Raises
+    ------
+    InputError
+        An unknown layout, sizes that are not positive integers, or a GPU that lacks a field.
 
     Examples
     --------
@@ -155,14 +195,28 @@ def bound(M: int, N: int, K: int, layout: str, gpu: Gpu, *, peak: float | None =
 
 @checked
 def crossing(gpu: Gpu, layout: str, K: int | None = None, *, peak: float | None = None) -> float:
-    """The size N from which a product is bound by computing and no longer by memory, inf if there is none.
+    """Return the size N from which a product is bound by computation and no longer by memory.
 
     Parameters
     ----------
-    gpu, layout, peak
-        See `bound`.
+    gpu : Gpu
+        Description of the GPU, as in `bound`.
+    layout : str
+        One of `LAYOUTS`.
     K : int, optional
-        The rank of an update of an N×N matrix; by default the product is N×N×N.
+        Rank of an update of an N×N matrix; default: the product is N×N×N.
+    peak : float, optional
+        Operations a second, as in `bound`.
+
+    Returns
+    -------
+    float
+        Size, not rounded; inf if there is none.
+
+    Raises
+    ------
+    InputError
+        As `bound`.
 
     Examples
     --------

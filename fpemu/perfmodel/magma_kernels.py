@@ -39,18 +39,27 @@ BASE = 24
 
 @dataclass(frozen=True)
 class Kernel:
-    """The eight parameters, and what the kernel computes."""
+    """Configuration of the kernel: its eight parameters, and the kind of product.
+
+    Parameters
+    ----------
+    tensor : (int, int, int)
+        TC_M, TC_N and TC_K, the instruction's tile.
+    block : (int, int, int)
+        BLK_M, BLK_N and BLK_K, the thread block's tile.
+    threads : (int, int)
+        DIM_X and DIM_Y.
+    complex : bool
+        HCGEMM, interleaved layout.
+    accumulator : {"fp32", "fp16"}
+        Format of the fragments of C.
+    """
 
     tensor: tuple[int, int, int]
-    """TC_M, TC_N, TC_K"""
     block: tuple[int, int, int]
-    """BLK_M, BLK_N, BLK_K"""
     threads: tuple[int, int]
-    """DIM_X, DIM_Y"""
     complex: bool = False
-    """HCGEMM, interleaved layout"""
     accumulator: str = "fp32"
-    """"fp32" or "fp16": the fragments of C"""
 
     def __post_init__(self) -> None:
         for name, values, count in (("TC", self.tensor, 3), ("BLK", self.block, 3), ("DIM", self.threads, 2)):
@@ -61,6 +70,7 @@ class Kernel:
 
     @property
     def warps(self) -> int:
+        """Warps of a thread block."""
         return self.threads[0] * self.threads[1] // WARP
 
     @property
@@ -71,11 +81,12 @@ class Kernel:
 
 @checked
 def check(kernel: Kernel, gpu: Gpu | None = None, *, printed: bool = True) -> None:
-    """Raise if a configuration breaks a condition.
+    """Raise an error if a configuration is not valid.
 
     Parameters
     ----------
     kernel : Kernel
+        Configuration.
     gpu : Gpu, optional
         With it the limits of shared memory and registers count as well.
     printed : bool
@@ -84,7 +95,7 @@ def check(kernel: Kernel, gpu: Gpu | None = None, *, printed: bool = True) -> No
     Raises
     ------
     InputError
-        Naming the first condition that does not hold, with its values.
+        The first condition that does not hold, with its values.
 
     Examples
     --------
@@ -131,8 +142,20 @@ def _broken(kernel: Kernel, gpu: Gpu | None, printed: bool) -> str | None:
 
 @checked
 def shared_memory(kernel: Kernel) -> int:
-    """Bytes of shared memory of a thread block: A and B in fp16, or the block of C after them.
+    """Return the shared memory of a thread block: A and B in fp16, or the block of C after them.
 
+    Parameters
+    ----------
+    kernel : Kernel
+        Configuration.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Examples
+    --------
     >>> shared_memory(Kernel((16, 16, 16), (64, 64, 64), (16, 8)))
     16384
     """
@@ -143,8 +166,22 @@ def shared_memory(kernel: Kernel) -> int:
 
 @checked
 def registers(kernel: Kernel) -> int:
-    """32-bit registers of a thread: the next blocks of A and B, the fragments of A, B and C, and `BASE`.
+    """Return the 32-bit registers of a thread.
 
+    They hold the next blocks of A and B, the fragments of A, B and C, and `BASE` others.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Configuration.
+
+    Returns
+    -------
+    int
+        Registers.
+
+    Examples
+    --------
     >>> registers(Kernel((16, 16, 16), (64, 64, 64), (16, 8)))
     96
     """
@@ -160,8 +197,20 @@ def registers(kernel: Kernel) -> int:
 
 @checked
 def idle_warps(kernel: Kernel) -> int:
-    """Warps without a tile of C to compute (section 5.4).
+    """Return the number of warps without a tile of C to compute (section 5.4).
 
+    Parameters
+    ----------
+    kernel : Kernel
+        Configuration.
+
+    Returns
+    -------
+    int
+        Idle warps of a thread block.
+
+    Examples
+    --------
     >>> idle_warps(Kernel((16, 16, 16), (64, 64, 64), (16, 64)))
     16
     """
@@ -170,8 +219,27 @@ def idle_warps(kernel: Kernel) -> int:
 
 @checked
 def occupancy(kernel: Kernel, gpu: Gpu) -> int:
-    """Thread blocks of a configuration that an SM can hold.
+    """Return the thread blocks of a configuration that an SM can hold.
 
+    Parameters
+    ----------
+    kernel : Kernel
+        Configuration.
+    gpu : Gpu
+        Description of the GPU.
+
+    Returns
+    -------
+    int
+        Thread blocks.
+
+    Raises
+    ------
+    InputError
+        A description that lacks a field.
+
+    Examples
+    --------
     >>> from fpemu.perfmodel import gpus
     >>> occupancy(Kernel((16, 16, 16), (64, 64, 64), (16, 8)), gpus.get("V100"))
     5
@@ -189,8 +257,27 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> int:
 
 @checked
 def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
-    """Operations that the instructions do over those that the product needs: what zeros at the edges cost.
+    """Return the operations of the instructions over those of the product, the cost of zeros at the edges.
 
+    Parameters
+    ----------
+    kernel : Kernel
+        Configuration.
+    M, N, K : int
+        Sizes of the product.
+
+    Returns
+    -------
+    float
+        Ratio, at least 1.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> waste(Kernel((16, 16, 16), (32, 32, 32), (8, 4)), 16, 16, 32)
     4.0
     """
@@ -205,16 +292,28 @@ def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
 def configurations(
     largest: int | Sequence[int] = 128, gpu: Gpu | None = None, *, complex: bool = False, printed: bool = True
 ) -> Iterator[Kernel]:
-    """Every valid configuration with blocks up to a size.
+    """Yield every valid configuration with blocks up to a size.
 
     Parameters
     ----------
     largest : int or (int, int, int)
-        Of BLK_M, BLK_N and BLK_K; the paper's Fig. 5 goes to 128.
+        Largest BLK_M, BLK_N and BLK_K; the paper's Fig. 5 goes to 128.
     gpu : Gpu, optional
-        With its limits.
-    complex, printed
-        See `Kernel` and `check`.
+        Apply the limits of this GPU.
+    complex : bool
+        HCGEMM instead of HGEMM.
+    printed : bool
+        Apply the constraints as printed, as in `check`.
+
+    Yields
+    ------
+    Kernel
+        The next configuration.
+
+    Raises
+    ------
+    InputError
+        ``largest`` is not one or three positive integers.
 
     Examples
     --------
@@ -244,10 +343,31 @@ def _divisors(n: int) -> list[int]:
 def ranked(
     M: int, N: int, K: int, gpu: Gpu, *, largest: int = 128, complex: bool = False
 ) -> list[tuple[float, Kernel]]:
-    """Valid configurations by the least time that the model gives one product of a large batch, in seconds.
+    """Return the valid configurations by the modelled time of one product of a large batch.
 
     The time is the larger of traffic over bandwidth and operations (zeros included) over the peak of the matrix units.
-    Ties, which are many, go to the least waste and then to the most threads on an SM.
+    Ties, which are many, are resolved by the least waste and then by the most threads on an SM.
+
+    Parameters
+    ----------
+    M, N, K : int
+        Sizes of the product.
+    gpu : Gpu
+        Description of the GPU.
+    largest : int
+        Largest side of a block.
+    complex : bool
+        HCGEMM instead of HGEMM.
+
+    Returns
+    -------
+    list of (float, Kernel)
+        Seconds and configuration, ascending.
+
+    Raises
+    ------
+    InputError
+        A description that lacks a field, or sizes that are not positive integers.
     """
     sizes(M=M, N=N, K=K)
     found = []

@@ -71,10 +71,27 @@ def valid(places: Sequence[Place]) -> bool:
 
 @checked
 def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
-    """Places for as many products as can be found in a grid of block rows, block columns and block steps.
+    """Return an arrangement of small products in a grid of blocks.
 
-    A largest arrangement if rows · columns · steps is at most `EXACT`, else one made of smaller ones.
+    It is a largest arrangement if rows · columns · steps is at most `EXACT`, else it is composed of smaller ones.
 
+    Parameters
+    ----------
+    rows, columns, steps : int
+        Block rows, block columns and block steps of the grid.
+
+    Returns
+    -------
+    tuple of Place
+        One place per product.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> [len(arrange(b, b, b)) for b in (1, 2, 3, 4)]
     [1, 2, 6, 9]
     """
@@ -101,16 +118,26 @@ def _arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
 
 @checked
 def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
-    """How N×N×N products go through instructions of a shape.
+    """Return how N×N×N products are packed into instructions of a shape.
 
     Parameters
     ----------
     N : int
         Size of the products. Where it exceeds a side of the instruction, one product takes several of them.
     shape : (m, n, k)
-        Of the instruction; (16, 16, 16), (32, 8, 16) and (8, 32, 16) are those of the paper.
+        Shape of the instruction; the paper has (16, 16, 16), (32, 8, 16) and (8, 32, 16).
     paper : bool
-        On the diagonal, as the paper (default), or as many as `arrange` finds.
+        Products on the diagonal, as in the paper (default), or as many as `arrange` places.
+
+    Returns
+    -------
+    Packing
+        Products, instructions, utilisation and places.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Examples
     --------
@@ -129,8 +156,29 @@ def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
 
 @checked
 def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = True) -> float:
-    """The share of an instruction's operations that is useful for N×N×N products (Fig. 17).
+    """Return the share of an instruction's operations that is useful for N×N×N products (Fig. 17).
 
+    Parameters
+    ----------
+    N : int
+        Size of the products.
+    shape : (m, n, k)
+        Shape of the instruction.
+    paper : bool
+        As in `pack`.
+
+    Returns
+    -------
+    float
+        Share from 0 to 1.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
+
+    Examples
+    --------
     >>> f"{100 * utilisation(8):g} %, {100 * utilisation(10):.1f} %"
     '25 %, 24.4 %'
     """

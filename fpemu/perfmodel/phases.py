@@ -15,37 +15,62 @@ BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8, "int32": 4, "int
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One kernel, or several alike."""
+    """One kernel, or several equal ones.
+
+    Attributes
+    ----------
+    name : str
+        Name of the phase.
+    products : mapping of str to float
+        Operations of matrix products by format of their inputs, a multiply-add being two; padding included.
+    vector : mapping of str to float
+        Instructions of the ordinary cores by format, an element each.
+    read, written : float
+        Bytes read from and written to memory.
+    """
 
     name: str
     products: Mapping[str, float] = field(default_factory=dict)
-    """Operations of matrix products by format of their inputs, a multiply-add being two; padding included"""
     vector: Mapping[str, float] = field(default_factory=dict)
-    """Instructions of the ordinary cores by format, an element each"""
     read: float = 0.0
     written: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of one product by a scheme."""
+    """Work of one product by a scheme.
+
+    Attributes
+    ----------
+    scheme : str
+        Name of the scheme.
+    operand : str
+        Format of A, B and the result.
+    architecture : str or None
+        Architecture of the matrix units; None: ordinary cores.
+    shape : (int, int, int)
+        M, N, K.
+    phases : tuple of Phase
+        Kernels in order.
+    instructions : mapping of str to float
+        Matrix instructions by name.
+    products : int
+        Products of words, slices or residues.
+    words : (int, int)
+        Words, slices or residues of A and of B.
+    resident : float
+        Bytes that are in memory at the same time, at least: operands, words, result, products waiting to be summed.
+    """
 
     scheme: str
     operand: str
-    """Format of A, B and the result"""
     architecture: str | None
-    """None: ordinary cores"""
     shape: tuple[int, int, int]
-    """M, N, K"""
     phases: tuple[Phase, ...]
     instructions: Mapping[str, float]
-    """Matrix instructions by name"""
     products: int
-    """Products of words, slices or residues"""
     words: tuple[int, int]
-    """Words, slices or residues of A and of B"""
     resident: float
-    """Bytes that are in memory at the same time, at least: operands, words, result, products waiting to be summed"""
 
     @property
     def operations(self) -> float:

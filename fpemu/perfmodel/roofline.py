@@ -40,7 +40,15 @@ SHAPES: dict[str, tuple[int | str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """The time of a phase, in seconds, and what bounds it."""
+    """Time of a phase in seconds, and its bound.
+
+    Attributes
+    ----------
+    name : str
+        Name of the phase.
+    matrix, vector, memory : float
+        Seconds on the matrix units, on the ordinary cores and for memory traffic.
+    """
 
     name: str
     matrix: float
@@ -60,7 +68,17 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The least time that a GPU needs for some work."""
+    """Least time that a GPU needs for some work.
+
+    Attributes
+    ----------
+    work : Work
+        The work.
+    gpu : Gpu
+        The GPU.
+    spans : tuple of Span
+        Times of the phases.
+    """
 
     work: Work
     gpu: Gpu
@@ -101,15 +119,21 @@ def time(
     vector_efficiency: float = 1.0,
     memory_efficiency: float = 1.0,
 ) -> Estimate:
-    """The least time for some work on a GPU.
+    """Return the least time for some work on a GPU.
 
     Parameters
     ----------
     job : Work
+        Work of a product, from `work`.
     gpu : str or Gpu
         A GPU of the table, a file (see `fpemu.perfmodel.gpus.get`) or a description.
     efficiency, vector_efficiency, memory_efficiency : float
         Shares of the peaks of products, of the peaks of vector operations and of the bandwidth, in (0, 1].
+
+    Returns
+    -------
+    Estimate
+        Times by phase.
 
     Raises
     ------
@@ -177,22 +201,33 @@ def break_even(
     baseline_efficiency: float = 1.0,
     **options: Any,
 ) -> BreakEven:
-    """The size from which a scheme's bound is above the bound of SGEMM or DGEMM.
+    """Return the size from which a scheme's bound is above the bound of SGEMM or DGEMM.
 
     Sizes are multiples of 64, so that no instruction is padded, eight to an octave and up to `largest`, at most 6·10^7.
 
     Parameters
     ----------
     scheme : str or Scheme
+        Scheme to compare.
     gpu : str or Gpu
+        A GPU, as in `fpemu.perfmodel.gpus.get`.
     against : {"sgemm", "dgemm"}, optional
         Default: the one with the scheme's operands.
     shape : str or three sizes
         "square" (n × n × n), "rank-64" (K = 64), "tall" (N = 64), or M, N, K with "n" for what grows.
+    largest : int
+        Largest size to try.
+    split : str
+        Where the words are computed, as in `work`.
     efficiency, baseline_efficiency : float
         Shares of the products' peaks that the two reach.
-    split, **options
-        As in `work`.
+    **options
+        The scheme's choices.
+
+    Returns
+    -------
+    BreakEven
+        The size and the ratio of the two bounds.
 
     Raises
     ------

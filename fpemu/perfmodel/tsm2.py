@@ -40,28 +40,46 @@ TIE = 1e-9
 
 @dataclass(frozen=True)
 class Choice:
-    """Parameters and the time that the model gives them."""
+    """Parameters and the modelled time with them.
+
+    Attributes
+    ----------
+    t2 : int
+        Columns of C at a time.
+    t3 : int
+        Elements of A at a time.
+    seconds : float
+        Modelled time, seconds.
+    branch : {"memory", "compute"}
+        Which time was minimised; with the corrected form, the larger one.
+    """
 
     t2: int
     t3: int
     seconds: float
     branch: str
-    """Which time was minimised, "memory" or "compute": of the corrected form the larger one"""
 
 
 @checked
 def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
-    """Algorithm 5: t2 and t3 by continuous optimisation, then the best of the integers around.
+    """Return t2 and t3 by Algorithm 5: continuous optimisation, then the best of the integers around.
 
     Parameters
     ----------
     model : Model
+        Performance model of a GPU.
     m, k, n : int
         A is m×k, B is k×n.
 
     Returns
     -------
     Choice
+        The parameters and the modelled time.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Examples
     --------
@@ -83,7 +101,26 @@ def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
 
 @checked
 def exhaustive(model: Model, m: int, k: int, n: int) -> list[Choice]:
-    """All pairs of integers t2, t3 with the least time, in Algorithm 5's branches and within a thread's registers.
+    """Return all pairs of integers t2, t3 with the least time.
+
+    The pairs are those of Algorithm 5's branches that fit within a thread's registers.
+
+    Parameters
+    ----------
+    model : Model
+        Performance model of a GPU.
+    m, k, n : int
+        Sizes: A is m×k, B is k×n.
+
+    Returns
+    -------
+    list of Choice
+        Pairs whose times differ by rounding errors only.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Examples
     --------
@@ -106,23 +143,34 @@ def exhaustive(model: Model, m: int, k: int, n: int) -> list[Choice]:
 def descent(
     model: Model, m: int, k: int, n: int, *, unit: float = 1e-3, step: float = 0.1, stop: float = 1e-4, most: int = 3000
 ) -> tuple[int, int]:
-    """Section 3.6.3's gradient descent on the memory time, from t2 = t3 = 1 until the time falls by less than stop.
+    """Minimise the memory time by section 3.6.3's gradient descent.
+
+    It starts from t2 = t3 = 1 and ends when the time falls by less than ``stop``.
 
     Parameters
     ----------
-    model, m, k, n
-        See `algorithm5`.
+    model : Model
+        Performance model of a GPU.
+    m, k, n : int
+        Sizes: A is m×k, B is k×n.
     unit : float
-        Seconds of the unit that time is measured in, which the paper does not print.
+        Unit of time in seconds, which the paper does not print.
     step, stop : float
-        As printed.
+        Step length and stopping criterion, as printed.
     most : int
-        Steps at most.
+        Largest number of steps.
 
     Returns
     -------
-    t2, t3
-        Rounded; within 1 to n and the registers of a thread.
+    t2 : int
+        Columns of C at a time, rounded; from 1 to n.
+    t3 : int
+        Elements of A at a time, rounded; within the registers of a thread.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
     """
     sizes(m=m, k=k, n=n, most=most)
     positive(unit=unit, step=step, stop=stop)
@@ -151,14 +199,26 @@ def descent(
 
 @checked
 def ism2_use(model: Model, m: int, k: int, n: int, t2: int, t3: int, tcf: int = 1) -> float:
-    """Share of the bandwidth that loads of A use when k is small (section 5.1, Fig. 11).
+    """Return the share of the bandwidth that loads of A use when k is small (section 5.1, Fig. 11).
 
     Parameters
     ----------
     model : Model
+        Performance model of a GPU.
     m, k, n : int
+        Sizes: A is m×k, B is k×n.
     t2, t3, tcf : int
-        Optimisation 1, Algorithm 6: a thread repeats its work for tcf rows.
+        Tiles, and the rows for which a thread repeats its work (optimisation 1, Algorithm 6).
+
+    Returns
+    -------
+    float
+        Share from 0 to 1.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Examples
     --------
@@ -179,7 +239,26 @@ def ism2_use(model: Model, m: int, k: int, n: int, t2: int, t3: int, tcf: int = 
 
 @checked
 def most_tcf(model: Model, m: int, t2: int = 1, t3: int = 1) -> int:
-    """The largest tcf with which m / tcf threads still fill every SM to its occupancy, at least 1.
+    """Return the largest tcf with which m / tcf threads still fill every SM to its occupancy.
+
+    Parameters
+    ----------
+    model : Model
+        Performance model of a GPU.
+    m : int
+        Rows of A.
+    t2, t3 : int
+        Tiles.
+
+    Returns
+    -------
+    int
+        Rows a thread, at least 1.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
 
     Examples
     --------

@@ -181,7 +181,20 @@ class Model:
 
 @checked
 def check(model: Model, t1: int, t2: int, t3: int, n: int) -> None:
-    """Raise if a kernel with these parameters cannot run.
+    """Raise an error if a kernel with these parameters cannot run.
+
+    Parameters
+    ----------
+    model : Model
+        Performance model of a GPU.
+    t1 : int
+        Threads of a block, and rows of B in a tile.
+    t2 : int
+        Columns of C at a time.
+    t3 : int
+        Elements of A at a time.
+    n : int
+        Columns of B.
 
     Raises
     ------
@@ -225,9 +238,29 @@ def check(model: Model, t1: int, t2: int, t3: int, n: int) -> None:
 
 @checked
 def block_sizes(model: Model, t2: int, t3: int) -> dict[int, int]:
-    """Threads resident on an SM for every t1 that runs: whole warps, and a multiple of t3.
+    """Return the threads resident on an SM for every t1 that can run.
 
-    Section 3.6.3 measures the best of them. Its rule, that t1 divides MaxOccup, selects those that lose no thread.
+    t1 is a whole number of warps and a multiple of t3. Section 3.6.3 measures the best of them; its rule, that t1
+    divides MaxOccup, selects the values that lose no thread.
+
+    Parameters
+    ----------
+    model : Model
+        Performance model of a GPU.
+    t2 : int
+        Columns of C at a time.
+    t3 : int
+        Elements of A at a time.
+
+    Returns
+    -------
+    dict of int to int
+        Resident threads by t1.
+
+    Raises
+    ------
+    InputError
+        Arguments that are not positive, or not integers where integers are required.
     """
     sizes(t2=t2, t3=t3)
     found = {}

@@ -1,8 +1,9 @@
-"""What can be said of an error before a product is computed.
+"""Error bounds stated before a product is computed.
 
-`bound` is the a-priori error of any scheme, part by part, from a description of the operands (`Norms`); `chain` that of
-a bare GEMM on an instruction. `underflow` has H2SGEMM's formulas for any pair of formats, `enumeration` counts them
-out, `bias` says how far truncating sums drift, `errorfree` how many slices a target takes.
+`bound` returns the a-priori error of any scheme, part by part, from norms of the operands (`Norms`); `chain` returns
+the error of a GEMM on one instruction. `underflow` evaluates H2SGEMM's formulas for any pair of formats, `enumeration`
+counts all mantissas instead, `bias` computes the drift of truncated sums, and `errorfree` the number of slices that a
+target accuracy requires.
 """
 
 from __future__ import annotations

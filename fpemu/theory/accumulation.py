@@ -229,11 +229,14 @@ def outer(spec: MmaSpec) -> formats.FloatFormat:
 
 @checked
 def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 1, N: int = 1) -> Bound:
-    """The error of ``fpemu.mma.gemm(A, B, spec=spec, order=order)``: one product, operands in the spec's formats.
+    """Return the a-priori error of a product on one instruction.
+
+    The product is ``fpemu.mma.gemm(A, B, spec=spec, order=order)``, with operands in the spec's formats.
 
     Parameters
     ----------
     spec : MmaSpec
+        Arithmetic of the instruction.
     norms : Norms
         Of A and B, values of the spec's formats.
     order : KOrder, optional

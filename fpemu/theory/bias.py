@@ -80,7 +80,9 @@ _KNOWN = ("truncated", "cdna3", *_TO_NEAREST)
 
 @checked
 def positive(spec: MmaSpec, k: int) -> float:
-    """Expected (exact - computed) / exact of a sum of k products of operands uniform in [0, 1], one chain.
+    """Return the expected relative loss of a sum of products of operands uniform in [0, 1].
+
+    The loss is (exact - computed) / exact for one chain of k products.
 
     Parameters
     ----------
@@ -88,6 +90,11 @@ def positive(spec: MmaSpec, k: int) -> float:
         A floating-point instruction that truncates, or rounds to nearest (0.0).
     k : int
         Number of products, 1 at least.
+
+    Returns
+    -------
+    float
+        Expected loss, dimensionless; positive: the computed sum is too small.
 
     Raises
     ------
@@ -113,9 +120,26 @@ def positive(spec: MmaSpec, k: int) -> float:
 
 @checked
 def towards_zero(spec: MmaSpec, k: int) -> float:
-    """Expected -(computed - exact) sign(exact) over the rms of the exact sum, operands uniform in [-1, 1].
+    """Return the expected loss toward zero of a sum of products of operands uniform in [-1, 1].
 
-    Parameters and errors are those of `positive`.
+    The loss is -(computed - exact) sign(exact), relative to the root mean square of the exact sum.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+        A floating-point instruction that truncates, or rounds to nearest (0.0).
+    k : int
+        Number of products, 1 at least.
+
+    Returns
+    -------
+    float
+        Expected loss, dimensionless.
+
+    Raises
+    ------
+    InputError
+        A k below 1, or an arithmetic that is not modelled.
 
     Examples
     --------
@@ -144,9 +168,26 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
 
 @checked
 def downwards(spec: MmaSpec, k: int) -> float:
-    """Expected (exact - computed) over the rms of the exact sum, operands uniform in [-1, 1]: of CDNA 3; else 0.
+    """Return the expected loss toward -infinity of a sum of products of operands uniform in [-1, 1].
 
-    Parameters and errors are those of `positive`.
+    The loss is exact - computed, relative to the root mean square of the exact sum. Only CDNA 3 rounds downward.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+        A floating-point instruction.
+    k : int
+        Number of products, 1 at least.
+
+    Returns
+    -------
+    float
+        Expected loss, dimensionless; 0.0 for all architectures but CDNA 3.
+
+    Raises
+    ------
+    InputError
+        A k below 1, or an arithmetic that is not modelled.
 
     Examples
     --------
@@ -165,9 +206,24 @@ def downwards(spec: MmaSpec, k: int) -> float:
 
 @checked
 def per_product(spec: MmaSpec) -> float:
-    """What each product of a long sum of positive ones loses, in units in the last place of the sum: beta above.
+    """Return beta, the loss per product of a long sum of positive products.
 
     Parameters and errors are those of `positive`.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+        A floating-point instruction.
+
+    Returns
+    -------
+    float
+        Loss in units in the last place of the sum; 0.0 for rounding to nearest.
+
+    Raises
+    ------
+    InputError
+        An arithmetic that is not modelled.
 
     Examples
     --------
@@ -188,7 +244,9 @@ def per_product(spec: MmaSpec) -> float:
 
 @checked
 def promotion_interval(spec: MmaSpec, k: int) -> int:
-    """After how many products a chain over k positive ones had best restart, its sum being added outside.
+    """Return the best number of products after which to restart a chain over k positive products.
+
+    The sum of each chain is then added outside the instruction.
 
     Parameters
     ----------

@@ -55,7 +55,9 @@ def bound(
     on_range: str = "raise",
     **options: Any,
 ) -> Bound:
-    """The error of ``fpemu.gemm(A, B, scheme=scheme, hardware=hardware, order=order, **options)``, a priori.
+    """Return the a-priori error of a product by a scheme.
+
+    The product is ``fpemu.gemm(A, B, scheme=scheme, hardware=hardware, order=order, **options)``.
 
     Parameters
     ----------

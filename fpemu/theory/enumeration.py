@@ -34,37 +34,61 @@ _MOST = 32
 
 @dataclass(frozen=True)
 class Residuals:
-    """How the residuals d = x - h of the mantissas fall; numbers of mantissas."""
+    """Distribution of the residuals d = x - h of the mantissas of one exponent, as numbers of mantissas.
+
+    Attributes
+    ----------
+    mantissas : int
+        Number of mantissas that were split.
+    down : Counter of int
+        Mantissas with d >= 0 by N, where E - (p + 1) - N is the exponent of d; N = P - p - 1 is d = 0.
+    up : Counter of int
+        As `down`, where d < 0.
+    carried : Counter of int
+        Mantissas of both signs of d, with N counted from the exponent of h, which a carry has raised (E where h is 0).
+    below_normal : int
+        Mantissas with abs(d · 2^sb) < 2^emin, d = 0 included.
+    below_least : int
+        Mantissas with abs(d · 2^sb) below the smallest number of the format, d = 0 included.
+    gone : int
+        Mantissas whose word of d is 0 although d is not.
+    exact : int
+        Mantissas with d = 0.
+    h_overflows : int
+        Mantissas whose high word overflows; they are left out of all other counts.
+    """
 
     mantissas: int
     down: Counter[int] = field(default_factory=Counter)
-    """By N, E - (p + 1) - N being the exponent of d, where d >= 0; N = P - p - 1 is d = 0"""
     up: Counter[int] = field(default_factory=Counter)
-    """The same where d < 0"""
     carried: Counter[int] = field(default_factory=Counter)
-    """Both, with N counted from the exponent of h, which a carry has raised (E where h is 0)"""
     below_normal: int = 0
-    """abs(d · 2^sb) < 2^emin, d = 0 included"""
     below_least: int = 0
-    """abs(d · 2^sb) below the smallest number of the format, d = 0 included"""
     gone: int = 0
-    """The word of d is 0, d is not"""
     exact: int = 0
-    """d = 0"""
     h_overflows: int = 0
-    """Left out of all the others"""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What two words keep of the mantissas; numbers of mantissas."""
+    """Accuracy of two words over the mantissas of one exponent, as numbers of mantissas.
+
+    Attributes
+    ----------
+    mantissas : int
+        Number of mantissas that were split.
+    bits : Counter of int
+        Mantissas by the largest b with abs(x - h - r / 2^sb) <= 2^(E - b), 0 to P; only where no word overflows.
+    h_overflows : int
+        Mantissas whose high word overflows.
+    r_overflows : int
+        Mantissas whose residual overflows and whose high word does not.
+    """
 
     mantissas: int
     bits: Counter[int] = field(default_factory=Counter)
-    """By the most b with abs(x - h - r / 2^sb) <= 2^(E - b), 0 to P; only where no word overflows"""
     h_overflows: int = 0
     r_overflows: int = 0
-    """Where h does not"""
 
     @property
     def worst(self) -> int:
@@ -73,6 +97,7 @@ class Kept:
 
     @property
     def mean(self) -> float:
+        """Mean number of bits over the mantissas whose words are finite; 0.0 if there are none."""
         finite = self.bits.total()
         return sum(b * count for b, count in self.bits.items()) / finite if finite else 0.0
 
@@ -88,12 +113,18 @@ def residuals(
     exponent : int
         E, a normal exponent of the wide format.
     sb : int
-        The residual is scaled by 2^sb before it is rounded.
+        Scaling exponent: the residual is multiplied by 2^sb before it is rounded.
     mantissas : int or array of integers, optional
-        How many low bits of M run through all their values, the others being 0; or the mantissas M themselves. Default:
+        Number of low bits of M that take all their values, the others being 0; or the mantissas M themselves. Default:
         all bits.
-    wide, narrow, rounding, residual_rounding :
-        See `Split.of`; RU and RD are for positive x.
+    **split
+        Formats and roundings of the split, as in `Choice`: wide, narrow, rounding, residual_rounding. RU and RD are for
+        positive x.
+
+    Returns
+    -------
+    Residuals
+        Counts of mantissas.
 
     Raises
     ------
@@ -139,7 +170,26 @@ def kept(
 ) -> Kept:  # fmt: skip
     """Split the numbers of an exponent and count the bits that the two words keep.
 
-    Parameters, errors : as `residuals`.
+    Parameters
+    ----------
+    exponent : int
+        E, a normal exponent of the wide format.
+    sb : int
+        Scaling exponent of the residual.
+    mantissas : int or array of integers, optional
+        As in `residuals`.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    Kept
+        Counts of mantissas.
+
+    Raises
+    ------
+    InputError
+        As `residuals`.
 
     Examples
     --------

@@ -62,7 +62,7 @@ _COUNTS = {Ozaki: ("slices", 256), Ozimmu: ("slices", 256), Ozaki2: ("moduli", 2
 def bound_parts(
     scheme: Scheme, hardware: str | MmaSpec | None, norms: Norms, order: KOrder | None = None
 ) -> tuple[Part, ...]:
-    """What the error of an error-free scheme is made of, relative to (|A||B|)_ij, from norms alone.
+    """Return the parts of an error-free scheme's error, relative to (|A||B|)_ij, from norms alone.
 
     Parameters
     ----------
@@ -128,7 +128,29 @@ def slices_for(
     order: KOrder | None = None,
     **options: Any,
 ) -> int:
-    """The fewest slices (`ozaki2`: moduli) with which no entry's error exceeds target · (|A||B|)_ij.
+    """Return the fewest slices with which no entry's error exceeds target · (|A||B|)_ij.
+
+    For ozaki2 the result is the number of moduli.
+
+    Parameters
+    ----------
+    target : float
+        Error relative to |A||B|, positive.
+    norms : Norms
+        Norms of the operands.
+    scheme : str
+        "ozaki", "ozimmu" or "ozaki2".
+    hardware : str or MmaSpec, optional
+        An architecture, a GPU or an instruction.
+    order : KOrder, optional
+        Summation order over K within the products of slices.
+    **options
+        The scheme's choices, without the number of slices.
+
+    Returns
+    -------
+    int
+        Number of slices or moduli.
 
     Raises
     ------

@@ -41,7 +41,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """Norms of A (M, K) and B (K, N), finite. Made by `Norms.of` and `Norms.sample`.
+    """Norms of finite matrices A (M, K) and B (K, N), from `Norms.of` or `Norms.sample`.
 
     S_ij = (|A||B|)_ij, a_i is row i of A and b_j column j of B. The ratios say by how much S would grow if elements
     were as large as the largest of their matrix (of their row or column): 1 for constant matrices. Entries with
@@ -49,54 +49,81 @@ class Norms:
 
     A worst-case bound holds for these operands, and for others with the same numbers. Norms of a sample describe
     other operands of the distribution well enough for a probable bound, not for a rigorous one.
+
+    Attributes
+    ----------
+    K : int
+        Length of the sums.
+    max_A, max_B : float
+        Largest magnitude of A and of B.
+    min_A, min_B : float
+        Smallest magnitude that is not zero; inf if there is none.
+    flat_A : float
+        Maximum over i, j of max|A| · sum_k |b_kj| / S_ij.
+    flat_B : float
+        Maximum over i, j of sum_k |a_ik| · max|B| / S_ij.
+    flat_AB : float
+        Maximum over i, j of K max|A| max|B| / S_ij.
+    row_A : float
+        Maximum over i, j of max_k |a_ik| · sum_k |b_kj| / S_ij.
+    row_B : float
+        Maximum over i, j of sum_k |a_ik| · max_k |b_kj| / S_ij.
+    row_AB : float
+        Maximum over i, j of K max_k |a_ik| max_k |b_kj| / S_ij.
+    spread : float
+        Root mean square over the entries of sqrt(sum_k (a_ik b_kj)^2) / S_ij: 1 / sqrt(K) at least.
+    result : float
+        ||AB||_F / || |A||B| ||_F: 1 for data of one sign, about 1 / sqrt(K) for data of zero mean.
+    part : float
+        Root mean square over the entries of (AB)_ij / S_ij; nan: not known, taken as `result`.
+    peak : float
+        Maximum over i, j of sqrt(sum_k (a_ik b_kj)^2) / S_ij: `spread` of the entry where it is largest; nan: unknown.
+    max_S : float
+        Maximum of S_ij; inf: not known, K max|A| max|B| holds.
+    rms_S : float
+        Root mean square of S_ij; nan: not known.
+    mean_A, mean_B : float
+        Mean of |A| and of |B|; nan: not known, taken as for magnitudes uniform in [0, max|A|].
+    rms_A, rms_B : float
+        Root mean square of A and of B; nan as above.
+    unit_A, unit_B : float
+        A power of two of which every element of the matrix is a multiple; 0: not known.
+    cut_A, cut_B, cut_AB : Cut
+        Norms of the digits omitted by the error-free schemes, for A, for B and for both.
+    lead : float
+        Geometric mean of the largest S_ij / 2^(e_i + f_j) of every row, and of every column; e, f as for `Cut`.
+    lead_spread : float
+        Standard deviation of its binary logarithm over rows and columns.
     """
 
     K: int
     max_A: float
     max_B: float
     min_A: float
-    """Smallest magnitude that is not zero; inf if there is none"""
     min_B: float
     flat_A: float
-    """max_ij of max|A| · sum_k |b_kj| / S_ij"""
     flat_B: float
-    """max_ij of sum_k |a_ik| · max|B| / S_ij"""
     flat_AB: float
-    """max_ij of K max|A| max|B| / S_ij"""
     row_A: float
-    """max_ij of max_k |a_ik| · sum_k |b_kj| / S_ij"""
     row_B: float
-    """max_ij of sum_k |a_ik| · max_k |b_kj| / S_ij"""
     row_AB: float
-    """max_ij of K max_k |a_ik| max_k |b_kj| / S_ij"""
     spread: float
-    """Root mean square over the entries of sqrt(sum_k (a_ik b_kj)^2) / S_ij: 1 / sqrt(K) at least"""
     result: float
-    """||AB||_F / || |A||B| ||_F: 1 for data of one sign, about 1 / sqrt(K) for data of zero mean"""
     part: float = math.nan
-    """Root mean square over the entries of (AB)_ij / S_ij; nan: not known, taken as `result`"""
     peak: float = math.nan
-    """max_ij of sqrt(sum_k (a_ik b_kj)^2) / S_ij: `spread` of the entry where it is largest; nan: not known"""
     max_S: float = math.inf
-    """max_ij S_ij; inf: not known, K max|A| max|B| holds"""
     rms_S: float = math.nan
-    """Root mean square of S_ij; nan: not known"""
     mean_A: float = math.nan
-    """Mean of |A|; nan: not known, taken as that of magnitudes uniform in [0, max|A|]"""
     mean_B: float = math.nan
     rms_A: float = math.nan
-    """Root mean square of A; nan as above"""
     rms_B: float = math.nan
     unit_A: float = 0.0
-    """Every element of A is a multiple of this power of two; 0: not known"""
     unit_B: float = 0.0
     cut_A: Cut
     cut_B: Cut
     cut_AB: Cut
     lead: float
-    """Geometric mean of the largest S_ij / 2^(e_i + f_j) of every row, and of every column; e, f as for `Cut`"""
     lead_spread: float
-    """Standard deviation of its binary logarithm over rows and columns"""
 
     def __post_init__(self) -> None:
         integer("Norms: K", self.K, 0, LARGEST)

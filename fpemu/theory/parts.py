@@ -23,18 +23,27 @@ LEAST_TAIL = 1.3
 
 @dataclass(frozen=True)
 class Part:
-    """One source of error."""
+    """One source of error, relative to |A||B|.
+
+    Attributes
+    ----------
+    name : str
+        Source, such as "split of A and B", "products left out" or "truncated sums of hh".
+    worst : float
+        Upper bound of the error of every entry, for all operands with these norms.
+    bias : float
+        Mean error in one direction (toward zero: positive), for operands taken as random.
+    deviation : float
+        Standard deviation about that mean, operands taken as random.
+    tail : float
+        Factor by which the largest errors among many exceed those of a normal distribution with that deviation.
+    """
 
     name: str
-    """"split of A and B", "products left out", "truncated sums of hh" ..."""
     worst: float
-    """No entry loses more, whatever the operands with these norms"""
     bias: float = 0.0
-    """What is lost on average in one direction (toward zero: positive), operands taken as random"""
     deviation: float = 0.0
-    """Standard deviation about that mean, operands taken as random"""
     tail: float = 1.0
-    """By how much the largest errors among many exceed those of a normal distribution with that deviation"""
 
     @property
     def rms(self) -> float:
@@ -44,7 +53,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Bound:
-    """The error of one product, a priori. Made by `fpemu.theory.bound`.
+    """A-priori error of one product, as a sum of parts; returned by `fpemu.theory.bound`.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        Sources of error.
+    entries : int
+        M N, the number of entries among which the largest error is sought.
 
     Examples
     --------
@@ -61,7 +77,6 @@ class Bound:
 
     parts: tuple[Part, ...]
     entries: int = 1
-    """M N: among how many entries the largest error is sought"""
 
     @property
     def worst(self) -> float:

@@ -34,7 +34,11 @@ FORMS = ("printed", "corrected")
 
 
 class Choice(TypedDict, total=False):
-    """The split, as keywords of every function here; without them fp32 into fp16, both words rounded to nearest."""
+    """Formats and roundings of a split, as keywords of the functions of this module.
+
+    Without them fp32 is split into fp16 words, both rounded to nearest even. A residual rounding of None is that of the
+    high word.
+    """
 
     wide: FloatFormat | str
     narrow: FloatFormat | str
@@ -45,22 +49,34 @@ class Choice(TypedDict, total=False):
 # --- Eq. 3 to 5: how likely the residual is small
 @checked
 def residual_probability(n: int, event: str, **split: Unpack[Choice]) -> float:
-    """P(N = n, event), Eq. 3: the joint probability that h was rounded down (T) or up (R) and the residual has N = n.
+    """Return P(N = n, event), H2SGEMM's Eq. 3.
 
-    For h normal and without overflow. As printed, for rounding to nearest even:
+    It is the joint probability that h was rounded down (T) or up (R) and that the residual has N = n, for h normal and
+    without overflow. As printed, for rounding to nearest even:
 
         2^-(D+1) at n = -1 (the tie), 2^-(n+2) for 0 <= n < D - 1, T and R alike; 2^-D at n = D - 1 (x = h) for T
 
-    Other roundings are ours. Ties away from zero: the tie is R alone, 2^-D. Toward zero: 2^-(n+2) for -1 <= n < D - 1,
-    T alone, and RU the same with R (x > 0), beside 2^-D for x = h.
+    The other roundings are not in the paper. Ties away from zero: the tie is R alone, 2^-D. Toward zero: 2^-(n+2) for
+    -1 <= n < D - 1, T alone, and RU the same with R (x > 0), beside 2^-D for x = h.
 
     Parameters
     ----------
     n : int
+        Place of the residual's leading bit.
     event : {"T", "R"}
-    wide, narrow : FloatFormat or str
-    rounding : str
-        Of the high word: RNE, RNA, RZ, "bit-cut", RU or RD.
+        h rounded down ("T") or up ("R").
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    float
+        Probability.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
 
     Examples
     --------
@@ -86,7 +102,7 @@ def residual_probability(n: int, event: str, **split: Unpack[Choice]) -> float:
 def underflow_probability(
     exponent: int, *, sb: int = 0, gradual: bool = False, form: Form = "corrected", **split: Unpack[Choice]
 ) -> float:
-    """The share of the numbers of an exponent whose scaled residual underflows, Eq. 5.
+    """Return the share of the numbers of an exponent whose scaled residual underflows, Eq. 5.
 
     As printed, with E + sb for the offset exponent (the paper has sb = 0), b = 1 - emin:
 
@@ -103,15 +119,25 @@ def underflow_probability(
     Parameters
     ----------
     exponent : int
-        E, of x.
+        E, the exponent of x.
     sb : int
-        The residual is scaled by 2^sb.
+        Scaling exponent: the residual is multiplied by 2^sb.
     gradual : bool
-        P_u+gu, not P_u.
+        Return P_u+gu instead of P_u.
     form : {"printed", "corrected"}
-        "printed" needs h to be normal, and is evaluated as it stands elsewhere.
-    wide, narrow, rounding, residual_rounding :
-        See `Split.of`.
+        "printed" is derived for a normal h, and is evaluated as it stands elsewhere.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    float
+        Probability.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
 
     Examples
     --------
@@ -135,29 +161,50 @@ def underflow_probability(
 # --- figure 2(b) and Eq. 6: what is kept
 @dataclass(frozen=True)
 class Bits:
-    """What two words keep of the numbers of one exponent."""
+    """Accuracy of two words over the numbers of one exponent.
+
+    Attributes
+    ----------
+    worst : int
+        Largest b with abs(x - h - r / 2^sb) <= 2^(E - b) for every number whose words are finite; 0 if there is none.
+    mean : float
+        The mean of the same b, number by number; 0 if no words are finite.
+    h_overflows : float
+        Share of the numbers whose high word overflows.
+    r_overflows : float
+        Share of the numbers whose residual overflows, and not the high word.
+    """
 
     worst: int
-    """The most b with abs(x - h - r / 2^sb) <= 2^(E - b) for every number whose words are finite; 0 if none is"""
     mean: float
-    """The mean of the same b, number by number; 0 if no words are finite"""
     h_overflows: float
-    """Share of the numbers whose high word overflows"""
     r_overflows: float
-    """Share of the numbers whose residual overflows, and not the high word"""
 
 
 @checked
 def bits_kept(exponent: int, sb: int = 0, **split: Unpack[Choice]) -> Bits:
-    """Bits that the two words keep of the numbers of an exponent, in the worst case and on average (figure 2(b)).
+    """Return the bits that the two words keep of the numbers of an exponent (figure 2(b)).
 
     A number that is kept exactly counts P bits, the precision of the wide format.
 
     Parameters
     ----------
-    exponent, sb : int
-    wide, narrow, rounding, residual_rounding :
-        See `Split.of`.
+    exponent : int
+        E, the exponent of x.
+    sb : int
+        Scaling exponent of the residual.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    Bits
+        The worst case and the mean, and the shares of overflowing words.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
 
     Examples
     --------
@@ -178,7 +225,34 @@ def _bits(made: Split, exponent: int, sb: int) -> Bits:
 
 @checked
 def printed_bits(exponent: int, sb: int, **split: Unpack[Choice]) -> int:
-    """Figure 2(b) as the text has it: min(2p, E + sb - (emin - p + 1)) bits, and not below the p of h; h normal."""
+    """Return the bits of figure 2(b) as the text states them.
+
+    They are min(2p, E + sb - (emin - p + 1)), and not below the p of h, for a normal h.
+
+    Parameters
+    ----------
+    exponent : int
+        E, the exponent of x.
+    sb : int
+        Scaling exponent of the residual.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    int
+        Number of bits.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
+
+    Examples
+    --------
+    >>> printed_bits(0, 12), printed_bits(-8, 0)
+    (22, 16)
+    """
     made = Split.of(**split)
     p = made.narrow.precision
     return max(p, min(2 * p, exponent + sb - made.least))
@@ -188,9 +262,10 @@ def printed_bits(exponent: int, sb: int, **split: Unpack[Choice]) -> int:
 def scaling_interval(
     lowest: int, highest: int, *, bits: int | None = None, form: Form = "corrected", **split: Unpack[Choice]
 ) -> range:
-    """The sb that keep `bits` bits from the exponent `lowest` on and overflow no residual up to `highest`, Eq. 6.
+    """Return the scaling exponents that keep enough bits and overflow no residual, Eq. 6.
 
-    As printed, for fp16 and 22 bits -24 + 22 - E_min <= sb <= 15 + 12 - E_max, and in general
+    They keep `bits` bits from the exponent `lowest` on and overflow no residual up to `highest`. As printed, for fp16
+    and 22 bits -24 + 22 - E_min <= sb <= 15 + 12 - E_max, and in general
 
         (emin - p + 1) + bits - E_min  <=  sb  <=  emax + (p + 1) - E_max
 
@@ -207,8 +282,10 @@ def scaling_interval(
         Exponents of the smallest and of the largest numbers.
     bits : int, optional
         Default: 2p, the paper's 22.
-    wide, narrow, rounding, residual_rounding :
-        See `Split.of`.
+    form : {"printed", "corrected"}
+        Which of the two formulas.
+    **split
+        Formats and roundings of the split, as in `Choice`.
 
     Returns
     -------
@@ -262,21 +339,50 @@ def _highest(made: Split, exponent: int) -> int | None:
 # --- Rules 1 and 2: Eq. 6 in words
 @dataclass(frozen=True)
 class Rule1:
-    """Where an unscaled residual (sb = 0) is not enough; binary exponents of the numbers."""
+    """Binary exponents of the numbers below which an unscaled residual (sb = 0) is not enough.
+
+    Attributes
+    ----------
+    scale_below : int
+        Below it the residual must be scaled for the two words to keep 2p bits (printed: -2).
+    fails_below : int
+        Below it the unscaled residual adds nothing to the p bits of h (printed: -12).
+    """
 
     scale_below: int
-    """Below it the residual must be scaled for the two words to keep 2p bits (printed: -2)"""
     fails_below: int
-    """Below it the unscaled residual adds nothing to the p bits of h (printed: -12)"""
 
 
 @checked
 def rule_1(*, form: Form = "corrected", bits: int | None = None, **split: Unpack[Choice]) -> Rule1:
-    """Rule 1: where the residual must be scaled. As printed emin + p + 1 and emin + 2, -2 and -12 for fp16.
+    """Return Rule 1: where the residual must be scaled.
+
+    As printed emin + p + 1 and emin + 2, -2 and -12 for fp16.
 
     Corrected: the lowest normal exponents of h from which on sb = 0 keeps `bits` bits (default 2p), and more than p;
-    one above the highest where none does (2p bits, both words cut).
+    one above the highest where none does (2p bits, both words truncated).
 
+    Parameters
+    ----------
+    form : {"printed", "corrected"}
+        The paper's formula, or exact counts.
+    bits : int, optional
+        Bits to keep; default 2p.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    Rule1
+        The two exponents.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
+
+    Examples
+    --------
     >>> rule_1(form="printed"), rule_1()
     (Rule1(scale_below=-2, fails_below=-12), Rule1(scale_below=-3, fails_below=-13))
     """
@@ -295,8 +401,29 @@ def rule_1(*, form: Form = "corrected", bits: int | None = None, **split: Unpack
 
 @checked
 def rule_2(*, form: Form = "corrected", **split: Unpack[Choice]) -> int:
-    """Rule 2: the largest scaling exponent with which no residual of large numbers overflows. As printed p + 1 (12).
+    """Return Rule 2: the largest scaling exponent with which no residual of large numbers overflows.
 
+    As printed p + 1 (12 for fp16).
+
+    Parameters
+    ----------
+    form : {"printed", "corrected"}
+        The paper's formula, or exact counts.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    int
+        Scaling exponent.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
+
+    Examples
+    --------
     >>> rule_2(form="printed"), rule_2(), overflow_example(15, 12) == 2**15 + 16
     (12, 11, True)
     """
@@ -310,9 +437,29 @@ def rule_2(*, form: Form = "corrected", **split: Unpack[Choice]) -> int:
 
 @checked
 def overflow_example(exponent: int, sb: int, **split: Unpack[Choice]) -> float | None:
-    """A number of an exponent whose scaled residual overflows, while h does not: the smallest of those with the largest
-    residual. None if there is none.
+    """Return a number of an exponent whose scaled residual overflows while h does not.
 
+    Parameters
+    ----------
+    exponent : int
+        E, the exponent of the number.
+    sb : int
+        Scaling exponent of the residual.
+    **split
+        Formats and roundings of the split, as in `Choice`.
+
+    Returns
+    -------
+    float or None
+        The smallest of the numbers with the largest residual; None if no residual overflows.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or a narrow format that is not narrower than the wide one.
+
+    Examples
+    --------
     >>> overflow_example(15, 11) is None
     True
     """
