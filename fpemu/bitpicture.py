@@ -36,18 +36,27 @@ _DIGITS = 52
 
 @dataclass(frozen=True)
 class Term:
-    """A product, or the accumulator, on its way into a sum: significand · 2^place."""
+    """Product or accumulator that enters a sum, as significand · 2^place.
+
+    Attributes
+    ----------
+    label : str
+        The factors of a product, or "c".
+    significand : int
+        Signed integer significand.
+    place : int
+        Binary exponent of the significand's last bit.
+    exponent : int
+        Exponent that the alignment uses.
+    kept : int
+        Aligned significand, signed, in units of the block's last place.
+    """
 
     label: str
-    """What is multiplied, or "c" """
     significand: int
-    """With its sign"""
     place: int
-    """Binary exponent of the significand's last bit"""
     exponent: int
-    """What it shows to the alignment"""
     kept: int
-    """What is left of it, with its sign, in units of the block's last place"""
 
     @property
     def value(self) -> float:
@@ -57,19 +66,30 @@ class Term:
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a dot product: its terms are aligned to one grid, added, and rounded once."""
+    """One block of a dot product, whose terms are aligned to one grid, added and rounded once.
+
+    Attributes
+    ----------
+    spec : MmaSpec
+        Specification of the instruction.
+    terms : tuple of Term
+        The accumulator and the products; products that are zero are left out.
+    exponent : int
+        Largest exponent of the terms, or the floor E0 where that is higher.
+    place : int
+        Binary exponent of the last place kept: ``exponent - F`` where terms are truncated.
+    total : int
+        Sum of the aligned terms, in units of the last place.
+    result : float
+        Value that the instruction returns (from `mma.execute`).
+    """
 
     spec: MmaSpec
     terms: tuple[Term, ...]
-    """The accumulator and the products, those of zero left out"""
     exponent: int
-    """Largest exponent of the terms, or the floor E0 where that is higher"""
     place: int
-    """Binary exponent of the last place kept: ``exponent - F`` where terms are truncated"""
     total: int
-    """The sum of what is kept, in units of that place"""
     result: float
-    """What the instruction returns (from `mma.execute`)"""
 
     @property
     def sum(self) -> float:
@@ -86,7 +106,9 @@ class Block:
 
 @checked
 def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
-    """The blocks of the dot product c + a·b on an instruction, k ascending, each with the one before as its c.
+    """Return the blocks of the dot product c + a·b on an instruction.
+
+    Blocks come in ascending k; the result of each is the accumulator of the next.
 
     Parameters
     ----------
@@ -96,6 +118,11 @@ def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
         Finite, a value of C's format.
     spec : MmaSpec
         Of the arithmetic "truncated" or "exact".
+
+    Returns
+    -------
+    tuple of Block
+        One block per rounding step of the instruction.
 
     Raises
     ------
@@ -176,7 +203,7 @@ class _Line(NamedTuple):
 
 @checked
 def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, below: int = 8) -> Figure:
-    """A panel for each block, one above the other, binary places in common.
+    """Draw one panel per block, one above the other, on a common axis of binary places.
 
     Dark: ones; pale: zeros below the leading bit. Blue: kept; vermilion: cut by the alignment; orange: dropped by the
     rounding. The dashed line is the end of the grid.
@@ -184,10 +211,16 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
     Parameters
     ----------
     pictures : sequence of Block
+        Blocks to draw, from `blocks`.
     titles : sequence of str, optional
         Default: the architecture, the largest exponent and F.
     below : int
         Places shown below the lowest grid; bits farther down are left out, an arrow says so.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
 
     Raises
     ------

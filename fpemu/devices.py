@@ -21,12 +21,18 @@ _PIECE = 2**15  # entries worked on at a time: NumPy's intermediate arrays stay 
 
 @contextmanager
 def on(device: Device | None) -> Iterator[None]:
-    """Products within run on `device`, unless they name one themselves; None changes nothing.
+    """Run the products within this context on a device, unless they name one themselves.
 
     Parameters
     ----------
     device : {"auto", "cpu", "cuda"} or None
-        "auto": large products run on the GPU if there is one that can be used, all else on the CPU.
+        "auto": large products run on the GPU if there is one that can be used, all others on the CPU. None changes
+        nothing.
+
+    Yields
+    ------
+    None
+        The previous device is restored when the context ends.
 
     Raises
     ------

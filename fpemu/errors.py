@@ -12,8 +12,10 @@ class InputError(ValueError):
 
 
 class GuaranteeError(ArithmeticError):
-    """A condition on which an error-free scheme rests does not hold for these operands. The command line prints it as
-    one line and exits with status 1: the check failed, the command was right."""
+    """A condition on which an error-free scheme rests does not hold for these operands.
+
+    The command line prints it as one line and exits with status 1: the check failed, the command was right.
+    """
 
 
 class GpuError(RuntimeError):

@@ -23,11 +23,12 @@ NanRule = Literal["ieee", "top", "negative-zero", "none"]
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary floating-point format.
+    """Binary floating-point format.
 
     Parameters
     ----------
     name : str
+        Name, unique among the formats in use.
     precision : int
         Bits of the significand, the implicit one included (fp16: 11). At most 53. With 1 the numbers are powers of two
         and zero, no fraction is left to mark a NaN beside Inf, and a tie goes to the number with the even code.

@@ -32,19 +32,25 @@ Seed = int | Sequence[int]
 
 
 def make(name: str, shape: Any, seed: Seed, dtype: FloatFormat | str = "fp32", **parameters: Any) -> Floats:
-    """An array of the distribution ``name``.
+    """Return an array drawn from a named distribution.
 
     Parameters
     ----------
     name : str
-        One of `names`; `describe` says what each is, its parameters and its source.
+        Distribution, one of `names`; `describe` states its definition, parameters and source.
     shape : int or tuple of int
+        Shape of the array.
     seed : int >= 0 or a sequence of them
         Two seeds that differ only in trailing zeros of a sequence are the same seed, as in NumPy.
     dtype : FloatFormat or str
         Format of the values; the array has its carrier dtype (fp16 float16, fp32 and bf16 float32, fp64 float64).
     **parameters
-        Of the distribution; the rest keep their defaults.
+        Parameters of the distribution; those left out keep their defaults.
+
+    Returns
+    -------
+    array
+        Values of ``dtype``, with the same bits for the same arguments.
 
     Raises
     ------
@@ -72,10 +78,44 @@ def operands(
     batch: Any = (),
     **parameters: Any,
 ) -> tuple[Floats, Floats]:
-    """A (*batch, M, K) and B (*batch, K, N) of the distribution ``name``, from independent streams of one seed.
+    """Return operands A and B of a product, drawn from a named distribution.
 
+    Parameters
+    ----------
+    name : str
+        Distribution, one of `names`.
+    M, N, K : int
+        Sizes of the product, each >= 0.
+    seed : int >= 0 or sequence of int
+        Seed of both matrices, which are independent streams.
+    dtype : FloatFormat or str
+        Format of the values.
+    batch : int or tuple of int
+        Leading axes of A and B.
+    **parameters
+        Parameters of the distribution; those left out keep their defaults.
+
+    Returns
+    -------
+    A : array (*batch, M, K)
+        Values of ``dtype``.
+    B : array (*batch, K, N)
+        Values of ``dtype``.
+
+    Raises
+    ------
+    InputError
+        Unknown names, parameters out of range, or values beyond the format's largest.
+
+    Notes
+    -----
     The streams are the children (0,) and (1,) of the seed in the sense of `numpy.random.SeedSequence`. "cancellation"
-    makes a pair whose product cancels: A as `make` has it, B uniform in [-1, 1] with its rows equal two by two.
+    returns a pair whose product cancels: A as `make` returns it, B uniform in [-1, 1] with its rows equal two by two.
+
+    Examples
+    --------
+    >>> [X.shape for X in operands("normal", 2, 3, 4, seed=1)]
+    [(2, 4), (4, 3)]
     """
     fmt, lead = formats.get(dtype), _shape(batch)
     first, second = (np.random.SeedSequence(_seed(seed), spawn_key=(i,)) for i in (0, 1))
@@ -88,12 +128,44 @@ def operands(
 
 
 def names() -> list[str]:
-    """The names of the distributions."""
+    """Return the names of the distributions.
+
+    Returns
+    -------
+    list of str
+        Names that `make` and `operands` accept.
+
+    Examples
+    --------
+    >>> names()[:2]
+    ['uniform', 'legemm_applications']
+    """
     return list(_KNOWN)
 
 
 def describe(name: str) -> str:
-    """One line on a distribution, with its parameters, their defaults and its source."""
+    """Return one line on a distribution, with its parameters, their defaults and its source.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Returns
+    -------
+    str
+        Description without a line break.
+
+    Raises
+    ------
+    InputError
+        Unknown name; the message shows the nearest known one.
+
+    Examples
+    --------
+    >>> describe("tsm2")
+    'uniform in [low=0, high=1]: TSM2 and ISM2'
+    """
     return _get(name).text
 
 

@@ -1,16 +1,17 @@
-"""The error measures of the papers, and those that a study of rounding needs beside them.
+"""The error measures of the papers, and further measures for the study of rounding.
 
 C (P in LE-GEMM's notation) is the result under test, R (S) the reference; the two have the same shape, any number of
-axes, and entries of at most 64 bits. The rules that all measures share:
+axes, and entries of at most 64 bits. All measures follow these rules:
 
 * they are computed in float64 from differences and quotients scaled by powers of two, so that matrices near 1e300 or
   1e-300 lose nothing to overflow or underflow; sums are rounded once, so the value does not depend on the machine;
-* an exact hit counts 0, also where the reference is 0; a miss of a zero reference has an infinite relative error;
-* a NaN where the reference is NaN, or the same infinity, is a hit; any other NaN or Inf makes the error inf;
+* an entry equal to its reference has error 0, also where the reference is 0; an entry that differs from a zero
+  reference has an infinite relative error;
+* NaN equals NaN, and an infinity equals the same infinity; any other NaN or Inf makes the error inf;
 * an empty matrix has error 0.0; a shape mismatch raises `InputError` with both shapes.
 
 For `relative_l2`, `max_relative` and `mred`, R may also be the object of ``fpemu.reference.matmul(out="exact")``: the
-error is then the one against the exact matrix, before any rounding of the reference.
+error is then relative to the exact matrix, before any rounding of the reference.
 """
 
 from __future__ import annotations
@@ -33,8 +34,28 @@ Floats = NDArray[np.float64]
 
 # --- the papers' measures
 def relative_l2(C: Any, R: Any) -> float:
-    """||R - C||_F / ||R||_F.
+    """Return the relative Frobenius error ||R - C||_F / ||R||_F of a result.
 
+    Parameters
+    ----------
+    C : array_like
+        Result under test, of any shape; entries of at most 64 bits.
+    R : array_like or ExactMatrix
+        Reference of the same shape, or the result of ``fpemu.reference.matmul(out="exact")``.
+
+    Returns
+    -------
+    float
+        sqrt(sum (r - c)^2) / sqrt(sum r^2) >= 0, dimensionless. 0.0 if C equals R; inf if R is zero and C is not, or if
+        an entry is NaN or Inf in only one of the two. Equal infinities, and NaN in both, add nothing.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
     H2SGEMM, Eq. 11 (there with R from DGEMM), Fig. 8 and 9. "L2" is the norm of the matrix as a vector (Frobenius).
 
     Examples
@@ -55,8 +76,28 @@ def relative_l2(C: Any, R: Any) -> float:
 
 
 def max_relative(C: Any, R: Any) -> float:
-    """max |C - R| / |R|, entry by entry.
+    """Return the largest componentwise relative error, max |C - R| / |R|.
 
+    Parameters
+    ----------
+    C : array_like
+        Result under test, of any shape; entries of at most 64 bits.
+    R : array_like or ExactMatrix
+        Reference of the same shape, or the result of ``fpemu.reference.matmul(out="exact")``.
+
+    Returns
+    -------
+    float
+        Error >= 0, dimensionless. An entry equal to its reference counts 0, also where the reference is 0; inf if C
+        differs from a zero reference, or if an entry is NaN or Inf in only one of the two.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
     DGEMM-TC, Fig. 3 and 8: R is the product in MPFR at 2048 bits rounded to the output format, which is what
     ``fpemu.reference.matmul`` returns (or method="mpmath" at that precision).
 
@@ -69,15 +110,62 @@ def max_relative(C: Any, R: Any) -> float:
 
 
 def max_error_legemm(P: Any, S: Any) -> float:
-    """max |p - s| / (|p| + |s|), the "Max_error" of LE-GEMM, Eq. 19; at most 1 for finite entries.
+    """Return LE-GEMM's Max_error, max |p - s| / (|p| + |s|).
 
-    In the paper S is a single-precision CPU result; the exact product rounded to fp32 serves as well.
+    Parameters
+    ----------
+    P : array_like
+        Result under test, of any shape; entries of at most 64 bits.
+    S : array_like
+        Reference of the same shape.
+
+    Returns
+    -------
+    float
+        Error from 0 to 1 for finite entries, dimensionless. Equal entries count 0, two zeros included; inf if an entry
+        is NaN or Inf in only one of the two.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
+    LE-GEMM, Eq. 19. In the paper S is a single-precision CPU result; the exact product rounded to fp32 serves as well.
+
+    Examples
+    --------
+    >>> max_error_legemm([1.0, 3.0], [1.0, 1.0])
+    0.5
     """
     return _max(symmetric(P, S))
 
 
 def mred(P: Any, S: Any) -> float:
-    """Mean of |s - p| / |s|: the mean relative error distance of LE-GEMM, Eq. 20.
+    """Return the mean relative error distance, the mean of |s - p| / |s|.
+
+    Parameters
+    ----------
+    P : array_like
+        Result under test, of any shape; entries of at most 64 bits.
+    S : array_like or ExactMatrix
+        Reference of the same shape, or the result of ``fpemu.reference.matmul(out="exact")``.
+
+    Returns
+    -------
+    float
+        Mean over all entries, >= 0, dimensionless. An entry equal to its reference counts 0, also where the reference
+        is 0; inf if P differs from a zero reference, or if an entry is NaN or Inf in only one of the two.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
+    LE-GEMM, Eq. 20 (MRED).
 
     Examples
     --------
@@ -89,10 +177,37 @@ def mred(P: Any, S: Any) -> float:
 
 @checked
 def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
-    """|C - R| / |R| of every entry, as an array: what `max_relative` and `mred` summarise.
+    """Return the relative error |C - R| / |R| of every entry.
 
-    ``signed`` gives each the sign of C - R, as for the histograms of LE-GEMM's Fig. 12 and 13, which do not say whether
-    they show this error or that of `symmetric`.
+    Parameters
+    ----------
+    C : array_like
+        Result under test, of any shape; entries of at most 64 bits.
+    R : array_like
+        Reference of the same shape.
+    signed : bool
+        Give each error the sign of C - R.
+
+    Returns
+    -------
+    float64 array
+        Errors, of the shape of C. 0 where C equals R, also if both are 0, NaN or the same infinity; an infinite error
+        where C differs from a zero reference, or only one of the two is NaN or Inf.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
+    `max_relative` is the maximum of this array, `mred` its mean. The histograms of LE-GEMM's Fig. 12 and 13 show signed
+    errors; the paper does not say whether they are these or those of `symmetric`.
+
+    Examples
+    --------
+    >>> relative([1.0, 1.5], [1.0, 2.0], signed=True).tolist()
+    [0.0, -0.25]
     """
     return _relative(C, R, signed=signed)
 
@@ -109,9 +224,36 @@ def _relative(C: Any, R: Any, names: str = "CR", signed: bool = False) -> Floats
 
 @checked
 def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
-    """|p - s| / (|p| + |s|) of every entry, as an array: what `max_error_legemm` summarises.
+    """Return the symmetric relative error |p - s| / (|p| + |s|) of every entry.
 
-    ``signed`` gives each the sign of p - s.
+    Parameters
+    ----------
+    P : array_like
+        Result under test, of any shape; entries of at most 64 bits.
+    S : array_like
+        Reference of the same shape.
+    signed : bool
+        Give each error the sign of p - s.
+
+    Returns
+    -------
+    float64 array
+        Errors, of the shape of P: 0 where P equals S, also if both are 0, NaN or the same infinity; at most 1 in
+        magnitude for finite entries; infinite where only one of the two is NaN or Inf.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
+    `max_error_legemm` is the maximum of this array (LE-GEMM, Eq. 19).
+
+    Examples
+    --------
+    >>> symmetric([1.0, 1.0], [1.0, 3.0], signed=True).tolist()
+    [0.0, -0.5]
     """
 
     def errors(p: Floats, s: Floats, hit: NDArray[np.bool_]) -> Floats:
@@ -127,12 +269,42 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
 
 # --- measures of numerical analysis
 def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
-    """max |C - R|_ij / (|A| |B|)_ij, entry by entry: the componentwise backward error of a product.
+    """Return the largest error relative to |A||B|, max |C - R|_ij / (|A| |B|)_ij.
 
-    The classical bound is K u for a chain of K roundings (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-    Eq. 3.13), whatever the cancellation. A (..., M, K), B (..., K, N), C and R (..., M, N). The weight |A| |B| comes
-    from a float64 product, accurate to K 2^-53. Entries of A and B that are NaN or Inf count as 0 in the weight: R has
-    a NaN or Inf there, and C either hits it or not.
+    The quotient is taken entry by entry: it is the componentwise backward error of a product.
+
+    Parameters
+    ----------
+    C, R : array_like (..., M, N)
+        Result under test and reference.
+    A, B : array_like (..., M, K) and (..., K, N)
+        Operands of the product; leading axes broadcast. Entries that are NaN or Inf count as 0 in the weight |A| |B|: R
+        has a NaN or Inf there, and C either equals it or not.
+
+    Returns
+    -------
+    float
+        Error >= 0, dimensionless. 0.0 if C equals R; inf if C differs from R where the weight is 0, or if an entry is
+        NaN or Inf in only one of the two.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit one another, or entries that are not real numbers of at most 64 bits.
+
+    Notes
+    -----
+    The classical bound is K u for a chain of K roundings (Higham 2002, Eq. 3.13), whatever the cancellation. The weight
+    comes from a float64 product, accurate to K 2^-53.
+
+    References
+    ----------
+    N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, SIAM, 2002.
+
+    Examples
+    --------
+    >>> normwise([[0.5]], [[0.25]], [[1.0, -1.0]], [[1.0], [1.0]])
+    0.125
     """
     left, right = as_float64(A, "A"), as_float64(B, "B")
     c, r, hit = _pair(C, R)
@@ -150,15 +322,52 @@ def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
 
 
 def max_absolute(C: Any, R: Any) -> float:
-    """max |C - R|; inf if the difference leaves float64."""
+    """Return the largest absolute error, max |C - R|.
+
+    Parameters
+    ----------
+    C, R : array_like
+        Result under test and reference, of the same shape; entries of at most 64 bits.
+
+    Returns
+    -------
+    float
+        Error >= 0, in the unit of C. Equal infinities, and NaN in both, count 0; inf if an entry is NaN or Inf in only
+        one of the two, or if the difference exceeds the range of float64.
+
+    Raises
+    ------
+    InputError
+        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
+
+    Examples
+    --------
+    >>> max_absolute([1.0, 2.5], [1.0, 2.0])
+    0.5
+    """
     return _max(_scaled(*_difference(*_pair(C, R))))
 
 
 @checked
 def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relative_l2") -> float:
-    """-log2 of an error: how many leading bits of C are right, in the sense of ``measure`` (a name or a function).
+    """Return -log2 of an error, the number of correct leading bits of a result.
 
-    An error of 0 gives inf, an infinite one -inf.
+    Parameters
+    ----------
+    C, R : array_like
+        Result under test and reference, of the same shape.
+    measure : str or callable
+        Error measure, as a name that `get` accepts or as a function of (C, R) that returns a number >= 0.
+
+    Returns
+    -------
+    float
+        Bits; inf for an error of 0, -inf for an infinite error.
+
+    Raises
+    ------
+    InputError
+        Unknown measure; arrays that the measure does not accept; a measure that returns NaN or a negative number.
 
     Examples
     --------
@@ -175,18 +384,22 @@ NOT_COMPARABLE = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
-    """How many steps of ``fmt`` lie between C and R: the distance of their places among the numbers of the format.
+    """Return the distance between C and R in units in the last place of a format.
+
+    The distance is the number of steps of ``fmt`` between the two values.
 
     Parameters
     ----------
-    C, R : arrays of the same shape whose entries are values of ``fmt``
+    C, R : array_like
+        Values of ``fmt``, of the same shape.
     fmt : FloatFormat or str
+        Format that defines the steps.
 
     Returns
     -------
     uint64 array
-        0 for equal values (+0 and -0 are one place), 1 for neighbours; infinity is the place after the largest finite
-        number. Two NaNs are 0 apart whatever their payload, a NaN and a number `NOT_COMPARABLE`.
+        0 for equal values (+0 and -0 are equal), 1 for neighbours; infinity is one step beyond the largest finite
+        number. 0 between two NaNs whatever their payloads, `NOT_COMPARABLE` between a NaN and a number.
 
     Raises
     ------
@@ -207,7 +420,30 @@ def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
 
 
 def max_ulps(C: Any, R: Any, fmt: FloatFormat | str) -> float:
-    """The largest of `ulps`, as a float; inf where a NaN meets a number."""
+    """Return the largest distance of `ulps` as a float.
+
+    Parameters
+    ----------
+    C, R : array_like
+        Values of ``fmt``, of the same shape.
+    fmt : FloatFormat or str
+        Format that defines the steps.
+
+    Returns
+    -------
+    float
+        Steps of ``fmt``; 0.0 for empty arrays; inf where a NaN meets a number.
+
+    Raises
+    ------
+    InputError
+        Entries that are no values of the format; shapes that differ.
+
+    Examples
+    --------
+    >>> max_ulps([1.0, 2.0], [1.0, 2.0 - 2.0**-10], "fp16")
+    1.0
+    """
     distance = ulps(C, R, fmt)
     if not distance.size:
         return 0.0
@@ -238,12 +474,47 @@ _ALIASES = {
 
 
 def names() -> list[str]:
-    """The names that `get` takes; measures take (C, R), `normwise` (C, R, A, B), `max_ulps` (C, R, fmt)."""
+    """Return the names of the error measures that `get` accepts.
+
+    Measures take (C, R); `normwise` takes (C, R, A, B) and `max_ulps` takes (C, R, fmt).
+
+    Returns
+    -------
+    list of str
+        Names, those of the papers' measures first.
+
+    Examples
+    --------
+    >>> names()[:4]
+    ['relative_l2', 'max_relative', 'max_error_legemm', 'mred']
+    """
     return list(_MEASURES)
 
 
 def get(name: str) -> Callable[..., float]:
-    """A measure by name, or by the paper's or field's name for it ("h2sgemm", "dgemm-tc", "max_error", "frobenius")."""
+    """Return an error measure by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`, or a paper's or the field's name for it: "h2sgemm", "dgemm-tc", "max_error", "frobenius" and
+        others. Case does not matter, and "-" stands for "_".
+
+    Returns
+    -------
+    callable
+        Function of (C, R) that returns a float (`normwise`: of (C, R, A, B); `max_ulps`: of (C, R, fmt)).
+
+    Raises
+    ------
+    InputError
+        Unknown name; the message shows the nearest known one.
+
+    Examples
+    --------
+    >>> get("h2sgemm").__name__
+    'relative_l2'
+    """
     key = name.lower().replace("-", "_") if isinstance(name, str) else ""
     key = _ALIASES.get(key, key)
     if key not in _MEASURES:

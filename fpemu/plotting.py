@@ -62,7 +62,13 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Within this context matplotlib draws in the package's style, whatever the user's own settings are."""
+    """Draw in the package's style within this context, whatever the user's matplotlib settings are.
+
+    Yields
+    ------
+    None
+        The user's settings are restored when the context ends.
+    """
     import matplotlib
 
     with matplotlib.rc_context():
@@ -75,11 +81,12 @@ def style() -> Iterator[None]:
 def figure(
     columns: int = 1, rows: int = 1, *, width: float = DOUBLE, height: float = 2.6, share_y: bool = True
 ) -> tuple[Figure, NDArray[Any]]:
-    """A figure with a grid of panels, without pyplot's global state.
+    """Create a figure with a grid of panels, without pyplot's global state.
 
     Parameters
     ----------
     columns, rows : int
+        Numbers of panels.
     width, height : float
         In inches; :data:`SINGLE` or :data:`DOUBLE` wide.
     share_y : bool
@@ -87,8 +94,10 @@ def figure(
 
     Returns
     -------
-    figure, axes
-        ``axes`` of shape (rows, columns).
+    figure : matplotlib.figure.Figure
+        The figure, with a constrained layout.
+    axes : array (rows, columns) of Axes
+        The panels.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -107,7 +116,19 @@ U16, U24, U53 = (
 
 @dataclass(frozen=True)
 class Series:
-    """How one method looks, the same in every figure it appears in."""
+    """Appearance of one method, the same in every figure.
+
+    Parameters
+    ----------
+    label : str
+        Name in the legend.
+    color : str
+        Colour of line and marker.
+    marker, dash : str
+        Marker and line style of matplotlib.
+    filled : bool
+        Fill the markers with the colour, otherwise with white.
+    """
 
     label: str
     color: str
@@ -116,6 +137,7 @@ class Series:
     filled: bool = True
 
     def line(self, **more: Any) -> dict[str, Any]:
+        """Return the keyword arguments of ``Axes.plot`` for this series, updated with ``more``."""
         face = self.color if self.filled else "white"
         return {
             "color": self.color, "marker": self.marker, "linestyle": self.dash, "markerfacecolor": face,
@@ -153,15 +175,20 @@ SCHEMES = {
 
 
 def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], series: Series, **more: Any) -> None:
-    """One series: the mean over runs as a line, the range from the smallest to the largest run as a band.
+    """Draw one series as the mean over runs, with a band from the smallest to the largest run.
 
     Parameters
     ----------
     axes : matplotlib Axes
+        Panel to draw in.
     x : sequence of length n
+        Positions.
     runs : n sequences of numbers
         The runs at each x. Runs that are NaN or infinite leave a gap there: no mean hides them.
     series : Series
+        Appearance.
+    **more
+        Further arguments of ``Axes.plot``.
     """
     means = [float(np.mean(run)) for run in runs]
     low = [float(np.min(run)) for run in runs]
@@ -172,7 +199,9 @@ def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], series
 
 
 def roundoff_guides(axes: Axes, precisions: Mapping[str, int] | None = None) -> None:
-    """Dotted lines at the unit roundoffs 2^-p, named at their right end: by default u16 = 2^-11 and u24 = 2^-24.
+    """Draw dotted lines at the unit roundoffs 2^-p, named at their right end.
+
+    By default the lines are u16 = 2^-11 and u24 = 2^-24.
 
     Parameters
     ----------
@@ -200,17 +229,23 @@ def heatmap(
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """A map of a positive quantity over two regular axes, on a logarithmic colour scale; give it to `colour_bar`.
+    """Draw a map of a positive quantity over two regular axes, on a logarithmic colour scale.
 
     Parameters
     ----------
     axes : matplotlib Axes
+        Panel to draw in.
     x, y : sequences of lengths n and m
         Equally spaced; each value is the centre of its cells.
     values : (m, n) array
         NaN and infinite values are hatched, zeros are white: the scale has no colour for them.
     low, high : float, optional
         Ends of the colour scale; by default the smallest and the largest value. Give both where panels share a bar.
+
+    Returns
+    -------
+    matplotlib.collections.QuadMesh
+        The mesh, which `colour_bar` takes.
     """
     from matplotlib.colors import LogNorm
 
@@ -233,26 +268,67 @@ def heatmap(
 
 
 def colour_bar(made: Figure, of: Any, axes: Any, label: str) -> None:
-    """The scale of a `heatmap`, at the right of ``axes`` (one or several)."""
+    """Add the colour scale of a `heatmap` at the right of one or several panels.
+
+    Parameters
+    ----------
+    made : matplotlib Figure
+        Figure of the panels.
+    of : matplotlib.collections.QuadMesh
+        Result of `heatmap`.
+    axes : Axes or array of Axes
+        Panels that share the scale.
+    label : str
+        Quantity and unit.
+    """
     bar = made.colorbar(of, ax=axes, pad=0.02, aspect=30)
     bar.set_label(label)
     bar.outline.set_linewidth(0.6)
 
 
 def panel_titles(axes: NDArray[Any], titles: Sequence[str]) -> None:
-    """ "(a) ...", "(b) ..." above the panels, row by row."""
+    """Write titles "(a) ...", "(b) ..." above the panels, row by row.
+
+    Parameters
+    ----------
+    axes : array of Axes
+        Panels, at most twelve.
+    titles : sequence of str
+        Titles without the letters.
+    """
     for letter, one, title in zip("abcdefghijkl", axes.ravel(), titles, strict=False):
         one.set_title(f"({letter}) {title}", loc="left")
 
 
 def legend_below(made: Figure, axes: Axes, columns: int) -> None:
-    """One legend for the whole figure, below the panels: it takes room of its own and covers nothing."""
+    """Add one legend for the whole figure below the panels, outside the axes.
+
+    Parameters
+    ----------
+    made : matplotlib Figure
+        Figure to add the legend to.
+    axes : matplotlib Axes
+        Panel whose labelled series are listed.
+    columns : int
+        Number of columns of the legend.
+    """
     handles, labels = axes.get_legend_handles_labels()
     made.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.4)
 
 
 def png(made: Figure) -> bytes:
-    """The figure as PNG, 300 dots per inch; the same bytes for the same figure."""
+    """Return a figure as PNG of 300 dots per inch, with the same bytes for the same figure.
+
+    Parameters
+    ----------
+    made : matplotlib Figure
+        Figure to save.
+
+    Returns
+    -------
+    bytes
+        Contents of the file.
+    """
     with style():
         stream = io.BytesIO()
         made.savefig(stream, format="png", metadata={"Software": None})
@@ -260,7 +336,18 @@ def png(made: Figure) -> bytes:
 
 
 def pdf(made: Figure) -> bytes:
-    """The figure as PDF, for LaTeX; the same bytes for the same figure."""
+    """Return a figure as PDF for LaTeX, with the same bytes for the same figure.
+
+    Parameters
+    ----------
+    made : matplotlib Figure
+        Figure to save.
+
+    Returns
+    -------
+    bytes
+        Contents of the file.
+    """
     with style():
         stream = io.BytesIO()
         made.savefig(stream, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
@@ -268,7 +355,18 @@ def pdf(made: Figure) -> bytes:
 
 
 def svg(made: Figure) -> bytes:
-    """The figure as SVG, letters as outlines; the same bytes for the same figure."""
+    """Return a figure as SVG with letters as outlines, with the same bytes for the same figure.
+
+    Parameters
+    ----------
+    made : matplotlib Figure
+        Figure to save.
+
+    Returns
+    -------
+    bytes
+        Contents of the file.
+    """
     with style():
         stream = io.BytesIO()
         made.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})

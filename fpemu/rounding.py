@@ -21,7 +21,10 @@ from fpemu.formats import FloatFormat
 
 
 class Rounding(Enum):
-    """The rounding modes, each with the name of the field."""
+    """Rounding mode.
+
+    The values describe the modes; `round_to` also accepts a mode's name.
+    """
 
     RNE = "to nearest, ties to even"
     RNA = "to nearest, ties away from zero"
@@ -65,25 +68,28 @@ def round_to(
     unbounded: bool = False,
     random_bits: Any = None,
 ) -> Any:
-    """Round ``x`` to values of ``fmt``.
+    """Round numbers to values of a format, once.
 
     Parameters
     ----------
-    x : array_like, any shape
-        Real numbers of at most 64 bits.
+    x : array_like
+        Real numbers of at most 64 bits, of any shape.
     fmt : FloatFormat or str
+        Target format.
     mode : Rounding or str
         RNE, RNA (ties away), RZ, RU, RD, ODD ("to-odd") or SR ("stochastic").
     saturate : bool
         Overflow, and an infinite ``x``, give the largest finite value with the sign of ``x``.
     unbounded : bool
         Round to the precision of ``fmt`` with no limit on the exponent (no overflow, no subnormals) beyond float64's.
-    random_bits : array of unsigned integers, broadcastable to ``x``
-        For SR: a word of w bits rounds up where word + floor(2^w · fraction) carries out of w bits.
+    random_bits : array_like of unsigned integers, optional
+        Required for SR, not allowed otherwise; broadcasts to ``x``. A word of w bits rounds up where word + floor(2^w ·
+        fraction) carries out of w bits.
 
     Returns
     -------
-    array of ``fmt.dtype`` (float64 if ``unbounded``), same shape as ``x``
+    array of ``fmt.dtype``
+        Rounded values, of the shape of ``x`` (float64 if ``unbounded``); a NumPy scalar for a scalar.
 
     Raises
     ------
@@ -218,12 +224,30 @@ def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturat
 
 
 def bit_cut(x: Any) -> Any:
-    """LE-GEMM's bit-cut of fp32 numbers to fp16: sign and top ten fraction bits copied, the exponent re-biased.
+    """Convert fp32 numbers to fp16 by LE-GEMM's bit-cut.
 
-    That is rounding toward zero, subnormal results included; a magnitude of 2^16 or more has no exponent field in fp16
-    and becomes Inf, and NaN stays NaN.
+    The sign and the top ten fraction bits are copied and the exponent is re-biased.
 
-    Source: Zhang et al., LE-GEMM (2025), Fig. 4 and Eq. 5.
+    Parameters
+    ----------
+    x : array_like
+        Real numbers, of any shape.
+
+    Returns
+    -------
+    float16 array
+        ``x`` truncated toward zero to fp16, of the same shape. Zeros keep their signs, results below 2^-14 are
+        subnormal, magnitudes of 2^16 or more, which have no exponent field in fp16, become Inf with the sign of ``x``,
+        and NaN stays NaN.
+
+    Raises
+    ------
+    InputError
+        Entries that are not real numbers of at most 64 bits.
+
+    References
+    ----------
+    Zhang et al., LE-GEMM (2025), Fig. 4 and Eq. 5.
 
     Examples
     --------

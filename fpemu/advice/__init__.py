@@ -1,13 +1,14 @@
-"""An accuracy wanted in, the cheapest scheme out: `advise`.
+"""The cheapest scheme for a target accuracy: `advise`.
 
-A scheme is recommended if its a-priori bound for the data's range meets the target, and its error measured on the data
-does. The bound is `fpemu.theory.bound`: what holds for all operands with these norms (confidence="worst"), or for all
-entries but with a probability of 10^-3 if the operands are taken as random ("probable"). Bounds are relative to
-(|A||B|)_ij; for another measure they are multiplied by what |A||B| is to AB there. A sample whose error is above the
-probable bound shows that the data are not like random ones: the worst-case bound must then meet the target.
+A scheme is recommended if both its a-priori bound for the data's norms and its error measured on the data meet the
+target. The bound is `fpemu.theory.bound`: it holds for all operands with these norms (confidence="worst"), or for all
+entries except with a probability of 10^-3 if the operands are taken as random ("probable"). Bounds are relative to
+(|A||B|)_ij; for another measure they are multiplied by the ratio of |A||B| to AB in that measure. A sample whose error
+is above the probable bound shows that the data are not like random ones: the worst-case bound must then meet the
+target.
 
 The error is measured on all of the data where that takes no more than 2^31 multiply-adds, else on some rows and
-columns: those with the largest entries, the widest range and the smallest entries, the rest by chance.
+columns: those with the largest entries, the widest range and the smallest entries, the others chosen at random.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def advise(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
-    """The cheapest scheme, with its options, whose bound and whose measured error meet a target.
+    """Return the cheapest scheme, with its options, whose bound and measured error meet a target.
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def advise(
         Relative error, above 0 and below 1.
     hardware : str, MmaSpec or Gpu
         An architecture; a GPU of the catalog, of `fpemu.perfmodel.gpus` or of a file FILE.toml[:NAME]; an instruction.
-    K : int
-        Length of the sums. Needed without data.
+    K : int, optional
+        Length of the sums. Required without data.
     A, B : array_like (M, K) and (K, N), optional
         The data. fp64 entries that are no fp32 numbers count their rounding against the schemes that take fp32.
     M, N : int, optional
@@ -67,27 +68,30 @@ def advise(
     measure : str
         "normwise" (relative to |A||B|, entry by entry), "relative_l2", "max_relative", "mred" or "max_error_legemm".
     confidence : {"probable", "worst"}
-        Which bound must meet the target. What is not checked entry by entry rests on it, and above 2^33 multiply-adds
-        (2^36 for "worst") on norms of a sample: `Advice.notes` says so.
-    inputs, parameters : str, mapping
-        Without data: the distribution that they are drawn from (`fpemu.inputs`).
+        Which bound must meet the target. Entries that are not compared with the exact product rely on it, and above
+        2^33 multiply-adds (2^36 for "worst") it rests on norms of a sample: `Advice.notes` states it.
+    inputs : str
+        Without data: the distribution that the operands are drawn from (`fpemu.inputs`).
+    parameters : mapping of str to object, optional
+        Parameters of that distribution.
     dtype : {"fp32", "fp64"}, optional
         Without data: format of the operands; by default fp32 for targets down to 2^-24, else fp64.
     seed : int
-        Of the rows and columns drawn or tried.
+        Seed of the rows and columns drawn or tried.
     progress : callable, optional
-        Told in words what is done next.
+        Function called with a line of text before each step.
 
     Returns
     -------
     Advice
+        The chosen scheme, the alternatives, and the cost, bound and measured error of each.
 
     Raises
     ------
     TargetError
-        Nothing that runs on the hardware meets the target: an InputError with the best that can be had.
+        No scheme that runs on the hardware meets the target; an InputError with the best one.
     InputError
-        Anything wrong with the arguments.
+        Unknown names, values out of range, or operands that do not fit one another.
 
     Examples
     --------

@@ -17,21 +17,22 @@ from fpemu.theory import Bound
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a candidate.
+    """Bound and measured error of a candidate, against a target.
 
     Parameters
     ----------
     candidate : Candidate
+        Scheme with its options and cost.
     bound : Bound or None
         Relative to |A||B|, with its parts; None if none can be given.
     worst, probable : float
-        The bound in the measure asked for; `probable` fails with a probability of `FAILURE` at most.
+        The bound in the requested measure; `probable` fails with a probability of `FAILURE` at most.
     measured : float or None
         The error on the data in that measure; None if it was not tried.
     tried : (int, int) or None
-        Rows and columns that it was tried on.
+        Rows and columns of the data for which the error was measured.
     why : str
-        Why it is not recommended; empty if nothing speaks against it.
+        Reason why it is not recommended; empty if there is none.
     """
 
     candidate: Candidate
@@ -52,7 +53,17 @@ class Verdict:
 
 
 class TargetError(InputError):
-    """No scheme meets the target: `best` has the smallest bound. The command line exits with status 1, not 2."""
+    """No scheme meets the target.
+
+    The command line exits with status 1, not 2.
+
+    Parameters
+    ----------
+    message : str
+        Description in one line.
+    best : Verdict
+        Candidate with the smallest bound.
+    """
 
     def __init__(self, message: str, best: Verdict) -> None:
         super().__init__(message)
@@ -77,10 +88,16 @@ class Advice:
 
     Parameters
     ----------
-    target, measure, confidence, hardware, M, N, K
-        What was asked.
+    target : float
+        Requested relative error.
+    measure, confidence : str
+        Requested error measure and bound.
+    hardware : str
+        Requested hardware.
     unit : str, MmaSpec or None
         The hardware as `fpemu.gemm` takes it; None: ordinary cores.
+    M, N, K : int
+        Sizes of the product.
     data : str
         What the norms and the measured error are those of.
     rates : str
@@ -98,6 +115,7 @@ class Advice:
     rounds : bool
         Whether the scheme needs the operands rounded to fp32 first.
     notes : tuple of str
+        Restrictions of the result, in sentences.
     """
 
     target: float

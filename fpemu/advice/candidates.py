@@ -52,20 +52,36 @@ class Cost:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A scheme with its options and range policy, as `fpemu.gemm` takes them, and its cost."""
+    """Scheme with its options and range policy, as `fpemu.gemm` takes them, and its cost.
+
+    Attributes
+    ----------
+    scheme : str
+        Name of the scheme.
+    options : tuple of (str, object)
+        Option names and values.
+    on_range : str
+        Overflow policy.
+    operand : str
+        Format that it takes A and B in: fp32 or fp64.
+    spec : MmaSpec or None
+        Its instruction; None on ordinary cores.
+    products : int
+        Number of matrix products.
+    cost : Cost
+        Estimated cost.
+    place : int
+        Position in the list of all candidates, which decides among equals.
+    """
 
     scheme: str
     options: tuple[tuple[str, Any], ...]
     on_range: str
     operand: str
-    """Format that it takes A and B in: fp32 or fp64"""
     spec: MmaSpec | None
-    """Its instruction, None on ordinary cores"""
     products: int
-    """Matrix products on that"""
     cost: Cost
     place: int
-    """In the list of all candidates: the order among equals"""
 
     @cached_property
     def built(self) -> Scheme:

@@ -46,7 +46,7 @@ def hcgemm(
     layout: str = "interleaved", products: int = 4, kernel: str = "tensor", algorithm: str | None = None,
     order: KOrder | None = None,
 ) -> NDArray[np.float16]:  # fmt: skip
-    """D = alpha · op(A) op(B) + beta · C for a batch of half-complex matrices.
+    """Return D = alpha · op(A) op(B) + beta · C for a batch of half-complex matrices.
 
     Parameters
     ----------
@@ -58,21 +58,28 @@ def hcgemm(
         Each part rounded to the accumulator's format, in which they enter: `fpemu.batched.scaling`.
     transa, transb : {"N", "T", "C"}
         As it is, transposed, conjugated and transposed.
-    accumulate, hardware, instruction, kernel
+    accumulate : {"fp32", "fp16"}
+        Format of the sums, as in `fpemu.batched.hgemm`.
+    hardware : str or MmaSpec, optional
+        As in `fpemu.batched.hgemm`.
+    instruction : str, optional
         As in `fpemu.batched.hgemm`.
     layout : {"interleaved", "planar"}
         Of A, B, C and D.
     products : {4, 3}
         Real products of a complex one.
+    kernel : {"tensor", "magma-small"}
+        As in `fpemu.batched.hgemm`.
     algorithm : {"fused", "calls"}, optional
         One kernel on both parts, or four calls of HGEMM with results in fp16. Default: what the paper has for the
         layout, "fused" for interleaved and "calls" for planar; three products are always "fused".
     order : KOrder, optional
-        Another order over K than ascending; in each of its chains the products of a part take turns as ever.
+        Summation order over K. Default: ascending. In each of its chains the products of a part alternate.
 
     Returns
     -------
-    D : float16 array (..., M, N, 2) or (2, ..., M, N); every NaN has the pattern of the hardware
+    float16 array (..., M, N, 2) or (2, ..., M, N)
+        D in the layout; every NaN has the pattern of the hardware.
 
     Raises
     ------

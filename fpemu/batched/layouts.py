@@ -22,20 +22,22 @@ LAYOUTS = {"interleaved": -1, "planar": 0}
 
 
 def interleaved(z: Any) -> NDArray[np.float16]:
-    """Complex numbers as half-complex in the interleaved layout, each part rounded to nearest even.
+    """Convert complex numbers to half-complex in the interleaved layout, each part rounded to nearest even.
 
     Parameters
     ----------
-    z : array_like (...) of complex or real numbers
+    z : array_like (...)
+        Complex or real numbers.
 
     Returns
     -------
     float16 array (..., 2)
+        Real and imaginary parts along the last axis.
 
     Raises
     ------
     InputError
-        For what is no array of numbers, and for finite parts beyond fp16's range.
+        Not an array of numbers, or finite parts beyond fp16's range.
 
     Examples
     --------
@@ -46,9 +48,22 @@ def interleaved(z: Any) -> NDArray[np.float16]:
 
 
 def planar(z: Any) -> NDArray[np.float16]:
-    """Complex numbers as half-complex in the planar layout, each part rounded to nearest even.
+    """Convert complex numbers to half-complex in the planar layout, each part rounded to nearest even.
 
-    Parameters, returns and errors are those of `interleaved`, but the parts are the first axis: (2, ...).
+    Parameters
+    ----------
+    z : array_like (...)
+        Complex or real numbers.
+
+    Returns
+    -------
+    float16 array (2, ...)
+        Real and imaginary parts along the first axis.
+
+    Raises
+    ------
+    InputError
+        Not an array of numbers, or finite parts beyond fp16's range.
 
     Examples
     --------
@@ -60,16 +75,19 @@ def planar(z: Any) -> NDArray[np.float16]:
 
 @checked
 def as_complex(x: Any, layout: str = "interleaved") -> NDArray[np.complex64]:
-    """Half-complex numbers as complex64, exactly.
+    """Convert half-complex numbers to complex64, exactly.
 
     Parameters
     ----------
-    x : array_like (..., 2) interleaved, (2, ...) planar, of fp16 values
+    x : array_like (..., 2) interleaved, or (2, ...) planar
+        Real and imaginary parts, values of fp16.
     layout : {"interleaved", "planar"}
+        Layout of ``x``.
 
     Returns
     -------
     complex64 array (...)
+        The same numbers.
 
     Raises
     ------

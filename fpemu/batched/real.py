@@ -33,13 +33,14 @@ def hgemm(
     accumulate: str = "fp32", hardware: str | MmaSpec | None = None, instruction: str | None = None,
     kernel: str = "tensor", order: KOrder | Any | None = None,
 ) -> NDArray[np.float16]:  # fmt: skip
-    """D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices.
+    """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices.
 
     Parameters
     ----------
     A : array_like (..., M, K), or (..., K, M) with transa="T"
-    B : array_like (..., K, N), or (..., N, K) with transb="T"
         Values of fp16; the leading axes are the batch and broadcast; any strides.
+    B : array_like (..., K, N), or (..., N, K) with transb="T"
+        As A.
     C : array_like (..., M, N), optional
         Values of fp16. Not read if beta = 0.
     alpha, beta : real numbers
@@ -56,11 +57,12 @@ def hgemm(
         One chain of matrix instructions, or (section 8) one chain of fused multiply-adds in the accumulator's format;
         the paper's is fp16.
     order : KOrder or tree, optional
-        Another order over K than one ascending chain.
+        Summation order over K. Default: one ascending chain.
 
     Returns
     -------
-    D : float16 array (..., M, N); every NaN has the pattern of the hardware
+    float16 array (..., M, N)
+        D; every NaN has the pattern of the hardware.
 
     Raises
     ------

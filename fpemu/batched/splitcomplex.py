@@ -42,29 +42,40 @@ def complex_gemm(
     A: Any, B: Any, *, scheme: str | Scheme, hardware: str | MmaSpec | None = None, products: int = 4,
     algorithm: str | None = None, on_range: str = "raise", order: KOrder | None = None, **options: Any,
 ) -> NDArray[Any]:  # fmt: skip
-    """D = A B for complex matrices, by a scheme for real ones.
+    """Return D = A B for complex matrices, by a scheme for real ones.
 
     Parameters
     ----------
-    A : array_like (..., M, K), B : array_like (..., K, N)
-        Complex or real, with parts of fp32 (of fp64 for dgemm and the Ozaki family); leading axes broadcast.
-        Half-complex arrays would be read as real ones: `fpemu.batched.as_complex` makes complex numbers of them.
-    scheme, hardware, on_range, order, **options
+    A : array_like (..., M, K)
+        Complex or real numbers, with parts of fp32 (of fp64 for dgemm and the Ozaki family); leading axes broadcast.
+        Half-complex arrays would be read as real ones: `fpemu.batched.as_complex` converts them to complex numbers.
+    B : array_like (..., K, N)
+        As A.
+    scheme : str or Scheme
+        As in `fpemu.gemm`.
+    hardware : str or MmaSpec, optional
         As in `fpemu.gemm`.
     products : {4, 3}
         Real products of a complex one.
     algorithm : {"fused", "calls"}, optional
         One sum for both products of a part, or a call of the scheme for each and an addition outside; three products
         are calls. Default: "fused" with four.
+    on_range : str
+        Overflow policy, as in `fpemu.gemm`.
+    order : KOrder, optional
+        As in `fpemu.gemm`.
+    **options
+        The scheme's choices.
 
     Returns
     -------
-    D : array (..., M, N) of complex64, or complex128 for schemes of fp64
+    array (..., M, N) of complex64
+        D, complex128 for schemes of fp64.
 
     Raises
     ------
     InputError
-        As `fpemu.gemm`; alpha, beta or C, which are not taken.
+        As `fpemu.gemm`; alpha, beta or C, which are not accepted.
 
     Examples
     --------

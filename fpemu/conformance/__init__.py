@@ -1,4 +1,4 @@
-"""Whether a product of somebody else's is what it is said to be, bit for bit, and if not, why."""
+"""Comparison of a product with its bit-exact specification, and the search for the cause of mismatches."""
 
 from fpemu.conformance.causes import Cause
 from fpemu.conformance.claim import Claim

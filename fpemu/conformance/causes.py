@@ -30,7 +30,7 @@ _ALIKE = 6  # alternatives of a kind that are held against a claim that holds
 
 @dataclass(frozen=True)
 class Cause:
-    """A change of the claim, and what it does to the differences.
+    """Change of the claim that explains mismatches.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class Cause:
     text : str
         The change in words.
     left : int
-        Entries of the whole result that still differ; 0: it explains all.
+        Entries of the whole result that still mismatch; 0: the change explains all.
     claim : Claim
-        The claim so changed.
+        The changed claim.
     """
 
     kinds: tuple[str, ...]

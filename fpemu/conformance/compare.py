@@ -19,13 +19,14 @@ _TILES = (8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between a result and the one expected.
+    """Mismatches between a result and the expected one.
 
     Attributes
     ----------
     shape : (M, N)
+        Shape of the result.
     entries, bits : int
-        Entries that differ, and bits in them.
+        Mismatching entries, and mismatching bits in them.
     rows, columns : int
         Rows and columns with such an entry.
     first : (row, column)
@@ -35,9 +36,9 @@ class Difference:
     largest : int or None
         Largest distance in ulps, None where a number stands against a NaN.
     smaller : int
-        How many of them are smaller in magnitude than expected.
+        Number of mismatching entries that are smaller in magnitude than expected.
     patterns : tuple of str
-        What the differing entries have in common, in words.
+        Common properties of the mismatching entries, in words.
     """
 
     shape: tuple[int, int]
@@ -90,10 +91,15 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
 
     Parameters
     ----------
-    got, expected : arrays (M, N)
-        float16, float32, float64 or signed integers.
+    got, expected : array (M, N)
+        Result and expected result, float16, float32, float64 or signed integers.
     fmt : str
         The format of the results, for ulps: it may be narrower than their dtype ("bf16" in float32).
+
+    Returns
+    -------
+    Difference or None
+        The mismatches; None if all bits agree.
 
     Raises
     ------

@@ -31,7 +31,13 @@ def __dir__() -> list[str]:
 
 
 def available() -> str | None:
-    """Return None if a GPU can be used, otherwise one line that names what is missing."""
+    """Return the reason why no GPU can be used.
+
+    Returns
+    -------
+    str or None
+        One line that names what is missing; None if a GPU can be used.
+    """
     from fpemu.gpu import device
 
     return device.missing()
@@ -42,19 +48,24 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
 
     Parameters
     ----------
-    A : array (..., M, k), B : array (..., k, N), C : array (..., M, N) or None
-        Values of the spec's formats; K is ``spec.k``, M and N are arbitrary: the operands are cut into tiles of the
+    A : array_like (..., M, k)
+        Values of the spec's format; K is ``spec.k``, M and N are arbitrary: the operands are cut into tiles of the
         instruction, and the last tiles are padded with zeros. Leading axes broadcast.
+    B : array_like (..., k, N)
+        As A.
+    C : array_like (..., M, N) or None
+        Accumulator; None: zero.
     spec : MmaSpec
         A row of the catalog whose instruction this GPU has. Only its formats, instruction and shape are used.
     n : int, optional
         Columns of one wgmma: 8, 16 ... 256. Default: the smallest that covers N.
     saturate : bool
-        int8: the instruction's .satfinite form, which saturates at the limits of int32.
+        For int8: the instruction's .satfinite form, which saturates at the limits of int32.
 
     Returns
     -------
-    D : array (..., M, N) of float16, float32, float64 or int32, with the bits that the hardware returned
+    array (..., M, N) of float16, float32, float64 or int32
+        D, with the bits that the hardware returned.
 
     Raises
     ------

@@ -34,28 +34,31 @@ LAYOUTS = ("TN", "NN")
 
 @dataclass(frozen=True)
 class Case:
-    """One product of a library, and the order in which it adds.
+    """One product of a library, and its summation order over K.
 
     Attributes
     ----------
     library, version, hardware : str
+        Library, its version and the GPU.
     type : str
-        Of the inputs, "fp16->fp16" where D is fp16 as well; else D is fp32 (fp64 for fp64).
+        Type of the inputs, "fp16->fp16" where D is fp16 as well; else D is fp32 (fp64 for fp64).
     layout : {"TN", "NN"}
         "NN": A (M, K) and B (K, N) in C order. "TN": B is the transpose of an (N, K) array in C order.
     M, N, K : int
+        Sizes of the product.
     order : KOrder, tree or Tiles
+        Summation order.
     spec : MmaSpec
         The instruction, or the fused multiply-add, that the chains are made of.
     rounded : str or None
-        The format that inputs are rounded to before: tf32, where the library does that.
+        Format to which the library rounds the inputs first: tf32, or None.
     stored : str or None
-        The format that the sums of a KOrder's slices are rounded to before they are added.
+        Format to which the partial sums of a KOrder's slices are rounded before they are added.
     digest, sample : str
-        Digests of the D that the GPU returned for the operands of `fpemu.gpu.orders.recorded`: of all of it, and of
-        a sample.
+        Digests of the D that the GPU returned for the operands of `fpemu.gpu.orders.recorded`: of all of it, and of a
+        sample.
     seed : int
-        Of those operands.
+        Seed of those operands.
     """
 
     library: str
@@ -83,14 +86,15 @@ def emulate(
     library: str, A: Any, B: Any, *, out: str | None = None, fmt: str | None = None, layout: str | None = None,
     version: str | None = None, hardware: str = "H200", device: Device | None = None,
 ) -> NDArray[Any]:  # fmt: skip
-    """The product A B as a library returns it on a GPU, the same bits.
+    """Return the product A B with the bits that a library returns on a GPU.
 
     Parameters
     ----------
     library : {"cublas"}
-    A : array (M, K), B : array (K, N)
-        float16, float32 or float64. The library is thought to get A in C order, and B in that or the transpose of such
-        an array (`layout`); other strides are no part of the answer.
+    A : array_like (M, K)
+        float16, float32 or float64, assumed in C order.
+    B : array_like (K, N)
+        As A, in C order or the transpose of such an array (`layout`); other strides do not affect the result.
     out : {"fp16", "fp32", "fp64"}, optional
         Format of D. Default: fp32 (fp64 for fp64).
     fmt : {"fp16", "bf16", "tf32", "fp32", "fp64"}, optional
@@ -102,12 +106,14 @@ def emulate(
     version : str, optional
         Of the library. Default: the newest there is a table of.
     hardware : str
+        GPU whose table is used.
     device : {"cpu", "cuda"}, optional
         Where to emulate, as in `fpemu.mma.gemm`.
 
     Returns
     -------
-    D : array (M, N) of float16, float32 or float64
+    array (M, N) of float16, float32 or float64
+        D.
 
     Raises
     ------
@@ -163,7 +169,25 @@ def predict(
     case: Case, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any] | None = None,
     columns: NDArray[Any] | None = None, *, device: Device | None = None,
 ) -> NDArray[Any]:  # fmt: skip
-    """Emulate a case's product, or its entries D[rows][:, columns] alone.
+    """Emulate a case's product, or only its entries D[rows][:, columns].
+
+    Parameters
+    ----------
+    case : Case
+        Product, from `lookup` or `orders`.
+    A : array (M, K)
+        Operand, in the case's format.
+    B : array (K, N)
+        Operand, in the case's format.
+    rows, columns : array of int, optional
+        Indices of the entries to emulate. Default: all.
+    device : {"cpu", "cuda"}, optional
+        Where to emulate, as in `fpemu.mma.gemm`.
+
+    Returns
+    -------
+    array (M, N) or (rows, columns)
+        Entries of D.
 
     Raises
     ------
@@ -216,7 +240,27 @@ def _whole(order: KOrder | Tree, stored: str | None, case: Case) -> KOrder | Tre
 
 @checked
 def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Case]:
-    """The products of a library whose orders are known."""
+    """Yield the products of a library whose summation orders are tabulated.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU whose table is used.
+
+    Yields
+    ------
+    Case
+        The next product.
+
+    Raises
+    ------
+    InputError
+        No table for these names.
+    """
     table = _table(library, version, hardware)
     made: dict[int, Order] = {}
     for group in table["cases"]:
@@ -231,7 +275,27 @@ def lookup(
     library: str, type: str, shape: tuple[int, int, int], *, layout: str = "NN", version: str | None = None,
     hardware: str = "H200",
 ) -> Case:  # fmt: skip
-    """The product of one type, layout and shape (M, K, N).
+    """Return the product of one type, layout and shape from a library's table.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    type : str
+        Type, as in `Case`.
+    shape : (M, K, N)
+        Sizes of the product.
+    layout : {"NN", "TN"}
+        Layout, as in `Case`.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU whose table is used.
+
+    Returns
+    -------
+    Case
+        The table's row.
 
     Raises
     ------
@@ -301,7 +365,24 @@ def spec_of(kind: str) -> MmaSpec:
 
 @checked
 def replay(case: Case, *, whole: bool = False, device: Device | None = None) -> bool:
-    """Whether the emulation gives what the GPU returned for the case's operands: in a sample of D, or all of it."""
+    """Return whether the emulation reproduces the recorded result of the GPU.
+
+    The digest of the emulated D, for the case's operands, is compared with that recorded from the GPU.
+
+    Parameters
+    ----------
+    case : Case
+        Product, from `lookup` or `orders`.
+    whole : bool
+        Compare all of D instead of a sample.
+    device : {"cpu", "cuda"}, optional
+        Where to emulate, as in `fpemu.mma.gemm`.
+
+    Returns
+    -------
+    bool
+        True if the digests are equal.
+    """
     if whole:
         A, B = operands(case.type, case.M, case.N, case.K, case.seed)
         return digest_of(predict(case, A, B, device=device)) == case.digest

@@ -40,31 +40,65 @@ _NONE = 2**64 - 1
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """What was found in one class of operands."""
+    """Outcome of the comparison in one class of operands.
+
+    Attributes
+    ----------
+    kind : str
+        Class, a key of `fpemu.gpu.streams.CLASSES`.
+    outputs, mismatches : int
+        Outputs compared, and those that mismatch.
+    nan_codes : int
+        Mismatches where both are NaN, with different codes.
+    first : int or None
+        Index of the first mismatching output: (test · rows + row) · columns + column.
+    digest : str
+        Digest of all outputs of the hardware and their places.
+    nan, infinite, zero, subnormal : int
+        Numbers of outputs of the hardware of each kind.
+    examples : tuple of (int, int)
+        Some of the mismatching outputs: index, and the code that the hardware returned.
+    sample : str
+        `digests.text` of the hardware's first tests.
+    """
 
     kind: str
     outputs: int
     mismatches: int
     nan_codes: int
-    """Mismatches where both are NaN, with different codes"""
     first: int | None
-    """Index of the first output that differs: (test · rows + row) · columns + column"""
     digest: str
-    """Of all outputs of the hardware and their places"""
     nan: int
     infinite: int
     zero: int
     subnormal: int
-    """How many outputs of the hardware were of that kind"""
     examples: tuple[tuple[int, int], ...]
-    """Some of the outputs that differ: index, and the code that the hardware returned"""
     sample: str = ""
-    """`digests.text` of the hardware's first tests"""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found on one instruction."""
+    """Outcome of the verification of one instruction.
+
+    Attributes
+    ----------
+    instruction : str
+        Name of the catalogue's row.
+    ptx : str
+        PTX instruction.
+    tile : (int, int)
+        Rows and columns of its D.
+    seed : int
+        Seed of the operands.
+    classes : tuple of ClassCounts
+        Outcome by class of operands.
+    seconds : float
+        Duration, seconds.
+    checked : int
+        Outputs that were also computed on the CPU.
+    device : mapping of str to str
+        Names and versions of GPU, driver and compiler.
+    """
 
     instruction: str
     ptx: str
@@ -73,7 +107,6 @@ class Verification:
     classes: tuple[ClassCounts, ...]
     seconds: float
     checked: int
-    """Outputs that were computed again on the CPU"""
     device: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -94,7 +127,20 @@ class Verification:
 
 @checked
 def source(spec: MmaSpec, n: int | None = None) -> str:
-    """The CUDA C++ text of the kernels around an instruction."""
+    """Return the CUDA C++ source of the kernels that verify an instruction.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+        The instruction.
+    n : int, optional
+        Columns of a wgmma.
+
+    Returns
+    -------
+    str
+        Source text.
+    """
     tile = instructions.instruction(spec, n=n)
     sizes = f"constexpr int TILE_ROWS = {tile.m}, TILE_COLUMNS = {tile.n};\n"
     return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}{sizes}{device.kernel_source("verify.cu")}'
@@ -102,7 +148,18 @@ def source(spec: MmaSpec, n: int | None = None) -> str:
 
 @checked
 def sources(spec: MmaSpec) -> list[str]:
-    """All that `verify` compiles, to have it compiled before."""
+    """Return all sources that `verify` compiles, so that they can be compiled in advance.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+        The instruction.
+
+    Returns
+    -------
+    list of str
+        Source texts.
+    """
     return [instructions.source(spec), source(spec)]
 
 
@@ -129,6 +186,11 @@ def verify(
         The arithmetic to compare with, if not the spec's own: the same formats and k.
     progress : callable, optional
         Called with a class and the number of its outputs that have just been compared.
+
+    Returns
+    -------
+    Verification
+        Counts and digests by class of operands.
 
     Raises
     ------
@@ -281,7 +343,22 @@ def execute_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSp
 
 
 def first_failures(found: Verification, spec: MmaSpec, n: int | None = None) -> Iterator[Failure]:
-    """The first output that differs of each class, with its operands drawn again."""
+    """Yield the first mismatching output of each class, with its operands drawn again.
+
+    Parameters
+    ----------
+    found : Verification
+        Result of `verify`.
+    spec : MmaSpec
+        The instruction.
+    n : int, optional
+        Columns of a wgmma.
+
+    Yields
+    ------
+    Failure
+        Operands, and both results.
+    """
     for counts in found.classes:
         if counts.examples:
             index, hardware = min(counts.examples)

@@ -1,4 +1,4 @@
-"""One matrix instruction, bit for bit, and a GEMM made of it."""
+"""Matrix instructions, bit for bit, and GEMMs built from them."""
 
 from fpemu.mma import catalog
 from fpemu.mma.catalog import spec

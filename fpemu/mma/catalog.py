@@ -189,23 +189,72 @@ def _others() -> list[MmaSpec]:
 
 @cache
 def rows() -> tuple[MmaSpec, ...]:
-    """All instructions of the catalog."""
+    """Return all instructions of the catalogue.
+
+    Returns
+    -------
+    tuple of MmaSpec
+        One specification per instruction, each with its evidence and source.
+    """
     return tuple(_build())
 
 
 def architectures() -> list[str]:
-    """The architectures, oldest first within a vendor."""
+    """Return the names of the architectures, oldest first within a vendor.
+
+    Returns
+    -------
+    list of str
+        Names that `spec` and `fpemu.gemm` accept as ``hardware``.
+
+    Examples
+    --------
+    >>> architectures()[0]
+    'volta'
+    """
     return list(_GPUS)
 
 
 def gpu_names() -> dict[str, str]:
-    """Names of GPUs and compute capabilities, each with its architecture."""
+    """Return the architecture of every GPU and compute capability in the catalogue.
+
+    Returns
+    -------
+    dict of str to str
+        Architecture by the name of a GPU ("A100") or compute capability ("sm_80").
+
+    Examples
+    --------
+    >>> gpu_names()["A100"]
+    'ampere'
+    """
     return {gpu: arch for arch, gpus in _GPUS.items() for gpu in gpus}
 
 
 @checked
 def architecture(hardware: str) -> str:
-    """The architecture of an architecture's, GPU's or compute capability's name (case and blanks do not matter)."""
+    """Return the architecture of a GPU, a compute capability or an architecture's name.
+
+    Parameters
+    ----------
+    hardware : str
+        Name; case, blanks and punctuation do not matter.
+
+    Returns
+    -------
+    str
+        Name of the architecture.
+
+    Raises
+    ------
+    InputError
+        Unknown name; the message shows the nearest known one.
+
+    Examples
+    --------
+    >>> architecture("H200")
+    'hopper'
+    """
 
     def fold(name: str) -> str:
         return "".join(c for c in name.lower() if c.isalnum())
@@ -229,7 +278,7 @@ def spec(
     instruction: str | None = None,
     k: int | None = None,
 ) -> MmaSpec:
-    """The matrix instruction of some hardware.
+    """Return the specification of a matrix instruction of some hardware.
 
     Parameters
     ----------
@@ -243,6 +292,11 @@ def spec(
         "mma", "wgmma", "tcgen05", "mfma": default the architecture's widest that has these formats.
     k : int, optional
         Length in k; default the widest.
+
+    Returns
+    -------
+    MmaSpec
+        The catalogue's row, with its evidence and source.
 
     Raises
     ------

@@ -129,17 +129,26 @@ def longest_chain(K: int, order: KOrder | None = None) -> int:
 
 @checked
 def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) -> bool:
-    """Whether the theorem makes every GEMM over K on digits of magnitude <= `x` in A and <= `y` in B exact.
+    """Return whether every GEMM over K on digits of bounded magnitude is exact by the theorem.
+
+    The digits have magnitudes of at most `x` in A and `y` in B.
 
     Parameters
     ----------
     spec : MmaSpec
+        The instruction.
     x, y : int
         The largest magnitudes of the digits. Each operand is stored as digits · 2^-b, 2^b the least power of two that
         is not below the largest magnitude; for the integer instruction the digits are the words.
     K : int
+        Length of the sums.
     order : KOrder, optional
-        Default: one chain.
+        Summation order over K. Default: one chain.
+
+    Returns
+    -------
+    bool
+        True if the theorem's condition is met.
 
     Raises
     ------
@@ -159,14 +168,23 @@ def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) ->
 
 @checked
 def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
-    """The largest b for which every GEMM over K on digits of magnitude <= 2^b (int8: <= 2^b - 1) is exact; 0 if none.
+    """Return the largest number b of bits for which every GEMM over K on b-bit digits is exact.
+
+    Digits have magnitudes of at most 2^b (int8: 2^b - 1).
 
     Parameters
     ----------
     spec : MmaSpec
+        The instruction.
     K : int
+        Length of the sums.
     order : KOrder, optional
-        Default: one chain.
+        Summation order over K. Default: one chain.
+
+    Returns
+    -------
+    int
+        Bits of a slice; 0 if there are none.
 
     Raises
     ------

@@ -41,14 +41,14 @@ class MmaSpec:
 
     Parameters
     ----------
-    a_format, b_format, c_format, d_format : FloatFormat or str
-        Formats of A, B, C and D; "int8" and "int32" for the integer instruction. `c_format` defaults to `d_format`.
+    a_format, b_format, d_format : FloatFormat or str
+        Formats of A, B and D; "int8" and "int32" for the integer instruction.
     k : int
         Length in k of one instruction.
     block : int
         L: products added in one rounding. An instruction is k / block such steps, k ascending.
-    arithmetic : str
-        Which rules: a key of `ARITHMETICS`.
+    arithmetic : Arithmetic
+        Rounding rules, a key of `ARITHMETICS`.
     F : int
         Fraction bits kept below the largest exponent of a block when its terms are aligned ("truncated", "via-half").
     E0 : int, optional
@@ -58,6 +58,8 @@ class MmaSpec:
         arithmetic truncates and D is fp32, else RNE.
     fraction_bits : int, optional
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
+    c_format : FloatFormat or str, optional
+        Format of C; default `d_format`.
     nan_code : int, optional
         The code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the
         plain quiet NaN.
@@ -72,6 +74,17 @@ class MmaSpec:
     ------
     InputError
         If the fields contradict one another or leave what the 64-bit carriers hold exactly (F <= 35, block <= 64).
+
+    References
+    ----------
+        Alignment width: fraction bits kept below the largest exponent of a block when its terms are aligned
+        ("truncated", "via-half").
+    E0
+        Minimum alignment exponent, a binary exponent. None: only the formats bound the exponent.
+    name, architecture, instruction, shape
+        Names of the specification, its architecture and instruction, and the instruction's shape.
+    evidence, source
+        Kind of evidence, a key of `EVIDENCE`, and its source in words.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What an unknown GEMM does, found from outside by probes: the order in which it adds, and its instruction."""
+"""The summation order and the arithmetic of an unknown GEMM, found by probes."""
 
 from fpemu.probing.arithmetic import Characterized, characterize
 from fpemu.probing.reveal import Revealed, reveal

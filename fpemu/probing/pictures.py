@@ -61,11 +61,23 @@ def layout(tree: Tree) -> tuple[list[Chain], list[_Join]]:
 
 
 def picture(tree: Tree, title: str = "") -> Figure:
-    """A tree as a figure: give it to `fpemu.plotting.png`, `svg` or `pdf`.
+    """Draw a summation tree as a figure.
 
-    A row is an accumulator. Its bars are the blocks that it takes in, numbered where there is room; neighbours differ
-    in shade. A bracket at the right is one addition of two results; a dashed one leads to an accumulator that begins
-    with another's result.
+    A row is an accumulator. Its bars are the blocks that it adds, numbered where there is space; neighbours differ in
+    shade. A bracket at the right is one addition of two results; a dashed one leads to an accumulator that begins with
+    another's result.
+
+    Parameters
+    ----------
+    tree : Chain or Sum
+        Summation tree over K.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure, for `fpemu.plotting.png`, `svg` or `pdf`.
     """
     from fpemu import plotting
 

@@ -1,4 +1,4 @@
-"""Exact matrix products, rounded once: what every other result of the package is measured against."""
+"""Exact matrix products, rounded once: the reference of every error measure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def matmul(
     out: FloatFormat | str = "fp64",
     method: str = "auto",
 ) -> Any:
-    """The exact value of alpha*A@B + beta*C, rounded once (RNE).
+    """Return the exact value of alpha·A·B + beta·C, rounded once to nearest even.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ def matmul(
 
     Returns
     -------
-    array (..., M, N) of the format's dtype (float64, float32, float16), or `ExactMatrix`
+    array (..., M, N) or ExactMatrix
+        Values of the format's dtype (float64, float32, float16), or the exact product with out="exact".
 
     Raises
     ------

@@ -113,16 +113,18 @@ def _lengths(V: NDArray[Any]) -> Ints:
 # --- the result
 @dataclass(frozen=True, eq=False)
 class ExactMatrix:
-    """A matrix of exact numbers: significand * 2^exponent / denominator.
+    """Matrix of exact numbers, significand * 2^exponent / denominator.
 
     Parameters
     ----------
-    significand : object array (..., M, N) of Python integers
+    significand : object array (..., M, N)
+        Python integers.
     exponent : int64 array (..., M, N)
+        Binary exponents.
     denominator : int
         Odd; 1 unless alpha or beta is a Fraction that no float holds.
     special : float64 array (..., M, N) or None
-        NaN and Inf where the result is one (its significand means nothing there), zero elsewhere.
+        NaN and Inf where the result is one (its significand has no meaning there), zero elsewhere.
     """
 
     significand: NDArray[Any]

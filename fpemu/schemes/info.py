@@ -8,7 +8,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """One choice that a scheme leaves open: its name, the published value, what it means, the values it takes."""
+    """Choice that a scheme leaves open.
+
+    Attributes
+    ----------
+    name : str
+        Keyword of the option.
+    default : object
+        Published value.
+    meaning : str
+        Description in one line.
+    values : str
+        Accepted values.
+    """
 
     name: str
     default: Any
@@ -18,14 +30,16 @@ class Option:
 
 @dataclass(frozen=True)
 class SchemeInfo:
-    """What is published about a scheme.
+    """Published facts about a scheme.
 
     Parameters
     ----------
     name, title : str
+        Name in this package, and title for figures.
     paper : str
         Authors, venue and year; "" for a scheme without a paper.
-    year : int or None
+    year : int, optional
+        Year of publication.
     doi : str
         "" if there is none.
     parts : tuple of str
@@ -37,6 +51,7 @@ class SchemeInfo:
     bound : str
         Error relative to |A||B|, as a formula; `error_bound` evaluates it.
     options : tuple of Option
+        Choices that the scheme leaves open.
     """
 
     name: str

@@ -89,7 +89,9 @@ class Counts(NamedTuple):
 def algorithm3(
     A: Any, B: Any, *, bits: int | None = None, precision: str = "fp64", split: str = "published", printed: bool = False
 ) -> int:
-    """The number d of slices with which the fast mode is as accurate as DGEMM (SGEMM), by Algorithm 3 of the paper.
+    """Return the number d of slices of Algorithm 3.
+
+    With d slices the fast mode is as accurate as DGEMM (SGEMM).
 
     Parameters
     ----------
@@ -98,9 +100,16 @@ def algorithm3(
     bits : int, optional
         Bits a slice; default the paper's, floor((24 - log2 K) / 2).
     precision : {"fp64", "fp32"}
+        Format of the operands.
     split : {"published", "balanced"}
+        Rounding of the slices: as published, or to nearest.
     printed : bool
         As printed, with the digits of slice d alone: see the module's text.
+
+    Returns
+    -------
+    int
+        Number of slices.
 
     Raises
     ------
@@ -126,7 +135,28 @@ def algorithm3(
 
 
 def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **options: Any) -> Counts:
-    """Slices and products of A·B by `ozaki` with these options, without multiplying anything.
+    """Return the numbers of slices and products of A·B by `ozaki`, without multiplying.
+
+    Parameters
+    ----------
+    A, B : array_like (M, K) and (K, N)
+        Operands.
+    hardware : str or MmaSpec
+        An architecture, a GPU or an instruction.
+    order : KOrder, optional
+        Summation order over K within the products of slices.
+    **options
+        Options of the scheme.
+
+    Returns
+    -------
+    Counts
+        Numbers of slices of A and B, and of products.
+
+    Raises
+    ------
+    InputError
+        Unknown names and options, or operands that do not fit one another.
 
     Examples
     --------

@@ -34,17 +34,19 @@ class SplitRow:
     part : str
         "h", "r", or the word's number.
     format : str
+        Format of the word.
     rounding : str
-        Mode of the rounding that made it.
+        Mode of the rounding that produced the word.
     exponent : int
-        Binary exponent of its scale: the word stands for value / 2^exponent (before the row's power of two).
+        Binary exponent of its scale: the word represents value / 2^exponent (before the row's power of two).
     value : float
         The stored word.
     bits : Bits
+        Fields of the word's code.
     error : float
-        What this word and those before it leave of x, in units of x.
+        Remainder of x after this word and those before it, in units of x.
     bits_kept : int
-        Leading bits of x that they hold: the largest b <= 24 with abs(error) <= 2^-b · abs(x).
+        Leading bits of x that these words represent: the largest b <= 24 with abs(error) <= 2^-b · abs(x).
     """
 
     part: str
@@ -59,27 +61,30 @@ class SplitRow:
 
 @dataclass(frozen=True)
 class SplitTable:
-    """One number's way through a split.
+    """Split of one number, word by word.
 
     Parameters
     ----------
     scheme : str
+        Name of the scheme.
     choices : dict
         The options that were given.
     given : float
-        The number asked for.
+        The number as it was given.
     x : float
-        It, rounded to fp32: what is split.
+        The number rounded to fp32, which is split.
     bits : Bits
         Of x in fp32.
     scaled_by : int
         Binary exponent of the power of two that the scheme multiplies x by first (`staged`; else 0).
     rows : tuple of SplitRow
+        One row per word.
     reconstruction : float
-        The sum of what the words stand for.
+        Sum of the values that the words represent.
     error, relative_error, ulps : float
-        x - reconstruction: absolute, relative to x, in units in the last place of x in fp32.
+        Difference x - reconstruction: absolute, relative to x, in units in the last place of x in fp32.
     bits_kept : int
+        Leading bits of x that all words represent.
     """
 
     scheme: str
@@ -98,15 +103,21 @@ class SplitTable:
 
 @checked
 def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
-    """How a scheme splits one number.
+    """Return the steps by which a scheme splits one number.
 
     Parameters
     ----------
     x : real number
         Rounded to fp32 first, to nearest even.
     scheme : str or Scheme
+        Scheme that splits numbers into words.
     **options
         The scheme's choices.
+
+    Returns
+    -------
+    SplitTable
+        The number in fp32, and one row per word with its value, code and remaining residual.
 
     Raises
     ------
@@ -185,12 +196,26 @@ def _bits_kept(error: float, x: float) -> int:
 
 @checked
 def format_split(x: Any, scheme: str | Scheme | None = None, **options: Any) -> str:
-    """A split as text: a line per number, the bits of sign, exponent and fraction in columns.
+    """Format a split as text: one line per number, the bits of sign, exponent and fraction in columns.
 
     Parameters
     ----------
     x : SplitTable or real number
-        A table as it is; a number with the `scheme` and `options` of `split_table`.
+        A table, or a number to split by ``scheme`` and ``options`` as in `split_table`.
+    scheme : str or Scheme, optional
+        Required for a number.
+    **options
+        The scheme's choices.
+
+    Returns
+    -------
+    str
+        Table of several lines.
+
+    Raises
+    ------
+    InputError
+        A number without a scheme; otherwise as `split_table`.
     """
     if not isinstance(x, SplitTable):
         if scheme is None:

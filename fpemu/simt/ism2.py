@@ -31,24 +31,31 @@ def ism2(
     A: Any, B: Any, C: Any = None, *, optimisation: int = 2, tcf: int = 1, t1: int | None = None,
     t2: int | None = None, t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
 ) -> Any:  # fmt: skip
-    """D = A B + C as ISM2 computes it.
+    """Return D = A B + C as ISM2 computes it.
 
     Parameters
     ----------
-    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
-        Values of ``fmt``; leading axes broadcast; any strides. Without C the chains start from +0.
+    A : array_like (..., M, K)
+        Values of ``fmt``; leading axes broadcast; any strides.
+    B : array_like (..., K, N)
+        As A.
+    C : array_like (..., M, N), optional
+        Addend; without it the chains start from +0.
     optimisation : {2, 1}
+        Loop order: 1 is Algorithm 6, 2 is Algorithm 7.
     tcf : int
-        "Thread count factor": rows of A that a thread does. The paper has 1 to 8.
+        "Thread count factor": rows of A per thread. The paper uses 1 to 8.
     t1, t2, t3 : int, optional
         Tiles as in `fpemu.simt.tsm2`. Neither they nor tcf change a bit of the result.
-    fmt : "fp32", "fp64" or "fp16"
+    fmt : {"fp32", "fp64", "fp16"} or FloatFormat
+        Format of the operands and of D.
     backend : {"compiled", "numpy"}
         One chain for each element, or the optimisation's loops one after another: the same bits.
 
     Returns
     -------
-    D : array (..., M, N) of ``fmt.dtype``
+    array (..., M, N) of ``fmt.dtype``
+        D.
 
     Raises
     ------

@@ -39,23 +39,31 @@ def tsm2(
     A: Any, B: Any, C: Any = None, *, version: str = "V3", t1: int | None = None, t2: int | None = None,
     t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
 ) -> Any:  # fmt: skip
-    """D = A B + C as TSM2 computes it.
+    """Return D = A B + C as TSM2 computes it.
 
     Parameters
     ----------
-    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
-        Values of ``fmt``; leading axes broadcast; any strides. Without C the chains start from +0.
+    A : array_like (..., M, K)
+        Values of ``fmt``; leading axes broadcast; any strides.
+    B : array_like (..., K, N)
+        As A.
+    C : array_like (..., M, N), optional
+        Addend; without it the chains start from +0.
     version : {"V3", "V2", "V1", "V0"}
+        Published loop: inner products (V0), outer products (V1), tiles of B in shared memory (V2), prefetched tiles
+        (V3).
     t1, t2, t3 : int, optional
         Tiles of V2 and V3: rows of B (128), columns of C (all), elements of A (4; a divisor of t1). They do not change
         a bit of the result.
-    fmt : "fp32", "fp64" or "fp16"
+    fmt : {"fp32", "fp64", "fp16"} or FloatFormat
+        Format of the operands and of D.
     backend : {"compiled", "numpy"}
         One chain for each element, or the version's loops one after another: the same bits.
 
     Returns
     -------
-    D : array (..., M, N) of ``fmt.dtype``
+    array (..., M, N) of ``fmt.dtype``
+        D.
 
     Raises
     ------

@@ -21,17 +21,30 @@ SIZE_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of a figure's claims table."""
+    """One line of a figure's claims table.
+
+    Attributes
+    ----------
+    claim : str
+        The claim in words.
+    published : str
+        Statement of the paper; empty for a check that no paper claims.
+    measured : str
+        The corresponding value of this reproduction, in words.
+    verdict : str
+        Outcome of the comparison.
+    value : float, optional
+        The number behind ``measured``, if it is one number.
+    unit : str
+        Unit of ``value``: "×" a factor, "points" a share of the points; else dimensionless.
+    """
 
     claim: str
     published: str
-    """What the paper says; empty for a check of our own, which no paper claims"""
     measured: str
     verdict: str
     value: float | None = None
-    """The number behind ``measured``, if it is one number"""
     unit: str = ""
-    """What ``value`` counts: "×" a factor, "points" a share of the points; else nothing"""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has neither NaN nor Inf: there the value is None."""

@@ -65,12 +65,20 @@ _CHECKOUT = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure: where it is and what it does. Made by :func:`load`."""
+    """One figure of a paper: its page and the functions in it; returned by `load`.
+
+    Attributes
+    ----------
+    name : str
+        Name as ``paper/figure``.
+    root : Path
+        Folder that contains the papers' folders.
+    module : types.ModuleType
+        The imported page.
+    """
 
     name: str
-    """``paper/figure``"""
     root: Path
-    """The folder of the papers' folders"""
     module: types.ModuleType
 
     @property

@@ -18,10 +18,20 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a DataFrame, with a column for every parameter and number of any row.
+    """Convert rows to a DataFrame, with a column for every parameter and number of any row.
 
     Numbers are float64, integers int64 (Int64 if values are missing), True and False bool (boolean if values are
     missing), all others text. A failed cell has no numbers; its column "error" holds the error message.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to object
+        Rows, such as `run` returns.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per cell, in the order of ``rows``.
 
     Examples
     --------

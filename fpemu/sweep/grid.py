@@ -30,7 +30,7 @@ _LARGEST_SEED = 2**63 - 1  # an exported column of seeds is int64
 @final
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A set of cells, each a product of two matrices by a scheme and its errors.
+    """Set of cells, each a product of two matrices by a scheme and its errors.
 
     Parameters
     ----------
@@ -40,6 +40,7 @@ class Grid:
         A dict has "name" (of `fpemu.schemes.names`), options of the scheme, and optionally "hardware" in place of the
         grid's. A scheme without a matrix instruction has one cell for all hardware.
     hardware : str or list of str
+        Architectures or GPUs.
     orders : list of dict
         Fields of `fpemu.mma.KOrder`; none: the schemes' own order.
     metrics : str or list of str
@@ -49,10 +50,11 @@ class Grid:
     M, N, K : int, list or range
         N and K may be "M": products of square matrices.
     on_range : str or list of str
-        Range policy of `fpemu.gemm`.
+        Overflow policies of `fpemu.gemm`.
     out : str or list of str
         Format that the exact product is rounded to before it is compared.
     title : str
+        Title of the results.
 
     Raises
     ------

@@ -29,13 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A figure of a paper with its numbers. Made by :func:`reproduce` and :func:`committed`."""
+    """A figure of a paper with its data, from `reproduce` or `committed`.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        The figure's page.
+    size : {"quick", "full"}
+        Extent of the figure.
+    rows : sequence of Row
+        One dict per cell, with its parameters and its numbers, with the digits of the figure's CSV.
+    """
 
     experiment: Experiment
     size: str
-    """ "quick" or "full" """
     rows: list[Row] = field(repr=False)
-    """A cell's parameters and its numbers in one dict, with the digits that the CSV of the figure holds"""
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -79,12 +87,18 @@ def reproduce(
     name : str
         ``paper/figure``.
     size : {"quick", "full"}
+        Extent of the figure.
     jobs : int
-        Local processes.
+        Number of local processes.
     results : Store, optional
         Default: the store of the command line (:func:`fpemu.sweep.store.default_path`).
     device : {"auto", "cpu", "cuda"}
         Where products are computed, as in :func:`fpemu.sweep.run`.
+
+    Returns
+    -------
+    Reproduction
+        The experiment with all its rows.
 
     Raises
     ------
@@ -107,8 +121,14 @@ def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "
     name : str
         ``paper/figure``.
     size : {"quick", "full"}
+        Extent of the figure.
     folder : path-like
         A relative folder that is not in the working directory is looked for beside the experiments.
+
+    Returns
+    -------
+    Reproduction
+        The experiment with the rows of the figure's CSV.
 
     Raises
     ------

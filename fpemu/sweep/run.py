@@ -68,6 +68,7 @@ def run(
     Parameters
     ----------
     job : Experiment or Grid
+        Cells to evaluate.
     size : {"quick", "full"}
         Of an experiment; a grid has one size.
     results : Store

@@ -19,35 +19,51 @@ from fpemu.perfmodel.magma_kernels import Kernel, check
 
 @dataclass(frozen=True)
 class Block:
-    """MAGMA's kernel."""
+    """Configuration of MAGMA's kernel.
+
+    Parameters
+    ----------
+    tensor : (int, int, int)
+        TC_M, TC_N and TC_K, the instruction's tile.
+    block : (int, int, int)
+        BLK_M, BLK_N and BLK_K, the thread block's tile.
+    threads : (int, int)
+        DIM_X and DIM_Y.
+    products : int
+        Products of a thread block.
+    stages : int
+        Blocks of A and of B in flight; 1 only where K is not longer than BLK_K. With ``persistent``: products in flight
+        besides the one that is multiplied.
+    direct : bool
+        Copy blocks to shared memory without registers (cp.async), and arrange them there.
+    staged : bool
+        Write D through shared memory; real and planar results only.
+    flat : bool
+        Copy matrices to shared memory as they lie in memory and arrange them there, and D the other way: for products
+        without gaps of one block each, not for planar ones.
+    persistent : bool
+        A thread block computes one product after the other, with the next in flight: for products of one block each.
+    bulk : bool
+        Copy flat matrices of a persistent block by the copy engine, each as a whole: Hopper and later.
+    resident : int
+        Least number of thread blocks on a multiprocessor, for which the compiler limits the registers.
+    ahead : bool
+        Prefetch a launch's first matrices to the L2 cache while the launch queued before it may still run: stacks
+        without gaps only, on Hopper and later.
+    """
 
     tensor: tuple[int, int, int] = (16, 16, 16)
-    """TC_M, TC_N, TC_K"""
     block: tuple[int, int, int] = (32, 32, 32)
-    """BLK_M, BLK_N, BLK_K"""
     threads: tuple[int, int] = (8, 4)
-    """DIM_X, DIM_Y"""
     products: int = 1
-    """Of a thread block"""
     stages: int = 2
-    """Blocks of A and of B that are under way; 1 only where K is not longer than BLK_K. With persistent: products that
-    are under way besides the one that is multiplied"""
     direct: bool = False
-    """Blocks go to shared memory without registers (cp.async), and are put in place there"""
     staged: bool = False
-    """D goes by way of shared memory, real and planar results only"""
     flat: bool = False
-    """Matrices go to shared memory as they lie in memory and are put in place there, D the other way: for products
-    without gaps of one block each, not for planar ones"""
     persistent: bool = False
-    """A thread block takes one product after the other, with the next under way: for products of one block each"""
     bulk: bool = False
-    """Flat matrices of a persistent block come by the copy engine, each as a whole: Hopper and later"""
     resident: int = 1
-    """Thread blocks that a multiprocessor is to hold at least: the compiler spares registers for it"""
     ahead: bool = False
-    """A launch asks for its first matrices, for the L2 cache, while the one queued before it may still run: stacks
-    without gaps only, on Hopper and later"""
 
     kind = "block"
 
@@ -56,6 +72,7 @@ class Block:
 
     @property
     def warps(self) -> int:
+        """Warps of a thread block."""
         return self.threads[0] * self.threads[1] // 32
 
     @property
@@ -84,16 +101,24 @@ class Block:
 
 @dataclass(frozen=True)
 class Warp:
-    """A warp for each tile of D, operands straight from memory."""
+    """Configuration of the kernel with a warp for each tile of D and operands read directly from memory.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the tile, in units of 16.
+    columns : int
+        Columns of the tile, in units of 8.
+    steps : int
+        Steps along k in flight together, in units of 16.
+    warps : int
+        Warps of a thread block.
+    """
 
     rows: int = 1
-    """Of the tile, in units of 16"""
     columns: int = 2
-    """Of the tile, in units of 8"""
     steps: int = 1
-    """Along k, in units of 16, that are under way together"""
     warps: int = 4
-    """Of a thread block"""
 
     kind = "warp"
 
@@ -103,7 +128,13 @@ class Warp:
 
 @dataclass(frozen=True)
 class Packed:
-    """Several products of 8×8×8 at most in one instruction."""
+    """Configuration of the kernel that packs several products of 8×8×8 at most into one instruction.
+
+    Parameters
+    ----------
+    warps : int
+        Warps of a thread block.
+    """
 
     warps: int = 4
     kind = "packed"
@@ -114,7 +145,13 @@ class Packed:
 
 @dataclass(frozen=True)
 class Small:
-    """magma-small: a thread for each element."""
+    """Configuration of magma-small, the kernel with a thread for each element of D.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of a thread block.
+    """
 
     threads: int = 128
     kind = "small"

@@ -26,35 +26,44 @@ def hgemm(
     accumulate: str = "fp32", kernel: str = "tensor", configuration: Configuration | str | None = None,
     out: Any = None,
 ) -> Any:  # fmt: skip
-    """D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices, on the GPU at hand.
+    """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices, on the GPU at hand.
 
     The bits of ``fpemu.batched.hgemm`` with the same arguments and `arguments()`.
 
     Parameters
     ----------
     A : array (..., M, K), or (..., K, M) with transa="T"
-    B : array (..., K, N), or (..., N, K) with transb="T"
-        fp16: NumPy, CuPy or torch arrays, or whatever has ``__cuda_array_interface__``, all in the CPU's memory or all
-        in the GPU's; the leading axes are the batch and broadcast; any strides. Or `Pointers`, or a list of matrices on
+        fp16: NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__``, all in the CPU's memory or all in
+        the GPU's; the leading axes are the batch and broadcast; any strides. Or `Pointers`, or a list of matrices on
         the GPU.
+    B : array (..., K, N), or (..., N, K) with transb="T"
+        As A.
     C : array (..., M, N), optional
-    alpha, beta, transa, transb, accumulate, kernel
+        As A; not read if beta = 0.
+    alpha, beta : real numbers
+        As in `fpemu.batched.hgemm`.
+    transa, transb : {"N", "T", "C"}
+        As in `fpemu.batched.hgemm`.
+    accumulate : {"fp32", "fp16"}
+        As in `fpemu.batched.hgemm`.
+    kernel : {"tensor", "magma-small"}
         As in `fpemu.batched.hgemm`.
     configuration : Configuration or str, optional
-        Of the kernel, as `fpemu.gpu.batched.configuration` has it; what it asks for beyond what the task allows (flat,
-        persistent, one stage) is left out, as `fitted` says. Default: the fastest known.
+        Configuration of the kernel, see `fpemu.gpu.batched.configuration`; options that the task does not allow (flat,
+        persistent, one stage) are left out, as by `fitted`. Default: the fastest known.
     out : array (..., M, N) of the GPU, or Pointers, optional
-        Where to write D: rows contiguous, every entry with a place of its own, and no memory shared with A, B or C,
-        which cannot be looked at for Pointers.
+        Where to write D: rows contiguous, no two entries in one place, and no memory shared with A, B or C, which
+        cannot be checked for Pointers.
 
     Returns
     -------
-    D : float16 array (..., M, N) of the kind that A is
+    float16 array (..., M, N)
+        D, of the kind that A is.
 
     Raises
     ------
     InputError
-        What `fpemu.batched.hgemm` refuses; a configuration that is not valid; arrays here and there.
+        As `fpemu.batched.hgemm`; a configuration that is not valid; arrays in different memories.
     GpuError
         No GPU, or a run that failed.
     """
@@ -66,7 +75,7 @@ def hcgemm(
     accumulate: str = "fp32", layout: str = "interleaved", products: int = 4, kernel: str = "tensor",
     algorithm: str | None = None, configuration: Configuration | str | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """D = alpha · op(A) op(B) + beta · C for a batch of half-complex matrices, on the GPU at hand.
+    """Return D = alpha · op(A) op(B) + beta · C for half-complex matrices, on the GPU at hand.
 
     The bits of ``fpemu.batched.hcgemm`` with the same arguments and `arguments()`.
 
@@ -74,18 +83,35 @@ def hcgemm(
     ----------
     A, B, C : arrays of fp16 with one axis more
         The last of two (interleaved) or the first (planar); else as in `hgemm`.
-    layout, products, algorithm
+    alpha, beta : complex or real numbers
+        As in `fpemu.batched.hcgemm`.
+    transa, transb : {"N", "T", "C"}
+        As in `fpemu.batched.hcgemm`.
+    accumulate : {"fp32", "fp16"}
+        As in `hgemm`.
+    layout : {"interleaved", "planar"}
+        Layout of A, B, C and D.
+    products : {4, 3}
+        Real products of a complex one.
+    kernel : {"tensor", "magma-small"}
+        As in `hgemm`.
+    algorithm : {"fused", "calls"}, optional
         As in `fpemu.batched.hcgemm`: "calls" launches the real kernel four times.
-    alpha, beta, transa, transb, accumulate, kernel, configuration, out
-        As in `hgemm`; alpha and beta may be complex.
+    configuration : Configuration or str, optional
+        As in `hgemm`.
+    out : array of the GPU, or Pointers, optional
+        As in `hgemm`.
 
     Returns
     -------
-    D : float16 array of the layout, of the kind that A is
+    float16 array
+        D in the layout, of the kind that A is.
 
     Raises
     ------
-    InputError, GpuError
+    InputError
+        As `hgemm`.
+    GpuError
         As `hgemm`.
     """
     asked = _Asked(
@@ -102,6 +128,16 @@ def _algorithm(layout: str, products: int, algorithm: str | None) -> str:
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     """Return the arguments with which `fpemu.batched` gives the bits of the GPU at hand.
+
+    Parameters
+    ----------
+    kernel : {"tensor", "magma-small"}
+        As in `fpemu.batched.hgemm`.
+
+    Returns
+    -------
+    dict of str to str
+        Keyword arguments ``hardware`` and ``instruction``; empty for magma-small.
 
     Raises
     ------
@@ -168,20 +204,25 @@ class _Asked:
 def prepare(
     A: Any, B: Any, C: Any = None, *, out: Any, layout: str | None = None, overlap: bool = True, **options: Any
 ) -> list[Product]:
-    """The launches of a product of arrays on the GPU, to be queued as often as one likes: what `bench` measures.
+    """Return the launches of a product of arrays on the GPU, to be queued repeatedly for measurements.
 
     Parameters
     ----------
-    A, B, C, out : arrays of the GPU, or Pointers
-    layout : None for `hgemm`, else that of `hcgemm`
+    A, B, C : arrays of the GPU, or Pointers
+        Operands, as in `hgemm` or `hcgemm`.
+    out : array of the GPU, or Pointers
+        Where to write D.
+    layout : {"interleaved", "planar"}, optional
+        Layout of `hcgemm`; None for `hgemm`.
     overlap : bool
-        A launch may begin before the one queued before it has ended; it waits by itself.
+        A launch may begin before the one queued before it has ended; it waits where it needs the results.
     **options
-        Those of `hgemm` or `hcgemm`.
+        Options of `hgemm` or `hcgemm`.
 
     Returns
     -------
-    list of Product: one, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one
+    list of Product
+        One launch, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one.
     """
     defaults: dict[str, Any] = {
         "alpha": 1.0, "beta": 0.0, "transa": "N", "transb": "N", "accumulate": "fp32", "kernel": "tensor",

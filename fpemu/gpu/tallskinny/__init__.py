@@ -31,14 +31,16 @@ def tsm2(
     A: Any, B: Any, *, version: str = "V3", t1: int | None = None, t2: int | None = None, t3: int | None = None,
     out: Any = None,
 ) -> Any:  # fmt: skip
-    """C = A B for a large A and a B of few columns.
+    """Return C = A B for a large A and a B of few columns.
 
     Parameters
     ----------
-    A : array (m, k), B : array (k, n)
-        float32 or float64, both alike: NumPy, CuPy or torch arrays, or whatever has ``__cuda_array_interface__`` or
-        DLPack; both in the CPU's memory or both in the GPU's; any strides. The published versions are made for an A
-        whose columns are contiguous.
+    A : array (m, k)
+        float32 or float64, as B: NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or DLPack; both
+        in the CPU's memory or both in the GPU's; any strides. The published versions are made for an A whose columns
+        are contiguous.
+    B : array (k, n)
+        As A.
     version : {"V3", "V2", "V1", "V0", "hopper"}
         The paper's inner products (V0), outer products (V1), tiles of B in shared memory (V2), tiles loaded ahead (V3);
         "hopper": a ring of tiles filled by bulk copies, fp64 by DMMA.
@@ -67,11 +69,13 @@ def ism2(
     A: Any, B: Any, *, optimisation: int | str = 2, tcf: int | None = None, t1: int | None = None,
     t2: int | None = None, t3: int | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """C = A B for an A of many rows and a small B.
+    """Return C = A B for an A of many rows and a small B.
 
     Parameters
     ----------
-    A, B, out
+    A : array (m, k)
+        As in `tsm2`.
+    B : array (k, n)
         As in `tsm2`.
     optimisation : {2, 1, "hopper"}
         1: a thread does one row after another (Algorithm 6); 2: for each tile of B all its rows (Algorithm 7);
@@ -80,14 +84,19 @@ def ism2(
         "Thread count factor": rows of a thread of 1 and 2, tiles of rows of a thread block of "hopper".
     t1, t2, t3 : int, optional
         Of 1 and 2, as in `tsm2`.
+    out : array (m, n) of the GPU, optional
+        As in `tsm2`.
 
     Returns
     -------
-    C : array (m, n) of the kind that A is
+    C : array (m, n)
+        As in `tsm2`.
 
     Raises
     ------
-    InputError, GpuError
+    InputError
+        As `tsm2`.
+    GpuError
         As `tsm2`.
     """
     options = {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3}
@@ -95,20 +104,27 @@ def ism2(
 
 
 def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
-    """C = A B by the kernel that suits the shape and the GPU: `chosen` says which.
+    """Return C = A B by the kernel that suits the shape and the GPU, which `chosen` returns.
 
     Parameters
     ----------
-    A, B, out
+    A : array (m, k)
+        As in `tsm2`.
+    B : array (k, n)
+        As in `tsm2`.
+    out : array (m, n) of the GPU, optional
         As in `tsm2`.
 
     Returns
     -------
-    C : array (m, n) of the kind that A is
+    C : array (m, n)
+        As in `tsm2`.
 
     Raises
     ------
-    InputError, GpuError
+    InputError
+        As `tsm2`.
+    GpuError
         As `tsm2`.
     """
 
@@ -120,13 +136,28 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
 
 
 def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str, Any]]:
-    """The algorithm and its options that `multiply` takes on the GPU at hand.
+    """Return the algorithm and the options that `multiply` uses on the GPU at hand.
 
     Parameters
     ----------
     m, k, n : int
+        Sizes: A is m×k, B is k×n.
     layout : {"rows", "columns", "any"}
-        What of A is contiguous.
+        Which vectors of A are contiguous.
+
+    Returns
+    -------
+    algorithm : {"tsm2", "ism2"}
+        Algorithm.
+    options : dict
+        Its keyword arguments.
+
+    Raises
+    ------
+    InputError
+        Sizes out of range, or an unknown layout.
+    GpuError
+        No GPU.
     """
     for name, size in (("m", m), ("k", k), ("n", n)):
         integer(name, size, 0, LARGEST)
@@ -140,15 +171,30 @@ def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str,
 
 
 def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.Launch:
-    """The launch of a product of arrays on the GPU, to be queued as often as one likes, for measurements.
+    """Return the launch of a product of arrays on the GPU, to be queued repeatedly for measurements.
 
     Parameters
     ----------
-    A, B, out : arrays of the GPU
-        As in `tsm2`; they are kept alive.
+    A : array (m, k) of the GPU
+        As in `tsm2`; it is kept alive.
+    B : array (k, n) of the GPU
+        As A.
+    out : array (m, n) of the GPU
+        As A.
     algorithm : {"tsm2", "ism2"}
+        Algorithm.
     **options
         As in `tsm2` and `ism2`.
+
+    Returns
+    -------
+    Launch
+        Launch whose ``queue(stream)`` queues it once.
+
+    Raises
+    ------
+    InputError
+        As `tsm2`, or arrays that are not all on the GPU.
     """
     choice("algorithm", algorithm, ("tsm2", "ism2"))
     taken = {who: matrices.take(X, who, write=who == "out") for X, who in ((A, "A"), (B, "B"), (out, "out"))}
@@ -161,14 +207,28 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.
 
 
 def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
-    """The kernel and the launch of a product on the GPU at hand.
+    """Return the kernel and the launch of a product on the GPU at hand.
 
     Parameters
     ----------
     problem : Problem
+        Product, from `Problem.of`.
     algorithm : {"tsm2", "ism2"}
+        Algorithm.
     **options
         As in `tsm2` and `ism2`.
+
+    Returns
+    -------
+    Plan
+        Kernel, grid and parameters.
+
+    Raises
+    ------
+    InputError
+        Unknown names or parameters that cannot run on this GPU.
+    GpuError
+        A GPU without the instructions of the version.
     """
     choice("algorithm", algorithm, ("tsm2", "ism2"))
     named, usual = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)

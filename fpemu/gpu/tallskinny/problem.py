@@ -28,10 +28,13 @@ class Problem:
     fmt : str
         "fp32" or "fp64".
     m, k, n : int
+        Sizes: A is m×k, B is k×n.
     a, b, c : (int, int)
         Steps from one row and from one column to the next, in elements.
     addresses : (int, int, int)
-        Of A, B and C.
+        Addresses of A, B and C in the GPU's memory.
+    owners : object
+        Objects that own the memory, kept alive.
     """
 
     fmt: str

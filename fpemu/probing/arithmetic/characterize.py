@@ -37,23 +37,23 @@ Execute = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True)
 class Characterized:
-    """What `characterize` found.
+    """Arithmetic of an instruction, found by `characterize`.
 
     Attributes
     ----------
     spec : MmaSpec or None
-        The row found; None if the answers fit none.
+        Specification; None if no specification fits the results.
     findings : tuple of Finding
-        Each field with the probe that decides it and what it returned.
+        Each field with the probe that decides it and its result.
     probes : int
-        Probes asked, each one entry of D.
+        Number of probes, each one entry of D.
     verified_outputs, mismatches : int
-        Entries of D from random operands compared with the row's emulation, and how many differ; where what differed
-        was asked and led to another row, those compared with that.
+        Entries of D from random operands compared with the specification's emulation, and those that mismatch. If
+        mismatches led to another specification, the entries compared with that one.
     contradiction : str
-        What fits no arithmetic known, or the first random operands that differ; empty if there is none.
+        The result that fits no specification, or the first mismatching random operands; empty if there is none.
     alike : tuple of MmaSpec
-        Other rows that all probes agree with: no operands were found to which they and the row answer otherwise.
+        Other specifications that all probes agree with: no operands were found for which their results are different.
     """
 
     spec: MmaSpec | None
@@ -80,20 +80,27 @@ def characterize(
     ----------
     execute : callable (A, B, C) -> D
         The instruction, D = A B + C: arrays as `fpemu.mma.execute` takes and returns them.
-    a, b, d, c : FloatFormat or str
-        Formats of A, B, D and C (default: D's); "int8" and "int32" for the integer instruction.
+    a, b, d : FloatFormat or str
+        Formats of A, B and D; "int8" and "int32" for the integer instruction.
     k : int
-        Its length in k.
+        Length of the instruction in k.
+    c : FloatFormat or str, optional
+        Format of C. Default: the format of D.
     shape : (M, N), optional
         The only shape of D that `execute` takes. Default: any, and leading axes.
     outputs : int
-        Entries of D to verify with random operands, at least; 0: none.
+        Least number of entries of D to verify with random operands; 0: none.
     seed : int
-        Of the random operands.
+        Seed of the random operands.
     name : str
-        Of the row.
+        Name of the specification.
     report : callable (text), optional
-        Is told what is done, a short line at every step.
+        Function called with a short line before every step.
+
+    Returns
+    -------
+    Characterized
+        The specification with its evidence.
 
     Raises
     ------

@@ -29,6 +29,15 @@ class ErrorFree(Scheme):
     """A scheme whose products of slices or residues are exact, under conditions that it checks.
 
     NaN and Inf propagate as in DGEMM (SGEMM), whatever the range policy: the schemes cover all of fp64 (fp32).
+
+    Parameters
+    ----------
+    precision : {"fp64", "fp32"}
+        Format of the operands and of the result.
+    carrier : str
+        Exact products by BLAS where they are provably the same integers ("blas"), or by the instruction's model.
+    instruction, k : str or None
+        Matrix instruction and its length in k; None: the widest.
     """
 
     precision: str | None = choose.choice("fp64", ("fp64", "fp32"), "format of the operands and of the result")

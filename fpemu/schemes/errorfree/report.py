@@ -26,19 +26,22 @@ class Fault:
 
 @dataclass(frozen=True)
 class Report:
-    """What was checked. A field is None where the scheme has nothing of the kind.
+    """Conditions of an error-free scheme that were checked.
+
+    A field is None where the scheme has no such condition.
 
     Parameters
     ----------
     scheme : str
+        Name of the scheme.
     hardware : str
         Name of the instruction.
-    bits : int
-        Bits a slice.
+    bits : int, optional
+        Bits of a slice.
     slices : (int, int)
         Slices of A and of B.
-    products : int
-        Matrix products on the instruction, one that finds a scaling included.
+    products : int, optional
+        Number of matrix products on the instruction, one that determines a scaling included.
     fast : bool
         Whether the products p + q > d + 1 were left out.
     exact : bool
@@ -58,12 +61,13 @@ class Report:
         No int32 sum leaves its range.
     int32_bound : int
         A bound on the magnitude of every int32 sum.
-    underflow : bool
-        Whether a non-zero digit is lost in its word, flushed by the hardware, or its products can be lost; or nothing
-        is left of a row of A or a column of B.
+    underflow : bool, optional
+        Whether a non-zero digit is lost in its word, is flushed by the hardware, or has products that can be lost; or a
+        row of A or a column of B is lost entirely.
     block : (int, int)
         Rows and columns of D worked on at a time.
     faults : tuple of Fault
+        Violated conditions; empty if all hold.
     """
 
     scheme: str
@@ -93,12 +97,14 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """A result and what was checked about it; for a batch the report of the first matrix with a fault, else the first.
+    """Result of an error-free scheme with the report of its conditions.
 
     Parameters
     ----------
-    D : array (..., M, N)
+    D : array_like
+        Result (..., M, N).
     report : Report
+        Report of the only matrix; for a batch, of the first matrix with a fault, else of the first.
     reports : tuple of Report
         One for each matrix of a batch, in row-major order of the batch axes. Empty if there was nothing to multiply.
     """
