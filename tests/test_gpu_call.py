@@ -332,8 +332,10 @@ def test_a_kernel_says_what_it_is(gpu):
         assert kernel.describe().startswith(f"{kernel.name}: {scheme}")
         A, B = draw((100, 80)), draw((80, 90))
         assert_same(gpu.gemm(A, B, scheme=scheme, **options), fpemu.gemm(A, B, **kernel.arguments))
-    for sizes in ((4, 0, 4), (4.5, 4, 4), ("a", 4, 4), (4, 4, True)):
-        with pytest.raises(InputError, match="N = 0 must be a positive integer"):
+    for sizes, wrong in (
+        ((4, 0, 4), "N = 0"), ((4.5, 4, 4), "M = 4.5"), (("a", 4, 4), "M = 'a'"), ((4, 4, True), "K = True"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"{wrong} must be a positive integer"):
             gpu.kernel("sgemm", *sizes)
     with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder, not 5"):
         gpu.kernel("sgemm", 4, 4, 4, order=5)
