@@ -12,7 +12,7 @@ help:
 	@echo "make ledger      compare every published claim with the figures' data"
 	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
 	@echo "make test        run the tests (ARGS='-k mma' for some)"
-	@echo "make lint        ruff and mypy"
+	@echo "make lint        ruff, mypy, and numpydoc on the docstrings of public names"
 	@echo "make bench       speed and memory of the emulation on this machine"
 	@echo "make setup       install the package and the requirements of the tests into .venv"
 	@echo "make clean       remove .venv, builds and caches, but no figures or results"
@@ -36,6 +36,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_docstrings.py
 
 reproduce: $(STAMP)
 	$(BIN)/fpemu reproduce $(ARGS)
