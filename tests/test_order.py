@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import hostile
 import numpy as np
 import oracle
@@ -11,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_mma_oracle import instruction_of, same
 
-from fpemu import mma
+import fpemu
+from fpemu import mma, probing, simt
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
-from fpemu.mma.tree import Chain, Sum, canonical
+from fpemu.mma.serialise import from_dict, to_dict
+from fpemu.mma.tree import Chain, Sum, canonical, from_order
+from fpemu.probing import Revealed, drawing
 
 BACKENDS = ["compiled", "numpy"]
 SPECS = [
@@ -246,3 +252,165 @@ def test_a_sum_outside_is_rounded_for_the_fp16_accumulator_that_goes_on_from_it(
     expected = mma.gemm(A[:, 32:], B[32:], begun, spec)
     for backend in ("compiled", "numpy"):
         assert np.array_equal(mma.gemm(A, B, None, spec, tree, backend=backend), expected)
+
+
+# --- one serialisation
+positions = st.integers(0, 40) | st.integers(0, 2**31)
+chains = st.one_of(
+    st.builds(lambda ks: Chain(tuple((k,) for k in ks), "fma"), st.lists(positions, min_size=1, max_size=20)),
+    st.builds(
+        lambda blocks: Chain(tuple(map(tuple, blocks))),
+        st.lists(st.lists(positions, min_size=1, max_size=9), min_size=1, max_size=9),
+    ),
+    st.builds(
+        lambda first, step, block, count: Chain(
+            tuple(tuple(range(k, k + block)) for k in range(first, first + count * step, step))
+        ),
+        positions, st.integers(1, 40), st.integers(1, 17), st.integers(1, 40),
+    ),
+)  # fmt: skip
+any_tree = st.recursive(
+    chains,
+    lambda trees: st.one_of(
+        st.builds(
+            Sum, st.lists(trees, min_size=1, max_size=5).map(tuple), st.sampled_from([None, "fp16", "fp32"]),
+            st.sampled_from([None, "fp16", "bf16"]),
+        ),
+        st.builds(lambda tree, count: Sum((tree,) * count), trees, st.integers(1, 9)),
+        st.builds(lambda chain, start: Chain(chain.blocks, chain.kind, start), chains, trees),
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(orders | any_tree)
+def test_every_order_and_every_tree_is_read_back_from_its_dict(order):
+    data = to_dict(order)
+    assert from_dict(data) == order
+    assert from_dict(json.loads(json.dumps(data))) == order
+    if isinstance(order, KOrder):
+        assert KOrder.from_dict(data) == eval(repr(order)) == order
+
+
+def outcome(call):
+    """The message of an InputError ("" without one), and the result."""
+    try:
+        return "", call()
+    except InputError as problem:
+        return str(problem), None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=4) | st.just("0..3")
+    | st.sampled_from(["3..0", "0..99999999", "fp16", 10**400, b"", ()]),
+    lambda values: st.lists(values, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["sum", "fma", "instruction", "start", "of", "count", "step", "fmt", "stored", "split", "x\n"])
+        | st.integers(0, 1),
+        values, max_size=3,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(json_values)
+def test_other_data_are_an_order_or_one_line(data):
+    message, order = outcome(lambda: from_dict(data))
+    assert "\n" not in message
+    assert len(message) < 250
+    assert message or from_dict(to_dict(order)) == order
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "None is no order"),
+        ({"splt": 3}, "unknown part of an order 'splt': did you mean 'split'"),
+        ({3: 3}, "unknown part of an order 3"),
+        ({"split": "3"}, "split = '3'"),
+        ({"fma": [{"of": 5, "count": 3, "step": -3}]}, "below 0"),
+        ({"fma": [-1]}, "-1 stands in place of a position"),
+        ({"fma": ["0..99999999"]}, "more than 4194304 positions"),
+        ({"fma": [{"of": 0, "count": 10**5000, "step": 1}]}, "more than 4194304 positions"),
+        ({"fma": [{"of": 0, "count": True, "step": 1}]}, "count = True"),
+        ({"fma": [0], "kind": "fma"}, "fields"),
+        ({"fma": [[0]]}, "in place of a position"),
+        ({"sum": [{"fma": [0]}], "fmt": ["fp16"]}, "no name of a format"),
+        ({"sum": [{"fma": [0]}], "stored": "fp17"}, "fp17"),
+        ({"fma": [0], "start": {"of": {"fma": [1]}, "count": 2, "step": 1}}, "begins with"),
+    ],
+)
+def test_a_malformed_dict_is_one_line(data, message):
+    with pytest.raises(InputError, match=message) as problem:
+        from_dict(data)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("depth", [100, 20000])
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda inner: Sum((Chain(((0,),)), inner), "fp16"),
+        lambda inner: Sum((inner,), "fp16"),
+        lambda inner: Chain(((0,),), "instruction", inner),
+    ],
+)
+def test_trees_of_any_depth_are_drawn_and_read_or_refused_in_one_line(tmp_path, nest, depth):
+    tree = Chain(((0,),))
+    for _ in range(depth):
+        tree = nest(tree)
+    data = to_dict(tree)
+    assert len(drawing.text(tree, 30).splitlines()) == 30
+    for call in (lambda: from_dict(data), lambda: probing.save(tree, tmp_path / "tree.json")):
+        message, _ = outcome(call)
+        assert message == ("the tree is nested too deep" if depth > 100 else "")
+
+
+# --- the results of reveal as orders
+def test_products_take_the_result_of_reveal():
+    spec, order = SPECS[0], KOrder(split=40)
+    revealed = mma.order.reveal(lambda A, B: mma.gemm(A, B, None, spec, order), 100, spec)
+    assert isinstance(revealed, Revealed)
+    assert revealed.order == order
+    rng = np.random.default_rng(0)
+    A, B = (rng.standard_normal(shape).astype(np.float16) for shape in ((20, 100), (100, 20)))
+    lanes = Sum(tuple(Chain(tuple((k,) for k in range(i, 100, 2)), "fma") for i in range(2)))
+    for result, plain in ((revealed, order), (Revealed(lanes, None, 100, 0), lanes)):
+        for product in (
+            lambda way: mma.gemm(A, B, None, spec, way),
+            lambda way: mma.chain([(A, B)], None, spec, way),
+            lambda way: simt.gemm(A, B, fmt="fp16", order=way),
+            lambda way: fpemu.gemm(A, B, scheme="sgemm", order=way),
+            lambda way: fpemu.gemm(A, B, scheme="fp16", hardware="hopper", order=way),
+        ):
+            assert product(result).tobytes() == product(plain).tobytes()
+        assert fpemu.conformance.verify(mma.gemm(A, B, None, spec, plain), A, B, hardware=spec, order=result).equal
+    D = fpemu.gemm(A, B, scheme="ootomo", hardware="hopper", order=revealed)
+    assert D.tobytes() == fpemu.gemm(A, B, scheme="ootomo", hardware="hopper", order=order).tobytes()
+
+
+def test_a_tree_is_refused_by_schemes_of_several_products():
+    A = np.ones((4, 4))
+    tree = Revealed(Chain(tuple((k,) for k in range(4)), "fma"), None, 4, 0)
+    for scheme, options in (
+        ("ootomo", {}), ("h2sgemm", {}), ("ozaki", {}), ("ozaki2", {}), ("staged-int8", {}), ("egemm", {}), ("fp16", {"promote": 64}),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="a tree is an order of one plain product"):
+            fpemu.gemm(A, A, scheme=scheme, hardware="hopper", order=tree, **options)
+    for call in (lambda: fpemu.gpu.gemm(A, A, scheme="fp16", order=tree),
+                 lambda: mma.tree.order_of(tree, trees=False)):  # fmt: skip
+        with pytest.raises(InputError, match="no KOrder is equal to it"):
+            call()
+    with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder or a tree, not namespace"):
+        mma.gemm(A, A, None, SPECS[0], SimpleNamespace(order=5))
+
+
+def test_a_kernel_order_of_a_record_has_the_same_fields_as_before():
+    order = KOrder(tile=64, residue_first=True, promote=128)
+    assert order.to_dict() == {"tile": 64, "residue_first": True, "promote": 128}
+    assert KOrder().to_dict() == {}
+    assert to_dict(from_order(KOrder(), 100, SPECS[0])) == {
+        "instruction": [{"of": ["0..15"], "count": 6, "step": 16}, ["96..99"]]
+    }

@@ -908,7 +908,7 @@ def test_alpha_and_beta_round_to_fp32_as_in_a_blas_call():
 
 
 def test_an_order_that_is_none_is_refused():
-    with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder, not 'x'"):
+    with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder or a tree, not 'x'"):
         gemm(ONE, ONE, scheme="ootomo", hardware="hopper", order="x")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
@@ -269,8 +269,6 @@ def parse_order(text: str | None) -> KOrder | Tree | None:
 
     "FILE.json": the order, or the tree that is none, of a file that ``fpemu reveal`` wrote.
     """
-    from dataclasses import fields
-
     from fpemu.mma import KOrder
 
     if text is None:
@@ -279,12 +277,7 @@ def parse_order(text: str | None) -> KOrder | Tree | None:
         from fpemu.probing import treefile
 
         return treefile.load(text)
-    chosen = parse_options([part for part in text.split(",") if part.strip()])
-    known = [field.name for field in fields(KOrder)]
-    for name in chosen:
-        if name not in known:
-            raise unknown_name("part of an order", name, known)
-    return KOrder(**chosen)
+    return KOrder.from_dict(parse_options([part for part in text.split(",") if part.strip()]))
 
 
 def finite(name: str, value: float, fmt: str) -> tuple[float, str | None]:

@@ -87,7 +87,7 @@ def reveal(
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, where N > M) to read")
     asked = _Asked(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k))
     from fpemu.probing import checking, watching
-    from fpemu.probing import drawing as drawing_room
+    from fpemu.probing.drawing import shown
 
     start = time.perf_counter()
     with spinner("probing") as say:
@@ -97,14 +97,14 @@ def reveal(
         fma = checking.longest(found.tree) == 1  # no instruction that might be another: checked in any case
         compared = _compare(gemm, found, asked, (M, N), at) if check or fma else None
     if compared is not None and not check and compared.at_differ:
-        name = drawing_room.code(found.order) if found.order is not None else "a tree"
+        name = str(found.order) if found.order is not None else "a tree"
         raise InputError(
             f"{asked.name}: the probes show {name}, but {compared.differ} of {compared.outputs} outputs of random"
             f" operands differ from it: it does more than add in that order (compensation,"
             " other roundings?), or D is not in the format of --formats"
         )
     spec = asked.spec or checking.plain(formats_.get(asked.inputs), checking.longest(found.tree))
-    tree = drawing_room.shown(found.tree, found.order, k, spec)
+    tree = shown(found.tree, found.order, k, spec)
     _print(found, tree, seconds, calls)
     same = compared is None or not compared.differ
     if check and compared is not None:
@@ -249,7 +249,7 @@ def _print(found: Revealed, tree: Tree, seconds: float, calls: int) -> None:
     from fpemu.probing import drawing
 
     if found.order is not None:
-        print_text(drawing.code(found.order))
+        print_text(str(found.order))
     else:
         print_text("no KOrder adds so; fpemu.mma.gemm takes the tree itself")
     print_text(drawing.text(tree))
@@ -296,7 +296,6 @@ def _keep(
     json_file: str | None, drawing: str | None,
 ) -> None:  # fmt: skip
     from fpemu import files, plotting, probing
-    from fpemu.probing import drawing as draw
     from fpemu.probing import pictures
 
     if json_file is not None:
@@ -305,7 +304,7 @@ def _keep(
         probing.save(found, json_file, **about)
         note(f"wrote {json_file}")
     if drawing is not None:
-        name = draw.code(found.order) if found.order is not None else "no KOrder"
+        name = str(found.order) if found.order is not None else "no KOrder"
         figure = pictures.picture(tree, f"{Path(asked.name).name}, K = {found.k}: {name}")
         form = {"png": plotting.png, "svg": plotting.svg, "pdf": plotting.pdf}[drawing.rpartition(".")[2]]
         files.write_atomic(drawing, form(figure))

@@ -17,6 +17,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree
 from fpemu.mma.gemm import Backend
 from fpemu.mma.tree import Tree
+from fpemu.probing import drawing
 from fpemu.probing.watching import codes
 from fpemu.rounding import round_to
 from fpemu.schemes import Scheme
@@ -123,8 +124,7 @@ def make(
     D : str or None
         Format that the result's dtype names.
     """
-    if order is not None and not isinstance(order, KOrder | tree.Chain | tree.Sum):
-        raise InputError(f"order must be a fpemu.mma.KOrder or a tree, not {type(order).__name__}")
+    order = tree.order_of(order)
     if scheme is not None:
         if fmt is not None or accumulate is not None:
             wrong = "fmt=" if accumulate is None else "accumulate="
@@ -292,7 +292,7 @@ def say_order(order: KOrder | Tree | None) -> str:
     if order is None or order == KOrder():
         return "one chain"
     if not isinstance(order, KOrder):
-        return "a tree: " + tree.draw(order).splitlines()[0]
+        return "a tree: " + drawing.text(order).splitlines()[0]
     parts = []
     if order.split is not None:
         parts.append(f"split in slices of {order.split}" + (f" joined {order.join}" * (order.join != "ascending")))

@@ -21,6 +21,7 @@ from fpemu.devices import Device
 from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.tree import Tree
+from fpemu.probing.reveal import Revealed
 from fpemu.probing.watching import Watched, codes, take
 from fpemu.schemes import Scheme, ranges
 
@@ -109,9 +110,9 @@ def _alike(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
 @checked
 def verify(
     result: Any, A: Any, B: Any = None, C: Any = None, *, scheme: str | Scheme | None = None,
-    hardware: str | MmaSpec | None = None, order: KOrder | Tree | None = None, alpha: Any = 1.0, beta: Any = 0.0,
-    device: Device | None = None, fmt: str | None = None, out: str | None = None, accumulate: str | None = None,
-    instruction: str | None = None, k: int | None = None, on_range: str = "raise",
+    hardware: str | MmaSpec | None = None, order: KOrder | Tree | Revealed | None = None, alpha: Any = 1.0,
+    beta: Any = 0.0, device: Device | None = None, fmt: str | None = None, out: str | None = None,
+    accumulate: str | None = None, instruction: str | None = None, k: int | None = None, on_range: str = "raise",
     shape: tuple[int, int, int] | None = None, seed: int = 0, causes: bool = True, seconds: float = 20.0,
     most: int = 20000, progress: Callable[[str, int], None] | None = None, **options: Any,
 ) -> Verdict:  # fmt: skip
@@ -130,7 +131,7 @@ def verify(
         The claim is about a scheme of `fpemu.gemm`; its options go by name. Default: a plain product of instructions.
     hardware, instruction, k : optional
         As in `fpemu.mma.spec`. A plain fp32 product runs as FMAs of ordinary cores where the hardware has no other.
-    order : KOrder or tree, optional
+    order : KOrder, tree or Revealed, optional
         The claimed order over K.
     alpha, beta : float
         D = alpha A B + beta C: t = round(alpha T), D = round(t + round(beta C)).

@@ -16,6 +16,7 @@ from fpemu.gpu.kernel import Kernel
 
 if TYPE_CHECKING:
     from fpemu.mma import KOrder, MmaSpec
+    from fpemu.mma.tree import OrderResult
     from fpemu.schemes import Scheme
 
 BUILDERS = ("hopper.staged_int8", "hopper.strassen", "hopper.words", "tensorcores.fused")
@@ -94,7 +95,9 @@ def _builder(name: str) -> Any:
     return import_module(f"fpemu.gpu.{name}").kernel
 
 
-def kernel(scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | None = None, **options: Any) -> Kernel:
+def kernel(
+    scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | OrderResult | None = None, **options: Any
+) -> Kernel:
     """The kernel that `fpemu.gpu.gemm` runs a scheme with on the GPU at hand, for matrices (M, K) and (K, N).
 
     ``kernel.describe()`` says it in a line, ``kernel.spec`` and ``kernel.order`` are its instruction and its order over
@@ -108,7 +111,7 @@ def kernel(scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | None
         No GPU, or one that is too old.
     """
     from fpemu import schemes
-    from fpemu.mma import KOrder
+    from fpemu.mma.tree import order_of
     from fpemu.schemes.errorfree.base import ErrorFree
 
     refuse_hardware(options)
@@ -116,11 +119,10 @@ def kernel(scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | None
     need_a_gpu(chosen)
     if isinstance(chosen, ErrorFree):
         raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
-    if order is not None and not isinstance(order, KOrder):
-        raise InputError(f"order must be a fpemu.mma.KOrder, not {shown(order)}")
-    chosen.check_order(order, options)
+    path: KOrder | None = order_of(order, trees=False)
+    chosen.check_order(path, options)
     check_sizes(M=M, N=N, K=K)
     spec = chosen.spec(architecture())
-    rehearse(chosen, spec, order, "propagate")
+    rehearse(chosen, spec, path, "propagate")
     with device.entered():
-        return find(chosen, spec, (int(M), int(N), int(K)), order)
+        return find(chosen, spec, (int(M), int(N), int(K)), path)

@@ -19,6 +19,7 @@ from fpemu.gpu.matrices import Matrix
 
 if TYPE_CHECKING:
     from fpemu.mma import KOrder
+    from fpemu.mma.tree import OrderResult
     from fpemu.schemes import Scheme
 
 __all__ = ["architecture", "gemm", "kernel", "release"]
@@ -35,7 +36,7 @@ def gemm(
     alpha: Any = 1.0,
     beta: Any = 0.0,
     on_range: str = "raise",
-    order: KOrder | None = None,
+    order: KOrder | OrderResult | None = None,
     out: Any = None,
     **options: Any,
 ) -> Any:
@@ -52,7 +53,7 @@ def gemm(
         Ozaki family reads fp32 as well). Gradients are not followed.
     scheme, alpha, beta, on_range, **options
         As in `fpemu.gemm`.
-    order : KOrder, optional
+    order : KOrder, or Revealed with a KOrder, optional
         Default: whatever the kernel does, which `fpemu.gpu.kernel` tells. Another one if some kernel has it.
     out : array (..., M, N) of the GPU, optional
         Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous. After an
@@ -73,7 +74,10 @@ def gemm(
     GpuError
         No GPU, one that is too old or has too little memory, or a run that failed.
     """
+    from fpemu.mma.tree import order_of
+
     refuse_hardware(options)
+    order = order_of(order, trees=False)
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | {who: X for who, X in (("C", C), ("out", out)) if X is not None}

@@ -17,7 +17,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import operands, readable
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import MmaSpec
-from fpemu.mma.tree import Chain, Sum, Tree, check, evaluate
+from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
 from fpemu.rounding import round_to
 
 Backend = Literal["compiled", "numpy"]
@@ -53,7 +53,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
 
 
 def gemm(
-    A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: KOrder | Tree | None = None, *,
+    A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: AnyOrder | None = None, *,
     backend: Backend = "compiled", device: Device | None = None,
 ) -> Any:  # fmt: skip
     """D = A B + C on matrix instructions, for any M, N, K.
@@ -64,7 +64,7 @@ def gemm(
         Values of the spec's formats; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
     spec : MmaSpec
         From `fpemu.mma.spec`.
-    order : KOrder or tree, optional
+    order : KOrder, tree or Revealed, optional
         Default: one chain, k ascending. A tree (`fpemu.mma.tree`) says for every k where it is added.
     backend : {"compiled", "numpy"}
     device : {"auto", "cpu", "cuda"}, optional
@@ -94,7 +94,7 @@ def gemm(
 
 
 def chain(
-    terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: KOrder | Tree | None = None, *,
+    terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: AnyOrder | None = None, *,
     step: int | Literal["instruction"] | None = None, backend: Backend = "compiled", device: Device | None = None,
 ) -> Any:  # fmt: skip
     """One accumulator fed by several products: D = C + sum of X Y over the terms.
@@ -118,9 +118,7 @@ def chain(
         As `gemm`; no terms, or terms of different shapes.
     """
     spec = _check_spec(spec)
-    order = KOrder() if order is None else order
-    if not isinstance(order, KOrder | Chain | Sum):
-        raise InputError(f"order must be a fpemu.mma.KOrder or a tree, not {type(order).__name__}")
+    order = order_of(order) or KOrder()
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
         raise InputError("a tree is an order of one product: it takes one term and no step")
     choice("backend", backend, ("compiled", "numpy"))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from fpemu.arguments import LARGEST, choice, flag, integer
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown, unknown_name
+
+if TYPE_CHECKING:
+    from fpemu.probing.reveal import Revealed
 
 Join = Literal["ascending", "descending", "pairwise"]
 T = TypeVar("T")
@@ -59,6 +62,30 @@ class KOrder:
         choice("join", self.join, _JOINS)
         if self.residue_first and self.tile is None:
             raise InputError("KOrder: residue_first needs a tile: the residue is the slice's length modulo tile")
+
+    def __repr__(self) -> str:
+        return f"KOrder({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, by name."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> KOrder:
+        """Return the order of the fields that `to_dict` wrote.
+
+        Raises
+        ------
+        InputError
+            The data are no dict, or a name or a value is no field's.
+        """
+        if not isinstance(data, dict):
+            raise InputError(f"{shown(data)} is no order: a dict of the fields of a KOrder is needed, or a tree")
+        known = [field.name for field in fields(cls)]
+        for name in data:
+            if name not in known:
+                raise unknown_name("part of an order", name, known)
+        return cls(**data)
 
     def segments(self, K: int) -> list[list[list[tuple[int, int]]]]:
         """For each slice, for each chain of it, the ranges of k that it runs through one after another."""
@@ -109,11 +136,11 @@ class KOrder:
         return total
 
 
-def reveal(gemm: Any, k: int, spec: Any = None, **hints: Any) -> Any:
+def reveal(gemm: Any, k: int, spec: Any = None, **hints: Any) -> Revealed:
     """Find the order of a GEMM from probes: see `fpemu.probing.reveal.reveal`."""
-    from fpemu.probing.reveal import reveal as found  # it is made of orders itself
+    from fpemu.probing.reveal import reveal as probe  # which imports this module
 
-    return found(gemm, k, spec, **hints)
+    return probe(gemm, k, spec, **hints)
 
 
 class Run(NamedTuple):

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.rounding import round_to
 
 Kind = Literal["instruction", "fma"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Sum:
 
     Parameters
     ----------
-    parts : tuple of Chain or Sum
+    parts : tuple of Chain | Sum
+        Summands, in the order of the additions.
     fmt : str, optional
         The format that the parts and the additions are rounded to. Default: fp32 (fp64 for fp64).
     stored : str, optional
@@ -74,6 +75,58 @@ class Sum:
 
 
 Tree = Chain | Sum
+
+
+class OrderResult(Protocol):
+    """A tree and the KOrder equal to it, if there is one, such as a `fpemu.probing.Revealed`."""
+
+    @property
+    def order(self) -> KOrder | None: ...
+
+    @property
+    def tree(self) -> Tree: ...
+
+
+AnyOrder = KOrder | Tree | OrderResult
+
+
+def order_of(order: Any, *, trees: bool = True) -> Any:
+    """Return the order that an argument `order` stands for: None, a KOrder or a tree.
+
+    Parameters
+    ----------
+    order : KOrder, Chain, Sum, OrderResult or None
+        Of an `OrderResult` the attribute `order` is returned, or `tree` if that is None.
+    trees : bool
+        Whether the product takes a tree.
+
+    Raises
+    ------
+    InputError
+        Anything else.
+    """
+    if hasattr(order, "order") and hasattr(order, "tree"):
+        order = order.tree if order.order is None else order.order
+    if order is None or isinstance(order, KOrder) or (trees and isinstance(order, Chain | Sum)):
+        return order
+    what = "a tree (no KOrder is equal to it)" if isinstance(order, Chain | Sum) else shown(order)
+    raise InputError(f"order must be a fpemu.mma.KOrder{' or a tree' * trees}, not {what}")
+
+
+def fold(tree: Tree, combine: Callable[[Any, list[T]], T]) -> T:
+    """Combine a tree from the leaves up, however deep it is: `combine(node, results)` takes the results of the parts of
+    a sum, or of the start of a chain."""
+    stack: list[tuple[Tree, bool]] = [(tree, False)]
+    results: list[T] = []
+    while stack:
+        node, complete = stack.pop()
+        below = node.parts if isinstance(node, Sum) else () if node.start is None else (node.start,)
+        if below and not complete:
+            stack += [(node, True), *((part, False) for part in reversed(below))]
+            continue
+        first = len(results) - len(below)
+        results[first:] = [combine(node, results[first:])]
+    return results[0]
 
 
 def leaves(tree: Tree) -> Iterator[int]:
@@ -223,58 +276,3 @@ def equal(x: Tree, y: Tree, spec: MmaSpec) -> bool:
     """Whether two trees add the same numbers in the same places."""
     exact = exact_products(spec)
     return canonical(x, exact) == canonical(y, exact)
-
-
-def draw(tree: Tree, most: int = 60) -> str:
-    """The tree as text, one line a node, at most `most` lines.
-
-    Examples
-    --------
-    >>> print(draw(Sum((Chain(((0, 1), (2, 3))), Chain(((4, 5), (6,)))))))
-    sum of 2
-    ├─ chain of 2 × 2: 0..3
-    └─ chain of 1 × 2, 1: 4..6
-    """
-    lines: list[str] = []
-    stack: list[tuple[Tree, str, str]] = [(tree, "", "")]
-    while stack:
-        node, first, rest = stack.pop()
-        lines.append(first + _title(node))
-        if len(lines) == most and stack:
-            lines[-1] = f"{rest}... {len(stack)} branches more"
-            break
-        below = node.parts if isinstance(node, Sum) else (node.start,) if node.start is not None else ()
-        for i, part in reversed(list(enumerate(below))):
-            last = i == len(below) - 1
-            stack.append((part, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")))
-    return "\n".join(lines)
-
-
-def _title(node: Tree) -> str:
-    if isinstance(node, Sum):
-        kept = f", each rounded to {node.stored}" if node.stored else ""
-        return f"sum of {len(node.parts)}" + (f" in {node.fmt}" if node.fmt else "") + kept
-    counts: list[list[int]] = []
-    for block in node.blocks:
-        if counts and counts[-1][1] == len(block):
-            counts[-1][0] += 1
-        else:
-            counts.append([1, len(block)])
-    if node.kind == "fma":
-        what = f"{len(node.blocks)} fma"
-    else:
-        what = "chain of " + ", ".join(f"{n} × {size}" if (n, size) != (1, 1) else "1" for n, size in counts[:8])
-        what += ", ..." if len(counts) > 8 else ""
-    return f"{what}: {_positions([k for block in node.blocks for k in block])}" + (" onto" if node.start else "")
-
-
-def _positions(ks: list[int]) -> str:
-    """Positions as ranges: 0..15, 32..47, 64, 66."""
-    runs: list[list[int]] = [[ks[0], ks[0]]]
-    for a, b in pairwise(ks):
-        if b == a + 1:
-            runs[-1][1] = b
-        else:
-            runs.append([b, b])
-    text = ", ".join(f"{a}..{b}" if b > a else f"{a}" for a, b in runs[:8])
-    return text + (f", ... {ks[-1]}" if len(runs) > 8 else "")

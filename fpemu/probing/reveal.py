@@ -23,6 +23,7 @@ from fpemu.mma import tree as trees
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.probing import drawing
 from fpemu.probing.naming import name_order
 from fpemu.probing.probes import Ask, Probe, Rows
 from fpemu.probing.structure import Path, structure
@@ -30,16 +31,16 @@ from fpemu.probing.structure import Path, structure
 
 @dataclass(frozen=True)
 class Revealed:
-    """What `reveal` found.
+    """Summation order of a GEMM, found by `reveal`.
 
     Attributes
     ----------
-    tree : Chain or Sum
+    tree : Tree
         The canonical tree; `fpemu.mma.gemm` takes it as its order.
     order : KOrder or None
-        The order that is this tree, if one is.
+        The KOrder equal to the tree; None if there is none.
     k, probes : int
-        K, and how many probes were made (each one row of a product).
+        K, and the number of probes (each one row of a product).
     """
 
     tree: Tree
@@ -49,7 +50,7 @@ class Revealed:
 
     def __str__(self) -> str:
         name = "no KOrder is this tree" if self.order is None else str(self.order)
-        return f"K = {self.k}, {self.probes} probes: {name}\n{trees.draw(self.tree)}"
+        return f"K = {self.k}, {self.probes} probes: {name}\n{drawing.text(self.tree)}"
 
 
 @checked
@@ -57,7 +58,7 @@ def reveal(
     gemm: Callable[[Any, Any], Any] | Ask, k: int, spec: MmaSpec | None = None, *, fmt: str | None = None,
     out: str | None = None, shape: tuple[int, int] | None = None, at: int = 0,
 ) -> Revealed:  # fmt: skip
-    """The order in which a GEMM adds, from probes.
+    """Find the summation order of a GEMM over K by probes.
 
     Parameters
     ----------
@@ -80,17 +81,18 @@ def reveal(
     Returns
     -------
     Revealed
-
-    Notes
-    -----
-    O(K log K) probes for ordinary trees (counts: `fpemu.probing.structure`), each a row of a call. Where D counts fewer
-    units than there are positions (2048 in fp16), the probes of the whole come in as many turns as that takes.
+        The tree, and the KOrder equal to it.
 
     Raises
     ------
     InputError
-        Where the answers are not those of one tree: units that do not vanish beside M (exact sums in wider
-        accumulators), or an order that is not the same in all rows. Also for sums within sums, some 900 deep.
+        Results that do not come from one tree: units that do not vanish beside M (exact sums in wider accumulators), or
+        an order that is not the same in all rows. Also for sums within sums, some 900 deep.
+
+    Notes
+    -----
+    O(K log K) probes for ordinary trees (counts: `fpemu.probing.structure`), each a row of a call. Where D counts fewer
+    units than there are positions (2048 in fp16), the probes of the whole are divided into as many turns as that takes.
 
     Examples
     --------
@@ -98,7 +100,7 @@ def reveal(
     >>> spec, order = fpemu.mma.spec("H100", "fp16", "fp32"), KOrder(split=48)
     >>> found = reveal(lambda A, B: fpemu.mma.gemm(A, B, None, spec, order), 100, spec)
     >>> found.order
-    KOrder(split=48, tile=None, residue_first=False, promote=None, join='ascending')
+    KOrder(split=48)
     """
     integer("k", k, 1, 2**24)
     if shape is not None:

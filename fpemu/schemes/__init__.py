@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.devices import Device, on
-from fpemu.errors import InputError, shown
-from fpemu.mma import KOrder, MmaSpec
+from fpemu.errors import InputError
+from fpemu.mma import MmaSpec
+from fpemu.mma.tree import AnyOrder, order_of
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Option, Scheme, SchemeInfo, SplitScheme, build, get, names
 from fpemu.schemes.errorfree.base import ErrorFree
@@ -45,7 +46,7 @@ def gemm(
     alpha: Any = 1.0,
     beta: Any = 0.0,
     on_range: str = "raise",
-    order: KOrder | None = None,
+    order: AnyOrder | None = None,
     device: Device | None = None,
     **options: Any,
 ) -> NDArray[Any]:
@@ -70,7 +71,7 @@ def gemm(
         matrix, or per row of A and column of B, that brings the largest to [2^13, 2^14), undone at the end. NaN and Inf
         inputs are such entries; with every policy but "raise" they give what SGEMM gives. The Ozaki family covers all
         of fp64 and has no use for a policy: NaN and Inf propagate as in DGEMM.
-    order : KOrder, optional
+    order : KOrder, tree or Revealed, optional
         Order of addition within every product chain of the scheme. Its `promote` replaces the scheme's own.
     device : {"auto", "cpu", "cuda"}, optional
         Where the products are computed: on the CPU (the default), on an NVIDIA GPU of any kind, or, "auto", large ones
@@ -111,7 +112,7 @@ def certify(
     alpha: Any = 1.0,
     beta: Any = 0.0,
     on_range: str = "raise",
-    order: KOrder | None = None,
+    order: AnyOrder | None = None,
     device: Device | None = None,
     **options: Any,
 ) -> Certified:
@@ -175,11 +176,10 @@ class _Call:
 
 def _call(
     A: Any, B: Any, C: Any, scheme: str | Scheme, hardware: str | MmaSpec | None, alpha: Any, beta: Any, on_range: str,
-    order: KOrder | None, options: dict[str, Any],
+    order: AnyOrder | None, options: dict[str, Any],
 ) -> _Call:  # fmt: skip
     chosen = build(scheme, options)
-    if order is not None and not isinstance(order, KOrder):
-        raise InputError(f"order must be a fpemu.mma.KOrder, not {shown(order)}")
+    order = order_of(order)
     policy = ranges.policy(on_range)
     chosen.check_order(order, options)
     spec = chosen.spec(hardware)

@@ -20,6 +20,7 @@ from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma import MmaSpec
+from fpemu.mma.tree import Chain, Sum
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, words
 from fpemu.schemes.info import Option, SchemeInfo
@@ -57,6 +58,11 @@ class Scheme(ABC):
         """Whether alpha, beta and C enter before the one rounding of the result."""
         return False
 
+    @property
+    def takes_trees(self) -> bool:
+        """Whether the scheme makes one plain product, whose order may be a summation tree."""
+        return False
+
     def check(self) -> None:  # noqa: B027 (a hook: most schemes have nothing to add)
         """Refuse choices that contradict one another."""
 
@@ -65,7 +71,10 @@ class Scheme(ABC):
         raise InputError(f"{self.name}: {why}")
 
     def check_order(self, order: Any, given: Collection[str] = ()) -> None:
-        """Refuse an order whose promotion contradicts one chosen for the scheme (a published default gives way)."""
+        """Refuse an order whose promotion contradicts one chosen for the scheme (a published default gives way), and a
+        tree unless the scheme makes one plain product."""
+        if isinstance(order, Chain | Sum) and not self.takes_trees:
+            self.refuse("a tree is an order of one plain product: this scheme takes a KOrder")
         mine, theirs = getattr(self, self.promote_option, None), getattr(order, "promote", None)
         default = getattr(type(self), self.promote_option, None)
         if mine is not None and theirs is not None and (self.promote_option in given or mine != default):
@@ -131,6 +140,11 @@ class SplitScheme(Scheme):
     @abstractmethod
     def plan(self) -> Plan:
         """Which products run, and where they are summed."""
+
+    @property
+    def takes_trees(self) -> bool:
+        plan = self.plan()
+        return len(plan.products) == 1 and plan.promote is None and plan.accumulators != "none"
 
     @property
     def accumulator_format(self) -> str:

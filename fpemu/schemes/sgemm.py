@@ -27,6 +27,10 @@ class Baseline(Scheme):
 
     needs_hardware: ClassVar[bool] = False
 
+    @property
+    def takes_trees(self) -> bool:
+        return True
+
     def spec(self, hardware: str | MmaSpec | None) -> None:
         """No matrix instruction; a hardware name is only checked."""
         if not (hardware is None or isinstance(hardware, MmaSpec)):

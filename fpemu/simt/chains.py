@@ -17,8 +17,8 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
 from fpemu.mma.gemm import Backend
 from fpemu.mma.gemm import gemm as _gemm
-from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
+from fpemu.mma.tree import AnyOrder
 
 SPECS: dict[str, MmaSpec] = {
     name: MmaSpec(
@@ -57,7 +57,7 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
 
 
 def gemm(
-    A: Any, B: Any, C: Any = None, *, fmt: FloatFormat | str = "fp32", order: KOrder | None = None,
+    A: Any, B: Any, C: Any = None, *, fmt: FloatFormat | str = "fp32", order: AnyOrder | None = None,
     backend: Backend = "compiled",
 ) -> Any:  # fmt: skip
     """D = A B + C where each element is a chain of FMAs, k ascending or by ``order``.
@@ -67,7 +67,7 @@ def gemm(
     A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
         Values of ``fmt``; leading axes broadcast; any strides. Without C the chain starts from +0.
     fmt : "fp16", "fp32" or "fp64"
-    order : KOrder, optional
+    order : KOrder, tree or Revealed, optional
         Slices are added in fp32 (fp64 for fp64).
     backend : {"compiled", "numpy"}
 

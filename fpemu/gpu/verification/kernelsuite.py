@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,8 +189,8 @@ def _difference(got: Result, want: Result) -> tuple[int, str]:
 def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
     """A kernel's instruction and order as a record has them."""
     spec, order = arguments["hardware"], arguments["order"]
-    own = None if order is None else {n: v for n, v in asdict(order).items() if v != getattr(KOrder(), n)}
-    return {"spec": spec.name if isinstance(spec, MmaSpec) else spec, **({} if own is None else {"order": own})}
+    own = {} if order is None else {"order": order.to_dict()}
+    return {"spec": spec.name if isinstance(spec, MmaSpec) else spec, **own}
 
 
 def replay(entry: dict[str, Any], kept: dict[str, Any], seed: int, hardware: str) -> str:
@@ -213,7 +213,7 @@ def replay(entry: dict[str, Any], kept: dict[str, Any], seed: int, hardware: str
     if spec in rows:
         spec = rows[spec]
         scheme = replace(variant, options=tuple(x for x in variant.options if x[0] not in ("instruction", "k"))).build()
-    order = KOrder(**kept["order"]) if "order" in kept else None
+    order = KOrder.from_dict(kept["order"]) if "order" in kept else None
     A, B, C = kernelcases.operands(case, scheme.operand)
     with np.errstate(all="ignore"):
         D = _emulated(case, A, B, C, {"scheme": scheme, "hardware": spec, "order": order}, "cpu")
