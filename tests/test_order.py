@@ -395,7 +395,8 @@ def test_a_tree_is_refused_by_schemes_of_several_products():
     A = np.ones((4, 4))
     tree = Revealed(Chain(tuple((k,) for k in range(4)), "fma"), None, 4, 0)
     for scheme, options in (
-        ("ootomo", {}), ("h2sgemm", {}), ("ozaki", {}), ("ozaki2", {}), ("staged-int8", {}), ("egemm", {}), ("fp16", {"promote": 64}),
+        ("ootomo", {}), ("h2sgemm", {}), ("ozaki", {}), ("ozaki2", {}), ("staged-int8", {}), ("egemm", {}),
+        ("fp16", {"promote": 64}),
     ):  # fmt: skip
         with pytest.raises(InputError, match="a tree is an order of one plain product"):
             fpemu.gemm(A, A, scheme=scheme, hardware="hopper", order=tree, **options)
