@@ -31,7 +31,7 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Claim:
-    """One way to compute D = alpha A B + beta C, in every detail that decides about bits.
+    """Specification of D = alpha A B + beta C, in every detail that affects its bits.
 
     Parameters
     ----------
@@ -40,7 +40,9 @@ class Claim:
     scheme : Scheme or None
         None: a plain product on the instruction.
     order : KOrder or tree, optional
+        Summation order over K. Default: one chain.
     alpha, beta : float
+        Factors of the product and of C.
     out : str
         Format of D; rounded to it once, to nearest, where the accumulator's is wider.
     inputs : (format, mode) or None
@@ -58,9 +60,9 @@ class Claim:
     relu : bool
         Negative results become zero.
     length, nan : int, optional
-        Only the first so many of k enter; the code that every NaN of D has.
+        Length in k to which the operands are truncated; code of every NaN of D.
     on_range : str
-        Of a scheme.
+        Overflow policy of a scheme.
     """
 
     spec: MmaSpec | None

@@ -32,24 +32,27 @@ _FEW = 8  # differing entries that an alternative may reproduce by chance
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a result is what was claimed.
+    """Outcome of the comparison of a result with a claim.
 
     Attributes
     ----------
     equal : bool
-        Every bit is.
+        Whether every bit is as claimed.
     claim : Claim
+        The specification that was compared with.
     shape : (M, N, K)
+        Sizes of the product.
     difference : Difference or None
-        How many bits differ, where and how (None where none does).
+        The mismatches; None where there are none.
     causes : tuple of Cause
-        Alternatives that reproduce every bit, the likeliest first; where there are none, those that bring entries back.
+        Alternatives that reproduce every bit, the likeliest first; where there are none, those that reproduce some
+        mismatching entries.
     tried : int
-        Alternatives that were tried.
+        Number of alternatives that were tried.
     complete : bool
-        Whether the search ended by itself, and not by its budget.
+        Whether the search ended before its budget was spent.
     alike : tuple of str
-        Where the result is equal: alternatives that give the same bits, which these operands do not tell from it.
+        Where the result is equal: alternatives that give the same bits for these operands.
     """
 
     equal: bool
@@ -116,7 +119,7 @@ def verify(
     shape: tuple[int, int, int] | None = None, seed: int = 0, causes: bool = True, seconds: float = 20.0,
     most: int = 20000, progress: Callable[[str, int], None] | None = None, **options: Any,
 ) -> Verdict:  # fmt: skip
-    """Hold a product against the emulation of what it is said to be, bit by bit.
+    """Compare a product with the emulation of its specification, bit by bit.
 
     Parameters
     ----------
@@ -129,8 +132,9 @@ def verify(
         Goes with a beta that is not 0.
     scheme : str or Scheme, optional
         The claim is about a scheme of `fpemu.gemm`; its options go by name. Default: a plain product of instructions.
-    hardware, instruction, k : optional
-        As in `fpemu.mma.spec`. A plain fp32 product runs as FMAs of ordinary cores where the hardware has no other.
+    hardware : str or MmaSpec, optional
+        An architecture, a GPU or an instruction, as in `fpemu.mma.spec`. A plain fp32 product runs as FMAs of ordinary
+        cores where the hardware has no other.
     order : KOrder, tree or Revealed, optional
         The claimed order over K.
     alpha, beta : float
@@ -144,18 +148,29 @@ def verify(
         Format of D. Default: that of the result's dtype, at most the accumulator's. A narrower one is rounded to once.
     accumulate : str, optional
         Format of a plain instruction's accumulator: "fp32", "fp16".
+    instruction : str, optional
+        Name of the matrix instruction, as in `fpemu.mma.spec`.
+    k : int, optional
+        Length in k of the instruction, as in `fpemu.mma.spec`.
     on_range : str
         Of a scheme.
+    shape : (M, N, K), optional
+        Sizes of operands drawn by name.
+    seed : int
+        Seed of operands drawn by name.
     causes : bool
         Whether to look for the cause of a difference, and for what the operands do not tell from a claim that holds.
     seconds, most : float, int
         Budget of that search: so long, and so many alternatives, at most.
+    progress : callable, optional
+        Function called with a description and a count as the search advances.
     **options
         The scheme's.
 
     Returns
     -------
     Verdict
+        The mismatches and their likely causes.
 
     Raises
     ------

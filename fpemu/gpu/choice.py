@@ -98,10 +98,26 @@ def _builder(name: str) -> Any:
 def kernel(
     scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | OrderResult | None = None, **options: Any
 ) -> Kernel:
-    """The kernel that `fpemu.gpu.gemm` runs a scheme with on the GPU at hand, for matrices (M, K) and (K, N).
+    """Return the kernel by which `fpemu.gpu.gemm` runs a scheme on the GPU at hand.
 
-    ``kernel.describe()`` says it in a line, ``kernel.spec`` and ``kernel.order`` are its instruction and its order over
-    K, and ``fpemu.gemm(A, B, **kernel.arguments)`` emulates it.
+    ``kernel.describe()`` describes it in a line, ``kernel.spec`` and ``kernel.order`` are its instruction and its
+    summation order over K, and ``fpemu.gemm(A, B, **kernel.arguments)`` emulates it.
+
+    Parameters
+    ----------
+    scheme : str or Scheme
+        Scheme, as in `fpemu.gemm`.
+    M, N, K : int
+        Sizes: A is (M, K), B is (K, N).
+    order : KOrder or OrderResult, optional
+        Required summation order over K.
+    **options
+        The scheme's choices.
+
+    Returns
+    -------
+    Kernel
+        The kernel.
 
     Raises
     ------

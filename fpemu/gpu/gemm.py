@@ -40,24 +40,35 @@ def gemm(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """D = alpha · (A B by a scheme) + beta · C, computed on the GPU at hand.
+    """Return D = alpha · (A B by a scheme) + beta · C, computed on the GPU at hand.
 
     The same bits as ``fpemu.gemm(A, B, **fpemu.gpu.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
 
     Parameters
     ----------
-    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
-        NumPy, CuPy or torch arrays, or whatever has ``__cuda_array_interface__`` or DLPack: all in the CPU's memory or
-        all in the GPU's. fp32 numbers (fp64 for dgemm and the Ozaki family), of any strides; leading axes broadcast.
-        Arrays of the GPU with another dtype take the way over the CPU, where it is checked that their values fit (the
-        Ozaki family reads fp32 as well). Gradients are not followed.
-    scheme, alpha, beta, on_range, **options
+    A : array (..., M, K)
+        NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or DLPack: all in the CPU's memory or all
+        in the GPU's. fp32 numbers (fp64 for dgemm and the Ozaki family), of any strides; leading axes broadcast. Arrays
+        of the GPU with another dtype are copied to the CPU, where it is checked that their values fit (the Ozaki family
+        reads fp32 as well). Gradients are not tracked.
+    B : array (..., K, N)
+        As A.
+    C : array (..., M, N), optional
+        As A.
+    scheme : str or Scheme
         As in `fpemu.gemm`.
-    order : KOrder, or Revealed with a KOrder, optional
-        Default: whatever the kernel does, which `fpemu.gpu.kernel` tells. Another one if some kernel has it.
+    alpha, beta : real numbers
+        As in `fpemu.gemm`.
+    on_range : str
+        Overflow policy, as in `fpemu.gemm`.
+    order : KOrder, optional
+        Summation order over K. Default: the kernel's, which `fpemu.gpu.kernel` returns. Another order is accepted if a
+        kernel has it.
     out : array (..., M, N) of the GPU, optional
         Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous. After an
-        InputError or a GuaranteeError it is as it was.
+        InputError or a GuaranteeError it is unchanged.
+    **options
+        The scheme's choices.
 
     Returns
     -------
@@ -100,7 +111,7 @@ def gemm(
 
 
 def release() -> None:
-    """Give back the GPU's memory that is kept for later calls: words of operands, tables, kernels.
+    """Release the memory that is kept between calls.
 
     It may be several times that of the largest operands. A call for which memory is too little does it by itself.
     """

@@ -26,19 +26,25 @@ _ENTRIES_CUDA = 2**27  # there: B travels to the GPU once for so many
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
-    """One matrix instruction: D = A B + C.
+    """Execute one matrix instruction, D = A B + C.
 
     Parameters
     ----------
-    A : array (..., M, k), B : array (..., k, N), C : array (..., M, N) or None
-        Values of the spec's formats, K exactly ``spec.k``; leading axes broadcast.
+    A : array_like (..., M, k)
+        Values of the spec's format, with K exactly ``spec.k``; leading axes broadcast.
+    B : array_like (..., k, N)
+        As A.
+    C : array_like (..., M, N) or None
+        Accumulator; None: zero.
     spec : MmaSpec
+        Arithmetic of the instruction.
     backend : {"compiled", "numpy"}
-        The compiled form or the readable one: the same bits.
+        Compiled or NumPy reference implementation, with the same bits.
 
     Returns
     -------
-    D : array (..., M, N) of float16, float32, float64 or int32, with the bits that the hardware returns
+    array (..., M, N) of float16, float32, float64 or int32
+        D, with the bits that the hardware returns.
 
     Raises
     ------
@@ -56,25 +62,31 @@ def gemm(
     A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: AnyOrder | None = None, *,
     backend: Backend = "compiled", device: Device | None = None,
 ) -> Any:  # fmt: skip
-    """D = A B + C on matrix instructions, for any M, N, K.
+    """Return D = A B + C on matrix instructions, for any M, N, K.
 
     Parameters
     ----------
-    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
-        Values of the spec's formats; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
+    A : array_like (..., M, K)
+        Values of the spec's format; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
+    B : array_like (..., K, N)
+        As A.
+    C : array_like (..., M, N), optional
+        Accumulator; default: zero.
     spec : MmaSpec
         From `fpemu.mma.spec`.
     order : KOrder, tree or Revealed, optional
-        Default: one chain, k ascending. A tree (`fpemu.mma.tree`) says for every k where it is added.
+        Summation order over K. Default: one chain, k ascending. A tree (`fpemu.mma.tree`) fixes every addition.
     backend : {"compiled", "numpy"}
+        Compiled or NumPy reference implementation, with the same bits.
     device : {"auto", "cpu", "cuda"}, optional
         Where to emulate: "cuda" is an NVIDIA GPU of any kind, with the same bits (not with backend="numpy"); "auto" is
         that GPU if there is one. Default: as in the enclosing `fpemu.gemm`, else the CPU.
 
     Returns
     -------
-    D : array (..., M, N). Its dtype is that of the spec's D; with a split or a promotion in `order` the additions
-        outside are made in fp32 (fp64 for fp64), and an fp16 D is rounded from that once.
+    array (..., M, N)
+        D in the dtype of the spec's D. With a split or a promotion in ``order`` the additions outside the instruction
+        are made in fp32 (fp64 for fp64), and an fp16 D is rounded from that once.
 
     Raises
     ------
@@ -97,20 +109,30 @@ def chain(
     terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: AnyOrder | None = None, *,
     step: int | Literal["instruction"] | None = None, backend: Backend = "compiled", device: Device | None = None,
 ) -> Any:  # fmt: skip
-    """One accumulator fed by several products: D = C + sum of X Y over the terms.
+    """Accumulate several products in one accumulator, D = C + sum of X Y over the terms.
 
     Parameters
     ----------
     terms : sequence of pairs (X, Y)
         All X of one shape (..., M, K), all Y of one shape (..., K, N).
-    C, spec, order, backend, device : as in `gemm`
+    C : array_like (..., M, N), optional
+        Accumulator, as in `gemm`.
+    spec : MmaSpec, optional
+        Arithmetic of the instruction, as in `gemm`.
+    order : KOrder, tree or Revealed, optional
+        As in `gemm`.
     step : int, "instruction" or None
-        None: within each chain of `order`, the first term runs over the chain's whole range of k, then the next.
-        A number: the range is cut in steps of that length in k, and the terms take turns on each.
+        None: within each chain of ``order``, the first term runs over the chain's whole range of k, then the next. A
+        number: the range is cut in steps of that length in k, and the terms alternate on each.
+    backend : {"compiled", "numpy"}
+        As in `gemm`.
+    device : {"auto", "cpu", "cuda"}, optional
+        As in `gemm`.
 
     Returns
     -------
-    D : array (..., M, N), as in `gemm`
+    array (..., M, N)
+        D, as in `gemm`.
 
     Raises
     ------

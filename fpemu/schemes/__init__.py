@@ -1,7 +1,7 @@
-"""Matrix products in fp32 and fp64 out of low-precision words: every published scheme behind one call.
+"""Matrix products in fp32 and fp64 from low-precision words: every published scheme behind one call.
 
-One file per scheme. `names()` lists them, `get(name).info` says what is published about one and which choices it
-leaves open, `gemm` runs one on a model of some hardware, `split_table` shows one number's way through a split.
+One file per scheme. `names()` lists them, `get(name).info` contains the published facts and the options of a scheme,
+`gemm` runs it on a model of some hardware, and `split_table` returns the split of one number.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ def gemm(
     device: Device | None = None,
     **options: Any,
 ) -> NDArray[Any]:
-    """D = alpha · (A B by a scheme) + beta · C.
+    """Return D = alpha · (A B by a scheme) + beta · C.
 
     Parameters
     ----------
-    A : array_like (..., M, K), B : array_like (..., K, N)
+    A : array_like (..., M, K)
         fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
         broadcast.
+    B : array_like (..., K, N)
+        As A.
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme
@@ -67,21 +69,25 @@ def gemm(
         Rounded to fp32 (fp64), as a call of BLAS does; then t = fp32(alpha · product) and
         D = fp32(t + fp32(beta · C)); one rounding of it all in ozaki's CR mode. A and B are not read if alpha = 0.
     on_range : {"raise", "propagate", "scale", "scale-rows"}
-        About entries that the words cannot hold: an error that counts them; what the hardware gives; a power of two per
-        matrix, or per row of A and column of B, that brings the largest to [2^13, 2^14), undone at the end. NaN and Inf
-        inputs are such entries; with every policy but "raise" they give what SGEMM gives. The Ozaki family covers all
-        of fp64 and has no use for a policy: NaN and Inf propagate as in DGEMM.
+        Overflow policy, for entries that the words cannot hold. "raise": an error that counts them. "propagate": the
+        overflow that the hardware produces. "scale", "scale-rows": a power of two per matrix, or per row of A and
+        column of B, that brings the largest entry to [2^13, 2^14), undone at the end. NaN and Inf inputs are such
+        entries; with every policy but "raise" they give the result of SGEMM. The Ozaki family covers all of fp64 and
+        needs no policy: NaN and Inf propagate as in DGEMM.
     order : KOrder, tree or Revealed, optional
-        Order of addition within every product chain of the scheme. Its `promote` replaces the scheme's own.
+        Summation order over K within every product chain of the scheme. Its `promote` replaces the scheme's. A tree is
+        accepted by schemes that make one plain product.
     device : {"auto", "cpu", "cuda"}, optional
-        Where the products are computed: on the CPU (the default), on an NVIDIA GPU of any kind, or, "auto", large ones
-        on the GPU if there is one; with the same bits. It goes for what the error-free schemes leave to BLAS as well.
+        Where the products are computed: on the CPU (the default), on an NVIDIA GPU of any kind, or with "auto" large
+        ones on the GPU if there is one; with the same bits. It also applies to the products that error-free schemes
+        compute by BLAS.
     **options
         The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
 
     Returns
     -------
-    D : array (..., M, N) of float32, or of the scheme's operands; every NaN has the pattern of the hardware
+    array (..., M, N)
+        D, float32 or the format of the scheme's operands; every NaN has the pattern of the hardware.
 
     Raises
     ------
@@ -89,7 +95,7 @@ def gemm(
         Unknown names and options, values that do not fit, shapes that do not match, entries out of range; no GPU that
         can be used.
     GuaranteeError
-        A condition of an error-free scheme is broken; `certify` gives the result all the same.
+        A condition of an error-free scheme does not hold; `certify` returns the result and the report all the same.
 
     Examples
     --------
@@ -116,10 +122,39 @@ def certify(
     device: Device | None = None,
     **options: Any,
 ) -> Certified:
-    """The result of an error-free scheme with a report: which conditions it rests on were checked, and held.
+    """Return the result of an error-free scheme with a report of the conditions that were checked.
 
-    Parameters and errors are those of `gemm`, but a broken condition is a fault in the report, not an exception: D is
-    then what the hardware would give.
+    Parameters
+    ----------
+    A, B : array_like (..., M, K) and (..., K, N)
+        Operands, as in `gemm`.
+    C : array_like (..., M, N), optional
+        Addend, as in `gemm`.
+    scheme : str or Scheme
+        An error-free scheme: ozaki, ozimmu or ozaki2.
+    hardware : str or MmaSpec, optional
+        An architecture, a GPU or an instruction, as in `gemm`.
+    alpha, beta : real numbers
+        As in `gemm`.
+    on_range : str
+        As in `gemm`.
+    order : KOrder, optional
+        As in `gemm`.
+    device : {"auto", "cpu", "cuda"}, optional
+        As in `gemm`.
+    **options
+        The scheme's choices.
+
+    Returns
+    -------
+    Certified
+        ``D``, the combined ``report``, and the ``reports`` of the single products. A violated condition is a fault in
+        the report, not an exception: D is then the result that the hardware would return.
+
+    Raises
+    ------
+    InputError
+        As `gemm`; a scheme that rests on no condition.
 
     Examples
     --------

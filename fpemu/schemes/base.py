@@ -126,7 +126,13 @@ def scaled(T: Array, C: Array | None, alpha: Any, beta: Any) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitScheme(Scheme):
-    """A scheme that multiplies words of a low format on a matrix instruction."""
+    """A scheme that multiplies words of a low format on a matrix instruction.
+
+    Parameters
+    ----------
+    instruction, k : str or None
+        Matrix instruction and its length in k; None: the widest.
+    """
 
     scales_rows: ClassVar[bool] = False
 
@@ -313,12 +319,28 @@ def register(cls: S) -> S:
 
 
 def names() -> list[str]:
-    """The names of all schemes."""
+    """Return the names of all schemes, baselines first, then by year.
+
+    Returns
+    -------
+    list of str
+        Names that `get` and `fpemu.gemm` accept.
+    """
     return list(_SCHEMES)
 
 
 def get(name: str | Scheme) -> Scheme:
-    """The scheme of a name, with its published choices; a Scheme passes through.
+    """Return a scheme by name, with its published options.
+
+    Parameters
+    ----------
+    name : str or Scheme
+        One of `names`; case does not matter, and "_" stands for "-". A Scheme is returned unchanged.
+
+    Returns
+    -------
+    Scheme
+        The scheme.
 
     Raises
     ------
@@ -340,12 +362,29 @@ def get(name: str | Scheme) -> Scheme:
 
 @checked
 def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
-    """A scheme with some of its choices made differently.
+    """Return a scheme with some of its options changed.
+
+    Parameters
+    ----------
+    scheme : str or Scheme
+        Name of a scheme, or a scheme.
+    options : mapping of str to object
+        New values by option name.
+
+    Returns
+    -------
+    Scheme
+        A copy with these options.
 
     Raises
     ------
     InputError
         Unknown scheme or option (with the nearest known), a value out of range, a contradiction.
+
+    Examples
+    --------
+    >>> build("h2sgemm", {"sb": 11}).sb
+    11
     """
     plain = get(scheme)
     keywords(f"{plain.name} option", options, [option.name for option in plain.info.options])

@@ -30,16 +30,25 @@ SPECS: dict[str, MmaSpec] = {
 
 
 def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
-    """a·b + c elementwise, one rounding to nearest even.
+    """Return a·b + c elementwise, with one rounding to nearest even.
 
     Parameters
     ----------
-    a, b, c : arrays that broadcast, with values of ``fmt``
-    fmt : "fp16", "fp32" or "fp64"
+    a, b, c : array_like
+        Values of ``fmt``; the shapes broadcast.
+    fmt : {"fp32", "fp16", "fp64"} or FloatFormat
+        Format of the operands and of the result.
 
     Returns
     -------
     array of ``fmt.dtype``
+        Rounded results, of the broadcast shape; a NumPy scalar for scalars. Overflow gives Inf; NaN and Inf propagate
+        as in IEEE 754.
+
+    Raises
+    ------
+    InputError
+        Another format, values that are not of ``fmt``, or shapes that do not broadcast.
 
     Examples
     --------
@@ -60,20 +69,27 @@ def gemm(
     A: Any, B: Any, C: Any = None, *, fmt: FloatFormat | str = "fp32", order: AnyOrder | None = None,
     backend: Backend = "compiled",
 ) -> Any:  # fmt: skip
-    """D = A B + C where each element is a chain of FMAs, k ascending or by ``order``.
+    """Return D = A B + C, where each element is a chain of FMAs over ascending k or in ``order``.
 
     Parameters
     ----------
-    A : array (..., M, K), B : array (..., K, N), C : array (..., M, N), optional
-        Values of ``fmt``; leading axes broadcast; any strides. Without C the chain starts from +0.
-    fmt : "fp16", "fp32" or "fp64"
+    A : array_like (..., M, K)
+        Values of ``fmt``; leading axes broadcast; any strides.
+    B : array_like (..., K, N)
+        As A.
+    C : array_like (..., M, N), optional
+        Addend; without it the chain starts from +0.
+    fmt : {"fp32", "fp16", "fp64"} or FloatFormat
+        Format of the operands, of every rounding and of D.
     order : KOrder, tree or Revealed, optional
-        Slices are added in fp32 (fp64 for fp64).
+        Summation order over K. Partial sums of slices are added in fp32 (fp64 for fp64).
     backend : {"compiled", "numpy"}
+        Compiled or NumPy reference implementation, with the same bits.
 
     Returns
     -------
-    D : array (..., M, N) of ``fmt.dtype``
+    array (..., M, N) of ``fmt.dtype``
+        D.
 
     Raises
     ------
