@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hostile import FACTOR, examples
 from hypothesis import HealthCheck, settings
+
+# pytest-xdist sets it in its workers, and commands would wrap their tables
+os.environ.pop("COLUMNS", None)
 
 settings.register_profile(
     "fpemu",
