@@ -206,7 +206,6 @@ WRONG = {
     "option": ({"scheme": "ootomo", "promot": 3}, 1, None),
     "policy": ({"scheme": "ootomo", "on_range": "raze"}, 1, None),
     "policy of a scheme": ({"scheme": "fp16", "accumulator": "fp16", "on_range": "scale"}, 1, None),
-    "order": ({"scheme": "ootomo", "order": 5}, 1, None),
     "order of a scheme": ({"scheme": "h2sgemm", "combine": "element-wise", "order": KOrder(promote=4)}, 1, None),
     "promotion twice": ({"scheme": "staged", "stage": 32, "order": KOrder(promote=4)}, 1, None),
     "alpha": ({"scheme": "ootomo", "alpha": 1e99}, 1, None),
@@ -231,6 +230,14 @@ def test_complaints_are_those_of_the_emulator_and_leave_the_arrays_alone(what, l
     assert str(got.value) == str(want.value)
     for x, y in zip(given, before, strict=True):
         assert_same(x.content if lent else x, y)
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_wrong_order_is_refused_where_no_kernel_runs_a_tree(lent, gpu):
+    A, B = draw((5, 40)), draw((40, 6))
+    operands = [Lent(A), Lent(B)] if lent else [A, B]
+    with pytest.raises(InputError, match=r"^order must be a fpemu\.mma\.KOrder, not 5$"):
+        gpu.gemm(*operands, scheme="ootomo", order=5)
 
 
 def test_operands_that_do_not_fit_are_named_as_by_the_emulator(gpu):
