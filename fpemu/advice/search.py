@@ -209,17 +209,17 @@ class Search:
                 "a known peak, and no known peak of fp32 or fp64"
             )
         kind = "worst-case" if self.confidence == "worst" else self.confidence
-        asked = f"no scheme on {self.where.name} meets {self.target:g} ({self.measure}, {kind} bound)"
+        unmet = f"no scheme on {self.where.name} meets {self.target:g} ({self.measure}, {kind} bound)"
         if not tried:
             first = min(verdicts.values(), key=self._miss)
-            raise InputError(f"{asked}: none of the {len(verdicts)} considered runs on the data; {first.why}")
+            raise InputError(f"{unmet}: none of the {len(verdicts)} considered runs on the data; {first.why}")
         best = min(tried, key=self._miss)
         bound = best.limit(self.confidence)
         if math.isinf(bound):
-            asked = "; ".join(filter(None, [asked, without_bound(self.data.A, self.data.B, self.measure)]))
+            unmet = "; ".join(filter(None, [unmet, without_bound(self.data.A, self.data.B, self.measure)]))
         limit, error = f"bound {bound:.1e}", f"measured {best.measured:.1e}"
         return TargetError(
-            f"{asked}; the best of {len(verdicts)} is {best.candidate.label}, "
+            f"{unmet}; the best of {len(verdicts)} is {best.candidate.label}, "
             f"{limit if math.isfinite(bound) else 'without a finite bound'}, "
             f"{error if math.isfinite(best.measured or 0.0) else 'with an infinite or undefined error'} "
             f"on {self.data.of(best.tried or (0, 0))}",
