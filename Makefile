@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup test lint reproduce ledger notebooks bench clean
+.PHONY: help setup test test-all lint reproduce ledger notebooks bench clean
 
 help:
 	@echo "make reproduce   draw the papers' figures into figures/ (ARGS='legemm --full' for more)"
 	@echo "make ledger      compare every published claim with the figures' data"
 	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
-	@echo "make test        run the tests (ARGS='-k mma' for some)"
+	@echo "make test        run the fast tests (ARGS='-k mma' for some)"
+	@echo "make test-all    run all tests"
 	@echo "make lint        ruff, mypy, and numpydoc on the docstrings of public names"
 	@echo "make bench       speed and memory of the emulation on this machine"
 	@echo "make setup       install the package and the requirements of the tests into .venv"
@@ -29,14 +30,19 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $(STAMP)
 
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(STAMP)
+	$(PYTEST) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_docstrings.py
+	$(BIN)/python -m pytest -q tests/project/test_docstrings.py
 
 reproduce: $(STAMP)
 	$(BIN)/fpemu reproduce $(ARGS)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.sensors import Watch
-from fpemu.gpu import device
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.verification.seeded import kernels
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.verify.seeded import kernels
 
 
 class Clock:

@@ -126,9 +126,16 @@ def _measure(case: Case, size: int, repeat: int) -> dict[str, Any]:
     if bar is not None and (size == 1024 or case.size):
         ok = ok and ns <= bar and (case is not CASES[0] or ratio <= RATIO_BAR)
     return {
-        "case": case.name, "n": n, "ns": ns, "bar": bar, "ratio": ratio, "compile": max(0.0, first - seconds),
-        "memory": memory, "memory_bar": memory_bar, "ok": ok,
-    }  # fmt: skip
+        "case": case.name,
+        "n": n,
+        "ns": ns,
+        "bar": bar,
+        "ratio": ratio,
+        "compile": max(0.0, first - seconds),
+        "memory": memory,
+        "memory_bar": memory_bar,
+        "ok": ok,
+    }
 
 
 def _prepare(case: Case, n: int) -> tuple[Callable[[], Any], tuple[NDArray[Any], NDArray[Any]]]:

@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fpemu.gpu import device
+from fpemu.gpu.runtime import device
 
 _SM = 1  # NVML_CLOCK_SM
 _EVERY = 0.02
 REASONS = {
-    0x1: "idle", 0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
-    0x20: "thermal", 0x40: "hardware thermal", 0x80: "power brake", 0x100: "display clocks",
-}  # fmt: skip
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
 """NVML's reasons for the clock, by their bit."""
 
 

@@ -106,9 +106,11 @@ FIRST = Sustained(idle=0.1, run=0.0, most=0.2)
 STEADY = Steady()
 _AFTER = Sustained(idle=0.05, run=0.0, most=0.2)
 RULES = {
-    "full": (FULL, Sustained(idle=0.3, run=0.3)), "brief": (Sustained(run=0.5), _AFTER), "short": (SHORT, _AFTER),
+    "full": (FULL, Sustained(idle=0.3, run=0.3)),
+    "brief": (Sustained(run=0.5), _AFTER),
+    "short": (SHORT, _AFTER),
     "first": (FIRST, _AFTER),
-}  # fmt: skip
+}
 """By name: the methods for a product alone, and for a product together with the split of its operands."""
 
 
@@ -157,17 +159,28 @@ class Timing:
 
 
 _FIELDS = {
-    "first_s": "median", "best_s": "least", "sustained_s": "sustained", "most_s": "most", "spread": "spread",
-    "samples": "samples", "launches": "launches", "tries": "tries", "host_s": "host", "loop_s": "loop",
-}  # fmt: skip
+    "first_s": "median",
+    "best_s": "least",
+    "sustained_s": "sustained",
+    "most_s": "most",
+    "spread": "spread",
+    "samples": "samples",
+    "launches": "launches",
+    "tries": "tries",
+    "host_s": "host",
+    "loop_s": "loop",
+}
 
 
 def fields(timing: Timing, prefix: str = "") -> dict[str, Any]:
     """Return a timing as the fields of a record's row; power and clock only without a `prefix`."""
     row = {f"{prefix}{name}": value for name, of in _FIELDS.items() if (value := getattr(timing, of)) is not None}
     if timing.reading is not None and not prefix:
-        row |= {"power_W": timing.reading.power, "clock_MHz": timing.reading.clock,
-                "limited_by": list(timing.reading.reasons)}  # fmt: skip
+        row |= {
+            "power_W": timing.reading.power,
+            "clock_MHz": timing.reading.clock,
+            "limited_by": list(timing.reading.reasons),
+        }
     return row | ({"away_s": timing.away} if timing.away > AWAY else {})
 
 
@@ -182,9 +195,14 @@ def seconds(method: Sustained, each: float) -> float:
 
 
 def wall(
-    call: Launch, calls: int = 1, repeats: int = 1, *, synchronize: Callable[[], object] | None = None,
-    wait: bool = False, now: Callable[[], float] = time.perf_counter,
-) -> float:  # fmt: skip
+    call: Launch,
+    calls: int = 1,
+    repeats: int = 1,
+    *,
+    synchronize: Callable[[], object] | None = None,
+    wait: bool = False,
+    now: Callable[[], float] = time.perf_counter,
+) -> float:
     """Return the seconds per call by the host's clock.
 
     Parameters
@@ -284,8 +302,9 @@ def _sustained(launch: Launch, method: Sustained, clock: Any, host: float, each:
             clock.hold(_lead(host, many))
             run += _timed(launch, clock, [many])
     reading = None if watch is None else watch.stop()
-    return Timing(each, min(first), statistics.median(run[len(run) // 2 :]), len(run) * many, away=clock.away(),
-                  reading=reading)  # fmt: skip
+    return Timing(
+        each, min(first), statistics.median(run[len(run) // 2 :]), len(run) * many, away=clock.away(), reading=reading
+    )
 
 
 # --- steady
@@ -328,9 +347,16 @@ def _samples(launch: Launch, clock: Any, method: Steady, each: float, host: floa
     samples = samples or late  # calls that wait for the GPU never queue up: their whole time counts
     samples.sort()
     quarter = (len(samples) - 1) // 4
-    return Timing(statistics.median(samples), samples[0], launches=count, most=samples[-1],
-                  spread=samples[-1 - quarter] / samples[quarter], samples=len(samples), host=host,
-                  away=clock.away())  # fmt: skip
+    return Timing(
+        statistics.median(samples),
+        samples[0],
+        launches=count,
+        most=samples[-1],
+        spread=samples[-1 - quarter] / samples[quarter],
+        samples=len(samples),
+        host=host,
+        away=clock.away(),
+    )
 
 
 def _sample(launch: Launch, clock: Any, count: int, ahead: int, host: float) -> tuple[float, float | None]:

@@ -2,7 +2,7 @@
 
 The paper sweeps all valid configurations; here that would be hours of compiling. The candidates of a size are those of
 the paper's kernel that cover the product with the fewest blocks or keep most of it in flight, the first of
-`fpemu.perfmodel.magma_kernels.ranked`, and the kernels without shared memory where they are valid.
+`fpemu.roofline.magma_kernels.ranked`, and the kernels without shared memory where they are valid.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 from benchmarks import timing
 from fpemu.errors import GpuError, InputError
 from fpemu.files import read_json
-from fpemu.gpu import device, matrices
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import memory, source
 from fpemu.gpu.batched.choice import form
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
 from fpemu.gpu.batched.task import Task
+from fpemu.gpu.runtime import device, matrices
 
 TOLERANCE = 0.03
 """A configuration serves a range of sizes if it is nowhere slower than the fastest by more than this share."""
@@ -138,8 +138,18 @@ def _in_bulk(task: Task, side: int) -> list[Configuration]:
     found: list[Configuration] = []
     for warps in (w for w, (low, high) in _WARPS.items() if low <= side <= high):
         for stages in (1, 2):
-            way = Block((16, 16, 16), (side, side, side), (16, 2 * warps), 1, stages, direct=True, flat=True,
-                        persistent=True, bulk=True, resident=10**6)  # fmt: skip
+            way = Block(
+                (16, 16, 16),
+                (side, side, side),
+                (16, 2 * warps),
+                1,
+                stages,
+                direct=True,
+                flat=True,
+                persistent=True,
+                bulk=True,
+                resident=10**6,
+            )
             many = _resident(way, task, _MANY)
             found += [replace(way, resident=r) for r in {many, min(many, _RESIDENT)} if r]
     return found
@@ -154,8 +164,8 @@ def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
 
 @cache
 def _ranked(task: Task, side: int) -> list[Any]:
-    from fpemu.perfmodel import gpus
-    from fpemu.perfmodel.magma_kernels import ranked
+    from fpemu.roofline import gpus
+    from fpemu.roofline.magma_kernels import ranked
 
     found = ranked(task.M, task.N, task.K, gpus.get("H200"), largest=min(side, 128), complex=task.complex)
     return [kernel for _, kernel in found[:1]]

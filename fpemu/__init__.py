@@ -13,12 +13,13 @@ if TYPE_CHECKING:
         conformance,
         gpu,
         inputs,
+        library,
         metrics,
         mma,
-        perfmodel,
         plotting,
         probing,
         reference,
+        roofline,
         schemes,
         simt,
         sweep,
@@ -32,11 +33,43 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat", "GpuError",
-    "GuaranteeError", "InputError", "Rounding", "advise", "batched", "bit_cut", "bitpicture", "certify", "conformance",
-    "gemm", "gpu", "inputs", "metrics", "mma", "perfmodel", "plotting", "probing", "reference", "round_to", "schemes",
-    "simt", "sweep", "theory",
-]  # fmt: skip
+    "BF16",
+    "E2M1",
+    "E2M3",
+    "E3M2",
+    "E4M3",
+    "E5M2",
+    "FP16",
+    "FP32",
+    "FP64",
+    "TF32",
+    "FloatFormat",
+    "GpuError",
+    "GuaranteeError",
+    "InputError",
+    "Rounding",
+    "advise",
+    "batched",
+    "bit_cut",
+    "bitpicture",
+    "certify",
+    "conformance",
+    "gemm",
+    "gpu",
+    "inputs",
+    "library",
+    "metrics",
+    "mma",
+    "plotting",
+    "probing",
+    "reference",
+    "roofline",
+    "round_to",
+    "schemes",
+    "simt",
+    "sweep",
+    "theory",
+]
 _NAMES = {
     "fpemu.advice": ("advise",),
     "fpemu.errors": ("GpuError", "GuaranteeError", "InputError"),
@@ -46,7 +79,7 @@ _NAMES = {
 }
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {*__all__, "devices", "errors", "formats", "rounding"} - _MODULE_OF.keys()
+_MODULES = {*__all__, "devices", "errors", "formats", "perfmodel", "rounding"} - _MODULE_OF.keys()
 _SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("drawing", "pictures"), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 

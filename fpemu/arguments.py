@@ -118,9 +118,14 @@ def is_size(value: Any) -> bool:
 
 
 def integer(
-    name: str, value: Any, low: int | None = None, high: int | None = None, *, none: bool = False,
+    name: str,
+    value: Any,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    none: bool = False,
     words: Collection[str] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Return an integer from ``low`` to ``high`` as int; None and some words too where they are allowed.
 
     >>> integer("seed", -1, 0)
@@ -138,9 +143,16 @@ def integer(
 
 
 def number(
-    name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf,
-    below: float = math.inf, none: bool = False, what: str = "",
-) -> Any:  # fmt: skip
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    none: bool = False,
+    what: str = "",
+) -> Any:
     """Return a real number as float, at least ``low`` and at most ``high``, larger than ``above``, less than ``below``.
 
     NaN is always refused, and Inf unless one of ``low`` and ``high`` is finite and the other is not. ``what`` ends the
@@ -160,8 +172,11 @@ def number(
         within = low <= real <= high and (above == -math.inf or real > above) and (below == math.inf or real < below)
         if within and (math.isfinite(real) or math.isfinite(low) or math.isfinite(high)):
             return real
-    limits = [f"{word} {x:g}" for word, x in ((">=", low), ("<=", high), ("above", above), ("below", below))
-              if math.isfinite(x)]  # fmt: skip
+    limits = [
+        f"{word} {x:g}"
+        for word, x in ((">=", low), ("<=", high), ("above", above), ("below", below))
+        if math.isfinite(x)
+    ]
     kind = "a positive number" if limits == ["above 0"] else f"a number {' and '.join(limits)}"
     kind = "a finite number" if not limits else kind
     raise InputError(f"{name} = {shown(value)} must be {kind}{what}{' or None' * none}")

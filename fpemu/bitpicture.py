@@ -303,16 +303,31 @@ def _panel(axis: Axes, lines: list[_Line], high: int, low: int) -> None:
             fate = "kept" if place >= line.end else line.fate
             cells[row, high - place] = 2 * list(_COLOURS).index(fate) + bit
             if columns <= _DIGITS:
-                axis.text(-place, row, str(bit), ha="center", va="center_baseline", fontsize=7,
-                          color="white" if bit and fate != "rounded" else "black")  # fmt: skip
+                axis.text(
+                    -place,
+                    row,
+                    str(bit),
+                    ha="center",
+                    va="center_baseline",
+                    fontsize=7,
+                    color="white" if bit and fate != "rounded" else "black",
+                )
         if line.magnitude and line.place < low:
             axis.annotate("", (2.1 - low, row), (0.6 - low, row), arrowprops={"arrowstyle": "->", "lw": 0.8})
         axis.text(1.01, row, line.note, transform=axis.get_yaxis_transform(), va="center_baseline", fontsize=7)
     axis.grid(False)
     axis.pcolormesh(
-        np.arange(columns) - high, np.arange(len(lines)), np.ma.masked_invalid(cells), shading="nearest",
-        cmap=ListedColormap(colours), vmin=0, vmax=len(colours) - 1, edgecolor="white", linewidth=0.8, zorder=0.5,
-    )  # fmt: skip
+        np.arange(columns) - high,
+        np.arange(len(lines)),
+        np.ma.masked_invalid(cells),
+        shading="nearest",
+        cmap=ListedColormap(colours),
+        vmin=0,
+        vmax=len(colours) - 1,
+        edgecolor="white",
+        linewidth=0.8,
+        zorder=0.5,
+    )
     axis.axhline(len(lines) - 2.5, color="black", linewidth=0.6)
     axis.set_yticks(range(len(lines)), [line.label for line in lines])
     axis.tick_params(axis="y", length=0)

@@ -100,7 +100,7 @@ def matmul(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
         Every sum over some of the k of |x||y| is at most 2^24 (float32), 2^53 (float64): the caller's proof.
     """
     if _current.get() != "cpu":
-        from fpemu.gpu import chains
+        from fpemu.gpu.emulation import chains
 
         if chains.gains(X, Y):
             return chains.matmul(X, Y)

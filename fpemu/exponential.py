@@ -33,10 +33,16 @@ _LN2, _LN2_REST = float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9
 _POLYNOMIAL = tuple(
     map(
         float.fromhex,
-        ("0x1.7411836940c04p-10", "0x1.1101cbbc265c0p-7", "0x1.55557242d68fep-5", "0x1.5555553939732p-3",
-         "0x1.000000000d008p-1", "0x1.fffffffffff70p-1"),
+        (
+            "0x1.7411836940c04p-10",
+            "0x1.1101cbbc265c0p-7",
+            "0x1.55557242d68fep-5",
+            "0x1.5555553939732p-3",
+            "0x1.000000000d008p-1",
+            "0x1.fffffffffff70p-1",
+        ),
     )
-)  # fmt: skip
+)
 """(e^r - 1) / r for r from 0 to ln 2 / 16, the highest power first."""
 
 

@@ -293,14 +293,37 @@ E5M2FNUZ = FloatFormat("e5m2fnuz", 3, -15, 15, inf=False, nan="negative-zero", n
 
 _FORMATS = {f.name: f for f in (FP16, BF16, TF32, FP32, FP64, E4M3, E5M2, E3M2, E2M3, E2M1, E4M3FNUZ, E5M2FNUZ)}
 _ALIASES = {
-    "half": "fp16", "h": "fp16", "float16": "fp16", "f16": "fp16", "binary16": "fp16",
-    "bfloat16": "bf16", "b": "bf16", "brain": "bf16",
-    "tensorfloat32": "tf32", "tensorfloat": "tf32", "xf32": "tf32",
-    "single": "fp32", "s": "fp32", "float32": "fp32", "f32": "fp32", "float": "fp32", "binary32": "fp32",
-    "double": "fp64", "d": "fp64", "float64": "fp64", "f64": "fp64", "binary64": "fp64",
-    "e4m3fn": "e4m3", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "float6_e3m2fn": "e3m2",
-    "float6_e2m3fn": "e2m3", "float4_e2m1fn": "e2m1", "float8_e4m3fnuz": "e4m3fnuz", "float8_e5m2fnuz": "e5m2fnuz",
-}  # fmt: skip
+    "half": "fp16",
+    "h": "fp16",
+    "float16": "fp16",
+    "f16": "fp16",
+    "binary16": "fp16",
+    "bfloat16": "bf16",
+    "b": "bf16",
+    "brain": "bf16",
+    "tensorfloat32": "tf32",
+    "tensorfloat": "tf32",
+    "xf32": "tf32",
+    "single": "fp32",
+    "s": "fp32",
+    "float32": "fp32",
+    "f32": "fp32",
+    "float": "fp32",
+    "binary32": "fp32",
+    "double": "fp64",
+    "d": "fp64",
+    "float64": "fp64",
+    "f64": "fp64",
+    "binary64": "fp64",
+    "e4m3fn": "e4m3",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "float6_e3m2fn": "e3m2",
+    "float6_e2m3fn": "e2m3",
+    "float4_e2m1fn": "e2m1",
+    "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e5m2fnuz": "e5m2fnuz",
+}
 
 
 def get(fmt: FloatFormat | str) -> FloatFormat:

@@ -467,10 +467,17 @@ _MEASURES: dict[str, Callable[..., float]] = {
     for f in (relative_l2, max_relative, max_error_legemm, mred, normwise, max_absolute, max_ulps, effective_bits)
 }
 _ALIASES = {
-    "h2sgemm": "relative_l2", "err": "relative_l2", "frobenius": "relative_l2", "relative_frobenius": "relative_l2",
-    "dgemm_tc": "max_relative", "mpfr": "max_relative",
-    "legemm": "max_error_legemm", "max_error": "max_error_legemm", "mean_relative": "mred", "componentwise": "normwise",
-}  # fmt: skip
+    "h2sgemm": "relative_l2",
+    "err": "relative_l2",
+    "frobenius": "relative_l2",
+    "relative_frobenius": "relative_l2",
+    "dgemm_tc": "max_relative",
+    "mpfr": "max_relative",
+    "legemm": "max_error_legemm",
+    "max_error": "max_error_legemm",
+    "mean_relative": "mred",
+    "componentwise": "normwise",
+}
 
 
 def names() -> list[str]:

@@ -24,8 +24,15 @@ SINGLE, DOUBLE = 3.5, 7.2
 """Widths in inches of a figure in one column and across two."""
 
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
 GREY = "#777777"
 
 _STYLE: dict[str, Any] = {
@@ -109,8 +116,10 @@ def figure(
 
 
 U16, U24, U53 = (
-    {r"$u_{\mathrm{fp16}}=2^{-11}$": 11}, {r"$u_{\mathrm{fp32}}=2^{-24}$": 24}, {r"$u_{\mathrm{fp64}}=2^{-53}$": 53},
-)  # fmt: skip
+    {r"$u_{\mathrm{fp16}}=2^{-11}$": 11},
+    {r"$u_{\mathrm{fp32}}=2^{-24}$": 24},
+    {r"$u_{\mathrm{fp64}}=2^{-53}$": 53},
+)
 """Guide lines for `roundoff_guides`; join them with |."""
 
 
@@ -140,9 +149,15 @@ class Series:
         """Return the keyword arguments of ``Axes.plot`` for this series, updated with ``more``."""
         face = self.color if self.filled else "white"
         return {
-            "color": self.color, "marker": self.marker, "linestyle": self.dash, "markerfacecolor": face,
-            "markeredgecolor": self.color, "markeredgewidth": 0.8, "label": self.label, **more,
-        }  # fmt: skip
+            "color": self.color,
+            "marker": self.marker,
+            "linestyle": self.dash,
+            "markerfacecolor": face,
+            "markeredgecolor": self.color,
+            "markeredgewidth": 0.8,
+            "label": self.label,
+            **more,
+        }
 
 
 HARDWARE = {
@@ -215,9 +230,16 @@ def roundoff_guides(axes: Axes, precisions: Mapping[str, int] | None = None) -> 
         above = bits == min(chosen.values())
         axes.axhline(2.0**-bits, color=GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
         axes.annotate(
-            label, (1.0, 2.0**-bits), xycoords=("axes fraction", "data"), xytext=(-3, 2 if above else -2),
-            textcoords="offset points", ha="right", va="bottom" if above else "top", fontsize=7, color=GREY,
-        )  # fmt: skip
+            label,
+            (1.0, 2.0**-bits),
+            xycoords=("axes fraction", "data"),
+            xytext=(-3, 2 if above else -2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom" if above else "top",
+            fontsize=7,
+            color=GREY,
+        )
 
 
 def heatmap(
@@ -256,13 +278,28 @@ def heatmap(
     if (values == 0).any():
         white = np.ma.masked_array(np.ones_like(values), values != 0)
         axes.pcolormesh(
-            np.asarray(x), np.asarray(y), white, cmap="Greys", vmin=1, vmax=2, shading="nearest", rasterized=True,
-            linewidth=0, zorder=0.5,
-        )  # fmt: skip
+            np.asarray(x),
+            np.asarray(y),
+            white,
+            cmap="Greys",
+            vmin=1,
+            vmax=2,
+            shading="nearest",
+            rasterized=True,
+            linewidth=0,
+            zorder=0.5,
+        )
     made = axes.pcolormesh(
-        np.asarray(x), np.asarray(y), shown, norm=LogNorm(low, high), cmap="cividis", shading="nearest",
-        rasterized=True, linewidth=0, zorder=0.5,
-    )  # fmt: skip
+        np.asarray(x),
+        np.asarray(y),
+        shown,
+        norm=LogNorm(low, high),
+        cmap="cividis",
+        shading="nearest",
+        rasterized=True,
+        linewidth=0,
+        zorder=0.5,
+    )
     axes.set_axisbelow(False)
     return made
 

@@ -36,11 +36,25 @@ class Rounding(Enum):
 
 
 _ALIASES = {
-    "rn": "RNE", "nearest": "RNE", "nearest-even": "RNE", "even": "RNE", "ties-even": "RNE",
-    "ties-away": "RNA", "away": "RNA", "nearest-away": "RNA",
-    "zero": "RZ", "truncate": "RZ", "rtz": "RZ", "toward-zero": "RZ", "up": "RU", "down": "RD",
-    "to-odd": "ODD", "ro": "ODD", "rto": "ODD", "stochastic": "SR",
-}  # fmt: skip
+    "rn": "RNE",
+    "nearest": "RNE",
+    "nearest-even": "RNE",
+    "even": "RNE",
+    "ties-even": "RNE",
+    "ties-away": "RNA",
+    "away": "RNA",
+    "nearest-away": "RNA",
+    "zero": "RZ",
+    "truncate": "RZ",
+    "rtz": "RZ",
+    "toward-zero": "RZ",
+    "up": "RU",
+    "down": "RD",
+    "to-odd": "ODD",
+    "ro": "ODD",
+    "rto": "ODD",
+    "stochastic": "SR",
+}
 
 
 def mode_of(mode: Rounding | str) -> Rounding:

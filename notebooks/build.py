@@ -79,9 +79,14 @@ def execute(made: Notebook) -> Notebook:
         If a cell wrote to stderr: a warning is no output to publish.
     """
     client = NotebookClient(
-        made, timeout=600, record_timing=False, coalesce_streams=True, kernel_manager_class=_ThisPython,
-        resources={"metadata": {"path": str(ROOT)}}, extra_arguments=["--HistoryManager.enabled=False"],
-    )  # fmt: skip
+        made,
+        timeout=600,
+        record_timing=False,
+        coalesce_streams=True,
+        kernel_manager_class=_ThisPython,
+        resources={"metadata": {"path": str(ROOT)}},
+        extra_arguments=["--HistoryManager.enabled=False"],
+    )
     with tempfile.TemporaryDirectory() as settings:
         client.execute(env={**os.environ, "IPYTHONDIR": settings})
     for cell in made.cells:

@@ -34,8 +34,9 @@ from IPython.display import display
 
 import fpemu
 from fpemu import mma, plotting, theory
-from fpemu.perfmodel import gpus, h2sgemm, legemm, magma, roofline, tsm2
 from fpemu.plotting import Series
+from fpemu.roofline import gpus, h2sgemm, legemm, magma, tsm2
+from fpemu.roofline import times as roofline
 from fpemu.sweep import experiments
 
 GPUS = ("V100", "A100", "H200", "B200", "MI210", "Ascend 910A")
@@ -201,9 +202,14 @@ with plotting.style():
         axes[0, 0].plot([0, row["share"]], [index, index], "-", color=color, linewidth=0.8)
         axes[0, 0].plot(row["share"], index, "o", color=color)
         axes[0, 0].annotate(
-            f"{row['TFLOP/s']:.3g}", (row["share"], index), xytext=(5, 0), textcoords="offset points", va="center",
-            fontsize=7, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-        )  # fmt: skip
+            f"{row['TFLOP/s']:.3g}",
+            (row["share"], index),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
     axes[0, 0].set_yticks(range(len(shares)), shares["what"].str.replace("bytes, ", ""), fontsize=7)
     axes[0, 0].set(ylim=(len(shares) - 0.4, -0.6), xlim=(0, 1.05), xlabel="share of the roofline (with TFLOP/s)")
     axes[0, 0].plot([], [], "o-", color=plotting.BLUE, label="bound by the matrix unit or the cores")
@@ -224,9 +230,11 @@ gains = [
     library[f"{name}, n = 8192"] / library["SGEMM, n = 8192"] for name in ("three fp16 calls", "staged kernel, best")
 ]
 assert all(0.9 < gain / ratio < 1.1 for gain in gains)
-print(f"large products {100 * large['share'].min():.0f} to {100 * large['share'].max():.0f} %,",
-      f"narrow SGEMM {100 * sgemm.min():.0f} to {100 * sgemm.max():.0f} %;",
-      f"gain at n = 8192: bound {ratio:.2f}, measured {gains[0]:.2f} (calls), {gains[1]:.2f} (kernel)")  # fmt: skip
+print(
+    f"large products {100 * large['share'].min():.0f} to {100 * large['share'].max():.0f} %,",
+    f"narrow SGEMM {100 * sgemm.min():.0f} to {100 * sgemm.max():.0f} %;",
+    f"gain at n = 8192: bound {ratio:.2f}, measured {gains[0]:.2f} (calls), {gains[1]:.2f} (kernel)",
+)
 
 # %% [markdown]
 # Large products reach 65 to 94 % of the bound. SGEMM and the emulation reach similar shares, so that the
@@ -615,9 +623,11 @@ at = points[points["count"] == 0].set_index(["gpu", "data", "scheme"]).sort_inde
 for data in DATA:
     chain, promoted, plain, native = (at.loc["H200", data, name] for name in ("legemm", "staged", "fp16", "sgemm"))
     assert np.isclose(chain["speed"], promoted["speed"])
-    print(f"H200, {data}, probable error: one chain {plain['probable'] / chain['probable']:.1f}× below plain fp16,",
-          f"{chain['probable'] / native['probable']:.1f}× above SGEMM, {chain['probable'] / promoted['probable']:.0f}×",
-          "above the promoted one")  # fmt: skip
+    print(
+        f"H200, {data}, probable error: one chain {plain['probable'] / chain['probable']:.1f}× below plain fp16,",
+        f"{chain['probable'] / native['probable']:.1f}× above SGEMM, {chain['probable'] / promoted['probable']:.0f}×",
+        "above the promoted one",
+    )
     assert chain["probable"] > 20 * promoted["probable"]
     assert chain["probable"] > 3 * native["probable"]
 assert 2 < plain["probable"] / chain["probable"] < 3
@@ -720,8 +730,13 @@ for gpu, confidence in (("H200", "probable"), ("H200", "worst"), ("MI210", "prob
     D = fpemu.gemm(A, B, scheme=advice.scheme, hardware=gpu, on_range=chosen.candidate.on_range, **advice.options)
     assert np.max(np.abs(D - exact) / S) <= 1e-6
     works.append(chosen.candidate.cost.work)
-    print(f"{gpu}, {confidence} bound {chosen.limit(confidence):.1e}, measured {chosen.measured:.1e},",
-          f"{works[-1]:g} times the work of one fp16 product", advice.call(), "", sep="\n")  # fmt: skip
+    print(
+        f"{gpu}, {confidence} bound {chosen.limit(confidence):.1e}, measured {chosen.measured:.1e},",
+        f"{works[-1]:g} times the work of one fp16 product",
+        advice.call(),
+        "",
+        sep="\n",
+    )
     if confidence == "worst":
         assert advice.scheme in PATHS
 assert works[0] < works[1]
@@ -760,8 +775,10 @@ tiles = [legemm.Tile(128, 256, 32), legemm.Tile(256, 128, 32)]
 assert len({legemm.objective(tile, gpus.get("A800"), 8192, 8192) for tile in tiles}) == 1
 ratio = at["worst"] / at["probable"]
 assert 4 < ratio.min() < ratio.max() < 2000
-print(f"fp16's share of the roofline: {', '.join(f'{100 * value:.0f} %' for value in plain)};",
-      f"worst / probable: {ratio.min():.0f} to {ratio.max():.0f}")  # fmt: skip
+print(
+    f"fp16's share of the roofline: {', '.join(f'{100 * value:.0f} %' for value in plain)};",
+    f"worst / probable: {ratio.min():.0f} to {ratio.max():.0f}",
+)
 
 # %% [markdown]
 # Next: [legemm](legemm.ipynb), [h2sgemm](h2sgemm.ipynb), [magma](magma.ipynb) and [tsm2](tsm2.ipynb) for the papers'

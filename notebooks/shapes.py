@@ -35,8 +35,8 @@ import pandas as pd
 from IPython.display import display
 
 from fpemu import batched, simt
-from fpemu.gpu.verification import digests, seeded
 from fpemu.sweep import experiments
+from fpemu.verify import digests, seeded
 
 experiments.import_benchmarks()  # from the checkout, wherever this notebook runs
 from benchmarks.gpu import record, shapes  # noqa: E402
@@ -65,8 +65,13 @@ def microseconds(data, who, what="first_s"):
 
 
 columns = {}
-for data, who in (("real", "cublas"), ("real", "ours"), ("complex", "cublas"), ("complex", "cublas in one"),
-                  ("complex", "ours")):  # fmt: skip
+for data, who in (
+    ("real", "cublas"),
+    ("real", "ours"),
+    ("complex", "cublas"),
+    ("complex", "cublas in one"),
+    ("complex", "ours"),
+):
     columns[f"{data}: {who}, µs"] = microseconds(data, who)
 table = pd.DataFrame(columns).sort_index()
 for data in ("real", "complex"):
@@ -82,8 +87,9 @@ display(table.loc[[n for n in (*shapes.GOALS, 256) if n in table.index]].map("{:
 ways = {"on the GPU": "first_s", "in a loop": "loop_s", "from memory": "cold_s"}
 ratio = {
     f"{data}, {how}": microseconds(data, "cublas", what) / microseconds(data, "ours", what)
-    for data in ("real", "complex") for how, what in ways.items()
-}  # fmt: skip
+    for data in ("real", "complex")
+    for how, what in ways.items()
+}
 display(pd.DataFrame(ratio).loc[list(shapes.GOALS)].map("{:.3g}".format))
 
 # %%
@@ -150,8 +156,9 @@ A = seeded.drawn("fp32", M * K, 2 * SEED, 0.0, 1.0).reshape(K, M).T
 B = seeded.drawn("fp32", K * K, 2 * SEED + 1, 0.0, 1.0).reshape(K, K).T
 chain = digests.text(np.ascontiguousarray(simt.tsm2(A, B).T).reshape(-1).view(np.uint32))
 same = {
-    row["contender"]: row["digest"] == chain for row in rows
+    row["contender"]: row["digest"] == chain
+    for row in rows
     if (row["kind"], row["M"], row["K"], row["data"]) == (shapes.TALL, M, K, "fp32 columns")
-}  # fmt: skip
+}
 print({who: equal for who, equal in same.items() if who != shapes.BASE}, "cuBLAS:", same[shapes.BASE])
 assert all(equal for who, equal in same.items() if who != shapes.BASE)

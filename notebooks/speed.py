@@ -117,7 +117,13 @@ print(page.finding(shown))
 
 # %%
 checked = [row for row in rows if "checked" in row]
-print(sum(row["checked"] for row in checked), "outputs of", len(checked), "rows compared,",
-      sum(row["mismatches"] for row in checked), "differ")  # fmt: skip
+print(
+    sum(row["checked"] for row in checked),
+    "outputs of",
+    len(checked),
+    "rows compared,",
+    sum(row["mismatches"] for row in checked),
+    "differ",
+)
 assert checked
 assert not any(row["mismatches"] for row in checked)

@@ -75,14 +75,7 @@ for k in lengths:
         expected[kind, k] = np.sqrt(variance / np.mean(sums[-1] ** 2)) / U
 
 # %%
-grid = sweep.Grid(
-    inputs=[{"name": "uniform", "low": [-1.0, 0.0]}],
-    schemes=["sgemm"],
-    M=12,
-    N=12,
-    K=lengths,
-    seeds=3,
-)
+grid = sweep.Grid(inputs=[{"name": "uniform", "low": [-1.0, 0.0]}], schemes=["sgemm"], M=12, N=12, K=lengths, seeds=3)
 with sweep.Store() as results:
     frame = sweep.frame(sweep.run(grid, results=results))
 frame["data"] = frame["inputs.low"].map({-1.0: "zero mean", 0.0: "positive"})

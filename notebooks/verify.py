@@ -154,10 +154,14 @@ for name in results:
     found = verdicts[name]
     cause = found.causes[0] if found.causes else None
     mark = "" if cause is None or cause.left == 0 else f"part, {cause.left} left: "
-    rows.append({
-        "product": name, "of": cases[name].by, "differ": 0 if found.equal else found.difference.entries,
-        "cause": "equal" if found.equal else "not found" if cause is None else mark + cause.text,
-    })  # fmt: skip
+    rows.append(
+        {
+            "product": name,
+            "of": cases[name].by,
+            "differ": 0 if found.equal else found.difference.entries,
+            "cause": "equal" if found.equal else "not found" if cause is None else mark + cause.text,
+        }
+    )
 with pd.option_context("display.max_colwidth", None, "display.width", 200):
     display(pd.DataFrame(rows).set_index("product"))
 
@@ -181,8 +185,14 @@ print(verdicts["dot e4m3 promoted"])
 # %%
 print(verdicts["dot tf32x3"])
 A, B, _ = cases["dot tf32x3"].kept_operands()
-choices = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": "rh,hr,hh", "accumulators": "one",
-           "correction_step": 32, "promote": 32}  # fmt: skip
+choices = {
+    "high_rounding": "RNA",
+    "residual_rounding": "RZ",
+    "products": "rh,hr,hh",
+    "accumulators": "one",
+    "correction_step": 32,
+    "promote": 32,
+}
 for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding": "RNE"}, 3)):
     claim = {"scheme": "ootomo-tf32", "hardware": "H200", **choices, **other}
     verdict = verify(results["dot tf32x3"], A, B, causes=False, **claim)

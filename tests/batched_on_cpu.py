@@ -18,9 +18,11 @@ import pytest
 import simulated
 
 from fpemu import batched, mma
-from fpemu.gpu import callers, compiler, device, emulation, launches, matrices
-from fpemu.gpu.batched import call, cases, choice, products, stacks
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.batched import call, choice, products, stacks
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.runtime import callers, compiler, device, launches, matrices
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.verify import batched_cases as cases
 
 needs_compiler = pytest.mark.skipif(
     emulation.compiler() is None or not hasattr(os, "fork"), reason="no C++ compiler here, or no processes to fork"
@@ -91,7 +93,7 @@ _COMMON = '#include "arithmetic.cuh"\n#include "cuda_on_cpu.h"\n'  # which has n
 
 
 class Simulated:
-    """As `fpemu.gpu.device.Module`."""
+    """As `fpemu.gpu.runtime.device.Module`."""
 
     def __init__(self, source, *, options=(), name="kernel.cu"):
         self.library = ctypes.CDLL(_built(source, name))
@@ -230,22 +232,37 @@ class Foreign:
     def __init__(self, x, stream=None):
         self.x = x
         self.__cuda_array_interface__ = {
-            "shape": x.shape, "strides": x.strides, "typestr": x.dtype.str, "data": (x.ctypes.data, False),
-            "version": 3, "stream": stream,
-        }  # fmt: skip
+            "shape": x.shape,
+            "strides": x.strides,
+            "typestr": x.dtype.str,
+            "data": (x.ctypes.data, False),
+            "version": 3,
+            "stream": stream,
+        }
 
 
 def copied(X, to=None):
-    """As `fpemu.gpu.matrices.copy`."""
+    """As `fpemu.gpu.runtime.matrices.copy`."""
 
     def seen(Y):
         raw = (ctypes.c_char * (1 << 16)).from_address(Y.pointer)
         return np.ndarray(Y.shape, Y.dtype, raw, 0, tuple(s * Y.dtype.itemsize for s in Y.strides))
 
     if to is None:
-        x = np.array([seen(matrices.Matrix(X.pointer + X.dtype.itemsize * sum(
-            s * i for s, i in zip(X.strides, at, strict=True)), X.dtype, (), ()))[()] for at in np.ndindex(X.shape)],
-            X.dtype).reshape(X.shape)  # fmt: skip
+        x = np.array(
+            [
+                seen(
+                    matrices.Matrix(
+                        X.pointer + X.dtype.itemsize * sum(s * i for s, i in zip(X.strides, at, strict=True)),
+                        X.dtype,
+                        (),
+                        (),
+                    )
+                )[()]
+                for at in np.ndindex(X.shape)
+            ],
+            X.dtype,
+        ).reshape(X.shape)
         return matrix(x)
     seen(to)[...] = seen(X)
     return to

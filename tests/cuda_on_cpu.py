@@ -17,8 +17,10 @@ import types
 
 import numpy as np
 
-from fpemu.gpu import callers, device, emulation, splitting
-from fpemu.gpu.kernel import Kernel, Room
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.gemm import splitting
+from fpemu.gpu.gemm.kernel import Kernel, Room
+from fpemu.gpu.runtime import callers, device
 from fpemu.schemes import base, ranges, words
 
 SHIM = r"""
@@ -255,4 +257,4 @@ def emulated_kernels(patch):
     room.__spec__ = importlib.machinery.ModuleSpec(room.__name__, None)
     room.kernel = lambda scheme, spec, sizes, order: Emulated(scheme, spec, order)
     patch.setitem(sys.modules, room.__name__, room)
-    patch.setattr(sys.modules["fpemu.gpu.choice"], "BUILDERS", ("stand_in",))
+    patch.setattr(sys.modules["fpemu.gpu.gemm.choice"], "BUILDERS", ("stand_in",))

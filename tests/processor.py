@@ -8,10 +8,10 @@ import subprocess
 
 import numpy as np
 
-from fpemu.gpu import emulation
-from fpemu.gpu.compiler import KERNELS
-from fpemu.gpu.device import OutOfMemoryError
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.runtime.compiler import KERNELS
+from fpemu.gpu.runtime.device import OutOfMemoryError
+from fpemu.gpu.runtime.matrices import Matrix
 
 
 class Memory:
@@ -36,9 +36,11 @@ class Memory:
 
 
 PRODUCTS = {
-    "int8": (np.int8, np.int32, 2**31 - 1), "fp16": (np.float16, np.float32, 2**24),
-    "tf32": (np.float32, np.float32, 2**24), "fp64": (np.float64, np.float64, math.inf),
-}  # fmt: skip
+    "int8": (np.int8, np.int32, 2**31 - 1),
+    "fp16": (np.float16, np.float32, 2**24),
+    "tf32": (np.float32, np.float32, 2**24),
+    "fp64": (np.float64, np.float64, math.inf),
+}
 
 
 def view(address, shape, strides, dtype):

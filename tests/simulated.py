@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fpemu.gpu import device, emulation, launches
-from fpemu.gpu.compiler import KERNELS
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.runtime import device, launches
+from fpemu.gpu.runtime.compiler import KERNELS
 
 HERE = Path(__file__).parent
 
 
 class Buffer:
-    """As `fpemu.gpu.device.Buffer`."""
+    """As `fpemu.gpu.runtime.device.Buffer`."""
 
     def __init__(self, nbytes, of=None):
         self.nbytes = nbytes
@@ -38,7 +39,7 @@ class Buffer:
 
 
 class Module:
-    """As `fpemu.gpu.device.Module`, for kernels of mma.sync on the rows in `specs`."""
+    """As `fpemu.gpu.runtime.device.Module`, for kernels of mma.sync on the rows in `specs`."""
 
     folder = None  # where libraries go
     spec = None  # the instruction that the kernels issue

@@ -16,7 +16,7 @@ import types
 import numpy as np
 from cuda.bindings import driver as real
 
-from fpemu.gpu import device
+from fpemu.gpu.runtime import device
 
 SUCCESS = real.CUresult.CUDA_SUCCESS
 ATTRIBUTES = {

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fpemu.gpu import emulation
-from fpemu.gpu.compiler import KERNELS
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.runtime.compiler import KERNELS
 
 COPIES = r"""
 #pragma once

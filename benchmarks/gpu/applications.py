@@ -18,7 +18,7 @@ from benchmarks import timing
 from benchmarks.gpu import implementations
 from benchmarks.gpu.case import SEED, Case, Group
 from fpemu.errors import GpuError
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.runtime.matrices import Matrix
 
 PAGE = "legemm/fig15"
 KIND = "application"
@@ -31,22 +31,26 @@ _TOKENS = {128: 32, 256: 32, 512: 32}
 """Length of a sequence and sequences in a batch."""
 SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "k-means": tuple((points, CLUSTERS, FEATURES) for points in (8192, 16384, 32768, 65536)),
-    **{name: tuple((n * batch, inner, width) for n, batch in _TOKENS.items())
-       for name, (width, inner) in _LAYERS.items()},
+    **{
+        name: tuple((n * batch, inner, width) for n, batch in _TOKENS.items())
+        for name, (width, inner) in _LAYERS.items()
+    },
     "linear": tuple((2048, width, width) for width in (1024, 2048, 4096, 5120, 8192)),
-}  # fmt: skip
+}
 """M, N, K of the (first) product of each application."""
-_QUICK = {
-    "k-means": (8192, 65536), "BERT-base": (4096, 16384), "BERT-large": (16384,), "linear": (1024, 4096, 8192),
-}  # fmt: skip
+_QUICK = {"k-means": (8192, 65536), "BERT-base": (4096, 16384), "BERT-large": (16384,), "linear": (1024, 4096, 8192)}
 """The quick sizes, by M, of linear layers by N."""
 
 
 def cases(quick: bool) -> list[Case]:
     """Return the cases, large shapes first."""
-    return [case for name, shapes in SHAPES.items() for shape in reversed(shapes)
-            if not quick or shape[name == "linear"] in _QUICK[name]
-            for case in Group(shape, name, NAMES, "first", (PAGE,)).cases(KIND)]  # fmt: skip
+    return [
+        case
+        for name, shapes in SHAPES.items()
+        for shape in reversed(shapes)
+        if not quick or shape[name == "linear"] in _QUICK[name]
+        for case in Group(shape, name, NAMES, "first", (PAGE,)).cases(KIND)
+    ]
 
 
 def pytorch() -> Any:
@@ -201,15 +205,19 @@ def _kmeans(torch: Any, case: Case) -> dict[str, Any]:
         return layer
 
     result: list[Any] = []
-    total = timing.wall(lambda: result.extend(lloyd(torch, X, wide, start, products)),
-                        synchronize=torch.cuda.synchronize, wait=True)  # fmt: skip
+    total = timing.wall(
+        lambda: result.extend(lloyd(torch, X, wide, start, products)), synchronize=torch.cuda.synchronize, wait=True
+    )
     step = _timed(case, lambda: centroids(torch, wide, start, assign(start, products(start)(X))))
     return {
-        **layer.about, **step, "total_s": total, "iterations": result[2],
+        **layer.about,
+        **step,
+        "total_s": total,
+        "iterations": result[2],
         "inertia": _inertia(wide, *result[:2]) / _inertia(wide, *exact[:2]),
         "equal": float((result[0] == exact[0]).double().mean()),
         "relative_l2": _error(torch, result[1], exact[1]),
-    }  # fmt: skip
+    }
 
 
 def lloyd(

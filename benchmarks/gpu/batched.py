@@ -25,15 +25,15 @@ from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
 from fpemu.gpu import batched as gpu
-from fpemu.gpu import device, matrices
 from fpemu.gpu.batched import configuration as gpu_configuration
 from fpemu.gpu.batched import stacks
 from fpemu.gpu.batched.choice import choose
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, fitted, text
 from fpemu.gpu.batched.source import plan
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.matrices import Matrix
-from fpemu.gpu.verification.seeded import draw, fetch
+from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.verify.seeded import draw, fetch
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""
@@ -64,8 +64,11 @@ def measure(case: Case, batch: Batch) -> dict[str, Any]:
         fields["cold_s"] = timing.measure(lambda: next(turn)(), replace(timing.STEADY, loop=0.0)).median
     planes = 2 if batch.complex else 1
     elements = case.M * case.K + case.K * case.N + case.M * case.N
-    return {**fields, "operations": planes**2 * 2.0 * case.M * case.N * case.K * case.batch,
-            "bytes": 2 * planes * elements * case.batch}  # fmt: skip
+    return {
+        **fields,
+        "operations": planes**2 * 2.0 * case.M * case.N * case.K * case.batch,
+        "bytes": 2 * planes * elements * case.batch,
+    }
 
 
 def seconds(case: Case) -> float:
@@ -90,8 +93,11 @@ class Batch:
         M, N, K = shape
         self.sides = {"A": (M, K), "B": (K, N), "D": (M, N)}
         planes = 2 if complex else 1
-        self.planes = {name: draw("fp16", planes * count * r * c, 2 * seed + (name == "B"), -1.0, 1.0)
-                       for name, (r, c) in self.sides.items() if name != "D"}  # fmt: skip
+        self.planes = {
+            name: draw("fp16", planes * count * r * c, 2 * seed + (name == "B"), -1.0, 1.0)
+            for name, (r, c) in self.sides.items()
+            if name != "D"
+        }
         self.result = Buffer.poisoned(-(-2 * planes * count * M * N // 4) * 4)
         self.interleaved = {name: self._interleaved(name) for name in self.planes} if complex else {}
         self._exact: NDArray[Any] | None = None
@@ -233,9 +239,14 @@ def sources(case: Case) -> list[str]:
     given = configuration(case.implementation, shape)
     with suppress(Exception):  # the measurement of the row reports it
         task = gpu_configuration.Task(
-            *shape, complex, layout == "planar", chosen.get("accumulate", "fp32"), chosen.get("products", 4),
-            width=min(widths), contiguous=True,
-        )  # fmt: skip
+            *shape,
+            complex,
+            layout == "planar",
+            chosen.get("accumulate", "fp32"),
+            chosen.get("products", 4),
+            width=min(widths),
+            contiguous=True,
+        )
         kernel = chosen.get("kernel", "tensor")
         return [plan(task, choose(task, case.batch, kernel) if given is None else fitted(given, task)).source]
     return []

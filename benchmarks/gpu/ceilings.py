@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks import timing
 from benchmarks.gpu.case import STEADY, Case
-from fpemu.gpu import device
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.verification.seeded import kernels
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.verify.seeded import kernels
 
 KIND = "ceiling"
 PAGE = "legemm/fig14"

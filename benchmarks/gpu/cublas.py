@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu import cublas, device
+from fpemu.gpu.runtime import cublas, device
 
 Call = Callable[[], None]
 _PLANES = ((0, 0, 0, 1.0, 0.0), (1, 1, 0, -1.0, 1.0), (0, 1, 1, 1.0, 0.0), (1, 0, 1, 1.0, 1.0))
@@ -30,15 +30,22 @@ def version() -> str:
 
 
 def product(
-    kind: str, A: int, B: int, D: int, shape: tuple[int, int, int], stored: str = "rows", alpha: float = 1.0,
-    beta: float = 0.0, keep: object = None,
-) -> Call:  # fmt: skip
+    kind: str,
+    A: int,
+    B: int,
+    D: int,
+    shape: tuple[int, int, int],
+    stored: str = "rows",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    keep: object = None,
+) -> Call:
     """Prepare D = alpha · A·B + beta · D.
 
     Parameters
     ----------
     kind : str
-        One of `fpemu.gpu.cublas.KINDS`.
+        One of `fpemu.gpu.runtime.cublas.KINDS`.
     A, B, D : int
         Addresses.
     shape : (M, N, K)
@@ -57,32 +64,79 @@ def product(
     left, right, ld = ((M, A, M), (N, B, K), M) if stored == "columns" else ((N, B, N), (M, A, K), N)
     transposed = stored == "B by columns"
     return _call(
-        "cublasGemmEx", f"a product of {M} x {K} by {K} x {N} in {kind}", types.compute, (alpha, beta),
+        "cublasGemmEx",
+        f"a product of {M} x {K} by {K} x {N} in {kind}",
+        types.compute,
+        (alpha, beta),
         lambda one, other: (
-            int(transposed), 0, left[0], right[0], K, one, _pointer(left[1]), types.operand,
-            K if transposed else left[2], _pointer(right[1]), types.operand, right[2], other, _pointer(D), types.result,
-            ld, types.compute, -1,
-        ), keep,
-    )  # fmt: skip
+            int(transposed),
+            0,
+            left[0],
+            right[0],
+            K,
+            one,
+            _pointer(left[1]),
+            types.operand,
+            K if transposed else left[2],
+            _pointer(right[1]),
+            types.operand,
+            right[2],
+            other,
+            _pointer(D),
+            types.result,
+            ld,
+            types.compute,
+            -1,
+        ),
+        keep,
+    )
 
 
 def batched(
-    A: int, B: int, D: int, shape: tuple[int, int, int], batch: int, sums: str = "fp32", alpha: float = 1.0,
+    A: int,
+    B: int,
+    D: int,
+    shape: tuple[int, int, int],
+    batch: int,
+    sums: str = "fp32",
+    alpha: float = 1.0,
     beta: float = 0.0,
-) -> Call:  # fmt: skip
+) -> Call:
     """Prepare a batch of products of contiguous fp16 matrices stored by rows.
 
     Parameters as in `product`; `sums` is the type of the sums, fp32 or fp16.
     """
     M, N, K = shape
     return _call(
-        "cublasGemmStridedBatchedEx", f"{batch} products of {M} x {K} by {K} x {N} in fp16", _COMPUTE[sums],
+        "cublasGemmStridedBatchedEx",
+        f"{batch} products of {M} x {K} by {K} x {N} in fp16",
+        _COMPUTE[sums],
         (alpha, beta),
         lambda one, other: (
-            0, 0, N, M, K, one, _pointer(B), _HALF, N, _long(K * N), _pointer(A), _HALF, K, _long(M * K), other,
-            _pointer(D), _HALF, N, _long(M * N), batch, _COMPUTE[sums], -1,
+            0,
+            0,
+            N,
+            M,
+            K,
+            one,
+            _pointer(B),
+            _HALF,
+            N,
+            _long(K * N),
+            _pointer(A),
+            _HALF,
+            K,
+            _long(M * K),
+            other,
+            _pointer(D),
+            _HALF,
+            N,
+            _long(M * N),
+            batch,
+            _COMPUTE[sums],
+            -1,
         ),
-    )  # fmt: skip
+    )
 
 
 def planar(A: int, B: int, D: int, shape: tuple[int, int, int], batch: int) -> Call:
@@ -92,8 +146,10 @@ def planar(A: int, B: int, D: int, shape: tuple[int, int, int], batch: int) -> C
     """
     M, N, K = shape
     sizes = (2 * batch * M * K, 2 * batch * K * N, 2 * batch * M * N)
-    calls = [batched(A + a * sizes[0], B + b * sizes[1], D + d * sizes[2], shape, batch, "fp32", alpha, beta)
-             for a, b, d, alpha, beta in _PLANES]  # fmt: skip
+    calls = [
+        batched(A + a * sizes[0], B + b * sizes[1], D + d * sizes[2], shape, batch, "fp32", alpha, beta)
+        for a, b, d, alpha, beta in _PLANES
+    ]
 
     def queue() -> None:
         for call in calls:
@@ -103,9 +159,13 @@ def planar(A: int, B: int, D: int, shape: tuple[int, int, int], batch: int) -> C
 
 
 def _call(
-    name: str, what: str, compute: int, scalars: tuple[float, float],
-    arguments: Callable[[ctypes.c_void_p, ctypes.c_void_p], tuple[Any, ...]], keep: object = None,
-) -> Call:  # fmt: skip
+    name: str,
+    what: str,
+    compute: int,
+    scalars: tuple[float, float],
+    arguments: Callable[[ctypes.c_void_p, ctypes.c_void_p], tuple[Any, ...]],
+    keep: object = None,
+) -> Call:
     """Return a call of a function of cuBLAS; `arguments` makes its arguments from the addresses of alpha and beta."""
     blas = cublas.blas()
     values = np.array(scalars, _SCALARS.get(compute, np.float32))
@@ -131,9 +191,12 @@ class _Chosen(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t"""
 
     _fields_ = (
-        ("algo", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
-        ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4),
-    )  # fmt: skip
+        ("algo", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
 
 
 def _light() -> Any:
@@ -162,26 +225,47 @@ def planar_in_one(A: int, B: int, D: int, shape: tuple[int, int, int], batch: in
     layouts = [_layout(light, rows, columns, batch) for rows, columns in ((N, K), (K, M), (N, M))]
     _checked("preference", light.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
     most = ctypes.c_uint64(_WORKSPACE)
-    _checked("workspace", light.cublasLtMatmulPreferenceSetAttribute(
-        preference, _WORKSPACE_ATTRIBUTE, ctypes.byref(most), ctypes.c_size_t(8)
-    ))  # fmt: skip
+    _checked(
+        "workspace",
+        light.cublasLtMatmulPreferenceSetAttribute(
+            preference, _WORKSPACE_ATTRIBUTE, ctypes.byref(most), ctypes.c_size_t(8)
+        ),
+    )
     chosen, count = _Chosen(), ctypes.c_int()
     left, right, result = layouts
     _checked(
         f"a planar complex product of {M} x {K} by {K} x {N}",
-        light.cublasLtMatmulAlgoGetHeuristic(handle, operation, left, right, result, result, preference, 1,
-                                             ctypes.byref(chosen), ctypes.byref(count)) or (0 if count.value else 15),
-    )  # fmt: skip
+        light.cublasLtMatmulAlgoGetHeuristic(
+            handle, operation, left, right, result, result, preference, 1, ctypes.byref(chosen), ctypes.byref(count)
+        )
+        or (0 if count.value else 15),
+    )
     work = device.Buffer(_WORKSPACE)
     scalars = np.array([1, 0, 0, 0], np.float32)
     first, second = (ctypes.c_void_p(scalars.ctypes.data + at) for at in (0, 8))
 
     def queue() -> None:
-        _checked("a product", light.cublasLtMatmul(
-            handle, operation, first, ctypes.c_void_p(B), left, ctypes.c_void_p(A), right, second, ctypes.c_void_p(D),
-            result, ctypes.c_void_p(D), result, ctypes.byref(chosen.algo), ctypes.c_void_p(work.pointer),
-            ctypes.c_size_t(_WORKSPACE), ctypes.c_void_p(0),
-        ))  # fmt: skip
+        _checked(
+            "a product",
+            light.cublasLtMatmul(
+                handle,
+                operation,
+                first,
+                ctypes.c_void_p(B),
+                left,
+                ctypes.c_void_p(A),
+                right,
+                second,
+                ctypes.c_void_p(D),
+                result,
+                ctypes.c_void_p(D),
+                result,
+                ctypes.byref(chosen.algo),
+                ctypes.c_void_p(work.pointer),
+                ctypes.c_size_t(_WORKSPACE),
+                ctypes.c_void_p(0),
+            ),
+        )
         assert scalars.size  # alive as long as the call
 
     return queue
@@ -190,14 +274,23 @@ def planar_in_one(A: int, B: int, D: int, shape: tuple[int, int, int], batch: in
 def _layout(light: Any, rows: int, columns: int, batch: int) -> Any:
     """Describe a batch of planar complex matrices stored by columns, the imaginary plane after all real parts."""
     layout = ctypes.c_void_p()
-    _checked("layout", light.cublasLtMatrixLayoutCreate(
-        ctypes.byref(layout), _COMPLEX_HALF, ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
-    ))  # fmt: skip
+    _checked(
+        "layout",
+        light.cublasLtMatrixLayoutCreate(
+            ctypes.byref(layout), _COMPLEX_HALF, ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows)
+        ),
+    )
     size = rows * columns
-    values = {_BATCH_COUNT: ctypes.c_int32(batch), _BATCH_OFFSET: ctypes.c_int64(size),
-              _PLANE_OFFSET: ctypes.c_int64(2 * batch * size)}  # fmt: skip
+    values = {
+        _BATCH_COUNT: ctypes.c_int32(batch),
+        _BATCH_OFFSET: ctypes.c_int64(size),
+        _PLANE_OFFSET: ctypes.c_int64(2 * batch * size),
+    }
     for attribute, value in values.items():
-        _checked("layout", light.cublasLtMatrixLayoutSetAttribute(
-            layout, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
-        ))  # fmt: skip
+        _checked(
+            "layout",
+            light.cublasLtMatrixLayoutSetAttribute(
+                layout, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
+            ),
+        )
     return layout

@@ -14,11 +14,11 @@ from benchmarks.gpu.groups import LIBRARY
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.prepared import Prepared
 from fpemu.errors import unknown_name
-from fpemu.gpu import device
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.kernel import Kernel
-from fpemu.gpu.matrices import Matrix
-from fpemu.gpu.verification.seeded import kernels
+from fpemu.gpu.gemm.kernel import Kernel
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.verify.seeded import kernels
 
 STRASSEN = "strassen"
 """Its outputs depend on more than a row of A and a column of B: a sample is not emulated."""
@@ -58,10 +58,14 @@ _FIXED = {
     "fp16 mma": Implementation("fp16 mma", "fp16", {}, {"mma": True}),
     "h2sgemm term-wise": Implementation("h2sgemm term-wise", "h2sgemm", {"combine": "term-wise"}),
     "h2sgemm element-wise": Implementation("h2sgemm element-wise", "h2sgemm", {"combine": "element-wise"}),
-    **{f"ozaki {mode}": Implementation(f"ozaki {mode}", "ozaki", {"mode": mode}, {}, "fp32" if mode == "SP" else "fp64")
-       for mode in ("DP", "CR", "SP")},
+    **{
+        f"ozaki {mode}": Implementation(
+            f"ozaki {mode}", "ozaki", {"mode": mode}, {}, "fp32" if mode == "SP" else "fp64"
+        )
+        for mode in ("DP", "CR", "SP")
+    },
     **{name: Implementation(name, name, {}, {}, "fp64") for name in ("ozaki2", "ozimmu")},
-}  # fmt: skip
+}
 
 
 def find(name: str) -> Implementation:
@@ -81,8 +85,9 @@ def find(name: str) -> Implementation:
         return _FIXED[name]
     first, *rest = name.split(" ")
     known = {**_FIXED, **dict.fromkeys((*schemes.names(), STRASSEN))}
-    base = next((" ".join([first, *rest[:n]]) for n in range(len(rest), -1, -1)
-                 if " ".join([first, *rest[:n]]) in known), None)  # fmt: skip
+    base = next(
+        (" ".join([first, *rest[:n]]) for n in range(len(rest), -1, -1) if " ".join([first, *rest[:n]]) in known), None
+    )
     if base is None:
         raise unknown_name("contender", name, known)
     of = _FIXED.get(base) or Implementation(base, base)
@@ -127,7 +132,7 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
     ----------
     scheme : Scheme
     hints : mapping
-        "mma", a kernel of `fpemu.gpu.tensorcores.fused`; its "tile", rows and columns, "pipeline" and "words".
+        "mma", a kernel of `fpemu.gpu.gemm.mma_sync.fused`; its "tile", rows and columns, "pipeline" and "words".
     shape : (M, N, K)
 
     Raises
@@ -135,8 +140,8 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
     MissingKernelError
         If there is none.
     """
-    from fpemu.gpu import choice
-    from fpemu.gpu.tensorcores import fused, source
+    from fpemu.gpu.gemm import choice
+    from fpemu.gpu.gemm.mma_sync import fused, source
 
     spec: Any = scheme.spec(choice.architecture()) if scheme.needs_hardware else None
     if not hints:
@@ -242,8 +247,8 @@ def _package(implementation: Implementation, p: Operands) -> Prepared:
 def _error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Prepared:
     """Split, products and sums in one call, since the operands determine their number."""
     from benchmarks.gpu import phases
-    from fpemu.gpu.choice import architecture
     from fpemu.gpu.errorfree import gemm as errorfree
+    from fpemu.gpu.gemm.choice import architecture
 
     spec = scheme.spec(architecture())
 
@@ -266,9 +271,9 @@ def sources(shape: tuple[int, int, int], name: str) -> list[str]:
 
 
 def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> list[str]:
-    from fpemu.gpu import splitting
-    from fpemu.gpu.hopper import schedules, splits, staged_int8, strassen, words
-    from fpemu.gpu.tensorcores import fused, operation
+    from fpemu.gpu.gemm import splitting
+    from fpemu.gpu.gemm.mma_sync import fused, operation
+    from fpemu.gpu.gemm.wgmma import schedules, splits, staged_int8, strassen, words
 
     made: Any = kernel(scheme(implementation), implementation.hints, shape)
     texts = []

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu import device
-from fpemu.gpu.verification.seeded import fetch
+from fpemu.gpu.runtime import device
+from fpemu.verify.seeded import fetch
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,14 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False),
-                "strides": self.strides if self.columns else None, "version": 3, "stream": 1}  # fmt: skip
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": self.strides if self.columns else None,
+            "version": 3,
+            "stream": 1,
+        }
 
     def row(self, number: int) -> NDArray[Any]:
         """Fetch a row of a matrix."""

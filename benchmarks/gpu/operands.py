@@ -12,11 +12,11 @@ from benchmarks.gpu import cublas
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import errors
 from fpemu.errors import unknown_name
-from fpemu.gpu import device
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.matrices import Matrix
-from fpemu.gpu.orders import recorded
-from fpemu.gpu.verification.seeded import digest, draw, run
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.library import recorded
+from fpemu.verify.seeded import digest, draw, run
 
 _BLOCKS, _SUMS = 1056, 7  # of the kernel compare_fp32
 _SAMPLE = 16  # rows and columns of D that the CPU computes too
@@ -28,7 +28,7 @@ DATA: dict[str, tuple[float, float, float]] = {
     "normal": (0.0, 1.0, -2.0),
     **{f"phi {phi:g}": (0.0, 0.0, phi) for phi in (0.1, 0.5, 1.0, 2.0)},
 }
-"""Arguments low, high and phi of `fpemu.gpu.verification.seeded.draw`."""
+"""Arguments low, high and phi of `fpemu.verify.seeded.draw`."""
 
 
 class Operands:
@@ -96,18 +96,26 @@ class Operands:
         sums = out.array((_BLOCKS, _SUMS), np.float64)
         square, norm, relative = (math.fsum(sums[:, column]) for column in range(3))
         lost, most = int(sums[:, 6].sum()), sums[:, 3:6].max(axis=0)
-        return {"relative_l2": math.sqrt(square / norm) if norm else 0.0, "max_relative": float(most[1]),
-                "mred": relative / max(count - lost, 1), "max_error": float(most[2]), "lost": lost,
-                "outputs": count}  # fmt: skip
+        return {
+            "relative_l2": math.sqrt(square / norm) if norm else 0.0,
+            "max_relative": float(most[1]),
+            "mred": relative / max(count - lost, 1),
+            "max_error": float(most[2]),
+            "lost": lost,
+            "outputs": count,
+        }
 
     def sample(self, D: Matrix) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Fetch some rows of A, some columns of B, and their products in D."""
         rows, columns = (x[:: max(1, len(x) // _SAMPLE)][:_SAMPLE] for x in recorded.places(self.M, self.N))
         matrices = (self.matrix("A"), self.matrix("B"), D)
         A, B, d = (DeviceArray(x.pointer, tuple(x.shape), x.dtype) for x in matrices)
-        return (np.stack([A.row(int(i)) for i in rows]), np.stack([B.column(int(j)) for j in columns], axis=1),
-                np.stack([d.row(int(i))[columns] for i in rows]))  # fmt: skip
+        return (
+            np.stack([A.row(int(i)) for i in rows]),
+            np.stack([B.column(int(j)) for j in columns], axis=1),
+            np.stack([d.row(int(i))[columns] for i in rows]),
+        )
 
     def digest(self, D: Matrix) -> str:
-        """Return the digest of all bits of D, as `fpemu.gpu.verification.digests` defines it."""
+        """Return the digest of all bits of D, as `fpemu.verify.digests` defines it."""
         return digest(D.pointer, self.M * self.N * D.dtype.itemsize, 8 * D.dtype.itemsize)

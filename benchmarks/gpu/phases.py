@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.clock import Clock
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import machine
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.runtime.matrices import Matrix
 
 SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products", "rebuild", "fold"})
 """Kernels that add products; the others count slices, scale and split."""

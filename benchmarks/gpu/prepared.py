@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from benchmarks import timing
 from benchmarks.gpu import ceilings
 from fpemu import metrics
-from fpemu.gpu import device
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.matrices import Matrix
-from fpemu.gpu.verification.seeded import digest
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.verify.seeded import digest
 
 Queue = Callable[[], None]
 

@@ -12,14 +12,31 @@ from benchmarks.gpu import implementations
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.groups import groups
 from benchmarks.gpu.operands import Operands
-from fpemu.gpu import device
+from fpemu.gpu.runtime import device
 
 KIND = "product"
 _RATES = {
-    "sgemm": 50, "tf32": 350, "fp16": 650, "three fp16": 220, "dgemm": 60, "staged": 230, "staged-int8": 300,
-    "strassen": 250, "ootomo": 200, "legemm": 230, "markidis": 35, "h2sgemm": 50, "ozaki": 10, "ozimmu": 10,
-    "ozaki CR": 30, "ozaki2": 45, "ozaki SP": 20, "legemm mma": 90, "ootomo mma": 90, "fp16 mma": 160,
-}  # fmt: skip
+    "sgemm": 50,
+    "tf32": 350,
+    "fp16": 650,
+    "three fp16": 220,
+    "dgemm": 60,
+    "staged": 230,
+    "staged-int8": 300,
+    "strassen": 250,
+    "ootomo": 200,
+    "legemm": 230,
+    "markidis": 35,
+    "h2sgemm": 50,
+    "ozaki": 10,
+    "ozimmu": 10,
+    "ozaki CR": 30,
+    "ozaki2": 45,
+    "ozaki SP": 20,
+    "legemm mma": 90,
+    "ootomo mma": 90,
+    "fp16 mma": 160,
+}
 """Approximate TFLOP/s of implementations, by the beginnings of their names, for `seconds`."""
 _SLOWEST = 25
 _FIXED = 0.05  # seconds of a case besides its launches: memory, a sample by the emulator

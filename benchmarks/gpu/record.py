@@ -131,8 +131,11 @@ def rate(row: Mapping[str, Any], which: str = "first") -> float | None:
 
 def base(rows: Iterable[Mapping[str, Any]], row: Mapping[str, Any], contender: str) -> Mapping[str, Any] | None:
     """Return the row of a contender on the same product: of the same run if there is one, else of the last."""
-    same = [other for other in rows if other["contender"] == contender and "failed" not in other
-            and product(other) == product(row)]  # fmt: skip
+    same = [
+        other
+        for other in rows
+        if other["contender"] == contender and "failed" not in other and product(other) == product(row)
+    ]
     return next((other for other in same if other.get("run") == row.get("run")), same[-1] if same else None)
 
 

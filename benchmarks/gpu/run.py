@@ -18,15 +18,20 @@ from benchmarks import timing
 from benchmarks.gpu import cublas, implementations, suite
 from benchmarks.gpu.case import SEED, STEADY, Case
 from benchmarks.gpu.record import FORMAT, Record, Row
-from fpemu.gpu import device
-from fpemu.gpu.verification import records
+from fpemu.gpu.runtime import device
+from fpemu.verify import records
 
 
 def head(date: str | None = None) -> dict[str, Any]:
     """Return the head of a record: the device, the methods of timing, and this run with the code that it measures."""
     here = {**device.describe(), "driver": records.driver(), "library": cublas.version()}
-    run = {"date": date or datetime.now(UTC).date().isoformat(), "fpemu": fpemu.__version__, "numpy": np.__version__,
-           "code": code(), **here}  # fmt: skip
+    run = {
+        "date": date or datetime.now(UTC).date().isoformat(),
+        "fpemu": fpemu.__version__,
+        "numpy": np.__version__,
+        "code": code(),
+        **here,
+    }
     rules = {name: [asdict(method) for method in both] for name, both in timing.RULES.items()}
     rules[STEADY] = [asdict(timing.STEADY)]
     return {"format": FORMAT, "device": here, "seed": SEED, "rules": rules, "runs": [run]}
@@ -36,8 +41,11 @@ def code() -> str:
     """Return the first 12 digits of the SHA-256 of the package's kernels, their launchers and these benchmarks."""
     folders = Path(fpemu.__file__).parent / "gpu", Path(__file__).parents[1]
     files = ((path, path.relative_to(folder)) for folder in folders for path in sorted(folder.rglob("*")))
-    texts = (name.as_posix().encode() + b"\0" + path.read_bytes() for path, name in files
-             if path.suffix in (".py", ".cu", ".cuh"))  # fmt: skip
+    texts = (
+        name.as_posix().encode() + b"\0" + path.read_bytes()
+        for path, name in files
+        if path.suffix in (".py", ".cu", ".cuh")
+    )
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
 
 
@@ -48,10 +56,15 @@ def missing(cases: Sequence[Case], record: Record, again: bool = False) -> list[
 
 
 def rows(
-    cases: Sequence[Case], record: Record, *, budget: float | None = None, again: bool = False,
-    evaluate: Callable[[Case, Any], Mapping[str, Any]] | None = None, make: Callable[[Case], Any] | None = None,
+    cases: Sequence[Case],
+    record: Record,
+    *,
+    budget: float | None = None,
+    again: bool = False,
+    evaluate: Callable[[Case, Any], Mapping[str, Any]] | None = None,
+    make: Callable[[Case], Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[Row]:
     """Measure the missing rows; each is added to the record before it is yielded.
 
     Parameters
@@ -87,8 +100,16 @@ def rows(
             except Exception as problem:
                 text = " ".join(str(problem).split())[:300]
                 measured = {"failed": f"{type(problem).__name__}: {text}"}
-            row = _rounded({**case.fields, "run": number, "rules": case.rules, "fmt": case.fmt, **measured,
-                            "took_s": clock() - start})  # fmt: skip
+            row = _rounded(
+                {
+                    **case.fields,
+                    "run": number,
+                    "rules": case.rules,
+                    "fmt": case.fmt,
+                    **measured,
+                    "took_s": clock() - start,
+                }
+            )
             record.add(row)
             yield row
         del operands

@@ -15,8 +15,43 @@ BATCHED, TALL = "batched", "tall"
 BASE = "cublas"
 """The implementation that the others are compared with; for complex products cuBLAS in planar layout, by four calls."""
 
-SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16, 17, 20, 24, 28, 31, 32, 33, 40, 48, 56, 63, 64, 65, 72, 80, 88, 96,
-         100, 104, 112, 120, 127, 128)  # fmt: skip
+SIZES = (
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    10,
+    12,
+    13,
+    14,
+    16,
+    17,
+    20,
+    24,
+    28,
+    31,
+    32,
+    33,
+    40,
+    48,
+    56,
+    63,
+    64,
+    65,
+    72,
+    80,
+    88,
+    96,
+    100,
+    104,
+    112,
+    120,
+    127,
+    128,
+)
 COMPLEX_SIZES = (2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256)
 EVERY = tuple(range(2, 129))
 """Sizes at which only the package's default and cuBLAS are measured."""
@@ -161,5 +196,9 @@ def _narrow(fmt: str, rows: int, n: int) -> Group:
 def _inner(fmt: str, k: int) -> Group:
     """Return a product of figures 10 and 11."""
     short = k in SHORT
-    return _group((INNER, 16, k), f"{fmt} columns", (*MAIN, *(("opt 1",) if short else ())),
-                 ("tsm2/fig11",) if short else ("tsm2/fig10",))  # fmt: skip
+    return _group(
+        (INNER, 16, k),
+        f"{fmt} columns",
+        (*MAIN, *(("opt 1",) if short else ())),
+        ("tsm2/fig11",) if short else ("tsm2/fig10",),
+    )

@@ -27,9 +27,12 @@ from benchmarks.gpu.record import key
 from fpemu.errors import InputError, unknown_name
 
 MODULES = {
-    "product": "products", "ceiling": "ceilings", "application": "applications", "batched": "batched",
+    "product": "products",
+    "ceiling": "ceilings",
+    "application": "applications",
+    "batched": "batched",
     "tall": "tallskinny",
-}  # fmt: skip
+}
 """Modules by kind, in the order in which cases are measured."""
 
 
@@ -107,8 +110,7 @@ def chosen(shape: str, names: Sequence[str] = (), data: str = "symmetric") -> li
     fp64 = any(one.scheme is not None and one.operand == "fp64" for one in given)
     # the library multiplies the others' operands; its SGEMM reads fp32
     formats = [one.operand if one.scheme or (fp64 and one.name == "dgemm") else "fp32" for one in given]
-    return [Case("product", M, N, K, data, one.name, "brief", fmt, ())
-            for one, fmt in zip(given, formats, strict=True)]  # fmt: skip
+    return [Case("product", M, N, K, data, one.name, "brief", fmt, ()) for one, fmt in zip(given, formats, strict=True)]
 
 
 def seconds(cases: Iterable[Case]) -> float:

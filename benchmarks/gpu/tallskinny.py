@@ -20,10 +20,10 @@ from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
 from fpemu import reference
-from fpemu.gpu import matrices
 from fpemu.gpu import tallskinny as gpu
-from fpemu.gpu.device import Buffer
-from fpemu.gpu.verification.seeded import draw, fetch
+from fpemu.gpu.runtime import matrices
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.verify.seeded import draw, fetch
 
 SAMPLE = 16
 """Rows of the result that are compared."""
@@ -47,8 +47,9 @@ def make(case: Case) -> Tall:
 def measure(case: Case, tall: Tall) -> dict[str, Any]:
     """Return the fields of a row."""
     size = tall.dtype.itemsize
-    fields = prepared.measure(prepare(tall, case.implementation), tall.buffers["D"], size * case.M * case.N,
-                              tall.exact())  # fmt: skip
+    fields = prepared.measure(
+        prepare(tall, case.implementation), tall.buffers["D"], size * case.M * case.N, tall.exact()
+    )
     elements = case.M * case.K + case.K * case.N + case.M * case.N
     return {**fields, "operations": 2.0 * case.M * case.N * case.K, "bytes": size * elements}
 
@@ -118,8 +119,9 @@ class Tall:
     def prepared(self, calls: Sequence[Callable[[], None]], about: dict[str, Any]) -> Prepared:
         """Return an implementation that has a call for every copy."""
         turn = itertools.cycle(calls)
-        return Prepared(lambda: next(turn)(), {**about, "copies": self.copies}, sample=partial(self.sample, "D"),
-                        examined=calls[0])  # fmt: skip
+        return Prepared(
+            lambda: next(turn)(), {**about, "copies": self.copies}, sample=partial(self.sample, "D"), examined=calls[0]
+        )
 
 
 def copies(size: int) -> int:
@@ -169,8 +171,10 @@ def sources(case: Case) -> list[str]:
     if case.implementation == BASE:
         return []
     algorithm, chosen = options(case.implementation, case.K)
-    a, b, c = ((1, rows) if case.data.endswith("columns") else (columns, 1)
-               for rows, columns in ((case.M, case.K), (case.K, case.N), (case.M, case.N)))  # fmt: skip
+    a, b, c = (
+        (1, rows) if case.data.endswith("columns") else (columns, 1)
+        for rows, columns in ((case.M, case.K), (case.K, case.N), (case.M, case.N))
+    )
     problem = gpu.Problem(case.fmt, case.M, case.K, case.N, a, b, c, (2**20,) * 3)
     with suppress(Exception):  # the measurement of the row reports it
         return [gpu.plan(problem, algorithm, **chosen).source]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
-from fpemu.gpu import device
+from fpemu.gpu.runtime import device
 
 SOURCE = """
 extern "C" __global__ void eight(const void* a, const void* b, void* d, long long m, long long n, long long k,

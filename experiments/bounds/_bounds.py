@@ -133,10 +133,20 @@ class Page:
     def cells(self, size: str) -> list[Row]:
         chosen = _SIZES[size]
         return [
-            {"scheme": self.scheme, "hardware": curve.hardware, "options": dict(curve.options), "data": data, "k": k,
-             "rows": chosen["rows"], "seed": seed}
-            for k in chosen["lengths"] for data in DATA for seed in range(chosen["seeds"]) for curve in self.curves
-        ]  # fmt: skip
+            {
+                "scheme": self.scheme,
+                "hardware": curve.hardware,
+                "options": dict(curve.options),
+                "data": data,
+                "k": k,
+                "rows": chosen["rows"],
+                "seed": seed,
+            }
+            for k in chosen["lengths"]
+            for data in DATA
+            for seed in range(chosen["seeds"])
+            for curve in self.curves
+        ]
 
     def draw(self, rows: list[Row]) -> Any:
         figure, axes = plotting.figure(len(DATA), height=3.1)
@@ -188,8 +198,10 @@ class Page:
             without.append(f"norms alone give no worst case to {len(unbounded)} products ({where})")
         above = [row for row in rows if _over(row, "probable") > 1]
         loose = [row for row in rows if row["measured"] and row["probable"] > FACTOR * row["measured"]]
-        missed = [self._where("below the measured error", above),
-                  self._where(f"more than {FACTOR:g} times the measured error", loose)]  # fmt: skip
+        missed = [
+            self._where("below the measured error", above),
+            self._where(f"more than {FACTOR:g} times the measured error", loose),
+        ]
         text = [self._tightness(rows), self._made_of(rows), self._growth(rows), _sentence(without), _sentence(missed)]
         return " ".join(part for part in text if part)
 
@@ -228,8 +240,9 @@ class Page:
             worst, likely = ([row[c] / row["measured"] for row in there if c in row] for c in ("worst", "probable"))
             if there:
                 most = f"{_mean(worst):.3g} (at most {max(worst):.3g})" if worst else "none"
-                parts.append(f"{most} and {_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g}) "
-                             f"on {_WORDS[data]}")  # fmt: skip
+                parts.append(
+                    f"{most} and {_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g}) on {_WORDS[data]}"
+                )
         return f"Worst case and probable bound over the measured error, geometric means: {'; '.join(parts)}."
 
     def _made_of(self, rows: list[Row]) -> str:

@@ -9,10 +9,7 @@ __all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost"
 
 TITLE = "bounds and errors of bf16x3"
 KIND = "M"
-PAGE = _bounds.Page(
-    "bf16x3",
-    _bounds.chips("ampere", "hopper", "cdna2", "cdna3"),
-)
+PAGE = _bounds.Page("bf16x3", _bounds.chips("ampere", "hopper", "cdna2", "cdna3"))
 SPECS = [("ampere", "bf16", "fp32"), ("hopper", "bf16", "fp32"), ("cdna2", "bf16", "fp32"), ("cdna3", "bf16", "fp32")]
 CAPTION = PAGE.caption
 cells, draw, claims, finding = PAGE.cells, PAGE.draw, PAGE.claims, PAGE.finding

@@ -12,10 +12,7 @@ __all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost"
 
 TITLE = "bounds and errors of plain fp16"
 KIND = "M"
-PAGE = _bounds.Page(
-    "fp16",
-    _bounds.chips("volta", "ampere", "hopper", "cdna2"),
-)
+PAGE = _bounds.Page("fp16", _bounds.chips("volta", "ampere", "hopper", "cdna2"))
 SPECS = [("volta", "fp16", "fp32"), ("ampere", "fp16", "fp32"), ("hopper", "fp16", "fp32"), ("cdna2", "fp16", "fp32")]
 CAPTION = PAGE.caption
 cells, draw, claims, finding = PAGE.cells, PAGE.draw, PAGE.claims, PAGE.finding

@@ -12,10 +12,7 @@ __all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost"
 
 TITLE = "bounds and errors of H2SGEMM"
 KIND = "M"
-PAGE = _bounds.Page(
-    "h2sgemm",
-    _bounds.chips("volta", "ampere", "hopper", "ascend910a"),
-)
+PAGE = _bounds.Page("h2sgemm", _bounds.chips("volta", "ampere", "hopper", "ascend910a"))
 SPECS = [
     ("volta", "fp16", "fp32"),
     ("ampere", "fp16", "fp32"),

@@ -9,10 +9,7 @@ __all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost"
 
 TITLE = "bounds and errors of Ootomo's scheme, tf32"
 KIND = "M"
-PAGE = _bounds.Page(
-    "ootomo-tf32",
-    _bounds.chips("ampere", "hopper", "cdna3"),
-)
+PAGE = _bounds.Page("ootomo-tf32", _bounds.chips("ampere", "hopper", "cdna3"))
 SPECS = [("ampere", "tf32", "fp32"), ("hopper", "tf32", "fp32"), ("cdna3", "tf32", "fp32")]
 CAPTION = PAGE.caption
 cells, draw, claims, finding = PAGE.cells, PAGE.draw, PAGE.claims, PAGE.finding

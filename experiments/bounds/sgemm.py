@@ -12,10 +12,7 @@ __all__ = ["ASSUMPTIONS", "CAPTION", "PAPER", "TITLE", "cells", "claims", "cost"
 
 TITLE = "bounds and errors of SGEMM"
 KIND = "M"
-PAGE = _bounds.Page(
-    "sgemm",
-    (_bounds.Curve(None, look=Series("chain of fp32 FMAs", plotting.BLACK, "s")),),
-)
+PAGE = _bounds.Page("sgemm", (_bounds.Curve(None, look=Series("chain of fp32 FMAs", plotting.BLACK, "s")),))
 SPECS = ()
 CAPTION = PAGE.caption
 cells, draw, claims, finding = PAGE.cells, PAGE.draw, PAGE.claims, PAGE.finding

@@ -41,8 +41,10 @@ _SIZES: dict[str, dict[int, tuple[int, int]]] = {
 def cells(size: str, mode: str) -> list[dict[str, Any]]:
     return [
         {"hardware": "turing", "inputs": "phi", "mode": mode, "phi": phi, "n": n, "rows": rows, "seed": seed}
-        for n, (rows, runs) in _SIZES[size].items() for phi in PHI for seed in range(runs)
-    ]  # fmt: skip
+        for n, (rows, runs) in _SIZES[size].items()
+        for phi in PHI
+        for seed in range(runs)
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

@@ -34,8 +34,10 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"hardware": "turing", "inputs": "phi", "phi": phi, "n": n, "rows": chosen["rows"] or n, "seed": seed}
-        for n in LENGTHS for phi in PHI for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for n in LENGTHS
+        for phi in PHI
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -55,9 +57,13 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
                 every.append(ozaki.counts(A, B, hardware=cell["hardware"], mode="CR").slices)
     (a, b), (c, d) = np.mean([found.slices for found in fast], axis=0), np.mean(every, axis=0)
     return {
-        "DP slices A": float(a), "DP slices B": float(b), "DP products": float(np.mean([f.products for f in fast])),
-        "CR slices A": float(c), "CR slices B": float(d), "CR products": float(c * d),
-    }  # fmt: skip
+        "DP slices A": float(a),
+        "DP slices B": float(b),
+        "DP products": float(np.mean([f.products for f in fast])),
+        "CR slices A": float(c),
+        "CR slices B": float(d),
+        "CR products": float(c * d),
+    }
 
 
 def _block(cell: dict[str, Any], side: int, index: int, shape: tuple[int, int]) -> Any:
@@ -67,7 +73,7 @@ def _block(cell: dict[str, Any], side: int, index: int, shape: tuple[int, int]) 
 
 def memory(n: int, slices_a: float, slices_b: float) -> float:
     """GB of section 4.3: (s_A + s_B) k b words of fp16 and s_A s_B b² of fp32."""
-    from fpemu.perfmodel import dgemm_tc  # here: the module's imports are part of the key of every stored cell
+    from fpemu.roofline import dgemm_tc  # here: the module's imports are part of the key of every stored cell
 
     return dgemm_tc.memory(n, n, n, slices_a, slices_b).total / 1e9
 

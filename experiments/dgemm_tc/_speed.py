@@ -16,10 +16,13 @@ ASSUMPTIONS = [
     and is like the V100: ratios to cublasDgemm are compared with that GPU's.""",
 ]
 TABLE = {
-    ("Titan RTX", "dgemm"): (534.1, 534.1, 534.1), ("V100", "dgemm"): (6761.0, 6761.0, 6761.0),
-    ("Titan RTX", "ozaki DP"): (972.4, 823.0, 713.1), ("V100", "ozaki DP"): (1064.0, 914.3, 790.8),
-    ("Titan RTX", "ozaki CR"): (220.4, 193.5, 173.1), ("V100", "ozaki CR"): (255.0, 222.5, 198.5),
-}  # fmt: skip
+    ("Titan RTX", "dgemm"): (534.1, 534.1, 534.1),
+    ("V100", "dgemm"): (6761.0, 6761.0, 6761.0),
+    ("Titan RTX", "ozaki DP"): (972.4, 823.0, 713.1),
+    ("V100", "ozaki DP"): (1064.0, 914.3, 790.8),
+    ("Titan RTX", "ozaki CR"): (220.4, 193.5, 173.1),
+    ("V100", "ozaki CR"): (255.0, 222.5, 198.5),
+}
 """Table 1, GFLOP/s of DP at n = 10240 for phi = 0.1, 1 and 2."""
 
 

@@ -63,8 +63,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"hardware": "turing", "inputs": "phi", "mode": mode, "phi": phi, "n": n, "rows": chosen["rows"], "seed": seed}
-        for n in chosen["lengths"] for phi in PHI for mode in MODES for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for n in chosen["lengths"]
+        for phi in PHI
+        for mode in MODES
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

@@ -62,8 +62,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"instruction": spec.name, "k": 4**i, "m": chosen["m"], "n": chosen["n"], "seed": seed}
-        for specs in CLASSES.values() for spec in specs for i in range(8) for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for specs in CLASSES.values()
+        for spec in specs
+        for i in range(8)
+        for seed in range(chosen["runs"])
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:

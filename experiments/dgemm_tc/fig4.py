@@ -58,24 +58,38 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             speeds = [row["first"] for data in PHIS for row in line(rows, who, data) if row["M"] == n]
             if len(speeds) == len(PHIS):
                 order.append(speeds[0] >= speeds[1] >= speeds[2])
-        found.append(share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order,
-                           ""))  # fmt: skip
+        found.append(
+            share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order, "")
+        )
         own = [row["first"] for row in line(rows, who, "phi 0.1")]
         grown = [b > a for a, b in itertools.pairwise(own)]
         found.append(share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in own], " GFLOP/s")))
     over = ratios(rows, "ozaki DP", "dgemm", "phi 0.1")
-    found.append(share("DP mode cannot accelerate a GPU with fast fp64 (V100)", "could not accelerate cublasDgemm",
-                       [x < 1 for x in over.values()], span(over.values())))  # fmt: skip
+    found.append(
+        share(
+            "DP mode cannot accelerate a GPU with fast fp64 (V100)",
+            "could not accelerate cublasDgemm",
+            [x < 1 for x in over.values()],
+            span(over.values()),
+        )
+    )
     slower = ratios(rows, "ozaki CR", "ozaki DP", "phi 0.1")
-    found.append(share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()],
-                       span(slower.values())))  # fmt: skip
+    found.append(
+        share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()], span(slower.values()))
+    )
     exact = [row["relative_l2"] == 0 for data in PHIS for row in line(rows, "ozaki CR", data)]
     found.append(share("CR mode is correctly rounded", "always zero", exact, ""))
     for who in OTHERS:
         over = ratios(rows, who, "dgemm", "phi 0.1")
         large = {n: x for n, x in over.items() if n >= groups.HEAD}
-        found.append(share(f"{look(who).label}: no slower than cublasDgemm from n = {groups.HEAD} on", "",
-                           [x >= 1 for x in large.values()], span(over.values())))  # fmt: skip
+        found.append(
+            share(
+                f"{look(who).label}: no slower than cublasDgemm from n = {groups.HEAD} on",
+                "",
+                [x >= 1 for x in large.values()],
+                span(over.values()),
+            )
+        )
     return found
 
 

@@ -34,8 +34,14 @@ MODES = ("ozaki DP", "ozaki CR")
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["contender"] in MODES and row["data"] in PHIS
-                  and any(name.startswith("part ") for name in row))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["contender"] in MODES
+            and row["data"] in PHIS
+            and any(name.startswith("part ") for name in row)
+        )
+    )
 
 
 def _shares(row: dict[str, Any]) -> dict[str, float]:
@@ -68,13 +74,32 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     for who, name in zip(MODES, ("DP mode", "CR mode"), strict=True):
         own = [_shares(row)["products"] for data in PHIS for row in line(rows, who, data)]
-        found.append(share(f"{name}: products take the most time", "dominated by Tensor Core computations",
-                           [x > 0.5 for x in own], _ends(own)))  # fmt: skip
-    sums = {who: {(row["M"], data): _shares(row)["sums"] for data in PHIS for row in line(rows, who, data)
-                  if "part sums" in row} for who in MODES}  # fmt: skip
+        found.append(
+            share(
+                f"{name}: products take the most time",
+                "dominated by Tensor Core computations",
+                [x > 0.5 for x in own],
+                _ends(own),
+            )
+        )
+    sums = {
+        who: {
+            (row["M"], data): _shares(row)["sums"]
+            for data in PHIS
+            for row in line(rows, who, data)
+            if "part sums" in row
+        }
+        for who in MODES
+    }
     pairs = [(sums["ozaki DP"][key], value) for key, value in sums["ozaki CR"].items() if key in sums["ozaki DP"]]
-    found.append(share("sums take a larger share in CR mode", "increased the summation cost", [b > a for a, b in pairs],
-                       _ends([b for _, b in pairs])))  # fmt: skip
+    found.append(
+        share(
+            "sums take a larger share in CR mode",
+            "increased the summation cost",
+            [b > a for a, b in pairs],
+            _ends([b for _, b in pairs]),
+        )
+    )
     return found
 
 

@@ -17,8 +17,18 @@ from . import _counts
 from ._counts import PHI, cells, cost, evaluate, lengths, means
 
 __all__ = [
-    "ASSUMPTIONS", "CAPTION", "EXPLAINS", "PAPER", "TITLE", "cells", "claims", "cost", "draw", "evaluate", "finding",
-]  # fmt: skip
+    "ASSUMPTIONS",
+    "CAPTION",
+    "EXPLAINS",
+    "PAPER",
+    "TITLE",
+    "cells",
+    "claims",
+    "cost",
+    "draw",
+    "evaluate",
+    "finding",
+]
 
 PAPER = f"{_counts.PAPER}.2, figure 5b"
 TITLE = "slices and products of DGEMM-TC in DP mode"
@@ -98,14 +108,14 @@ def finding(rows: list[dict[str, Any]]) -> str:
 
 def _speed(products: float) -> float:
     """TFLOP/s expected of so many products; NaN where there are no rows to count them."""
-    from fpemu.perfmodel import dgemm_tc
+    from fpemu.roofline import dgemm_tc
 
     return dgemm_tc.speed(products, PEAK) if np.isfinite(products) else np.nan
 
 
 def _implied(speed: float) -> float:
     """The products that a speed in TFLOP/s stands for."""
-    from fpemu.perfmodel import dgemm_tc
+    from fpemu.roofline import dgemm_tc
 
     return dgemm_tc.implied_products(speed, PEAK)
 

@@ -40,16 +40,26 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     slower, faster = (ratios(rows, "ozaki SP", other, "phi 0.1") for other in ("sgemm", "ozaki DP"))
     return [
-        share("SGEMM-TC cannot accelerate SGEMM", "useless for accelerating SGEMM", [x < 1 for x in slower.values()],
-              span(slower.values())),
-        share("SGEMM-TC is faster than DGEMM-TC", "outperformed DGEMM-TC", [x > 1 for x in faster.values()],
-              span(faster.values())),
-    ]  # fmt: skip
+        share(
+            "SGEMM-TC cannot accelerate SGEMM",
+            "useless for accelerating SGEMM",
+            [x < 1 for x in slower.values()],
+            span(slower.values()),
+        ),
+        share(
+            "SGEMM-TC is faster than DGEMM-TC",
+            "outperformed DGEMM-TC",
+            [x > 1 for x in faster.values()],
+            span(faster.values()),
+        ),
+    ]
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     """At the largest n."""
     own = {who: found[-1] for who in WHO if (found := line(rows, who, "phi 0.1"))}
-    parts = [f"{who} {row['speed']:.4g} GFLOP/s at n = {row['M']}, error {row['relative_l2']:.2g}" for who, row in
-             own.items()]  # fmt: skip
+    parts = [
+        f"{who} {row['speed']:.4g} GFLOP/s at n = {row['M']}, error {row['relative_l2']:.2g}"
+        for who, row in own.items()
+    ]
     return f"At the largest sizes: {'; '.join(parts)}." if parts else ""

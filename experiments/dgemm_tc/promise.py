@@ -62,8 +62,9 @@ _RUNS = {"quick": 3, "full": 10}
 def cells(size: str) -> list[dict[str, Any]]:
     return [
         {"hardware": "turing", "family": family, "n": 256, "seed": seed}
-        for family in FAMILIES for seed in range(_RUNS[size])
-    ]  # fmt: skip
+        for family in FAMILIES
+        for seed in range(_RUNS[size])
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:

@@ -30,8 +30,15 @@ MODES = {"ozaki DP": "DP mode", "ozaki CR": "CR mode"}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["fmt"] == "fp64" and row["data"] in PHIS
-                  and row["M"] == row["N"] == row["K"] == N and row["contender"] in (*MODES, "dgemm"))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["fmt"] == "fp64"
+            and row["data"] in PHIS
+            and row["M"] == row["N"] == row["K"] == N
+            and row["contender"] in (*MODES, "dgemm")
+        )
+    )
 
 
 def _speeds(rows: list[dict[str, Any]], who: str) -> list[float]:
@@ -51,8 +58,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             axis.bar(places, heights, 0.25, color=colour, label=one_gpu() if gpu == "here" else gpu)
             for x, height, speed in zip(places, heights, own, strict=True):
                 if np.isfinite(height):
-                    axis.annotate(f"{speed:.3g}" if speed < 1e3 else f"{speed:.0f}", (x, height), xytext=(0, 2),
-                                  textcoords="offset points", ha="center", fontsize=5.5)  # fmt: skip
+                    axis.annotate(
+                        f"{speed:.3g}" if speed < 1e3 else f"{speed:.0f}",
+                        (x, height),
+                        xytext=(0, 2),
+                        textcoords="offset points",
+                        ha="center",
+                        fontsize=5.5,
+                    )
         axis.set_yscale("log")
         axis.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
         axis.set_xticks(range(len(PHIS)), [f"$\\phi$ = {phi:g}" for phi in PHIS.values()])
@@ -72,8 +85,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if np.isfinite(a)]
         both = ", ".join(f"{a:.3g}" for a, _ in pairs)
         said = ", ".join(f"{x:.3g}" for x in theirs)
-        found.append(share(f"{name}: the ratio to cublasDgemm that the V100 has, within a factor of 2", said,
-                           [b / 2 <= a <= 2 * b for a, b in pairs], both))  # fmt: skip
+        found.append(
+            share(
+                f"{name}: the ratio to cublasDgemm that the V100 has, within a factor of 2",
+                said,
+                [b / 2 <= a <= 2 * b for a, b in pairs],
+                both,
+            )
+        )
         falling = [a > b for a, b in itertools.pairwise(ours) if np.isfinite(a) and np.isfinite(b)]
         printed = ", ".join(f"{x:.4g}" for x in TABLE["Titan RTX", who])
         found.append(share(f"{name}: slower with a wider range of inputs", printed, falling, both))

@@ -66,8 +66,9 @@ def cells(size: str) -> list[dict[str, Any]]:
     rows = 32 if size == "quick" else 256
     return [
         {"point": point, "data": data, "K": 8192, "rows": rows, "seed": 1}
-        for data in DATA for point in ("sgemm", *POINTS, *WORDS)
-    ]  # fmt: skip
+        for data in DATA
+        for point in ("sgemm", *POINTS, *WORDS)
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:

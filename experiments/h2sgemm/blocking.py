@@ -1,6 +1,6 @@
 """H2SGEMM, figures 10 and 11: traffic (Equation 9) and time over the sizes of the blocks and of the matrices.
 
-A model only: no Ascend 910A is here. The traffic is the paper's; the time is that of `fpemu.perfmodel.h2sgemm.speed`,
+A model only: no Ascend 910A is here. The traffic is the paper's; the time is that of `fpemu.roofline.h2sgemm.speed`,
 which counts the cycles of every engine of a core for Algorithm 1 at the rates of the maker's platform file.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import h2sgemm
-from fpemu.perfmodel.h2sgemm import PUBLISHED
 from fpemu.plotting import Series
+from fpemu.roofline import h2sgemm
+from fpemu.roofline.h2sgemm import PUBLISHED
 from fpemu.sweep.claims import Claim, share
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.2, figures 10 and 11"
@@ -73,8 +73,11 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
             found |= {f"best {p}": max(here.values()), f"published {p}": h2sgemm.steady(PUBLISHED, p) / 1e12}
             best = max(here, key=lambda b: here[b])
             found |= {f"best {p} b_k": float(best.k), f"best {p} b_n": float(best.n)}
-        found |= {f"{part}, {name}": value for part in h2sgemm.VECTOR
-                  for name, value in h2sgemm.cycles(PUBLISHED, part).items()}  # fmt: skip
+        found |= {
+            f"{part}, {name}": value
+            for part in h2sgemm.VECTOR
+            for name, value in h2sgemm.cycles(PUBLISHED, part).items()
+        }
         found["optimum"] = _optimum(m, n, k)
     return {name: float(value) for name, value in found.items()}
 
@@ -85,8 +88,12 @@ def _optimum(m: int, n: int, k: int) -> float:
 
     l1, cores = h2sgemm.ASCEND_910A.numbers, h2sgemm.ASCEND_910A.cores
     kept = l1 - 2 * PUBLISHED.k * PUBLISHED.n  # f L1
-    found = minimize_scalar(lambda b: m * k + m * k * n / (cores * b) + 2 * m * k * n * b / kept, bounds=(16, 1024),
-                            method="bounded", options={"xatol": 1e-9})  # fmt: skip
+    found = minimize_scalar(
+        lambda b: m * k + m * k * n / (cores * b) + 2 * m * k * n * b / kept,
+        bounds=(16, 1024),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
     return float(found.x)
 
 
@@ -113,8 +120,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     traffic.axvline(best, color=plotting.GREY, linestyle=":", linewidth=0.9)
     traffic.annotate(f"{best:.0f}", (best, 2.05), xytext=(3, 0), textcoords="offset points", fontsize=7)
     here = [1e3 * row["words"] for row in sides[:1]]
-    traffic.plot([PUBLISHED.m] * len(here), here, "*", color=plotting.VERMILION, markersize=9, markeredgecolor="black",
-                 markeredgewidth=0.5)  # fmt: skip
+    traffic.plot(
+        [PUBLISHED.m] * len(here),
+        here,
+        "*",
+        color=plotting.VERMILION,
+        markersize=9,
+        markeredgecolor="black",
+        markeredgewidth=0.5,
+    )
     traffic.set(ylim=(0.6, 2.3), xlabel="$b_m$", ylabel="words a multiply-add, $10^{-3}$")
     for pipeline, look in LOOKS.items():
         values = [row[f"endless {pipeline}"] for row in sides]
@@ -201,8 +215,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     if len(sides) < 12:
         return ""
     row = sides[0]
-    engines = {part: {name.split(", ", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}, ")}
-               for part in h2sgemm.VECTOR}  # fmt: skip
+    engines = {
+        part: {name.split(", ", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}, ")}
+        for part in h2sgemm.VECTOR
+    }
     slow = {part: max(times, key=lambda e, t=times: t[e]) for part, times in engines.items()}  # type: ignore[misc]
     words = "; ".join(f"{part}: {slow[part]}, {engines[part][slow[part]]:.0f} cycles" for part in slow)
     least = min(sides, key=lambda r: r["least words"])

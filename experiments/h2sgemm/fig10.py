@@ -37,8 +37,13 @@ SINGLE, DOUBLE, SHARE = 41.7, 65.3, 0.77
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and (row["M"], row["N"], row["K"], row["data"]) ==
-                  (N, N, N, "symmetric") and row["contender"] in (*groups.BLOCKS, "fp16"))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and (row["M"], row["N"], row["K"], row["data"]) == (N, N, N, "symmetric")
+            and row["contender"] in (*groups.BLOCKS, "fp16")
+        )
+    )
 
 
 def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float | None]]:
@@ -82,19 +87,38 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     best = max(both, key=lambda tile: both[tile][1] or 0)
     one, two = (max(pair[which] or 0 for pair in both.values()) for which in (0, 1))
     gain = two / one
-    found = [share("two buffers are faster than one at every block", "reducing contention",
-                   [(b or 0) > (a or 0) for a, b in both.values()],
-                   ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()))]  # fmt: skip
-    found.append(share("the best with two buffers is 57 % faster than the best with one", "57 %",
-                       [1.57 / 1.25 <= gain <= 1.57 * 1.25], f"{100 * (gain - 1):.3g} %", gain))  # fmt: skip
+    found = [
+        share(
+            "two buffers are faster than one at every block",
+            "reducing contention",
+            [(b or 0) > (a or 0) for a, b in both.values()],
+            ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()),
+        )
+    ]
+    found.append(
+        share(
+            "the best with two buffers is 57 % faster than the best with one",
+            "57 %",
+            [1.57 / 1.25 <= gain <= 1.57 * 1.25],
+            f"{100 * (gain - 1):.3g} %",
+            gain,
+        )
+    )
     least = min(both, key=lambda tile: both[tile][1] or 0)
     ends = f"{least} is the slowest, {best} the fastest"
     small = [_area(least) == min(map(_area, both))]
     found.append(share("the smallest block is the slowest", "small block sizes", small, ends))
     peak = _peak(rows)
     if peak is not None:
-        found.append(share("the best reaches 77 % of the peak of three products", "77 %", [two / peak >= SHARE],
-                           f"{100 * two / peak:.3g} %", two / peak))  # fmt: skip
+        found.append(
+            share(
+                "the best reaches 77 % of the peak of three products",
+                "77 %",
+                [two / peak >= SHARE],
+                f"{100 * two / peak:.3g} %",
+                two / peak,
+            )
+        )
     return found
 
 

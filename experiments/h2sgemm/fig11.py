@@ -39,8 +39,15 @@ def _panels(row: dict[str, Any]) -> list[str]:
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in
-                  (*WHO, "fp16") and row["M"] <= 8192 and bool(_panels(row)))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["data"] == "symmetric"
+            and row["contender"] in (*WHO, "fp16")
+            and row["M"] <= 8192
+            and bool(_panels(row))
+        )
+    )
 
 
 def _line(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:
@@ -67,8 +74,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     ours = {panel: [row["first"] for row in _line(rows, panel, "h2sgemm term-wise")] for panel in PANELS}
-    found.append(share("(a) speed grows with m and n", "steadily improves",
-                       [y >= 0.97 * x for x, y in itertools.pairwise(ours["a"])], _ends(ours["a"])))  # fmt: skip
+    found.append(
+        share(
+            "(a) speed grows with m and n",
+            "steadily improves",
+            [y >= 0.97 * x for x, y in itertools.pairwise(ours["a"])],
+            _ends(ours["a"]),
+        )
+    )
     long = [row["first"] for row in _line(rows, "b", "h2sgemm term-wise") if row["K"] >= 1024]
     mean = sum(long) / len(long) if long else 0.0
     found.append(share("(b) speed is steady over k", "steady", [abs(x / mean - 1) <= 0.15 for x in long], _ends(long)))
@@ -78,12 +91,26 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     stable = [ours["c"][-1] >= 0.95 * max(ours["c"])] if ours["c"] else []
     found.append(share("(c) H2SGEMM remains stable", "stable", stable, _ends(ours["c"])))
     over = [row["first / sgemm"] for row in _line(rows, "c", "h2sgemm term-wise") if "first / sgemm" in row]
-    found.append(share("(c) H2SGEMM surpasses SGEMM at last", "eventually surpasses", [x > 1 for x in over[-1:]],
-                       _ends(over, "×")))  # fmt: skip
-    pairs = [(a["first"], b["first"]) for panel in PANELS for a, b in zip(
-        _line(rows, panel, "h2sgemm term-wise"), _line(rows, panel, "h2sgemm element-wise"), strict=False)]  # fmt: skip
-    found.append(share("term-wise sums cost no more than a tenth of the speed of element-wise ones", "",
-                       [a >= 0.9 * b for a, b in pairs], _ends([a / b for a, b in pairs], "×")))  # fmt: skip
+    found.append(
+        share(
+            "(c) H2SGEMM surpasses SGEMM at last", "eventually surpasses", [x > 1 for x in over[-1:]], _ends(over, "×")
+        )
+    )
+    pairs = [
+        (a["first"], b["first"])
+        for panel in PANELS
+        for a, b in zip(
+            _line(rows, panel, "h2sgemm term-wise"), _line(rows, panel, "h2sgemm element-wise"), strict=False
+        )
+    ]
+    found.append(
+        share(
+            "term-wise sums cost no more than a tenth of the speed of element-wise ones",
+            "",
+            [a >= 0.9 * b for a, b in pairs],
+            _ends([a / b for a, b in pairs], "×"),
+        )
+    )
     return found
 
 

@@ -85,9 +85,11 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     found = enumeration.residuals(cell["exponent"], mantissas=cell["mantissas"])
     count = found.mantissas
     shares = {
-        "below normal": found.below_normal / count, "below least": found.below_least / count,
-        "gone": found.gone / count, "exact": found.exact / count,
-    }  # fmt: skip
+        "below normal": found.below_normal / count,
+        "below least": found.below_least / count,
+        "gone": found.gone / count,
+        "exact": found.exact / count,
+    }
     for name, histogram in (("T", found.down), ("R", found.up), ("carry", found.carried)):
         shares |= {f"{name} {n}": histogram[n] / count for n in N_RANGE}
     return shares
@@ -147,9 +149,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for share_, words_ in ((0.1, "10 %"),):
         right.axhline(share_, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
         right.annotate(
-            words_, (0.0, share_), xycoords=("axes fraction", "data"), xytext=(4, 2), textcoords="offset points",
-            fontsize=7, color=plotting.GREY,
-        )  # fmt: skip
+            words_,
+            (0.0, share_),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 2),
+            textcoords="offset points",
+            fontsize=7,
+            color=plotting.GREY,
+        )
     plotting.panel_titles(axes, ["exponent of the residual", "underflow over the exponent"])
     for axis in (left, right):
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, columnspacing=1.2)

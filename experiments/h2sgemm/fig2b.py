@@ -69,10 +69,14 @@ def cells(size: str) -> list[dict[str, Any]]:
     wanted = {(e, sb) for e in EXPONENTS[size] for sb in CURVES if e >= lowest[sb]}
     wanted |= {(e, low + i) for e in NORMAL for low in (-3 - e, 26 - e) for i in range(-2, 3)}
     return [
-        {"exponent": e, "sb": sb, "seed": 0,
-         "mantissas": FRACTION if size == "full" or (e == 15 and sb in (11, 12)) else period(e)}
+        {
+            "exponent": e,
+            "sb": sb,
+            "seed": 0,
+            "mantissas": FRACTION if size == "full" or (e == 15 and sb in (11, 12)) else period(e),
+        }
         for e, sb in sorted(wanted)
-    ]  # fmt: skip
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -137,8 +141,16 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for label, (color, marker, face, test) in kinds.items():
         points = [(row["exponent"], row["sb"]) for row in shown if test(row)]
         if points:
-            right.plot(*zip(*points, strict=True), color=color, marker=marker, markerfacecolor=face, linestyle="",
-                       markersize=2.8, markeredgewidth=0.7, label=label)  # fmt: skip
+            right.plot(
+                *zip(*points, strict=True),
+                color=color,
+                marker=marker,
+                markerfacecolor=face,
+                linestyle="",
+                markersize=2.8,
+                markeredgewidth=0.7,
+                label=label,
+            )
     for name, dash, corrected in (("Eq. 6 as printed", "--", False), ("Eq. 6 corrected", "-", True)):
         bounds = [equation_6(e, e, corrected=corrected) for e in NORMAL]
         line = {"color": plotting.BLACK, "linestyle": dash, "linewidth": 0.8}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import h2sgemm
-from fpemu.perfmodel.h2sgemm import PUBLISHED, Block
+from fpemu.roofline import h2sgemm
+from fpemu.roofline.h2sgemm import PUBLISHED, Block
 from fpemu.sweep.claims import Claim, share
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.3.1, figure 5"
@@ -60,8 +60,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         shown = axis.scatter(size, values, c=aspect, cmap="cividis", s=5, linewidths=0, vmin=0.5, vmax=2)
         axis.set_xlabel("$b_m b_k$")
         here = [row[column] for row in rows if _block(row) == PUBLISHED]
-        axis.plot([PUBLISHED.m * PUBLISHED.k] * len(here), here, "*", color=plotting.VERMILION, markersize=9,
-                  markeredgecolor="black", markeredgewidth=0.5)  # fmt: skip
+        axis.plot(
+            [PUBLISHED.m * PUBLISHED.k] * len(here),
+            here,
+            "*",
+            color=plotting.VERMILION,
+            markersize=9,
+            markeredgecolor="black",
+            markeredgewidth=0.5,
+        )
     axes[0, 0].set(xscale="log", yscale="log", ylabel="$N_{fused}$")
     for axis in axes[0, 1:]:
         axis.set(ylim=(0.82, 1.005), ylabel="$f$", xlim=(0, 17000))

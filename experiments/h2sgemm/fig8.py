@@ -52,10 +52,19 @@ _SIZES = {"quick": {"m": 48, "n": 48, "runs": 3}, "full": {"m": 176, "n": 176, "
 def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
-        {"hardware": "ascend910a", "inputs": panel, "exponent": exponent, "seed": seed,
-         "m": chosen["m"], "n": chosen["n"], "k": 64 * 44}
-        for panel in PANELS for exponent in range(-20, 1) for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        {
+            "hardware": "ascend910a",
+            "inputs": panel,
+            "exponent": exponent,
+            "seed": seed,
+            "m": chosen["m"],
+            "n": chosen["n"],
+            "k": 64 * 44,
+        }
+        for panel in PANELS
+        for exponent in range(-20, 1)
+        for seed in range(chosen["runs"])
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
@@ -122,7 +131,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ("sb=12 element-wise / SGEMM", "comparable", element / single, 0, 2, below),
             ("SGEMM / sb=12 term-wise", "above 1", single / term, 1, np.inf, small),
             ("SGEMM / sb=12 term-wise", "above 1", single / term, 1, np.inf, below),
-        ]  # fmt: skip
+        ]
         for text, published, value, low, high, where in statements:
             held = ((value >= low) & (value <= high))[where]
             span = f"e {e[where].min()} to {e[where].max()}" if where.any() else "no e"

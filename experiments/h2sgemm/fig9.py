@@ -70,9 +70,18 @@ def cells(size: str) -> list[dict[str, Any]]:
                 products = m * n * k
                 runs = 3 if size == "quick" else 10 if products < 1e9 else 3 if products < 1e10 else 1
                 found += [
-                    {"hardware": "ascend910a", "inputs": kind, "panel": panel, "length": x, "seed": seed,
-                     "m": m, "n": n, "k": k} for seed in range(runs)
-                ]  # fmt: skip
+                    {
+                        "hardware": "ascend910a",
+                        "inputs": kind,
+                        "panel": panel,
+                        "length": x,
+                        "seed": seed,
+                        "m": m,
+                        "n": n,
+                        "k": k,
+                    }
+                    for seed in range(runs)
+                ]
     return found
 
 

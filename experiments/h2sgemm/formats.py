@@ -48,11 +48,21 @@ DISTANCES = range(15)
 
 def cells(size: str) -> list[dict[str, Any]]:
     return [
-        {"wide": wide, "narrow": narrow, "rounding": high, "residual_rounding": low, "end": end, "distance": distance,
-         "exponent": _exponent(narrow, end, distance), "seed": 0}
-        for narrow, wide in WIDE.items() for high, low in ROUNDINGS for end in ("emin", "emax")
+        {
+            "wide": wide,
+            "narrow": narrow,
+            "rounding": high,
+            "residual_rounding": low,
+            "end": end,
+            "distance": distance,
+            "exponent": _exponent(narrow, end, distance),
+            "seed": 0,
+        }
+        for narrow, wide in WIDE.items()
+        for high, low in ROUNDINGS
+        for end in ("emin", "emax")
         for distance in DISTANCES
-    ]  # fmt: skip
+    ]
 
 
 def _exponent(narrow: str, end: str, distance: int) -> int:
@@ -79,9 +89,11 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     gone = enumeration.residuals(e, mantissas=period, **split)
     kept = enumeration.kept(e, narrow.precision, mantissas=period, **split)
     return numbers | {
-        "counted gone": gone.gone / gone.mantissas, "counted bits": float(kept.worst), "counted mean": kept.mean,
+        "counted gone": gone.gone / gone.mantissas,
+        "counted bits": float(kept.worst),
+        "counted mean": kept.mean,
         "counted overflows": kept.r_overflows / kept.mantissas,
-    }  # fmt: skip
+    }
 
 
 def wanted(row: dict[str, Any]) -> int:
@@ -98,9 +110,12 @@ def lost(rows: list[dict[str, Any]], sb: int) -> dict[str, int]:
 
 
 _COLOURS = {
-    "tf32": (plotting.SKY, "s"), "fp16": (plotting.BLUE, "o"), "bf16": (plotting.VERMILION, "D"),
-    "e5m2": (plotting.GREEN, "^"), "e4m3": (plotting.PURPLE, "v"),
-}  # fmt: skip
+    "tf32": (plotting.SKY, "s"),
+    "fp16": (plotting.BLUE, "o"),
+    "bf16": (plotting.VERMILION, "D"),
+    "e5m2": (plotting.GREEN, "^"),
+    "e4m3": (plotting.PURPLE, "v"),
+}
 _SCALED = {0: (plotting.SKY, "^"), 6: (plotting.ORANGE, "s"), 11: (plotting.BLUE, "D"), 12: (plotting.VERMILION, "o")}
 
 
@@ -113,8 +128,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             seen = [row for row in points if row["counted gone"]]
             size = 6.5 if narrow == "tf32" else 3.8  # it lies under fp16
             look = Series(f"{narrow}, {'nearest' if filled else 'cut'}", color, marker, "", filled)
-            gone.plot([r["distance"] for r in points], [r["gone"] or float("nan") for r in points], color=color,
-                      linewidth=0.9, zorder=1)  # fmt: skip
+            gone.plot(
+                [r["distance"] for r in points],
+                [r["gone"] or float("nan") for r in points],
+                color=color,
+                linewidth=0.9,
+                zorder=1,
+            )
             gone.plot([r["distance"] for r in seen], [r["counted gone"] for r in seen], **look.line(markersize=size))
     gone.set_yscale("log", base=2)
     gone.set_ylabel("share of the numbers")
@@ -171,20 +191,24 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for more in (0, 1):
         counts = [
             sum(lost(some, _p(some[0]) + more).values())
-            for narrow in WIDE if (some := _select(rows, narrow, "RNE", "RNE"))
-        ]  # fmt: skip
+            for narrow in WIDE
+            if (some := _select(rows, narrow, "RNE", "RNE"))
+        ]
         text = f"both words to nearest: sb = p{' + 1' * more} serves every exponent from emin to emax"
         measured = f"{_range(counts)} exponents lost" if counts else ""
         found.append(share(text, "", [not count for count in counts], measured))
     twins = {
         (r["rounding"], r["residual_rounding"], r["distance"]): r["gone"]
-        for r in rows if r["narrow"] == "fp16" and r["end"] == "emin"
-    }  # fmt: skip
+        for r in rows
+        if r["narrow"] == "fp16" and r["end"] == "emin"
+    }
     held = [
         twins[key] == r["gone"]
-        for r in rows if r["narrow"] == "tf32" and r["end"] == "emin"
+        for r in rows
+        if r["narrow"] == "tf32"
+        and r["end"] == "emin"
         and (key := (r["rounding"], r["residual_rounding"], r["distance"])) in twins
-    ]  # fmt: skip
+    ]
     measured = f"{sum(held)} shares are the same" if held else ""
     found.append(share("tf32 loses residuals as fp16 does, at the same distance from emin", "", held, measured))
     return found
@@ -206,9 +230,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
         if best:
             each = "; ".join(f"{which} for {', '.join(names)}" for which, names in best.items())
             text.append(f"{words[0].upper()}{words[1:]}: the fewest exponents are lost with {each}.")
-    more = [
-        lost(some, _p(some[0]) + 1) for narrow in WIDE if (some := _select(rows, narrow, "RNE", "RNE"))
-    ]  # fmt: skip
+    more = [lost(some, _p(some[0]) + 1) for narrow in WIDE if (some := _select(rows, narrow, "RNE", "RNE"))]
     over = [counts["overflow"] for counts in more]
     if over and min(over) > 0:
         text.append(
@@ -232,10 +254,11 @@ def _range(values: list[int]) -> str:
 
 def _select(rows: list[dict[str, Any]], narrow: str, high: str, low: str, end: str | None = None) -> Any:
     return [
-        row for row in rows
+        row
+        for row in rows
         if (row["narrow"], row["rounding"], row["residual_rounding"]) == (narrow, high, low)
         and end in (None, row["end"])
-    ]  # fmt: skip
+    ]
 
 
 def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

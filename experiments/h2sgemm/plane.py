@@ -55,11 +55,21 @@ _SIZES: dict[str, dict[str, Any]] = {
 def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
-        {"hardware": "ascend910a", "inputs": kind, "combine": combine, "exponent": exponent, "seed": seed,
-         "m": chosen["m"], "n": chosen["n"], "k": chosen["k"]}
-        for kind in KINDS for combine in COMBINATIONS for exponent in OFFSETS
+        {
+            "hardware": "ascend910a",
+            "inputs": kind,
+            "combine": combine,
+            "exponent": exponent,
+            "seed": seed,
+            "m": chosen["m"],
+            "n": chosen["n"],
+            "k": chosen["k"],
+        }
+        for kind in KINDS
+        for combine in COMBINATIONS
+        for exponent in OFFSETS
         for seed in range(chosen["runs"][combine])
-    ]  # fmt: skip
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
@@ -175,15 +185,17 @@ def _overflows(rows: list[dict[str, Any]]) -> str:
     return (
         f"At equation 6's upper bound as printed {bad} of {of} runs overflow, one below it {fewer} of {below}: the "
         f"residual of a number midway between two fp16 numbers is twice what the bound allows for."
-        if of and below else ""
-    )  # fmt: skip
+        if of and below
+        else ""
+    )
 
 
 def _select(rows: list[dict[str, Any]], kind: str, combine: str, exponent: float | None = None) -> list[dict[str, Any]]:
     return [
-        row for row in rows
+        row
+        for row in rows
         if row["inputs"] == kind and row["combine"] == combine and exponent in (None, row["exponent"])
-    ]  # fmt: skip
+    ]
 
 
 def _mean(rows: list[dict[str, Any]], kind: str, name: str, exponents: Sequence[float]) -> Any:

@@ -46,11 +46,19 @@ def cells(size: str) -> list[dict[str, Any]]:
     """`promote` 0 stands for never; without hardware the cell is SGEMM's."""
     chosen = _SIZES[size]
     return [
-        {"inputs": kind, "seed": seed, "hardware": gpu, "promote": interval,
-         "k": chosen["k"], "m": chosen["m"], "n": chosen["m"]}
-        for kind in KINDS for seed in range(chosen["runs"])
+        {
+            "inputs": kind,
+            "seed": seed,
+            "hardware": gpu,
+            "promote": interval,
+            "k": chosen["k"],
+            "m": chosen["m"],
+            "n": chosen["m"],
+        }
+        for kind in KINDS
+        for seed in range(chosen["runs"])
         for gpu, interval in [("", 0), *((gpu, interval) for gpu in HARDWARE for interval in chosen["intervals"])]
-    ]  # fmt: skip
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:

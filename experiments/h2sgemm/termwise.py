@@ -49,11 +49,7 @@ ASSUMPTIONS = [
     2, and blocks of L = 1 come within a factor of 1.5 of SGEMM's chain.""",
 ]
 
-SGEMM = {
-    "SGEMM chain": None,
-    "SGEMM slices": KOrder(split=64),
-    "SGEMM pairwise": KOrder(split=16, join="pairwise"),
-}
+SGEMM = {"SGEMM chain": None, "SGEMM slices": KOrder(split=64), "SGEMM pairwise": KOrder(split=16, join="pairwise")}
 TERMWISE = ("ascend910a", "ampere", "hopper")
 EXPONENTS = (0, -7, -14)
 ARITHMETICS = ("nearest", "large first", "truncated")
@@ -81,10 +77,21 @@ def cells(size: str) -> list[dict[str, Any]]:
                 wanted |= {exponent: few for exponent in EXPONENTS if exponent}
             # the methods innermost: they share the operands and the reference
             found += [
-                {"inputs": kind, "k": k, "exponent": exponent, "seed": seed, "method": method, "hardware": gpu,
-                 "block": block, "m": chosen["m"], "n": chosen["m"]}
-                for exponent, run in wanted.items() for seed in range(chosen["runs"]) for method, gpu, block in run
-            ]  # fmt: skip
+                {
+                    "inputs": kind,
+                    "k": k,
+                    "exponent": exponent,
+                    "seed": seed,
+                    "method": method,
+                    "hardware": gpu,
+                    "block": block,
+                    "m": chosen["m"],
+                    "n": chosen["m"],
+                }
+                for exponent, run in wanted.items()
+                for seed in range(chosen["runs"])
+                for method, gpu, block in run
+            ]
     return found
 
 
@@ -159,9 +166,16 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             axis.tick_params(axis="x", which="minor", bottom=False)
             axis.axhline(2.0**-24, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
         right.annotate(
-            next(iter(plotting.U24)), (1.0, 2.0**-24), xycoords=("axes fraction", "data"), xytext=(-3, -2),
-            textcoords="offset points", ha="right", va="top", fontsize=7, color=plotting.GREY,
-        )  # fmt: skip
+            next(iter(plotting.U24)),
+            (1.0, 2.0**-24),
+            xycoords=("axes fraction", "data"),
+            xytext=(-3, -2),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=7,
+            color=plotting.GREY,
+        )
     axes[0, 0].set_ylim(bottom=1.5e-8)
     axes[1, 0].set_xlabel("$k$")
     axes[1, 1].set_xlabel("block length $L$: products rounded together")
@@ -189,8 +203,9 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         chain = float(np.mean(_runs(rows, kind, at, "SGEMM chain")))
         blocked = {
             (name, block): float(np.mean(_runs(rows, kind, at, name, block)))
-            for name in ARITHMETICS for block in BLOCKS
-        }  # fmt: skip
+            for name in ARITHMETICS
+            for block in BLOCKS
+        }
         where = f"at e = {', '.join(map(str, EXPONENTS))}"
         for other, what in _PARTS.items():
             parts = _lost(rows, kind, other)
@@ -278,10 +293,11 @@ def _at(rows: list[dict[str, Any]]) -> int:
 def _runs(rows: list[dict[str, Any]], kind: str, k: int, name: str, block: int = 0, exponent: int = 0) -> list[float]:
     """Errors of a method; hardware names stand for term-wise on it."""
     return [
-        row["error"] for row in rows
+        row["error"]
+        for row in rows
         if (row["inputs"], row["k"], row["block"], row["exponent"]) == (kind, k, block, exponent)
         and name == (row["hardware"] if row["method"] == "term-wise" else row["method"])
-    ]  # fmt: skip
+    ]
 
 
 def _span(values: Any, digits: int = 2) -> str:

@@ -58,10 +58,19 @@ _SIZES = {
 def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
-        {"hardware": "ascend910a", "inputs": kind, "exponent": exponent, "seed": seed,
-         "m": chosen["m"], "n": chosen["m"], "k": chosen["k"]}
-        for kind in KINDS for exponent in range(-20, 1, chosen["step"]) for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        {
+            "hardware": "ascend910a",
+            "inputs": kind,
+            "exponent": exponent,
+            "seed": seed,
+            "m": chosen["m"],
+            "n": chosen["m"],
+            "k": chosen["k"],
+        }
+        for kind in KINDS
+        for exponent in range(-20, 1, chosen["step"])
+        for seed in range(chosen["runs"])
+    ]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:

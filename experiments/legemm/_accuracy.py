@@ -43,8 +43,10 @@ def cells(size: str) -> list[dict[str, Any]]:
     # the platforms innermost: they share the operands and both reference products
     return [
         {"n": n, "seed": seed, "hardware": hardware}
-        for n, runs in _RUNS[size].items() for seed in range(runs) for hardware in PLATFORMS
-    ]  # fmt: skip
+        for n, runs in _RUNS[size].items()
+        for seed in range(runs)
+        for hardware in PLATFORMS
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -56,8 +58,10 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     results = {name: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"]) for name, scheme in METHODS.items()}
     found = {
         f"{name} {measure} {ref}": float(METRICS[measure](P, against[ref]))
-        for name, P in results.items() for measure in METRICS for ref in REFERENCES
-    }  # fmt: skip
+        for name, P in results.items()
+        for measure in METRICS
+        for ref in REFERENCES
+    }
     found |= {f"SGEMM {measure} exact": float(METRICS[measure](against["s"], against["exact"])) for measure in METRICS}
     return found
 

@@ -49,8 +49,9 @@ def cells(size: str, platforms: tuple[str, ...]) -> list[dict[str, Any]]:
     # the platforms innermost: they share the operands and both reference products
     return [
         {"m": chosen["m"], "n": chosen["n"], "k": 1024, "seed": seed, "hardware": hardware}
-        for seed in range(chosen["runs"]) for hardware in platforms
-    ]  # fmt: skip
+        for seed in range(chosen["runs"])
+        for hardware in platforms
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -120,8 +121,14 @@ def draw(rows: list[dict[str, Any]], hardware: str) -> Any:
             part = slice(used[0], used[-1] + 1)
             shares = np.concatenate([[0.0], many[part] / entries, [0.0]])
             edges = at[used[0] : used[-1] + 2]
-            axis.step(np.append(edges, edges[-1]), shares, where="pre", color=look.color, linestyle=look.dash,
-                      label=look.label)  # fmt: skip
+            axis.step(
+                np.append(edges, edges[-1]),
+                shares,
+                where="pre",
+                color=look.color,
+                linestyle=look.dash,
+                label=look.label,
+            )
         axis.axvline(0, color=plotting.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
         places = [_place(d) for d in _DECADES]
         ticks = [*[-p for p in places], 0, *reversed(places)]
@@ -151,17 +158,37 @@ def claims(rows: list[dict[str, Any]], hardware: str) -> list[Claim]:
         ootomo = [number["Ootomo"] / number["LE-GEMM"] for number in (width, median)]
         best = [min(number[n] for n in METHODS if n != "LE-GEMM") / number["LE-GEMM"] for number in (wide, median)]
         statements: list[tuple[str, str, list[bool], str]] = [
-            ("plain fp16's distribution is the widest", "widest", [x > 1 for x in apart],
-             f"range {apart[0]:.3g}×, width {apart[1]:.3g}× the next"),
-            ("LE-GEMM against Markidis: range and width smaller", "obvious advantages", [x > 1 for x in markidis],
-             f"Markidis' range {markidis[0]:.3g}×, width {markidis[1]:.3g}×"),
-            ("LE-GEMM against Ootomo: similar", "similar", [0.5 <= x <= 2 for x in ootomo],
-             f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×"),
-            ("LE-GEMM against Ootomo: more concentrated around 0", "more concentrated", [x > 1 for x in ootomo],
-             f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×"),
-            ("LE-GEMM's range and median are the least of the four", "outperforms other methods",
-             [x >= 1 for x in best], f"the others' least range {best[0]:.3g}×, median {best[1]:.3g}×"),
-        ]  # fmt: skip
+            (
+                "plain fp16's distribution is the widest",
+                "widest",
+                [x > 1 for x in apart],
+                f"range {apart[0]:.3g}×, width {apart[1]:.3g}× the next",
+            ),
+            (
+                "LE-GEMM against Markidis: range and width smaller",
+                "obvious advantages",
+                [x > 1 for x in markidis],
+                f"Markidis' range {markidis[0]:.3g}×, width {markidis[1]:.3g}×",
+            ),
+            (
+                "LE-GEMM against Ootomo: similar",
+                "similar",
+                [0.5 <= x <= 2 for x in ootomo],
+                f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×",
+            ),
+            (
+                "LE-GEMM against Ootomo: more concentrated around 0",
+                "more concentrated",
+                [x > 1 for x in ootomo],
+                f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×",
+            ),
+            (
+                "LE-GEMM's range and median are the least of the four",
+                "outperforms other methods",
+                [x >= 1 for x in best],
+                f"the others' least range {best[0]:.3g}×, median {best[1]:.3g}×",
+            ),
+        ]
         found += [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
     return found
 

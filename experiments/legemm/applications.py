@@ -42,10 +42,18 @@ _FOOT = 1e-4
 def cells(size: str) -> list[dict[str, Any]]:
     sizes = {"BERT": (8, 768, 3072), "scores": (16, 1024, 1024), "k-means": (512, 64, 16)}
     return [
-        {"application": name, "rows": sizes[name][0], "width": sizes[name][1], "inner": sizes[name][2], "seed": seed,
-         "hardware": hardware}
-        for name in APPLICATIONS for seed in range(_SEEDS[size]) for hardware in PLATFORMS
-    ]  # fmt: skip
+        {
+            "application": name,
+            "rows": sizes[name][0],
+            "width": sizes[name][1],
+            "inner": sizes[name][2],
+            "seed": seed,
+            "hardware": hardware,
+        }
+        for name in APPLICATIONS
+        for seed in range(_SEEDS[size])
+        for hardware in PLATFORMS
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -137,8 +145,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 values = [max(x, _FOOT if name == "k-means" else 0) for x in _values(rows, name, hardware, method)]
                 if values:
                     at, mean = place + 0.38 * (number - 0.5), float(np.mean(values))
-                    axis.bar([at], [mean], 0.36, color=(plotting.ORANGE, plotting.SKY)[number],
-                             label=platform if place == 0 and name == "BERT" else None)  # fmt: skip
+                    axis.bar(
+                        [at],
+                        [mean],
+                        0.36,
+                        color=(plotting.ORANGE, plotting.SKY)[number],
+                        label=platform if place == 0 and name == "BERT" else None,
+                    )
                     axis.vlines(at, min(values), max(values), color=plotting.BLACK, linewidth=0.6)
         axis.set_yscale("log")
         axis.set_xticks(range(len(METHODS)), labels, rotation=40, ha="right")

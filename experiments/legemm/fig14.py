@@ -9,7 +9,8 @@ import numpy as np
 
 from benchmarks.gpu import ceilings, groups
 from fpemu import plotting, schemes
-from fpemu.perfmodel import gpus, roofline
+from fpemu.roofline import gpus
+from fpemu.roofline import times as roofline
 from fpemu.sweep.claims import Claim, share
 
 from ..speed._look import legend, look, plain_ticks
@@ -24,9 +25,14 @@ KIND = "G"
 EXPLAINS = ("legemm/fig14",)
 N = groups.HEAD
 SCHEME = {
-    "sgemm": "sgemm", "fp16": "fp16", "fp16 mma": "fp16", "markidis mma": "markidis", "ootomo mma": "ootomo",
-    "legemm mma": "legemm", "staged": "staged",
-}  # fmt: skip
+    "sgemm": "sgemm",
+    "fp16": "fp16",
+    "fp16 mma": "fp16",
+    "markidis mma": "markidis",
+    "ootomo mma": "ootomo",
+    "legemm mma": "legemm",
+    "staged": "staged",
+}
 """Which scheme's work a contender does."""
 CAPTION = f"""Operations of all products of words a second over operations a byte, n = {N}, first launches. Lines: the
 bandwidth of a copy and the fastest products of fp16 and of fp32, measured in the same run. Bytes are the least there
@@ -35,16 +41,23 @@ can be (every input read once, every output written once), not those that a prof
 ASSUMPTIONS = [
     *RULES,
     """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Work is counted here
-    (fpemu.perfmodel.roofline, with the measured ceilings as peaks), of products whose words are in memory: it says
+    (fpemu.roofline.times, with the measured ceilings as peaks), of products whose words are in memory: it says
     where a kernel could lie.""",
     """"Compute-bound" is judged by the measured speed: more than half of a roofline that memory does not bound.""",
 ]
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == ceilings.KIND or (
-        row["kind"] == "product" and (row["M"], row["N"], row["K"], row["data"]) == (N, N, N, "symmetric")
-        and row["contender"] in SCHEME))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == ceilings.KIND
+            or (
+                row["kind"] == "product"
+                and (row["M"], row["N"], row["K"], row["data"]) == (N, N, N, "symmetric")
+                and row["contender"] in SCHEME
+            )
+        )
+    )
 
 
 def _ceilings(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -104,11 +117,23 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         if {unit, "bandwidth"} <= set(tops):
             roof = np.minimum(reach * tops["bandwidth"], tops[unit]) / 1e12
             axis.plot(reach, roof, color=plotting.GREY, linestyle=dash, linewidth=1.0)
-            axis.annotate(f"{unit}: {tops[unit] / 1e12:.3g} TFLOP/s", (300, tops[unit] / 1e12), fontsize=6.5,
-                          xytext=(0, 3), textcoords="offset points", color=plotting.GREY)  # fmt: skip
+            axis.annotate(
+                f"{unit}: {tops[unit] / 1e12:.3g} TFLOP/s",
+                (300, tops[unit] / 1e12),
+                fontsize=6.5,
+                xytext=(0, 3),
+                textcoords="offset points",
+                color=plotting.GREY,
+            )
     if "bandwidth" in tops:
-        axis.annotate(f"{tops['bandwidth'] / 1e12:.3g} TB/s", (40, 40 * tops["bandwidth"] / 1e12), fontsize=6.5,
-                      xytext=(6, -6), textcoords="offset points", color=plotting.GREY)  # fmt: skip
+        axis.annotate(
+            f"{tops['bandwidth'] / 1e12:.3g} TB/s",
+            (40, 40 * tops["bandwidth"] / 1e12),
+            fontsize=6.5,
+            xytext=(6, -6),
+            textcoords="offset points",
+            color=plotting.GREY,
+        )
     for who, point in _points(rows).items():
         axis.plot([point.intensity], [point.speed / 1e12], **look(who).line(linestyle="none"))
     axis.set_xscale("log")

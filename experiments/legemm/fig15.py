@@ -57,8 +57,10 @@ def _over(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, An
     found = []
     for row in rows:
         if row["data"] in PANELS[panel] and row["contender"] == who:
-            base = next((o for o in rows if o["contender"] == "sgemm" and all(o[x] == row[x] for x in
-                         ("data", "M", "N", "K"))), None)  # fmt: skip
+            base = next(
+                (o for o in rows if o["contender"] == "sgemm" and all(o[x] == row[x] for x in ("data", "M", "N", "K"))),
+                None,
+            )
             if base is not None:
                 found.append({**row, "speed-up": base["first_s"] / row["first_s"], "side": _side(row)})
     return sorted(found, key=lambda row: (row["data"], row["side"]))
@@ -106,15 +108,27 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     for panel, published in PUBLISHED.items():
         ours = [row["speed-up"] for row in _over(rows, panel, "legemm")]
-        found.append(reduction(f"A800's speed-up of {panel} with LE-GEMM over cuBLAS", published,
-                               float(np.mean(ours)) if ours else float("nan")))  # fmt: skip
+        found.append(
+            reduction(
+                f"A800's speed-up of {panel} with LE-GEMM over cuBLAS",
+                published,
+                float(np.mean(ours)) if ours else float("nan"),
+            )
+        )
     means = _over(rows, "k-means", "legemm")
     grown = [b["speed-up"] >= a["speed-up"] for a, b in itertools.pairwise(means)]
-    found.append(share("k-means: the speed-up grows with the points and then stabilizes", "increases gradually", grown,
-                       ", ".join(f"{row['speed-up']:.3g}× at {row['side']}" for row in means)))  # fmt: skip
+    found.append(
+        share(
+            "k-means: the speed-up grows with the points and then stabilizes",
+            "increases gradually",
+            grown,
+            ", ".join(f"{row['speed-up']:.3g}× at {row['side']}" for row in means),
+        )
+    )
     for who in ("legemm", "staged"):
-        pairs = [(row["relative_l2"], _base(rows, row)) for panel in ("BERT", "linear") for row in
-                 _over(rows, panel, who)]  # fmt: skip
+        pairs = [
+            (row["relative_l2"], _base(rows, row)) for panel in ("BERT", "linear") for row in _over(rows, panel, who)
+        ]
         near = [mine <= 2 * base for mine, base in pairs if base is not None]
         found.append(share(f"{look(who).label}: within twice SGEMM's error in BERT and linear layers", "", near, ""))
         points = [row for row in _over(rows, "k-means", who) if "equal" in row]
@@ -131,8 +145,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def _base(rows: list[dict[str, Any]], row: dict[str, Any]) -> float | None:
-    return next((o["relative_l2"] for o in rows if o["contender"] == "sgemm" and all(o[x] == row[x] for x in
-                 ("data", "M", "N", "K"))), None)  # fmt: skip
+    return next(
+        (
+            o["relative_l2"]
+            for o in rows
+            if o["contender"] == "sgemm" and all(o[x] == row[x] for x in ("data", "M", "N", "K"))
+        ),
+        None,
+    )
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -61,10 +61,22 @@ def cells(size: str) -> list[dict[str, Any]]:
         over, along = _CUTS[size][name]
         # the platforms innermost: they share the operands and both reference products
         found += [
-            {"application": name, "M": M, "N": N, "K": K, "m": M // over, "n": N // along, "data": data, "seed": seed,
-             "hardware": hardware}
-            for M, N, K in shapes for data in RANGES for seed in range(_RUNS[size]) for hardware in PLATFORMS
-        ]  # fmt: skip
+            {
+                "application": name,
+                "M": M,
+                "N": N,
+                "K": K,
+                "m": M // over,
+                "n": N // along,
+                "data": data,
+                "seed": seed,
+                "hardware": hardware,
+            }
+            for M, N, K in shapes
+            for data in RANGES
+            for seed in range(_RUNS[size])
+            for hardware in PLATFORMS
+        ]
     return found
 
 
@@ -108,10 +120,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                     points = _points(here, name, f"{measure} {ref}")
                     filled = ref == "s"
                     axis.plot(
-                        [K for K, _ in points], [error for _, error in points],
-                        **look.line(linestyle="none", markerfacecolor=look.color if filled else "white",
-                                    label=look.label if filled else None, zorder=2.5 if filled else 2.2),
-                    )  # fmt: skip
+                        [K for K, _ in points],
+                        [error for _, error in points],
+                        **look.line(
+                            linestyle="none",
+                            markerfacecolor=look.color if filled else "white",
+                            label=look.label if filled else None,
+                            zorder=2.5 if filled else 2.2,
+                        ),
+                    )
             chain = [_mean(here, K, f"SGEMM {measure}") for K in lengths]
             axis.plot(lengths, chain, **_SGEMM.line(zorder=1.8))
             axis.set_xscale("log", base=2)

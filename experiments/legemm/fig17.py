@@ -42,8 +42,14 @@ _LOOK = {
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in
-                  groups.ABLATION and row["M"] == row["N"] == row["K"])  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["data"] == "symmetric"
+            and row["contender"] in groups.ABLATION
+            and row["M"] == row["N"] == row["K"]
+        )
+    )
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -66,8 +72,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def _line(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
     """Rows by n; LE-GEMM's kernel on mma.sync is the one that splits in its loads where it was measured as that."""
     names = {"legemm fused": ("legemm fused", "legemm mma"), "legemm mma": ("legemm mma",)}.get(who, (who,))
-    found = {row["M"]: row for name in reversed(names) for row in squares(rows, name)
-             if "first" in row and row.get("fused", 1.0) == float(who != "legemm mma")}  # fmt: skip
+    found = {
+        row["M"]: row
+        for name in reversed(names)
+        for row in squares(rows, name)
+        if "first" in row and row.get("fused", 1.0) == float(who != "legemm mma")
+    }
     return [found[n] for n in sorted(found)]
 
 
@@ -84,8 +94,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         found.append(reduction(f"gain by {name}, A800", published, mean))
     gains = _gains(rows, "legemm 64x64")
     small, large = ([x for n, x in gains.items() if (n >= 4000) is big] for big in (False, True))
-    found.append(share("the tile model gains more from n = 4000 on", "significant", [x > max(small) for x in large]
-                       if small else [], ", ".join(f"{x:.3g}× at {n}" for n, x in gains.items())))  # fmt: skip
+    found.append(
+        share(
+            "the tile model gains more from n = 4000 on",
+            "significant",
+            [x > max(small) for x in large] if small else [],
+            ", ".join(f"{x:.3g}× at {n}" for n, x in gains.items()),
+        )
+    )
     return found
 
 

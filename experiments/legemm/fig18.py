@@ -40,9 +40,7 @@ _RUNS = {
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return [
-        {"n": n, "seed": seed, "hardware": "ampere"} for n, runs in _RUNS[size].items() for seed in range(runs)
-    ]  # fmt: skip
+    return [{"n": n, "seed": seed, "hardware": "ampere"} for n, runs in _RUNS[size].items() for seed in range(runs)]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -55,9 +53,11 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     against = {"s": results["SGEMM"], "exact": reference.matmul(A, B)}
     return {
         f"{mode} {measure} {ref}": float(METRICS[measure](P, against[ref]))
-        for mode, P in results.items() for measure in METRICS for ref in REFERENCES
+        for mode, P in results.items()
+        for measure in METRICS
+        for ref in REFERENCES
         if (mode, ref) != ("SGEMM", "s")
-    }  # fmt: skip
+    }
 
 
 _LOOK = {
@@ -95,8 +95,9 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for ref, how in REFERENCES.items():
             error = {
                 mode: np.array([np.mean(_runs(rows, n, f"{mode} {measure} {ref}")) for n in lengths])
-                for mode in MODES if (mode, ref) != ("SGEMM", "s")
-            }  # fmt: skip
+                for mode in MODES
+                if (mode, ref) != ("SGEMM", "s")
+            }
             fast, ours, wide = error["FAST_16F"], error["LE-GEMM"], error["64F"]
             statements = [
                 ("FAST_16F errs significantly more than LE-GEMM", "significant", fast / ours > 100, fast / ours),

@@ -32,8 +32,15 @@ _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in WHO
-                  and row["M"] == row["N"] == row["K"] and row["M"] >= 1024)  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["data"] == "symmetric"
+            and row["contender"] in WHO
+            and row["M"] == row["N"] == row["K"]
+            and row["M"] >= 1024
+        )
+    )
 
 
 def _timed(row: dict[str, Any]) -> float | None:
@@ -96,6 +103,8 @@ def finding(rows: list[dict[str, Any]]) -> str:
     """The three at the largest n, and the scheme that leaves no compromise."""
     n = max((row["M"] for row in squares(rows, "legemm mma")), default=0)
     own = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None and _timed(row)}
-    parts = [f"{(_NAMES.get(who) or look(who)).label} {_timed(row):.3g} TFLOP/s with a MRED of "
-             f"{row['mred']:.2g}" for who, row in own.items()]  # fmt: skip
+    parts = [
+        f"{(_NAMES.get(who) or look(who)).label} {_timed(row):.3g} TFLOP/s with a MRED of {row['mred']:.2g}"
+        for who, row in own.items()
+    ]
     return f"At n = {n}, splits included: {'; '.join(parts)}." if parts else ""

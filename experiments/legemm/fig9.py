@@ -47,20 +47,37 @@ PUBLISHED = {
 
 
 def _shape(row: dict[str, Any]) -> str | None:
-    return next((name for name, sides in groups.shapes(row["M"]).items()
-                 if sides == (row["M"], row["N"], row["K"])), None)  # fmt: skip
+    return next(
+        (name for name, sides in groups.shapes(row["M"]).items() if sides == (row["M"], row["N"], row["K"])), None
+    )
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["contender"] in WHO
-                  and 512 <= row["M"] <= 8192 and _shape(row) is not None)  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["data"] == "symmetric"
+            and row["contender"] in WHO
+            and 512 <= row["M"] <= 8192
+            and _shape(row) is not None
+        )
+    )
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.1)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
-        lines = {who: sorted(({**r, "whole": whole} for r in rows if r["contender"] == who and _shape(r) == shape
-                              and (whole := _whole(r))), key=lambda r: r["M"]) for who in WHO}  # fmt: skip
+        lines = {
+            who: sorted(
+                (
+                    {**r, "whole": whole}
+                    for r in rows
+                    if r["contender"] == who and _shape(r) == shape and (whole := _whole(r))
+                ),
+                key=lambda r: r["M"],
+            )
+            for who in WHO
+        }
         over_n(axis, lines, "whole")
         axis.set_xlabel("$n$")
     plain_ticks(axes[0, 0])
@@ -101,8 +118,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         found.append(share(f"{shape}: the speed-up over SGEMM grows with n", "more apparent", grown, span))
     ratios = _ratios(rows, SHAPES[0], "fp16 mma")
     small = [0.8 <= x <= 1.25 for n, x in ratios.items() if n <= 2048]
-    found.append(share("about as fast as WMMA up to n = 2048", "similar", small,
-                       ", ".join(f"{x:.3g}× at {n}" for n, x in ratios.items() if n <= 2048)))  # fmt: skip
+    found.append(
+        share(
+            "about as fast as WMMA up to n = 2048",
+            "similar",
+            small,
+            ", ".join(f"{x:.3g}× at {n}" for n, x in ratios.items() if n <= 2048),
+        )
+    )
     pair = _ratios(rows, SHAPES[0], "ootomo mma", "markidis mma")
     near = [0.8 <= x <= 1.25 for x in pair.values()]
     found.append(share("Markidis and Ootomo are equally fast", "nearly consistent", near, _range(pair.values())))

@@ -42,8 +42,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
-        for data in DATA for k in LENGTHS for seed in range(chosen["runs"]) for hardware in plotting.HARDWARE
-    ]  # fmt: skip
+        for data in DATA
+        for k in LENGTHS
+        for seed in range(chosen["runs"])
+        for hardware in plotting.HARDWARE
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -55,9 +58,8 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
     exact = reference.matmul(A, B)
     return {
-        name: metrics.relative_l2(schemes.gemm(A, B, scheme=name, hardware=cell["hardware"]), exact)
-        for name in SCHEMES
-    }  # fmt: skip
+        name: metrics.relative_l2(schemes.gemm(A, B, scheme=name, hardware=cell["hardware"]), exact) for name in SCHEMES
+    }
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -74,9 +76,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             axis.text(j, i, _short(value), ha="center", va="center", fontsize=5.6, color=ink)
         axis.set_yticks(range(len(SCHEMES)), [plotting.SCHEMES[name].label for name in SCHEMES])
         axis.set_xticks(
-            range(len(chips)), [plotting.HARDWARE[name].label.split(" (")[0] for name in chips], rotation=50,
-            ha="right", rotation_mode="anchor",
-        )  # fmt: skip
+            range(len(chips)),
+            [plotting.HARDWARE[name].label.split(" (")[0] for name in chips],
+            rotation=50,
+            ha="right",
+            rotation_mode="anchor",
+        )
         axis.tick_params(length=0)
         axis.set_ylim(len(SCHEMES) - 0.5, -0.5)
     plotting.colour_bar(figure, made, axes, "relative $L_2$ error in units of $2^{-24}$")
@@ -109,8 +114,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
             if min(table[name][i] for name in CHAINED) * FACTOR > table["fp16"][i]:
                 useless.append(chip)
             if max(ratio.values()) > FACTOR:
-                parts.append(f"{plotting.HARDWARE[chip].label} {min(chained):.3g} to {max(chained):.3g}, "
-                             f"{ratio['ootomo']:.2g}, {ratio['staged']:.2g}")  # fmt: skip
+                parts.append(
+                    f"{plotting.HARDWARE[chip].label} {min(chained):.3g} to {max(chained):.3g}, "
+                    f"{ratio['ootomo']:.2g}, {ratio['staged']:.2g}"
+                )
         text.append(
             f"Error over that on ideal hardware on {_WAYS[data]}, k = {k}, of the schemes that chain all of K, of "
             f"Ootomo's and of the staged one, where any is above {FACTOR:g}: {'; '.join(parts) or 'none'}."
@@ -131,8 +138,9 @@ def same(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Architectures in groups whose errors agree in every run, column by column."""
     seen: dict[tuple[Any, ...], list[str]] = {}
     for chip in dict.fromkeys(row["hardware"] for row in rows):
-        errors = sorted((row["data"], row["k"], row["seed"], *(row[s] for s in SCHEMES))
-                        for row in rows if row["hardware"] == chip)  # fmt: skip
+        errors = sorted(
+            (row["data"], row["k"], row["seed"], *(row[s] for s in SCHEMES)) for row in rows if row["hardware"] == chip
+        )
         seen.setdefault(tuple(errors), []).append(chip)
     return list(seen.values())
 

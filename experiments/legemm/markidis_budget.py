@@ -67,8 +67,10 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
-        for k in chosen["lengths"] for seed in range(chosen["runs"]) for hardware in CHIPS
-    ]  # fmt: skip
+        for k in chosen["lengths"]
+        for seed in range(chosen["runs"])
+        for hardware in CHIPS
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

@@ -57,8 +57,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
-        for data in DATA for k in chosen["lengths"] for seed in range(chosen["runs"]) for hardware in plotting.HARDWARE
-    ]  # fmt: skip
+        for data in DATA
+        for k in chosen["lengths"]
+        for seed in range(chosen["runs"])
+        for hardware in plotting.HARDWARE
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -82,9 +85,11 @@ def settings() -> list[tuple[str, str, str]]:
     """Scheme, split and accumulation of every column; the mixed splits with LE-GEMM's order alone."""
     return [
         (scheme, split, accumulation)
-        for scheme in SCHEMES for accumulation in ACCUMULATIONS for split in SPLITS
+        for scheme in SCHEMES
+        for accumulation in ACCUMULATIONS
+        for split in SPLITS
         if scheme == "legemm" or split not in MIXED
-    ]  # fmt: skip
+    ]
 
 
 _COLOURS = {"cut": (plotting.VERMILION, "bit-cut"), "rounded": (plotting.BLUE, "rounded")}
@@ -103,11 +108,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                     column = f"{scheme} {accumulation} {split}"
                     look = Series(f"{split_name}, {accumulation}", colour, marker, "none", scheme == "legemm")
                     axis.plot(
-                        [_mean(rows, chip, data, k, column) for chip in chips], np.arange(len(chips)) + _SHIFT[split],
-                        **look.line(markersize=2.8 if scheme == "legemm" else 5.2,
-                                    label=look.label if scheme == "legemm" else None,
-                                    zorder=3 if scheme == "legemm" else 2.5),
-                    )  # fmt: skip
+                        [_mean(rows, chip, data, k, column) for chip in chips],
+                        np.arange(len(chips)) + _SHIFT[split],
+                        **look.line(
+                            markersize=2.8 if scheme == "legemm" else 5.2,
+                            label=look.label if scheme == "legemm" else None,
+                            zorder=3 if scheme == "legemm" else 2.5,
+                        ),
+                    )
         axis.set_xscale("log")
         axis.set_xlim(5e-8, 3e-4)
         axis.set_ylim(len(chips) - 0.5, -0.5)
@@ -123,9 +131,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for accumulation, words in (("chained", "both chained, as LE-GEMM"), ("promoted", "both promoted, as Ootomo")):
         ratios = np.array(list(_split_ratios(rows, accumulation).values()))
         found.append(
-            share(f"the bit-cut errs less than rounding, {words}", "rounding's fluctuation avoided",
-                  ratios < 1 / MARGIN, _span(ratios, "the rounded split's error"))
-        )  # fmt: skip
+            share(
+                f"the bit-cut errs less than rounding, {words}",
+                "rounding's fluctuation avoided",
+                ratios < 1 / MARGIN,
+                _span(ratios, "the rounded split's error"),
+            )
+        )
     return found
 
 
@@ -163,8 +175,9 @@ def _split_ratios(
     return {
         (chip, scheme, data, k): _mean(rows, chip, data, k, f"{scheme} {accumulation} cut{measure}")
         / _mean(rows, chip, data, k, f"{scheme} {accumulation} rounded{measure}")
-        for chip, data, k in _points(rows) for scheme in SCHEMES
-    }  # fmt: skip
+        for chip, data, k in _points(rows)
+        for scheme in SCHEMES
+    }
 
 
 def _promotion_ratios(rows: list[dict[str, Any]], k: int) -> dict[tuple[str, str, str], float]:
@@ -172,8 +185,10 @@ def _promotion_ratios(rows: list[dict[str, Any]], k: int) -> dict[tuple[str, str
     return {
         (chip, data, split): _mean(rows, chip, data, k, f"legemm chained {split}")
         / _mean(rows, chip, data, k, f"legemm promoted {split}")
-        for chip, data, length in _points(rows) if length == k for split in _COLOURS
-    }  # fmt: skip
+        for chip, data, length in _points(rows)
+        if length == k
+        for split in _COLOURS
+    }
 
 
 def _points(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:

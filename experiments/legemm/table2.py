@@ -1,6 +1,6 @@
 """LE-GEMM, Table 2: the tile that the thread parallelism model (Equations 12 to 17) chooses on a GPU.
 
-The paper gives no objective and no constraints as formulas; `fpemu.perfmodel.legemm` states ours. This page shows the
+The paper gives no objective and no constraints as formulas; `fpemu.roofline.legemm` states ours. This page shows the
 objective over the sides of the tile, the choice, and what becomes of it when the assumptions are changed one by one.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import gpus, legemm
-from fpemu.perfmodel.legemm import Reading, Tile
+from fpemu.roofline import gpus, legemm
+from fpemu.roofline.legemm import Reading, Tile
 from fpemu.sweep.claims import Claim, share
 
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
@@ -73,11 +73,19 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """The choice; for our reading also the objective over the sides ("value M N", 0 where not allowed; "why M N")."""
     gpu, reading, n = gpus.get(cell["gpu"]), READINGS[cell["reading"]], cell["n"]
     choice = legemm.choose(gpu, n, n, n, reading)
-    found = {"T_M": choice.tile.M, "T_N": choice.tile.N, "T_K": choice.tile.K, "threads": choice.threads,
-             "ratio": choice.ratio, "tlp": choice.tlp}  # fmt: skip
-    found |= {"KB for (128, 256, 32)": legemm.shared(Tile(128, 256, 32), reading.buffers) / 1024,
-              "KB for (128, 256, 16)": legemm.shared(Tile(128, 256, 16), reading.buffers) / 1024,
-              "KB there": gpu.need("shared_per_block") / 1024}  # fmt: skip
+    found = {
+        "T_M": choice.tile.M,
+        "T_N": choice.tile.N,
+        "T_K": choice.tile.K,
+        "threads": choice.threads,
+        "ratio": choice.ratio,
+        "tlp": choice.tlp,
+    }
+    found |= {
+        "KB for (128, 256, 32)": legemm.shared(Tile(128, 256, 32), reading.buffers) / 1024,
+        "KB for (128, 256, 16)": legemm.shared(Tile(128, 256, 16), reading.buffers) / 1024,
+        "KB there": gpu.need("shared_per_block") / 1024,
+    }
     if cell["reading"] == "ours":
         tiles = [Tile(m, k, 32) for m in SIDES for k in SIDES]
         for t in tiles:
@@ -143,12 +151,20 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 dark = values[i, j] == 0 or values[i, j] > 60
                 axis.text(j, i, text, ha="center", va="center", fontsize=6, color="black" if dark else "white")
         tile = _tile(row)
-        axis.plot(SIDES.index(tile.N), SIDES.index(tile.M), "s", markersize=16, markerfacecolor="none",
-                  markeredgecolor=plotting.VERMILION, markeredgewidth=1.6)  # fmt: skip
+        axis.plot(
+            SIDES.index(tile.N),
+            SIDES.index(tile.M),
+            "s",
+            markersize=16,
+            markerfacecolor="none",
+            markeredgecolor=plotting.VERMILION,
+            markeredgewidth=1.6,
+        )
         if gpu in PUBLISHED:
             there = PUBLISHED[gpu]
-            axis.plot(SIDES.index(there.N) + 0.33, SIDES.index(there.M) + 0.33, "*", color=plotting.VERMILION,
-                      markersize=6)  # fmt: skip
+            axis.plot(
+                SIDES.index(there.N) + 0.33, SIDES.index(there.M) + 0.33, "*", color=plotting.VERMILION, markersize=6
+            )
         axis.set_xticks(steps, [str(n) for n in SIDES])
         axis.set_yticks(steps, [str(m) for m in SIDES])
         axis.tick_params(labelbottom=True)
@@ -211,8 +227,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         assert row is not None
         size = row[f"KB for (128, 256, {k})"]
         text = f"{size:.3g} KB of {row['KB there']:.3g} KB"
-        found.append(share(f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}", "no overflow",
-                           [size <= row["KB there"]], text))  # fmt: skip
+        found.append(
+            share(
+                f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}",
+                "no overflow",
+                [size <= row["KB there"]],
+                text,
+            )
+        )
     for reading in list(READINGS)[1:]:
         pairs = [(_tile(row), PUBLISHED[gpu]) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))]
         text = ", ".join(str(a) for a, _ in pairs)

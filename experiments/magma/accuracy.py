@@ -53,8 +53,10 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"hardware": "volta", "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
-        for n, batch in sorted(chosen["batch"].items()) for low in KINDS.values() for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for n, batch in sorted(chosen["batch"].items())
+        for low in KINDS.values()
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

@@ -41,10 +41,14 @@ ASSUMPTIONS = [
     "Volta, Ampere and Hopper are replayed or measured hardware; CDNA 3 rests on the literature (claimed).",
 ]
 INSTRUCTIONS = {
-    "volta": ("volta", "fp16"), "ampere": ("ampere", "fp16"), "hopper": ("hopper", "fp16"),
-    "blackwell": ("blackwell", "fp16"), "cdna3": ("cdna3", "fp16"), "ideal": ("ideal", "fp16"),
+    "volta": ("volta", "fp16"),
+    "ampere": ("ampere", "fp16"),
+    "hopper": ("hopper", "fp16"),
+    "blackwell": ("blackwell", "fp16"),
+    "cdna3": ("cdna3", "fp16"),
+    "ideal": ("ideal", "fp16"),
     "hopper e4m3": ("hopper", "e4m3"),
-}  # fmt: skip
+}
 SPECS = [(gpu, words, "fp32") for gpu, words in INSTRUCTIONS.values()]
 KINDS = {"positive": 0.0, "zero mean": -1.0}
 """Lower ends of the operands' range."""
@@ -57,11 +61,21 @@ _SIZES: dict[str, dict[str, Any]] = {
 def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
-        {"hardware": hardware, "ab": ab, "inputs": "uniform", "low": low, "k": k, "m": chosen["m"], "n": chosen["n"],
-         "seed": seed}
-        for k in chosen["lengths"] for low in KINDS.values() for seed in range(chosen["runs"])
+        {
+            "hardware": hardware,
+            "ab": ab,
+            "inputs": "uniform",
+            "low": low,
+            "k": k,
+            "m": chosen["m"],
+            "n": chosen["n"],
+            "seed": seed,
+        }
+        for k in chosen["lengths"]
+        for low in KINDS.values()
+        for seed in range(chosen["runs"])
         for hardware, ab in INSTRUCTIONS.values()
-    ]  # fmt: skip
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

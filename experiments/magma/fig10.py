@@ -110,42 +110,94 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     half = ratios(line(_square(rows), "ours fp16"), line(_square(rows), shapes.HALF))
     alone = ratios(line(_square(rows), "magma"), line(_square(rows), shapes.BASE))
     found = [
-        reaches("speed-up over cuBLAS, n×n×n, n = 10 to 128 (figure 11)", 1.5, 2.8,
-                [x for n, x in square.items() if n >= 10]),
+        reaches(
+            "speed-up over cuBLAS, n×n×n, n = 10 to 128 (figure 11)",
+            1.5,
+            2.8,
+            [x for n, x in square.items() if n >= 10],
+        ),
         reaches("the same, fp16 sums on both sides", 1.5, 2.8, [x for n, x in half.items() if n >= 10]),
         reaches("the same, blocks of MAGMA's design, n = 10 to 32", 1.5, 2.8, [x for n, x in alone.items() if n >= 10]),
-        share("n×n×n: faster than cuBLAS up to n = 100", "sizes up to 100",
-              [x > 1 for n, x in square.items() if n <= 100], span(x for n, x in square.items() if n <= 100)),
-        share("n×n×16: faster than cuBLAS up to n = 128", "sizes up to 128", [x > 1 for x in ranked.values()],
-              span(ranked.values())),
-        share("faster than cuBLAS at every n that is measured, 2 to 128", "", [x > 1 for x in square.values()],
-              f"{span(square.values())}; least at n = {', '.join(map(str, _slowest(square)))}" if square else ""),
-        share(f"{GOAL:g} times as fast as cuBLAS in the geometric mean of the n that are measured, 2 to 128", "",
-              [mean(square.values()) >= GOAL] if square else [],
-              f"{mean(square.values()):.3g}×, {len(square)} sizes of {len(shapes.EVERY)}"),
-        share("faster than cuBLAS with fp16 sums, which are less accurate", "", [x > 1 for x in fast.values()],
-              span(fast.values())),
-        share(f"{EIGHT} times as fast as cuBLAS up to n = {SMALL}", "",
-              [x >= EIGHT for n, x in square.items() if n <= SMALL],
-              ", ".join(f"{x:.3g}× at {n}" for n, x in square.items() if n <= SMALL)),
-    ]  # fmt: skip
+        share(
+            "n×n×n: faster than cuBLAS up to n = 100",
+            "sizes up to 100",
+            [x > 1 for n, x in square.items() if n <= 100],
+            span(x for n, x in square.items() if n <= 100),
+        ),
+        share(
+            "n×n×16: faster than cuBLAS up to n = 128",
+            "sizes up to 128",
+            [x > 1 for x in ranked.values()],
+            span(ranked.values()),
+        ),
+        share(
+            "faster than cuBLAS at every n that is measured, 2 to 128",
+            "",
+            [x > 1 for x in square.values()],
+            f"{span(square.values())}; least at n = {', '.join(map(str, _slowest(square)))}" if square else "",
+        ),
+        share(
+            f"{GOAL:g} times as fast as cuBLAS in the geometric mean of the n that are measured, 2 to 128",
+            "",
+            [mean(square.values()) >= GOAL] if square else [],
+            f"{mean(square.values()):.3g}×, {len(square)} sizes of {len(shapes.EVERY)}",
+        ),
+        share(
+            "faster than cuBLAS with fp16 sums, which are less accurate",
+            "",
+            [x > 1 for x in fast.values()],
+            span(fast.values()),
+        ),
+        share(
+            f"{EIGHT} times as fast as cuBLAS up to n = {SMALL}",
+            "",
+            [x >= EIGHT for n, x in square.items() if n <= SMALL],
+            ", ".join(f"{x:.3g}× at {n}" for n, x in square.items() if n <= SMALL),
+        ),
+    ]
     loop, cold = (speedups(_square(rows), what) for what in ("loop", "cold"))
     found += [
-        share("in a loop, the host's time included: faster than cuBLAS at every n that is measured, 2 to 128", "",
-              [x > 1 for x in loop.values()], span(loop.values())),
-        share("operands from memory: faster than cuBLAS", "", [x > 1 for x in cold.values()],
-              ", ".join(f"{x:.3g}× at {n}" for n, x in cold.items())),
-    ]  # fmt: skip
+        share(
+            "in a loop, the host's time included: faster than cuBLAS at every n that is measured, 2 to 128",
+            "",
+            [x > 1 for x in loop.values()],
+            span(loop.values()),
+        ),
+        share(
+            "operands from memory: faster than cuBLAS",
+            "",
+            [x > 1 for x in cold.values()],
+            ", ".join(f"{x:.3g}× at {n}" for n, x in cold.items()),
+        ),
+    ]
     far = ratios(line(rows, "ours", batch=shapes.BEYOND_BATCH), line(rows, shapes.BASE, batch=shapes.BEYOND_BATCH))
     even, odd = shapes.BEYOND
     many = f"{shapes.BEYOND_BATCH} products of n ="
-    found.append(share(f"{many} {even}: slower than cuBLAS", "2.3× slower", [far[even] < 1] if even in far else [],
-                       span([1 / far[even]] if even in far else [])))  # fmt: skip
-    found.append(share(f"{many} {odd}, no multiple of 8: no slower than cuBLAS", "3 % faster",
-                       [far[odd] >= 1] if odd in far else [], span([far[odd]] if odd in far else [])))  # fmt: skip
+    found.append(
+        share(
+            f"{many} {even}: slower than cuBLAS",
+            "2.3× slower",
+            [far[even] < 1] if even in far else [],
+            span([1 / far[even]] if even in far else []),
+        )
+    )
+    found.append(
+        share(
+            f"{many} {odd}, no multiple of 8: no slower than cuBLAS",
+            "3 % faster",
+            [far[odd] >= 1] if odd in far else [],
+            span([far[odd]] if odd in far else []),
+        )
+    )
     ratio = errors(_square(rows), "ours", shapes.BASE).values()
-    found.append(share("fp32 sums: no less accurate than cuBLAS by more than 1 %", "", [x <= 1.01 for x in ratio],
-                       f"{max(ratio, default=float('nan')):.4g} times its error at most"))  # fmt: skip
+    found.append(
+        share(
+            "fp32 sums: no less accurate than cuBLAS by more than 1 %",
+            "",
+            [x <= 1.01 for x in ratio],
+            f"{max(ratio, default=float('nan')):.4g} times its error at most",
+        )
+    )
     return found
 
 

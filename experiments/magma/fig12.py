@@ -96,30 +96,60 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     square, found = _square(rows), []
     for base, how in BASES.items():
         points = ratios(line(square, "ours"), line(square, base))
-        found.append(reaches(f"speed-up over planar cuBLAS by {how}, n×n×n, n = 10 to 256 (figure 13)", 1.7, 7,
-                             [x for n, x in points.items() if n >= 10]))  # fmt: skip
+        found.append(
+            reaches(
+                f"speed-up over planar cuBLAS by {how}, n×n×n, n = 10 to 256 (figure 13)",
+                1.7,
+                7,
+                [x for n, x in points.items() if n >= 10],
+            )
+        )
         ranked = ratios(line(_ranked(rows), "ours"), line(_ranked(rows), base))
         found.append(reaches(f"the same over {how}, n×n×16", 1.7, 7, ranked.values()))
     fastest = best(square, tuple(BASES))
     for under, how in ((line(square, shapes.BASE), "four calls"), (fastest, "the faster of the two")):
         points = {n: x for n, x in ratios(line(square, "ours"), under).items() if n <= 128}
         text = f"{GOAL:g} times as fast as planar cuBLAS, {how}, in the mean of the n that are measured, 2 to 128"
-        found.append(share(text, "",
-                           [mean(points.values()) >= GOAL] if points else [],
-                           f"{span(points.values())}, {len(points)} sizes"))  # fmt: skip
+        found.append(
+            share(
+                text,
+                "",
+                [mean(points.values()) >= GOAL] if points else [],
+                f"{span(points.values())}, {len(points)} sizes",
+            )
+        )
     for what, how in (("loop", "in a loop, the host's time included"), ("cold", "operands from memory")):
         points = ratios(line(square, "ours"), line(square, shapes.BASE), what=what)
-        found.append(share(f"{how}: faster than planar cuBLAS by four calls", "", [x > 1 for x in points.values()],
-                           span(points.values())))  # fmt: skip
+        found.append(
+            share(
+                f"{how}: faster than planar cuBLAS by four calls",
+                "",
+                [x > 1 for x in points.values()],
+                span(points.values()),
+            )
+        )
     layouts = ratios(line(square, "ours"), line(square, "ours planar"))
-    found.append(share("interleaved is faster than planar, the same kernel", "higher operational intensity",
-                       [x > 1 for x in layouts.values()], span(layouts.values())))  # fmt: skip
+    found.append(
+        share(
+            "interleaved is faster than planar, the same kernel",
+            "higher operational intensity",
+            [x > 1 for x in layouts.values()],
+            span(layouts.values()),
+        )
+    )
     real = {n: x for n, x in _complex_over_planar(rows).items()}
-    found.append(share("one call of cuBLASLt is faster than four of cuBLAS", "", [x > 1 for x in real.values()],
-                       span(real.values())))  # fmt: skip
+    found.append(
+        share(
+            "one call of cuBLASLt is faster than four of cuBLAS",
+            "",
+            [x > 1 for x in real.values()],
+            span(real.values()),
+        )
+    )
     ratio = errors(square, "ours", shapes.BASE)
-    found.append(share("no less accurate than four calls of cuBLAS", "", [x <= 1 for x in ratio.values()],
-                       span(ratio.values())))  # fmt: skip
+    found.append(
+        share("no less accurate than four calls of cuBLAS", "", [x <= 1 for x in ratio.values()], span(ratio.values()))
+    )
     return found
 
 

@@ -57,8 +57,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                     axis.plot(*zip(*points, strict=True), **_look(LOOKS[who], batch).line())
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
-    colours = {"real": Series("HGEMM over cuBLAS", plotting.BLUE, "^"),
-               "complex": Series("HCGEMM over cuBLAS", plotting.PURPLE, "D")}  # fmt: skip
+    colours = {
+        "real": Series("HGEMM over cuBLAS", plotting.BLUE, "^"),
+        "complex": Series("HCGEMM over cuBLAS", plotting.PURPLE, "D"),
+    }
     for data, look in colours.items():
         for batch in shapes.FEW:
             found = _speedup(rows, data, batch)
@@ -79,14 +81,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for data, name in NAMES.items():
         for who in WHO:
             slow = {row["M"]: row["rate"] for row in line(rows, who, data=data, batch=few)}
-            gain = [row["rate"] / slow[row["M"]] for row in line(rows, who, data=data, batch=many)
-                    if row["M"] in slow]  # fmt: skip
+            gain = [row["rate"] / slow[row["M"]] for row in line(rows, who, data=data, batch=many) if row["M"] in slow]
             text = f"{name}, {'cuBLAS' if who == shapes.BASE else 'ours'}: {few} products run slower than {many}"
             found.append(share(text, "slower", [x > 1 for x in gain], span(gain)))
         first, second = (_speedup(rows, data, batch) for batch in shapes.FEW)
         change = [second[n] / first[n] for n in first if n in second]
-        found.append(share(f"{name}: the speed-up over cuBLAS is that of the other batch", "no significant change",
-                           [1 / 1.5 <= x <= 1.5 for x in change], span(change)))  # fmt: skip
+        found.append(
+            share(
+                f"{name}: the speed-up over cuBLAS is that of the other batch",
+                "no significant change",
+                [1 / 1.5 <= x <= 1.5 for x in change],
+                span(change),
+            )
+        )
         each = [x for one in (first, second) for x in one.values()]
         found.append(share(f"{name}: faster than cuBLAS, both batches", "", [x > 1 for x in each], span(each)))
     ours = {row["M"]: row["rate"] for row in line(rows, "ours", data="complex", batch=few)}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import magma
 from fpemu.plotting import Series
+from fpemu.roofline import magma
 from fpemu.sweep.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -25,7 +25,7 @@ ASSUMPTIONS = [
     """The formula under figure 17 is garbled in our text: read as floor(16/N) · 2N³ / 8192, which gives the 1.5 % and
     "about 6 %" of the text.""",
     """A product fits at a block row, column and step of its own if no other step adds to its block of the result
-    (fpemu.perfmodel.magma_tiny); every arrangement counted here was also multiplied out with integers.""",
+    (fpemu.roofline.magma_tiny); every arrangement counted here was also multiplied out with integers.""",
     """Where the grid has at most 100 places the number is the largest there is, found by integer programming; for
     N = 1, 2 and 3 in 16×16×16 it is what smaller arrangements give, a lower bound.""",
     """A kernel without tensor cores can win where the share is below 25 %, a ratio of peaks: neither loading nor
@@ -33,9 +33,13 @@ ASSUMPTIONS = [
     "About 6 % is 5.5 to 6.5 %; less than 1.5 % is taken at its word.",
 ]
 SHAPES = {
-    "16x16x16": (16, 16, 16), "32x8x16": (32, 8, 16), "8x32x16": (8, 32, 16), "8x8x4": (8, 8, 4),
-    "16x8x8": (16, 8, 8), "16x8x16": (16, 8, 16),
-}  # fmt: skip
+    "16x16x16": (16, 16, 16),
+    "32x8x16": (32, 8, 16),
+    "8x32x16": (8, 32, 16),
+    "8x8x4": (8, 8, 4),
+    "16x8x8": (16, 8, 8),
+    "16x8x16": (16, 8, 16),
+}
 THRESHOLD = 31.25 / 125
 """Peaks of ordinary fp16 arithmetic and of the tensor cores of V100, section 1."""
 
@@ -129,8 +133,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     if main:
         counted = [row["diagonal"] == row["diagonal products"] * row["n"] ** 3 / 4096 for row in main.values()]
         right = [row["diagonal wrong"] == 0 for row in main.values()]
-        found.append(share("floor(16/N) 2N³ / 8192, the products multiplied out", "every N",
-                           [a and b for a, b in zip(counted, right, strict=True)], "right"))  # fmt: skip
+        found.append(
+            share(
+                "floor(16/N) 2N³ / 8192, the products multiplied out",
+                "every N",
+                [a and b for a, b in zip(counted, right, strict=True)],
+                "right",
+            )
+        )
         more = {n: row["best"] / row["diagonal"] for n, row in main.items()}
         found.append(
             share(
@@ -148,8 +158,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             found.append(share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words))
             large = [row for n, row in main.items() if n > 10]
             span = f"{100 * min((r[name] for r in large), default=0):.3g} % and more"
-            found.append(share(f"tensor cores win above N = 10, {text}", "N above 10",
-                               [row[name] > THRESHOLD for row in large], span))  # fmt: skip
+            found.append(
+                share(
+                    f"tensor cores win above N = 10, {text}",
+                    "N above 10",
+                    [row[name] > THRESHOLD for row in large],
+                    span,
+                )
+            )
     return found
 
 
@@ -160,8 +176,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
     if more and not any(row["wrong"] for row in main.values()):
         listed = ", ".join(
             f"{row['best products']:g} and not {row['diagonal products']:g} at N = {n} ({100 * row['best']:.3g} %, "
-            f"not {100 * row['diagonal']:.3g} %)" for n, row in sorted(more.items())
-        )  # fmt: skip
+            f"not {100 * row['diagonal']:.3g} %)"
+            for n, row in sorted(more.items())
+        )
         parts.append(
             f"the diagonal is not the most that fits: off it, in blocks that share rows, columns and steps, there is "
             f"room for {listed}, each of them multiplied out and right"

@@ -56,8 +56,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             plot(axis, line(_of(rows, data), who), "rate", "M", LOOKS[who])
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
-    looks = {"real": Series("HGEMM, fastest of ours", plotting.SKY, "v", "-"),
-             "complex": Series("HCGEMM, fastest of ours", plotting.PURPLE, "P")}  # fmt: skip
+    looks = {
+        "real": Series("HGEMM, fastest of ours", plotting.SKY, "v", "-"),
+        "complex": Series("HCGEMM, fastest of ours", plotting.PURPLE, "P"),
+    }
     for data, look in looks.items():
         found = _speedup(rows, data, OURS[data])
         if found:
@@ -79,27 +81,62 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         some = _of(rows, data)
         alone = ratios(line(some, "magma-small"), line(some, "magma" if data == "real" else "ours"))
         below, above = ({n: x for n, x in alone.items() if (n < CROSSING) == small} for small in (True, False))
-        found.append(share(f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
-                           "below ≈ 10×10", [x > 1 for x in below.values()], span(below.values())))  # fmt: skip
-        found.append(share(f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
-                           "for larger sizes", [x < 1 for x in above.values()], span(above.values())))  # fmt: skip
+        found.append(
+            share(
+                f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
+                "below ≈ 10×10",
+                [x > 1 for x in below.values()],
+                span(below.values()),
+            )
+        )
+        found.append(
+            share(
+                f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
+                "for larger sizes",
+                [x < 1 for x in above.values()],
+                span(above.values()),
+            )
+        )
     chosen = ratios(line(_of(rows, "real"), "magma-small"), line(_of(rows, "real"), "ours"))
     small = [x for n, x in chosen.items() if n < CROSSING]
-    found.append(share(f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
-                       "any kernel that uses the TCs", [x > 1 for x in small], span(small)))  # fmt: skip
+    found.append(
+        share(
+            f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
+            "any kernel that uses the TCs",
+            [x > 1 for x in small],
+            span(small),
+        )
+    )
     real, complex_ = (_speedup(rows, data, OURS[data]) for data in NAMES)
     found.append(reaches("HGEMM: speed-up over cuBLAS (figure 18)", 6.6, 8.4, real.values()))
     most = max(complex_, key=complex_.__getitem__, default=0)
-    found.append(share("HCGEMM: speed-up over cuBLAS (figure 19), the largest", "up to 21.8×",
-                       [complex_[most] >= 21.8] if complex_ else [],
-                       f"{complex_[most]:.3g}× at n = {most}" if complex_ else ""))  # fmt: skip
-    found.append(share("HGEMM: 8 times as fast as cuBLAS up to n = 8", "", [x >= 8 for n, x in real.items() if n <= 8],
-                       span(x for n, x in real.items() if n <= 8)))  # fmt: skip
+    found.append(
+        share(
+            "HCGEMM: speed-up over cuBLAS (figure 19), the largest",
+            "up to 21.8×",
+            [complex_[most] >= 21.8] if complex_ else [],
+            f"{complex_[most]:.3g}× at n = {most}" if complex_ else "",
+        )
+    )
+    found.append(
+        share(
+            "HGEMM: 8 times as fast as cuBLAS up to n = 8",
+            "",
+            [x >= 8 for n, x in real.items() if n <= 8],
+            span(x for n, x in real.items() if n <= 8),
+        )
+    )
     for data, name in NAMES.items():
         some = _of(rows, data)
         loop = ratios(line(some, "ours"), line(some, shapes.BASE), what="loop")
-        found.append(share(f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS", "",
-                           [x > 1 for x in loop.values()], span(loop.values())))  # fmt: skip
+        found.append(
+            share(
+                f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS",
+                "",
+                [x > 1 for x in loop.values()],
+                span(loop.values()),
+            )
+        )
     return found
 
 
@@ -120,8 +157,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
         )
     for data, name in NAMES.items():
         some = _of(rows, data)
-        times = {who: [1e6 * row["seconds"] for row in line(some, who) if row["M"] < CROSSING]
-                 for who in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")}  # fmt: skip
+        times = {
+            who: [1e6 * row["seconds"] for row in line(some, who) if row["M"] < CROSSING]
+            for who in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")
+        }
         if all(times.values()):
             told_of = ", ".join(f"{LOOKS[who].label} {min(x):.3g} to {max(x):.3g}" for who, x in times.items())
             parts.append(f"µs of a call of {name} below n = {CROSSING}: {told_of}")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import magma
 from fpemu.plotting import Series
+from fpemu.roofline import magma
 from fpemu.sweep.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -41,8 +41,9 @@ def cells(size: str) -> list[dict[str, Any]]:
             # the quick map takes every other width of 8, but all that are multiples of 16
             found += [
                 {"tensor": name, "blk_m": m, "blk_n": n}
-                for n in range(tn, LARGEST + 1, tn) if tn == 16 or n % (8 * step) == 0 or n == 8
-            ]  # fmt: skip
+                for n in range(tn, LARGEST + 1, tn)
+                if tn == 16 or n % (8 * step) == 0 or n == 8
+            ]
     return found
 
 
@@ -92,9 +93,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         if (64, 64) in value:
             axis.plot([64], [64], color="white", marker="o", markersize=3.5, linestyle="")
             axis.annotate(
-                f"{value[64, 64]:g}× at 64×64", (64, 64), xytext=(2, 4), textcoords="offset points", fontsize=7,
-                color=plotting.BLACK, va="bottom",
-            )  # fmt: skip
+                f"{value[64, 64]:g}× at 64×64",
+                (64, 64),
+                xytext=(2, 4),
+                textcoords="offset points",
+                fontsize=7,
+                color=plotting.BLACK,
+                va="bottom",
+            )
     axes[0, 0].set_ylabel("BLK_N")
     plotting.colour_bar(figure, made, axes[0, :2].tolist(), "times fewer reads")
     made.colorbar.set_ticks([1, 2, 3, 4, 6, 8, 10], labels=["1", "2", "3", "4", "6", "8", "10"])
@@ -148,9 +154,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     small = [
-        (row["formula"] / row[f"at {n}"], n, row) for row in rows if row["tensor"] == "16x16" for n in LENGTHS
+        (row["formula"] / row[f"at {n}"], n, row)
+        for row in rows
+        if row["tensor"] == "16x16"
+        for n in LENGTHS
         if n <= LARGEST
-    ]  # fmt: skip
+    ]
     if not small:
         return ""
     exact = sum(ratio == 1 for ratio, _, _ in small)

@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.perfmodel import magma_kernels
 from fpemu.plotting import Series
+from fpemu.roofline import magma_kernels
 from fpemu.sweep.claims import Claim, share
 
 from ..speed._shapes import BATCHED, RULES, evaluate, line, span, told
@@ -23,11 +23,7 @@ KIND = "G"
 CAPTION = f"""HGEMM, 500 products of 64×64×64, blocks (BLK_M, BLK_N, BLK_K) of 64, instructions of 16×16×16, DIM_X = 16
 and 32, DIM_Y = 32 · warps / DIM_X: TFLOP/s over the number of warps. Dashed: cuBLAS; dotted: what fpemu
 chooses for this size. {told("magma/fig7")}"""
-ASSUMPTIONS = [
-    *RULES,
-    BATCHED,
-    """"Drops if too many warps are used" is judged by 32 warps against the best number.""",
-]
+ASSUMPTIONS = [*RULES, BATCHED, """"Drops if too many warps are used" is judged by 32 warps against the best number."""]
 _LOOK = {16: Series("DIM_X = 16", plotting.VERMILION, "o"), 32: Series("DIM_X = 32", plotting.BLUE, "s", filled=False)}
 
 
@@ -66,18 +62,41 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         known = {1, shapes.WARPS[-1]} <= set(rates)
         best = max(rates, key=rates.__getitem__, default=0)
         gain = rates[best] / rates[1] if known else float("nan")
-        found.append(share(f"DIM_X = {dim_x}: more warps are faster than one", "significant gains",
-                           [gain >= 1.2] if known else [], f"{gain:.3g}× with {best}"))  # fmt: skip
+        found.append(
+            share(
+                f"DIM_X = {dim_x}: more warps are faster than one",
+                "significant gains",
+                [gain >= 1.2] if known else [],
+                f"{gain:.3g}× with {best}",
+            )
+        )
         loss = rates[shapes.WARPS[-1]] / rates[best] if known else float("nan")
-        found.append(share(f"DIM_X = {dim_x}: 32 warps are slower than the best number", "drops",
-                           [loss < 1] if known else [], f"{loss:.3g}×"))  # fmt: skip
-        found.append(share(f"DIM_X = {dim_x}: the best number is neither the least nor the most", "",
-                           [best not in (1, shapes.WARPS[-1])] if known else [], f"{best} warps"))  # fmt: skip
+        found.append(
+            share(
+                f"DIM_X = {dim_x}: 32 warps are slower than the best number",
+                "drops",
+                [loss < 1] if known else [],
+                f"{loss:.3g}×",
+            )
+        )
+        found.append(
+            share(
+                f"DIM_X = {dim_x}: the best number is neither the least nor the most",
+                "",
+                [best not in (1, shapes.WARPS[-1])] if known else [],
+                f"{best} warps",
+            )
+        )
     table = [row["rate"] for row in line(rows, "ours")]
     every = [x for dim_x in shapes.DIM_X for x in _rates(rows, dim_x).values()]
-    found.append(share("what fpemu chooses is as fast as the best of these or faster", "",
-                       [table[0] >= max(every)] if table and every else [],
-                       f"{table[0] / max(every):.3g}×" if table and every else ""))  # fmt: skip
+    found.append(
+        share(
+            "what fpemu chooses is as fast as the best of these or faster",
+            "",
+            [table[0] >= max(every)] if table and every else [],
+            f"{table[0] / max(every):.3g}×" if table and every else "",
+        )
+    )
     return found
 
 
@@ -89,8 +108,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     told_of = []
     for dim_x, found in rates.items():
         best = max(found, key=found.__getitem__)
-        told_of.append(f"with DIM_X = {dim_x} {best} warps are the fastest, {found[best]:.3g} TFLOP/s, and all are "
-                       f"within {span(x / found[best] for x in found.values())} of that")  # fmt: skip
+        told_of.append(
+            f"with DIM_X = {dim_x} {best} warps are the fastest, {found[best]:.3g} TFLOP/s, and all are "
+            f"within {span(x / found[best] for x in found.values())} of that"
+        )
     idle = magma_kernels.idle_warps(magma_kernels.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
     text = "; ".join(told_of) + f". Of 32 warps {idle} have no tile of the result"
     base = line(rows, shapes.BASE)

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from fpemu import plotting
-from fpemu.perfmodel import gpus, magma
 from fpemu.plotting import Series
+from fpemu.roofline import gpus, magma
 from fpemu.sweep.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -76,9 +76,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         here = [row for row in _rows(rows, gpu, rank) if row["n"] % 50 == 0 or row["n"] < 100]
         for layout, look in _LOOK.items():
             axis.plot(
-                [row["n"] for row in here], [row[f"{layout} bound"] / 1e12 for row in here],
+                [row["n"] for row in here],
+                [row[f"{layout} bound"] / 1e12 for row in here],
                 **look.line(markersize=4.5 if look.marker == "+" else 3.2, zorder=_ABOVE[layout]),
-            )  # fmt: skip
+            )
         for layout in ("interleaved", "planar"):
             if here and here[0][f"{layout} crossing"]:
                 axis.axvline(here[0][f"{layout} crossing"], color=_LOOK[layout].color, linewidth=0.6, linestyle=":")
@@ -86,9 +87,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             other = _rows(rows, "V100", 0)
             for layout in ("interleaved", "planar"):
                 axis.plot(
-                    [row["n"] for row in other], [row[f"{layout} bound"] / 1e12 for row in other],
-                    color=_LOOK[layout].color, linestyle=(0, (1, 1)), linewidth=0.9,
-                )  # fmt: skip
+                    [row["n"] for row in other],
+                    [row[f"{layout} bound"] / 1e12 for row in other],
+                    color=_LOOK[layout].color,
+                    linestyle=(0, (1, 1)),
+                    linewidth=0.9,
+                )
         axis.set_xlabel("$n$")
         axis.set_xlim(0, 1000)
         axis.set_ylim(bottom=0)

@@ -60,9 +60,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"hardware": chip, "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
-        for n, batch in sorted(chosen["batch"].items()) for low in KINDS.values() for chip in CHIPS
+        for n, batch in sorted(chosen["batch"].items())
+        for low in KINDS.values()
+        for chip in CHIPS
         for seed in range(chosen["runs"])
-    ]  # fmt: skip
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

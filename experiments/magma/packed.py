@@ -45,9 +45,12 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"hardware": chip, "accumulate": d, "inputs": "uniform", "n": n, "groups": chosen["groups"], "seed": seed}
-        for n in range(1, SIDE // 2 + 1) for d in ACCUMULATORS for chip in CHIPS
-        if d == "fp32" or _has_fp16(chip) for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for n in range(1, SIDE // 2 + 1)
+        for d in ACCUMULATORS
+        for chip in CHIPS
+        if d == "fp32" or _has_fp16(chip)
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -117,12 +120,23 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             if there:
                 look, runs = plotting.HARDWARE[chip], [_runs(rows, chip, d, n) for n in there]
                 axis.plot(there, [np.mean(x) for x in runs], **look.line(markersize=_MARKED.get(chip, 4)))
-                axis.fill_between(there, [min(x) for x in runs], [max(x) for x in runs], color=look.color, alpha=0.15,
-                                  linewidth=0)  # fmt: skip
-        most = [max(row["same k differing"] for row in rows if (row["accumulate"], row["n"]) == (d, n))
-                for n in lengths if any((row["accumulate"], row["n"]) == (d, n) for row in rows)]  # fmt: skip
-        axis.plot(lengths[: len(most)], most, color=plotting.BLACK, marker="x", linestyle=":", markersize=4,
-                  label="same $k$, the most")  # fmt: skip
+                axis.fill_between(
+                    there, [min(x) for x in runs], [max(x) for x in runs], color=look.color, alpha=0.15, linewidth=0
+                )
+        most = [
+            max(row["same k differing"] for row in rows if (row["accumulate"], row["n"]) == (d, n))
+            for n in lengths
+            if any((row["accumulate"], row["n"]) == (d, n) for row in rows)
+        ]
+        axis.plot(
+            lengths[: len(most)],
+            most,
+            color=plotting.BLACK,
+            marker="x",
+            linestyle=":",
+            markersize=4,
+            label="same $k$, the most",
+        )
         axis.set_xticks(lengths)
         axis.set_xlabel("$n$")
     axes[0, 0].set_ylabel("share of entries with other bits")
@@ -134,17 +148,30 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Checks of our own: the paper says nothing about bits."""
     same = [row["same k differing"] for row in rows]
-    cut = [(same_cuts(row["n"], _spec(row["hardware"], row["accumulate"]).block), row["own k differing"])
-           for row in rows]  # fmt: skip
+    cut = [
+        (same_cuts(row["n"], _spec(row["hardware"], row["accumulate"]).block), row["own k differing"]) for row in rows
+    ]
     kept, changed = ([x for whole, x in cut if whole is want] for want in (True, False))
     return [
-        share("products in the same k have the bits of each alone", "", [x == 0 for x in same],
-              f"{max(same, default=0):.0%} differ at most"),
-        share("products in their own k have them wherever a block cuts each as it cuts the first", "",
-              [x == 0 for x in kept], f"{max(kept, default=0):.0%} differ at most"),
-        share("and not where it cuts one elsewhere", "", [x > 0 for x in changed],
-              f"{min(changed, default=0):.1%} to {max(changed, default=0):.1%} differ"),
-    ]  # fmt: skip
+        share(
+            "products in the same k have the bits of each alone",
+            "",
+            [x == 0 for x in same],
+            f"{max(same, default=0):.0%} differ at most",
+        ),
+        share(
+            "products in their own k have them wherever a block cuts each as it cuts the first",
+            "",
+            [x == 0 for x in kept],
+            f"{max(kept, default=0):.0%} differ at most",
+        ),
+        share(
+            "and not where it cuts one elsewhere",
+            "",
+            [x > 0 for x in changed],
+            f"{min(changed, default=0):.1%} to {max(changed, default=0):.1%} differ",
+        ),
+    ]
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

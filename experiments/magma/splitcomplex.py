@@ -41,9 +41,7 @@ CHIPS = ("ampere", "hopper")
 SCHEMES = ("fp16", "markidis", "ootomo", "legemm", "staged", "bf16x9", "sgemm")
 SPLITS = SCHEMES[1:]
 """Those whose error is not simply that of their operands rounded to fp16."""
-WAYS: dict[str, dict[str, Any]] = {
-    "fused": {}, "four": {"algorithm": "calls"}, "three": {"products": 3},
-}  # fmt: skip
+WAYS: dict[str, dict[str, Any]] = {"fused": {}, "four": {"algorithm": "calls"}, "three": {"products": 3}}
 SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 """Those drawn over the scale."""
 MIDDLE = 256
@@ -59,8 +57,9 @@ def cells(size: str) -> list[dict[str, Any]]:
     some += [("hopper", MIDDLE, s) for s in chosen["scales"] if s or MIDDLE not in chosen["k"]]
     return [
         {"hardware": chip, "inputs": "uniform", "m": 8, "k": k, "scale": scale, "seed": seed}
-        for chip, k, scale in some for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for chip, k, scale in some
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -141,13 +140,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     cgemm = [_mean(rows, *p, 0, "ootomo", "four") / _mean(rows, *p, 0, "sgemm", "four") for p in points]
     same, three = ([_ratio(rows, *p, name, way) for p in points for name in SPLITS] for way in ("fused", "three"))
     return [
-        share("Ootomo's scheme on complex data errs no more than CGEMM in fp32", "", [r <= 1 for r in cgemm],
-              _span(cgemm)),
-        share("both products of a part in the same sums err more than four with an addition outside", "",
-              [r > 1 for r in same], _span(same)),
-        share("three products err more than four, both with additions outside", "", [r > 1 for r in three],
-              _span(three)),
-    ]  # fmt: skip
+        share(
+            "Ootomo's scheme on complex data errs no more than CGEMM in fp32", "", [r <= 1 for r in cgemm], _span(cgemm)
+        ),
+        share(
+            "both products of a part in the same sums err more than four with an addition outside",
+            "",
+            [r > 1 for r in same],
+            _span(same),
+        ),
+        share(
+            "three products err more than four, both with additions outside", "", [r > 1 for r in three], _span(three)
+        ),
+    ]
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

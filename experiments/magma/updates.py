@@ -43,11 +43,21 @@ _OPTIONS: dict[str, dict[str, Any]] = METHODS | {SMALL: {"kernel": "magma-small"
 _LONGEST_SMALL = 64
 RANK = 16
 _SIZES: dict[str, Any] = {
-    "quick": {"runs": 3, "batch": 20, "k": [2**i for i in range(0, 13, 2)], "batches": [1, 10, 100, 1000],
-              "updates": [2**i for i in range(7)]},
-    "full": {"runs": 10, "batch": 100, "k": [2**i for i in range(14)], "batches": [1, 10, 100, 1000, 10000],
-             "updates": [2**i for i in range(9)]},
-}  # fmt: skip
+    "quick": {
+        "runs": 3,
+        "batch": 20,
+        "k": [2**i for i in range(0, 13, 2)],
+        "batches": [1, 10, 100, 1000],
+        "updates": [2**i for i in range(7)],
+    },
+    "full": {
+        "runs": 10,
+        "batch": 100,
+        "k": [2**i for i in range(14)],
+        "batches": [1, 10, 100, 1000, 10000],
+        "updates": [2**i for i in range(9)],
+    },
+}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
@@ -57,8 +67,9 @@ def cells(size: str) -> list[dict[str, Any]]:
     some += [("updates", chosen["batch"], RANK, updates) for updates in chosen["updates"]]
     return [
         {"panel": panel, "inputs": "uniform", "n": 16, "k": k, "batch": batch, "updates": updates, "seed": seed}
-        for panel, batch, k, updates in some for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for panel, batch, k, updates in some
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -156,9 +167,11 @@ def finding(rows: list[dict[str, Any]]) -> str:
         last = updates[-1]
         once = _mean(rows, "updates", last, ONE)
         told = ", ".join(f"{_mean(rows, 'updates', last, name) / once:.3g} ({_look(name).label})" for name in METHODS)
-        growth = np.polyfit(
-            np.log2(updates), np.log2([_mean(rows, "updates", x, "hopper fp32") for x in updates]), 1
-        )[0] if len(updates) > 1 else float("nan")  # fmt: skip
+        growth = (
+            np.polyfit(np.log2(updates), np.log2([_mean(rows, "updates", x, "hopper fp32") for x in updates]), 1)[0]
+            if len(updates) > 1
+            else float("nan")
+        )
         parts.append(
             f"After {last} updates with C in fp16 between them C errs, times the error of one product: {told}; with "
             f"fp32 sums the error grows like the power {growth:.2f} of their number"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpemu import plotting
-from fpemu.perfmodel import roofline
 from fpemu.plotting import Series
+from fpemu.roofline import times as roofline
 from fpemu.schemes import build
 from fpemu.schemes.base import SplitScheme
 from fpemu.sweep.claims import Claim, share

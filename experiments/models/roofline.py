@@ -1,6 +1,6 @@
 """What speed the peaks of a GPU allow each scheme for fp32 products, over n, and from which n it can beat SGEMM.
 
-The model is `fpemu.perfmodel.roofline`: every phase takes the longest of its products at the peak of the matrix unit,
+The model is `fpemu.roofline.times`: every phase takes the longest of its products at the peak of the matrix unit,
 its vector operations at that of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 from experiments.models import _speed
 from experiments.models._speed import evaluate as evaluate
 from fpemu import plotting
-from fpemu.perfmodel import gpus
 from fpemu.plotting import Series
+from fpemu.roofline import gpus
 from fpemu.sweep.claims import Claim, share
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"

@@ -1,6 +1,6 @@
 """What speed the peaks of a GPU allow the Ozaki family for fp64 products, over n, and from which n it can beat DGEMM.
 
-The model is `fpemu.perfmodel.roofline`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
+The model is `fpemu.roofline.times`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from experiments.models import _speed
 from experiments.models._speed import evaluate as evaluate
 from fpemu import plotting
-from fpemu.perfmodel import gpus
 from fpemu.plotting import Series
+from fpemu.roofline import gpus
 from fpemu.sweep.claims import Claim, share
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
@@ -72,8 +72,11 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             text = f"{speeds[0] / 1e9:.4g} for {speeds[1] / 1e9:.4g} GFLOP/s at n = 8192 allowed"
             claim = f"DGEMM-TC is {'faster' if faster else 'slower'} than DGEMM on the {gpu}"
             found.append(share(claim, published, [(speeds[0] > speeds[1]) == faster], text))
-    gains = [(row["ratio"], other["ratio"]) for row in rows if row["scheme"] == "ozaki2"
-             and (other := _speed.of(rows, row["gpu"], "ozimmu"))]  # fmt: skip
+    gains = [
+        (row["ratio"], other["ratio"])
+        for row in rows
+        if row["scheme"] == "ozaki2" and (other := _speed.of(rows, row["gpu"], "ozimmu"))
+    ]
     text = f"by {min(a / b for a, b in gains):.3g} to {max(a / b for a, b in gains):.3g} times" if gains else ""
     found.append(share("residues allow more than int8 slices", "", [a > b for a, b in gains], text))
     return found

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import gpus, roofline
+from fpemu.roofline import gpus
+from fpemu.roofline import times as roofline
 from fpemu.schemes import ozaki
 from fpemu.sweep.claims import Claim, share
 
@@ -72,31 +73,54 @@ KNOWN = (
     Known("DGEMM-TC, φ = 2", "V100", "ozaki", 10240, 790.8 * _G, "kernel", phi=2.0),
     Known("DGEMM-TC CR, φ = 0.1", "V100", "ozaki", 10240, 255.0 * _G, "kernel", mode="CR"),
     Known("corrected fp16 SGEMM", "GH200", "ootomo", 16384, 72.6 * _T),
-    *(Known(f"SGEMM, n = {n}", "H200", "sgemm", n, v * _T, measured=True)
-      for n, v in ((4096, 51.2), (8192, 50.9), (16384, 53.2))),
-    *(Known(f"fp16, n = {n}", "H200", "fp16", n, v * _T, measured=True)
-      for n, v in ((4096, 751), (8192, 711), (16384, 653))),
-    *(Known(f"three fp16 calls, n = {n}", "H200", "ape", n, v * _T, measured=True)
-      for n, v in ((4096, 232), (8192, 228), (16384, 214))),
-    *(Known(f"staged kernel, best, n = {n}", "H200", "staged", n, v * _T, measured=True)
-      for n, v in ((4096, 263.8), (8192, 268.7))),
-    *(Known(f"staged kernel and split, n = {n}", "H200", "staged", n, v * _T, "kernel", measured=True)
-      for n, v in ((4096, 230.9), (8192, 227.2))),
+    *(
+        Known(f"SGEMM, n = {n}", "H200", "sgemm", n, v * _T, measured=True)
+        for n, v in ((4096, 51.2), (8192, 50.9), (16384, 53.2))
+    ),
+    *(
+        Known(f"fp16, n = {n}", "H200", "fp16", n, v * _T, measured=True)
+        for n, v in ((4096, 751), (8192, 711), (16384, 653))
+    ),
+    *(
+        Known(f"three fp16 calls, n = {n}", "H200", "ape", n, v * _T, measured=True)
+        for n, v in ((4096, 232), (8192, 228), (16384, 214))
+    ),
+    *(
+        Known(f"staged kernel, best, n = {n}", "H200", "staged", n, v * _T, measured=True)
+        for n, v in ((4096, 263.8), (8192, 268.7))
+    ),
+    *(
+        Known(f"staged kernel and split, n = {n}", "H200", "staged", n, v * _T, "kernel", measured=True)
+        for n, v in ((4096, 230.9), (8192, 227.2))
+    ),
     Known("DGEMM", "H200", "dgemm", 8192, 63 * _T, measured=True),
-    *(Known(f"SGEMM, bytes, 20480² × {n}", "H200", "sgemm", (20480, n, 20480), v * _T, measured=True, unit="bytes")
-      for n, v in ((2, 1.00), (4, 1.21), (8, 1.95), (16, 1.97))),
+    *(
+        Known(f"SGEMM, bytes, 20480² × {n}", "H200", "sgemm", (20480, n, 20480), v * _T, measured=True, unit="bytes")
+        for n, v in ((2, 1.00), (4, 1.21), (8, 1.95), (16, 1.97))
+    ),
     Known("DGEMM, bytes, 20480² × 16", "H200", "dgemm", (20480, 16, 20480), 4.1 * _T, measured=True, unit="bytes"),
     Known("SGEMM, bytes, 10⁷ × 16 × 16", "H200", "sgemm", (10**7, 16, 16), 1.87 * _T, measured=True, unit="bytes"),
     Known("DGEMM, bytes, 10⁷ × 16 × 16", "H200", "dgemm", (10**7, 16, 16), 2.28 * _T, measured=True, unit="bytes"),
-)  # fmt: skip
+)
 
 
 def cells(size: str) -> list[dict[str, Any]]:
     found = []
     for known in KNOWN:
         M, N, K = (known.sides,) * 3 if isinstance(known.sides, int) else known.sides
-        found.append({"label": known.label, "gpu": known.gpu, "scheme": known.scheme, "M": M, "N": N, "K": K,
-                      "split": known.split, "phi": known.phi, "mode": known.mode})  # fmt: skip
+        found.append(
+            {
+                "label": known.label,
+                "gpu": known.gpu,
+                "scheme": known.scheme,
+                "M": M,
+                "N": N,
+                "K": K,
+                "split": known.split,
+                "phi": known.phi,
+                "mode": known.mode,
+            }
+        )
     return found
 
 
@@ -109,8 +133,12 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         options["slices"] = ozaki.counts(A, B, hardware=cell["gpu"]).d
     job = roofline.work(cell["scheme"], cell["gpu"], cell["M"], cell["N"], cell["K"], split=cell["split"], **options)
     found = roofline.time(job, cell["gpu"])
-    return {"bound": found.flops, "per byte": job.nominal / job.bytes, "slices": float(job.words[0]),
-            "products": float(job.products)}  # fmt: skip
+    return {
+        "bound": found.flops,
+        "per byte": job.nominal / job.bytes,
+        "slices": float(job.words[0]),
+        "products": float(job.products),
+    }
 
 
 def _shares(rows: list[dict[str, Any]]) -> list[tuple[Known, float, dict[str, Any]]]:
@@ -140,15 +168,26 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         axis.plot([0, part], [height, height], color=colour, linewidth=0.6)
         axis.plot([part], [height], "o", color=colour, markerfacecolor=face, markeredgewidth=0.8)
         text = f"{_flops(known, row) / 1e12:.3g}"
-        axis.annotate(text, (part, height), xytext=(5, 0), textcoords="offset points", va="center", fontsize=6.5,
-                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
+        axis.annotate(
+            text,
+            (part, height),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
     axis.axvline(1, color=plotting.GREY, linestyle="--", linewidth=0.9)
     axis.set_yticks(range(len(shares)), [f"{known.gpu}: {known.label}" for known, _, _ in shares], fontsize=6.5)
     axis.set_ylim(len(shares) - 0.4, -0.6)
     axis.set_xlim(0, 1.15)
     axis.set_xlabel("share of the roofline")
-    kinds = {plotting.BLACK: "native", plotting.GREY: "plain fp16", plotting.BLUE: "fp32 out of words",
-             plotting.VERMILION: "fp64 out of slices"}  # fmt: skip
+    kinds = {
+        plotting.BLACK: "native",
+        plotting.GREY: "plain fp16",
+        plotting.BLUE: "fp32 out of words",
+        plotting.VERMILION: "fp64 out of slices",
+    }
     for colour, text in kinds.items():
         axis.plot([], [], "o-", color=colour, label=text)
     axis.plot([], [], "o", color=plotting.GREY, markerfacecolor="white", label="open: measured")
@@ -170,12 +209,26 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for name, top in (("fp16 peak (H2SGEMM, section 2)", peak), ("peak of three products", peak / 3)):
             part = by["A100", "Ma (APE)"][0].speed / top
             published = "61.7 %" if "section" in name else ""
-            found.append(share(f"64.15 TFLOP/s are 61.7 % of the {name}", published, [abs(part - 0.617) < 0.0005],
-                               f"{100 * part:.4g} %", part))  # fmt: skip
+            found.append(
+                share(
+                    f"64.15 TFLOP/s are 61.7 % of the {name}",
+                    published,
+                    [abs(part - 0.617) < 0.0005],
+                    f"{100 * part:.4g} %",
+                    part,
+                )
+            )
     if ("Ascend 910A", "H2SGEMM, double buffer") in by:
         part = by["Ascend 910A", "H2SGEMM, double buffer"][0].speed / (gpus.get("Ascend 910A").need("fp16 matrix") / 3)
-        found.append(share("65.3 TFLOP/s are 77 % of the peak of three products", "77 % of 85.3 TFLOP/s",
-                           [round(100 * part) == 77], f"{100 * part:.4g} %", part))  # fmt: skip
+        found.append(
+            share(
+                "65.3 TFLOP/s are 77 % of the peak of three products",
+                "77 % of 85.3 TFLOP/s",
+                [round(100 * part) == 77],
+                f"{100 * part:.4g} %",
+                part,
+            )
+        )
     for gpu, other in (("Titan RTX", 972.4 / 534.1), ("V100", 1064 / 6761)):
         pair = [by.get((gpu, label)) for label in ("DGEMM-TC, φ = 0.1", "cublasDgemm")]
         if pair[0] is not None and pair[1] is not None:
@@ -192,8 +245,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     )
     if shares:
         for text, gpu, scheme, other_scheme, factor in speedups:
-            peaks = [roofline.time(roofline.work(name, gpu, *(8192,) * 3, split="given"), gpu).flops
-                     for name in (scheme, other_scheme)]  # fmt: skip
+            peaks = [
+                roofline.time(roofline.work(name, gpu, *(8192,) * 3, split="given"), gpu).flops
+                for name in (scheme, other_scheme)
+            ]
             ratio = peaks[0] / peaks[1]
             far = (
                 f", so that the other ran at {100 * ratio / factor:.3g} % of its own at most" if factor > ratio else ""

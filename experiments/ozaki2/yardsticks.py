@@ -72,8 +72,10 @@ _ROWS = {"quick": {1024: 64, 4096: 64, 8192: 64}, "full": {1024: 1024, 4096: 256
 def cells(size: str) -> list[dict[str, Any]]:
     return [
         {"hardware": "H200", "inputs": "phi", "phi": PHI, "precision": precision, "k": k, "rows": rows, "seed": seed}
-        for k, rows in _ROWS[size].items() for precision in METHODS for seed in range(2)
-    ]  # fmt: skip
+        for k, rows in _ROWS[size].items()
+        for precision in METHODS
+        for seed in range(2)
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

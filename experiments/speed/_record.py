@@ -20,9 +20,26 @@ _FILE = Path(__file__).with_name("h200.json")
 _PLACE = ("kind", "M", "N", "K", "data", "contender")
 _RATES = ("first", "best", "sustained", "split_first", "split_sustained")
 _PLAIN = (
-    "relative_l2", "max_relative", "mred", "max_error", "lost", "outputs", "power_W", "clock_MHz", "checked",
-    "mismatches", "products", "bytes", "total_s", "iterations", "inertia", "equal", "gemms", "slices_a", "slices_b",
-)  # fmt: skip
+    "relative_l2",
+    "max_relative",
+    "mred",
+    "max_error",
+    "lost",
+    "outputs",
+    "power_W",
+    "clock_MHz",
+    "checked",
+    "mismatches",
+    "products",
+    "bytes",
+    "total_s",
+    "iterations",
+    "inertia",
+    "equal",
+    "gemms",
+    "slices_a",
+    "slices_b",
+)
 """What is shown as it was measured."""
 RULES = [
     """Speeds are 2·M·N·K operations a second. "First": the median of ten launches after a pause, before the power

@@ -17,8 +17,8 @@ from benchmarks.gpu import record, shapes
 from benchmarks.gpu.case import Case
 from fpemu import plotting
 from fpemu.errors import InputError
-from fpemu.perfmodel import gpus
 from fpemu.plotting import Series
+from fpemu.roofline import gpus
 from fpemu.sweep.claims import Claim, share
 
 Row = dict[str, Any]
@@ -125,8 +125,10 @@ def missing(page: str) -> str:
     parts = []
     for data, sizes in lacking.items():
         wide = data.split()[0] in shapes.FORMATS
-        said = [f"{m} (n = {', '.join(map(str, sorted(columns)))})" if wide and columns != every[data, m] else str(m)
-                for m, columns in sorted(sizes.items())]  # fmt: skip
+        said = [
+            f"{m} (n = {', '.join(map(str, sorted(columns)))})" if wide and columns != every[data, m] else str(m)
+            for m, columns in sorted(sizes.items())
+        ]
         name = data.replace(" ", " by ") if wide else data
         parts.append(f"{name}, {'m' if wide else 'n'} = {', '.join(said)}")
     return f"Not measured: {'; '.join(parts)}." if parts else ""
@@ -136,8 +138,11 @@ def cells(page: str, shown: Callable[[Row], bool] = lambda row: True) -> list[Ro
     """The cells of a page: the rows that were measured for it, by what tells them apart, and the record's digest."""
     digest, _, rows = _read(_path())
     wanted = {_place(case) for case in _cases(page)}
-    return [{**{name: row[name] for name in _PLACE}, "record": digest}
-            for row in rows if tuple(row[name] for name in _PLACE) in wanted and shown(row)]  # fmt: skip
+    return [
+        {**{name: row[name] for name in _PLACE}, "record": digest}
+        for row in rows
+        if tuple(row[name] for name in _PLACE) in wanted and shown(row)
+    ]
 
 
 def evaluate(cell: Row) -> dict[str, float]:
@@ -206,8 +211,11 @@ def errors(rows: Iterable[Row], who: str, base: str, over: str = "M", **place: A
     """
     known = list(rows)
     under = {int(row[over]): row.get("relative_l2", 0.0) for row in line(known, base, over, **place)}
-    return {int(row[over]): row["relative_l2"] / under[int(row[over])] for row in line(known, who, over, **place)
-            if "relative_l2" in row and under.get(int(row[over]))}  # fmt: skip
+    return {
+        int(row[over]): row["relative_l2"] / under[int(row[over])]
+        for row in line(known, who, over, **place)
+        if "relative_l2" in row and under.get(int(row[over]))
+    }
 
 
 def span(values: Iterable[float], unit: str = "×") -> str:
@@ -257,5 +265,5 @@ def multiprocessors() -> int | None:
 
 
 def one_gpu() -> str:
-    """The GPU's name in short, as `fpemu.perfmodel.gpus` may have it."""
+    """The GPU's name in short, as `fpemu.roofline.gpus` may have it."""
     return str(_read(_path())[1]["device"]["gpu"]).removeprefix("NVIDIA ").split()[0]

@@ -19,8 +19,12 @@ TITLE = "error against speed"
 KIND = "G"
 EXPLAINS = ("speed/frontier",)
 N = groups.HEAD
-DATA = {"symmetric": "uniform [-1, 1]", "positive": "uniform [0, 1]", "phi 0.5": "(u - 0.5) exp(0.5 g)",
-        "normal": "normal"}  # fmt: skip
+DATA = {
+    "symmetric": "uniform [-1, 1]",
+    "positive": "uniform [0, 1]",
+    "phi 0.5": "(u - 0.5) exp(0.5 g)",
+    "normal": "normal",
+}
 UNIFORM = ("symmetric", "positive")
 CAPTION = f"""Relative L2 error over speed, n = {N}, operands as the panels say (u uniform in [0, 1), g normal). Filled
 or dark: the first ten launches after a pause; the line goes to the sustained speed. A scheme that was timed on one kind
@@ -42,8 +46,15 @@ PUBLISHED = 72.6
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["M"] == row["N"] == row["K"] == N and row["data"] in DATA
-                  and row["fmt"] == "fp32" and row["contender"] in (*groups.LIBRARY, *groups.SPEEDS))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["M"] == row["N"] == row["K"] == N
+            and row["data"] in DATA
+            and row["fmt"] == "fp32"
+            and row["contender"] in (*groups.LIBRARY, *groups.SPEEDS)
+        )
+    )
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -66,9 +77,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     below = at(rows, "dgemm", N, N, N)
     if below is not None and "first" in below:
         axes[0, 0].annotate(
-            f"DGEMM: {below['relative_l2']:.1g}", (below["first"], LEAST), xytext=(0, 10), fontsize=6.5, ha="left",
-            textcoords="offset points", arrowprops={"arrowstyle": "->", "lw": 0.6},
-        )  # fmt: skip
+            f"DGEMM: {below['relative_l2']:.1g}",
+            (below["first"], LEAST),
+            xytext=(0, 10),
+            fontsize=6.5,
+            ha="left",
+            textcoords="offset points",
+            arrowprops={"arrowstyle": "->", "lw": 0.6},
+        )
     axes[0, 0].set_ylim(LEAST, 2e-3)
     for axis in axes[:, 0]:
         axis.set_ylabel("relative L2 error")
@@ -85,33 +101,67 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     staged = at(rows, "staged", N, N, N)
     if staged is not None and "first" in staged:
         speeds = [row for data in DATA if (row := at(rows, "staged", N, N, N, data)) is not None and "first" in row]
-        better = [errors["staged", data] <= errors["sgemm", data] for data in DATA if ("sgemm", data) in errors
-                  and ("staged", data) in errors]  # fmt: skip
+        better = [
+            errors["staged", data] <= errors["sgemm", data]
+            for data in DATA
+            if ("sgemm", data) in errors and ("staged", data) in errors
+        ]
         found += [
             share("three products, staged: no less accurate than SGEMM", "", better, ""),
-            share(f"staged: {GOAL:g} TFLOP/s or more in the first launches", "", [r["first"] >= GOAL for r in speeds],
-                  _span([r["first"] for r in speeds], " TFLOP/s"), staged["first"]),
-            share(f"staged: {SUSTAINED:g} times three products of the library or more, sustained", "",
-                  [r["sustained / three products"] >= SUSTAINED for r in speeds if "sustained / three products" in r],
-                  _span([r.get("sustained / three products") for r in speeds], "×")),
-            share(f"staged: faster than the best published on a Hopper, {PUBLISHED:g} TFLOP/s", "",
-                  [staged["first"] > PUBLISHED], f"{staged['first'] / PUBLISHED:.3g}×"),
-        ]  # fmt: skip
+            share(
+                f"staged: {GOAL:g} TFLOP/s or more in the first launches",
+                "",
+                [r["first"] >= GOAL for r in speeds],
+                _span([r["first"] for r in speeds], " TFLOP/s"),
+                staged["first"],
+            ),
+            share(
+                f"staged: {SUSTAINED:g} times three products of the library or more, sustained",
+                "",
+                [r["sustained / three products"] >= SUSTAINED for r in speeds if "sustained / three products" in r],
+                _span([r.get("sustained / three products") for r in speeds], "×"),
+            ),
+            share(
+                f"staged: faster than the best published on a Hopper, {PUBLISHED:g} TFLOP/s",
+                "",
+                [staged["first"] > PUBLISHED],
+                f"{staged['first'] / PUBLISHED:.3g}×",
+            ),
+        ]
     for who in groups.FRONTIER:
         own = [row for data in DATA if (row := at(rows, who, N, N, N, data)) is not None]
         fast = [row["sustained / three products"] for row in own if "sustained / three products" in row]
         if fast:
-            found.append(share(f"{look(who).label}: {CHEAPER:g} times three products of the library or more, sustained",
-                               "", [x >= CHEAPER for x in fast], _span(fast, "×")))  # fmt: skip
+            found.append(
+                share(
+                    f"{look(who).label}: {CHEAPER:g} times three products of the library or more, sustained",
+                    "",
+                    [x >= CHEAPER for x in fast],
+                    _span(fast, "×"),
+                )
+            )
             bars = {data: errors.get(("sgemm", data), 0.0) if data in UNIFORM else LOOSE for data in DATA}
             good = [row["relative_l2"] <= bars[row["data"]] for row in own]
-            found.append(share(f"{look(who).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest", "", good,
-                               _span([row["relative_l2"] for row in own], "")))  # fmt: skip
+            found.append(
+                share(
+                    f"{look(who).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest",
+                    "",
+                    good,
+                    _span([row["relative_l2"] for row in own], ""),
+                )
+            )
     for who in groups.STRASSEN:
-        pairs = [(errors[who, data], errors["sgemm", data]) for data in DATA
-                 if {(who, data), ("sgemm", data)} <= set(errors)]  # fmt: skip
-        found.append(share(f"{look(who).label}: no less accurate than SGEMM", "", [a <= b for a, b in pairs],
-                           _span([a / b for a, b in pairs], "× its error")))  # fmt: skip
+        pairs = [
+            (errors[who, data], errors["sgemm", data]) for data in DATA if {(who, data), ("sgemm", data)} <= set(errors)
+        ]
+        found.append(
+            share(
+                f"{look(who).label}: no less accurate than SGEMM",
+                "",
+                [a <= b for a, b in pairs],
+                _span([a / b for a, b in pairs], "× its error"),
+            )
+        )
         mine = at(rows, who, N, N, N)
         if mine is not None and staged is not None and {"sustained"} <= set(mine) & set(staged):
             gain = mine["sustained"] / staged["sustained"]
@@ -135,10 +185,13 @@ def _span(values: list[Any], unit: str) -> str:
 def finding(rows: list[dict[str, Any]]) -> str:
     """Who is on the frontier, by speed, and what limits."""
     own = [row for row in rows if row["data"] == "symmetric" and "first" in row and row.get("relative_l2")]
-    best = [row for row in own
-            if not any(o["first"] > row["first"] and o["relative_l2"] < row["relative_l2"] for o in own)]  # fmt: skip
-    parts = [f"{look(row['contender']).label} ({row['first']:.3g} TFLOP/s, error {row['relative_l2']:.2g})"
-             for row in sorted(best, key=lambda row: -row["first"])]  # fmt: skip
+    best = [
+        row for row in own if not any(o["first"] > row["first"] and o["relative_l2"] < row["relative_l2"] for o in own)
+    ]
+    parts = [
+        f"{look(row['contender']).label} ({row['first']:.3g} TFLOP/s, error {row['relative_l2']:.2g})"
+        for row in sorted(best, key=lambda row: -row["first"])
+    ]
     text = f"Nobody is faster and more accurate on uniform [-1, 1] than {'; '.join(parts)}. "
     staged, plain = at(rows, "staged", N, N, N), at(rows, "fp16", N, N, N)
     if staged is not None and plain is not None and "sustained" in staged and "sustained" in plain:

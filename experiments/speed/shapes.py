@@ -28,13 +28,21 @@ GOAL = 512
 
 
 def _shape(row: dict[str, Any]) -> str | None:
-    return next((name for name, sides in groups.shapes(row["M"]).items()
-                 if sides == (row["M"], row["N"], row["K"])), None)  # fmt: skip
+    return next(
+        (name for name, sides in groups.shapes(row["M"]).items() if sides == (row["M"], row["N"], row["K"])), None
+    )
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["fmt"] == "fp32"
-                  and row["contender"] in (*WHO, "sgemm", "fp16") and _shape(row) is not None)  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["data"] == "symmetric"
+            and row["fmt"] == "fp32"
+            and row["contender"] in (*WHO, "sgemm", "fp16")
+            and _shape(row) is not None
+        )
+    )
 
 
 def _line(rows: list[dict[str, Any]], who: str, shape: str) -> list[dict[str, Any]]:
@@ -96,8 +104,11 @@ def finding(rows: list[dict[str, Any]]) -> str:
             if own:
                 loss = 100 * (1 - own[-1]["split_first"] / own[-1]["first"])
                 parts.append(f"{loss:.2g} % in {shape} at {own[-1]['M']}")
-            slower += [f"{look(who).label} in {shape} at {n} ({x:.3g}×)" for n, x in
-                       _over(rows, who, shape, "split_first").items() if x < 1]  # fmt: skip
+            slower += [
+                f"{look(who).label} in {shape} at {n} ({x:.3g}×)"
+                for n, x in _over(rows, who, shape, "split_first").items()
+                if x < 1
+            ]
         text += f"{look(who).label} loses to the split {', '.join(parts)}. " if parts else ""
     if slower:
         text += f"With the split these are slower than SGEMM: {', '.join(slower)}. "

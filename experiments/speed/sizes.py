@@ -28,9 +28,15 @@ FIRST = {2048: 237.0, 4096: 263.0}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "symmetric" and row["fmt"] == "fp32"
-                  and row["M"] == row["N"] == row["K"]
-                  and row["contender"] in (*WHO, "fp16"))  # fmt: skip
+    return _cells(
+        lambda row: (
+            row["kind"] == "product"
+            and row["data"] == "symmetric"
+            and row["fmt"] == "fp32"
+            and row["M"] == row["N"] == row["K"]
+            and row["contender"] in (*WHO, "fp16")
+        )
+    )
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -71,19 +77,37 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     for who in WHO[1:]:
         over = {r["M"]: r["first / sgemm"] for r in squares(rows, who) if "first / sgemm" in r}
-        found.append(share(f"{look(who).label}: never slower than SGEMM", "", [x >= 1 for x in over.values()],
-                           ", ".join(f"{x:.3g}× at {n}" for n, x in over.items())))  # fmt: skip
+        found.append(
+            share(
+                f"{look(who).label}: never slower than SGEMM",
+                "",
+                [x >= 1 for x in over.values()],
+                ", ".join(f"{x:.3g}× at {n}" for n, x in over.items()),
+            )
+        )
     own = {row["M"]: row["first"] for row in squares(rows, "staged") if "first" in row}
     for n, least in FIRST.items():
         reached = [own[n] >= least] if n in own else []
         text = f"{own[n]:.4g} TFLOP/s" if n in own else ""
         found.append(share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text))
-    kept = [row["split_sustained"] / row["sustained"] for row in squares(rows, "staged")
-            if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row)]  # fmt: skip
-    found.append(share(f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained", "",
-                       [x >= 0.97 for x in kept], f"{kept[0]:.3g}" if kept else ""))  # fmt: skip
-    better = [row["relative_l2"] <= base["relative_l2"] for row in squares(rows, "staged")
-              if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None]  # fmt: skip
+    kept = [
+        row["split_sustained"] / row["sustained"]
+        for row in squares(rows, "staged")
+        if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row)
+    ]
+    found.append(
+        share(
+            f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained",
+            "",
+            [x >= 0.97 for x in kept],
+            f"{kept[0]:.3g}" if kept else "",
+        )
+    )
+    better = [
+        row["relative_l2"] <= base["relative_l2"]
+        for row in squares(rows, "staged")
+        if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None
+    ]
     found.append(share("staged: no less accurate than SGEMM", "", better, ""))
     return found
 

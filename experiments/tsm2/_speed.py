@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.gpu import shapes
-from fpemu.perfmodel import gpus
+from fpemu.roofline import gpus
 
 from ..speed._shapes import Row, multiprocessors, ratios
 from ..speed._shapes import line as _line
@@ -45,8 +45,11 @@ def every(rows: list[Row], who: str, base: str, formats: tuple[str, ...] = shape
 def points(rows: list[Row], who: str, base: str, fmt: str, **place: Any) -> dict[int, float]:
     """Percentage points of a copy's bandwidth that a contender has more than another, by M."""
     least = {int(row["M"]): row["share"] for row in line(rows, base, fmt, **place) if "share" in row}
-    return {int(row["M"]): 100 * (row["share"] - least[int(row["M"])]) for row in line(rows, who, fmt, **place)
-            if int(row["M"]) in least and "share" in row}  # fmt: skip
+    return {
+        int(row["M"]): 100 * (row["share"] - least[int(row["M"])])
+        for row in line(rows, who, fmt, **place)
+        if int(row["M"]) in least and "share" in row
+    }
 
 
 def percent(values: Any) -> str:

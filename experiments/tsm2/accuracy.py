@@ -52,8 +52,10 @@ def cells(size: str) -> list[dict[str, Any]]:
     tall, large = chosen["rows"]
     return [
         {"inputs": "uniform", "format": fmt, "m": tall if k in TALL else large, "n": 8, "k": k, "seed": seed}
-        for k in [*TALL, *chosen["lengths"]] for fmt in FORMATS for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for k in [*TALL, *chosen["lengths"]]
+        for fmt in FORMATS
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -125,8 +127,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
     lengths = sorted({row["k"] for row in rows})
     ratios = {
         (k, fmt): np.mean(_runs(rows, k, fmt, "relative_l2")) / expected(k, bits)
-        for k in lengths for fmt, bits in FORMATS.items()
-    }  # fmt: skip
+        for k in lengths
+        for fmt, bits in FORMATS.items()
+    }
     off = [k for (k, _), ratio in ratios.items() if abs(ratio - 1) > 0.1]
     where = f" (the others: k up to {max(off)})" if off else ""
     both = [ratios[k, "fp64"] / ratios[k, "fp32"] for k in lengths]

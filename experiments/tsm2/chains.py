@@ -52,8 +52,10 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"hardware": hardware, "inputs": "uniform", "m": 4, "n": 4, "k": k, "seed": seed}
-        for k in chosen["lengths"] for seed in range(chosen["runs"]) for hardware in ("ampere", "hopper")
-    ]  # fmt: skip
+        for k in chosen["lengths"]
+        for seed in range(chosen["runs"])
+        for hardware in ("ampere", "hopper")
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:

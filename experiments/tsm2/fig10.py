@@ -63,14 +63,27 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     found = []
     for fmt in reversed(shapes.FORMATS):
         kept = _against_largest(rows, "V3", fmt, "share")
-        found.append(share(f"{fmt}: V3's bandwidth is that of k = m", "remains similar",
-                           [abs(x - 1) <= NEAR for x in kept.values()], span(kept.values())))  # fmt: skip
+        found.append(
+            share(
+                f"{fmt}: V3's bandwidth is that of k = m",
+                "remains similar",
+                [abs(x - 1) <= NEAR for x in kept.values()],
+                span(kept.values()),
+            )
+        )
         slope = {k: x * shapes.INNER / k for k, x in _against_largest(rows, "V3", fmt, "seconds").items()}
-        found.append(share(f"{fmt}: V3's time over k is that of k = m", "scales linearly",
-                           [abs(x - 1) <= NEAR for x in slope.values()], span(slope.values())))  # fmt: skip
+        found.append(
+            share(
+                f"{fmt}: V3's time over k is that of k = m",
+                "scales linearly",
+                [abs(x - 1) <= NEAR for x in slope.values()],
+                span(slope.values()),
+            )
+        )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        found.append(share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over],
-                           span(over)))  # fmt: skip
+        found.append(
+            share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over], span(over))
+        )
     return found
 
 
@@ -81,6 +94,8 @@ def finding(rows: list[dict[str, Any]]) -> str:
         for who in shapes.MAIN:
             kept = [row for row in line(rows, who, fmt, "K") if "share" in row]
             if kept:
-                parts.append(f"{LOOKS[who].label} {100 * kept[0]['share']:.3g} % of a copy's at k = {kept[0]['K']} and "
-                             f"{100 * kept[-1]['share']:.3g} % at {kept[-1]['K']} in {fmt}")  # fmt: skip
+                parts.append(
+                    f"{LOOKS[who].label} {100 * kept[0]['share']:.3g} % of a copy's at k = {kept[0]['K']} and "
+                    f"{100 * kept[-1]['share']:.3g} % at {kept[-1]['K']} in {fmt}"
+                )
     return "The bandwidth of " + "; ".join(parts) + ". " + threads(shapes.INNER) if parts else ""

@@ -70,11 +70,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         found.append(share(f"{fmt}: V3's bandwidth falls with k", "decreases", falls, ", ".join(ends)))
         both = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
         small = [x for k, x in both.items() if k <= 16]
-        found.append(share(f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16", "replaces it there",
-                           [x > 1 for x in small], span(small)))  # fmt: skip
+        found.append(
+            share(
+                f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16",
+                "replaces it there",
+                [x > 1 for x in small],
+                span(small),
+            )
+        )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        found.append(share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over],
-                           span(over)))  # fmt: skip
+        found.append(
+            share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over], span(over))
+        )
     return found
 
 

@@ -46,8 +46,9 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def _by_factor(rows: list[dict[str, Any]], form: int, fmt: str, what: str) -> dict[int, float]:
-    return {factor: row[what] for factor in shapes.TCF for row in line(rows, shapes.tcf(form, factor), fmt)
-            if what in row}  # fmt: skip
+    return {
+        factor: row[what] for factor in shapes.TCF for row in line(rows, shapes.tcf(form, factor), fmt) if what in row
+    }
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -73,10 +74,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         took = _by_factor(rows, form, fmt, "seconds")
         best = min(took.values(), default=float("nan"))
         name = f"optimisation {form}, {fmt}"
-        early = {factor: min(took[few] for few in took if few <= factor) / seconds
-                 for factor, seconds in took.items() if factor < 64}  # fmt: skip
-        found.append(share(f"{name}: no decline before the threads are 1/64 of the rows", "at least 1/64",
-                           [x >= KEPT for x in early.values()], span(early.values())))  # fmt: skip
+        early = {
+            factor: min(took[few] for few in took if few <= factor) / seconds
+            for factor, seconds in took.items()
+            if factor < 64
+        }
+        found.append(
+            share(
+                f"{name}: no decline before the threads are 1/64 of the rows",
+                "at least 1/64",
+                [x >= KEPT for x in early.values()],
+                span(early.values()),
+            )
+        )
         chosen = PUBLISHED[fmt]
         held = [best / took[chosen] >= 0.95] if chosen in took else []
         most = min(took, key=took.__getitem__, default=0)
@@ -93,7 +103,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
         if 1 in took:
             best = min(took, key=took.__getitem__)
             gain = took[1] / took[best]
-            parts.append(f"optimisation {form} in {fmt} is the fastest at tcf = {best}, {gain:.3g} times as fast as "
-                         "with one row a thread")  # fmt: skip
+            parts.append(
+                f"optimisation {form} in {fmt} is the fastest at tcf = {best}, {gain:.3g} times as fast as "
+                "with one row a thread"
+            )
     text = "; ".join(parts)
     return text[:1].upper() + text[1:] + "." if text else ""

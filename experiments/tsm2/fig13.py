@@ -80,12 +80,30 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for fmt, form, words in (("fp32", "opt 1", "generally"), ("fp64", "opt 2", "in several cases")):
         other = FORMS[1 - FORMS.index(form)]
         over = every([row for row in rows if row["N"] in WIDTHS], form, other, (fmt,))
-        found.append(share(f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}", words,
-                           [x > 1 for x in over], span(over)))  # fmt: skip
-    used = [row["share"] for fmt in shapes.FORMATS for n in WIDTHS for who in FORMS for row in line(rows, who, fmt, N=n)
-            if "share" in row]  # fmt: skip
-    found.append(share("ISM2's share of the bandwidth, the largest (figure 14)", "up to 55 %",
-                       [max(used) >= 0.55] if used else [], f"{100 * max(used, default=0):.3g} %"))  # fmt: skip
+        found.append(
+            share(
+                f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}",
+                words,
+                [x > 1 for x in over],
+                span(over),
+            )
+        )
+    used = [
+        row["share"]
+        for fmt in shapes.FORMATS
+        for n in WIDTHS
+        for who in FORMS
+        for row in line(rows, who, fmt, N=n)
+        if "share" in row
+    ]
+    found.append(
+        share(
+            "ISM2's share of the bandwidth, the largest (figure 14)",
+            "up to 55 %",
+            [max(used) >= 0.55] if used else [],
+            f"{100 * max(used, default=0):.3g} %",
+        )
+    )
     for fmt in shapes.FORMATS:
         for layout in ("columns", ROWS):
             here = {
@@ -97,8 +115,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             if layout == ROWS and not here:
                 continue
             text = f"{fmt}, by {layout}: the kernel for Hopper has 85 % of a copy's bandwidth, 10^7 rows"
-            found.append(share(text, "", [x >= GOAL for x in here.values()],
-                               ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items())))  # fmt: skip
+            found.append(
+                share(
+                    text,
+                    "",
+                    [x >= GOAL for x in here.values()],
+                    ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
+                )
+            )
         over = every([row for row in rows if row["K"] == row["N"]], "hopper", shapes.BASE, (fmt,))
         found.append(
             share(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", [x > 1 for x in over], span(over))

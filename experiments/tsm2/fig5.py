@@ -51,8 +51,16 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                     axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
             for who, mark in _MARKS.items():
                 for row in line(rows, who, fmt, layout=ROWS, N=n):
-                    axis.plot([row["M"] / 1024], [100 * row["share"]], marker=mark, markersize=3, linestyle="",
-                              color=LOOKS[who].color, markerfacecolor="white", zorder=4)  # fmt: skip
+                    axis.plot(
+                        [row["M"] / 1024],
+                        [100 * row["share"]],
+                        marker=mark,
+                        markersize=3,
+                        linestyle="",
+                        color=LOOKS[who].color,
+                        markerfacecolor="white",
+                        zorder=4,
+                    )
             axis.axhline(100 * GOAL, color=plotting.GREY, linestyle=":", linewidth=0.8)
             axis.set_ylim(0, 115)
     for axis in axes[-1]:
@@ -67,15 +75,24 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    more = [x for fmt in shapes.FORMATS for n in shapes.COLUMNS
-            for x in points(rows, "V3", shapes.BASE, fmt, N=n).values()]  # fmt: skip
+    more = [
+        x for fmt in shapes.FORMATS for n in shapes.COLUMNS for x in points(rows, "V3", shapes.BASE, fmt, N=n).values()
+    ]
     wide = list(points(rows, "V3", shapes.BASE, "fp64", N=16).values())
     found = [
-        share("V3 has more bandwidth than cuBLAS (figure 5, K40c)", f"{K40C[0]:g} to {K40C[1]:g} points",
-              [x >= K40C[0] for x in more], percent(more)),
-        share("the same, n = 16, fp64 (figure 7b, P100)", f"{P100[0]:g} to {P100[1]:g} points",
-              [x >= P100[0] for x in wide], percent(wide)),
-    ]  # fmt: skip
+        share(
+            "V3 has more bandwidth than cuBLAS (figure 5, K40c)",
+            f"{K40C[0]:g} to {K40C[1]:g} points",
+            [x >= K40C[0] for x in more],
+            percent(more),
+        ),
+        share(
+            "the same, n = 16, fp64 (figure 7b, P100)",
+            f"{P100[0]:g} to {P100[1]:g} points",
+            [x >= P100[0] for x in wide],
+            percent(wide),
+        ),
+    ]
     for fmt in shapes.FORMATS:
         for layout in ("columns", ROWS):
             here = {
@@ -103,8 +120,11 @@ def finding(rows: list[dict[str, Any]]) -> str:
     parts = []
     for fmt in shapes.FORMATS:
         for who in shapes.MAIN:
-            here = [f"{row['bandwidth'] / 1e3:.3g}" for n in shapes.COLUMNS
-                    for row in line(rows, who, fmt, N=n, M=shapes.LARGE)]  # fmt: skip
+            here = [
+                f"{row['bandwidth'] / 1e3:.3g}"
+                for n in shapes.COLUMNS
+                for row in line(rows, who, fmt, N=n, M=shapes.LARGE)
+            ]
             if here:
                 parts.append(f"{LOOKS[who].label} {', '.join(here)} in {fmt}")
     if not parts:

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.errors import InputError
-from fpemu.perfmodel import gpus
+from fpemu.roofline import gpus
 from fpemu.sweep.claims import Claim, share
 
 from ..speed._look import legend
@@ -92,11 +92,23 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         found.append(share(text, f"{average:g}×", [mean(over) >= average] if over else [], f"{mean(over):.3g}×"))
     mine, theirs = (_use(rows, who) for who in ("V3", shapes.BASE))
     more = [mine[m] - theirs[m] for m in mine if m in theirs]
-    found.append(share("V3 uses more of the cores than cuBLAS (figure 6b)", "7 to 37.3 points",
-                       [x >= 7 for x in more], percent(more)))  # fmt: skip
+    found.append(
+        share(
+            "V3 uses more of the cores than cuBLAS (figure 6b)",
+            "7 to 37.3 points",
+            [x >= 7 for x in more],
+            percent(more),
+        )
+    )
     wide = points(rows, "V3", shapes.BASE, "fp64").values()
-    found.append(share("V3 uses more of the bandwidth than cuBLAS (figure 7b)", "17 to 47.6 points",
-                       [x >= 17 for x in wide], percent(wide)))  # fmt: skip
+    found.append(
+        share(
+            "V3 uses more of the bandwidth than cuBLAS (figure 7b)",
+            "17 to 47.6 points",
+            [x >= 17 for x in wide],
+            percent(wide),
+        )
+    )
     best = gains(rows, "hopper", fmt="fp64").values()
     found.append(share("the kernel for Hopper is no slower than cuBLAS, fp64", "", [x >= 1 for x in best], span(best)))
     return found

@@ -1,6 +1,6 @@
 """TSM2, section 3.6 and Algorithm 5: thresholds, t1, t2 and t3, published and by the model; ISM2's tcf.
 
-What the equations say and where they had to be corrected is in `fpemu.perfmodel.tsm2_model`.
+What the equations say and where they had to be corrected is in `fpemu.roofline.tsm2_model`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.perfmodel import gpus, tsm2
 from fpemu.plotting import Series
+from fpemu.roofline import gpus, tsm2
 from fpemu.sweep.claims import OPEN, Claim, share
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
@@ -308,8 +308,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
         parts.append(
             f"as printed, Algorithm 5 does not limit the use of bandwidth to 1 and rewards ever larger t3: it ends "
             f"where a thread has no register left, t3 = {caps} at n = 16. With a limit t3 is any that suffices, from "
-            + ", ".join(f"{row['t3 needed']:g} ({row['gpu']})" for row in known) + " on"
-        )  # fmt: skip
+            + ", ".join(f"{row['t3 needed']:g} ({row['gpu']})" for row in known)
+            + " on"
+        )
     if "P100" in at:
         row = at["P100"]
         ends = ", ".join(f"t2 = {row[f'descent {u} t2']:g}, t3 = {row[f'descent {u} t3']:g} in {u}" for u in _UNITS)
@@ -332,8 +333,11 @@ def finding(rows: list[dict[str, Any]]) -> str:
             f"the paper measures t1. Whether it divides MaxOccup hangs on C; with C = {tsm2.SETUP} the published t1 "
             f"keeps of its threads: {text}"
         )
-    new = [f"{name}: t2 = {at[name]['corrected t2']:g}, t3 from {at[name]['t3 needed']:g}" for name in MACHINES[3:]
-           if name in at]  # fmt: skip
+    new = [
+        f"{name}: t2 = {at[name]['corrected t2']:g}, t3 from {at[name]['t3 needed']:g}"
+        for name in MACHINES[3:]
+        if name in at
+    ]
     if new:
         there = _pick(rows, part="tsm2", gpu="H200", fmt="fp64", n=16, latency=MEASURED)
         text = "".join(f", from {row['t3 needed']:g} with the {MEASURED} cycles measured on one" for row in there)

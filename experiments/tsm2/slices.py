@@ -54,8 +54,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
     return [
         {"inputs": "uniform", "low": low, "format": fmt, "m": 16, "n": 8, "k": 10240, "slices": slices, "seed": seed}
-        for slices in chosen["slices"] for low in KINDS.values() for fmt in FORMATS for seed in range(chosen["runs"])
-    ]  # fmt: skip
+        for slices in chosen["slices"]
+        for low in KINDS.values()
+        for fmt in FORMATS
+        for seed in range(chosen["runs"])
+    ]
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -147,10 +150,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     ratios = [_mean(rows, *p, "pairwise") / _mean(rows, p[0], p[1], 1, "ascending") for p in there]
     text = f"{min(ratios):.2g} to {max(ratios):.2g} times the error" if ratios else "no points"
     return [
-        share("TSM2's four versions and ISM2's two optimisations give the bits of one chain", "",
-              [x == 0 for x in walked], f"{sum(walked):.0f} entries differ"),
+        share(
+            "TSM2's four versions and ISM2's two optimisations give the bits of one chain",
+            "",
+            [x == 0 for x in walked],
+            f"{sum(walked):.0f} entries differ",
+        ),
         share("slices of k added pairwise err less than one chain", "", [r < 1 for r in ratios], text),
-    ]  # fmt: skip
+    ]
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -25,7 +25,7 @@ from fpemu.advice.search import CONFIDENCES, Search
 from fpemu.arguments import checked, choice, integer, number
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
-from fpemu.perfmodel.gpus import Gpu
+from fpemu.roofline.gpus import Gpu
 
 __all__ = ["Advice", "Candidate", "Cost", "TargetError", "Verdict", "advise"]
 
@@ -58,7 +58,7 @@ def advise(
     target : float
         Relative error, above 0 and below 1.
     hardware : str, MmaSpec or Gpu
-        An architecture; a GPU of the catalog, of `fpemu.perfmodel.gpus` or of a file FILE.toml[:NAME]; an instruction.
+        An architecture; a GPU of the catalog, of `fpemu.roofline.gpus` or of a file FILE.toml[:NAME]; an instruction.
     K : int, optional
         Length of the sums. Required without data.
     A, B : array_like (M, K) and (K, N), optional

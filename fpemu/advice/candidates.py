@@ -1,6 +1,6 @@
 """The schemes and options that advice chooses from, each with its cost.
 
-Cost is counted, not measured, by `fpemu.perfmodel`: operations of the matrix instructions, weighted by the peak of
+Cost is counted, not measured, by `fpemu.roofline`: operations of the matrix instructions, weighted by the peak of
 their format beside that of fp16 on the GPU; among equals bytes, then instructions of the ordinary cores.
 """
 
@@ -14,16 +14,21 @@ from typing import Any
 from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
-from fpemu.perfmodel import gpus
-from fpemu.perfmodel.counting import work
-from fpemu.perfmodel.gpus import Gpu
-from fpemu.perfmodel.phases import BYTES, Work
+from fpemu.roofline import gpus
+from fpemu.roofline.counting import work
+from fpemu.roofline.gpus import Gpu
+from fpemu.roofline.phases import BYTES, Work
 from fpemu.schemes import Scheme, SplitScheme, ozaki
 
 NOMINAL = {
-    "fp16 matrix": 1.0, "bf16 matrix": 1.0, "tf32 matrix": 0.5, "fp8 matrix": 2.0, "int8 matrix": 2.0, "fp32": 0.0625,
+    "fp16 matrix": 1.0,
+    "bf16 matrix": 1.0,
+    "tf32 matrix": 0.5,
+    "fp8 matrix": 2.0,
+    "int8 matrix": 2.0,
+    "fp32": 0.0625,
     "fp64": 0.0625,
-}  # fmt: skip
+}
 """Rates beside that of fp16 where there is no data sheet: those of an A100, and twice fp16 for words of 8 bits."""
 
 PROMOTIONS = (1024, 256, 64, "instruction")

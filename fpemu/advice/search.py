@@ -37,9 +37,16 @@ class Search:
     """One question: the candidates, their bounds, and the measurements made so far."""
 
     def __init__(
-        self, data: Data, M: int, N: int, where: Machine, target: float, measure: str, confidence: str,
+        self,
+        data: Data,
+        M: int,
+        N: int,
+        where: Machine,
+        target: float,
+        measure: str,
+        confidence: str,
         progress: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.data, self.M, self.N, self.where = data, M, N, where
         self.target, self.measure, self.confidence = target, measure, confidence
         self.tell = progress or (lambda what: None)
@@ -74,12 +81,24 @@ class Search:
             raise self.refusal(verdicts)
         chosen = met[0]
         return Advice(
-            target=self.target, measure=self.measure, confidence=self.confidence,
-            hardware=self.where.name, unit=self.where.unit, rates=self.where.gpu,
-            M=self.M, N=self.N, K=self.data.K, data=self.data.of(chosen.tried or (0, 0)), chosen=chosen,
-            alternatives=tuple(met[1:]), nearest=self.nearest(verdicts, chosen), considered=tuple(verdicts.values()),
-            checked=checked, rounds=self.rounds(chosen.candidate), notes=tuple(self.notes(chosen, checked)),
-        )  # fmt: skip
+            target=self.target,
+            measure=self.measure,
+            confidence=self.confidence,
+            hardware=self.where.name,
+            unit=self.where.unit,
+            rates=self.where.gpu,
+            M=self.M,
+            N=self.N,
+            K=self.data.K,
+            data=self.data.of(chosen.tried or (0, 0)),
+            chosen=chosen,
+            alternatives=tuple(met[1:]),
+            nearest=self.nearest(verdicts, chosen),
+            considered=tuple(verdicts.values()),
+            checked=checked,
+            rounds=self.rounds(chosen.candidate),
+            notes=tuple(self.notes(chosen, checked)),
+        )
 
     def rounds(self, candidate: Candidate) -> bool:
         """Whether the operands must be rounded for it."""

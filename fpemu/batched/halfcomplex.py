@@ -41,11 +41,23 @@ ALGORITHMS = {"interleaved": "fused", "planar": "calls"}
 
 @checked
 def hcgemm(
-    A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
-    accumulate: str = "fp32", hardware: str | MmaSpec | None = None, instruction: str | None = None,
-    layout: str = "interleaved", products: int = 4, kernel: str = "tensor", algorithm: str | None = None,
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    transa: str = "N",
+    transb: str = "N",
+    accumulate: str = "fp32",
+    hardware: str | MmaSpec | None = None,
+    instruction: str | None = None,
+    layout: str = "interleaved",
+    products: int = 4,
+    kernel: str = "tensor",
+    algorithm: str | None = None,
     order: KOrder | None = None,
-) -> NDArray[np.float16]:  # fmt: skip
+) -> NDArray[np.float16]:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of half-complex matrices.
 
     Parameters
@@ -110,10 +122,17 @@ def hcgemm(
     c = c if weighs else None
     if chosen == "calls":
         if factor[1] != 0 or weight[1] != 0:
-            raise InputError("algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
-                             "must have no imaginary part")  # fmt: skip
-        options = {"accumulate": accumulate, "hardware": hardware, "instruction": instruction, "kernel": kernel,
-                   "order": order}  # fmt: skip
+            raise InputError(
+                "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
+                "must have no imaginary part"
+            )
+        options = {
+            "accumulate": accumulate,
+            "hardware": hardware,
+            "instruction": instruction,
+            "kernel": kernel,
+            "order": order,
+        }
         return layouts.joined(_calls(a, b, c, factor[0], weight[0], options), layout)
     T = _three(a, b, how, order) if products == 3 else _four(a, b, how, order)
     real, imaginary = (scaling.half(x, how.nan_code) for x in scaling.scaled_pair(T, c, factor, weight))

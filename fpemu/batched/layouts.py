@@ -125,8 +125,10 @@ def joined(pair: tuple[NDArray[Any], NDArray[Any]], layout: str) -> NDArray[np.f
 def halves(x: Any, who: str, *, read: bool = True) -> NDArray[np.float16]:
     """``x`` as float16; entries that are not values of fp16 are refused. Zeros of its shape unless `read`."""
     if getattr(getattr(x, "dtype", None), "kind", None) == "c":
-        raise InputError(f"{who} has dtype {x.dtype}: half-complex matrices are float16 with one axis more "
-                         "(fpemu.batched.interleaved and planar make them, hcgemm multiplies them)")  # fmt: skip
+        raise InputError(
+            f"{who} has dtype {x.dtype}: half-complex matrices are float16 with one axis more "
+            "(fpemu.batched.interleaved and planar make them, hcgemm multiplies them)"
+        )
     a = as_array(x, who)
     if a.dtype == np.float16:
         return a

@@ -29,10 +29,20 @@ from fpemu.mma import KOrder, MmaSpec
 
 @checked
 def hgemm(
-    A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
-    accumulate: str = "fp32", hardware: str | MmaSpec | None = None, instruction: str | None = None,
-    kernel: str = "tensor", order: KOrder | Any | None = None,
-) -> NDArray[np.float16]:  # fmt: skip
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    transa: str = "N",
+    transb: str = "N",
+    accumulate: str = "fp32",
+    hardware: str | MmaSpec | None = None,
+    instruction: str | None = None,
+    kernel: str = "tensor",
+    order: KOrder | Any | None = None,
+) -> NDArray[np.float16]:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices.
 
     Parameters

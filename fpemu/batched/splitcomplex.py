@@ -39,9 +39,17 @@ Pair = tuple[Array, Array]
 
 @checked
 def complex_gemm(
-    A: Any, B: Any, *, scheme: str | Scheme, hardware: str | MmaSpec | None = None, products: int = 4,
-    algorithm: str | None = None, on_range: str = "raise", order: KOrder | None = None, **options: Any,
-) -> NDArray[Any]:  # fmt: skip
+    A: Any,
+    B: Any,
+    *,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None = None,
+    products: int = 4,
+    algorithm: str | None = None,
+    on_range: str = "raise",
+    order: KOrder | None = None,
+    **options: Any,
+) -> NDArray[Any]:
     """Return D = A B for complex matrices, by a scheme for real ones.
 
     Parameters
@@ -136,8 +144,9 @@ def _parts(x: Any, who: str, dtype: np.dtype[Any]) -> Pair:
         narrow = [matrix(p, who).astype(dtype) for p in pair]
         same = all(np.array_equal(n, p, equal_nan=True) for n, p in zip(narrow, pair, strict=True))
     if not same:
-        raise InputError(f"{who} has parts that are not values of {dtype}: the scheme takes those "
-                         f"({who}.astype(complex64) rounds)")  # fmt: skip
+        raise InputError(
+            f"{who} has parts that are not values of {dtype}: the scheme takes those ({who}.astype(complex64) rounds)"
+        )
     return narrow[0], narrow[1]
 
 

@@ -49,8 +49,7 @@ def advise(
         bool, typer.Option("--worst", help="Use the worst-case bound instead of the probable bound.")
     ] = False,
     inputs: Annotated[
-        str,
-        typer.Option("--inputs", metavar="NAME[,X=Y...]", help="Without --data: the distribution of A and B."),
+        str, typer.Option("--inputs", metavar="NAME[,X=Y...]", help="Without --data: the distribution of A and B.")
     ] = "uniform",
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="Without --data: fp32 or fp64; default: by the target.")
@@ -76,9 +75,20 @@ def advise(
     try:
         with spinner("analysing A and B") as say, in_options({x: f"--{x.lower()}" for x in "KMN"}):
             found = advice.advise(
-                target, hardware=hardware, K=k, M=m, N=n, measure=measure, confidence="worst" if worst else "probable",
-                inputs=name.strip(), parameters=parse_options(rest), dtype=dtype, seed=seed, progress=say, **matrices,
-            )  # fmt: skip
+                target,
+                hardware=hardware,
+                K=k,
+                M=m,
+                N=n,
+                measure=measure,
+                confidence="worst" if worst else "probable",
+                inputs=name.strip(),
+                parameters=parse_options(rest),
+                dtype=dtype,
+                seed=seed,
+                progress=say,
+                **matrices,
+            )
     except advice.TargetError as problem:
         note(f"fpemu: {problem}")
         raise typer.Exit(1) from problem
@@ -103,21 +113,38 @@ def _show(found: Advice, data: tuple[str, str] | None) -> None:
         f"measured    {show(chosen.measured or 0.0):>9}  on {found.data}",
         f"probable    {_bound(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
         f"worst case  {_bound(chosen.worst):>9}" + (f"  relative to |A||B|: {worst}" if worst else ""),
-        *(f"note: {line}" for line in found.notes), "",
-    ]  # fmt: skip
+        *(f"note: {line}" for line in found.notes),
+        "",
+    ]
     for line in lines:
         print_text(line, indent=" " * 23)
     listed = table(
         f"the cheapest schemes that meet {found.target:g}, then cheaper ones that fail; work: {plain} products "
         f"({found.rates})",
-        "scheme", "verdict", "work", "memory, MB", "worst case", "probable", "measured", numbers=5,
-    )  # fmt: skip
+        "scheme",
+        "verdict",
+        "work",
+        "memory, MB",
+        "worst case",
+        "probable",
+        "measured",
+        numbers=5,
+    )
     for verdict, text in (
-        (chosen, "chosen"), *((v, "meets it") for v in found.alternatives), *((v, v.why) for v in found.nearest),
-    ):  # fmt: skip
+        (chosen, "chosen"),
+        *((v, "meets it") for v in found.alternatives),
+        *((v, v.why) for v in found.nearest),
+    ):
         cost, measured = verdict.candidate.cost, "" if verdict.measured is None else show(verdict.measured)
-        listed.add_row(verdict.candidate.label, text, show(cost.work), show(cost.memory / 1e6), _bound(verdict.worst),
-                       _bound(verdict.probable), measured)  # fmt: skip
+        listed.add_row(
+            verdict.candidate.label,
+            text,
+            show(cost.work),
+            show(cost.memory / 1e6),
+            _bound(verdict.worst),
+            _bound(verdict.probable),
+            measured,
+        )
     console().print(listed)
 
 
@@ -131,7 +158,7 @@ def _say_command(command: str) -> None:
     if width is not None and not any(" " in word for word in shlex.split(command)):
         lines = textwrap.wrap(
             command, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        )  # fmt: skip
+        )
         command = " \\\n".join(lines)
     typer.echo(command)
 
@@ -140,10 +167,13 @@ def _as_json(found: Advice, data: tuple[str, str] | None) -> dict[str, Any]:
     plain = ("target", "measure", "confidence", "hardware", "M", "N", "K", "data", "rates", "checked", "notes")
     return {
         **{name: getattr(found, name) for name in plain},
-        "python": found.call(), "command": found.command(*(data or ())), "chosen": _verdict(found.chosen),
-        "alternatives": [_verdict(v) for v in found.alternatives], "nearest": [_verdict(v) for v in found.nearest],
+        "python": found.call(),
+        "command": found.command(*(data or ())),
+        "chosen": _verdict(found.chosen),
+        "alternatives": [_verdict(v) for v in found.alternatives],
+        "nearest": [_verdict(v) for v in found.nearest],
         "considered": len(found.considered),
-    }  # fmt: skip
+    }
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -154,8 +184,13 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
     candidate = verdict.candidate
     return {
-        "scheme": candidate.scheme, "options": dict(candidate.options), "on_range": candidate.on_range,
+        "scheme": candidate.scheme,
+        "options": dict(candidate.options),
+        "on_range": candidate.on_range,
         "cost": {"work": candidate.cost.work, "memory": candidate.cost.memory, "vector": candidate.cost.vector},
-        "worst": finite(verdict.worst), "probable": finite(verdict.probable), "measured": finite(verdict.measured),
-        "parts": {name: finite(worst) for name, worst in verdict.parts()}, "why": verdict.why,
-    }  # fmt: skip
+        "worst": finite(verdict.worst),
+        "probable": finite(verdict.probable),
+        "measured": finite(verdict.measured),
+        "parts": {name: finite(worst) for name, worst in verdict.parts()},
+        "why": verdict.why,
+    }

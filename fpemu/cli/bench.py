@@ -51,15 +51,31 @@ def cpu(
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
     shown = table(
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory",
-        "case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "", numbers=8,
-    )  # fmt: skip
+        "case",
+        "n",
+        "ns",
+        "bar",
+        "/ matmul",
+        "compile s",
+        "MB",
+        "MB bar",
+        "",
+        numbers=8,
+    )
     for line in report["lines"]:
         bar = "" if line["bar"] is None else show(line["bar"])
         verdict = "" if line["ok"] is None else "ok" if line["ok"] else "missed"
         shown.add_row(
-            line["case"], str(line["n"]), show(line["ns"]), bar, show(line["ratio"]), f"{line['compile']:.1f}",
-            f"{line['memory'] / 1e6:.1f}", f"{line['memory_bar'] / 1e6:.1f}", verdict,
-        )  # fmt: skip
+            line["case"],
+            str(line["n"]),
+            show(line["ns"]),
+            bar,
+            show(line["ratio"]),
+            f"{line['compile']:.1f}",
+            f"{line['memory'] / 1e6:.1f}",
+            f"{line['memory_bar'] / 1e6:.1f}",
+            verdict,
+        )
     console().print(shown)
     if json_file is not None:
         write_atomic(json_file, (json.dumps(report, indent=2) + "\n").encode())
@@ -101,7 +117,7 @@ def gpu(
     without a GPU.
     """
     from fpemu.files import check_writable
-    from fpemu.gpu import device
+    from fpemu.gpu.runtime import device
 
     need_benchmarks("bench gpu")
     from benchmarks.gpu import record, run, suite
@@ -161,9 +177,20 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
     wanted = {record.key(case.fields) for case in cases}
     rows = [row for row in rows if record.key(row) in wanted]
     shown = table(
-        "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64", "M×N×K, data", "contender",
-        "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error", "W", "MHz", "bits", numbers=9,
-    )  # fmt: skip
+        "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64",
+        "M×N×K, data",
+        "contender",
+        "first",
+        "sustained",
+        "with split",
+        "/ SGEMM",
+        "/ fp16÷3",
+        "error",
+        "W",
+        "MHz",
+        "bits",
+        numbers=9,
+    )
     others = table("whole calls", "what", "contender", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits", numbers=5)
     for row in rows:
         product = row["kind"] == "product"

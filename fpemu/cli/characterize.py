@@ -51,7 +51,7 @@ def characterize(
     shape, from the registers of a warp. Exit status 0 if the row reproduces all random outputs, 1 if it does not or if
     no known arithmetic explains the probes, 2 for bad input or without a GPU.
     """
-    from fpemu.gpu import fragments
+    from fpemu.gpu.instructions import fragments
     from fpemu.probing import characterize as find
 
     if not (1 <= outputs < 2**40 and 0 <= seed < 2**64):
@@ -111,7 +111,7 @@ def _sources(
     missing = gpu.available()
     if missing is not None:
         raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
-    from fpemu.gpu import instructions
+    from fpemu.gpu.instructions import run as instructions
 
     rows = [row for row in instructions.rows() if name.lower() in row.name.lower()]
     if not rows:
@@ -208,10 +208,14 @@ def differences(found: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dic
 def _report(title: str, found: Characterized, row: MmaSpec | None) -> dict[str, Any]:
     spec = found.spec
     made: dict[str, Any] = {
-        "instruction": title, "row": None if spec is None else row_text(spec), "probes": found.probes,
-        "verified_outputs": found.verified_outputs, "mismatches": found.mismatches,
-        "contradiction": found.contradiction, "findings": [vars(f) for f in found.findings],
-    }  # fmt: skip
+        "instruction": title,
+        "row": None if spec is None else row_text(spec),
+        "probes": found.probes,
+        "verified_outputs": found.verified_outputs,
+        "mismatches": found.mismatches,
+        "contradiction": found.contradiction,
+        "findings": [vars(f) for f in found.findings],
+    }
     if spec is not None:
         made["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC if hasattr(spec, f)}
         made["alike"] = [row_text(s) for s in found.alike]

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 HARDWARE: Any = typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
 INSTRUCTION: Any = typer.Option("--instruction", "-I", help="mma, wgmma, tcgen05 or mfma of that hardware.")
 ORDER: Any = typer.Option(
-    "--order", metavar="ORDER",
+    "--order",
+    metavar="ORDER",
     help="Summation order over K: split=512,tile=64 (also residue_first, promote, join), or a FILE.json of 'fpemu "
     "reveal'.",
-)  # fmt: skip
+)
 OPTION: Any = typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
 ON_RANGE: Any = typer.Option(
     "--on-range",
@@ -61,9 +62,11 @@ def _use_experiments(context: typer.Context, folder: str | None) -> str | None:
 
 
 EXPERIMENTS: Any = typer.Option(
-    "--experiments", metavar="DIR", callback=_use_experiments,
+    "--experiments",
+    metavar="DIR",
+    callback=_use_experiments,
     help="Folder of the papers' pages, which are executed; default: FPEMU_EXPERIMENTS, or fpemu's checkout.",
-)  # fmt: skip
+)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -99,9 +102,7 @@ def print_text(text: str, indent: str = "    ") -> None:
     for line in text.split("\n"):
         if width is not None and len(line) > width:
             margin = line[: len(line) - len(line.lstrip())] + indent
-            line = textwrap.fill(
-                line, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
-            )  # fmt: skip
+            line = textwrap.fill(line, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False)
         typer.echo(line)
 
 
@@ -119,9 +120,14 @@ def progress() -> Bars:
     from fpemu.cli.display import Bars
 
     return Bars(
-        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console(stderr=True),
-    )  # fmt: skip
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+    )
 
 
 @contextmanager
@@ -156,8 +162,8 @@ def in_options(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def read_matrix(name: str, max_entries: int | None) -> NDArray[Any]:
-    """Read a matrix file, of at most ``max_entries`` entries (None: the default of `fpemu.matrixio.read`)."""
-    from fpemu import matrixio
+    """Read a matrix file, of at most ``max_entries`` entries (None: the default of `fpemu.matrix_io.read`)."""
+    from fpemu import matrix_io as matrixio
 
     with in_options({"max_entries": "--max-entries"}):
         return matrixio.read(name, max_entries=matrixio.MAX_ENTRIES if max_entries is None else max_entries)

@@ -106,10 +106,22 @@ def gemm(
     A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None, max_entries)
     given: Any = watching.function(call) if call is not None else read_matrix(str(result), max_entries)
     taken: dict[str, Any] = {
-        "scheme": scheme, "hardware": hardware, "order": way, "alpha": alpha, "beta": beta, "fmt": fmt, "out": out,
-        "accumulate": accumulate, "instruction": instruction, "on_range": on_range, "shape": sizes, "seed": seed,
-        "causes": causes, "seconds": seconds, "device": device,
-    }  # fmt: skip
+        "scheme": scheme,
+        "hardware": hardware,
+        "order": way,
+        "alpha": alpha,
+        "beta": beta,
+        "fmt": fmt,
+        "out": out,
+        "accumulate": accumulate,
+        "instruction": instruction,
+        "on_range": on_range,
+        "shape": sizes,
+        "seed": seed,
+        "causes": causes,
+        "seconds": seconds,
+        "device": device,
+    }
     flags = {name: f"--{name}" for name in taken} | {"fmt": "--format", "on_range": "--on-range"}
     with spinner("emulating the claim") as say, in_options(flags):
         verdict = verify(
@@ -159,9 +171,15 @@ def _promoted(order: Any, promote: int) -> Any:
 
 
 def _operands(
-    a: str | None, b: str | None, c: str | None, distribution: str | None, shape: str | None, drawable: bool,
-    scheme: bool, max_entries: int | None,
-) -> tuple[Any, Any, Any, tuple[int, int, int] | None]:  # fmt: skip
+    a: str | None,
+    b: str | None,
+    c: str | None,
+    distribution: str | None,
+    shape: str | None,
+    drawable: bool,
+    scheme: bool,
+    max_entries: int | None,
+) -> tuple[Any, Any, Any, tuple[int, int, int] | None]:
     """A, B, C and the shape of drawn operands."""
     C = None if c is None else read_matrix(c, max_entries)
     if distribution is None:

@@ -72,7 +72,8 @@ def gemm(
     the slices are complete, so that they add up to A and B. Exit status 1 if a condition of such a scheme does not hold
     for these matrices.
     """
-    from fpemu import devices, matrixio, mma, reference
+    from fpemu import devices, mma, reference
+    from fpemu import matrix_io as matrixio
     from fpemu.schemes import ranges
 
     where = parse_device(device)
@@ -105,8 +106,14 @@ def gemm(
     result = table(
         f"{M}×{K} times {K}×{N} on {architecture}: error against the exact result",
         "scheme",
-        "relative L2", "max relative", "max err/|A||B|", f"max ulps ({fmt})", "effective bits", "seconds", numbers=6,
-    )  # fmt: skip
+        "relative L2",
+        "max relative",
+        "max err/|A||B|",
+        f"max ulps ({fmt})",
+        "effective bits",
+        "seconds",
+        numbers=6,
+    )
     plain = "dgemm" if fmt == "fp64" else "sgemm"
     shown = names if every or not compare or plain in names else [*names, plain]
     certificates, left_out, broken = [], [], False
@@ -206,7 +213,7 @@ def _check_options(names: list[str], options: dict[str, Any]) -> None:
 
 def _inputs(a: str, b: str, c: str | None, fmt: str, max_entries: int | None) -> tuple[Any, Any, Any]:
     """A, B and C in a format and of fitting shapes, with a note on each that was rounded."""
-    from fpemu import matrixio
+    from fpemu import matrix_io as matrixio
 
     names = dict.fromkeys(name for name in (a, b, c) if name is not None)
     read = {name: read_matrix(name, max_entries) for name in names}
@@ -232,9 +239,17 @@ def _scalar(name: str, value: float, fmt: str) -> float:
 
 
 def _run(
-    A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None, name: str, hardware: str,
-    alpha: float, beta: float, on_range: str, order: KOrder | None, options: dict[str, Any],
-) -> tuple[NDArray[Any], Report | None]:  # fmt: skip
+    A: NDArray[Any],
+    B: NDArray[Any],
+    C: NDArray[Any] | None,
+    name: str,
+    hardware: str,
+    alpha: float,
+    beta: float,
+    on_range: str,
+    order: KOrder | None,
+    options: dict[str, Any],
+) -> tuple[NDArray[Any], Report | None]:
     """The result of a scheme, with what it certifies if it is an error-free one."""
     from fpemu import schemes
 
@@ -260,7 +275,7 @@ def _certificate(report: Report) -> str:
 
 def _errors(
     D: NDArray[Any], R: Any, S: Any, A: Any, B: Any, C: Any, alpha: float, beta: float, fmt: str
-) -> tuple[float, ...]:  # fmt: skip
+) -> tuple[float, ...]:
     """The numbers of a row: D against the exact result, R in fp64 and S in the operands' format."""
     import numpy as np
 

@@ -14,8 +14,8 @@ from fpemu.errors import InputError
 from fpemu.files import read_json
 
 if TYPE_CHECKING:
-    from fpemu.gpu.verification.kernelcases import Variant
-    from fpemu.gpu.verification.kernelrecord import Outcome
+    from fpemu.verify.kernelcases import Variant
+    from fpemu.verify.kernelrecord import Outcome
 
 _LISTED = 30  # variants at fault that are shown
 
@@ -43,8 +43,8 @@ def kernels(
     long as the code is the same.
     """
     from fpemu.files import write_atomic
-    from fpemu.gpu.choice import architecture
-    from fpemu.gpu.verification import kernelcases, kernelrecord
+    from fpemu.gpu.gemm.choice import architecture
+    from fpemu.verify import kernelcases, kernelrecord
 
     _check_record(record)
     for option, number in (("--shapes", shapes), ("--jobs", 1 if jobs is None else jobs)):
@@ -92,8 +92,8 @@ def _gather(
     found: list[Outcome], chosen: list[Variant], seed: int, shapes: int, jobs: int | None, keep: Callable[[], None]
 ) -> None:
     """Add the missing outcomes to `found`, and save the record after every ten."""
-    from fpemu.gpu import device
-    from fpemu.gpu.verification import kernelsuite
+    from fpemu.gpu.runtime import device
+    from fpemu.verify import kernelsuite
 
     done = {o.variant for o in found}
     missing = [v for v in chosen if str(v) not in done]
@@ -118,17 +118,27 @@ def _read(record: str) -> dict[str, Any] | None:
 
 
 def _show(found: list[Outcome], seed: int) -> None:
-    from fpemu.gpu import device
+    from fpemu.gpu.runtime import device
 
     listed = table(
         f"{device.describe()['gpu']} against the emulation, seed {seed}",
-        "scheme", "variants", "products", "outputs", "on the CPU too", "errors alike", "no kernel",
-        "mismatches", "failed", numbers=8,
-    )  # fmt: skip
+        "scheme",
+        "variants",
+        "products",
+        "outputs",
+        "on the CPU too",
+        "errors alike",
+        "no kernel",
+        "mismatches",
+        "failed",
+        numbers=8,
+    )
     schemes = list(dict.fromkeys(o.variant.partition("(")[0] for o in found))
     for name in [*schemes, "all"]:
         rows = [o for o in found if name in ("all", o.variant.partition("(")[0])]
-        numbers = (sum(getattr(o, n) for o in rows)
-                   for n in ("products", "outputs", "on_cpu", "errors", "without", "mismatches", "failed"))  # fmt: skip
+        numbers = (
+            sum(getattr(o, n) for o in rows)
+            for n in ("products", "outputs", "on_cpu", "errors", "without", "mismatches", "failed")
+        )
         listed.add_row(name, str(len(rows)), *(f"{n:,}" for n in numbers))
     console().print(listed)

@@ -55,13 +55,17 @@ def ledger(
     if check:
         old = outdated(found, figures)
         if old:
-            print(f"fpemu: not what the pages say of the data now: {', '.join(old)}: run 'fpemu reproduce' for them",
-                  file=sys.stderr)  # fmt: skip
+            print(
+                f"fpemu: not what the pages say of the data now: {', '.join(old)}: run 'fpemu reproduce' for them",
+                file=sys.stderr,
+            )
             raise typer.Exit(1)
         stale = [name for name, content in contents.items() if _bytes(folder / name) != content]
         if stale:
-            print(f"fpemu: {' and '.join(stale)} in {folder} are not what the figures give: run 'fpemu ledger'",
-                  file=sys.stderr)  # fmt: skip
+            print(
+                f"fpemu: {' and '.join(stale)} in {folder} are not what the figures give: run 'fpemu ledger'",
+                file=sys.stderr,
+            )
             raise typer.Exit(1)
         print(f"{' and '.join(contents)} in {folder} are what the figures give")
         return

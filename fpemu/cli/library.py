@@ -13,14 +13,14 @@ from fpemu.cli.common import console, note, progress, table
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.gpu.library import Case
+    from fpemu.library import Case
 
 _SHOWN = 10  # products that differ, by name
 _SECONDS = 60.0  # for one new product
 
 ABOUT = (
-    "Products of a library on a GPU against the emulation by the orders on record (fpemu.gpu.orders), on seeded"
-    " operands (fpemu.gpu.orders.recorded). compared: products of the table; new: of shapes that are in no table, whose"
+    "Products of a library on a GPU against the emulation by the orders on record (fpemu.library.orders), on seeded"
+    " operands (fpemu.library.recorded). compared: products of the table; new: of shapes that are in no table, whose"
     " orders were revealed first: products with equal bits in a sample of D, and products asked. differ: the others"
 )
 
@@ -28,8 +28,7 @@ ABOUT = (
 def library(
     shapes: Annotated[int, typer.Option("--shapes", "-n", help="Shapes of the table, drawn by the seed; 0: all.")] = 20,
     types: Annotated[
-        list[str] | None,
-        typer.Option("--types", "-t", help="Only products of this type (again for more)."),
+        list[str] | None, typer.Option("--types", "-t", help="Only products of this type (again for more).")
     ] = None,
     new: Annotated[int, typer.Option("--new", help="Random shapes beside, whose orders are revealed first.")] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Of the operands and the shapes drawn.")] = 0,
@@ -39,13 +38,13 @@ def library(
         bool, typer.Option("--list", help="Only list the kinds of orders in the table; needs no GPU.")
     ] = False,
 ) -> None:
-    """Verify cuBLAS products (through PyTorch) on this GPU against `fpemu.gpu.library.emulate`.
+    """Verify cuBLAS products (through PyTorch) on this GPU against `fpemu.library.emulate`.
 
     Up to 32 rows and columns of each D are compared. Exit status 0 if all are equal, 1 if not, 2 without a GPU or
     PyTorch.
     """
     from fpemu.files import check_writable, write_atomic
-    from fpemu.gpu.library import TYPES
+    from fpemu.library import TYPES
 
     kinds = tuple(types or TYPES)
     for kind in kinds:
@@ -82,8 +81,8 @@ def library(
 
 def _list(types: tuple[str, ...], as_json: bool) -> None:
     """The kinds of orders of the table, by type."""
-    from fpemu.gpu.library import orders
-    from fpemu.gpu.orders.kinds import KINDS, summary
+    from fpemu.library import orders
+    from fpemu.library.kinds import KINDS, summary
 
     cases = [case for case in orders("cublas") if case.type in types]
     found = summary(cases)
@@ -125,7 +124,7 @@ def _drawn(count: int, kinds: tuple[str, ...], seed: int) -> list[Case]:
     """The table's products of some shapes."""
     import numpy as np
 
-    from fpemu.gpu.library import orders
+    from fpemu.library import orders
 
     known = [case for case in orders("cublas") if case.type in kinds]
     every = sorted({(case.M, case.N, case.K) for case in known})
@@ -139,7 +138,7 @@ def _new(count: int, kinds: tuple[str, ...], seed: int) -> list[tuple[str, str, 
     """Products of shapes from 1 to 3000, drawn evenly in their logarithm."""
     import numpy as np
 
-    from fpemu.gpu.library import LAYOUTS
+    from fpemu.library import LAYOUTS
 
     rng = np.random.default_rng([seed, 1])
     drawn = [tuple(int(x) for x in np.exp2(rng.uniform(0, np.log2(3000), 3))) for _ in range(count)]
@@ -150,22 +149,30 @@ def _row(case: Case, seed: int) -> dict[str, Any]:
     """One product of the table compared."""
     import numpy as np
 
-    from fpemu.gpu.library import entries
-    from fpemu.gpu.orders.products import Product
-    from fpemu.gpu.orders.recorded import digest_of, places
+    from fpemu.library import entries
+    from fpemu.library.products import Product
+    from fpemu.library.recorded import digest_of, places
 
     A, B, D, whole = Product(case.type, case.layout, (case.M, case.N, case.K)).sampled(seed)
     wanted = entries(case, A, B, *places(case.M, case.N))
     differ = int(np.sum(wanted.view(f"u{wanted.itemsize}") != np.ascontiguousarray(D).view(f"u{D.itemsize}")))
-    return {"type": case.type, "layout": case.layout, "shape": [case.M, case.N, case.K], "outputs": int(D.size),
-            "differ": differ, "digest": whole, "sample": digest_of(D), "new": False}  # fmt: skip
+    return {
+        "type": case.type,
+        "layout": case.layout,
+        "shape": [case.M, case.N, case.K],
+        "outputs": int(D.size),
+        "differ": differ,
+        "digest": whole,
+        "sample": digest_of(D),
+        "new": False,
+    }
 
 
 def _new_row(kind: str, layout: str, shape: tuple[int, int, int], seed: int) -> dict[str, Any]:
     """A product whose order is revealed first."""
     from fpemu import gpu
-    from fpemu.gpu.orders import finding
-    from fpemu.gpu.orders.products import Product
+    from fpemu.library import finding
+    from fpemu.library.products import Product
 
     row: dict[str, Any] = {"type": kind, "layout": layout, "shape": list(shape), "new": True}
     asked = Product(kind, layout, shape, deadline=time.monotonic() + _SECONDS)
@@ -181,8 +188,8 @@ def _record(rows: list[dict[str, Any]], seed: int, here: dict[str, str], seconds
     import datetime
 
     import fpemu
-    from fpemu.gpu.library import orders
-    from fpemu.gpu.verification.records import driver
+    from fpemu.library import orders
+    from fpemu.verify.records import driver
 
     count: Counter[tuple[bool, str, str]] = Counter()
     same: Counter[tuple[bool, str, str]] = Counter()
@@ -195,12 +202,17 @@ def _record(rows: list[dict[str, Any]], seed: int, here: dict[str, str], seconds
         for name, is_new in (("compared", False), ("new", True))
     }
     return {
-        "about": ABOUT, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "fpemu": fpemu.__version__, "device": {**here, "driver": driver()},
-        "table": next((f"{c.library} {c.version} {c.hardware}" for c in orders("cublas")), ""), "seed": seed,
-        "seconds": round(seconds, 1), **parts, "differ": [row for row in rows if row["differ"]],
+        "about": ABOUT,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "fpemu": fpemu.__version__,
+        "device": {**here, "driver": driver()},
+        "table": next((f"{c.library} {c.version} {c.hardware}" for c in orders("cublas")), ""),
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        **parts,
+        "differ": [row for row in rows if row["differ"]],
         "samples": [[row["type"], row["layout"], *row["shape"], row["sample"]] for row in rows if "sample" in row],
-    }  # fmt: skip
+    }
 
 
 def _show(made: dict[str, Any]) -> None:

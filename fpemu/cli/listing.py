@@ -77,18 +77,33 @@ def _hardware() -> None:
     for architecture in mma.catalog.architectures():
         shown = table(
             ": ".join([architecture, *filter(None, [", ".join(named.get(architecture, []))])]),
-            "instruction", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "final", numbers=4,
-        )  # fmt: skip
+            "instruction",
+            "A, B",
+            "C, D",
+            "arithmetic",
+            "evidence",
+            "L",
+            "F",
+            "E0",
+            "final",
+            numbers=4,
+        )
         for row in mma.catalog.rows():
             if row.architecture != architecture:
                 continue
             aligned = row.arithmetic in ("truncated", "via-half")
             bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
             shown.add_row(
-                f"{row.instruction} {row.shape}", str(row.a_format), str(row.d_format), row.arithmetic, row.evidence,
-                str(row.block), str(row.F) if aligned else "-", str(row.E0) if aligned else "-",
+                f"{row.instruction} {row.shape}",
+                str(row.a_format),
+                str(row.d_format),
+                row.arithmetic,
+                row.evidence,
+                str(row.block),
+                str(row.F) if aligned else "-",
+                str(row.E0) if aligned else "-",
                 "-" if row.is_integer else f"{row.final}{bits}",
-            )  # fmt: skip
+            )
         out.print(shown)
     legend = table("evidence", "word", "meaning")
     for word, meaning in EVIDENCE.items():
@@ -144,9 +159,17 @@ def _formats() -> None:
     from fpemu import formats
 
     shown = table(
-        "formats", "format", "precision, bits", "emin", "emax", "largest", "smallest normal", "smallest subnormal",
-        "unit roundoff", numbers=7,
-    )  # fmt: skip
+        "formats",
+        "format",
+        "precision, bits",
+        "emin",
+        "emax",
+        "largest",
+        "smallest normal",
+        "smallest subnormal",
+        "unit roundoff",
+        numbers=7,
+    )
     for name in formats.names():
         f = formats.get(name)
         powers = [f"2^{math.frexp(x)[1] - 1}" for x in (f.min_normal, f.min_subnormal, f.unit_roundoff)]

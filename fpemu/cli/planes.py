@@ -35,7 +35,7 @@ from fpemu.cli.map_arguments import (
     repeated,
     scale_option,
     stem,
-)  # fmt: skip
+)
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
@@ -135,25 +135,58 @@ def scaling(
     M, N, K = parse_size(size)
     metric, fixings = parse_metric(metric), [f"{name}={value}" for name, value in fixed.items()]
     grid = Grid(
-        title=f"{chosen.name} over its scaling exponent", inputs=[{"name": distribution, "exponent": offsets}],
-        schemes=[{"name": chosen.name, **fixed, scale: values}], hardware=hardware, metrics=[metric],
-        seeds=parse_seeds(seeds), on_range="propagate", M=M, N=N, K=K,
-    )  # fmt: skip
+        title=f"{chosen.name} over its scaling exponent",
+        inputs=[{"name": distribution, "exponent": offsets}],
+        schemes=[{"name": chosen.name, **fixed, scale: values}],
+        hardware=hardware,
+        metrics=[metric],
+        seeds=parse_seeds(seeds),
+        on_range="propagate",
+        M=M,
+        N=N,
+        K=K,
+    )
     command = [
-        "fpemu", "sweep", "scaling", "--scheme", chosen.name, "--sb", sb, "--offset", offset, "--hardware", hardware,
-        "--inputs", distribution, *repeated("-O", option or []), "--size", size, "--seeds", seeds, "--metric", metric,
-        "--factor", f"{factor:g}",
-    ]  # fmt: skip
+        "fpemu",
+        "sweep",
+        "scaling",
+        "--scheme",
+        chosen.name,
+        "--sb",
+        sb,
+        "--offset",
+        offset,
+        "--hardware",
+        hardware,
+        "--inputs",
+        distribution,
+        *repeated("-O", option or []),
+        "--size",
+        size,
+        "--seeds",
+        seeds,
+        "--metric",
+        metric,
+        "--factor",
+        f"{factor:g}",
+    ]
     built = schemes.build(chosen, {**fixed, scale: values[0]})
     interval = "[-2^e,\\,2^e]" if distribution == OFFSETS[0] else "[0,\\,2^e]"
     this = Map(
-        "scaling", ", ".join([chosen.name, *fixings]) + f" on {hardware}, {M}×{N}×{K}",
+        "scaling",
+        ", ".join([chosen.name, *fixings]) + f" on {hardware}, {M}×{N}×{K}",
         stem(shlex.join(command), "scaling", chosen.name, *fixings, hardware, distribution, metric, f"{M}x{N}x{K}"),
-        shlex.join(command), built, grid, metric,
-        "offset exponent", "sb", ("inputs.exponent", f"scheme.{scale}"),
+        shlex.join(command),
+        built,
+        grid,
+        metric,
+        "offset exponent",
+        "sb",
+        ("inputs.exponent", f"scheme.{scale}"),
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
-        exponents=scale != "sb", equation6=has_equation6(built),
-    )  # fmt: skip
+        exponents=scale != "sb",
+        equation6=has_equation6(built),
+    )
     _do(this, _How(factor, jobs, executor, scheduler, worker_timeout, where, dry_run, fresh, export or [], output))
 
 
@@ -210,27 +243,54 @@ def plane(
         else:
             (everything if name in SIZES else drawn)[name] = value
     grid = Grid(
-        title=f"{chosen.name} over {y} and {x}", inputs=[{"name": distribution, **drawn}],
-        schemes=[{"name": chosen.name, **fixed, y: values}], hardware=hardware if chosen.needs_hardware else (),
-        metrics=[metric], on_range="propagate", **everything,
-    )  # fmt: skip
+        title=f"{chosen.name} over {y} and {x}",
+        inputs=[{"name": distribution, **drawn}],
+        schemes=[{"name": chosen.name, **fixed, y: values}],
+        hardware=hardware if chosen.needs_hardware else (),
+        metrics=[metric],
+        on_range="propagate",
+        **everything,
+    )
     fixings = [f"{name}={value}" for name, value in {**fixed, **given}.items() if name not in SIZES]
     on = hardware if chosen.needs_hardware else ""
     command = [
-        "fpemu", "sweep", "plane", chosen.name, *repeated("-O", option), *repeated("-P", parameter), "--inputs",
-        distribution, "--hardware", hardware, "--size", size, "--seeds", seeds, "--metric", metric, "--factor",
+        "fpemu",
+        "sweep",
+        "plane",
+        chosen.name,
+        *repeated("-O", option),
+        *repeated("-P", parameter),
+        "--inputs",
+        distribution,
+        "--hardware",
+        hardware,
+        "--size",
+        size,
+        "--seeds",
+        seeds,
+        "--metric",
+        metric,
+        "--factor",
         f"{factor:g}",
-    ]  # fmt: skip
+    ]
     own = x in (*SIZES, "seed")
     labels = (x if own else f"{x} (inputs {distribution})", f"{y} ({chosen.name})")
     sizes = "×".join(name if name == x else str(everything[name]) for name in SIZES)
     this = Map(
-        "plane", ", ".join([chosen.name, *fixings]) + f" on {on}" * bool(on) + f", {sizes}",
-        stem(shlex.join(command), "plane", chosen.name, y, distribution, x, *fixings, on, metric,
-              sizes.replace("×", "x")), shlex.join(command),
-        schemes.build(chosen, {**fixed, y: values[0]}), grid, metric, x, y,
-        (x if own else f"inputs.{x}", f"scheme.{y}"), labels,
-    )  # fmt: skip
+        "plane",
+        ", ".join([chosen.name, *fixings]) + f" on {on}" * bool(on) + f", {sizes}",
+        stem(
+            shlex.join(command), "plane", chosen.name, y, distribution, x, *fixings, on, metric, sizes.replace("×", "x")
+        ),
+        shlex.join(command),
+        schemes.build(chosen, {**fixed, y: values[0]}),
+        grid,
+        metric,
+        x,
+        y,
+        (x if own else f"inputs.{x}", f"scheme.{y}"),
+        labels,
+    )
     _do(this, _How(factor, jobs, executor, scheduler, worker_timeout, where, dry_run, fresh, export or [], output))
 
 
@@ -290,10 +350,17 @@ def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
 
     with progress() as bars:
         return run(
-            this.grid, results=results, jobs=how.jobs or default_jobs(), executor=how.executor,
-            scheduler=how.scheduler, device=how.device, fresh=how.fresh, progress=bars, keep_failures=True,
+            this.grid,
+            results=results,
+            jobs=how.jobs or default_jobs(),
+            executor=how.executor,
+            scheduler=how.scheduler,
+            device=how.device,
+            fresh=how.fresh,
+            progress=bars,
+            keep_failures=True,
             worker_timeout=how.worker_timeout,
-        )  # fmt: skip
+        )
 
 
 def _again(this: Map, how: _How) -> str:
@@ -312,10 +379,13 @@ def _best(this: Map, found: Plane, factor: float) -> Any:
     from fpemu.sweep import maps, planes
 
     shown = table(
-        f"{this.title}: the best {this.y} for each {this.x}", this.x,
-        f"best {this.y} (within {100 * (planes.TIE - 1):.0f} %)", f"{this.y} within a factor of {factor:g}",
-        f"smallest {this.metric}", numbers=1,
-    )  # fmt: skip
+        f"{this.title}: the best {this.y} for each {this.x}",
+        this.x,
+        f"best {this.y} (within {100 * (planes.TIE - 1):.0f} %)",
+        f"{this.y} within a factor of {factor:g}",
+        f"smallest {this.metric}",
+        numbers=1,
+    )
     near = planes.losses(found) <= factor
     for index, one in enumerate(planes.best(found)):
         good = [y for y, fine in zip(found.ys, near[:, index].tolist(), strict=True) if fine]

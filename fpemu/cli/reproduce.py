@@ -42,8 +42,7 @@ def reproduce(
     ] = None,
     experiments: Annotated[str | None, EXPERIMENTS] = None,
     formats: Annotated[
-        list[str] | None,
-        typer.Option("--format", help="Write the picture as svg or pdf too; may be repeated."),
+        list[str] | None, typer.Option("--format", help="Write the picture as svg or pdf too; may be repeated.")
     ] = None,
 ) -> None:
     """Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
@@ -145,8 +144,10 @@ def _summary(written: dict[str, Written]) -> str:
     """One line: how many figures are new, rewritten and unchanged, with the names of those rewritten."""
     from fpemu.sweep.figures import NEW, REWRITTEN, UNCHANGED
 
-    names = {state: [name for name, files in written.items() if files.state == state]
-             for state in (NEW, REWRITTEN, UNCHANGED)}  # fmt: skip
+    names = {
+        state: [name for name, files in written.items() if files.state == state]
+        for state in (NEW, REWRITTEN, UNCHANGED)
+    }
     counts = [f"{len(found)} {state}" for state, found in names.items() if found]
     rewritten = f" (rewritten: {', '.join(names[REWRITTEN])})" if names[REWRITTEN] else ""
     return f"{len(written)} figure{'s' * (len(written) != 1)}: {', '.join(counts)}{rewritten}"

@@ -28,8 +28,12 @@ def reveal(
     k: Annotated[int | None, typer.Option("--k", "-k", help="K of the product.")] = None,
     shape: Annotated[
         str | None,
-        typer.Option("--shape", metavar="MxN[xK]", help="Shape of D in every call, on which the order may depend; "
-                     "default: K rows, at most 512, and one column."),
+        typer.Option(
+            "--shape",
+            metavar="MxN[xK]",
+            help="Shape of D in every call, on which the order may depend; "
+            "default: K rows, at most 512, and one column.",
+        ),
     ] = None,
     formats: Annotated[
         str | None,
@@ -53,13 +57,11 @@ def reveal(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE.json", help="Write the KOrder, or else the tree.")
     ] = None,
-    drawing: Annotated[
-        str | None, typer.Option("--draw", metavar="FILE.png|svg|pdf", help="Draw the tree.")
-    ] = None,
+    drawing: Annotated[str | None, typer.Option("--draw", metavar="FILE.png|svg|pdf", help="Draw the tree.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare products of random operands with the emulation in that order.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find the summation tree of any GEMM by probes.
 
     FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all other
@@ -148,9 +150,17 @@ class _Asked:
     """
 
     def __init__(
-        self, target: str | None, emulated: str | None, given: str | None, hardware: str | None,
-        instruction: str | None, kind: str | None, layout: str | None, order: str | None, shape: tuple[int, int, int],
-    ):  # fmt: skip
+        self,
+        target: str | None,
+        emulated: str | None,
+        given: str | None,
+        hardware: str | None,
+        instruction: str | None,
+        kind: str | None,
+        layout: str | None,
+        order: str | None,
+        shape: tuple[int, int, int],
+    ):
         if (target is None) == (emulated is None):
             raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
         if emulated is not None and hardware is not None:
@@ -168,7 +178,7 @@ class _Asked:
         if target is not None and target != "cublas" and ":" not in target:
             raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
         if target == "cublas":
-            from fpemu.gpu.library import TYPES
+            from fpemu.library import TYPES
 
             kind, layout = kind or "fp16", layout or "NN"
             if kind not in TYPES:
@@ -180,7 +190,7 @@ class _Asked:
         self.gemm: Callable[[Any, Any], Any]
         self.name = emulated or ""
         if kind is not None and layout is not None:
-            from fpemu.gpu.orders import calls
+            from fpemu.library import calls
 
             self.gemm, self.name = calls.cublas(kind, layout, shape), f"cuBLAS {kind} {layout}"
             self.hardware = hardware or calls.architecture()
@@ -292,15 +302,28 @@ def _note_elsewhere(place: list[int], at: int, shape: tuple[int, int]) -> None:
 
 
 def _keep(
-    found: Revealed, tree: Tree, asked: _Asked, shape: tuple[int, int], at: int, seconds: float, calls: int,
-    json_file: str | None, drawing: str | None,
-) -> None:  # fmt: skip
+    found: Revealed,
+    tree: Tree,
+    asked: _Asked,
+    shape: tuple[int, int],
+    at: int,
+    seconds: float,
+    calls: int,
+    json_file: str | None,
+    drawing: str | None,
+) -> None:
     from fpemu import files, plotting, probing
     from fpemu.probing import pictures
 
     if json_file is not None:
-        about = {"of": asked.name, "formats": [asked.inputs, asked.result], "shape": [*shape, found.k], "at": at,
-                 "calls": calls, "seconds": round(seconds, 3)}  # fmt: skip
+        about = {
+            "of": asked.name,
+            "formats": [asked.inputs, asked.result],
+            "shape": [*shape, found.k],
+            "at": at,
+            "calls": calls,
+            "seconds": round(seconds, 3),
+        }
         probing.save(found, json_file, **about)
         note(f"wrote {json_file}")
     if drawing is not None:

@@ -95,9 +95,16 @@ def run(
                     show_plan(grid, plan if not fresh else plan.afresh(), results, count)
                 return
             _run(
-                grid, results, targets, jobs=count, executor=executor, scheduler=scheduler, device=where, fresh=fresh,
+                grid,
+                results,
+                targets,
+                jobs=count,
+                executor=executor,
+                scheduler=scheduler,
+                device=where,
+                fresh=fresh,
                 worker_timeout=worker_timeout,
-            )  # fmt: skip
+            )
     except KeyboardInterrupt:
         again = ["fpemu", "sweep", file]
         chosen = None if device == "auto" else device

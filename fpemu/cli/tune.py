@@ -48,7 +48,7 @@ def batched(
         check_writable(f"{out}.measured")
     _need_a_gpu()
     products.need_gpu()
-    from fpemu.gpu import device
+    from fpemu.gpu.runtime import device
 
     told = device.describe()
     about = {"gpu": told["gpu"], "batch": batch, "nvrtc": told["nvrtc"]}
@@ -70,8 +70,10 @@ def batched(
                 bars.update(bar, advance=1)
     except KeyboardInterrupt:
         if kept is not None and measured:
-            print(f"fpemu: interrupted; the measurements are saved in {kept}, and the same command continues from them",
-                  file=sys.stderr)  # fmt: skip
+            print(
+                f"fpemu: interrupted; the measurements are saved in {kept}, and the same command continues from them",
+                file=sys.stderr,
+            )
             raise typer.Exit(130) from None
         raise
     if not measured:

@@ -12,9 +12,9 @@ from fpemu.cli.common import console, note, progress, show, table
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.gpu.verification.selftest import Findings, Outcome
-    from fpemu.gpu.verify import Verification
     from fpemu.mma import MmaSpec
+    from fpemu.verify.instructions import Verification
+    from fpemu.verify.selftest import Findings, Outcome
 
 _SHOWN = 3  # classes of an instruction whose first failure is shown
 _LISTED = 20  # failures of the emulation that are shown
@@ -40,9 +40,9 @@ def instructions(
     outputs are equal, 1 if not, 2 without a GPU. After an interrupt the record holds the finished instructions.
     """
     from fpemu.files import write_atomic
-    from fpemu.gpu import device
-    from fpemu.gpu import verify as verification
-    from fpemu.gpu.verification import records
+    from fpemu.gpu.runtime import device
+    from fpemu.verify import instructions as verification
+    from fpemu.verify import records
 
     _check_record(record)
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
@@ -56,9 +56,11 @@ def instructions(
             device.compile_all([t for row in rows for t in verification.sources(row)], device.arch())
             for row in rows:
                 bars.update(bar, description=row.name)
-                found.append(verification.verify(
-                    row, outputs=int(outputs), seed=seed, progress=lambda _, count: bars.update(bar, advance=count)
-                ))  # fmt: skip
+                found.append(
+                    verification.verify(
+                        row, outputs=int(outputs), seed=seed, progress=lambda _, count: bars.update(bar, advance=count)
+                    )
+                )
                 if record is not None:
                     write_atomic(record, records.text(records.record(found, seed)).encode())
     finally:
@@ -90,8 +92,8 @@ def emulation(
     record holds the finished cases.
     """
     from fpemu.files import write_atomic
-    from fpemu.gpu import device
-    from fpemu.gpu.verification import selftest, speed
+    from fpemu.gpu.runtime import device
+    from fpemu.verify import selftest, speed
 
     _check_record(record)
     _need_a_gpu()
@@ -142,7 +144,7 @@ def _gather(found: list[Any], rows: Iterator[Any], each: Callable[[], None], kee
 
 def missing() -> str | None:
     """What this machine lacks for `fpemu verify`, in one line; None if nothing."""
-    from fpemu.gpu import device
+    from fpemu.gpu.runtime import device
 
     lacking = device.missing()
     if lacking is None or "pip install" in lacking:
@@ -167,7 +169,7 @@ def _check_record(record: str | None) -> None:
 
 def _chosen(part: str) -> list[MmaSpec]:
     """The instructions of the GPU here whose name has a part."""
-    from fpemu.gpu import instructions as known
+    from fpemu.gpu.instructions import run as known
 
     rows = known.rows()
     chosen = [row for row in rows if part.lower() in row.name.lower()]
@@ -180,8 +182,12 @@ def _show(found: list[Verification]) -> None:
     where = found[0].device
     listed = table(
         f"{where.get('gpu', 'GPU')} against the emulation, seed {found[0].seed}",
-        "instruction", "outputs", "mismatches", "seconds", numbers=3,
-    )  # fmt: skip
+        "instruction",
+        "outputs",
+        "mismatches",
+        "seconds",
+        numbers=3,
+    )
     for run in found:
         listed.add_row(run.instruction, f"{run.outputs:,}", f"{run.mismatches:,}", f"{run.seconds:.2f}")
     console().print(listed)
@@ -192,25 +198,32 @@ def _show_failures(run: Verification, row: MmaSpec) -> None:
     from itertools import islice
 
     from fpemu import gpu
-    from fpemu.gpu import verify
-    from fpemu.gpu.verification import failures
+    from fpemu.verify import failures
+    from fpemu.verify import instructions as verify
 
     for failure in islice(verify.first_failures(run, row), _SHOWN):
         note("\n" + failures.describe(failures.shrink(failure, gpu.execute)))
 
 
 def _show_emulation(found: Findings, gpu: str) -> None:
-    from fpemu.gpu.verification import trials
+    from fpemu.verify import trials
 
     catalog = [o for o in found.specs if not o.name.startswith(trials.CUSTOM)]
     drawn = [o for o in found.specs if o.name.startswith(trials.CUSTOM)]
     listed = table(
         f"emulated on {gpu} against the CPU, seed {found.seed}",
-        "what", "number", "outputs", "mismatches", "failed", numbers=4,
-    )  # fmt: skip
+        "what",
+        "number",
+        "outputs",
+        "mismatches",
+        "failed",
+        numbers=4,
+    )
     kinds: dict[str, Sequence[Outcome]] = {
-        "instructions of the catalog": catalog, "drawn instructions": drawn, "schemes on hardware": found.schemes,
-    }  # fmt: skip
+        "instructions of the catalog": catalog,
+        "drawn instructions": drawn,
+        "schemes on hardware": found.schemes,
+    }
     for kind, outcomes in kinds.items():
         sums = [sum(x) for x in zip(*((o.outputs, o.mismatches, o.failed) for o in outcomes), strict=True)]
         listed.add_row(kind, str(len(outcomes)), *(f"{n:,}" for n in sums))

@@ -33,9 +33,10 @@ def batched(
     GPU. With --record each group that ends without a mismatch is saved in FILE.json.partial until the last: the same
     command continues from there.
     """
-    from fpemu.gpu.batched import cases as known
-    from fpemu.gpu.batched import products, suite
-    from fpemu.gpu.verification import partial
+    from fpemu.gpu.batched import products
+    from fpemu.verify import batched_cases as known
+    from fpemu.verify import batched_suite as suite
+    from fpemu.verify import partial
 
     _check_record(record)
     if cases < 1 or (seconds is not None and not seconds > 0):

@@ -16,12 +16,12 @@ from fpemu.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fpemu.gpu.tallskinny.huge import Huge
-    from fpemu.gpu.tallskinny.suite import Outcome
-    from fpemu.gpu.verification.partial import Partial
+    from fpemu.verify.partial import Partial
+    from fpemu.verify.tallskinny_huge import Huge
+    from fpemu.verify.tallskinny_suite import Outcome
 
 _HUGE = "huge"
-_ROOMS = ("gpu/tallskinny", "perfmodel")  # whose code decides what is found
+_ROOMS = ("gpu/tallskinny", "roofline")  # whose code decides what is found
 
 
 def tallskinny(
@@ -39,8 +39,9 @@ def tallskinny(
     status 0 if all bits are equal, 1 if not, 2 without a GPU. With --record each kernel that is done in a format
     without a fault is kept in FILE.json.partial until all are: the same command goes on from there.
     """
-    from fpemu.gpu.tallskinny import cases, suite
-    from fpemu.gpu.verification import partial
+    from fpemu.verify import partial
+    from fpemu.verify import tallskinny_cases as cases
+    from fpemu.verify import tallskinny_suite as suite
 
     _check_record(record)
     if every < 1:
@@ -92,7 +93,8 @@ def _part(kernel: str, fmt: str) -> str:
 
 def _found(kept: Partial, seed: int, numbers: Sequence[int], bars: Progress) -> list[Outcome]:
     """What is kept of the kernels and, kept as it is done, what is not; in the suite's order."""
-    from fpemu.gpu.tallskinny import cases, suite
+    from fpemu.verify import tallskinny_cases as cases
+    from fpemu.verify import tallskinny_suite as suite
 
     wanted = [(name, fmt) for fmt in cases.FORMATS for name in suite.kernels()]
     done = {which: suite.restored(kept.parts[_part(*which)]) for which in wanted if _part(*which) in kept.parts}
@@ -107,7 +109,8 @@ def _found(kept: Partial, seed: int, numbers: Sequence[int], bars: Progress) -> 
 
 def _beyond(kept: Partial, seed: int, bars: Progress) -> list[Huge]:
     """The same of the matrices of more than 2^32 elements, a format at a time."""
-    from fpemu.gpu.tallskinny import cases, huge
+    from fpemu.verify import tallskinny_cases as cases
+    from fpemu.verify import tallskinny_huge as huge
 
     found: list[Huge] = []
     bar = bars.add_task("more than 2^32 elements", total=len(cases.FORMATS))

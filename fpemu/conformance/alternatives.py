@@ -22,9 +22,7 @@ Array = NDArray[Any]
 _MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
 
 
-def alternatives(
-    claim: Claim, A: Array, B: Array, C: Array | None, D: Array, factor: float = 1.0
-) -> Iterator[Change]:  # fmt: skip
+def alternatives(claim: Claim, A: Array, B: Array, C: Array | None, D: Array, factor: float = 1.0) -> Iterator[Change]:
     """Every change of a claim in one respect, for these operands and this result, about `factor` times the claim's."""
     K = A.shape[1]
     yield from _scaled(claim, factor)

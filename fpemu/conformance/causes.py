@@ -74,9 +74,13 @@ class Search:
 
 
 def search(
-    problem: Problem, *, seconds: float = 20.0, most: int = 20000, again: Callable[..., Any] | None = None,
+    problem: Problem,
+    *,
+    seconds: float = 20.0,
+    most: int = 20000,
+    again: Callable[..., Any] | None = None,
     progress: Callable[[str, int], None] | None = None,
-) -> Search:  # fmt: skip
+) -> Search:
     """The alternatives that reproduce a result.
 
     Parameters

@@ -44,5 +44,15 @@ def distinct(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[tuple[str, MmaSpec]
 
 def arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
     """What decides about the bits of a chain."""
-    return (str(spec.a_format), str(spec.d_format), spec.arithmetic, spec.block, spec.F, spec.E0, spec.final,
-            spec.fraction_bits, spec.nan_code, spec.k if spec.arithmetic == "via-half" else 0)  # fmt: skip
+    return (
+        str(spec.a_format),
+        str(spec.d_format),
+        spec.arithmetic,
+        spec.block,
+        spec.F,
+        spec.E0,
+        spec.final,
+        spec.fraction_bits,
+        spec.nan_code,
+        spec.k if spec.arithmetic == "via-half" else 0,
+    )

@@ -24,9 +24,13 @@ from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
 PLACES = {
-    "AB": "A B", "BA": "B A, the operands in the other order", "A'B": "the transpose of A times B",
-    "AB'": "A times the transpose of B", "(AB)'": "the transpose of A B", "A'B'": "the transpose of A times that of B",
-}  # fmt: skip
+    "AB": "A B",
+    "BA": "B A, the operands in the other order",
+    "A'B": "the transpose of A times B",
+    "AB'": "A times the transpose of B",
+    "(AB)'": "the transpose of A B",
+    "A'B'": "the transpose of A times that of B",
+}
 
 
 @dataclass(frozen=True)
@@ -113,10 +117,23 @@ class Claim:
 
 
 def make(
-    A: Array, hint: str | None, D: str | None, *, scheme: str | Scheme | None, hardware: Any, order: Any, alpha: Any,
-    beta: Any, fmt: str | None, out: str | None, accumulate: str | None, instruction: str | None, k: int | None,
-    on_range: str, options: dict[str, Any],
-) -> Claim:  # fmt: skip
+    A: Array,
+    hint: str | None,
+    D: str | None,
+    *,
+    scheme: str | Scheme | None,
+    hardware: Any,
+    order: Any,
+    alpha: Any,
+    beta: Any,
+    fmt: str | None,
+    out: str | None,
+    accumulate: str | None,
+    instruction: str | None,
+    k: int | None,
+    on_range: str,
+    options: dict[str, Any],
+) -> Claim:
     """The claim that the arguments of `verify` make.
 
     Parameters
@@ -137,13 +154,20 @@ def make(
         chosen = schemes.build(scheme, options)
         chosen.check_order(order, options)
         return Claim(
-            chosen.spec(hardware), chosen, order, alpha, beta, formats.get(out or chosen.operand).name,
+            chosen.spec(hardware),
+            chosen,
+            order,
+            alpha,
+            beta,
+            formats.get(out or chosen.operand).name,
             on_range=on_range,
-        )  # fmt: skip
+        )
     if options:
-        raise unknown_name("argument of verify", next(iter(options)), [
-            "scheme", "hardware", "order", "alpha", "beta", "device", "fmt", "out", "accumulate", "instruction", "k",
-        ])  # fmt: skip
+        raise unknown_name(
+            "argument of verify",
+            next(iter(options)),
+            ["scheme", "hardware", "order", "alpha", "beta", "device", "fmt", "out", "accumulate", "instruction", "k"],
+        )
     own = fmt if fmt is not None else hint or _of_dtype(A.dtype)
     spec = instruction_of(hardware, own, accumulate, instruction, k)
     d = str(spec.d_format)
@@ -202,9 +226,15 @@ def prepared(claim: Claim, A: Array, B: Array) -> Claim:
 
 
 def evaluate(
-    claim: Claim, A: Array, B: Array, C: Array | None = None, rows: Any = None, columns: Any = None,
-    device: Device | None = None, backend: Backend = "compiled",
-) -> Array:  # fmt: skip
+    claim: Claim,
+    A: Array,
+    B: Array,
+    C: Array | None = None,
+    rows: Any = None,
+    columns: Any = None,
+    device: Device | None = None,
+    backend: Backend = "compiled",
+) -> Array:
     """The value of a claim, in the dtype of its `out`; of some rows and columns only, where these are given.
 
     Raises

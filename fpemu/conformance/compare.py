@@ -123,12 +123,18 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
         smaller = int(np.count_nonzero(np.abs(got[wrong]) < np.abs(expected[wrong])))
     largest = int(steps.max())
     return Difference(
-        (got.shape[0], got.shape[1]), int(wrong.sum()), int(np.bitwise_count(x ^ y).sum()),
-        int(wrong.any(axis=1).sum()), int(wrong.any(axis=0).sum()), (int(place[0]), int(place[1])),
-        _say(got[place], x[place]), _say(expected[place], y[place]),
-        None if largest == _LOST else largest, smaller,
+        (got.shape[0], got.shape[1]),
+        int(wrong.sum()),
+        int(np.bitwise_count(x ^ y).sum()),
+        int(wrong.any(axis=1).sum()),
+        int(wrong.any(axis=0).sum()),
+        (int(place[0]), int(place[1])),
+        _say(got[place], x[place]),
+        _say(expected[place], y[place]),
+        None if largest == _LOST else largest,
+        smaller,
         tuple(_patterns(got, expected, wrong, steps)),
-    )  # fmt: skip
+    )
 
 
 def _line(code: NDArray[Any]) -> NDArray[np.int64]:

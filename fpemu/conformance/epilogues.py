@@ -95,6 +95,13 @@ def _once(claim: Claim, A: Array, B: Array, C: Array | None) -> Array:
     assert claim.scheme is not None
     order: Any = claim.order
     return schemes.gemm(
-        A, B, C, scheme=claim.scheme, hardware=claim.spec, alpha=claim.alpha, beta=claim.beta, order=order,
+        A,
+        B,
+        C,
+        scheme=claim.scheme,
+        hardware=claim.spec,
+        alpha=claim.alpha,
+        beta=claim.beta,
+        order=order,
         on_range=claim.on_range,
-    )  # fmt: skip
+    )

@@ -62,8 +62,9 @@ class Problem:
         The claim's value.
     """
 
-    def __init__(self, claim: Claim, A: Array, B: Array, C: Array | None, D: Array, expected: Array,
-                 device: Device | None = None):  # fmt: skip
+    def __init__(
+        self, claim: Claim, A: Array, B: Array, C: Array | None, D: Array, expected: Array, device: Device | None = None
+    ):
         self.claim, self.A, self.B, self.C, self.D, self.device = claim, A, B, C, D, device
         wrong = codes(D) != codes(expected)
         self.entries = int(wrong.sum())

@@ -43,10 +43,17 @@ def other_schemes(claim: Claim, A: Array, D: Array) -> Iterator[Change]:
 def _tf32x3(claim: Claim, hardware: str) -> Iterator[Change]:
     """What Triton calls tf32x3: three products of tf32 words a step, on an accumulator that starts anew every step."""
     for step in (32, 64, 16, 128):
-        scheme = schemes.build("ootomo-tf32", {
-            "high_rounding": "RNA", "residual_rounding": "RZ", "products": ("rh", "hr", "hh"), "accumulators": "one",
-            "correction_step": step, "promote": step,
-        })  # fmt: skip
+        scheme = schemes.build(
+            "ootomo-tf32",
+            {
+                "high_rounding": "RNA",
+                "residual_rounding": "RZ",
+                "products": ("rh", "hr", "hh"),
+                "accumulators": "one",
+                "correction_step": step,
+                "promote": step,
+            },
+        )
         try:
             spec = scheme.spec(hardware)
         except InputError:
@@ -63,15 +70,26 @@ def options(claim: Claim) -> Iterator[Change]:
     values: dict[str, tuple[Any, ...]] = {
         "combine": ("term-wise", "element-wise"),
         "products": tuple(permutations(scheme.kept())) if hasattr(scheme, "kept") and len(scheme.kept()) <= 4 else (),
-        "correction_step": (None, "instruction", 16, 32, 64, 128), "step": (None, "instruction", 16, 32, 64, 128),
-        "stage": (16, 32, 128, 256), "accumulators": ("one", "band", "each"), "combine_in": ("fp32", "fp64"),
-        "high_rounding": ("RNE", "RZ", "RNA", "bit-cut"), "residual_rounding": ("RNE", "RZ", "RNA", "bit-cut"),
-        "rounding": ("RNE", "RZ", "RNA"), "residual_scale": (1.0, 2.0**8, 2.0**10, 2.0**11, 2.0**12, 2.0**13),
-        "sb": (0, 8, 10, 11, 13), "refine": ("both", "A"), "accumulator": ("fp32", "fp16"),
-        "words": (1, 2, 3), "format": ("fp16", "bf16", "tf32"), "mode": ("DP", "SP", "CR"),
-        "instruction": ("mma", "wgmma"), "scaling": ("accurate", "fast", "invariant"),
-        "slices": tuple(range(2, 13)), "moduli": tuple(range(8, 21)),
-    }  # fmt: skip
+        "correction_step": (None, "instruction", 16, 32, 64, 128),
+        "step": (None, "instruction", 16, 32, 64, 128),
+        "stage": (16, 32, 128, 256),
+        "accumulators": ("one", "band", "each"),
+        "combine_in": ("fp32", "fp64"),
+        "high_rounding": ("RNE", "RZ", "RNA", "bit-cut"),
+        "residual_rounding": ("RNE", "RZ", "RNA", "bit-cut"),
+        "rounding": ("RNE", "RZ", "RNA"),
+        "residual_scale": (1.0, 2.0**8, 2.0**10, 2.0**11, 2.0**12, 2.0**13),
+        "sb": (0, 8, 10, 11, 13),
+        "refine": ("both", "A"),
+        "accumulator": ("fp32", "fp16"),
+        "words": (1, 2, 3),
+        "format": ("fp16", "bf16", "tf32"),
+        "mode": ("DP", "SP", "CR"),
+        "instruction": ("mma", "wgmma"),
+        "scaling": ("accurate", "fast", "invariant"),
+        "slices": tuple(range(2, 13)),
+        "moduli": tuple(range(8, 21)),
+    }
     for name, tried in values.items():
         if name in known and name != scheme.promote_option:
             for value in tried:

@@ -94,11 +94,16 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
         return {
-            "equal": self.equal, "claim": str(self.claim), "shape": list(self.shape),
+            "equal": self.equal,
+            "claim": str(self.claim),
+            "shape": list(self.shape),
             "difference": None if self.difference is None else self.difference.as_dict(),
-            "explained": self.explained, "causes": [cause.as_dict() for cause in self.causes], "tried": self.tried,
-            "complete": self.complete, "alike": list(self.alike),
-        }  # fmt: skip
+            "explained": self.explained,
+            "causes": [cause.as_dict() for cause in self.causes],
+            "tried": self.tried,
+            "complete": self.complete,
+            "alike": list(self.alike),
+        }
 
 
 def _alike(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
@@ -112,13 +117,31 @@ def _alike(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
 
 @checked
 def verify(
-    result: Any, A: Any, B: Any = None, C: Any = None, *, scheme: str | Scheme | None = None,
-    hardware: str | MmaSpec | None = None, order: KOrder | Tree | Revealed | None = None, alpha: Any = 1.0,
-    beta: Any = 0.0, device: Device | None = None, fmt: str | None = None, out: str | None = None,
-    accumulate: str | None = None, instruction: str | None = None, k: int | None = None, on_range: str = "raise",
-    shape: tuple[int, int, int] | None = None, seed: int = 0, causes: bool = True, seconds: float = 20.0,
-    most: int = 20000, progress: Callable[[str, int], None] | None = None, **options: Any,
-) -> Verdict:  # fmt: skip
+    result: Any,
+    A: Any,
+    B: Any = None,
+    C: Any = None,
+    *,
+    scheme: str | Scheme | None = None,
+    hardware: str | MmaSpec | None = None,
+    order: KOrder | Tree | Revealed | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    device: Device | None = None,
+    fmt: str | None = None,
+    out: str | None = None,
+    accumulate: str | None = None,
+    instruction: str | None = None,
+    k: int | None = None,
+    on_range: str = "raise",
+    shape: tuple[int, int, int] | None = None,
+    seed: int = 0,
+    causes: bool = True,
+    seconds: float = 20.0,
+    most: int = 20000,
+    progress: Callable[[str, int], None] | None = None,
+    **options: Any,
+) -> Verdict:
     """Compare a product with the emulation of its specification, bit by bit.
 
     Parameters
@@ -221,9 +244,22 @@ def verify(
         raise InputError(f"the result has shape {given.values.shape}: the product of A and B has {(M, N)}")
     narrow = given.fmt if given.fmt != "fp64" else None
     claim = claims.make(
-        a.values, a.fmt, narrow, scheme=scheme, hardware=hardware, order=order, alpha=alpha, beta=beta, fmt=fmt,
-        out=out, accumulate=accumulate, instruction=instruction, k=k, on_range=on_range, options=options,
-    )  # fmt: skip
+        a.values,
+        a.fmt,
+        narrow,
+        scheme=scheme,
+        hardware=hardware,
+        order=order,
+        alpha=alpha,
+        beta=beta,
+        fmt=fmt,
+        out=out,
+        accumulate=accumulate,
+        instruction=instruction,
+        k=k,
+        on_range=on_range,
+        options=options,
+    )
     claim = claims.prepared(claim, a.values, b.values)
     D, C = _result(given.values, claim), None if c is None else c.values
     expected = claims.evaluate(claim, a.values, b.values, C, device=device).astype(D.dtype, copy=False)
@@ -255,9 +291,11 @@ def _region(D: Array, expected: Array) -> tuple[Array, Array] | None:
 
 
 def _within(
-    verdict: Verdict, part: tuple[Array, Array], operands: tuple[Array, Array, Array | None, Array, Array],
+    verdict: Verdict,
+    part: tuple[Array, Array],
+    operands: tuple[Array, Array, Array | None, Array, Array],
     budget: dict[str, Any],
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """The verdict with causes that hold in a part of the result alone: a tile, an edge, some columns."""
     (A, B, C, D, expected), (rows, columns) = operands, part
     c = None if C is None else C[rows][:, columns]

@@ -13,16 +13,23 @@ from fpemu.gpu.gemm import gemm, kernel, release
 from fpemu.mma.spec import MmaSpec
 
 if TYPE_CHECKING:
-    from fpemu.gpu import batched, library, tallskinny, verify
+    from fpemu import library
+    from fpemu.gpu import batched, tallskinny
+    from fpemu.verify import instructions as verify
 
 __all__ = ["available", "batched", "execute", "gemm", "kernel", "library", "release", "tallskinny", "verify"]
-_SUBMODULES = ("batched", "library", "tallskinny", "verify")
+_MODULES = {
+    "batched": "fpemu.gpu.batched",
+    "library": "fpemu.library",
+    "tallskinny": "fpemu.gpu.tallskinny",
+    "verify": "fpemu.verify.instructions",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a submodule when its name is first used."""
-    if name in _SUBMODULES:
-        return importlib.import_module(f"fpemu.gpu.{name}")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'fpemu.gpu' has no attribute {name!r}")
 
 
@@ -38,7 +45,7 @@ def available() -> str | None:
     str or None
         One line that names what is missing; None if a GPU can be used.
     """
-    from fpemu.gpu import device
+    from fpemu.gpu.runtime import device
 
     return device.missing()
 
@@ -74,6 +81,6 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     GpuError
         No GPU, or a run that failed.
     """
-    from fpemu.gpu import instructions
+    from fpemu.gpu.instructions import run as instructions
 
     return instructions.execute(A, B, C, spec, n=n, saturate=saturate)

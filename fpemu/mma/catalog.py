@@ -32,9 +32,19 @@ _INVALID = 0xFFF8 << 48  # of DMMA: what Inf - Inf and Inf · 0 give
 
 # Default instruction of an architecture: its widest. The others are asked for by name.
 _DEFAULT_INSTRUCTION = {
-    "volta": "mma", "turing": "mma", "ampere": "mma", "ada": "mma", "hopper": "wgmma", "blackwell": "tcgen05",
-    "blackwell-rtx": "mma", "cdna1": "mfma", "cdna2": "mfma", "cdna3": "mfma", "ascend910a": "cube", "ideal": "ideal",
-}  # fmt: skip
+    "volta": "mma",
+    "turing": "mma",
+    "ampere": "mma",
+    "ada": "mma",
+    "hopper": "wgmma",
+    "blackwell": "tcgen05",
+    "blackwell-rtx": "mma",
+    "cdna1": "mfma",
+    "cdna2": "mfma",
+    "cdna3": "mfma",
+    "ascend910a": "cube",
+    "ideal": "ideal",
+}
 _GPUS = {
     "volta": ("V100", "Titan V", "GV100", "sm_70"),
     "turing": ("T4", "Titan RTX", "RTX 2080", "Quadro RTX 6000", "sm_75"),
@@ -55,8 +65,9 @@ def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int, *
     k = int(shape.rsplit("k", 1)[1])
     out = d if d in INTEGERS else formats.get(d).name
     name = f"{arch} {instruction} {shape} {ab}->{out}"
-    return MmaSpec(ab, ab, d, k=k, block=block, name=name, architecture=arch, instruction=instruction,
-                   shape=shape, **fields)  # fmt: skip
+    return MmaSpec(
+        ab, ab, d, k=k, block=block, name=name, architecture=arch, instruction=instruction, shape=shape, **fields
+    )
 
 
 def _nvidia(
@@ -67,8 +78,21 @@ def _nvidia(
     rows = []
     for shape in shapes.split():
         length = min(block, int(shape.rsplit("k", 1)[1]))
-        rows.append(_row(arch, instruction, shape, ab, d, length, F=F, E0=emin - (F - 18),
-                         final="RNE" if d == "fp16" else "RZ", evidence=evidence, source=source))  # fmt: skip
+        rows.append(
+            _row(
+                arch,
+                instruction,
+                shape,
+                ab,
+                d,
+                length,
+                F=F,
+                E0=emin - (F - 18),
+                final="RNE" if d == "fp16" else "RZ",
+                evidence=evidence,
+                source=source,
+            )
+        )
     return rows
 
 
@@ -79,9 +103,22 @@ def _fp8_13(arch: str, instruction: str, shapes: str, ab: str, d: str, block: in
         length = min(block, int(shape.rsplit("k", 1)[1]))
         half = d == "fp16"
         note = "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
-        rows.append(_row(arch, instruction, shape, ab, d, length, F=13, E0=-21 if half else -126,
-                         final="RNE" if half else "RZ", fraction_bits=None if half else 13,
-                         evidence=evidence, source=source + note))  # fmt: skip
+        rows.append(
+            _row(
+                arch,
+                instruction,
+                shape,
+                ab,
+                d,
+                length,
+                F=13,
+                E0=-21 if half else -126,
+                final="RNE" if half else "RZ",
+                fraction_bits=None if half else 13,
+                evidence=evidence,
+                source=source + note,
+            )
+        )
     return rows
 
 
@@ -91,8 +128,20 @@ def _converted(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
     evidence = "measured" if measured else "claimed"
     source = f"{_H200}; machine code: HMMA on unpacked halves" if measured else "the rule of an H200; not run"
     k, final = int(shape.rpartition("k")[2]), "RNE" if d == "fp16" else "RZ"
-    return _row(arch, "mma", shape, ab, d, k, arithmetic="via-half", F=25, E0=formats.get(d).emin - 7,
-                final=final, evidence=evidence, source=source)  # fmt: skip
+    return _row(
+        arch,
+        "mma",
+        shape,
+        ab,
+        d,
+        k,
+        arithmetic="via-half",
+        F=25,
+        E0=formats.get(d).emin - 7,
+        final=final,
+        evidence=evidence,
+        source=source,
+    )
 
 
 def _fp64(arch: str, shape: str) -> MmaSpec:
@@ -100,8 +149,19 @@ def _fp64(arch: str, shape: str) -> MmaSpec:
     measured = arch == "hopper"
     evidence = "measured" if measured else "claimed"
     source = f"{_H200}, payloads of NaN included" if measured else f"{_MMASIM}; NaN as on an H200"
-    return _row(arch, "mma", shape, "fp64", "fp64", 1, arithmetic="fma", payloads=True, nan_code=_INVALID,
-                evidence=evidence, source=source)  # fmt: skip
+    return _row(
+        arch,
+        "mma",
+        shape,
+        "fp64",
+        "fp64",
+        1,
+        arithmetic="fma",
+        payloads=True,
+        nan_code=_INVALID,
+        evidence=evidence,
+        source=source,
+    )
 
 
 def _int8(arch: str, instruction: str, shape: str) -> MmaSpec:
@@ -148,21 +208,44 @@ def _build() -> list[MmaSpec]:
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
         for s in ("m8n8k4", "m16n8k16", "m16n8k8") if arch in ("hopper", "blackwell") else ("m8n8k4",):
             rows.append(_fp64(arch, s))
-    rows += [_int8(*where) for where in (
-        ("turing", "mma", "m8n8k16"), ("ampere", "mma", "m16n8k32"), ("ada", "mma", "m16n8k32"),
-        ("hopper", "mma", "m16n8k32"), ("hopper", "wgmma", "m64nNk32"), ("blackwell", "mma", "m16n8k32"),
-        ("blackwell", "tcgen05", "m128nNk32"), ("blackwell-rtx", "mma", "m16n8k32"), ("cdna1", "mfma", "m16n16k16"),
-        ("cdna2", "mfma", "m16n16k16"), ("cdna3", "mfma", "m16n16k32"), ("ascend910a", "cube", "m16n16k32"),
-        ("ideal", "ideal", "m16n16k32"),
-    )]  # fmt: skip
+    rows += [
+        _int8(*where)
+        for where in (
+            ("turing", "mma", "m8n8k16"),
+            ("ampere", "mma", "m16n8k32"),
+            ("ada", "mma", "m16n8k32"),
+            ("hopper", "mma", "m16n8k32"),
+            ("hopper", "wgmma", "m64nNk32"),
+            ("blackwell", "mma", "m16n8k32"),
+            ("blackwell", "tcgen05", "m128nNk32"),
+            ("blackwell-rtx", "mma", "m16n8k32"),
+            ("cdna1", "mfma", "m16n16k16"),
+            ("cdna2", "mfma", "m16n16k16"),
+            ("cdna3", "mfma", "m16n16k32"),
+            ("ascend910a", "cube", "m16n16k32"),
+            ("ideal", "ideal", "m16n16k32"),
+        )
+    ]
     return rows + _amd() + _others()
 
 
 def _amd() -> list[MmaSpec]:
     def row(arch: str, shape: str, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
         nan = _AMD_NAN if d == "fp32" else None
-        return _row(arch, "mfma", shape, ab, d, block, arithmetic=arithmetic, final="RNE", nan_code=nan,
-                    F=24, evidence="claimed", source=_MMASIM)  # fmt: skip
+        return _row(
+            arch,
+            "mfma",
+            shape,
+            ab,
+            d,
+            block,
+            arithmetic=arithmetic,
+            final="RNE",
+            nan_code=nan,
+            F=24,
+            evidence="claimed",
+            source=_MMASIM,
+        )
 
     rows = [row("cdna1", "m16n16k4", "fp32", 1, "fma")]
     rows += [row("cdna1", "m16n16k16", "fp16", 4, "exact"), row("cdna1", "m16n16k8", "bf16", 2, "exact")]
@@ -177,13 +260,37 @@ def _amd() -> list[MmaSpec]:
 
 
 def _others() -> list[MmaSpec]:
-    rows = [_row("ascend910a", "cube", "m16n16k16", "fp16", "fp32", 16, arithmetic="exact", final="RNE",
-                 evidence="assumed", source="16 products and the accumulator added exactly, one RNE")]  # fmt: skip
+    rows = [
+        _row(
+            "ascend910a",
+            "cube",
+            "m16n16k16",
+            "fp16",
+            "fp32",
+            16,
+            arithmetic="exact",
+            final="RNE",
+            evidence="assumed",
+            source="16 products and the accumulator added exactly, one RNE",
+        )
+    ]
     lengths = {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
     for ab, k in lengths.items():
         for d in ("fp32", "fp16") if ab not in ("bf16", "tf32") else ("fp32",):
-            rows.append(_row("ideal", "ideal", f"m16n16k{k}", ab, d, k, arithmetic="exact", final="RNE",
-                             evidence="definition", source="exact block sum, one RNE"))  # fmt: skip
+            rows.append(
+                _row(
+                    "ideal",
+                    "ideal",
+                    f"m16n16k{k}",
+                    ab,
+                    d,
+                    k,
+                    arithmetic="exact",
+                    final="RNE",
+                    evidence="definition",
+                    source="exact block sum, one RNE",
+                )
+            )
     return rows
 
 
@@ -341,8 +448,9 @@ def _mixed(row: MmaSpec, b: str) -> MmaSpec:
     measured = row.evidence == "measured"
     source = _MIXED if measured else f"the rule of {row.a_format} alone: {row.source}"
     evidence = "claimed" if row.evidence == "replayed" else row.evidence
-    return row.replace(b_format=b, name=row.name.replace(str(row.a_format), f"{row.a_format}x{b}"), evidence=evidence,
-                       source=source)  # fmt: skip
+    return row.replace(
+        b_format=b, name=row.name.replace(str(row.a_format), f"{row.a_format}x{b}"), evidence=evidence, source=source
+    )
 
 
 def _name(fmt: Any, arch: str) -> str:

@@ -59,9 +59,15 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
 
 
 def gemm(
-    A: Any, B: Any, C: Any = None, spec: MmaSpec | None = None, order: AnyOrder | None = None, *,
-    backend: Backend = "compiled", device: Device | None = None,
-) -> Any:  # fmt: skip
+    A: Any,
+    B: Any,
+    C: Any = None,
+    spec: MmaSpec | None = None,
+    order: AnyOrder | None = None,
+    *,
+    backend: Backend = "compiled",
+    device: Device | None = None,
+) -> Any:
     """Return D = A B + C on matrix instructions, for any M, N, K.
 
     Parameters
@@ -106,9 +112,15 @@ def gemm(
 
 
 def chain(
-    terms: Sequence[tuple[Any, Any]], C: Any = None, spec: MmaSpec | None = None, order: AnyOrder | None = None, *,
-    step: int | Literal["instruction"] | None = None, backend: Backend = "compiled", device: Device | None = None,
-) -> Any:  # fmt: skip
+    terms: Sequence[tuple[Any, Any]],
+    C: Any = None,
+    spec: MmaSpec | None = None,
+    order: AnyOrder | None = None,
+    *,
+    step: int | Literal["instruction"] | None = None,
+    backend: Backend = "compiled",
+    device: Device | None = None,
+) -> Any:
     """Accumulate several products in one accumulator, D = C + sum of X Y over the terms.
 
     Parameters
@@ -176,9 +188,15 @@ def chain(
 
 
 def _run(
-    As: list[NDArray[Any]], Bs: list[NDArray[Any]], C: NDArray[Any] | None, spec: MmaSpec, order: KOrder,
-    step: int | None, where: str, lead: tuple[int, ...],
-) -> NDArray[Any]:  # fmt: skip
+    As: list[NDArray[Any]],
+    Bs: list[NDArray[Any]],
+    C: NDArray[Any] | None,
+    spec: MmaSpec,
+    order: KOrder,
+    step: int | None,
+    where: str,
+    lead: tuple[int, ...],
+) -> NDArray[Any]:
     """The slices of the order, joined: an array (*lead, M, N) that is nobody else's.
 
     `where` is a backend, or "cuda".
@@ -201,7 +219,7 @@ def _run(
         if where == "numpy":
             return readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
         if where == "cuda":
-            from fpemu.gpu import chains
+            from fpemu.gpu.emulation import chains
 
             return chains.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
         from fpemu.mma import compiled  # numba is slow to import
@@ -216,9 +234,14 @@ def _run(
 
 
 def _by_tree(
-    A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None, spec: MmaSpec, tree: Tree, where: str,
+    A: NDArray[Any],
+    B: NDArray[Any],
+    C: NDArray[Any] | None,
+    spec: MmaSpec,
+    tree: Tree,
+    where: str,
     lead: tuple[int, ...],
-) -> NDArray[Any]:  # fmt: skip
+) -> NDArray[Any]:
     """A tree's value. C begins a tree that is one chain from zero, else it is added last."""
     check(tree, A.shape[-1], spec)
     outer = readable.outer_dtype(spec)

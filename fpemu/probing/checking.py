@@ -20,8 +20,8 @@ from fpemu.rounding import round_to
 
 
 def find(
-    gemm: Watched, k: int, spec: MmaSpec | None, *, fmt: str, out: str | None, shape: tuple[int, int], at: int = 0,
-) -> Revealed:  # fmt: skip
+    gemm: Watched, k: int, spec: MmaSpec | None, *, fmt: str, out: str | None, shape: tuple[int, int], at: int = 0
+) -> Revealed:
     """`fpemu.probing.reveal` of a callable nothing is known of.
 
     Raises
@@ -159,9 +159,16 @@ class Comparison:
 
 
 def compare(
-    gemm: Watched, found: Revealed, specs: list[MmaSpec], *, inputs: formats.FloatFormat, out: str,
-    shape: tuple[int, int], at: int = 0, seed: int = 4,
-) -> Comparison:  # fmt: skip
+    gemm: Watched,
+    found: Revealed,
+    specs: list[MmaSpec],
+    *,
+    inputs: formats.FloatFormat,
+    out: str,
+    shape: tuple[int, int],
+    at: int = 0,
+    seed: int = 4,
+) -> Comparison:
     """Whether a product of random operands has the bits that the order found predicts."""
     M, N = shape
     A, B = operands(inputs, M, found.k, N, seed)
@@ -203,10 +210,14 @@ def candidates(tree: Tree, inputs: formats.FloatFormat, accumulator: str, hardwa
     block = longest(tree)
     arch = None if hardware is None else catalog.architecture(hardware)
     rows = [
-        row for row in catalog.rows()
-        if str(row.a_format) == str(inputs) and str(row.d_format) == accumulator and row.block >= block
-        and arch in (None, row.architecture) and row.architecture not in ("ideal", "ascend910a")
-    ]  # fmt: skip
+        row
+        for row in catalog.rows()
+        if str(row.a_format) == str(inputs)
+        and str(row.d_format) == accumulator
+        and row.block >= block
+        and arch in (None, row.architecture)
+        and row.architecture not in ("ideal", "ascend910a")
+    ]
     chosen: dict[Any, MmaSpec] = {}
     for row in sorted(rows, key=lambda row: row.block):
         chosen.setdefault((row.block, row.arithmetic, row.F, row.E0, row.final, row.fraction_bits), row)

@@ -164,11 +164,20 @@ def _bars(axes: Axes, rows: list[Chain], size: int) -> None:
             if numbered and _POINTS / size * (b - a) > 8:
                 axes.text((a + b) / 2, y, str(step + 1), ha="center", va="center", fontsize=6, color="black")
         if not numbered and not _ascends(row) and len(rows) <= _LABELLED:
-            axes.annotate("k not ascending", (size, y), xytext=(-2, 0), textcoords="offset points", ha="right",
-                          va="center", fontsize=6)  # fmt: skip
+            axes.annotate(
+                "k not ascending",
+                (size, y),
+                xytext=(-2, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=6,
+            )
     lines = 0.8 if len(rows) <= 60 else 0.2
-    axes.add_collection(PolyCollection(boxes, facecolors=faces, edgecolors=edges, linewidths=lines,
-                                       rasterized=len(boxes) > 3000), autolim=False)  # fmt: skip
+    axes.add_collection(
+        PolyCollection(boxes, facecolors=faces, edgecolors=edges, linewidths=lines, rasterized=len(boxes) > 3000),
+        autolim=False,
+    )
 
 
 def _stretches(row: Chain, whole: int, merged: bool) -> list[tuple[int, int, str, int]]:
@@ -214,16 +223,26 @@ def _brackets(axes: Axes, rows: list[Chain], joins: list[_Join], size: int, righ
     width = 0.9 if len(rows) <= 60 else 0.4 if len(rows) <= 300 else 0.15
     many = len(solid) > 3000
     axes.add_collection(LineCollection(solid, colors=plotting.BLACK, linewidths=width, rasterized=many), autolim=False)
-    axes.add_collection(LineCollection(dashed, colors=plotting.VERMILION, linewidths=width, linestyles="--"),
-                        autolim=False)  # fmt: skip
-    axes.annotate("", (right, height), xytext=(end if joins else size, height),
-                  arrowprops={"arrowstyle": "-|>", "linewidth": 0.9, "color": plotting.BLACK, "shrinkA": 0,
-                              "shrinkB": 0, "mutation_scale": 7})  # fmt: skip
+    axes.add_collection(
+        LineCollection(dashed, colors=plotting.VERMILION, linewidths=width, linestyles="--"), autolim=False
+    )
+    axes.annotate(
+        "",
+        (right, height),
+        xytext=(end if joins else size, height),
+        arrowprops={
+            "arrowstyle": "-|>",
+            "linewidth": 0.9,
+            "color": plotting.BLACK,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "mutation_scale": 7,
+        },
+    )
     if len(rows) <= 60:
         ends = [(max(k for block in row.blocks for k in block) + 1, y) for y, row in enumerate(rows)]
         dotted = [[(x, y), (left, y)] for x, y in ends] if joins else []
-        axes.add_collection(LineCollection(dotted, colors=plotting.GREY, linewidths=0.5, linestyles=":"),
-                            autolim=False)  # fmt: skip
+        axes.add_collection(LineCollection(dotted, colors=plotting.GREY, linewidths=0.5, linestyles=":"), autolim=False)
 
 
 def _legend(figure: Figure, rows: list[Chain], joins: list[_Join]) -> None:
@@ -241,6 +260,7 @@ def _legend(figure: Figure, rows: list[Chain], joins: list[_Join]) -> None:
     if any(not j.begins for j in joins):
         handles.append(Line2D([], [], color=plotting.BLACK, linewidth=0.9, label="addition of two results"))
     if any(j.begins for j in joins):
-        handles.append(Line2D([], [], color=plotting.VERMILION, linestyle="--", linewidth=0.9,
-                              label="begins with a result"))  # fmt: skip
+        handles.append(
+            Line2D([], [], color=plotting.VERMILION, linestyle="--", linewidth=0.9, label="begins with a result")
+        )
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), columnspacing=1.4)

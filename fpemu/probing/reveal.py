@@ -55,9 +55,15 @@ class Revealed:
 
 @checked
 def reveal(
-    gemm: Callable[[Any, Any], Any] | Ask, k: int, spec: MmaSpec | None = None, *, fmt: str | None = None,
-    out: str | None = None, shape: tuple[int, int] | None = None, at: int = 0,
-) -> Revealed:  # fmt: skip
+    gemm: Callable[[Any, Any], Any] | Ask,
+    k: int,
+    spec: MmaSpec | None = None,
+    *,
+    fmt: str | None = None,
+    out: str | None = None,
+    shape: tuple[int, int] | None = None,
+    at: int = 0,
+) -> Revealed:
     """Find the summation order of a GEMM over K by probes.
 
     Parameters
@@ -111,9 +117,10 @@ def reveal(
         d = "fp64" if inputs.name == "fp64" else "fp32"
         fma = inputs.name in ("fp32", "fp64")
         spec = (
-            MmaSpec(inputs, inputs, d, k=1, block=1, arithmetic="fma") if fma
+            MmaSpec(inputs, inputs, d, k=1, block=1, arithmetic="fma")
+            if fma
             else MmaSpec(inputs, inputs, d, k=64, block=64, F=25)
-        )  # fmt: skip
+        )
     ask: Any = gemm
     if not isinstance(gemm, Rows) and not hasattr(gemm, "is_ask"):
         dtype = {"fp16": np.float16, "fp64": np.float64}.get(inputs.name, np.float32)

@@ -100,10 +100,12 @@ def structure(k: int, sizes: Callable[[list[Question]], list[NDArray[Any]]]) -> 
         tasks = waiting
         if wanted:
             asked = [(task, sorted(codes)) for task, codes in wanted.values()]
-            found_sizes = sizes([
-                Question(np.stack(np.divmod(np.array(codes), k), axis=1), task.group, task.beside, task.size)
-                for task, codes in asked
-            ])  # fmt: skip
+            found_sizes = sizes(
+                [
+                    Question(np.stack(np.divmod(np.array(codes), k), axis=1), task.group, task.beside, task.size)
+                    for task, codes in asked
+                ]
+            )
             for (_, codes), many in zip(asked, found_sizes, strict=True):
                 known.update(zip(codes, many.tolist(), strict=True))
     return top[0]

@@ -98,9 +98,12 @@ class Watched:
     """
 
     def __init__(
-        self, gemm: Callable[..., Any], name: str = "the callable", tell: Callable[[int], None] | None = None,
+        self,
+        gemm: Callable[..., Any],
+        name: str = "the callable",
+        tell: Callable[[int], None] | None = None,
         given: Sequence[Any] = (),
-    ):  # fmt: skip
+    ):
         self.gemm, self.name, self.tell, self.given = gemm, name, tell, given
         self.calls, self.end = 0, math.inf
 

@@ -20,9 +20,9 @@ from fpemu.arguments import choice, flag, is_integer
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
-from fpemu.heads import Heads
 from fpemu.reference.arguments import Floats, Ints, Operands, finite, integers, span, specials
 from fpemu.rounding import Rounding, round_to
+from fpemu.sticky import Heads
 
 _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from fpemu import devices
 from fpemu.formats import FloatFormat
-from fpemu.heads import Heads, bits_of
 from fpemu.reference.arguments import Floats, Ints, span
+from fpemu.sticky import Heads, bits_of
 
 BLOCK = 1 << 23
 """Entries of the result worked on at a time: bounds the memory of the limbs."""

@@ -25,15 +25,44 @@ from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_
 
 # each module enters its schemes into the registry, in this order: baselines, then by year
 for _module in (
-    "sgemm", "dgemm", "fp16", "markidis", "bf16x", "egemm", "ootomo", "ootomo_tf32", "ape", "multiword", "legemm",
-    "h2sgemm", "staged", "staged_int8", "ozaki", "ozimmu", "ozaki2",
-):  # fmt: skip
+    "sgemm",
+    "dgemm",
+    "fp16",
+    "markidis",
+    "bf16x",
+    "egemm",
+    "ootomo",
+    "ootomo_tf32",
+    "ape",
+    "multiword",
+    "legemm",
+    "h2sgemm",
+    "staged",
+    "staged_int8",
+    "ozaki",
+    "ozimmu",
+    "ozaki2",
+):
     import_module(f"fpemu.schemes.{_module}")
 
 __all__ = [
-    "Certified", "ErrorFree", "Option", "Report", "Scheme", "SchemeInfo", "SplitRow", "SplitScheme", "SplitTable",
-    "build", "certify", "format_split", "gemm", "get", "names", "split_table",
-]  # fmt: skip
+    "Certified",
+    "ErrorFree",
+    "Option",
+    "Report",
+    "Scheme",
+    "SchemeInfo",
+    "SplitRow",
+    "SplitScheme",
+    "SplitTable",
+    "build",
+    "certify",
+    "format_split",
+    "gemm",
+    "get",
+    "names",
+    "split_table",
+]
 
 
 def gemm(
@@ -210,9 +239,17 @@ class _Call:
 
 
 def _call(
-    A: Any, B: Any, C: Any, scheme: str | Scheme, hardware: str | MmaSpec | None, alpha: Any, beta: Any, on_range: str,
-    order: AnyOrder | None, options: dict[str, Any],
-) -> _Call:  # fmt: skip
+    A: Any,
+    B: Any,
+    C: Any,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None,
+    alpha: Any,
+    beta: Any,
+    on_range: str,
+    order: AnyOrder | None,
+    options: dict[str, Any],
+) -> _Call:
     chosen = build(scheme, options)
     order = order_of(order)
     policy = ranges.policy(on_range)
@@ -223,6 +260,6 @@ def _call(
     a, b = ranges.matrices(A, B, fmt, read=bool(alpha != 0))
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     c = ranges.addend(C, shape, beta, fmt)
-    return _Call(chosen, shape, policy, {
-        "A": a, "B": b, "C": c, "alpha": alpha, "beta": beta, "spec": spec, "order": order,
-    })  # fmt: skip
+    return _Call(
+        chosen, shape, policy, {"A": a, "B": b, "C": c, "alpha": alpha, "beta": beta, "spec": spec, "order": order}
+    )

@@ -163,8 +163,10 @@ class SplitScheme(Scheme):
         if plan.accumulators == "one" and plan.combine_in == "fp64":
             self.refuse("accumulators='one' leaves nothing to combine, so combine_in='fp64' has no effect")
         if plan.accumulators == "one" and plan.exponent and len({i + j for i, j in plan.products}) > 1:
-            self.refuse(f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
-                        "residual_scale=1, or accumulators='band' or 'each'")  # fmt: skip
+            self.refuse(
+                f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
+                "residual_scale=1, or accumulators='band' or 'each'"
+            )
         if plan.accumulators == "each" and step != default_step:
             self.refuse("products with an accumulator each do not take turns, so the step has no effect")
 
@@ -185,8 +187,10 @@ class SplitScheme(Scheme):
         spec = mma.spec(hardware, low.name, out, self.instruction, self.k)
         have = tuple(str(f) for f in (spec.a_format, spec.b_format, spec.c_format, spec.d_format))
         if have != (low.name, low.name, out, out):
-            self.refuse(f"multiplies {low} by {low} into {out}, but {spec.name!r} takes "
-                        f"{have[0]}, {have[1]} and {have[2]} and gives {have[3]}")  # fmt: skip
+            self.refuse(
+                f"multiplies {low} by {low} into {out}, but {spec.name!r} takes "
+                f"{have[0]}, {have[1]} and {have[2]} and gives {have[3]}"
+            )
         return spec
 
     def split(self, X: Any) -> tuple[Array, ...]:
@@ -260,8 +264,9 @@ class SplitScheme(Scheme):
         if left <= 2.0**-24:
             left = 0.0  # what is left is a multiple of x's last place and smaller than it
         lost = 2 * left + left**2
-        lost += sum(sizes[i] * sizes[j] for i in range(len(rules)) for j in range(len(rules))
-                    if (i, j) not in plan.products)  # fmt: skip
+        lost += sum(
+            sizes[i] * sizes[j] for i in range(len(rules)) for j in range(len(rules)) if (i, j) not in plan.products
+        )
         return float(lost + words.accumulation_error(lambda i, j: sizes[i] * sizes[j], plan, spec, K))
 
 

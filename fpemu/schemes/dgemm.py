@@ -18,11 +18,7 @@ class Dgemm(Baseline):
     """A chain of fp64 FMAs."""
 
     info = SchemeInfo(
-        name="dgemm",
-        title="DGEMM on ordinary cores",
-        parts=("fp64",),
-        range="all of fp64",
-        bound="K 2^-53",
+        name="dgemm", title="DGEMM on ordinary cores", parts=("fp64",), range="all of fp64", bound="K 2^-53"
     )
 
     @property

@@ -52,8 +52,10 @@ class H2sgemm(TwoParts):
         if self.combine == "term-wise":
             return super().check()
         if (self.accumulators, self.promote, self.combine_in) != ("each", None, "fp32"):
-            self.refuse("element-wise adds every block outside in fp32: "
-                        "accumulators, promote and combine_in have no effect there")  # fmt: skip
+            self.refuse(
+                "element-wise adds every block outside in fp32: "
+                "accumulators, promote and combine_in have no effect there"
+            )
         if self.step is None:
             self.refuse("element-wise needs a step: a length in k or 'instruction'")
 

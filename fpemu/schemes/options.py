@@ -75,8 +75,12 @@ def integer(
     return option(default, check, meaning, " | ".join([f"{low} to {high}", *words, *["None"] * none]))
 
 
-def scale(default: float | None, meaning: str = "power of two that the residual is multiplied by before it is rounded",
-          *, none: bool = False) -> Any:  # fmt: skip
+def scale(
+    default: float | None,
+    meaning: str = "power of two that the residual is multiplied by before it is rounded",
+    *,
+    none: bool = False,
+) -> Any:
     """A power of two as a number (2**11), not as an exponent."""
 
     def check(who: str, value: Any) -> float | None:

@@ -205,9 +205,13 @@ class Ozaki(ErrorFree):
         None, ("fp64", "fp32"), "format of the operands and of the result; None: fp32 in mode SP, else fp64"
     )
     slices: int | str | None = choose.integer(
-        None, 1, 4096, "slices of A and of B at most; None: Algorithm 3 on both sides; printed: on A, to the letter",
-        none=True, words=("printed",),
-    )  # fmt: skip
+        None,
+        1,
+        4096,
+        "slices of A and of B at most; None: Algorithm 3 on both sides; printed: on A, to the letter",
+        none=True,
+        words=("printed",),
+    )
     fast: bool | None = choose.flag("leave out the products p + q > d + 1; None: unless d slices exhaust A")
     split: str = choose.choice("published", ADAPTIVE, "Algorithm 1, or to nearest on one grid: a bit more a slice")
     words: str = choose.choice("fp16", WORDS, "format of the slices, which picks the instruction")
@@ -346,8 +350,10 @@ class Ozaki(ErrorFree):
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec) -> Array:
         found = self.counts(A, B, spec)
-        a, b = (self._cut(X, axis, found.bits, spec, count)
-                for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True))  # fmt: skip
+        a, b = (
+            self._cut(X, axis, found.bits, spec, count)
+            for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True)
+        )
         products = SliceProducts(a, b, spec, None, self.carrier, self.k_block, self.exponents == "row")
         if products.inexact or products.lost:
             return np.full((len(A), B.shape[1]), np.inf)

@@ -114,8 +114,13 @@ class Ozimmu(ErrorFree):
         faults = []
         if bound > INT32:
             most = max(len(pairs) for pairs in sums)
-            faults.append(Fault("int32-overflow", f"{self.name}: int32 sums of {most} products over K = {K} may reach "
-                                f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group"))  # fmt: skip
+            faults.append(
+                Fault(
+                    "int32-overflow",
+                    f"{self.name}: int32 sums of {most} products over K = {K} may reach "
+                    f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group",
+                )
+            )
         tally = Tally(self.name, spec, bits)
         tally.add(multiply)
         work = {"products": sum(map(len, sums)), "fast": True, "block": D.shape}
@@ -132,8 +137,9 @@ class Ozimmu(ErrorFree):
             X = np.hstack([multiply.a.items[p].digits for p, _ in pairs])
             Y = np.vstack([multiply.b.items[q].digits for _, q in pairs])
             return integer_product(X, Y, bound)
-        terms = [(multiply.a.items[p].digits.astype(np.int8), multiply.b.items[q].digits.astype(np.int8))
-                 for p, q in pairs]  # fmt: skip
+        terms = [
+            (multiply.a.items[p].digits.astype(np.int8), multiply.b.items[q].digits.astype(np.int8)) for p, q in pairs
+        ]
         return np.asarray(mma.chain(terms, spec=multiply.spec, order=multiply.order, backend=multiply.backend))
 
     def _automatic(self, A: Array, B: Array, bits: int) -> int:

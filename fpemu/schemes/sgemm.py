@@ -60,9 +60,5 @@ class Sgemm(Baseline):
     """A chain of fp32 FMAs."""
 
     info = SchemeInfo(
-        name="sgemm",
-        title="SGEMM on ordinary cores",
-        parts=("fp32",),
-        range="all of fp32",
-        bound="K 2^-24",
+        name="sgemm", title="SGEMM on ordinary cores", parts=("fp32",), range="all of fp32", bound="K 2^-24"
     )

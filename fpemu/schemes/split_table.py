@@ -154,10 +154,18 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     rows = []
     for word, _, value, left in words.steps(ready.values, rules):
         error = float(np.ldexp(left[0, 0], -shift))
-        rows.append(SplitRow(
-            word.name, str(word.format), word.rounding, word.exponent, float(value[0, 0]),
-            bits_of(value[0, 0], word.format), error, _bits_kept(error, float(single)),
-        ))  # fmt: skip
+        rows.append(
+            SplitRow(
+                word.name,
+                str(word.format),
+                word.rounding,
+                word.exponent,
+                float(value[0, 0]),
+                bits_of(value[0, 0], word.format),
+                error,
+                _bits_kept(error, float(single)),
+            )
+        )
     error = rows[-1].error
     ulp = float(np.spacing(np.abs(single), dtype=np.float32))
     return SplitTable(

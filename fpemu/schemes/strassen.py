@@ -93,8 +93,9 @@ class Strassen(Scheme):
         a, rows = self._finite(A, "A", on_range)
         b, columns = self._finite(B, "B", on_range)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            products = [self.inner.product(x, y, spec, order, "propagate")
-                        for x, y in zip(left(a), right(b), strict=True)]  # fmt: skip
+            products = [
+                self.inner.product(x, y, spec, order, "propagate") for x, y in zip(left(a), right(b), strict=True)
+            ]
             T = join(products)[..., : A.shape[-2], : B.shape[-1]]
         return ranges.patch(T, A, B, rows, columns)
 
@@ -103,8 +104,10 @@ class Strassen(Scheme):
         ready = ranges.prepare(X, who, (), on_range, "", self.name)
         over = abs(ready.values) >= self.limit
         if over.any():
-            self.refuse(f"{who}: sums of blocks may overflow: {entries(over, X)}, {self.limit:.3g} or more; scale the "
-                        "matrix by a power of two")  # fmt: skip
+            self.refuse(
+                f"{who}: sums of blocks may overflow: {entries(over, X)}, {self.limit:.3g} or more; scale the "
+                "matrix by a power of two"
+            )
         return ready.values.astype(np.float32), ready.special
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:

@@ -22,11 +22,21 @@ from fpemu.mma.tree import AnyOrder
 
 SPECS: dict[str, MmaSpec] = {
     name: MmaSpec(
-        name, name, name, k=1, block=1, arithmetic="fma", final="RNE", name=f"simt {name}", architecture="simt",
-        instruction="fma", evidence="definition", source="IEEE 754 fusedMultiplyAdd",
+        name,
+        name,
+        name,
+        k=1,
+        block=1,
+        arithmetic="fma",
+        final="RNE",
+        name=f"simt {name}",
+        architecture="simt",
+        instruction="fma",
+        evidence="definition",
+        source="IEEE 754 fusedMultiplyAdd",
     )
     for name in ("fp16", "fp32", "fp64")
-}  # fmt: skip
+}
 
 
 def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
@@ -66,9 +76,14 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
 
 
 def gemm(
-    A: Any, B: Any, C: Any = None, *, fmt: FloatFormat | str = "fp32", order: AnyOrder | None = None,
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    fmt: FloatFormat | str = "fp32",
+    order: AnyOrder | None = None,
     backend: Backend = "compiled",
-) -> Any:  # fmt: skip
+) -> Any:
     """Return D = A B + C, where each element is a chain of FMAs over ascending k or in ``order``.
 
     Parameters

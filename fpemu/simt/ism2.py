@@ -28,9 +28,18 @@ from fpemu.simt.tsm2 import add, load, prefetched, store
 
 @checked
 def ism2(
-    A: Any, B: Any, C: Any = None, *, optimisation: int = 2, tcf: int = 1, t1: int | None = None,
-    t2: int | None = None, t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
-) -> Any:  # fmt: skip
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    optimisation: int = 2,
+    tcf: int = 1,
+    t1: int | None = None,
+    t2: int | None = None,
+    t3: int | None = None,
+    fmt: FloatFormat | str = "fp32",
+    backend: Backend = "compiled",
+) -> Any:
     """Return D = A B + C as ISM2 computes it.
 
     Parameters

@@ -36,9 +36,17 @@ VERSIONS = ("V0", "V1", "V2", "V3")
 
 @checked
 def tsm2(
-    A: Any, B: Any, C: Any = None, *, version: str = "V3", t1: int | None = None, t2: int | None = None,
-    t3: int | None = None, fmt: FloatFormat | str = "fp32", backend: Backend = "compiled",
-) -> Any:  # fmt: skip
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    version: str = "V3",
+    t1: int | None = None,
+    t2: int | None = None,
+    t3: int | None = None,
+    fmt: FloatFormat | str = "fp32",
+    backend: Backend = "compiled",
+) -> Any:
     """Return D = A B + C as TSM2 computes it.
 
     Parameters

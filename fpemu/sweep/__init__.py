@@ -10,5 +10,14 @@ from fpemu.sweep.run import CellError, run
 from fpemu.sweep.store import Store
 
 __all__ = [
-    "CellError", "Claim", "Experiment", "Grid", "Reproduction", "Store", "committed", "frame", "reproduce", "run",
-]  # fmt: skip
+    "CellError",
+    "Claim",
+    "Experiment",
+    "Grid",
+    "Reproduction",
+    "Store",
+    "committed",
+    "frame",
+    "reproduce",
+    "run",
+]

@@ -110,9 +110,7 @@ class Spread:
 
 
 def spreads(
-    judge: Callable[[list[dict[str, Any]]], Iterable[Claim]],
-    rows: Sequence[dict[str, Any]],
-    parameters: Iterable[str],
+    judge: Callable[[list[dict[str, Any]]], Iterable[Claim]], rows: Sequence[dict[str, Any]], parameters: Iterable[str]
 ) -> list[Spread | None]:
     """The spread of every claim of ``judge(rows)`` over the seeds, in the same order.
 

@@ -109,9 +109,13 @@ def _local(distributed: Any, jobs: int) -> Iterator[Any]:
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), starting(jobs)():
         try:
             cluster = distributed.LocalCluster(
-                n_workers=jobs, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", env=share(jobs),
+                n_workers=jobs,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address="127.0.0.1:0",
+                env=share(jobs),
                 silence_logs=logging.CRITICAL,
-            )  # fmt: skip
+            )
         except (RuntimeError, OSError) as problem:
             raise InputError(f"no local Dask cluster starts: {problem}") from problem
     with cluster:

@@ -20,9 +20,20 @@ from fpemu.errors import InputError
 _PACKAGE = Path(__file__).resolve().parents[1]
 # what the numbers of a cell come from, besides the evaluator's own module
 _NUMERIC = (
-    "formats.py", "rounding.py", "heads.py", "arrays.py", "devices.py", "simt/__init__.py", "simt/chains.py",
-    "metrics.py", "inputs.py", "exponential.py", "mma", "schemes", "reference",
-)  # fmt: skip
+    "formats.py",
+    "rounding.py",
+    "sticky.py",
+    "arrays.py",
+    "devices.py",
+    "simt/__init__.py",
+    "simt/chains.py",
+    "metrics.py",
+    "inputs.py",
+    "exponential.py",
+    "mma",
+    "schemes",
+    "reference",
+)
 # modules of the package that draw
 _DRAWING = ("plotting.py", "sweep/planes.py")
 # what stands in keys under the name that it had when they were first made, and what only passes its names on
@@ -30,8 +41,12 @@ _KNOWN_AS = {"simt/chains.py": "simt.py", "simt/__init__.py": None}
 _TALL = ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")
 # and, for an evaluator that imports them at its top, of these
 _ROOMS = {
-    "theory": ("theory",), "perfmodel": ("perfmodel",), "batched": ("batched",), "simt.tsm2": _TALL, "simt.ism2": _TALL,
-}  # fmt: skip
+    "theory": ("theory",),
+    "roofline": ("roofline",),
+    "batched": ("batched",),
+    "simt.tsm2": _TALL,
+    "simt.ism2": _TALL,
+}
 
 
 def running_version(evaluator: Path) -> str:

@@ -50,9 +50,14 @@ def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
     drawn = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
     A, B = _operands(*drawn)
     D = schemes.gemm(
-        A, B, scheme=cell["scheme"], hardware=cell["hardware"], on_range=cell["on_range"],
-        order=KOrder(**order) if order else None, **options,
-    )  # fmt: skip
+        A,
+        B,
+        scheme=cell["scheme"],
+        hardware=cell["hardware"],
+        on_range=cell["on_range"],
+        order=KOrder(**order) if order else None,
+        **options,
+    )
     found = {}
     for name in cell["metrics"]:
         measure = metrics.get(name)
@@ -80,6 +85,7 @@ def _operands(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int
 
 
 @functools.lru_cache(maxsize=4)
-def _exact(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str, out: str
-           ) -> Any:  # fmt: skip
+def _exact(
+    name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str, out: str
+) -> Any:
     return reference.matmul(*_operands(name, parameters, M, N, K, seed, fmt), out=out)

@@ -277,7 +277,7 @@ def share(jobs: int) -> dict[str, str]:
     """The environment variables of ``jobs`` processes that run side by side.
 
     Each process gets its share of the cores (BLAS reads the variable once, when loaded); ``FPEMU_PROCESSES`` holds the
-    number of processes that share a GPU, for `fpemu.gpu.chains`.
+    number of processes that share a GPU, for `fpemu.gpu.emulation.chains`.
     """
     names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return dict.fromkeys(names, str(max(1, cores() // jobs))) | {"FPEMU_PROCESSES": str(jobs)}

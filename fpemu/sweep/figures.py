@@ -220,9 +220,16 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 _FIELDS = {
-    "figure": str, "paper": str, "title": str, "command": str, "size": str, "caption": str, "assumptions": list,
-    "claims": list, "data": dict,
-}  # fmt: skip
+    "figure": str,
+    "paper": str,
+    "title": str,
+    "command": str,
+    "size": str,
+    "caption": str,
+    "assumptions": list,
+    "claims": list,
+    "data": dict,
+}
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:

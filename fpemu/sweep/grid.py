@@ -264,10 +264,17 @@ class Grid:
                     for order in self._orders:
                         scheme.check_order(mma.KOrder(**order), chosen)
                 methods += [
-                    {"scheme": plain.name, **entries.prefixed("scheme", options), "hardware": machine,
-                     **entries.prefixed("order", order), "on_range": policy}
-                    for machine in machines for order in self._orders for policy in policies
-                ]  # fmt: skip
+                    {
+                        "scheme": plain.name,
+                        **entries.prefixed("scheme", options),
+                        "hardware": machine,
+                        **entries.prefixed("order", order),
+                        "on_range": policy,
+                    }
+                    for machine in machines
+                    for order in self._orders
+                    for policy in policies
+                ]
             entries.check_count([methods])
         return entries.once(methods)
 

@@ -143,10 +143,19 @@ def _page(paper: Paper, page: str, records: dict[str, dict[str, Any]]) -> list[L
     for claim in record["claims"]:
         published, verdict = claim["published"], claim["verdict"]
         line = Line(
-            paper.folder, item, page, size, claim["claim"], published, claim["measured"],
-            verdict if published else "", command, "" if published else verdict, claim.get("spread") or {},
+            paper.folder,
+            item,
+            page,
+            size,
+            claim["claim"],
+            published,
+            claim["measured"],
+            verdict if published else "",
+            command,
+            "" if published else verdict,
+            claim.get("spread") or {},
             tuple(explaining(page, claim["claim"], records)) if published and verdict == FAILS else (),
-        )  # fmt: skip
+        )
         found.append(line)
     return found
 

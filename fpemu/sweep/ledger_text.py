@@ -29,15 +29,39 @@ def table(ledger: Ledger) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     spread = ("seeds", "same", "smallest", "largest")
     writer.writerow(
-        ["paper", "item", "figure", "size", "claim", "published", "here", "verdict", "own check", *spread,
-         "explained by", "command"]
-    )  # fmt: skip
+        [
+            "paper",
+            "item",
+            "figure",
+            "size",
+            "claim",
+            "published",
+            "here",
+            "verdict",
+            "own check",
+            *spread,
+            "explained by",
+            "command",
+        ]
+    )
     for line in ledger.lines:
         numbers = ["" if line.spread.get(name) is None else line.spread[name] for name in spread]
         writer.writerow(
-            [line.paper, line.item, line.page, line.size, line.claim, line.published, line.ours, line.state, line.own,
-             *numbers, " ".join(line.explained), line.command]
-        )  # fmt: skip
+            [
+                line.paper,
+                line.item,
+                line.page,
+                line.size,
+                line.claim,
+                line.published,
+                line.ours,
+                line.state,
+                line.own,
+                *numbers,
+                " ".join(line.explained),
+                line.command,
+            ]
+        )
     return text.getvalue().encode()
 
 
@@ -166,8 +190,10 @@ def _finding(ledger: Ledger, name: str, figures: str) -> list[str]:
 def _absent(ledger: Ledger) -> str:
     rows = [
         [paper.title, item.item, item.kind, item.what, item.why]
-        for paper in ledger.papers for item in paper.items if item.why
-    ]  # fmt: skip
+        for paper in ledger.papers
+        for item in paper.items
+        if item.why
+    ]
     return _table(["paper", "item", "kind", "what", "why"], rows) if rows else "Nothing."
 
 

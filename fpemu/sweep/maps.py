@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 SUFFIXES = ("png", "svg", "pdf", "csv", "json")
 _ERRORS = {
-    "relative_l2": "relative $L_2$ error", "max_relative": "largest relative error", "mred": "mean relative error",
-    "max_error_legemm": "largest error over $|p|+|s|$", "normwise": "largest error over $|A||B|$",
-    "max_absolute": "largest absolute error", "max_ulps": "largest error in ulps",
-}  # fmt: skip
+    "relative_l2": "relative $L_2$ error",
+    "max_relative": "largest relative error",
+    "mred": "mean relative error",
+    "max_error_legemm": "largest error over $|p|+|s|$",
+    "normwise": "largest error over $|A||B|$",
+    "max_absolute": "largest absolute error",
+    "max_ulps": "largest error in ulps",
+}
 _PACKAGES = ("numpy", "numba", "matplotlib")
 
 
@@ -131,7 +135,7 @@ def answer(found: Plane, factor: float) -> str:
     return (
         f"{found.y} = {which} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
         f"{found.x}" + (f"; at {left} more no {found.y} has a finite error" if left else "")
-    )  # fmt: skip
+    )
 
 
 def largest(exponent: Number) -> int:
@@ -163,8 +167,13 @@ def write(this: Map, rows: list[Row], factor: float, folder: str | os.PathLike[s
     found = this.plane(rows)
     made = draw(this, found)
     record = provenance(this, rows, found, factor, data)
-    contents = (plotting.png(made), plotting.svg(made), plotting.pdf(made), data,
-                (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())  # fmt: skip
+    contents = (
+        plotting.png(made),
+        plotting.svg(made),
+        plotting.pdf(made),
+        data,
+        (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(),
+    )
     paths = this.paths(folder)
     for path, content in zip(paths, contents, strict=True):
         write_atomic(path, content)
@@ -195,18 +204,26 @@ def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: by
     }
     if this.equation6:
         record["equation 6"] = [
-            {this.x: x, "printed": _ends(planes.equation6(largest(x), largest(x), printed=True)),
-             "holds": _ends(planes.equation6(largest(x), largest(x)))}
+            {
+                this.x: x,
+                "printed": _ends(planes.equation6(largest(x), largest(x), printed=True)),
+                "holds": _ends(planes.equation6(largest(x), largest(x))),
+            }
             for x in found.xs
-        ]  # fmt: skip
+        ]
     root = Path(fpemu.__file__).resolve().parents[1]
     return record | {
         "data": {"file": f"{this.stem}.csv", "sha256": hashlib.sha256(data).hexdigest()},
-        "code": {"version": fpemu.__version__, "sha256": this.grid.code,
-                 "revision": figures.revision(root / "experiments")},
-        "versions": {"python": platform.python_version(),
-                     **{name: importlib.metadata.version(name) for name in _PACKAGES}},
-    }  # fmt: skip
+        "code": {
+            "version": fpemu.__version__,
+            "sha256": this.grid.code,
+            "revision": figures.revision(root / "experiments"),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        },
+    }
 
 
 def _parameters(this: Map, rows: list[Row]) -> list[str]:

@@ -204,8 +204,11 @@ def survey(job: Job, size: str, results: Store) -> Plan:
     if damaged:
         _LOG.warning(
             "%s: %d of %d stored rows are damaged and count as missing; the first is of the cell %s",
-            results.path, len(damaged), len(known) + len(damaged), store.canonical(cells[damaged[0]]),
-        )  # fmt: skip
+            results.path,
+            len(damaged),
+            len(known) + len(damaged),
+            store.canonical(cells[damaged[0]]),
+        )
     return Plan(listed, names, cells, stored, results.failures(list(cells)))
 
 

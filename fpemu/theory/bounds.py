@@ -168,9 +168,12 @@ class _Product:
     def _term(self, i: int, j: int) -> Term:
         (a, b), (s, t), one = self.worst, self.typical, self.data.product
         steps = walk.Steps(
-            self.random, s.mean[i] * t.mean[j], (s.rms[i] * t.rms[j]) ** 2, s.magnitude[i] * t.magnitude[j],
+            self.random,
+            s.mean[i] * t.mean[j],
+            (s.rms[i] * t.rms[j]) ** 2,
+            s.magnitude[i] * t.magnitude[j],
             main=i == j == 0,
-        )  # fmt: skip
+        )
         return Term(one(a.words[i], b.words[j]), one(a.inflated[i], b.inflated[j]), steps)
 
     def _split(self) -> list[Part]:
@@ -185,8 +188,15 @@ class _Product:
         random = math.hypot(s.left_rms, t.left_rms) * norms.spread
         along = math.hypot(bias * r.whole, (s.left_drift + t.left_drift) * r.mean)
         mean = bias * r.size
-        parts = [Part("split", relative, mean, math.sqrt(max(random**2 + along**2 - mean**2, 0.0)),
-                      max(norms.uneven, LEAST_TAIL))]  # fmt: skip
+        parts = [
+            Part(
+                "split",
+                relative,
+                mean,
+                math.sqrt(max(random**2 + along**2 - mean**2, 0.0)),
+                max(norms.uneven, LEAST_TAIL),
+            )
+        ]
         if whole > relative:
             parts.append(self._underflow(whole - relative))
         return parts
@@ -216,8 +226,15 @@ class _Product:
         squares = sum(t.typical.variance for t in lost) + (share * r.whole) ** 2
         squares += sum(self.typical[0].drift[i] * self.typical[1].drift[j] for i, j in out) ** 2
         bias = share * r.size
-        return [Part("products left out", sum(t.size for t in lost), bias,
-                     math.sqrt(max(squares - bias**2, 0.0)), max(self.norms.uneven, LEAST_TAIL))]  # fmt: skip
+        return [
+            Part(
+                "products left out",
+                sum(t.size for t in lost),
+                bias,
+                math.sqrt(max(squares - bias**2, 0.0)),
+                max(self.norms.uneven, LEAST_TAIL),
+            )
+        ]
 
     def _sums(self) -> list[Sum]:
         """For each accumulator: name, band, terms, what it loses at worst and on average."""
@@ -292,8 +309,10 @@ class _Product:
         for w, who in zip(self.worst, "AB", strict=True):
             if w.overflow:
                 return [Part(f"out of range: word {w.overflow} of {who}", math.inf, 0.0, math.inf)]
-        largest = max(math.ldexp(sum(t.size for t in terms) + error, self.plan.exponent * band)
-                      for _, band, terms, error, _ in sums)  # fmt: skip
+        largest = max(
+            math.ldexp(sum(t.size for t in terms) + error, self.plan.exponent * band)
+            for _, band, terms, error, _ in sums
+        )
         data = self.random
         found = accumulation.overflow(self.spec, self.data.S * max(largest, 1.0), data)
         return found or accumulation.overflow(simt.SPECS["fp32"], self.norms.largest * (1 + lost), data)

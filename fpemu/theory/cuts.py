@@ -88,8 +88,9 @@ def lone(norms: Norms, side: str) -> float:
 def cut_off(name: str, worst: float, norms: Norms, a: tuple[float, float], b: tuple[float, float]) -> Part:
     """What elements lose on average, mean and root mean square, as an error of the product."""
     cuts = norms.cut_A, norms.cut_B
-    found = [random(cut, mean, math.sqrt(max(rms**2 - mean**2, 0.0)))
-             for cut, (mean, rms) in zip(cuts, (a, b), strict=True)]  # fmt: skip
+    found = [
+        random(cut, mean, math.sqrt(max(rms**2 - mean**2, 0.0))) for cut, (mean, rms) in zip(cuts, (a, b), strict=True)
+    ]
     bias, deviation = sum(x for x, _ in found), math.hypot(*(y for _, y in found))
     return Part(name, worst, min(bias, 1.0), min(deviation, 1.0), tail(max(map(uneven, cuts))))
 

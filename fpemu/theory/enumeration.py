@@ -165,9 +165,7 @@ def residuals(
 
 
 @checked
-def kept(
-    exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
-) -> Kept:  # fmt: skip
+def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]) -> Kept:
     """Split the numbers of an exponent and count the bits that the two words keep.
 
     Parameters
@@ -228,8 +226,9 @@ def _numbers(made: Split, exponent: int, mantissas: int | NDArray[Any] | None) -
     """How many numbers there are, and they themselves, in chunks."""
     unit, one = made.unit(exponent), made.mantissas()
     if made.narrow.emin - made.narrow.fraction_bits > exponent and {"RU", "RD"} & {
-        made.rounding, made.residual_rounding
-    }:  # fmt: skip
+        made.rounding,
+        made.residual_rounding,
+    }:
         raise InputError(
             f"exponent {exponent}: numbers below the smallest of {made.narrow} are lifted by RU and RD, and what is "
             f"left has more bits than float64"
@@ -249,9 +248,7 @@ def _numbers(made: Split, exponent: int, mantissas: int | NDArray[Any] | None) -
             f"enumerated; one period is {made.period(exponent)}"
         )
     every = 1 << low
-    return every, (
-        (float(one) + np.arange(i, min(i + _CHUNK, every))) * 2.0**unit for i in range(0, every, _CHUNK)
-    )  # fmt: skip
+    return every, ((float(one) + np.arange(i, min(i + _CHUNK, every))) * 2.0**unit for i in range(0, every, _CHUNK))
 
 
 def _add(into: Counter[int], values: NDArray[Any]) -> None:

@@ -185,12 +185,22 @@ class Norms:
         whole = math.sqrt(float(np.mean(S**2))) if S.size else 0.0
         scale = math.frexp(top[0])[1] + math.frexp(top[1])[1]
         return Norms(
-            K=K, max_A=top[0], max_B=top[1], min_A=least[0], min_B=least[1], **ratios,
+            K=K,
+            max_A=top[0],
+            max_B=top[1],
+            min_A=least[0],
+            min_B=least[1],
+            **ratios,
             result=math.sqrt(float(np.mean((x @ y) ** 2))) / whole if whole else 0.0,
             max_S=_times_power(float(S.max(initial=0.0)) * (1 + K * 2.0**-52), scale),
-            rms_S=_times_power(whole, scale), mean_A=_mean(p), mean_B=_mean(q),
-            rms_A=_rms(x, top[0]), rms_B=_rms(y, top[1]), unit_A=_unit_of(a), unit_B=_unit_of(b),
-        )  # fmt: skip
+            rms_S=_times_power(whole, scale),
+            mean_A=_mean(p),
+            mean_B=_mean(q),
+            rms_A=_rms(x, top[0]),
+            rms_B=_rms(y, top[1]),
+            unit_A=_unit_of(a),
+            unit_B=_unit_of(b),
+        )
 
     @staticmethod
     def sample(name: str, K: int, rows: int = 64, seed: int = 0, **parameters: Any) -> Norms:
@@ -255,14 +265,21 @@ def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
             return math.inf if vanished else float(np.max(ratio, initial=1.0))
 
         return {
-            "flat_A": largest(top_a * right), "flat_B": largest(left * top_b), "flat_AB": largest(K * (top_a * top_b)),
-            "row_A": largest(rows * right), "row_B": largest(left * columns), "row_AB": largest(K * rows * columns),
-            "peak": math.sqrt(float(np.max(squares, initial=0.0))), "spread": _root_mean(squares, some),
-            "part": _root_mean(parts**2, some), "cut_A": cut(u @ y**2, xs @ (ys * y)),
-            "cut_B": cut(x**2 @ v, (xs * x) @ ys), "cut_AB": cut(u @ v, xs @ ys),
+            "flat_A": largest(top_a * right),
+            "flat_B": largest(left * top_b),
+            "flat_AB": largest(K * (top_a * top_b)),
+            "row_A": largest(rows * right),
+            "row_B": largest(left * columns),
+            "row_AB": largest(K * rows * columns),
+            "peak": math.sqrt(float(np.max(squares, initial=0.0))),
+            "spread": _root_mean(squares, some),
+            "part": _root_mean(parts**2, some),
+            "cut_A": cut(u @ y**2, xs @ (ys * y)),
+            "cut_B": cut(x**2 @ v, (xs * x) @ ys),
+            "cut_AB": cut(u @ v, xs @ ys),
             "lead": 2.0 ** float(np.mean(leads)) if leads.size else 0.0,
             "lead_spread": float(np.std(leads)) if leads.size else 0.0,
-        }  # fmt: skip
+        }
 
 
 def _unit_of(x: Floats) -> float:

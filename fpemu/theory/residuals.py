@@ -65,9 +65,11 @@ class Split:
 
     @staticmethod
     def of(
-        wide: FloatFormat | str = "fp32", narrow: FloatFormat | str = "fp16", rounding: str = "RNE",
+        wide: FloatFormat | str = "fp32",
+        narrow: FloatFormat | str = "fp16",
+        rounding: str = "RNE",
         residual_rounding: str | None = None,
-    ) -> Split:  # fmt: skip
+    ) -> Split:
         """A split by names; ``residual_rounding`` is ``rounding`` unless given.
 
         Raises

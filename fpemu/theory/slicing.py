@@ -132,8 +132,13 @@ class Split:
         most = 1 + self.growth()
         bias, deviation = random(norms.cut_AB, mean, math.sqrt(square))
         wander = max(self.A.wander(d - 1), self.B.wander(d - 1))
-        return Part("products left out", min(times(worst, norms.row_AB) * SLACK, most), bias, deviation,
-                    math.hypot(tail(uneven(norms.cut_AB)), wander - 1))  # fmt: skip
+        return Part(
+            "products left out",
+            min(times(worst, norms.row_AB) * SLACK, most),
+            bias,
+            deviation,
+            math.hypot(tail(uneven(norms.cut_AB)), wander - 1),
+        )
 
     def growth(self) -> float:
         """The largest partial sum of products of slices, over |A||B|.

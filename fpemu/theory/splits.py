@@ -72,9 +72,11 @@ class Operands:
     def product(self, a: Size, b: Size) -> float:
         """Largest sum over k of a product of two magnitudes, over S."""
         terms = (
-            (a.relative * b.relative, 1.0), (a.absolute * b.relative, self.over_A),
-            (a.relative * b.absolute, self.over_B), (a.absolute * b.absolute, self.over_AB),
-        )  # fmt: skip
+            (a.relative * b.relative, 1.0),
+            (a.absolute * b.relative, self.over_A),
+            (a.relative * b.absolute, self.over_B),
+            (a.absolute * b.absolute, self.over_AB),
+        )
         return sum(amount * over for amount, over in terms if amount)  # tiny fp64 operands: over may be infinite
 
     @staticmethod
@@ -102,9 +104,12 @@ class Operands:
             smallest=(math.ldexp(norms.min_A, a), math.ldexp(norms.min_B, b)),
             mean=(math.ldexp(A[0], a), math.ldexp(B[0], b)),
             rms=(math.ldexp(A[1], a), math.ldexp(B[1], b)),
-            over_A=flat[0], over_B=flat[1], over_AB=flat[2], over_D=flat[2] / norms.K,
+            over_A=flat[0],
+            over_B=flat[1],
+            over_AB=flat[2],
+            over_D=flat[2] / norms.K,
             S=min(S, norms.K * tops[0] * tops[1]),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -78,44 +78,111 @@ _TF32 = ("tf32", "RNE")
 def cases() -> list[Case]:
     """All of them."""
     fp16, bf16, tf32, e4m3, fp32 = (*(_H[f] for f in ("fp16", "bf16", "tf32", "e4m3")), simt.SPECS["fp32"])
-    tf32x3 = schemes.build("ootomo-tf32", {
-        "high_rounding": "RNA", "residual_rounding": "RZ", "products": "rh,hr,hh", "accumulators": "one",
-        "correction_step": 32, "promote": 32,
-    })  # fmt: skip
+    tf32x3 = schemes.build(
+        "ootomo-tf32",
+        {
+            "high_rounding": "RNA",
+            "residual_rounding": "RZ",
+            "products": "rh,hr,hh",
+            "accumulators": "one",
+            "correction_step": 32,
+            "promote": 32,
+        },
+    )
     found = [
         Case("mm fp16", "torch", "fp16", (512, 512, 512), 1, Claim(fp16)),
         Case("mm fp16 deep", "torch", "fp16", (512, 512, 8192), 2, Claim(fp16, order=KOrder(4096))),
         Case("mm fp16 odd", "torch", "fp16", (100, 60, 1000), 3, Claim(fp16, order=KOrder(128, 64, True))),
         Case("mm fp16 odd TN", "torch", "fp16", (100, 60, 1000), 3, Claim(fp16, order=KOrder(112)), "TN"),
         Case("mm fp16 to fp16", "torch", "fp16", (512, 512, 512), 4, Claim(fp16, out="fp16"), out="fp16"),
-        Case("mm fp16 to fp16 split", "torch", "fp16", (100, 60, 1000), 5,
-             Claim(fp16, order=KOrder(128, 64, True), out="fp16", stored="fp16"), out="fp16"),
+        Case(
+            "mm fp16 to fp16 split",
+            "torch",
+            "fp16",
+            (100, 60, 1000),
+            5,
+            Claim(fp16, order=KOrder(128, 64, True), out="fp16", stored="fp16"),
+            out="fp16",
+        ),
         Case("mm bf16", "torch", "bf16", (256, 256, 4096), 6, Claim(bf16, order=KOrder(1408))),
         Case("mm tf32", "torch", "tf32", (512, 512, 512), 7, Claim(tf32, inputs=_TF32)),
         Case("mm tf32 split", "torch", "tf32", (160, 96, 512), 8, Claim(tf32, inputs=_TF32, order=KOrder(64)), "TN"),
         Case("mm fp32", "torch", "fp32", (1024, 1024, 1024), 9, Claim(fp32)),
         Case("mm fp32 sliced", "torch", "fp32", (512, 512, 512), 10, Claim(fp32, order=dealt(512, 4, 8, fp32))),
-        Case("addmm fp32", "torch", "fp32", (128, 128, 128), 11,
-             Claim(fp32, alpha=1.3, beta=0.7, epilogue="fma"), alpha=1.3, beta=0.7),
-        Case("addmm fp16", "torch", "fp16", (256, 256, 256), 12,
-             Claim(fp16, alpha=1.3, beta=0.7, epilogue="fma", out="fp16"), out="fp16", alpha=1.3, beta=0.7),
+        Case(
+            "addmm fp32",
+            "torch",
+            "fp32",
+            (128, 128, 128),
+            11,
+            Claim(fp32, alpha=1.3, beta=0.7, epilogue="fma"),
+            alpha=1.3,
+            beta=0.7,
+        ),
+        Case(
+            "addmm fp16",
+            "torch",
+            "fp16",
+            (256, 256, 256),
+            12,
+            Claim(fp16, alpha=1.3, beta=0.7, epilogue="fma", out="fp16"),
+            out="fp16",
+            alpha=1.3,
+            beta=0.7,
+        ),
         Case("dot fp16", "triton", "fp16", (128, 128, 1024), 13, Claim(fp16), kernel={"BK": 64}),
-        Case("dot fp16 promoted", "triton", "fp16", (128, 128, 1024), 14, Claim(fp16, order=KOrder(promote=64)),
-             kernel={"BK": 64, "PROMOTE": True}),
+        Case(
+            "dot fp16 promoted",
+            "triton",
+            "fp16",
+            (128, 128, 1024),
+            14,
+            Claim(fp16, order=KOrder(promote=64)),
+            kernel={"BK": 64, "PROMOTE": True},
+        ),
         Case("dot fp16 +=", "triton", "fp16", (128, 128, 1024), 14, Claim(fp16), kernel={"BK": 64, "PLUS": True}),
         Case("dot tf32", "triton", "tf32", (128, 128, 512), 15, Claim(tf32), kernel={"BK": 32}),
-        Case("dot tf32x3", "triton", "tf32", (128, 128, 512), 16, Claim(tf32, tf32x3),
-             kernel={"BK": 32, "PRECISION": "tf32x3"}),
+        Case(
+            "dot tf32x3",
+            "triton",
+            "tf32",
+            (128, 128, 512),
+            16,
+            Claim(tf32, tf32x3),
+            kernel={"BK": 32, "PRECISION": "tf32x3"},
+        ),
         Case("dot ieee", "triton", "fp32", (128, 128, 512), 17, Claim(fp32), kernel={"BK": 32, "PRECISION": "ieee"}),
         Case("dot e4m3", "triton", "e4m3", (128, 128, 2048), 18, Claim(e4m3), "TN", kernel={"BK": 128}),
-        Case("dot e4m3 promoted", "triton", "e4m3", (128, 128, 2048), 19, Claim(e4m3, order=KOrder(promote=32)), "TN",
-             kernel={"BK": 128, "IMPRECISE": 32}),
-        Case("dot e4m3 promoted 128", "triton", "e4m3", (128, 128, 2048), 19,
-             Claim(e4m3, order=KOrder(promote=128)), "TN", kernel={"BK": 128, "IMPRECISE": 128}),
-        Case("emulated V100", "fpemu", "fp16", (128, 128, 1024), 20,
-             Claim(mma.spec("V100", "fp16", "fp32"), order=KOrder(promote=32))),
+        Case(
+            "dot e4m3 promoted",
+            "triton",
+            "e4m3",
+            (128, 128, 2048),
+            19,
+            Claim(e4m3, order=KOrder(promote=32)),
+            "TN",
+            kernel={"BK": 128, "IMPRECISE": 32},
+        ),
+        Case(
+            "dot e4m3 promoted 128",
+            "triton",
+            "e4m3",
+            (128, 128, 2048),
+            19,
+            Claim(e4m3, order=KOrder(promote=128)),
+            "TN",
+            kernel={"BK": 128, "IMPRECISE": 128},
+        ),
+        Case(
+            "emulated V100",
+            "fpemu",
+            "fp16",
+            (128, 128, 1024),
+            20,
+            Claim(mma.spec("V100", "fp16", "fp32"), order=KOrder(promote=32)),
+        ),
         Case("wgmma chained", "fpemu", "fp16", (128, 128, 256), 21, Claim(fp16)),
-    ]  # fmt: skip
+    ]
     return found
 
 
@@ -204,13 +271,16 @@ def origin(is_emulated: bool) -> dict[str, str]:
     import torch
     import triton
 
-    from fpemu.gpu.verification import records
+    from fpemu.verify import records
 
     return {
-        "device": torch.cuda.get_device_name(0), "driver": str(records.driver()), "cuda": str(torch.version.cuda),
-        "torch": torch.__version__, "triton": triton.__version__,
+        "device": torch.cuda.get_device_name(0),
+        "driver": str(records.driver()),
+        "cuda": str(torch.version.cuda),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }  # fmt: skip
+    }
 
 
 def record(path: Path, *, is_emulated: bool = False, say: Callable[[str], None] = print) -> dict[str, str]:

@@ -6,9 +6,24 @@ import triton.language as tl
 
 @triton.jit
 def dot(
-    a, b, c, one, N, K, am, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PROMOTE: tl.constexpr, PLUS: tl.constexpr, IMPRECISE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    c,
+    one,
+    N,
+    K,
+    am,
+    ak,
+    bk,
+    bn,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    PROMOTE: tl.constexpr,
+    PLUS: tl.constexpr,
+    IMPRECISE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     r = tl.arange(0, BK)

@@ -126,9 +126,17 @@ def _nvidia() -> dict[tuple[str, str, str, str, int], Instruction]:
     t: dict[tuple[str, str, str, str, int], Instruction] = {}
 
     def row(
-        arch: str, name: str, ab: str, d: str, ks: Sequence[int], L: int, F: int, E0: int, final: str,
+        arch: str,
+        name: str,
+        ab: str,
+        d: str,
+        ks: Sequence[int],
+        L: int,
+        F: int,
+        E0: int,
+        final: str,
         keep: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for k in ks:
             t[arch, name, ab, d, k] = truncated(ab, ab, d, k, min(L, k), F, E0, final, keep)
 

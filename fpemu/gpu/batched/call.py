@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import InputError
-from fpemu.gpu import device, properties
 from fpemu.gpu.batched import stacks
 from fpemu.gpu.batched.choice import limits
 from fpemu.gpu.batched.configuration import Configuration, fitted, validate
 from fpemu.gpu.batched.source import Plan, plan
 from fpemu.gpu.batched.stacks import Operand
 from fpemu.gpu.batched.task import Task
+from fpemu.gpu.runtime import device, properties
 
 PROBLEM = np.dtype(
     [(x, stacks.STACK) for x in "abcd"]
@@ -87,9 +87,16 @@ def _contiguous(problem: Any, A: Operand, B: Operand, D: Operand, batch: int) ->
 
 
 def prepare(
-    A: Operand, B: Operand, C: Operand | None, D: Operand, arithmetic: Arithmetic, scaling: Scaling,
-    choose: Any, *, overlap: bool = True,
-) -> Product:  # fmt: skip
+    A: Operand,
+    B: Operand,
+    C: Operand | None,
+    D: Operand,
+    arithmetic: Arithmetic,
+    scaling: Scaling,
+    choose: Any,
+    *,
+    overlap: bool = True,
+) -> Product:
     """The launch of D = alpha · A B + beta · C.
 
     Parameters
@@ -119,10 +126,21 @@ def prepare(
         problem["c_entry"] = C.strides[-1]
         keep.append(held)
     task = Task(
-        M, N, K, arithmetic.complex, arithmetic.planar, arithmetic.accumulate, arithmetic.products,
-        arithmetic.conjugate_a, arithmetic.conjugate_b, a_along, b_along, min(widths), scaling.plain,
+        M,
+        N,
+        K,
+        arithmetic.complex,
+        arithmetic.planar,
+        arithmetic.accumulate,
+        arithmetic.products,
+        arithmetic.conjugate_a,
+        arithmetic.conjugate_b,
+        a_along,
+        b_along,
+        min(widths),
+        scaling.plain,
         _contiguous(problem, A, B, D, batch),
-    )  # fmt: skip
+    )
     configuration = choose(task, batch) if callable(choose) else fitted(choose, task)
     validate(configuration, task, **limits(task.accumulate))
     made = plan(task, configuration, overlap)

@@ -8,18 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fpemu.errors import InputError
-from fpemu.gpu import device
-from fpemu.gpu.batched.configuration import (
-    Block,
-    Configuration,
-    Small,
-    Warp,
-    fitted,
-    parse,
-    validate,
-)
+from fpemu.gpu.batched.configuration import Block, Configuration, Small, Warp, fitted, parse, validate
 from fpemu.gpu.batched.memory import SHARED, SHARED_BEFORE
 from fpemu.gpu.batched.task import Task
+from fpemu.gpu.runtime import device
 
 TABLE = Path(__file__).with_name("h200.toml")
 
@@ -47,7 +39,7 @@ def limits(accumulate: str) -> dict[str, Any]:
     if device.missing() is not None:
         return {}
     from fpemu import mma
-    from fpemu.gpu.choice import architecture
+    from fpemu.gpu.gemm.choice import architecture
 
     spec = mma.spec(architecture(), "fp16", accumulate, "mma")
     here = device.capability()

@@ -10,22 +10,31 @@ import numpy as np
 
 from fpemu.batched import arguments, halfcomplex, layouts, scaling
 from fpemu.errors import GpuError, InputError, unknown_name
-from fpemu.gpu import callers, device, matrices
 from fpemu.gpu.batched import call, choice, stacks
 from fpemu.gpu.batched.call import Arithmetic, Product, Scaling
 from fpemu.gpu.batched.configuration import Configuration, parse
 from fpemu.gpu.batched.stacks import Operand, Pointers
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.runtime import callers, device, matrices
+from fpemu.gpu.runtime.matrices import Matrix
 
 HALF = stacks.HALF
 _lock = RLock()
 
 
 def hgemm(
-    A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
-    accumulate: str = "fp32", kernel: str = "tensor", configuration: Configuration | str | None = None,
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    transa: str = "N",
+    transb: str = "N",
+    accumulate: str = "fp32",
+    kernel: str = "tensor",
+    configuration: Configuration | str | None = None,
     out: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices, on the GPU at hand.
 
     The bits of ``fpemu.batched.hgemm`` with the same arguments and `arguments()`.
@@ -71,10 +80,22 @@ def hgemm(
 
 
 def hcgemm(
-    A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, transa: str = "N", transb: str = "N",
-    accumulate: str = "fp32", layout: str = "interleaved", products: int = 4, kernel: str = "tensor",
-    algorithm: str | None = None, configuration: Configuration | str | None = None, out: Any = None,
-) -> Any:  # fmt: skip
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    transa: str = "N",
+    transb: str = "N",
+    accumulate: str = "fp32",
+    layout: str = "interleaved",
+    products: int = 4,
+    kernel: str = "tensor",
+    algorithm: str | None = None,
+    configuration: Configuration | str | None = None,
+    out: Any = None,
+) -> Any:
     """Return D = alpha · op(A) op(B) + beta · C for half-complex matrices, on the GPU at hand.
 
     The bits of ``fpemu.batched.hcgemm`` with the same arguments and `arguments()`.
@@ -115,9 +136,17 @@ def hcgemm(
         As `hgemm`.
     """
     asked = _Asked(
-        alpha, beta, transa, transb, accumulate, kernel, configuration, layout, products,
+        alpha,
+        beta,
+        transa,
+        transb,
+        accumulate,
+        kernel,
+        configuration,
+        layout,
+        products,
         _algorithm(layout, products, algorithm),
-    )  # fmt: skip
+    )
     return _run(A, B, C, out, layout, asked)
 
 
@@ -149,7 +178,7 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     layouts.check_name("kernel", kernel, arguments.KERNELS)
     if kernel == "magma-small":
         return {}
-    from fpemu.gpu.choice import architecture
+    from fpemu.gpu.gemm.choice import architecture
 
     return {"hardware": architecture(), "instruction": "mma"}
 
@@ -158,9 +187,18 @@ class _Asked:
     """The arguments of a product, checked."""
 
     def __init__(
-        self, alpha: Any, beta: Any, transa: str, transb: str, accumulate: str, kernel: str, configuration: Any,
-        layout: str | None = None, products: int = 4, algorithm: str = "fused",
-    ) -> None:  # fmt: skip
+        self,
+        alpha: Any,
+        beta: Any,
+        transa: str,
+        transb: str,
+        accumulate: str,
+        kernel: str,
+        configuration: Any,
+        layout: str | None = None,
+        products: int = 4,
+        algorithm: str = "fused",
+    ) -> None:
         layouts.check_name("kernel", kernel, arguments.KERNELS)
         fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
         for name, how in (("transa", transa), ("transb", transb)):
@@ -176,13 +214,19 @@ class _Asked:
             self.scaling = Scaling(pairs[0], pairs[1])
         self.beta = beta
         if algorithm == "calls" and (self.scaling.alpha[1] or self.scaling.beta[1]):
-            raise InputError("algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
-                             "must have no imaginary part")  # fmt: skip
+            raise InputError(
+                "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
+                "must have no imaginary part"
+            )
         conjugates = layout is not None and algorithm == "fused"
         self.arithmetic = Arithmetic(
-            conjugates, conjugates and layout == "planar", accumulate, products,
-            conjugates and self.transa == "C", conjugates and self.transb == "C",
-        )  # fmt: skip
+            conjugates,
+            conjugates and layout == "planar",
+            accumulate,
+            products,
+            conjugates and self.transa == "C",
+            conjugates and self.transb == "C",
+        )
         self.configuration = parse(configuration) if isinstance(configuration, str) else configuration
         if not isinstance(self.configuration, Configuration | None):
             raise InputError(f"configuration is a {type(configuration).__name__}: give a Block, Warp, ... or its text")
@@ -225,9 +269,14 @@ def prepare(
         One launch, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one.
     """
     defaults: dict[str, Any] = {
-        "alpha": 1.0, "beta": 0.0, "transa": "N", "transb": "N", "accumulate": "fp32", "kernel": "tensor",
+        "alpha": 1.0,
+        "beta": 0.0,
+        "transa": "N",
+        "transb": "N",
+        "accumulate": "fp32",
+        "kernel": "tensor",
         "configuration": None,
-    }  # fmt: skip
+    }
     if layout is not None:
         algorithm = _algorithm(layout, options.get("products", 4), options.pop("algorithm", None))
         defaults |= {"layout": layout, "products": 4, "algorithm": algorithm}
@@ -249,8 +298,10 @@ def need_gpu() -> None:
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     if device.capability() < (8, 0):
-        raise GpuError("fpemu.gpu.batched needs a GPU of compute capability 8.0 or later (Ampere): "
-                       f"this one has {'.'.join(map(str, device.capability()))}")  # fmt: skip
+        raise GpuError(
+            "fpemu.gpu.batched needs a GPU of compute capability 8.0 or later (Ampere): "
+            f"this one has {'.'.join(map(str, device.capability()))}"
+        )
 
 
 def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) -> Any:

@@ -8,8 +8,8 @@ from functools import lru_cache
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
 from fpemu.gpu.batched.memory import apart, result_apart, shared_bytes
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.compiler import kernel_source
-from fpemu.gpu.constants import struct
+from fpemu.gpu.runtime.compiler import kernel_source
+from fpemu.gpu.runtime.constants import struct
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,30 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
         warps = c.grid
         one = c.block[0] >= task.M and c.block[1] >= task.N
         constants |= {
-            "BLK_M": c.block[0], "BLK_N": c.block[1], "BLK_K": c.block[2], "TC_X": x, "TC_Y": y, "TURNED": c.turned,
-            "DIM_X": c.threads[0], "DIM_Y": c.threads[1], "WARPS_X": warps[0], "WARPS_Y": warps[1],
-            "PRODUCTS": c.products, "STAGES": c.stages, "ASYNC": c.direct, "STAGED": c.staged, "ONE_TILE": one,
-            "RESIDENT": c.resident, "FLAT": c.flat, "APART": apart(c, task), "PERSISTENT": c.persistent,
-            "AHEAD": c.ahead and overlap, "BULK": c.bulk, "D_APART": result_apart(c, task),
+            "BLK_M": c.block[0],
+            "BLK_N": c.block[1],
+            "BLK_K": c.block[2],
+            "TC_X": x,
+            "TC_Y": y,
+            "TURNED": c.turned,
+            "DIM_X": c.threads[0],
+            "DIM_Y": c.threads[1],
+            "WARPS_X": warps[0],
+            "WARPS_Y": warps[1],
+            "PRODUCTS": c.products,
+            "STAGES": c.stages,
+            "ASYNC": c.direct,
+            "STAGED": c.staged,
+            "ONE_TILE": one,
+            "RESIDENT": c.resident,
+            "FLAT": c.flat,
+            "APART": apart(c, task),
+            "PERSISTENT": c.persistent,
+            "AHEAD": c.ahead and overlap,
+            "BULK": c.bulk,
+            "D_APART": result_apart(c, task),
             **_sizes(task, exact=task.contiguous),
-        }  # fmt: skip
+        }
         group = c.threads[0] * c.threads[1]
         held = c.resident * c.persistent
         made = Plan(name, "", group * c.products, shared_bytes(c, task), c.block[:2], c.products, 1, held)
@@ -76,9 +93,14 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
         w = configuration
         tile = 16 * w.rows, 8 * w.columns
         constants |= {
-            "WARPS": w.warps, "ROWS": w.rows, "COLUMNS": w.columns, "STEPS": w.steps, "ONCE": 16 * w.steps >= task.K,
-            "ONE_TILE": tile[0] >= task.M and tile[1] >= task.N, **_sizes(task, exact=task.contiguous),
-        }  # fmt: skip
+            "WARPS": w.warps,
+            "ROWS": w.rows,
+            "COLUMNS": w.columns,
+            "STEPS": w.steps,
+            "ONCE": 16 * w.steps >= task.K,
+            "ONE_TILE": tile[0] >= task.M and tile[1] >= task.N,
+            **_sizes(task, exact=task.contiguous),
+        }
         made = Plan(name, "", 32 * w.warps, 0, tile, w.warps)
     elif isinstance(configuration, Packed):
         constants |= {"WARPS": configuration.warps, **_sizes(task)}
@@ -95,11 +117,19 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
 
 def _common(task: Task, overlap: bool) -> dict[str, int | bool]:
     return {
-        "PARTS": task.parts, "PLANAR": task.planar, "HALF_SUMS": task.accumulate == "fp16",
-        "THREE": task.products == 3, "CONJUGATE_A": task.conjugate_a, "CONJUGATE_B": task.conjugate_b,
-        "PLAIN": task.plain, "WHOLE": task.whole, "OVERLAP": overlap, "A_ALONG_K": task.a_along_k,
-        "B_ALONG_K": task.b_along_k, "WIDTH": task.width,
-    }  # fmt: skip
+        "PARTS": task.parts,
+        "PLANAR": task.planar,
+        "HALF_SUMS": task.accumulate == "fp16",
+        "THREE": task.products == 3,
+        "CONJUGATE_A": task.conjugate_a,
+        "CONJUGATE_B": task.conjugate_b,
+        "PLAIN": task.plain,
+        "WHOLE": task.whole,
+        "OVERLAP": overlap,
+        "A_ALONG_K": task.a_along_k,
+        "B_ALONG_K": task.b_along_k,
+        "WIDTH": task.width,
+    }
 
 
 def _sizes(task: Task, exact: bool = True) -> dict[str, int | bool]:

@@ -14,8 +14,8 @@ import numpy as np
 from fpemu.arguments import is_size
 from fpemu.batched.layouts import LAYOUTS, halves
 from fpemu.errors import InputError, shown
-from fpemu.gpu import callers, device, dlpack, matrices
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.runtime import callers, device, dlpack, matrices
+from fpemu.gpu.runtime.matrices import Matrix
 
 HALF = np.dtype(np.float16)
 STACK = np.dtype([("first", "u8"), ("step", "i8"), ("table", "u8"), ("line", "i8"), ("plane", "i8")])
@@ -231,8 +231,10 @@ def operand(X: Matrix | Pointers, layout: str | None, who: str) -> Operand:
         raise InputError(f"{who} has shape {X.shape}: it needs two axes or more, the last two those of its matrices")
     if 0 not in found.shape and (found.along_columns is None or (found.unit == 4 and not _paired(found, X))):
         if who == "out":
-            raise InputError("out must have contiguous rows, and in the interleaved layout both parts of an element in "
-                             "one aligned word")  # fmt: skip
+            raise InputError(
+                "out must have contiguous rows, and in the interleaved layout both parts of an element in "
+                "one aligned word"
+            )
         return _operand(matrices.copy(X), layout)
     return found
 

@@ -58,9 +58,11 @@ def pairing(n: int) -> Pairing:
     node(0, n)
     levels = np.cumsum([0, *(len(level) for level in merges)]).tolist()
     return Pairing(
-        tuple(s for s, _ in pieces), tuple(n for _, n in pieces), tuple(m for level in merges for m in level),
+        tuple(s for s, _ in pieces),
+        tuple(n for _, n in pieces),
+        tuple(m for level in merges for m in level),
         tuple(levels),
-    )  # fmt: skip
+    )
 
 
 PLAN = np.dtype(
@@ -83,9 +85,18 @@ def row_sums(work: Workspace, X: Loaded, top: int, name: str) -> int:
     plan, shared = _plan(work, X.K)
     sums = work.get(f"sums of {name}", 8 * X.rows)
     work.machine.launch(
-        source("counting.cu"), "row_sums", min(X.rows, 1 << 16), 256, X.pointer, X.pitch, np.int32(X.rows),
-        np.int32(top), plan, sums, shared=shared,
-    )  # fmt: skip
+        source("counting.cu"),
+        "row_sums",
+        min(X.rows, 1 << 16),
+        256,
+        X.pointer,
+        X.pitch,
+        np.int32(X.rows),
+        np.int32(top),
+        plan,
+        sums,
+        shared=shared,
+    )
     return sums.pointer
 
 
@@ -102,9 +113,16 @@ def needed(work: Workspace, X: Rows, span: Span, other: Rows, top: int, how: Spl
     while True:
         failed = work.zeros(f"failed of {name}", 4 * count)
         given = (
-            *X.arguments, weights, np.int32(how.bits), np.int32(RULES[how.rule]), np.int32(how.room),
-            np.int32(printed), np.float64(factor), np.int32(count), plan,
-        )  # fmt: skip
+            *X.arguments,
+            weights,
+            np.int32(how.bits),
+            np.int32(RULES[how.rule]),
+            np.int32(how.room),
+            np.int32(printed),
+            np.float64(factor),
+            np.int32(count),
+            plan,
+        )
         if tame:
             grid = min(rows, 1 << 16)
             work.machine.launch(source("counting.cu"), "criterion_doubles", grid, 512, *given, failed, shared=own)
@@ -125,10 +143,19 @@ def bits_needed(work: Workspace, X: Rows, how: Splitting, precision: int) -> NDA
     """How many entries of X need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
     counts = work.zeros("bits needed", 8 * _BINS)
     work.machine.launch(
-        source("slices.cu"), "bits_needed", min(X.loaded.rows, 528), 256, X.loaded.pointer, X.loaded.pitch,
-        np.int32(X.loaded.rows), np.int32(X.loaded.K), np.int32(how.room), np.int32(how.headroom), np.int32(precision),
+        source("slices.cu"),
+        "bits_needed",
+        min(X.loaded.rows, 528),
+        256,
+        X.loaded.pointer,
+        X.loaded.pitch,
+        np.int32(X.loaded.rows),
+        np.int32(X.loaded.K),
+        np.int32(how.room),
+        np.int32(how.headroom),
+        np.int32(precision),
         counts,
-    )  # fmt: skip
+    )
     return counts.array(_BINS, np.int64)
 
 

@@ -28,7 +28,7 @@ from fpemu.gpu.errorfree.counting import automatic, bits_needed, needed
 from fpemu.gpu.errorfree.machine import Workspace, workspace
 from fpemu.gpu.errorfree.operands import Digits, Operand, Rows, Span, Splitting, cut, survey
 from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import ozaki as published
 from fpemu.schemes import ozimmu as integers
@@ -42,10 +42,21 @@ from fpemu.schemes.ozimmu import INT32, Ozimmu
 METHODS = ("auto", "residues", "slices")
 _CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # digits of so few bits are fp16 numbers, and the products the same
 VIEW = [("at", "u8"), ("row", "i8"), ("column", "i8"), ("narrow", "i4"), ("unused", "i4")]
-END = np.dtype([
-    ("A", VIEW), ("B", VIEW), ("C", VIEW), ("D", VIEW), ("alpha", "f8"), ("beta", "f8"), ("rows", "u8"),
-    ("columns", "u8"), ("nan", "u8"), ("K", "i4"), ("has_c", "i4"),
-])  # fmt: skip
+END = np.dtype(
+    [
+        ("A", VIEW),
+        ("B", VIEW),
+        ("C", VIEW),
+        ("D", VIEW),
+        ("alpha", "f8"),
+        ("beta", "f8"),
+        ("rows", "u8"),
+        ("columns", "u8"),
+        ("nan", "u8"),
+        ("K", "i4"),
+        ("has_c", "i4"),
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +92,19 @@ class Problem:
 
 
 def gemm(
-    A: Matrix, B: Matrix, D: Matrix, scheme: Scheme, spec: MmaSpec, alpha: Any = 1.0, beta: Any = 0.0,
-    C: Matrix | None = None, order: KOrder | None = None, *, method: str = "auto", work: Workspace | None = None,
-) -> Report:  # fmt: skip
+    A: Matrix,
+    B: Matrix,
+    D: Matrix,
+    scheme: Scheme,
+    spec: MmaSpec,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    C: Matrix | None = None,
+    order: KOrder | None = None,
+    *,
+    method: str = "auto",
+    work: Workspace | None = None,
+) -> Report:
     """D = alpha · (A·B by a scheme) + beta · C on the GPU, and what was checked; waits for the GPU.
 
     Parameters
@@ -138,17 +159,28 @@ def _runner(scheme: Scheme) -> Callable[[Problem], Report]:
     if not isinstance(scheme, Ozaki):
         raise InputError(f"{scheme.name} is not of the Ozaki family: ozaki, ozimmu or ozaki2")
     if scheme.exponents == "row":
-        raise InputError("ozaki: exponents='row': only fpemu.gemm checks whether words lose digits then; leave it out, "
-                         "the product is the same where none are lost")  # fmt: skip
+        raise InputError(
+            "ozaki: exponents='row': only fpemu.gemm checks whether words lose digits then; leave it out, "
+            "the product is the same where none are lost"
+        )
     if scheme.memory is not None:
         raise InputError(f"ozaki: memory={scheme.memory} bounds the work space of fpemu.gemm: leave it out on a GPU")
     return lambda x: _ozaki_once(x, scheme) if scheme.mode == "CR" else _ozaki(x, scheme)
 
 
 def _problem(
-    work: Workspace, A: Any, B: Any, C: Any, D: Any, scheme: Scheme, spec: MmaSpec, alpha: Any, beta: Any, order: Any,
+    work: Workspace,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    scheme: Scheme,
+    spec: MmaSpec,
+    alpha: Any,
+    beta: Any,
+    order: Any,
     method: str,
-) -> Problem:  # fmt: skip
+) -> Problem:
     M, K = A.shape[-2:]
     N = B.shape[-1]
     a = Rows.of(work, Operand(A.pointer, A.dtype == np.float32, M, K, *A.strides[-2:]), "A")
@@ -238,10 +270,20 @@ def _sliced(
         why = f"are lost to underflow on {spec.name}: take exponents='slice'"
         faults += (Fault("underflow", f"{scheme.name}: digits of late slices, or their products, {why}"),)
     return Report(
-        scheme.name, spec.name, bits, (a.slices, b.slices), exact=not inexact, sum_bound=bound, sum_limit=limit,
-        complete=a.complete and b.complete, fill=(a.fill, b.fill), underflow=lost, block=x.shape[:2], faults=faults,
+        scheme.name,
+        spec.name,
+        bits,
+        (a.slices, b.slices),
+        exact=not inexact,
+        sum_bound=bound,
+        sum_limit=limit,
+        complete=a.complete and b.complete,
+        fill=(a.fill, b.fill),
+        underflow=lost,
+        block=x.shape[:2],
+        faults=faults,
         **more,
-    )  # fmt: skip
+    )
 
 
 def _ozaki_once(x: Problem, scheme: Ozaki) -> Report:
@@ -251,8 +293,10 @@ def _ozaki_once(x: Problem, scheme: Ozaki) -> Report:
     spans = x.survey()
     if scheme.bits is not None and scheme.bits > replace(scheme, bits=None).slice_bits(x.spec, K, x.order):
         how = _splitting(scheme, x.spec, bits)  # exact all the same, if the digits are as small as they need not be
-        a, b = (cut(x.work, X, span, how, -(-span.width // bits) + 2, kind)
-                for X, span in zip((x.A, x.B), spans, strict=True))  # fmt: skip
+        a, b = (
+            cut(x.work, X, span, how, -(-span.width // bits) + 2, kind)
+            for X, span in zip((x.A, x.B), spans, strict=True)
+        )
         report = _sliced(x, scheme, bits, a, b, K, scheme.k_block, products=a.slices * b.slices, fast=False)
         if not report.ok:
             return report
@@ -293,10 +337,21 @@ def _by_residues(x: Problem, spans: tuple[Span, Span], scheme: Any, count: int) 
     P = float(sum(np.log2(p) for p in modular.ALL[:count]))
     chain = min(K, modular.CHAIN) * 2**14
     return Report(
-        scheme.name, x.spec.name, products=count, fast=False, exact=True, sum_bound=chain, sum_limit=INT32,
-        complete=not any(c for c, _ in cuts), crt=True, crt_bits=(float(spread), P), int32=True, int32_bound=chain,
-        underflow=False, block=(M, N),
-    )  # fmt: skip
+        scheme.name,
+        x.spec.name,
+        products=count,
+        fast=False,
+        exact=True,
+        sum_bound=chain,
+        sum_limit=INT32,
+        complete=not any(c for c, _ in cuts),
+        crt=True,
+        crt_bits=(float(spread), P),
+        int32=True,
+        int32_bound=chain,
+        underflow=False,
+        block=(M, N),
+    )
 
 
 # --- ozimmu
@@ -314,8 +369,13 @@ def _ozimmu(x: Problem, scheme: Ozimmu) -> Report:
     bound = most * K * a.largest * b.largest
     faults = []
     if bound > INT32:
-        faults.append(Fault("int32-overflow", f"{scheme.name}: int32 sums of {most} products over K = {K} may reach "
-                            f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group"))  # fmt: skip
+        faults.append(
+            Fault(
+                "int32-overflow",
+                f"{scheme.name}: int32 sums of {most} products over K = {K} may reach "
+                f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group",
+            )
+        )
     work = {"products": sum(map(len, sums)), "fast": True, "int32": bound <= INT32, "int32_bound": bound}
     report = _sliced(x, scheme, bits, a, b, K, None, *faults, **work)
     if not report.ok:

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from fpemu.gpu import compiler
-from fpemu.gpu.cublas import Strides
-from fpemu.gpu.device import OutOfMemoryError
+from fpemu.gpu.runtime import compiler
+from fpemu.gpu.runtime.cublas import Strides
+from fpemu.gpu.runtime.device import OutOfMemoryError
 
 
 @lru_cache(maxsize=16)
@@ -41,9 +41,20 @@ class Machine(Protocol):
     def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None: ...
 
     def gemm(
-        self, kind: str, M: int, N: int, K: int, A: int, a: Strides, B: int, b: Strides, D: int, d: Strides,
-        *, batch: int = 1,
-    ) -> None: ...  # fmt: skip
+        self,
+        kind: str,
+        M: int,
+        N: int,
+        K: int,
+        A: int,
+        a: Strides,
+        B: int,
+        b: Strides,
+        D: int,
+        d: Strides,
+        *,
+        batch: int = 1,
+    ) -> None: ...
 
     def room(self) -> int: ...
 
@@ -69,8 +80,9 @@ class Workspace:
                 raise OutOfMemoryError(
                     f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {held / 1e9:.2f} GB of other "
                     f"work space, and {self.machine.room() / 1e9:.2f} GB are free: "
-                    "multiply fewer rows of A or columns of B at a time", nbytes
-                ) from None  # fmt: skip
+                    "multiply fewer rows of A or columns of B at a time",
+                    nbytes,
+                ) from None
         return kept
 
     def held(self, name: str) -> int:
@@ -104,7 +116,7 @@ class Device:
     """The GPU at hand with cuBLAS."""
 
     def __init__(self) -> None:
-        from fpemu.gpu import cublas, device
+        from fpemu.gpu.runtime import cublas, device
 
         self._device, self.blas = device, cublas.blas()
 
@@ -135,7 +147,7 @@ class Device:
 
 @lru_cache(maxsize=64)
 def _module(source: str) -> Any:
-    from fpemu.gpu import device
+    from fpemu.gpu.runtime import device
 
     return device.Module(source, options=("--device-int128",), name="errorfree.cu")
 

@@ -124,9 +124,19 @@ def load(work: Workspace, X: Operand, name: str) -> Loaded:
     far = 1 << 40  # the stride of an axis of one entry means nothing; the kernel reads along the smaller one
     row_step, step = (far if n == 1 else d for n, d in ((X.rows, X.row_step), (X.K, X.step)))
     work.machine.launch(
-        source("slices.cu"), "gather", -(-X.K // 32) * -(-X.rows // 32), (32, 8), X.pointer, np.int32(X.narrow),
-        row_step, step, np.int32(X.rows), np.int32(X.K), copy, X.K,
-    )  # fmt: skip
+        source("slices.cu"),
+        "gather",
+        -(-X.K // 32) * -(-X.rows // 32),
+        (32, 8),
+        X.pointer,
+        np.int32(X.narrow),
+        row_step,
+        step,
+        np.int32(X.rows),
+        np.int32(X.K),
+        copy,
+        X.K,
+    )
     return Loaded(copy.pointer, X.K, X.rows, X.K)
 
 
@@ -222,10 +232,21 @@ def cut(
     exponents, tops = work.get(f"exponents of {name}", 4 * count * all_rows), work.get(f"tops of {name}", 4 * all_rows)
     found = work.zeros(f"cut of {name}", 16 + 8 * _MOST_FILLED)
     given = (
-        *X.arguments[:3], np.int32(all_rows), np.int32(K), np.int32(how.bits), np.int32(RULES[how.rule]),
-        np.int32(how.room), np.int32(how.headroom), np.int32(count), np.int32(carrier), np.int32(backwards), width,
-        data, exponents, tops,
-    )  # fmt: skip
+        *X.arguments[:3],
+        np.int32(all_rows),
+        np.int32(K),
+        np.int32(how.bits),
+        np.int32(RULES[how.rule]),
+        np.int32(how.room),
+        np.int32(how.headroom),
+        np.int32(count),
+        np.int32(carrier),
+        np.int32(backwards),
+        width,
+        data,
+        exponents,
+        tops,
+    )
     own = 10 * padded(K, 8)
     if span.tame and 8 * width <= SHARED:
         grid = min(all_rows, 1 << 16)
@@ -239,9 +260,20 @@ def cut(
     used, incomplete, largest, deepest = numbers[:4].tolist()
     filled = numbers[4:].view(np.uint64)[: min(max(used, 1), _MOST_FILLED)].tolist()
     return Digits(
-        data, kind, all_rows, count, width, exponents, tops, max(used, 1), not incomplete, largest, deepest,
-        tuple(n / (rows * K) for n in filled), backwards,
-    )  # fmt: skip
+        data,
+        kind,
+        all_rows,
+        count,
+        width,
+        exponents,
+        tops,
+        max(used, 1),
+        not incomplete,
+        largest,
+        deepest,
+        tuple(n / (rows * K) for n in filled),
+        backwards,
+    )
 
 
 def padded(n: int, to: int) -> int:

@@ -13,13 +13,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpemu.gpu.cublas import Strides
 from fpemu.gpu.errorfree.machine import Memory, Workspace, source
 from fpemu.gpu.errorfree.operands import Rows, padded
+from fpemu.gpu.runtime.cublas import Strides
 from fpemu.schemes.errorfree.crt import MODULI
 
-ALL = (*MODULI, 167, 163, 157, 151, 149, 139, 137, 131, 127, 113, 109, 107, 103, 101, 97, 89, 83, 79, 73, 71, 67, 61,
-       59, 53, 47, 43, 41, 37)  # fmt: skip
+ALL = (
+    *MODULI,
+    167,
+    163,
+    157,
+    151,
+    149,
+    139,
+    137,
+    131,
+    127,
+    113,
+    109,
+    107,
+    103,
+    101,
+    97,
+    89,
+    83,
+    79,
+    73,
+    71,
+    67,
+    61,
+    59,
+    53,
+    47,
+    43,
+    41,
+    37,
+)
 """Pairwise coprime; N moduli are the first N."""
 CHAIN = 1 << 16
 """Products of int8 in one int32 sum: 2^14 · 2^16 = 2^30."""
@@ -60,21 +89,23 @@ def definitions(count: int) -> str:
     groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
     weights = list(zip(*(words(P // G) for G in groups), strict=True))
     rows = ", ".join("{" + ", ".join(f"{w}u" for w in row) + "}" for row in weights)
-    return "\n".join([
-        '#include "integers.cuh"',
-        f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};",
-        array("MODULUS[N]", moduli),
-        array("MAGIC[N]", [2**32 // p for p in moduli]),
-        array("W18[N]", [2**18 % p for p in moduli]),
-        array("W36[N]", [2**36 % p for p in moduli]),
-        array("LIFT[N]", [2**31 // p * p for p in moduli]),
-        array("INVERSE[N]", [pow(P // p, -1, p) for p in moduli]),
-        array("OTHERS[N]", [groups[i // 3] // p for i, p in enumerate(moduli)]),
-        f"constexpr double SHARE[GROUPS] = {{{', '.join((1 / G).hex() for G in groups)}}};",
-        f"constexpr u32 WEIGHT[LIMBS][GROUPS] = {{{rows}}};",
-        array("PRODUCT[LIMBS]", words(P)),
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            '#include "integers.cuh"',
+            f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};",
+            array("MODULUS[N]", moduli),
+            array("MAGIC[N]", [2**32 // p for p in moduli]),
+            array("W18[N]", [2**18 % p for p in moduli]),
+            array("W36[N]", [2**36 % p for p in moduli]),
+            array("LIFT[N]", [2**31 // p * p for p in moduli]),
+            array("INVERSE[N]", [pow(P // p, -1, p) for p in moduli]),
+            array("OTHERS[N]", [groups[i // 3] // p for i, p in enumerate(moduli)]),
+            f"constexpr double SHARE[GROUPS] = {{{', '.join((1 / G).hex() for G in groups)}}};",
+            f"constexpr u32 WEIGHT[LIMBS][GROUPS] = {{{rows}}};",
+            array("PRODUCT[LIMBS]", words(P)),
+            "",
+        ]
+    )
 
 
 @lru_cache(maxsize=64)
@@ -132,9 +163,19 @@ def residues(work: Workspace, X: Rows, count: int, shifts: Memory, sign: int, mo
     powers = np.zeros((longest + 1, padded(count, 4)), np.uint8)
     powers[:, :count] = [[pow(2, s, p) for p in ALL[:count]] for s in range(longest + 1)]
     work.machine.launch(
-        residues_source(count, 1), "residues", grid, 256, *given, work.table(powers), np.int32(len(powers)), data,
-        width, all_rows * width, found, shared=powers.nbytes,
-    )  # fmt: skip
+        residues_source(count, 1),
+        "residues",
+        grid,
+        256,
+        *given,
+        work.table(powers),
+        np.int32(len(powers)),
+        data,
+        width,
+        all_rows * width,
+        found,
+        shared=powers.nbytes,
+    )
     return Residues(data, all_rows, width, found)
 
 
@@ -148,9 +189,18 @@ class Exponents(NamedTuple):
 
 
 def multiply(
-    work: Workspace, a: Residues, b: Residues, count: int, exponents: Exponents, M: int, N: int, end: Any, *,
-    once: bool, plain: bool,
-) -> None:  # fmt: skip
+    work: Workspace,
+    a: Residues,
+    b: Residues,
+    count: int,
+    exponents: Exponents,
+    M: int,
+    N: int,
+    end: Any,
+    *,
+    once: bool,
+    plain: bool,
+) -> None:
     """D from the residues of A and of B, some rows at a time."""
     parts = -(-a.width // CHAIN)
     pitch = padded(b.all_rows, 32)
@@ -163,18 +213,38 @@ def multiply(
         for part in range(parts):
             k, length = part * CHAIN, min(CHAIN, a.width - part * CHAIN)
             work.machine.gemm(
-                "int8", some, b.all_rows, length, a.data.pointer + first * a.width + k, Strides(a.width, a.plane),
-                b.data.pointer + k, Strides(b.width, b.plane), T.pointer + 4 * part * stride,
-                Strides(pitch, parts * stride), batch=count,
-            )  # fmt: skip
+                "int8",
+                some,
+                b.all_rows,
+                length,
+                a.data.pointer + first * a.width + k,
+                Strides(a.width, a.plane),
+                b.data.pointer + k,
+                Strides(b.width, b.plane),
+                T.pointer + 4 * part * stride,
+                Strides(pitch, parts * stride),
+                batch=count,
+            )
         some = min(rows, M - first)
         if parts > 1:
             work.machine.launch(program, "fold", 1 << 14, 256, T, stride, np.int32(parts))
         work.machine.launch(
-            program, "rebuild", (-(-N // 256), min(some, 65535)), 256, T, parts * stride, pitch,
-            np.int32(some), np.int32(N), exponents.rows, exponents.columns, np.int32(exponents.sign),
-            np.int32(exponents.more), np.int32(first), end,
-        )  # fmt: skip
+            program,
+            "rebuild",
+            (-(-N // 256), min(some, 65535)),
+            256,
+            T,
+            parts * stride,
+            pitch,
+            np.int32(some),
+            np.int32(N),
+            exponents.rows,
+            exponents.columns,
+            np.int32(exponents.sign),
+            np.int32(exponents.more),
+            np.int32(first),
+            end,
+        )
 
 
 def panel(work: Workspace, M: int, row_bytes: int) -> int:

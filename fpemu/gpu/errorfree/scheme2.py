@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.cublas import Strides
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.machine import Memory, Workspace, source
 from fpemu.gpu.errorfree.operands import SHARED, Rows, padded
+from fpemu.gpu.runtime.cublas import Strides
 from fpemu.schemes.errorfree.report import Report
 from fpemu.schemes.ozaki2 import Ozaki2
 
@@ -77,22 +77,49 @@ def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int) -> tuple[Mem
         some = min(step, padded(M, 16) - start)
         for part, k in enumerate(range(0, width, LONGEST)):
             work.machine.gemm(
-                "int8", some, padded(N, 16), min(LONGEST, width - k), a.pointer + start * width + k, Strides(width),
-                b.pointer + k, Strides(width), T.pointer + 4 * part * stride, Strides(pitch),
-            )  # fmt: skip
+                "int8",
+                some,
+                padded(N, 16),
+                min(LONGEST, width - k),
+                a.pointer + start * width + k,
+                Strides(width),
+                b.pointer + k,
+                Strides(width),
+                T.pointer + 4 * part * stride,
+                Strides(pitch),
+            )
         grid = (min(-(-N // 256), 1024), max(1, min(some // 32, 64)))
         name, more = ("largest_sums", ()) if parts == 1 else ("largest_long_sums", (np.int32(parts), stride))
         work.machine.launch(
-            source("scaling.cu"), name, grid, 256, T, *more, pitch, np.int32(min(some, M - start)), np.int32(N),
-            np.uint64(rows.pointer + size * start), columns,
-        )  # fmt: skip
+            source("scaling.cu"),
+            name,
+            grid,
+            256,
+            T,
+            *more,
+            pitch,
+            np.int32(min(some, M - start)),
+            np.int32(N),
+            np.uint64(rows.pointer + size * start),
+            columns,
+        )
     found = []
     for n, first, zero, largest, name in ((M, first_a, zero_a, rows, "A"), (N, first_b, zero_b, columns, "B")):
         mu = work.get(f"powers of {name}", 4 * n)
         work.machine.launch(
-            source("scaling.cu"), "accurate", -(-n // 256), 256, np.int32(n), first, zero, largest,
-            np.int32(parts > 1), np.int32(h), np.float64(g), mu,
-        )  # fmt: skip
+            source("scaling.cu"),
+            "accurate",
+            -(-n // 256),
+            256,
+            np.int32(n),
+            first,
+            zero,
+            largest,
+            np.int32(parts > 1),
+            np.int32(h),
+            np.float64(g),
+            mu,
+        )
         found.append(mu)
     return found[0], found[1]
 
@@ -104,9 +131,21 @@ def _leading(work: Workspace, X: Rows) -> tuple[Memory, Memory, Memory]:
     first, zero = work.get(f"first of {X.name}", 4 * rows), work.get(f"zero of {X.name}", 4 * rows)
     kept = 8 * K if 8 * K <= SHARED else 0
     work.machine.launch(
-        source("scaling.cu"), "leading", min(all_rows, 1 << 16), 512, *X.arguments[:3], np.int32(all_rows), np.int32(K),
-        np.int32(kept > 0), out, width, first, zero, X.special, shared=kept,
-    )  # fmt: skip
+        source("scaling.cu"),
+        "leading",
+        min(all_rows, 1 << 16),
+        512,
+        *X.arguments[:3],
+        np.int32(all_rows),
+        np.int32(K),
+        np.int32(kept > 0),
+        out,
+        width,
+        first,
+        zero,
+        X.special,
+        shared=kept,
+    )
     return out, first, zero
 
 
@@ -114,9 +153,20 @@ def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int) -
     rows, kept = X.loaded.rows, 8 * X.loaded.K if 8 * X.loaded.K <= SHARED else 0
     mu = work.get(f"powers of {X.name}", 4 * rows)
     work.machine.launch(
-        source("scaling.cu"), "by_squares", min(rows, 1 << 16), 512, *X.arguments, np.int32(kept > 0), np.int32(h),
-        np.float64(g), np.int32(rule == "fast"), np.int32(most), mu, X.special, shared=kept,
-    )  # fmt: skip
+        source("scaling.cu"),
+        "by_squares",
+        min(rows, 1 << 16),
+        512,
+        *X.arguments,
+        np.int32(kept > 0),
+        np.int32(h),
+        np.float64(g),
+        np.int32(rule == "fast"),
+        np.int32(most),
+        mu,
+        X.special,
+        shared=kept,
+    )
     return mu
 
 

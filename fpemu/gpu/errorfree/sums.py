@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.formats import FloatFormat
-from fpemu.gpu.cublas import Strides
 from fpemu.gpu.errorfree.machine import Workspace, source
 from fpemu.gpu.errorfree.operands import CARRIERS, Digits, padded
 from fpemu.gpu.errorfree.residues import panel
+from fpemu.gpu.runtime.cublas import Strides
 
 _MOST = 64  # as in kernels/exact_sums.cu
 PAIRS = np.dtype([("a", "i4", _MOST), ("b", "i4", _MOST), ("more", "i4", _MOST), ("count", "i4"), ("parts", "i4")])
@@ -33,9 +33,17 @@ class Term(NamedTuple):
 
 
 def queue_products(
-    work: Workspace, a: Digits, b: Digits, terms: Sequence[Term], k_block: int, first: int, rows: int, T: int,
-    stride: int, pitch: int,
-) -> None:  # fmt: skip
+    work: Workspace,
+    a: Digits,
+    b: Digits,
+    terms: Sequence[Term],
+    k_block: int,
+    first: int,
+    rows: int,
+    T: int,
+    stride: int,
+    pitch: int,
+) -> None:
     """Queue the products of some terms for some rows of A: a T for every k-block of every term, one after another."""
     size = CARRIERS[a.kind][1]
     blocks = range(0, a.width, k_block)
@@ -57,11 +65,18 @@ def queue_products(
         for block, k in enumerate(blocks):
             K = length * a.width if len(blocks) == 1 else min(k_block, a.width - k)
             work.machine.gemm(
-                a.kind, rows, b.all_rows, K, a.place(p) + size * (first * a.stride + k), Strides(a.stride, a.width),
-                b.place(q) + size * k, Strides(b.stride, -step * b.width),
+                a.kind,
+                rows,
+                b.all_rows,
+                K,
+                a.place(p) + size * (first * a.stride + k),
+                Strides(a.stride, a.width),
+                b.place(q) + size * k,
+                Strides(b.stride, -step * b.width),
                 T + (8 if a.kind == "fp64" else 4) * (start * len(blocks) + block) * stride,
-                Strides(pitch, len(blocks) * stride), batch=count,
-            )  # fmt: skip
+                Strides(pitch, len(blocks) * stride),
+                batch=count,
+            )
         start += count
 
 
@@ -121,18 +136,48 @@ def add_up(
             last = (np.int32(first), np.int32(start == 0))
             if tame:
                 work.machine.launch(
-                    source("exact_sums.cu"), "add_tame_products", (grid[0], min(-(-some // 4), 65535)), 256, total,
-                    np.int32(narrow), *products, *sides, *last,
-                )  # fmt: skip
+                    source("exact_sums.cu"),
+                    "add_tame_products",
+                    (grid[0], min(-(-some // 4), 65535)),
+                    256,
+                    total,
+                    np.int32(narrow),
+                    *products,
+                    *sides,
+                    *last,
+                )
                 continue
             work.machine.launch(
-                source("exact_sums.cu"), "add_products", grid, 256, total, spare, np.int32(narrow), *products, *sides,
-                a.tops, b.tops, np.int32(back), *last,
-            )  # fmt: skip
+                source("exact_sums.cu"),
+                "add_products",
+                grid,
+                256,
+                total,
+                spare,
+                np.int32(narrow),
+                *products,
+                *sides,
+                a.tops,
+                b.tops,
+                np.int32(back),
+                *last,
+            )
         work.machine.launch(
-            source("exact_sums.cu"), "finish", grid, 256, total, spare, np.int32(narrow), np.int32(some), np.int32(N),
-            a.tops, b.tops, np.int32(back), np.int32(first), end,
-        )  # fmt: skip
+            source("exact_sums.cu"),
+            "finish",
+            grid,
+            256,
+            total,
+            spare,
+            np.int32(narrow),
+            np.int32(some),
+            np.int32(N),
+            a.tops,
+            b.tops,
+            np.int32(back),
+            np.int32(first),
+            end,
+        )
 
 
 def round_exactly(
@@ -158,8 +203,24 @@ def round_exactly(
             )
         digits = terms[-1].more // 32 + 3
         work.machine.launch(
-            source("exact_sums.cu"), "round_products", (-(-N // 256), min(some, 65535)), 256, T,
-            np.int32(_PRODUCT.get(a.kind, 1)), stride, pitch, np.int32(some), np.int32(N), np.int32(len(terms)),
-            offsets, np.int32(digits), a.tops, b.tops, np.int32(-(s + t) * bits), np.int32(first), np.int32(plain), end,
-        )  # fmt: skip
+            source("exact_sums.cu"),
+            "round_products",
+            (-(-N // 256), min(some, 65535)),
+            256,
+            T,
+            np.int32(_PRODUCT.get(a.kind, 1)),
+            stride,
+            pitch,
+            np.int32(some),
+            np.int32(N),
+            np.int32(len(terms)),
+            offsets,
+            np.int32(digits),
+            a.tops,
+            b.tops,
+            np.int32(-(s + t) * bits),
+            np.int32(first),
+            np.int32(plain),
+            end,
+        )
     return len(terms)

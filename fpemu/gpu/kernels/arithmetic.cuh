@@ -1,6 +1,6 @@
 // What one matrix instruction computes, over bit patterns: the CUDA form of fpemu.mma.readable, all arithmetics.
 //
-// A Spec is a struct of constants that fpemu.gpu.emulation writes from an MmaSpec: types A, B, C, D (formats) and K,
+// A Spec is a struct of constants that fpemu.gpu.emulation.specification writes from an MmaSpec: types A, B, C, D (formats) and K,
 // BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K codes of a row
 // of A and of a column of B and the code of c, and returns the code of d. Integers only: nothing here depends on how a
 // compiler or a processor rounds.

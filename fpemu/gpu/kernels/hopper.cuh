@@ -1,5 +1,5 @@
 // Hopper's PTX instructions, one a function: mbarriers, clusters, copies of tiles by TMA, and
-// the frame of a wgmma. The wgmma themselves are written by fpemu.gpu.hopper.schedules.wgmma, one text a shape.
+// the frame of a wgmma. The wgmma themselves are written by fpemu.gpu.gemm.wgmma.schedules.wgmma, one text a shape.
 //
 // Addresses of shared memory are 32-bit (`shared_address`). "Phase" is the parity of a barrier's current phase: a wait
 // for phase p returns once the phase of that parity is complete, so a fresh barrier lets a wait for phase 1 pass.
@@ -108,7 +108,7 @@ struct alignas(64) TensorMap {  // a kernel's parameter, __grid_constant__
 FPEMU_FUNCTION void tma_prefetch(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Of (k, row, matrix), as fpemu.gpu.device.tensor_map encodes it.
+// Of (k, row, matrix), as fpemu.gpu.runtime.device.tensor_map encodes it.
 FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -116,7 +116,7 @@ FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, i
       "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix)
       : "memory");
 }
-// Of (128 bytes of a chunk of k, row, chunk, matrix), as fpemu.gpu.hopper.splits.tiles encodes it.
+// Of (128 bytes of a chunk of k, row, chunk, matrix), as fpemu.gpu.gemm.wgmma.splits.tiles encodes it.
 FPEMU_FUNCTION void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "

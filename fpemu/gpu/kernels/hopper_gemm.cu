@@ -6,7 +6,7 @@
 // and share the tiles of B: each loads every CLUSTERth one and multicasts it.
 //
 // A stage holds one word of A and one of B: stage w of a chunk of TILE_K has A's word WORDS - 1 - w and B's word w. A
-// block is BLOCK_CHUNKS chunks. fpemu.gpu.hopper.schedules writes before this text the function wgmma and
+// block is BLOCK_CHUNKS chunks. fpemu.gpu.gemm.wgmma.schedules writes before this text the function wgmma and
 //   MainProducts, CorrectionProducts   pairs of words (A's, B's) in the order of their products, which alternate after
 //                      TURN instructions: those of the main accumulator, which is promoted, and those of the
 //                      corrections' accumulator, if there is one

@@ -36,7 +36,7 @@ struct Panel {                             // zero before and after a launch
   u32 seen, used;                          // tiles looked at, tiles that have read the numbers above
 };
 
-struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
+struct Operand {  // fpemu.gpu.gemm.wgmma.splits.OPERAND
   const float* X;
   const s64* offsets;  // of each matrix in X, in elements; null: one matrix
   u8 *high, *low;      // words; low may be null
@@ -51,7 +51,7 @@ struct Operand {  // fpemu.gpu.hopper.splits.OPERAND
   int rows, K, chunks, matrices;
   int all_rows, all_k;     // rows and K, or all of which these are a half, rounded up
   int wide;                // 16 bytes may be loaded at once
-  int second, exact, per;  // B; and of fpemu.gpu.hopper.staged_int8
+  int second, exact, per;  // B; and of fpemu.gpu.gemm.wgmma.staged_int8
   FPEMU_FUNCTION int panels_each() const { return (rows + SIDE - 1) / SIDE; }
   FPEMU_FUNCTION int spans() const { return chunks * (64 / SPAN); }
   FPEMU_FUNCTION int tiles() const { return panels_each() * spans() * matrices; }

@@ -1,6 +1,6 @@
 // One matrix instruction on one tile, bit patterns in and out.
 //
-// fpemu.gpu.instructions.prelude defines, from a row of the catalog:
+// fpemu.gpu.instructions.run.prelude defines, from a row of the catalog:
 //   IS_WGMMA        1: wgmma of a warpgroup, A from registers and B from shared memory; 0: mma.sync of a warp
 //   TILE_M, TILE_N  rows and columns of the tile
 //   AB_WORD         what a register of A and B holds: 4 bytes of a row (unsigned), or 8 for fp64 (double)

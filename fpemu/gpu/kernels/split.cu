@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(256)
   split_tile(Stack{x, of, rows, K, row_step, k_step}, to, blockIdx.x);
 }
 
-// ---- both operands of a product in one launch, which fpemu.gpu.tensorcores.operands prepares once for operands that
+// ---- both operands of a product in one launch, which fpemu.gpu.gemm.mma_sync.operands prepares once for operands that
 // come again. The blocks of the second come after those of the first. The faults that the next call will count are set
 // to zero here, so that no launch is needed for it.
 

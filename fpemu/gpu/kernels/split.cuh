@@ -3,7 +3,7 @@
 // For every kernel that splits, in its loads or apart:
 //
 //     #include "split.cuh"
-//     typedef Split<Word<Fp16, RNE, 0, 0x7BFF, 0x7C00>, Word<...>> Rules;   // fpemu.gpu.splitting.definition(rules)
+//     typedef Split<Word<Fp16, RNE, 0, 0x7BFF, 0x7C00>, Word<...>> Rules;   // fpemu.gpu.gemm.splitting.definition(rules)
 //
 //     u32 code[Rules::COUNT];
 //     u32 found = split_number<Rules>(x, e, code);

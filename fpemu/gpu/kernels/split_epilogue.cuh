@@ -1,7 +1,7 @@
 // From the sums of a scheme's accumulators to an entry of D, as fpemu.schemes has it: words._join, ranges.undo,
 // base.scaled, and the code of every NaN. Each operation is rounded once; nothing is contracted.
 //
-// fpemu.gpu.tensorcores.source defines the Plan before this file.
+// fpemu.gpu.gemm.mma_sync.source defines the Plan before this file.
 #pragma once
 #include "carrier.cuh"
 

@@ -1,7 +1,7 @@
 // The loads of split_gemm.cu: fp32 operands from memory into registers, split there, and their words into shared
 // memory.
 //
-// fpemu.gpu.tensorcores.source defines the Plan, the Tile and the Rules of the split before this file.
+// fpemu.gpu.gemm.mma_sync.source defines the Plan, the Tile and the Rules of the split before this file.
 #pragma once
 #include "split_tile.cuh"
 

@@ -12,7 +12,7 @@
 // whose products run over all of K one after another takes several passes over K. The order is fpemu.mma.order's: k
 // beyond the end is zero, and zeros leave an accumulator and a total as they are.
 //
-// fpemu.gpu.tensorcores.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
+// fpemu.gpu.gemm.mma_sync.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
 #pragma once
 #include "split_vectorized.cuh"
 #include "split_epilogue.cuh"

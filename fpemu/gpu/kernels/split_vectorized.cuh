@@ -22,7 +22,7 @@ template <class R> FPEMU_FUNCTION bool takes_fast_way(float scaled) {
   return R::FAST && size >= FAST_LEAST && size < FAST_MOST;
 }
 
-// A magnitude below which no word overflows, fpemu.gpu.splitting.within, as far as the fast way goes: what is left of x
+// A magnitude below which no word overflows, fpemu.gpu.gemm.splitting.within, as far as the fast way goes: what is left of x
 // after a word is at most `part` of it, or `least`.
 constexpr double two_to(int e) { return e > 0 ? 2 * two_to(e - 1) : e < 0 ? 0.5 * two_to(e + 1) : 1; }
 template <class W> constexpr double largest_of() {

@@ -14,7 +14,7 @@ from typing import Any
 
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu import device, matrices, properties
+from fpemu.gpu.runtime import device, matrices, properties
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, refuse_tiles, solve
@@ -28,9 +28,15 @@ TALL = 2**18
 
 
 def tsm2(
-    A: Any, B: Any, *, version: str = "V3", t1: int | None = None, t2: int | None = None, t3: int | None = None,
+    A: Any,
+    B: Any,
+    *,
+    version: str = "V3",
+    t1: int | None = None,
+    t2: int | None = None,
+    t3: int | None = None,
     out: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return C = A B for a large A and a B of few columns.
 
     Parameters
@@ -46,7 +52,7 @@ def tsm2(
         "hopper": a ring of tiles filled by bulk copies, fp64 by DMMA.
     t1, t2, t3 : int, optional
         Of V2 and V3: threads of a block and rows of B in a tile; columns of C at a time; elements of A at a time.
-        Default: `fpemu.perfmodel.tsm2` for this GPU, and as published where that leaves a choice.
+        Default: `fpemu.roofline.tsm2` for this GPU, and as published where that leaves a choice.
     out : array (m, n) of the GPU, optional
         Where to write C, of any positive strides; it must not share memory with A or B.
 
@@ -66,9 +72,16 @@ def tsm2(
 
 
 def ism2(
-    A: Any, B: Any, *, optimisation: int | str = 2, tcf: int | None = None, t1: int | None = None,
-    t2: int | None = None, t3: int | None = None, out: Any = None,
-) -> Any:  # fmt: skip
+    A: Any,
+    B: Any,
+    *,
+    optimisation: int | str = 2,
+    tcf: int | None = None,
+    t1: int | None = None,
+    t2: int | None = None,
+    t3: int | None = None,
+    out: Any = None,
+) -> Any:
     """Return C = A B for an A of many rows and a small B.
 
     Parameters

@@ -66,11 +66,19 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
     high, words = rows(problem.m, sms), problem.bytes // 4
     line = 32 // words
     values: dict[str, Any] = {
-        "REAL": "double" if double else "float", f"A_{layout.upper()}": 1, **_way_of_b(problem, wide),
-        "WIDTH": wide, "ROWS": high, "CONSUMERS": 4 if double else _CONSUMERS[wide], "PRODUCERS": 2 if bulk else 4,
-        "DEPTH": depth, "BULK": int(bulk), **({"DMMA": 1} if double else {"SHARE": _SHARE[wide]}),
-        **(_of_columns(problem, wide, high) if bulk else {}), **changes,
-    }  # fmt: skip
+        "REAL": "double" if double else "float",
+        f"A_{layout.upper()}": 1,
+        **_way_of_b(problem, wide),
+        "WIDTH": wide,
+        "ROWS": high,
+        "CONSUMERS": 4 if double else _CONSUMERS[wide],
+        "PRODUCERS": 2 if bulk else 4,
+        "DEPTH": depth,
+        "BULK": int(bulk),
+        **({"DMMA": 1} if double else {"SHARE": _SHARE[wide]}),
+        **(_of_columns(problem, wide, high) if bulk else {}),
+        **changes,
+    }
     # rows in one box: they must be whole lines, and fp64's reads suit a number of lines that is not a multiple of four
     if bulk and layout == "columns" and problem.m % line == 0 and not (double and values["ROWS"] % 2 == 0):
         values.setdefault("ONE_BOX", 1)
@@ -123,9 +131,14 @@ def _stage(values: dict[str, Any], size: int) -> int:
 
 
 def ism2(
-    problem: Problem, sms: int, tcf: int | None = None, *, unit: str | None = None, spread: int | None = None,
+    problem: Problem,
+    sms: int,
+    tcf: int | None = None,
+    *,
+    unit: str | None = None,
+    spread: int | None = None,
     **changes: Any,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The launch of ISM2's kernels for large GPUs; TSM2's where B is too large for shared memory.
 
     Parameters
@@ -278,8 +291,13 @@ def _dmma(problem: Problem, many: bool, tcf: int | None, changes: dict[str, Any]
     tcf = tcf or (2 if many and deep else 1)
     tiles = 16 // depth if layout == "rows" else 8 if not deep else 4 if many else 2
     values: dict[str, Any] = {
-        "REAL": "double", "WIDTH": wide, "TILES": tiles, "THREADS": 128, "DEPTH": depth, f"A_{layout.upper()}": 1,
-    }  # fmt: skip
+        "REAL": "double",
+        "WIDTH": wide,
+        "TILES": tiles,
+        "THREADS": 128,
+        "DEPTH": depth,
+        f"A_{layout.upper()}": 1,
+    }
     if k <= depth:
         values["WHOLE_K"] = 1
     vectors = problem.vector("c") == 2

@@ -8,14 +8,33 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu import compiler, device
-from fpemu.gpu.constants import struct
+from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.tallskinny.problem import Problem
 
-FLAGS = frozenset([
-    "A_ROWS", "A_COLUMNS", "A_ANY", "A_LINEAR", "B_ROWS", "B_COLUMNS", "B_KEPT", "C_COLUMNS", "C_DIRECT", "C_FLAT",
-    "C_LINEAR", "C_PAIRS", "C_STAGED", "DIRECT", "DMMA", "FLAT", "ONE_BOX", "VECTORS", "WHOLE_K",
-])  # fmt: skip
+FLAGS = frozenset(
+    [
+        "A_ROWS",
+        "A_COLUMNS",
+        "A_ANY",
+        "A_LINEAR",
+        "B_ROWS",
+        "B_COLUMNS",
+        "B_KEPT",
+        "C_COLUMNS",
+        "C_DIRECT",
+        "C_FLAT",
+        "C_LINEAR",
+        "C_PAIRS",
+        "C_STAGED",
+        "DIRECT",
+        "DMMA",
+        "FLAT",
+        "ONE_BOX",
+        "VECTORS",
+        "WHOLE_K",
+    ]
+)
 """Settings that a kernel tests with ``#ifdef``: layouts of the operands, and the code paths that they permit"""
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import is_size
 from fpemu.errors import GpuError, InputError, shown
-from fpemu.gpu import callers, device, matrices
-from fpemu.gpu.matrices import Matrix
+from fpemu.gpu.runtime import callers, device, matrices
+from fpemu.gpu.runtime.matrices import Matrix
 
 REALS = {"float32": "fp32", "float64": "fp64"}
 _lock = RLock()
@@ -170,8 +170,9 @@ def check_out(taken: dict[str, Any], shape: tuple[int, int], dtype: np.dtype[Any
     """
     C = taken["out"]
     if not isinstance(C, Matrix) or C.dtype != dtype or C.shape != shape or not (0 in shape or matrices.apart(C)):
-        raise InputError(f"out must be an array on the GPU of shape {shape} and dtype {dtype}, every entry with a "
-                         "place of its own")  # fmt: skip
+        raise InputError(
+            f"out must be an array on the GPU of shape {shape} and dtype {dtype}, every entry with a place of its own"
+        )
     for who in "AB":
         if matrices.overlap(taken[who], C):
             raise InputError(f"out shares memory with {who}: give it memory of its own")

@@ -7,12 +7,12 @@ from typing import Any
 
 from fpemu.arguments import is_size
 from fpemu.errors import InputError, shown, unknown_name
-from fpemu.gpu import device
+from fpemu.gpu.runtime import device
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem, positive, refuse_tiles
-from fpemu.perfmodel import gpus, tsm2_model
-from fpemu.perfmodel import tsm2 as model_of
-from fpemu.perfmodel.tsm2_model import Model
+from fpemu.roofline import gpus, tsm2_model
+from fpemu.roofline import tsm2 as model_of
+from fpemu.roofline.tsm2_model import Model
 from fpemu.simt.tsm2 import VERSIONS
 
 __all__ = ["OPTIMISATIONS", "VERSIONS", "gpu_model", "ism2", "parameters", "tsm2"]
@@ -59,7 +59,7 @@ def parameters(
     Raises
     ------
     InputError
-        What `fpemu.perfmodel.tsm2.check` refuses: the parameter and the condition by name.
+        What `fpemu.roofline.tsm2.check` refuses: the parameter and the condition by name.
 
     Examples
     --------
@@ -137,9 +137,14 @@ def tsm2(
 
 
 def ism2(
-    problem: Problem, model: Model, optimisation: int, tcf: int | None = None, t1: int | None = None,
-    t2: int | None = None, t3: int | None = None,
-) -> Plan:  # fmt: skip
+    problem: Problem,
+    model: Model,
+    optimisation: int,
+    tcf: int | None = None,
+    t1: int | None = None,
+    t2: int | None = None,
+    t3: int | None = None,
+) -> Plan:
     """The launch of one of ISM2's optimisations.
 
     Parameters

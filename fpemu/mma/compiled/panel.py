@@ -58,9 +58,20 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
 
 @njit(nogil=True, error_model="numpy")
 def _panel(
-    params: Any, a: Any, b: Any, begin: int, first: int, width: int, c: Any, cuts: Any, promote: bool, per: int,
-    emin_a: int, emin_b: int, out: Any,
-) -> None:  # fmt: skip
+    params: Any,
+    a: Any,
+    b: Any,
+    begin: int,
+    first: int,
+    width: int,
+    c: Any,
+    cuts: Any,
+    promote: bool,
+    per: int,
+    emin_a: int,
+    emin_b: int,
+    out: Any,
+) -> None:
     """Multiply rows a (R, K) by columns first : first + width of b (K, N), starting from c (R, N), into out (R, N).
 
     One instruction for each entry of `cuts`, over k from `begin` on. `cuts` marks the instructions after which, if
@@ -105,15 +116,43 @@ def _panel(
 @saved
 @njit(nogil=True, error_model="numpy")
 def panels(
-    params: Any, A: Any, B: Any, index_a: Any, index_b: Any, start: int, stop: int, row: int, rows: int, begin: int,
-    first: int, width: int, C: Any, cuts: Any, promote: bool, per: int, emin_a: int, emin_b: int, out: Any,
-) -> None:  # fmt: skip
+    params: Any,
+    A: Any,
+    B: Any,
+    index_a: Any,
+    index_b: Any,
+    start: int,
+    stop: int,
+    row: int,
+    rows: int,
+    begin: int,
+    first: int,
+    width: int,
+    C: Any,
+    cuts: Any,
+    promote: bool,
+    per: int,
+    emin_a: int,
+    emin_b: int,
+    out: Any,
+) -> None:
     """Compute one panel of each product start : stop; product p multiplies A[index_a[p]] by B[index_b[p]].
 
     The panel has rows row : row + rows and columns first : first + width.
     """
     for p in range(start, stop):
         _panel(
-            params, A[index_a[p], row : row + rows], B[index_b[p]], begin, first, width, C[p, row : row + rows], cuts,
-            promote, per, emin_a, emin_b, out[p, row : row + rows],
-        )  # fmt: skip
+            params,
+            A[index_a[p], row : row + rows],
+            B[index_b[p]],
+            begin,
+            first,
+            width,
+            C[p, row : row + rows],
+            cuts,
+            promote,
+            per,
+            emin_a,
+            emin_b,
+            out[p, row : row + rows],
+        )

@@ -29,9 +29,14 @@ _LONG = 2**15  # k of a panel at a time: 12 MB a thread
 
 
 def chain(
-    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
+    A: NDArray[Any],
+    B: NDArray[Any],
+    index_a: NDArray[Any],
+    index_b: NDArray[Any],
+    C: NDArray[Any],
+    spec: MmaSpec,
     cuts: NDArray[np.bool_],
-) -> NDArray[Any]:  # fmt: skip
+) -> NDArray[Any]:
     """Compute `fpemu.mma.readable.chain` for A (stack, M, K), B (stack, K, N), C (products, M, N) in their carriers.
 
     Product p is A[index_a[p]] B[index_b[p]] + C[p]. The three arrays are overwritten: C may become the result.
@@ -63,9 +68,26 @@ def chain(
         start = C
         for lo, hi in _stretches(cuts, max(_LONG // spec.k, 1)):
             panels(
-                params, A, B, index_a, index_b, product, min(product + group, products), row, rows, lo * spec.k, first,
-                width, start, cuts[lo:hi], promote, per, fa.emin, fb.emin, out,
-            )  # fmt: skip
+                params,
+                A,
+                B,
+                index_a,
+                index_b,
+                product,
+                min(product + group, products),
+                row,
+                rows,
+                lo * spec.k,
+                first,
+                width,
+                start,
+                cuts[lo:hi],
+                promote,
+                per,
+                fa.emin,
+                fb.emin,
+                out,
+            )
             start = out
 
     tasks = [(p, i, j) for p in range(0, products, group) for j in range(0, N, width) for i in range(0, M, rows)]
@@ -144,9 +166,14 @@ def _bounded(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) -
 
 
 def _via_half(
-    A: NDArray[Any], B: NDArray[Any], index_a: NDArray[Any], index_b: NDArray[Any], C: NDArray[Any], spec: MmaSpec,
+    A: NDArray[Any],
+    B: NDArray[Any],
+    index_a: NDArray[Any],
+    index_b: NDArray[Any],
+    C: NDArray[Any],
+    spec: MmaSpec,
     cuts: NDArray[np.bool_],
-) -> NDArray[Any]:  # fmt: skip
+) -> NDArray[Any]:
     """Each instruction is a chain of two half-precision instructions from zero, added to C with one rounding.
 
     For fp16 the sum is rounded to fp32 and then to fp16, which equals one rounding (24 >= 2 * 11 + 2).

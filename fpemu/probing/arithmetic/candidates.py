@@ -35,9 +35,14 @@ def structures(formats: Formats, k: int) -> list[Structure]:
 
 
 def spec_of(
-    formats: Formats, k: int, structure: Structure, final: str | None = None, F: int = 24, E0: int = NO_FLOOR,
+    formats: Formats,
+    k: int,
+    structure: Structure,
+    final: str | None = None,
+    F: int = 24,
+    E0: int = NO_FLOOR,
     bits: int | None = None,
-) -> MmaSpec | None:  # fmt: skip
+) -> MmaSpec | None:
     """The spec of these fields, if there is one."""
     a, b, c, d = formats
     fields: dict[str, Any] = {}
@@ -78,9 +83,14 @@ def preferred(found: Iterable[MmaSpec]) -> MmaSpec:
         usual = "RZ" if str(spec.d_format) == "fp32" else "RNE"
         order = ("fma", "truncated", "exact", "via-half", "flushed", "cdna3", "cdna3-fp8")
         return (
-            order.index(spec.arithmetic), -spec.block, spec.fraction_bits is not None, -(spec.fraction_bits or 0),
+            order.index(spec.arithmetic),
+            -spec.block,
+            spec.fraction_bits is not None,
+            -(spec.fraction_bits or 0),
             spec.arithmetic in ("truncated", "via-half") and spec.final != usual,
-            spec.E0 is not None, spec.F, spec.E0 or 0,
-        )  # fmt: skip
+            spec.E0 is not None,
+            spec.F,
+            spec.E0 or 0,
+        )
 
     return min(found, key=rank)

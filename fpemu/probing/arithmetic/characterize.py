@@ -20,7 +20,7 @@ from fpemu import arguments
 from fpemu import formats as known
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation import codes, values
+from fpemu.gpu.emulation.specification import codes, values
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence, integers, questions
 from fpemu.probing.arithmetic.candidates import preferred, structures
@@ -70,10 +70,19 @@ class Characterized:
 
 @arguments.checked
 def characterize(
-    execute: Execute, *, a: FloatFormat | str, b: FloatFormat | str, d: FloatFormat | str, k: int,
-    c: FloatFormat | str | None = None, shape: tuple[int, int] | None = None, outputs: int = 2**16, seed: int = 0,
-    name: str = "custom", report: Report | None = None,
-) -> Characterized:  # fmt: skip
+    execute: Execute,
+    *,
+    a: FloatFormat | str,
+    b: FloatFormat | str,
+    d: FloatFormat | str,
+    k: int,
+    c: FloatFormat | str | None = None,
+    shape: tuple[int, int] | None = None,
+    outputs: int = 2**16,
+    seed: int = 0,
+    name: str = "custom",
+    report: Report | None = None,
+) -> Characterized:
     """Find the arithmetic of a matrix instruction from directed probes, and verify it with random operands.
 
     Parameters
@@ -126,8 +135,10 @@ def characterize(
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
     possible = structures(formats, k)
     if not possible:
-        raise InputError(f"characterize: no arithmetic has A in {formats[0]}, B in {formats[1]}, C in {formats[2]}"
-                         f" and D in {formats[3]} with k = {k}")  # fmt: skip
+        raise InputError(
+            f"characterize: no arithmetic has A in {formats[0]}, B in {formats[1]}, C in {formats[2]}"
+            f" and D in {formats[3]} with k = {k}"
+        )
     told = report or (lambda text: None)
     ask = Asker(execute, formats, shape)
     special, pool = specials(formats, k), questions.first(formats, k)

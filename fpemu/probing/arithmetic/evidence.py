@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation import codes, values
+from fpemu.gpu.emulation.specification import codes, values
 from fpemu.mma.spec import ARITHMETICS, MmaSpec
 from fpemu.probing.arithmetic.candidates import Structure
 from fpemu.probing.arithmetic.fit import Answers
@@ -107,9 +107,14 @@ def blocks(spec: MmaSpec) -> str:
 
 
 def _against(
-    answers: Answers, spec: MmaSpec, field: str, words: str, others: Sequence[MmaSpec], value: str,
+    answers: Answers,
+    spec: MmaSpec,
+    field: str,
+    words: str,
+    others: Sequence[MmaSpec],
+    value: str,
     alike: Sequence[MmaSpec],
-) -> Finding:  # fmt: skip
+) -> Finding:
     """The plainest probe that the nearest other values would answer otherwise."""
     value = f"{value}: {words}" if words else value
     same = sorted({str(getattr(s, field)) for s in alike} - {str(getattr(spec, field))})
@@ -209,9 +214,11 @@ def direct(pool: Pool, D: NDArray[Any], formats: Formats, nan_text: str) -> tupl
         shown = pick("- a quarter", "all products -0, C = -0", "1 - 1")
         found.append(one("zeros", "every zero result is +0", int(shown[0])))
     for field, start in (
-        ("subnormal A", "a subnormal in A"), ("subnormal B", "a subnormal in B"), ("subnormal C", "a subnormal C"),
+        ("subnormal A", "a subnormal in A"),
+        ("subnormal B", "a subnormal in B"),
+        ("subnormal C", "a subnormal C"),
         ("subnormal D", "a subnormal result"),
-    ):  # fmt: skip
+    ):
         at = pick(start) if field == "subnormal D" else np.flatnonzero(kinds == start)
         with np.errstate(invalid="ignore", over="ignore"):
             exact = (a[at] * b[at]).sum(axis=1) + c[at]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.formats import FP16
-from fpemu.gpu.emulation import codes, values
+from fpemu.gpu.emulation.specification import codes, values
 from fpemu.mma import fused
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.candidates import NO_FLOOR, Structure, floors, preferred, spec_of, top_of
@@ -234,10 +234,12 @@ class Answers:
 
     def predicted(self, specs: Sequence[MmaSpec]) -> NDArray[Any]:
         """The codes that each spec gives for all probes."""
-        return np.stack([
-            codes(mma.execute(self.a, self.b, self.c, spec, backend="numpy"), self.formats[3]).reshape(-1)
-            for spec in specs
-        ])  # fmt: skip
+        return np.stack(
+            [
+                codes(mma.execute(self.a, self.b, self.c, spec, backend="numpy"), self.formats[3]).reshape(-1)
+                for spec in specs
+            ]
+        )
 
     def values(self, specs: Sequence[MmaSpec]) -> NDArray[np.float64]:
         """The values that each spec gives for all probes, (specs, n); those of a structure are worked out together."""

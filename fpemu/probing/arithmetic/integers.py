@@ -13,9 +13,14 @@ from fpemu.mma.spec import MmaSpec
 
 
 def characterize(
-    execute: Any, formats: tuple[Any, Any, Any], k: int, shape: tuple[int, int] | None, outputs: int, seed: int,
+    execute: Any,
+    formats: tuple[Any, Any, Any],
+    k: int,
+    shape: tuple[int, int] | None,
+    outputs: int,
+    seed: int,
     name: str,
-) -> Any:  # fmt: skip
+) -> Any:
     """As `fpemu.probing.characterize`, for int8 operands and int32 results."""
     from fpemu.probing.arithmetic.characterize import Asker, Characterized
     from fpemu.probing.arithmetic.evidence import Finding
@@ -43,8 +48,10 @@ def characterize(
             findings.append(Finding(field, word, f"{kinds[i]}, C = {C[i]}", str(D[i]), f"exactly {exact[i]}"))
     if differ.any():
         i = int(np.argmax(differ))
-        why = (f"no arithmetic known gives these answers: int32 modulo 2^32 differs in {int(differ.sum())} of {len(D)} "
-               f"probes, first {kinds[i]}, C = {C[i]}: returned {D[i]}, not {expected[i]}")  # fmt: skip
+        why = (
+            f"no arithmetic known gives these answers: int32 modulo 2^32 differs in {int(differ.sum())} of {len(D)} "
+            f"probes, first {kinds[i]}, C = {C[i]}: returned {D[i]}, not {expected[i]}"
+        )
         return Characterized(None, tuple(findings), len(D), 0, 0, why)
     findings.insert(0, Finding("arithmetic", "integer: exact modulo 2^32"))
     held = verify(ask, spec, outputs, seed)

@@ -194,14 +194,19 @@ def alike(scene: Scene) -> Drawn:
 
 
 KINDS: dict[Callable[[Scene], Drawn], int] = {  # and how often
-    terms: 3, half_and_rest: 2, product_is_a_tie: 2, c_is_a_tie: 2, c_alone: 1, c_to_a_tie: 3, product_to_a_tie: 1,
-    grown: 2, alike: 1,
-}  # fmt: skip
+    terms: 3,
+    half_and_rest: 2,
+    product_is_a_tie: 2,
+    c_is_a_tie: 2,
+    c_alone: 1,
+    c_to_a_tie: 3,
+    product_to_a_tie: 1,
+    grown: 2,
+    alike: 1,
+}
 
 
-def _places(
-    scene: Scene,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _places(scene: Scene) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """No products yet; and two places in a block, the first of the blocks in most dot products."""
     n, k, rng = len(scene), scene.k, scene.rng
     block = np.minimum(scene.block, k)
@@ -214,9 +219,14 @@ def _places(
 
 
 def _put(
-    scene: Scene, a: NDArray[np.float64], b: NDArray[np.float64], q: NDArray[np.int64], e: NDArray[np.int64],
-    plain: float, small: Any = 0.1,
-) -> None:  # fmt: skip
+    scene: Scene,
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    q: NDArray[np.int64],
+    e: NDArray[np.int64],
+    plain: float,
+    small: Any = 0.1,
+) -> None:
     """Products of given exponents at given places; so many of them powers of two."""
     x, y = scene.factors(e, small)
     powers = scene.chance(plain)

@@ -42,11 +42,13 @@ class Scene:
         low = formats[0].emin + formats[1].emin
         rows = [
             (
-                formats[3].fraction_bits if s.fraction_bits is None else s.fraction_bits, s.F,
-                low if s.E0 is None else s.E0, k // 2 if s.arithmetic == "via-half" else s.block,
+                formats[3].fraction_bits if s.fraction_bits is None else s.fraction_bits,
+                s.F,
+                low if s.E0 is None else s.E0,
+                k // 2 if s.arithmetic == "via-half" else s.block,
             )
             for s in specs
-        ]  # fmt: skip
+        ]
         kept, F, floor, block = np.array(rows, np.int64)[some].T
         columns = np.stack([halves if s.arithmetic == "via-half" else ks for s in specs])[some]
         return cls(formats, k, rng, kept, F, floor, block, columns)
@@ -115,13 +117,19 @@ class Scene:
         fa, fb, _, fd = self.formats
         n, low, high = len(self), self.low, self.high
         subnormal = self.rng.choice([fa.emin + fb.emax, fb.emin + fa.emax], n)
-        top = self.choose([
-            self.rng.integers(low, high + 1, n),
-            self.between(max(low, fd.emin - int(self.kept.max()) - 3), np.full(n, min(high, fd.emax))),
-            self.near(self.floor, 3, 3), self.near(self.floor - self.F, 2, 7), self.near(np.full(n, fd.emin), 3, 3),
-            self.near(np.full(n, fd.emax), 2, 0), low, self.near(np.zeros(n, np.int64)),
-            subnormal - self.between(0, self.kept),
-        ])  # fmt: skip
+        top = self.choose(
+            [
+                self.rng.integers(low, high + 1, n),
+                self.between(max(low, fd.emin - int(self.kept.max()) - 3), np.full(n, min(high, fd.emax))),
+                self.near(self.floor, 3, 3),
+                self.near(self.floor - self.F, 2, 7),
+                self.near(np.full(n, fd.emin), 3, 3),
+                self.near(np.full(n, fd.emax), 2, 0),
+                low,
+                self.near(np.zeros(n, np.int64)),
+                subnormal - self.between(0, self.kept),
+            ]
+        )
         return np.clip(top, low, max(high, fd.emax))  # C alone may reach the highest
 
     def cuts(self, top: NDArray[np.int64]) -> NDArray[np.int64]:

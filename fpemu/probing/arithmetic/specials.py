@@ -164,10 +164,14 @@ def nan_rule(pool: Pool, D: NDArray[Any], formats: Formats) -> tuple[int | None,
             column = np.argmax(wild, axis=1)
             expected = np.where(wild.any(axis=1), x[np.arange(len(x)), column] | quiet, expected)
         if (expected == D)[which].all():
-            return int(invalid[0]), True, (
-                "NaN keep sign and payload, made quiet: the first of b, c, a; invalid operations give "
-                f"{hexadecimal(invalid[0], fd)}"
-            )  # fmt: skip
+            return (
+                int(invalid[0]),
+                True,
+                (
+                    "NaN keep sign and payload, made quiet: the first of b, c, a; invalid operations give "
+                    f"{hexadecimal(invalid[0], fd)}"
+                ),
+            )
     shown = ", ".join(hexadecimal(code, fd) for code in found[:4])
     return None, False, f"{len(found)} codes of NaN and no rule known: {shown}"
 

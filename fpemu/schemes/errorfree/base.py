@@ -108,8 +108,10 @@ class ErrorFree(Scheme):
         self, A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, spec: MmaSpec, order: Any
     ) -> tuple[Array, Report]:
         rows, columns = (_where(np.asarray(~np.isfinite(X).all(axis))) for X, axis in ((A, 1), (B, 0)))
-        a, b = (np.ascontiguousarray(X if special is None else np.where(np.isfinite(X), X, 0.0), np.float64)
-                for X, special in ((A, rows), (B, columns)))  # fmt: skip
+        a, b = (
+            np.ascontiguousarray(X if special is None else np.where(np.isfinite(X), X, 0.0), np.float64)
+            for X, special in ((A, rows), (B, columns))
+        )
         if not self.rounds_once:
             T, report = self.multiply(a, b, spec, order)
             return scaled(ranges.patch(T, A, B, rows, columns), C, alpha, beta), report

@@ -35,8 +35,10 @@ def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, who: str
     b = largest
     if memory is not None:
         if cost.bytes(1, 1) > memory:
-            raise InputError(f"{who}: memory={memory} bytes hold no block of one row and one column, which take about "
-                             f"{cost.bytes(1, 1)}: give more, or multiply in pieces along K")  # fmt: skip
+            raise InputError(
+                f"{who}: memory={memory} bytes hold no block of one row and one column, which take about "
+                f"{cost.bytes(1, 1)}: give more, or multiply in pieces along K"
+            )
         linear = cost.row + cost.column  # the largest b with entry·b² + linear·b <= memory
         b = min(b, (isqrt(linear * linear + 4 * cost.entry * memory) - linear) // (2 * cost.entry))
         b = max(b, 1)

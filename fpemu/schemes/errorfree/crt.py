@@ -80,8 +80,10 @@ def basis(count: int) -> Basis:
     moduli = MODULI[:count]
     P = math.prod(moduli)
     rest = [P // p for p in moduli]
-    limbs = [[(Q >> place) & ((1 << _LIMB) - 1) for Q in rest] + [-((P >> place) & ((1 << _LIMB) - 1))]
-             for place in range(0, P.bit_length(), _LIMB)]  # fmt: skip
+    limbs = [
+        [(Q >> place) & ((1 << _LIMB) - 1) for Q in rest] + [-((P >> place) & ((1 << _LIMB) - 1))]
+        for place in range(0, P.bit_length(), _LIMB)
+    ]
     return Basis(
         moduli,
         P,

@@ -241,6 +241,16 @@ class Tally:
         left, right = (tuple(n / size for n in filled) for filled, size in zip(self._filled, self._sizes, strict=True))
         limit = exactness.sum_limit(self.spec)
         return Report(
-            self.scheme, self.spec.name, self.bits, self.slices, exact=not self.inexact, sum_bound=self.sum_bound,
-            sum_limit=limit, complete=self.complete, fill=(left, right), underflow=self.lost, faults=faults, **more,
-        )  # fmt: skip
+            self.scheme,
+            self.spec.name,
+            self.bits,
+            self.slices,
+            exact=not self.inexact,
+            sum_bound=self.sum_bound,
+            sum_limit=limit,
+            complete=self.complete,
+            fill=(left, right),
+            underflow=self.lost,
+            faults=faults,
+            **more,
+        )

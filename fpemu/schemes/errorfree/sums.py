@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.heads import Heads, Ints, bits_of
+from fpemu.sticky import Heads, Ints, bits_of
 
 WIDTH = 52
 """Bits of a limb"""

@@ -1,0 +1,1 @@
+"""The arithmetic of any matrix instruction in CUDA C++: emulated instructions and products."""

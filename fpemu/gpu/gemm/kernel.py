@@ -1,0 +1,140 @@
+"""What multiplies on the GPU: a kernel of one scheme, its operands made ready, and the order in which it adds.
+
+`fpemu.gemm(A, B, **kernel.arguments)` gives the bits that the kernel gives, on any machine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.matrices import Matrix
+
+if TYPE_CHECKING:
+    from fpemu.mma import KOrder, MmaSpec
+    from fpemu.schemes.base import Scheme
+
+
+@dataclass(eq=False)
+class Prepared:
+    """An operand on the GPU, ready to be multiplied; rows are those of A, or the columns of B.
+
+    Parameters
+    ----------
+    source : Matrix
+        The operand itself: A (..., M, K), B (..., K, N).
+    who : {"A", "B"}
+    words : tuple of Buffer
+        The words, if the kernel wants them in memory: each (batch, rows, pitch), K contiguous for both operands, zeros
+        from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.gemm.wgmma.splits.Chunked`).
+    pitch : int
+        Elements from one row to the next.
+    exponents : Buffer, optional
+        int32 (batch, rows): the powers of two that the rows are multiplied by; None: none.
+    special : Buffer, optional
+        uint8 (batch, rows): 1 where a row has a NaN or an Inf (these entries count as zero); None: not looked for.
+    faults : Buffer, optional
+        Two uint64: how many entries are NaN or infinite, and how many have a word that overflows.
+    """
+
+    source: Matrix
+    who: str
+    words: tuple[device.Buffer, ...] = ()
+    pitch: int = 0
+    exponents: device.Buffer | None = None
+    special: device.Buffer | None = None
+    faults: device.Buffer | None = None
+    more: dict[str, device.Buffer] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of A, columns of B."""
+        return self.source.shape[-2 if self.who == "A" else -1]
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Elements from one row (column of B) to the next, and along K."""
+        row, column = self.source.strides[-2:]
+        return (row, column) if self.who == "A" else (column, row)
+
+
+class Room:
+    """Buffers by name, kept from call to call; one that has become too small is replaced."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, device.Buffer] = {}
+
+    def buffer(self, name: str, nbytes: int) -> device.Buffer:
+        """A buffer of so many bytes or more, its content undefined."""
+        found = self._buffers.get(name)
+        if found is None or found.nbytes < nbytes:
+            self._buffers.pop(name, None)
+            found = None  # freed before the new one is asked for
+            found = self._buffers[name] = device.Buffer(nbytes)
+        return found
+
+    def zeros(self, name: str, nbytes: int) -> device.Buffer:
+        """The same with every byte zero."""
+        found = self.buffer(name, nbytes)
+        found.fill(0)
+        return found
+
+
+class Kernel(ABC):
+    """A kernel for products (..., M, K) times (..., K, N) of one scheme.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's name and tile, such as "hopper 128x192".
+    scheme : Scheme
+        With all choices made.
+    spec : MmaSpec or None
+        The instruction it issues, as a row of the catalog; None: ordinary cores.
+    order : KOrder or None
+        Its order over K, but for the promotions that are the scheme's own.
+    """
+
+    name: str
+    scheme: Scheme
+    spec: MmaSpec | None
+    order: KOrder | None
+
+    @abstractmethod
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        """Split and scale an operand; nothing waits, faults are counted on the GPU."""
+
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        """`prepare` for the two operands of a product, which some kernels do in one launch."""
+        return self.prepare(A, "A", on_range), self.prepare(B, "B", on_range)
+
+    @abstractmethod
+    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+        """D = alpha · (A·B) + beta · C as the scheme defines it, but for rows and columns that hold NaN or Inf.
+
+        D is fp32 (or the scheme's operand format), contiguous in its last axis; C broadcasts against it (strides of 0).
+        Every NaN is written with the scheme's code. Only queues: `device.synchronize` reports what went wrong.
+        """
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `fpemu.gemm` takes to give the same bits: scheme, hardware (the spec) and order."""
+        scheme = self.scheme
+        if hasattr(scheme, "instruction"):  # the spec is one already
+            scheme = replace(scheme, instruction=None, k=None)  # type: ignore[call-arg]
+        return {"scheme": scheme, "hardware": self.spec, "order": self.order}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The scheme's options that are not the published ones."""
+        values = {f: getattr(self.scheme, f.name) for f in fields(self.scheme)}
+        return {f.name: value for f, value in values.items() if value != f.default}
+
+    def describe(self) -> str:
+        """The kernel in one line: name, scheme with its options, instruction, order."""
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        where = "ordinary cores" if self.spec is None else str(self.spec)
+        order = "one chain, k ascending" if self.order is None else str(self.order)
+        return f"{self.name}: {self.scheme.name}{options} on {where}; {order}"

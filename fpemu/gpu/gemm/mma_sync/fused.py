@@ -1,0 +1,291 @@
+"""Every scheme that multiplies words, on mma.sync: the kernels, and which one runs what.
+
+``kernels/split_gemm.cu`` loads fp32 operands, splits them on their way into shared memory, multiplies the words and
+adds their products in the order of the scheme's plan. For large products, where each word is read many times,
+``kernels/split_gemm_async.cu`` does the same with words that were split once, in global memory; on Hopper and later
+``kernels/split_gemm_tma.cu`` loads these words by TMA. Orders that these kernels do not support, and plans whose sums
+do not fit into registers, run in `fpemu.gpu.gemm.mma_sync.general`, which supports every order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.gpu.gemm import splitting
+from fpemu.gpu.gemm.kernel import Kernel, Prepared
+from fpemu.gpu.gemm.mma_sync import operation
+from fpemu.gpu.gemm.mma_sync import source as text
+from fpemu.gpu.gemm.mma_sync.general import GeneralKernel
+from fpemu.gpu.gemm.mma_sync.operands import Splitter
+from fpemu.gpu.gemm.mma_sync.source import Fused
+from fpemu.gpu.gemm.mma_sync.tiles import Tile
+from fpemu.gpu.gemm.wgmma.records import keep
+from fpemu.gpu.gemm.wgmma.records import layout as place
+from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.mma import KOrder, MmaSpec, catalog
+from fpemu.roofline import legemm
+from fpemu.schemes.base import Scheme, SplitScheme
+from fpemu.schemes.fp16 import Half
+
+_SIDE = 512  # of D, from which on words in memory pay
+_WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
+"""The struct Words of ``kernels/split_gemm_async.cu``"""
+
+
+def kernel(
+    scheme: Scheme,
+    spec: MmaSpec | None,
+    shape: tuple[int, int, int],
+    order: KOrder | None = None,
+    *,
+    tile: Tile | None = None,
+    pipeline: bool = True,
+    words: bool | None = None,
+    general: bool = False,
+) -> Kernel | None:
+    """The mma.sync kernel for products of a shape (M, N, K).
+
+    Parameters
+    ----------
+    scheme : Scheme
+        With all choices made.
+    spec : MmaSpec
+        The instruction asked for; wgmma's are run where mma.sync has the same arithmetic.
+    order : KOrder, optional
+        Order over K inside every accumulator.
+    tile : Tile, optional
+        One of `tiles`; default: by LE-GEMM's tile model.
+    pipeline : bool
+        False: fetch, split and multiply one after another, to see what the pipeline is worth.
+    words : bool, optional
+        Whether operands are split in memory first; default: where that is faster, by the shape, or as the tile has it.
+    general : bool
+        True: the kernels for any order, though one would do.
+
+    Returns
+    -------
+    Kernel, or None if the GPU's instructions have no such arithmetic, or rules and plan are not all of the scheme.
+
+    Raises
+    ------
+    InputError
+        An order that the scheme does not take; a tile that the plan does not fit.
+    """
+    if spec is None or not by_plan(scheme):
+        return None
+    assert isinstance(scheme, SplitScheme)
+    row = stand_in(spec)
+    if row is None and spec.instruction != "wgmma":
+        return None
+    if scheme.plan().accumulators == "none" and order is not None and order.promote is not None:
+        raise InputError("no chain outlives a step here (element-wise), so order takes a KOrder without promote")
+    M, N, K = shape
+    how = None if general or row is None else text.fused(scheme.plan(), row, order, K)
+    if words is None:
+        words = tile.stages > 0 if tile is not None else pipeline and pays(M, N)
+    known = [] if how is None or row is None else tiles(scheme, row, how, words=words)
+    if not known:
+        if tile is not None:
+            raise InputError(f"{scheme.name}: no tile fits this order or so many sums; leave tile= out")
+        return GeneralKernel(scheme, spec, spec if row is None else row, order)
+    assert how is not None
+    assert row is not None
+    if tile is None:
+        tile = choose(known, M, N)
+    elif (tile.M, tile.N) not in [(t.M, t.N) for t in known]:
+        raise InputError(f"{scheme.name}: no tile {tile}; it has {', '.join(map(str, known))}")
+    if words:
+        return (BulkKernel if tile.bulk else WordsKernel)(scheme, spec, row, order, how, tile)
+    return FusedKernel(scheme, spec, row, order, how, tile if pipeline else replace(tile, pipeline=False))
+
+
+def pays(M: int, N: int) -> bool:
+    """Whether a split in memory is made good by the kernel that takes words: where each is read several times."""
+    return min(M, N) >= _SIDE
+
+
+def by_plan(scheme: Scheme) -> bool:
+    """Whether rules and plan are all of a scheme; one with a product of its own has kernels of its own."""
+    return isinstance(scheme, SplitScheme) and type(scheme).product in (SplitScheme.product, Half.product)
+
+
+def stand_in(spec: MmaSpec) -> MmaSpec | None:
+    """The mma.sync row of the same architecture and arithmetic; None if `source` knows of none."""
+    fields = (
+        "a_format",
+        "b_format",
+        "c_format",
+        "d_format",
+        "k",
+        "block",
+        "arithmetic",
+        "F",
+        "E0",
+        "final",
+        "fraction_bits",
+        "nan_code",
+    )
+    for row in catalog.rows():
+        same = all(getattr(row, f) == getattr(spec, f) for f in fields) and row.architecture == spec.architecture
+        if same and row.instruction == "mma" and str(row.a_format) in text.BYTES and row.architecture not in text.OLD:
+            return row
+    return None
+
+
+def tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, *, words: bool = False) -> list[Tile]:
+    """The tiles that the plan of a scheme can have, largest first; words: those that take words from memory."""
+    most = properties.most_shared()
+    if words:
+        return text.copying_tiles(scheme, spec, how, most, operation.from_hopper_on())
+    return text.splitting_tiles(scheme, spec, how, most)
+
+
+def tiles_of(kernel: Kernel) -> list[Tile]:
+    """The tiles that a kernel of this module could have, largest first; none for the kernels of any order."""
+    if not isinstance(kernel, FusedKernel):
+        return []
+    return tiles(kernel.scheme, kernel.row, kernel.how, words=isinstance(kernel, WordsKernel))
+
+
+def choose(known: list[Tile], M: int, N: int) -> Tile:
+    """The tile of most operations a byte (LE-GEMM, Equation 15), times the share of the work that counts.
+
+    Blocks are made in rounds, one a multiprocessor; what lies beyond D, or idles in the last round, does not count. Of
+    equals the smallest: its blocks share a multiprocessor.
+    """
+
+    def value(tile: Tile) -> float:
+        rounds = -(-(-(-M // tile.M) * -(-N // tile.N)) // properties.multiprocessors())
+        share = M * N / (rounds * properties.multiprocessors() * tile.M * tile.N)
+        return legemm.ratio(legemm.Tile(tile.M, tile.N, tile.K)) * share
+
+    return max(reversed(known), key=value)
+
+
+class FusedKernel(Kernel):
+    """One kernel that reads fp32 operands and writes D.
+
+    Operands prepared without exponents and special rows (on_range="raise") have words that hold them, or an error
+    follows: what cannot occur there is not looked for.
+    """
+
+    words_in_memory = False
+
+    def __init__(
+        self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None, how: Fused, tile: Tile
+    ) -> None:
+        self.scheme: SplitScheme = scheme
+        self.spec, self.order, self.tile = spec, order, tile
+        self.name = f"mma {tile}"
+        self.row, self.how = row, how
+        self._shared = tile.shared(text.words_at_a_time(scheme, how), text.BYTES[str(row.a_format)])
+        # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
+        self._overlap = 2 * self._shared > properties.most_shared()
+        self._splitter = Splitter(scheme.rules(), scheme._policy, words=self.words_in_memory, overlap=self._overlap)
+        self._launches: dict[Any, device.Launch | None] = {}
+
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return self._splitter.prepare([(X, who)], on_range)[0]
+
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        a, b = self._splitter.prepare([(A, "A"), (B, "B")], on_range)
+        return a, b
+
+    def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
+        """The kernel's text for operands that lie in memory so; parameters as those of `source.source`."""
+        return text.source(self.scheme, self.row, self.how, self.tile, layouts, scaled, special)
+
+    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+        if self.how.longest is not None and a.source.shape[-1] > self.how.longest:
+            raise InputError(f"{self.name} was made for K up to {self.how.longest}, not {a.source.shape[-1]}")
+        scalars = np.array([alpha, beta], np.float32).tobytes()
+        key = (_told(a), _told(b), place(D), place(C), scalars)
+        if key not in self._launches:
+            keep(self._launches, key, self._launch(a, b, D, alpha, beta, C))
+        launch = self._launches[key]
+        if launch is not None:
+            launch.queue()
+
+    def _launch(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
+    ) -> device.Launch | None:
+        """What multiplies these operands; None: D is empty."""
+        M, N = D.shape[-2:]
+        blocks = -(-M // self.tile.M) * -(-N // self.tile.N) * prod(D.shape[:-2])
+        if not blocks:
+            return None
+        problem = operation.describe(self, a, b, D, alpha, beta, C)
+        where, table = operation.batches(a.source, b.source, C, D), None
+        if where is not None:
+            table = device.Buffer.of(where)
+            problem["batches"] = table.pointer
+        scaled, special = (
+            x is not None or y is not None for x, y in ((a.exponents, b.exponents), (a.special, b.special))
+        )
+        layouts = operation.layout(a.source, "A"), operation.layout(b.source, "B")
+        module = _module(self.source(layouts, scaled, special))
+        return module.prepare(
+            "split_gemm",
+            blocks,
+            self.tile.threads,
+            problem,
+            *self._words(a, b),
+            shared=self._shared,
+            overlap=self._overlap and operation.overlaps(blocks),
+            keep=table,
+        )
+
+    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
+        """What the kernel is told beside the problem."""
+        return ()
+
+
+class WordsKernel(FusedKernel):
+    """The same sums from words in memory, which `fpemu.gpu.gemm.mma_sync.operands` makes first."""
+
+    words_in_memory = True
+
+    def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
+        """The kernel's text: the same for all operands but for `scaled`."""
+        return super().source(("ALONG_K", "ALONG_K"), scaled, False)
+
+    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
+        found = np.zeros(1, _WORDS)
+        size = text.BYTES[str(self.row.a_format)]
+        for name, x in (("a", a), ("b", b)):
+            found[name][0, : len(x.words)] = [word.pointer for word in x.words]
+            found[f"{name}_pitch"] = x.pitch * size
+        return (found,)
+
+
+class BulkKernel(WordsKernel):
+    """The same, and TMA brings the words: on Hopper and later."""
+
+    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
+        found, size = np.zeros((2, splitting.MOST_WORDS, 16), np.uint64), text.BYTES[str(self.row.a_format)]
+        for maps, x, height in zip(found, (a, b), (self.tile.M, self.tile.N), strict=True):
+            lines, row = x.source.count * x.rows, x.pitch * size
+            for i, word in enumerate(x.words):
+                maps[i] = device.tensor_map(
+                    word.pointer, size, (1, lines, x.pitch), (lines * row, row), (height, self.tile.K)
+                )
+        return (found,)
+
+
+def _told(x: Prepared) -> Any:
+    """What a launch depends on in an operand."""
+    more = [None if buffer is None else buffer.pointer for buffer in (x.exponents, x.special)]
+    return place(x.source), tuple([word.pointer for word in x.words]), x.pitch, *more
+
+
+@lru_cache(maxsize=64)
+def _module(source: str) -> device.Module:
+    return device.Module(source, name="split_gemm.cu")

@@ -1,0 +1,237 @@
+"""Any order over K for every scheme that multiplies words: chains of one instruction on words gathered in memory.
+
+As `fpemu.mma.gemm` has it: the runs of an order, padded to whole instructions; a chain for each accumulator and slice;
+slices and accumulators added in the emulator's order, by kernels of ``kernels/split_gemm_any_order.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.gpu.gemm.kernel import Kernel, Prepared, Room
+from fpemu.gpu.gemm.mma_sync import operation
+from fpemu.gpu.gemm.mma_sync import source as text
+from fpemu.gpu.instructions import run as instructions
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma.order import Run, plan
+from fpemu.schemes.base import SplitScheme
+from fpemu.schemes.words import _with_promotion, in_k
+
+_STRIPE = 4096  # rows and columns of D at a time, at most
+_BYTES = 2**30  # of gathered words, at most
+_THREADS = 256
+_MOST_BLOCKS = 4096  # of kernels that walk over an array
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of instructions over gathered words.
+
+    Parameters
+    ----------
+    source : int32 array (instructions · k,)
+        Which k stands where; -1: a zero.
+    word_a, word_b : uint8 array (instructions · k,)
+        Which word of A, and of B.
+    cuts : uint8 array (instructions,) or None
+        1 where the accumulator is added to a total and begins again; None: nowhere.
+    shifts : int32 array (instructions,)
+        Powers of two that it is added with.
+    """
+
+    source: NDArray[np.int32]
+    word_a: NDArray[np.uint8]
+    word_b: NDArray[np.uint8]
+    cuts: NDArray[np.uint8] | None
+    shifts: NDArray[np.int32]
+
+
+def lay_out(
+    chains: list[list[Run]], products: list[tuple[int, int]], k: int, promoted: bool, shifts: list[int] | None = None
+) -> Chain:
+    """The runs of some chains one after another, each padded with zeros to whole instructions.
+
+    Parameters
+    ----------
+    products : list of (int, int)
+        Words of A and B that the terms of the runs stand for.
+    shifts : list of int, optional
+        For each chain, the power of two that it is added with.
+    """
+    source: list[NDArray[np.int32]] = []
+    words: list[tuple[int, int, int]] = []
+    cuts: list[int] = []
+    scales: list[int] = []
+    for number, chain in enumerate(chains):
+        for run in chain:
+            count = -(-(run.stop - run.start) // k)
+            ks = np.full(count * k, -1, np.int32)
+            ks[: run.stop - run.start] = np.arange(run.start, run.stop)
+            source.append(ks)
+            words.append((*products[run.term], count * k))
+            cuts += [0] * count
+            scales += [0 if shifts is None else shifts[number]] * count
+        cuts[-1] = 1
+    word_a, word_b = (np.concatenate([np.full(n, w[side], np.uint8) for *w, n in words]) for side in (0, 1))
+    marks = np.array(cuts, np.uint8) if promoted else None
+    return Chain(np.concatenate(source), word_a, word_b, marks, np.array(scales, np.int32))
+
+
+class GeneralKernel(Kernel):
+    """Chains of one instruction on words in memory."""
+
+    def __init__(self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None) -> None:
+        self.scheme, self.spec, self.order = scheme, spec, order
+        self.name = f"{row.instruction} of any order"
+        self.row, self._plan, self._room = row, scheme.plan(), Room()
+
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return operation.prepare(self.scheme, X, who, on_range, self._room)
+
+    def source(self) -> str:
+        """The kernels' text."""
+        assert isinstance(self.scheme, SplitScheme)
+        return text.general_source(self.scheme, self.row)
+
+    def groups(self, K: int) -> list[list[Chain]]:
+        """For each accumulator its slices, in the order in which they are added."""
+        order = KOrder() if self.order is None else self.order
+        if self._plan.accumulators == "none":
+            return [order.sequence([self._blocks(order, chains) for chains in order.segments(K)])]  # type: ignore[list-item]
+        found = []
+        for band, products in self._plan.groups():
+            path = _with_promotion(order, self._plan.promoted(band, self.row))
+            step = in_k(self._plan.step, self.row) if len(products) > 1 else None
+            slices = plan(path, K, len(products), step)
+            promoted = path.promote is not None
+            found.append([lay_out(s, products, self.row.k, promoted) for s in order.sequence(slices)])
+        return found
+
+    def _blocks(self, order: KOrder, chains: list[list[tuple[int, int]]]) -> Chain:
+        """Element-wise: every block of a step is a chain of its own, added with its power of two."""
+        step = in_k(self._plan.step or "instruction", self.row)
+        assert step is not None
+        cuts = [(k, min(k + step, b)) for chain in chains for a, b in chain for k in range(a, b, step)]
+        products = list(self._plan.products)
+        runs = [[Run(t, k, end)] for k, end in cuts for t in range(len(products))]
+        shifts = [-self._plan.exponent * (i + j) for _ in cuts for i, j in products]
+        return lay_out(runs, products, self.row.k, True, shifts)
+
+    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+        if 0 in D.shape:
+            return
+        problem = operation.describe(self, a, b, D, alpha, beta, C)
+        table = operation.batches(a.source, b.source, C, D)
+        work = _Work(_module(self.source()), self.row, self.groups(a.source.shape[-1]), self.order or KOrder())
+        for at in range(prod(D.shape[:-2])):
+            own = problem if table is None else operation.moved(problem, table[at])
+            for row in range(0, D.shape[-2], work.side):
+                for column in range(0, D.shape[-1], work.side):
+                    work.stripe(own, row, column)
+
+
+@dataclass
+class _Sum:
+    """Numbers in memory that `KOrder.join_slices` adds."""
+
+    buffer: device.Buffer
+    work: _Work
+
+    def __add__(self, other: _Sum) -> _Sum:
+        count = self.buffer.nbytes // 4
+        self.work.walk("add", count, self.buffer, other.buffer, np.int64(count))
+        self.work.spare.append(other.buffer)
+        return self
+
+
+class _Work:
+    """The buffers and launches of one multiplication."""
+
+    def __init__(self, module: device.Module, row: MmaSpec, groups: list[list[Chain]], order: KOrder) -> None:
+        self._module, self._row, self._order = module, row, order
+        self._tile, self._size = instructions.instruction(row), text.BYTES[str(row.a_format)]
+        self._groups = [[(chain, _on_gpu(chain)) for chain in slices] for slices in groups]
+        self.spare: list[device.Buffer] = []  # of sums, all of one size
+        longest = max(len(chain.source) for slices in groups for chain in slices)
+        self.side = max(64, min(_STRIPE, _BYTES // (longest * self._size) // 64 * 64))  # rows and columns at a time
+
+    def walk(self, name: str, count: int, *args: Any) -> None:
+        """Queue a kernel that walks over so many entries."""
+        self._module.launch(name, min(-(-count // _THREADS), _MOST_BLOCKS), _THREADS, *args, wait=False)
+
+    def stripe(self, p: NDArray[Any], row: int, column: int) -> None:
+        """Some rows and columns of D."""
+        height = -(-min(self.side, int(p["M"][0]) - row) // self._tile.m) * self._tile.m
+        width = -(-min(self.side, int(p["N"][0]) - column) // self._tile.n) * self._tile.n
+        self.spare = [b for b in self.spare if b.nbytes == 4 * height * width]
+        sums: list[_Sum] = []
+        for slices in self._groups:
+            parts: Any = (self._sum(p, *slice_, row, column, height, width) for slice_ in slices)
+            sums.append(self._order.join_slices(parts))  # type: ignore[arg-type]
+        pointers = device.Buffer.of(np.array([s.buffer.pointer for s in sums], np.uint64))
+        sizes = [np.int32(x) for x in (row, column, height, width)]
+        self.walk("finish_all", height * width, p, pointers, *sizes)
+        device.synchronize()
+        self.spare += [s.buffer for s in sums]
+
+    def _sum(
+        self, p: NDArray[Any], chain: Chain, there: _OnGpu, row: int, column: int, height: int, width: int
+    ) -> _Sum:
+        """A chain's result."""
+        a = self._gather(p, "a", "row", there.source, there.word_a, row, height, len(chain.source))
+        b = self._gather(p, "b", "column", there.source, there.word_b, column, width, len(chain.source))
+        total = self.spare.pop() if self.spare else device.Buffer(4 * height * width)
+        sizes = [np.int32(x) for x in (height, width, len(chain.shifts))]
+        cuts = np.uint64(0) if there.cuts is None else there.cuts
+        blocks = height // self._tile.m * (width // self._tile.n)
+        self._module.launch("chain", blocks, self._tile.threads, a, b, total, *sizes, cuts, there.shifts, wait=False)
+        device.synchronize()  # a and b go
+        return _Sum(total, self)
+
+    def _gather(
+        self,
+        p: NDArray[Any],
+        letter: str,
+        side: str,
+        source: device.Buffer,
+        word: device.Buffer,
+        first: int,
+        height: int,
+        length: int,
+    ) -> device.Buffer:
+        """The words of an operand as a chain takes them."""
+        out = device.Buffer(height * length * self._size)
+        pointers = [p[name][0] for name in (letter.upper(), f"{letter}_{side}", f"{letter}_k", f"{letter}_exponents")]
+        sizes = [np.int32(first), p["M" if letter == "a" else "N"][0], np.int32(height), np.int64(height * length)]
+        self.walk("gather", height * length, *pointers, *sizes, source, word, out)
+        return out
+
+
+@dataclass(frozen=True)
+class _OnGpu:
+    """A chain's tables."""
+
+    source: device.Buffer
+    word_a: device.Buffer
+    word_b: device.Buffer
+    cuts: device.Buffer | None
+    shifts: device.Buffer
+
+
+def _on_gpu(chain: Chain) -> _OnGpu:
+    of = device.Buffer.of
+    cuts = None if chain.cuts is None else of(chain.cuts)
+    return _OnGpu(of(chain.source), of(chain.word_a), of(chain.word_b), cuts, of(chain.shifts))
+
+
+@lru_cache(maxsize=64)
+def _module(source: str) -> device.Module:
+    return device.Module(source, name="split_gemm_any_order.cu")

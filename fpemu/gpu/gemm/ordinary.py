@@ -1,0 +1,102 @@
+"""SGEMM and DGEMM on ordinary cores, in any order over K: every output one chain of fused multiply-adds, or several."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.gpu.gemm.kernel import Kernel, Prepared
+from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.mma import KOrder
+from fpemu.schemes.base import Scheme
+
+_TILE = 64  # in fma_gemm.cu
+_CHAIN_ENDS, _SLICE_ENDS = 1, 2
+_REAL = {"fp32": "float", "fp64": "double"}
+
+
+def sequence(order: KOrder, K: int) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """The positions of K as an order adds them, and after which of them a chain ends, a slice, or both.
+
+    Examples
+    --------
+    >>> [x.tolist() for x in sequence(KOrder(split=4, tile=3, residue_first=True), 5)]
+    [[0, 1, 2, 3, 4], [0, 0, 0, 2, 2]]
+    """
+    ks: list[NDArray[np.int32]] = []
+    ends = np.zeros(K, np.uint8)
+    at = 0
+    for chains in order.sequence(order.segments(K)):
+        for chain in chains:
+            ks += [np.arange(start, stop, dtype=np.int32) for start, stop in chain]
+            at += sum(stop - start for start, stop in chain)
+            ends[at - 1] |= _CHAIN_ENDS if order.promote is not None else 0
+        ends[at - 1] |= _SLICE_ENDS
+    return np.concatenate(ks), ends
+
+
+def source(real: str, order: KOrder) -> str:
+    """The kernel for "float" or "double" and an order."""
+    pairs = "#define JOIN_PAIRS\n" if order.split is not None and order.join == "pairwise" else ""
+    promoted = f"#define PROMOTED {int(order.promote is not None)}\n"
+    return f"#define REAL {real}\n{promoted}{pairs}{compiler.kernel_source('fma_gemm.cu')}"
+
+
+@lru_cache(maxsize=16)
+def _module(text: str) -> device.Module:
+    return device.Module(text, name="fma_gemm.cu")
+
+
+class Ordinary(Kernel):
+    """Chains of fused multiply-adds, a tile of 64 x 64 outputs a thread block.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        sgemm or dgemm.
+    K : int
+    order : KOrder, optional
+    """
+
+    def __init__(self, scheme: Scheme, K: int, order: KOrder | None) -> None:
+        self.name, self.scheme, self.spec, self.order = f"ordinary {_TILE}x{_TILE}", scheme, None, order
+        self._real = np.dtype(scheme.operand.dtype)
+        path = KOrder() if order is None else order
+        ks, ends = sequence(path, K)
+        self._ks, self._ends = device.Buffer.of(ks), device.Buffer.of(ends)
+        self._module = _module(source(_REAL[scheme.operand.name], path))
+
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return Prepared(X, who)
+
+    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+        M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
+        lead, real = D.shape[:-2], self._real.type
+        operands: list[Any] = []
+        for X in (a.source, b.source):
+            operands += [np.uint64(X.pointer), matrices.table(X, lead), *(np.int64(s) for s in X.strides[-2:])]
+        added: list[Any] = [np.uint64(0), np.uint64(0), np.int64(0), np.int64(0)]
+        if C is not None:
+            c = C.broadcast(D.shape)
+            added = [np.uint64(c.pointer), matrices.table(c, lead), *(np.int64(s) for s in c.strides[-2:])]
+        self._module.launch(
+            "ordinary",
+            D.count * -(-M // _TILE) * -(-N // _TILE),
+            256,
+            *operands,
+            np.uint64(D.pointer),
+            matrices.table(D),
+            np.int64(D.strides[-2]),
+            *added,
+            *(np.int64(n) for n in (M, N, K)),
+            self._ks,
+            self._ends,
+            real(alpha),
+            real(beta),
+            np.uint64(self.scheme.nan_code(None)),
+            wait=False,
+        )

@@ -1,0 +1,227 @@
+"""The text of a Hopper kernel: which products of words run in what order, the tile, and the wgmma that it issues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fpemu.gpu.runtime import constants
+from fpemu.gpu.runtime.compiler import kernel_source
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+from fpemu.schemes.words import Plan, in_k
+
+K = 16  # of one wgmma on fp16
+CHUNK = 64  # of k in a stage of the pipeline
+LONGEST = 512  # of k from one promotion to the next: blocks are unrolled in between
+SHARED = 227 * 1024  # bytes of shared memory that a thread block can have
+SMALL = 2**32  # products M N K below which a launch begins while the one before it ends
+_REGISTERS = {"f32": ("float", "f", 2), "s32": ("int", "r", 2), "f16": ("u32", "r", 4)}  # columns a register, times 64
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The tile of D that a thread block computes at a time.
+
+    Parameters
+    ----------
+    columns : int
+        A multiple of 16, at most 256.
+    cluster : int
+        Thread blocks below each other that share tiles of B.
+    group : int
+        Rows of clusters' tiles that are worked through together.
+    rows : {128, 64}
+        64 for small products: more tiles, and room on a multiprocessor for a thread block of the split, so that the
+        product may begin while operands are split.
+    """
+
+    columns: int
+    cluster: int = 2
+    group: int = 8
+    rows: int = 128
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}" + (f" in clusters of {self.cluster}" if self.cluster > 1 else "")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What runs in a block of k, and when sums are added outside: a `Plan` as ``kernels/hopper_gemm.cu`` runs it.
+
+    Parameters
+    ----------
+    words : int
+        Words of an operand.
+    block : int
+        Length in k of a block, a multiple of 64.
+    main, rest : tuple of (int, int)
+        Products (word of A, word of B) of the accumulator that is promoted, and of the corrections', if they have one
+        of their own.
+    main_turn, rest_turn : int
+        After so many k the products of an accumulator take turns.
+    promote : int or None
+        Length in k from one promotion to the next: a part of a block, or some blocks.
+    exponent : int
+        The corrections are divided by two to this power.
+    split : int or None
+        Length in k of a slice; sums of slices are added outside, ascending.
+    """
+
+    words: int
+    block: int
+    main: tuple[tuple[int, int], ...]
+    rest: tuple[tuple[int, int], ...]
+    main_turn: int
+    rest_turn: int
+    promote: int | None
+    exponent: int
+    split: int | None = None
+
+    @property
+    def accumulators(self) -> int:
+        """How many there are, the total outside included."""
+        return 1 + bool(self.rest) + (self.promote is not None)
+
+    @property
+    def round(self) -> int:
+        """Length in k from one promotion to the next, in whole blocks."""
+        return max(self.block, self.promote or 0)
+
+    def constants(self) -> dict[str, int | float]:
+        """Members of the kernel's struct Config that depend on the schedule."""
+        inside = self.promote is not None and self.promote < self.block
+        parts = self.block // self.promote if inside and self.promote else 1
+        promote = 0 if self.promote is None else 1 if inside else self.promote // self.block
+        return {
+            "WORDS": self.words,
+            "BLOCK_CHUNKS": self.block // CHUNK,
+            "BLOCK_PROMOTIONS": parts,
+            "PROMOTE_BLOCKS": promote,
+            "CORRECTION_SCALE": 2.0**-self.exponent,
+            "SLICE_INTERVALS": (self.split or 0) // self.round,
+        }
+
+
+def schedule(plan: Plan, spec: MmaSpec, order: KOrder | None) -> Schedule | None:
+    """A plan as the kernel runs it, bit for bit; None if it does not."""
+    order = KOrder() if order is None else order
+    if order.join != "ascending" or order.tile not in (None, order.promote) or order.residue_first:
+        return None
+    groups = sorted(plan.groups(), key=lambda group: group[0])
+    if plan.accumulators == "none" or len(groups) > 2 or (len(groups) > 1 and groups[0][0] > 0):
+        return None
+    if len(groups) > 1 and (plan.combine_in, plan.join, groups[1][0]) != ("fp32", "smallest-first", 1):
+        return None
+    intervals = [order.promote or plan.promoted(band, spec) for band, _ in groups]
+    if intervals[1:] not in ([], [None]):
+        return None
+    promote, words = intervals[0], 1 + max(max(i, j) for i, j in plan.products)
+    lengths = (promote, None)
+    turns = [_turn(in_k(plan.step, spec), products, lengths[g]) for g, (_, products) in enumerate(groups)]
+    if words > 2 or None in turns:
+        return None
+    block = max(CHUNK, *(t or 0 for t in turns))
+    main, rest = groups[0][1], groups[1][1] if len(groups) > 1 else []
+    found = Schedule(
+        words,
+        block,
+        tuple(main),
+        tuple(rest),
+        turns[0] or block,
+        turns[-1] or block,
+        promote,
+        plan.exponent,
+        order.split,
+    )
+    return found if _fits(found) else None
+
+
+def _turn(step: int | None, products: list[tuple[int, int]], promote: int | None) -> int | None:
+    """After how many k the products of an accumulator take turns; 0: there is one product; None: never."""
+    if len(products) == 1:
+        return 0
+    return promote if step is None else step if promote is None else min(step, promote)
+
+
+def _fits(s: Schedule) -> bool:
+    """Whether blocks of at most two chunks, whole instructions and whole parts make the schedule."""
+    turns = (s.main_turn, s.rest_turn)
+    if s.block not in (CHUNK, 2 * CHUNK) or any(t % K or s.block % t for t in turns):
+        return False
+    if s.split is not None and (s.split % s.round or s.rest):
+        return False
+    if s.promote is None:
+        return True
+    if s.promote >= s.block:
+        return s.promote % s.block == 0 and s.promote <= LONGEST
+    parts, mains = s.block // s.promote, len(s.main)
+    return s.promote % K == 0 and s.block % s.promote == 0 and mains == 1 and bool(s.rest) and parts <= 4
+
+
+def stages(tile: Tile) -> int:
+    """Return the number of pipeline stages that fit in shared memory."""
+    available = SHARED if tile.rows == 128 else SHARED - 88 * 1024
+    return (available - 1024 - 8 * tile.columns - 256) // ((tile.rows + tile.columns) * CHUNK * 2)
+
+
+def shared_bytes(tile: Tile) -> int:
+    """Dynamic shared memory of the kernel."""
+    return stages(tile) * (tile.rows + tile.columns) * CHUNK * 2 + 1024
+
+
+def source(s: Schedule, tile: Tile) -> str:
+    """The kernel's text."""
+    config = {
+        "TILE_N": tile.columns,
+        "MATH_WARPGROUPS": tile.rows // 64,
+        "CLUSTER": tile.cluster,
+        "STAGES": stages(tile),
+        **s.constants(),
+    }
+    lines = [constants.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.columns)]
+    lines += [_products("MainProducts", s.main, s.main_turn), _products("CorrectionProducts", s.rest, s.rest_turn)]
+    return "\n".join((*lines, kernel_source("hopper_gemm.cu")))
+
+
+def _products(name: str, products: tuple[tuple[int, int], ...], turn: int) -> str:
+    words = [", ".join(str(p[side]) for p in products or ((0, 0),)) for side in (0, 1)]
+    functions = [
+        f"""    static FPEMU_FUNCTION constexpr int of_{side}(int p) {{
+        constexpr int words[] = {{{words[i]}}};
+        return words[p];
+    }}
+"""
+        for i, side in enumerate("ab")
+    ]
+    return f"""
+struct {name} {{
+    static constexpr int COUNT = {len(products)}, TURN = {turn // K};
+{"".join(functions)}}};"""
+
+
+def wgmma(name: str, columns: int, ab: str = "f16", d: str = "f32") -> str:
+    """A function that issues a wgmma of 64 rows on two tiles in shared memory, K-major, 128-byte swizzle.
+
+    Parameters
+    ----------
+    name : str
+        Of the function: ``name(d, a, b, keep)`` with the accumulator's registers, the descriptors of the tiles
+        (hopper.cuh: wgmma_tile), and 0 to start from zero.
+    columns : int
+        Columns of the tile.
+    ab, d : str
+        PTX types of the operands ("f16", "bf16", "s8", "e4m3") and of the accumulator ("f32", "f16", "s32").
+    """
+    register, letter, share = _REGISTERS[d]
+    count, k = columns // share, {"f16": 16, "bf16": 16}.get(ab, 32)
+    registers = ", ".join(f"%{i}" for i in range(count))
+    scales = {"s8": ""}.get(ab, ", 1, 1") + (", 0, 0" if k == 16 else "")
+    outputs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(count))
+    return f"""
+FPEMU_FUNCTION void {name}({register} (&d)[{count}], u64 a, u64 b, int keep) {{
+    asm volatile("{{\\n.reg .pred kept;\\nsetp.ne.b32 kept, %{count + 2}, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{columns}k{k}.{d}.{ab}.{ab} "
+        "{{{registers}}}, %{count}, %{count + 1}, kept{scales};\\n}}\\n"
+        : {outputs} : "l"(a), "l"(b), "r"(keep));
+}}
+"""

@@ -1,0 +1,297 @@
+"""Operands split into words of 8 or 16 bits by ``kernels/hopper_split.cuh``: both of a product in one launch.
+
+The readable twin, for any words, is `fpemu.gpu.gemm.splitting.prepare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.formats import FP16
+from fpemu.gpu.gemm.kernel import Prepared, Room
+from fpemu.gpu.gemm.wgmma.records import keep, record
+from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime.compiler import kernel_source
+from fpemu.gpu.runtime.constants import struct
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.schemes.words import Word
+
+OPERAND = np.dtype(
+    [
+        *(
+            (name, "<u8")
+            for name in (
+                "X",
+                "offsets",
+                "high",
+                "low",
+                "exponents",
+                "special",
+                "faults",
+                "next_faults",
+                "panels",
+                "largest",
+            )
+        ),
+        ("row_stride", "<i8"),
+        ("k_stride", "<i8"),
+        ("shift", "<f4"),
+        ("limit", "<f4"),
+        *(
+            (name, "<i4")
+            for name in ("rows", "K", "chunks", "matrices", "all_rows", "all_k", "wide", "second", "exact", "per")
+        ),
+    ],
+    align=True,
+)
+"""The struct Operand of ``kernels/hopper_split.cuh``"""
+OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
+"""The struct Operands there"""
+CHUNK = 64  # of k, whose words lie together
+STAGES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
+LOOK, MAKE = 1, 2  # phases
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What splits operands: a kernel, and the constants in front of ``kernels/hopper_split.cuh``.
+
+    Parameters
+    ----------
+    file, kernel : str
+    words : int
+        Arrays of words that are made.
+    side, span : int
+        Rows and k of a tile.
+    parts, sums : int
+        Blocks of an operand that are looked at together, four or one; sums of them that are split.
+    """
+
+    file: str
+    kernel: str
+    words: int = 2
+    side: int = 64
+    span: int = 64
+    parts: int = 1
+    sums: int = 1
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of the struct Panel."""
+        return 4 * (2 * self.side * self.sums + 2)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a thread block."""
+        return 4 * self.parts * self.side * self.span * STAGES
+
+    def halved(self, size: int) -> int:
+        """Of so many rows or k those of a block."""
+        return size if self.parts == 1 else -(-size // 2)
+
+    def source(self) -> str:
+        """The kernel's text."""
+        config = {
+            "STAGES": STAGES,
+            "LAG": LAG,
+            "BLOCKS": BLOCKS,
+            "SIDE": self.side,
+            "SPAN": self.span,
+            "PARTS": self.parts,
+            "SUMS": self.sums,
+        }
+        return struct(config) + "\n" + kernel_source(self.file)
+
+
+KINDS = {
+    "halves": Kind("hopper_split.cu", "split"),
+    "bytes": Kind("staged_int8_split.cu", "split_bytes"),
+    "sums": Kind("strassen_split.cu", "split_sums", side=32, span=32, parts=4, sums=7),
+}
+"""Words of fp16; those of `staged-int8`; those of the sums of blocks of `Strassen`"""
+
+
+def takes(rules: Sequence[Word]) -> bool:
+    """Whether the kernel makes these words: one or two of fp16, to nearest even, the first unscaled."""
+    nearest = all(rule.format is FP16 and rule.rounding == "RNE" for rule in rules)
+    return nearest and 1 <= len(rules) <= 2 and rules[0].exponent == 0 and abs(rules[-1].exponent) <= 40
+
+
+@dataclass(eq=False)
+class Chunked(Prepared):
+    """An operand whose words lie chunk after chunk of 64 k: (matrix, chunk, row, 128 bytes)."""
+
+
+class Splitter:
+    """Splits the operands of one kernel: keeps the buffers for it, and the launches, for operands that come again.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    settings : dict
+        Further fields of `OPERAND`.
+    words : int
+        How many arrays of words there are.
+    """
+
+    def __init__(self, kind: str, settings: dict[str, Any], words: int = 2) -> None:
+        self._kind, self._words, self._settings, self._room = KINDS[kind], words, settings, Room()
+        self._held: dict[str, device.Buffer] = {}
+        self._turns = {"A": 0, "B": 0}
+        self._launches: dict[Any, tuple[list[Prepared], list[device.Buffer], list[device.Launch]]] = {}
+
+    def prepare(self, operands: Sequence[tuple[Matrix, str]], scaling: str) -> list[Prepared]:
+        """Queue what splits one operand or both.
+
+        Parameters
+        ----------
+        operands : sequence of (Matrix, {"A", "B"})
+            fp32: A (..., M, K) or B (..., K, N), of any strides.
+        scaling : str
+            "scale", "scale-rows", anything else none.
+        """
+        key = (scaling, *((X.pointer, X.shape, X.strides, who, self._turns[who]) for X, who in operands))
+        if key not in self._launches:
+            made = self._made(operands, scaling)  # may clear what is kept
+            keep(self._launches, key, made)
+        found, zeros, todo = self._launches[key]
+        for buffer in zeros:
+            buffer.fill(0)
+        for launch in todo:
+            launch.queue()
+        for _, who in operands if todo else ():  # what was queued has zeroed the faults of the other turn
+            self._turns[who] ^= 1
+        return [
+            Chunked(X, who, f.words, f.pitch, f.exponents, f.special, f.faults)
+            for (X, who), f in zip(operands, found, strict=True)
+        ]
+
+    def _panels(self, X: Matrix, who: str) -> int:
+        """Panels of an operand."""
+        return X.count * -(-self._kind.halved(X.shape[-2 if who == "A" else -1]) // self._kind.side)
+
+    def _buffer(self, name: str, nbytes: int, zero: bool = False) -> device.Buffer:
+        """A buffer of the room; launches into one that it replaces are forgotten."""
+        found = self._room.buffer(name, nbytes)
+        if self._held.get(name) is not found:
+            self._launches.clear()
+            self._held[name] = found
+            if zero:
+                found.fill(0)
+        return found
+
+    def _made(
+        self, operands: Sequence[tuple[Matrix, str]], scaling: str
+    ) -> tuple[list[Prepared], list[device.Buffer], list[device.Launch]]:
+        both, kind = np.zeros(1, OPERANDS), self._kind
+        found, zeros = [], []
+        for i, (X, who) in enumerate(operands):
+            x, operand, largest = self._operand(X, who, scaling)
+            both["of"][0, i] = operand[0]
+            found.append(x)
+            zeros += [largest] if largest is not None else []
+        of = both["of"][0]
+        spans = int(of["chunks"].max()) * (CHUNK // kind.span)
+        tile_count = spans * sum(self._panels(X, who) for X, who in operands)
+        if not tile_count:
+            return found, [], []
+        module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
+        apart = zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
+        small, todo, tables = tile_count <= 4 * grid, [], [matrices.table(X) for X, _ in operands if X.count > 1]
+        for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
+            both["phases"] = phases
+            todo.append(
+                module.prepare(
+                    kind.kernel,
+                    grid,
+                    THREADS,
+                    both.copy(),
+                    shared=kind.shared_bytes,
+                    overlap=small and not zeros,
+                    keep=tables,
+                )
+            )
+        return found, zeros, todo
+
+    def _operand(self, X: Matrix, who: str, scaling: str) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
+        """What becomes of an operand, the struct Operand, and the room for the largest entry of each matrix."""
+        x, kind = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), who), self._kind
+        all_k, turn = X.shape[-1 if who == "A" else -2], self._turns[who]
+        rows, K = kind.halved(x.rows), kind.halved(all_k)
+        chunks, lines = -(-K // CHUNK), X.count * kind.sums * rows
+        x.pitch = chunks * CHUNK
+        size = X.count * kind.sums * word_bytes(rows, K)
+        x.words = tuple(self._buffer(f"{who} word {i}", size) for i in range(self._words))
+        x.special = self._buffer(f"{who} special", X.count * x.rows)
+        faults = [self._buffer(f"{who} faults {i}", 16, zero=True) for i in range(2)]
+        x.faults = faults[turn]
+        panels = self._buffer(f"{who} panels", kind.panel_bytes * self._panels(X, who), zero=True)
+        if scaling in ("scale", "scale-rows"):
+            x.exponents = self._buffer(f"{who} exponents", 4 * lines)
+        largest = self._buffer(f"{who} largest", 4 * X.count) if scaling == "scale" else None
+        row, k = x.steps
+        along, across, start = (row, k, K) if k == 1 else (k, row, rows)
+        aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))
+        values = {
+            "X": X.pointer,
+            "offsets": matrices.table(X) if X.count > 1 else None,
+            "high": x.words[0],
+            "low": x.words[1] if self._words > 1 else None,
+            "exponents": x.exponents,
+            "special": x.special,
+            "faults": faults[turn],
+            "next_faults": faults[1 - turn],
+            "largest": largest,
+            "panels": panels,
+            "row_stride": row,
+            "k_stride": k,
+            "rows": rows,
+            "K": K,
+            "chunks": chunks,
+            "matrices": X.count,
+            "all_rows": x.rows,
+            "all_k": all_k,
+            "second": who == "B",
+            "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
+        }
+        return x, record(OPERAND, values | self._settings), largest
+
+
+def word_bytes(rows: int, K: int) -> int:
+    """Bytes of a word of one matrix, whole chunks."""
+    return rows * -(-K // CHUNK) * 128
+
+
+def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64]:
+    """The words of an operand as TMA fetches them (hopper.cuh: tma_fetch): `rows` rows of a chunk, 128 bytes each.
+
+    Parameters
+    ----------
+    x : Prepared
+        As `Splitter` makes it, or with rows of ``pitch`` words, zeros beyond K.
+    word : int
+        Which of its words.
+    itemsize : int
+        Bytes of an element.
+    rows : int
+        Rows of the tile; those outside of the operand become zero, as do chunks.
+    """
+    row, chunks, line = 128, x.pitch // CHUNK, 128 // itemsize
+    if isinstance(x, Chunked):
+        chunk, matrix = row * x.rows, row * x.rows * chunks
+    else:
+        row, chunk, matrix = itemsize * x.pitch, itemsize * CHUNK, itemsize * x.pitch * x.rows
+    shape = (x.source.count, chunks, x.rows, line)
+    return device.tensor_map(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
+
+
+@cache
+def _module(kind: Kind) -> device.Module:
+    return device.Module(kind.source(), name=kind.file)

@@ -1,0 +1,176 @@
+"""The kernel of `staged-int8` on Hopper: corrections by int8 products beside the fp16 product, two units of time.
+
+kernels/staged_int8_split.cu splits the operands, kernels/staged_int8_gemm.cu multiplies them; `kernel` returns None for
+products without a kernel. The order is that of the scheme: stages of 64, k ascending, corrections joined at the end.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpemu.gpu.gemm.kernel import Kernel, Prepared
+from fpemu.gpu.gemm.wgmma.records import TASK, keep, layout, places, record, result
+from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, wgmma
+from fpemu.gpu.gemm.wgmma.splits import Splitter, tiles
+from fpemu.gpu.runtime import constants, device
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes.base import Scheme
+from fpemu.schemes.staged_int8 import StagedInt8
+
+PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
+PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
+_COLUMNS = (32, 64, 96, 128, 144)
+_EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
+_PRODUCT = np.dtype(
+    [
+        ("task", TASK),
+        ("scale_a", "u8"),
+        ("scale_b", "u8"),
+        *((name, "i4") for name in ("exact", "matrix_a", "matrix_b")),
+    ],
+    align=True,
+)
+"""The struct Product of ``kernels/staged_int8_gemm.cu``"""
+
+
+def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
+    """A kernel for a product (M, N, K) by `staged-int8` on Hopper, None where there is none.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Any options, but a stage of 64 or 128.
+    spec : MmaSpec or None
+        The instruction: wgmma on fp16.
+    shape : (M, N, K)
+    order : KOrder or None
+        None, or the one order that the kernel has.
+    """
+    if not isinstance(scheme, StagedInt8) or scheme.stage not in (64, 128) or spec is None or min(shape) < 1:
+        return None
+    if (spec.architecture, spec.instruction, spec.k) != ("hopper", "wgmma", 16):
+        return None
+    if order not in (None, KOrder(), KOrder(promote=scheme.stage)):
+        return None
+    return FrontierKernel(scheme, spec, choose(shape))
+
+
+def choose(shape: tuple[int, int, int]) -> Tile:
+    """The tile with the least estimated time: waves of tiles, times what a tile costs."""
+    M, N, _ = shape
+    cluster = 2 if M > ROWS else 1
+
+    def cost(columns: int) -> int:
+        clusters = -(-M // (ROWS * cluster)) * -(-N // columns)
+        return -(-clusters // (PROCESSORS // cluster)) * (columns + _EXTRA)
+
+    return Tile(min(_COLUMNS, key=cost), cluster)
+
+
+class FrontierKernel(Kernel):
+    """The product of `staged-int8` by tiles of 128 rows.
+
+    Parameters
+    ----------
+    scheme : StagedInt8
+    spec : MmaSpec
+    tile : Tile
+    """
+
+    def __init__(self, scheme: StagedInt8, spec: MmaSpec, tile: Tile) -> None:
+        self.scheme, self.spec, self.order, self.tile = scheme, spec, KOrder(), tile
+        self.name = f"frontier {tile}"
+        assert scheme.stage is not None
+        self.exact, self.per = scheme.exact or 0, scheme.stage // PIECE
+        self._splitter = Splitter("bytes", {"exact": self.exact, "per": self.per})
+        self._launches: dict[object, list[device.Launch]] = {}
+
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return self._splitter.prepare([(X, who)], "scale-rows")[0]
+
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        a, b = self._splitter.prepare([(A, "A"), (B, "B")], "scale-rows")
+        return a, b
+
+    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+        held = tuple(buffer.pointer for x in (a, b) for buffer in (*x.words, x.exponents) if buffer is not None)
+        scalars = np.array([alpha, beta], np.float32).tobytes()  # 0 and -0 are two
+        key = (held, *map(layout, (a.source, b.source, D, C)), scalars)
+        if key not in self._launches:
+            keep(self._launches, key, self.launches(a, b, D, alpha, beta, C))
+        for launch in self._launches[key]:
+            launch.queue()
+
+    def launches(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any = 1.0, beta: Any = 0.0, C: Matrix | None = None
+    ) -> list[device.Launch]:
+        """What `multiply` queues, a launch a matrix of the batch; can be queued as often as one likes."""
+        M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
+        columns, cluster = self.tile.columns, self.tile.cluster
+        module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
+        maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
+        fit = PROCESSORS if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
+        blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
+        lead, made = D.shape[:-2], []
+        assert a.exponents is not None
+        assert b.exponents is not None
+        for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
+            out = result(self, D, alpha, beta, C, int(d), int(c))
+            task = record(TASK, {"out": out, "M": M, "N": N, "K": K, "batch": 1, "group": self.tile.group})
+            product = record(
+                _PRODUCT,
+                {
+                    "task": task,
+                    "exact": self.exact,
+                    "matrix_a": i,
+                    "matrix_b": j,
+                    "scale_a": a.exponents.pointer + 4 * M * int(i),
+                    "scale_b": b.exponents.pointer + 4 * N * int(j),
+                },
+            )
+            made.append(
+                module.prepare(
+                    "staged_int8_gemm",
+                    blocks,
+                    384,
+                    *maps,
+                    product,
+                    shared=shared,
+                    cluster=cluster,
+                    overlap=M * N * K < SMALL,
+                )
+            )
+        return made
+
+
+def stages(columns: int) -> int:
+    """Return the number of pipeline stages that fit in shared memory."""
+    return (SHARED - 1024 - 256) // (128 * (ROWS + columns))
+
+
+def shared_bytes(columns: int) -> int:
+    """Shared memory of a thread block: the ring, and what its alignment to 1024 may take."""
+    return stages(columns) * 128 * (ROWS + columns) + 1024
+
+
+@cache
+def _gemm(columns: int, cluster: int, per: int, exact: bool) -> device.Module:
+    return device.Module(source(columns, cluster, per, exact), name="staged_int8_gemm.cu")
+
+
+def source(columns: int, cluster: int, per: int, exact: bool) -> str:
+    """Return the product kernel's text for a tile, `per` chunks a stage of the scheme, with or without exact stages."""
+    config = {
+        "TILE_N": columns,
+        "STAGES": stages(columns),
+        "CLUSTER": cluster,
+        "INTERVAL_CHUNKS": per,
+        "EXACT_INTERVALS": exact,
+    }
+    lines = [constants.struct(config), '#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
+    products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
+    return "\n".join([*lines, products, device.kernel_source("staged_int8_gemm.cu")])

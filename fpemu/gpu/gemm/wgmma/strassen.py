@@ -1,0 +1,211 @@
+"""Strassen's algorithm on Hopper: sums of blocks split into words, all products in one launch, sums of these.
+
+The products are those of `fpemu.gpu.gemm.wgmma.words` for the scheme `staged`, a batch of 7 or 49. With one level
+kernels/strassen_split.cu splits both operands in one launch; kernels/strassen_combine.cu has the rest.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fpemu.gpu.gemm.kernel import Kernel, Prepared, Room
+from fpemu.gpu.gemm.wgmma import splits
+from fpemu.gpu.gemm.wgmma import words as hopper
+from fpemu.gpu.gemm.wgmma.records import RESULT, keep, layout, places, record, result
+from fpemu.gpu.gemm.wgmma.splits import Chunked, Splitter
+from fpemu.gpu.runtime import constants, device
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes.base import Scheme
+from fpemu.schemes.strassen import Strassen
+
+BK, ROWS = 64, 16  # constants of the same names there
+_BLOCKS = 132 * 8  # thread blocks, at most, that look for the largest entries
+_FP32 = np.dtype(np.float32)
+_OPERAND = np.dtype(
+    [
+        ("x", "u8"),
+        ("row_stride", "i8"),
+        ("k_stride", "i8"),
+        *((name, "i4") for name in ("rows", "k", "half", "half_k", "block", "block_k")),
+        *((name, "u8") for name in ("high", "low", "largest", "exponents", "special", "faults")),
+        ("limit", "f4"),
+        ("second", "i4"),
+    ],
+    align=True,
+)
+_JOIN = np.dtype(
+    [
+        ("products", "u8"),
+        ("out", RESULT),
+        *((name, "i4") for name in ("m", "n", "half_m", "half_n", "block_m", "block_n")),
+    ],
+    align=True,
+)
+
+
+def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
+    """A kernel for a product (M, N, K) by `Strassen` on Hopper, None where there is none.
+
+    Parameters
+    ----------
+    scheme : Scheme
+    spec : MmaSpec or None
+        The instruction: wgmma on fp16 with fp32 accumulators.
+    shape : (M, N, K)
+    order : KOrder or None
+        Of every product of blocks.
+    """
+    if not isinstance(scheme, Strassen) or min(shape) < 1:
+        return None
+    assert scheme.levels is not None
+    M, N, K = (_block(n, scheme.levels) for n in shape)
+    inner = hopper.kernel(scheme.staged, spec, (7**scheme.levels * M, N, K), order)
+    return None if inner is None or spec is None else StrassenKernel(scheme, spec, order, inner)
+
+
+class StrassenKernel(Kernel):
+    """Products of blocks by a kernel of `staged`, 7 or 49.
+
+    Parameters
+    ----------
+    scheme : Strassen
+    spec : MmaSpec
+    order : KOrder or None
+    inner : Kernel
+        What multiplies batches by `staged`, from words of fp16 in memory.
+    """
+
+    scheme: Strassen
+
+    def __init__(self, scheme: Strassen, spec: MmaSpec, order: KOrder | None, inner: Kernel) -> None:
+        self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
+        assert scheme.levels is not None
+        self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
+        self._rooms, self._joins = {who: Room() for who in ("A", "B", "D")}, dict[Any, device.Launch]()
+        self._splitter = Splitter("sums", {"limit": scheme.limit}) if self.levels == 1 else None
+
+    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
+        return self._prepared([(X, who)])[0]
+
+    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
+        a, b = self._prepared([(A, "A"), (B, "B")])
+        return a, b
+
+    def _prepared(self, operands: list[tuple[Matrix, str]]) -> list[Prepared]:
+        if self._splitter is not None:
+            return self._splitter.prepare(operands, "scale-rows")
+        return [self._split_twice(X, who) for X, who in operands]
+
+    def _split_twice(self, X: Matrix, who: str) -> Prepared:
+        """The operands of 49 products: one launch looks for their rows' largest entries, another splits."""
+        ready, room = Prepared(X, who), self._rooms[who]
+        rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
+        half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (rows, k))
+        chunks, (row_stride, k_stride) = -(-block_k // BK), ready.steps
+        ready.pitch, words = chunks * BK, self.products * splits.word_bytes(block, block_k)
+        sizes = {"high": words, "low": words, "exponents": 4 * self.products * block}
+        zeros = {"largest": 4 * self.products * block, "special": rows}
+        held = {name: room.buffer(name, X.count * size) for name, size in sizes.items()}
+        held |= {name: room.zeros(name, X.count * size) for name, size in zeros.items()}
+        ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
+        ready.faults, module = room.zeros("faults", 16), _module(2)
+        for number, offset in enumerate(X.offsets()):
+            operand = record(
+                _OPERAND,
+                {
+                    **{name: held[name].pointer + number * size for name, size in (sizes | zeros).items()},
+                    "x": X.pointer + 4 * int(offset),
+                    "row_stride": row_stride,
+                    "k_stride": k_stride,
+                    "rows": rows,
+                    "k": k,
+                    "half": half,
+                    "half_k": half_k,
+                    "block": block,
+                    "block_k": block_k,
+                    "faults": ready.faults,
+                    "limit": self.scheme.limit,
+                    "second": who == "B",
+                },
+            )
+            across = -(-block // (16 if k_stride == 1 else 32))
+            parts = max(1, min(-(-_BLOCKS // across), block_k // 256))
+            module.launch("strassen_largest", (across, parts), (32, 16), operand, wait=False)
+            tiles = (chunks, -(-block // ROWS))
+            module.launch("strassen_split", tiles, 256, operand, shared=4 * 16 * ROWS * (BK + 1), wait=False)
+        return ready
+
+    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+        (M, N), lead = D.shape[-2:], D.shape[:-2]
+        m, n = (_block(size, self.levels) for size in (M, N))
+        held = self._rooms["D"].buffer("products", 4 * self.products * m * n)
+        products = Matrix(held.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
+        scalars = np.array([alpha, beta], np.float32).tobytes()
+        for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
+            words = self._batch(a, int(i)), self._batch(b, int(j))
+            self.inner.multiply(*words, products, np.float32(1), np.float32(0), None)
+            key = (held.pointer, layout(D), layout(C), scalars, int(d), int(c))
+            if key not in self._joins:
+                keep(self._joins, key, self._join(held, (m, n), D, alpha, beta, C, int(d), int(c)))
+            self._joins[key].queue()
+
+    def _join(
+        self,
+        products: device.Buffer,
+        block: tuple[int, int],
+        D: Matrix,
+        alpha: Any,
+        beta: Any,
+        C: Matrix | None,
+        d: int,
+        c: int,
+    ) -> device.Launch:
+        """What adds the products of one matrix of a stack."""
+        (m, n), (M, N) = block, D.shape[-2:]
+        join = record(
+            _JOIN,
+            {
+                "products": products,
+                "out": result(self, D, alpha, beta, C, d, c),
+                "m": M,
+                "n": N,
+                "half_m": _block(M, 1),
+                "half_n": _block(N, 1),
+                "block_m": m,
+                "block_n": n,
+            },
+        )
+        return _module(self.levels).prepare("strassen_join", min(-(-m * n // 256), 132 * 16), 256, join)
+
+    def _batch(self, x: Prepared, number: int) -> Prepared:
+        """The operands made of one matrix of a stack, as a batch."""
+        block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.who == "A" else -2]))
+        shape = (self.products, block, k) if x.who == "A" else (self.products, k, block)
+        at = self.products * block * number
+        start = self.products * number * splits.word_bytes(block, k)
+        words: list[Any] = [SimpleNamespace(pointer=w.pointer + start) for w in x.words]
+        assert x.exponents is not None
+        exponents: Any = SimpleNamespace(pointer=x.exponents.pointer + 4 * at)
+        source = Matrix(0, _FP32, shape, (block * k, shape[2], 1))
+        return Chunked(source, x.who, tuple(words), x.pitch, exponents)
+
+
+def _block(size: int, levels: int) -> int:
+    """A size halved so many times, each time rounded up."""
+    return -(-size // 2) if levels == 1 else -(-_block(size, 1) // 2)
+
+
+def source(levels: int) -> str:
+    """The text of the kernels."""
+    config = f"{constants.struct({'LEVELS': levels})}\n#define FPEMU_TWO_LEVELS {int(levels == 2)}\n"
+    return config + device.kernel_source("strassen_combine.cu")
+
+
+@cache
+def _module(levels: int) -> device.Module:
+    return device.Module(source(levels), name="strassen_combine.cu")

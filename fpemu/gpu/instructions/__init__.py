@@ -1,0 +1,1 @@
+"""Matrix instructions of an NVIDIA GPU: single instructions issued on operands of any shape."""

@@ -1,0 +1,234 @@
+"""The fragment shape of an mma.sync: which element of A, B and D lies where in the registers of a warp, by probes.
+
+A slot is a place for one element: lane, register, and the part of the register. One slot of A is 1 and B is 1
+throughout: the slots of D that are not zero are a row. So for the columns; and a slot of A with a slot of B gives
+something where they have one k. Only numbers of registers are taken from the instruction's name. Rows, columns and k
+are numbered by their first slots, since nothing outside tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.gpu.instructions import run as instructions
+from fpemu.gpu.runtime import device
+from fpemu.mma.spec import MmaSpec
+
+LANES = 32
+Run = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a warp holds the slots of one operand: lanes, registers of a lane, elements of a register."""
+
+    registers: int
+    parts: int
+
+    @property
+    def slots(self) -> int:
+        """Elements that a warp holds."""
+        return LANES * self.registers * self.parts
+
+    def place(self, slot: int) -> tuple[int, int, int]:
+        """Lane, register and part of a slot."""
+        return slot // (self.registers * self.parts), slot // self.parts % self.registers, slot % self.parts
+
+
+@dataclass(frozen=True, eq=False)
+class Fragments:
+    """What `find` found: the shape, and for each slot which element it holds.
+
+    Attributes
+    ----------
+    m, n, k : int
+    a, b, d : array (slots, 2)
+        Row and k, k and column, row and column of each slot.
+    layouts : three Layouts
+        Of A, B and D.
+    probes : int
+        Runs of the instruction.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    d: NDArray[np.int64]
+    layouts: tuple[Layout, Layout, Layout]
+    probes: int
+
+    def __str__(self) -> str:
+        held = ", ".join(
+            f"{name}: {x.registers} registers of {x.parts}" for name, x in zip("ABD", self.layouts, strict=True)
+        )
+        return f"m{self.m}n{self.n}k{self.k}, a lane holds {held}; {self.probes} probes"
+
+
+def source(spec: MmaSpec) -> str:
+    """The CUDA C++ text of the kernel."""
+    return instructions.prelude(spec) + device.kernel_source("fragments.cu")
+
+
+def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
+    """Registers of a lane for A, B and D, and what one holds.
+
+    Raises
+    ------
+    InputError
+        If the instruction is no mma.sync.
+    """
+    ins = instructions.instruction(spec)
+    if ins.warpgroup:
+        raise InputError(f"{spec}: B of a wgmma lies in shared memory; fragments are those of an mma.sync")
+    wide = ins.a_format == "fp64"
+    size = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "fp64": 8, "int8": 1}[ins.a_format]
+    parts = 1 if wide else 4 // size
+    pair = 2 if ins.d_format == "fp16" else 1
+
+    def layout(elements: int, parts: int) -> Layout:
+        return Layout(elements // (LANES * parts), parts)
+
+    return layout(ins.m * ins.k, parts), layout(ins.k * ins.n, parts), layout(ins.m * ins.n, pair)
+
+
+def find(spec: MmaSpec, run: Run | None = None) -> Fragments:
+    """The fragment shape of an instruction of the GPU at hand.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+        An mma.sync that the GPU has.
+    run : callable (A, B) -> D, optional
+        Runs it with C = 0 on slots: A (warps, slots of A) and B alike, ones and zeros; D (warps, slots of D), any
+        numbers. Default: the GPU.
+
+    Raises
+    ------
+    InputError
+        If the spec is no mma.sync, or the answers are those of no product of matrices.
+    GpuError
+        No GPU, or a run that failed.
+    """
+    held = layouts(spec)
+    ask = _Counted(partial(_run, spec) if run is None else run)
+    A, B, _ = (x.slots for x in held)
+    rows = ask(np.eye(A, dtype=bool), np.ones((A, B), bool)) != 0  # (slots of A, slots of D)
+    columns = ask(np.ones((B, A), bool), np.eye(B, dtype=bool)) != 0
+    row_of_a, row_sets = _label(rows)
+    column_of_b, column_sets = _label(columns)
+    m, n = len(row_sets), len(column_sets)
+    crossed = row_sets.astype(np.int64) @ column_sets.T.astype(np.int64)
+    whole = (row_sets.sum(axis=0) == 1).all() and (column_sets.sum(axis=0) == 1).all() and (crossed == 1).all()
+    if not whole or A % m or B % n or A // m != B // n:
+        raise InputError(f"{spec}: the registers of D do not form rows and columns ({m} of A, {n} of B)")
+    k = A // m
+    d = np.stack([np.argmax(row_sets, axis=0), np.argmax(column_sets, axis=0)], axis=1)
+    first = np.flatnonzero(row_of_a == 0)  # one slot of A for each k
+    met = _pairs(ask, first, np.arange(B), A, B)
+    second = np.flatnonzero(column_of_b == 0)
+    k_of_b = np.argmax(met, axis=0)
+    met_a = _pairs(ask, np.arange(A), second, A, B)
+    k_of_a = k_of_b[second][np.argmax(met_a, axis=1)]
+    if not ((met.sum(axis=0) == 1).all() and (met_a.sum(axis=1) == 1).all()):
+        raise InputError(f"{spec}: a slot of A or B meets more than one k")
+    a, b = np.stack([row_of_a, k_of_a], axis=1), np.stack([k_of_b, column_of_b], axis=1)
+    for pairs, size in ((a, m * k), (b, n * k), (d, m * n)):
+        if len(np.unique(pairs, axis=0)) != size:
+            raise InputError(f"{spec}: two slots hold one element")
+    return Fragments(m, n, k, a, b, d, held, ask.count)
+
+
+class _Counted:
+    def __init__(self, run: Run) -> None:
+        self.run, self.count = run, 0
+
+    def __call__(self, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
+        self.count += len(A)
+        return self.run(A, B)
+
+
+def _label(sets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """A number for each different set, in the order of their first members; and the sets."""
+    seen: dict[bytes, int] = {}
+    labels = [seen.setdefault(row.tobytes(), len(seen)) for row in sets]
+    kept = np.array([np.frombuffer(raw, bool) for raw in seen])
+    order = np.argsort(np.argmax(kept, axis=1), kind="stable")  # rows and columns by the first slot of D
+    rank = np.argsort(order)
+    return rank[np.array(labels)], kept[order]
+
+
+def _pairs(ask: Run, some_a: NDArray[Any], some_b: NDArray[Any], A: int, B: int) -> NDArray[np.bool_]:
+    """Whether each slot of A and each of B meet in a product."""
+    i, j = (x.reshape(-1) for x in np.meshgrid(some_a, some_b, indexing="ij"))
+    a, b = np.zeros((len(i), A), bool), np.zeros((len(i), B), bool)
+    a[np.arange(len(i)), i], b[np.arange(len(i)), j] = True, True
+    return np.asarray((ask(a, b) != 0).any(axis=1)).reshape(len(some_a), len(some_b))
+
+
+def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
+    """On the GPU: slots as codes of 0 and 1."""
+    kinds = (spec.a_format, spec.b_format)
+    ones = [np.uint8(1) if isinstance(f, str) else f.encode(np.float64(1.0)) for f in kinds]
+    a, b = (device.Buffer.of(np.where(x, one, 0).astype(one.dtype)) for x, one in zip((A, B), ones, strict=True))
+    out = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
+    module = device.Module(source(spec), name=f"fragments of {spec}")
+
+    def launch(D: device.Buffer) -> None:
+        module.launch("fragments", len(A), LANES, a, b, D)
+
+    D = device.collect(launch, (len(A), layouts(spec)[2].slots), np.dtype(f"u{out.itemsize}"))
+    return D.view(out)
+
+
+def record(found: Fragments) -> dict[str, Any]:
+    """For JSON: the shape, and for each operand the elements of every lane, registers in order."""
+    made: dict[str, Any] = {"shape": f"m{found.m}n{found.n}k{found.k}", "probes": found.probes}
+    for name, pairs, layout in zip(("a", "b", "d"), (found.a, found.b, found.d), found.layouts, strict=True):
+        made[name] = pairs.reshape(LANES, layout.registers * layout.parts, 2).tolist()
+    return made
+
+
+def agrees(found: Fragments, spec: MmaSpec) -> bool:
+    """Whether the fragments are those that ``kernels/instruction.cuh`` uses, bar the names of rows, columns and k."""
+    A, B, D = expected(spec)
+    return all(_renamed(x, y) for x, y in zip((found.a, found.b, found.d), (A, B, D), strict=True))
+
+
+def _renamed(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    """Whether two numberings of (row, column) differ by names alone."""
+    return all(
+        len(np.unique(np.stack([found[:, i], wanted[:, i]], axis=1), axis=0)) == len(np.unique(wanted[:, i]))
+        for i in (0, 1)
+    )
+
+
+def expected(spec: MmaSpec) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Row and k, k and column, row and column of each slot, as ``kernels/instruction.cuh`` has them."""
+    ins, (a, b, d) = instructions.instruction(spec), layouts(spec)
+    halves = 1 if ins.m == 8 else 2
+    words = 1 if str(spec.d_format) == "fp16" else 2  # registers that hold two neighbours of a row
+    A: list[tuple[int, int]] = []
+    B: list[tuple[int, int]] = []
+    D: list[tuple[int, int]] = []
+    for layout, out in ((a, A), (b, B), (d, D)):
+        for slot in range(layout.slots):
+            lane, register, part = layout.place(slot)
+            g, t = lane // 4, lane % 4
+            if out is A:
+                word = t + 4 * (register // halves)
+                out.append((g + 8 * (register % halves), word * layout.parts + part))
+            elif out is B:
+                out.append(((t + 4 * register) * layout.parts + part, g))
+            else:
+                row, group = g + 8 * (register // words % halves), register // (words * halves)
+                out.append((row, 8 * group + 2 * t + (register % words if words == 2 else part)))
+    return np.array(A), np.array(B), np.array(D)

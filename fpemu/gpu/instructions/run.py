@@ -1,0 +1,271 @@
+"""From a row of the catalog to the PTX instruction, its tiles in memory, and its run on the GPU.
+
+The kernel is one text, ``kernels/instruction.cuh``; `prelude` says in macros which instruction it issues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.arguments import flag, integer
+from fpemu.errors import InputError, shown
+from fpemu.formats import FloatFormat
+from fpemu.gpu.runtime import device
+from fpemu.mma import catalog, operands
+from fpemu.mma.spec import MmaSpec
+
+_PTX = {
+    "fp16": "f16",
+    "bf16": "bf16",
+    "tf32": "tf32",
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
+    "fp32": "f32",
+    "fp64": "f64",
+    "int8": "s8",
+    "int32": "s32",
+}
+_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "fp32": 4, "fp64": 8, "int8": 1, "int32": 4}
+_ROW_BYTES = (16, 32)  # of A, in all instructions but fp64's
+_OUTPUTS = 2**25  # results on the GPU at a time
+_BLOCK = 128  # threads
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A PTX matrix instruction and how its tiles lie in memory.
+
+    Parameters
+    ----------
+    ptx : str
+        Its name, such as "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32".
+    m, n, k : int
+        Its shape.
+    a_format, d_format : str
+        Formats of A and B (both of one width), and of C and D.
+    warpgroup : bool
+        Whether it is a wgmma.
+    needs : int
+        The least compute capability that has it, times ten; wgmma is in 90 alone.
+    """
+
+    ptx: str
+    m: int
+    n: int
+    k: int
+    a_format: str
+    d_format: str
+    warpgroup: bool
+    needs: int
+
+    @property
+    def threads(self) -> int:
+        """Threads that run it together."""
+        return 128 if self.warpgroup else 32
+
+    def exists_on(self, arch: str) -> bool:
+        """Whether the architecture ("sm_90a") has it."""
+        number = int("".join(c for c in arch if c.isdigit()))
+        return arch == "sm_90a" if self.warpgroup else number >= self.needs
+
+
+def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Instruction:
+    """The PTX instruction of a spec's formats, instruction and shape.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+    n : int, optional
+        Columns of a wgmma; default 8.
+    saturate : bool
+        The .satfinite form, which only int8 has.
+
+    Raises
+    ------
+    InputError
+        If fpemu knows no PTX instruction for the spec, or the argument does not go with it.
+    """
+    a, b, d = str(spec.a_format), str(spec.b_format), str(spec.d_format)
+    if spec.instruction not in ("mma", "wgmma") or not all(f in _PTX for f in (a, b, d)) or "n" not in spec.shape:
+        raise InputError(
+            f"{spec}: fpemu.gpu runs the mma and wgmma instructions of NVIDIA's catalog rows, not this one"
+        )
+    if saturate and not spec.is_integer:
+        raise InputError(f"{spec}: only the int8 instructions can saturate")
+    satfinite = ".satfinite" if saturate else ""
+    if spec.instruction == "wgmma":
+        n = 8 if n is None else n
+        if n not in widths(spec):
+            raise InputError(f"{spec}: no wgmma has n = {n}; it has {', '.join(map(str, widths(spec)))}")
+        ptx = f"wgmma.mma_async.sync.aligned.m64n{n}k{spec.k}{satfinite}.{_PTX[d]}.{_PTX[a]}.{_PTX[b]}"
+        return Instruction(ptx, 64, n, spec.k, a, d, True, 90)
+    if n is not None:
+        raise InputError(f"{spec}: n is for wgmma; this instruction has one shape, {spec.shape}")
+    rows, columns = (int(x) for x in spec.shape[1:].partition("k")[0].split("n"))
+    if (a != "fp64" and spec.k * _BYTES[a] not in _ROW_BYTES) or spec.architecture == "volta":
+        raise InputError(f"{spec}: fpemu.gpu has no kernel for {spec.shape} of {a}")
+    ptx = f"mma.sync.aligned.{spec.shape}.row.col{satfinite}.{_PTX[d]}.{_PTX[a]}.{_PTX[b]}.{_PTX[d]}"
+    needs = 89 if a in ("e4m3", "e5m2") else 90 if a == "fp64" and rows == 16 else 75 if a == "fp16" else 80
+    return Instruction(ptx, rows, columns, spec.k, a, d, False, needs)
+
+
+def widths(spec: MmaSpec) -> list[int]:
+    """The n that a wgmma of these formats has."""
+    return [8, 24, *range(16, 257, 16)] if spec.is_integer else list(range(8, 257, 8))
+
+
+def rows(arch: str | None = None) -> list[MmaSpec]:
+    """The catalog's rows that can be run on an architecture ("sm_90a"); default: on the GPU at hand."""
+    arch = device.arch() if arch is None else arch
+    family, found = catalog.architecture(arch.rstrip("a")), []
+    for row in catalog.rows():
+        if row.architecture == family and row.instruction in ("mma", "wgmma") and str(row.a_format) in _PTX:
+            found.append(row)
+    return [row for row in found if instruction(row).exists_on(arch)]
+
+
+# --- the kernel's text
+@cache
+def prelude(spec: MmaSpec, n: int | None = None, saturate: bool = False) -> str:
+    """The macros that ``kernels/instruction.cuh`` needs, as lines to put in front of it."""
+    ins = instruction(spec, n=n, saturate=saturate)
+    double = ins.a_format == "fp64"
+    row_words = ins.k * _BYTES[ins.a_format] // (8 if double else 4)
+    steps, halves, pair = row_words // 4, 1 if ins.m == 8 else 2, 1 if ins.d_format == "fp16" else 2
+    words = {"fp32": "float", "fp64": "double"}.get(ins.d_format, "unsigned")
+    kind = {"float": "f", "double": "d", "unsigned": "r"}
+    count = (ins.n // 8) * halves * pair
+    c = [f'"+{kind[words]}"(c[{i}])' for i in range(count)]
+    inputs = [f'"{"d" if double else "r"}"(a[{i}])' for i in range(steps * halves)]
+
+    def registers(first: int, many: int) -> str:
+        return "{" + ", ".join(f"%{first + i}" for i in range(many)) + "}"
+
+    parts = [registers(0, count), registers(count, len(inputs))]
+    if ins.warpgroup:
+        # B's descriptor, scale-d; then scales of A and B, and B not transposed for the 16-bit formats
+        tail = {"int8": ", 1", "fp16": ", 1, 1, 1, 0", "bf16": ", 1, 1, 1, 0"}.get(ins.a_format, ", 1, 1, 1")
+        parts.append(f"%{count + len(inputs)}{tail}")
+        inputs.append('"l"(b_shared)')
+    else:
+        parts += [registers(count + len(inputs), steps), registers(0, count)]
+        inputs += [f'"{"d" if double else "r"}"(b[{i}])' for i in range(steps)]
+    issue = f'asm volatile("{ins.ptx} {", ".join(parts)};" : {", ".join(c)} : {", ".join(inputs)} : "memory")'
+    wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {", ".join(c)} :: "memory")'
+    macros = {
+        "IS_WGMMA": int(ins.warpgroup),
+        "TILE_M": ins.m,
+        "TILE_N": ins.n,
+        "AB_WORD": "double" if double else "unsigned",
+        "ROW_WORDS": row_words,
+        "CD_WORD": words,
+        "CD_PAIR": pair,
+        "ISSUE": issue,
+        "AWAIT": wait,
+    }
+    return "".join(f"#define {name} {value}\n" for name, value in macros.items())
+
+
+def source(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> str:
+    """The CUDA C++ text of the kernel that `execute` runs."""
+    return prelude(spec, n, saturate) + device.kernel_source("instruction.cu")
+
+
+@cache
+def _module(spec: MmaSpec, n: int | None, saturate: bool) -> device.Module:
+    return device.Module(source(spec, n=n, saturate=saturate), name=f"{spec}")
+
+
+# --- operands
+def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
+    """The patterns, as unsigned integers, of values that the format holds; payloads of NaN are kept."""
+    if isinstance(fmt, str):
+        return x.astype(fmt, copy=False).view(np.dtype(fmt).str.replace("i", "u"))
+    if x.dtype == fmt.dtype and fmt.name in ("fp16", "fp32", "tf32", "fp64"):
+        return x.view(fmt.code_dtype)
+    return np.asarray(fmt.encode(x))
+
+
+def tiles(x: NDArray[Any], height: int) -> NDArray[Any]:
+    """Rows (stack, rows, bytes) filled up with zeros to whole tiles of `height` rows."""
+    missing = -x.shape[1] % height
+    return np.ascontiguousarray(np.pad(x, ((0, 0), (0, missing), (0, 0))) if missing else x)
+
+
+def _values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
+    checked = operands.check_values(x, fmt, name)
+    return codes(np.ascontiguousarray(checked).reshape(checked.shape), fmt)
+
+
+def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Any:
+    """As `fpemu.gpu.execute`."""
+    if not isinstance(spec, MmaSpec):
+        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {shown(spec)}")
+    n, saturate = integer("n", n, 1, none=True), flag("saturate", saturate)
+    A, B = _values(A, spec.a_format, "A"), _values(B, spec.b_format, "B")
+    operands.check_pair(A, B)
+    if A.shape[-1] != spec.k:
+        raise InputError(f"A has K = {A.shape[-1]}: one instruction of {spec} takes K = {spec.k}")
+    M, N = A.shape[-2], B.shape[-1]
+    if spec.instruction == "wgmma" and n is None:
+        n = min((w for w in widths(spec) if w >= N), default=256)
+    ins = instruction(spec, n=n, saturate=saturate)
+    if device.missing() is not None:
+        raise device.GpuError(str(device.missing()))
+    if not ins.exists_on(device.arch()):
+        raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {ins.ptx}")
+    lead = operands.broadcast_shape([A.shape[:-2], B.shape[:-2]], "A and B")
+    out_dtype = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
+    patterns = np.dtype(f"u{out_dtype.itemsize}")
+    if C is None:
+        C = np.zeros((M, N), patterns)
+    else:
+        C = _values(C, spec.c_format if spec.c_format is not None else spec.d_format, "C")
+        lead = operands.broadcast_shape([lead, C.shape[:-2]], "A, B and C")
+    try:
+        C = np.broadcast_to(C, (*lead, M, N)).reshape(-1, M, N)
+    except ValueError:
+        raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
+    if C.size == 0:
+        return np.zeros((*lead, M, N), out_dtype)
+    a, b = operands.flatten(A, lead), operands.flatten(np.swapaxes(B, -1, -2), lead)
+    A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in ((a.matrices, ins.m), (b.matrices, ins.n)))
+    D = np.empty(C.shape, patterns)
+    step = max(1, _OUTPUTS // (M * N))
+    module = _module(spec, n, saturate)
+    for first in range(0, len(C), step):
+        some = slice(first, first + step)
+        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a.of[some], b.of[some])
+    return D.view(out_dtype).reshape(*lead, M, N)
+
+
+def _run(
+    module: device.Module,
+    ins: Instruction,
+    A: device.Buffer,
+    B: device.Buffer,
+    C: NDArray[Any],
+    a_of: NDArray[np.int64],
+    b_of: NDArray[np.int64],
+) -> NDArray[Any]:
+    """Some products: C (products, M, N) as patterns -> D alike."""
+    products, M, N = C.shape
+    m, n = -(-M // ins.m), -(-N // ins.n)
+    padded = np.zeros((products, m * ins.m, n * ins.n), C.dtype)
+    padded[:, :M, :N] = C
+    tiled = padded.reshape(products, m, ins.m, n, ins.n).transpose(0, 1, 3, 2, 4)
+    count = products * m * n
+    C_gpu, a_gpu, b_gpu = (device.Buffer.of(x) for x in (tiled, a_of.astype(np.int32), b_of.astype(np.int32)))
+
+    def run(D_gpu: device.Buffer) -> None:
+        blocks = -(-count * ins.threads // _BLOCK)
+        sizes = (np.int32(m), np.int32(n), np.int64(count))
+        module.launch("execute", blocks, _BLOCK, A, B, C_gpu, D_gpu, a_gpu, b_gpu, *sizes)
+
+    D = device.collect(run, tiled.shape, C.dtype)
+    return D.transpose(0, 1, 3, 2, 4).reshape(padded.shape)[:, :M, :N]

@@ -1,0 +1,1 @@
+"""Compilation, launches, arrays and streams on an NVIDIA GPU."""

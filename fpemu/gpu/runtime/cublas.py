@@ -1,0 +1,196 @@
+"""cuBLAS by ctypes: products of matrices on the GPU at hand, of small floats and of integers too.
+
+A product here is D = A B^T in row-major terms: rows of A (M, K) and of B (N, K) with K contiguous, the layout in which
+every type, int8 among them, has its fastest kernels. For cuBLAS, which counts by columns, that is D^T = (B^T)^T A^T.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fpemu.errors import GpuError
+from fpemu.gpu.runtime import device
+
+_NAMES = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
+_STATUS = {
+    1: "NOT_INITIALIZED",
+    3: "ALLOC_FAILED",
+    7: "INVALID_VALUE",
+    8: "ARCH_MISMATCH",
+    11: "MAPPING_ERROR",
+    13: "EXECUTION_FAILED",
+    14: "INTERNAL_ERROR",
+    15: "NOT_SUPPORTED",
+    16: "LICENSE_ERROR",
+}
+
+
+class Kind(NamedTuple):
+    """Types of a product: cuBLAS' numbers of A and B, of D and of the arithmetic; bytes of an element of A, of D."""
+
+    operand: int
+    result: int
+    compute: int
+    bytes: int
+    result_bytes: int
+
+
+KINDS = {
+    "fp16": Kind(2, 0, 68, 2, 4),
+    "bf16": Kind(14, 0, 68, 2, 4),
+    "tf32": Kind(0, 0, 77, 4, 4),
+    "fp32": Kind(0, 0, 68, 4, 4),
+    "fp64": Kind(1, 1, 70, 8, 8),
+    "int8": Kind(3, 10, 72, 1, 4),
+}
+"""fp16, bf16, tf32 and fp32 are added in fp32, fp64 in fp64, int8 in int32."""
+
+
+class Strides(NamedTuple):
+    """Elements from one row to the next, and from one matrix of a batch to the next."""
+
+    row: int
+    batch: int = 0
+
+
+class Blas:
+    """A handle of cuBLAS in the GPU's context, on the default stream.
+
+    Raises
+    ------
+    GpuError
+        No GPU, or no library.
+    """
+
+    def __init__(self) -> None:
+        reason = device.missing()
+        if reason is not None:
+            raise GpuError(reason)
+        device._enter()
+        self._library = library()
+        handle = ctypes.c_void_p()
+        self._check("cublasCreate", self._library.cublasCreate_v2(ctypes.byref(handle)))
+        self._handle = handle
+        self._scalars: dict[int, Any] = {
+            72: (ctypes.c_int32 * 2)(1, 0),
+            70: (ctypes.c_double * 2)(1, 0),
+            68: (ctypes.c_float * 2)(1, 0),
+        }
+        self._scalars[77] = self._scalars[68]
+
+    @property
+    def version(self) -> str:
+        """The library's version: "13.1.0"."""
+        number = ctypes.c_int()
+        self._check("cublasGetVersion", self._library.cublasGetVersion_v2(self._handle, ctypes.byref(number)))
+        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+    def gemm(
+        self,
+        kind: str,
+        M: int,
+        N: int,
+        K: int,
+        A: int,
+        a: Strides,
+        B: int,
+        b: Strides,
+        D: int,
+        d: Strides,
+        *,
+        batch: int = 1,
+    ) -> None:
+        """Queue D = A B^T for a batch of matrices.
+
+        Parameters
+        ----------
+        kind : str
+            One of `KINDS`.
+        M, N, K : int
+            A is (M, K), B (N, K), D (M, N); int8 wants K and the rows' strides to be multiples of 16.
+        A, B, D : int
+            Addresses.
+        a, b, d : Strides
+            A stride of 0 from matrix to matrix takes the same one again.
+
+        Raises
+        ------
+        GpuError
+            If cuBLAS refuses.
+        """
+        types = KINDS[kind]
+        what = f"a product of {M} x {K} by {K} x {N} in {kind}"
+        if max(M, N, K, a.row, b.row, d.row) >= 2**31:
+            raise GpuError(f"cuBLAS: {what}: sizes and strides must be below 2^31")
+        scalars = self._scalars[types.compute]
+        alpha, beta = ctypes.byref(scalars, 0), ctypes.byref(scalars, ctypes.sizeof(scalars) // 2)
+        device._enter()
+        status = self._library.cublasGemmStridedBatchedEx(
+            self._handle,
+            1,
+            0,
+            N,
+            M,
+            K,
+            alpha,
+            ctypes.c_void_p(B),
+            types.operand,
+            b.row,
+            ctypes.c_longlong(b.batch),
+            ctypes.c_void_p(A),
+            types.operand,
+            a.row,
+            ctypes.c_longlong(a.batch),
+            beta,
+            ctypes.c_void_p(D),
+            types.result,
+            d.row,
+            ctypes.c_longlong(d.batch),
+            batch,
+            types.compute,
+            -1,
+        )
+        self._check(what, status)
+
+    @staticmethod
+    def _check(what: str, status: int) -> None:
+        if status:
+            raise GpuError(f"cuBLAS: {what}: CUBLAS_STATUS_{_STATUS.get(status, status)}")
+
+
+@lru_cache(maxsize=1)
+def blas() -> Blas:
+    """The handle that everybody shares."""
+    return Blas()
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """The library: that of a wheel of NVIDIA's, one that is loaded already, or one that the loader finds.
+
+    Raises
+    ------
+    GpuError
+        If there is none.
+    """
+    for path in _candidates():
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise GpuError("cuBLAS is not installed: pip install 'fpemu[gpu]', or put libcublas.so.13 on the loader's path")
+
+
+def _candidates() -> list[str]:
+    """Where the library may be, the newest major version first."""
+    wheels: list[str] = []
+    for folder in dict.fromkeys(sys.path):
+        root = Path(folder or ".") / "nvidia"
+        if root.is_dir():
+            wheels += [str(path) for name in _NAMES for path in sorted(root.glob(f"**/lib/{name}"))]
+    order = {name: place for place, name in enumerate(_NAMES)}
+    return sorted(wheels, key=lambda path: order[Path(path).name]) + list(_NAMES)

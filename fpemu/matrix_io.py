@@ -1,0 +1,237 @@
+"""Read and write matrices in files: NumPy .npy and .npz, Matrix Market .mtx.
+
+Shape and dtype are checked before the entries are read, so that a small file cannot exhaust the memory. Arrays of
+Python objects raise: loading one would run code from the file.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats
+from fpemu import matrix_market as matrixmarket
+from fpemu.arguments import integer
+from fpemu.errors import InputError, entries
+from fpemu.files import check_writable, write_atomic
+
+MAX_ENTRIES = 2**30
+"""Default limit of `read`: emulating a product of more entries takes days, and reading them can exhaust the memory."""
+
+_SUFFIXES = (".npy", ".npz", ".mtx")
+_CHUNK = 1 << 20  # bytes read at once
+_LONGEST_HEADER = 10_000  # bytes, of an .npy: numpy.load has the same limit
+_SHOWN = 8  # names of an archive's arrays in a message
+
+
+def read(name: str | os.PathLike[str], *, max_entries: int = MAX_ENTRIES) -> NDArray[Any]:
+    """Read a real matrix from a file.
+
+    Parameters
+    ----------
+    name : str
+        ``FILE.npy``, ``FILE.npz`` (``FILE.npz:KEY`` if it holds several arrays) or ``FILE.mtx`` (dense or sparse;
+        entries with the same coordinates are added).
+    max_entries : int
+        Largest number of entries, zeros of a sparse matrix included.
+
+    Returns
+    -------
+    ndarray, shape (M, N)
+        In the file's own dtype (float64 or an integer type for .mtx).
+
+    Raises
+    ------
+    InputError
+        If the file's content is not that of its suffix, is not a real matrix, or has more than ``max_entries`` entries.
+    OSError
+        If it cannot be read.
+    """
+    text = os.fspath(name)
+    path, key = _parts(text)
+    suffix = Path(path).suffix.lower()
+    integer("max_entries", max_entries, 1)
+    if suffix not in _SUFFIXES:
+        raise InputError(f"{text or 'an empty name'}: a matrix file ends in .npy, .npz or .mtx")
+    if Path(path).is_dir():
+        raise InputError(f"{text} is a folder, not a matrix file")
+    try:
+        if suffix == ".mtx":
+            header = matrixmarket.read_header(path)
+            _check_header(header.shape, np.dtype(np.float64), text, max_entries)
+            return matrixmarket.read(path, header)
+        return _read_npy(path, text, max_entries) if suffix == ".npy" else _read_npz(path, key, text, max_entries)
+    except (InputError, OSError):
+        raise
+    except MemoryError as problem:
+        raise InputError(f"{text}: too large for the memory, or a damaged file") from problem
+    except Exception as problem:  # NumPy, zipfile and zlib raise many kinds of exceptions for a damaged file
+        raise InputError(f"{text}: not a readable {suffix} file ({_first_line(problem)})") from problem
+
+
+def check(matrix: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the matrix; raise InputError with its name unless it is real, with two axes and at least one entry."""
+    _check_header(matrix.shape, matrix.dtype, name, max(matrix.size, 1))
+    return matrix
+
+
+def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, max_entries: int) -> None:
+    if dtype.hasobject:
+        raise InputError(f"{name} holds Python objects; only arrays of numbers are read")
+    if dtype.kind == "c":
+        raise InputError(f"{name} is complex ({dtype}): real matrices only")
+    if dtype.kind not in "fiu":
+        raise InputError(f"{name} holds {dtype}, not numbers")
+    if len(shape) != 2:
+        raise InputError(f"{name} has shape {shape}: a matrix has two axes")
+    if min(shape) < 0:
+        raise InputError(f"{name} has shape {shape}: a size is negative, so that the file is damaged")
+    if 0 in shape:
+        raise InputError(f"{name} has shape {shape}: it has no entries")
+    if math.prod(shape) > max_entries:
+        size = "×".join(map(str, shape))
+        raise InputError(f"{name} is {size}: more entries than max_entries={max_entries}")
+
+
+def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], str | None]:
+    """Round a matrix once to fp32 or fp64 (to nearest, ties to even).
+
+    Parameters
+    ----------
+    matrix : ndarray of float or integer
+    name : str
+        Its name in messages.
+    fmt : {"fp32", "fp64"}
+
+    Returns
+    -------
+    matrix : ndarray of float32 or float64
+    note : str or None
+        The number of entries changed by rounding; None if there are none.
+
+    Raises
+    ------
+    InputError
+        If a finite entry overflows the format.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = matrix.astype(formats.get(fmt).dtype)
+    overflow = np.isinf(rounded) & np.isfinite(matrix)
+    if overflow.any():
+        raise InputError(f"{name}: beyond the range of {fmt} in {entries(overflow, matrix)}")
+    # compared in a type that holds both exactly: longdouble for int64, whose values float64 would round
+    wide = np.longdouble if matrix.dtype.kind in "iu" else np.promote_types(matrix.dtype, rounded.dtype)
+    changed = int(np.count_nonzero((rounded.astype(wide) != matrix.astype(wide)) & ~np.isnan(rounded)))
+    if not changed:
+        return rounded, None
+    return rounded, f"{name}: {matrix.dtype} rounded to {fmt}, {changed} of {matrix.size} entries changed"
+
+
+def check_output(name: str | os.PathLike[str]) -> None:
+    """Raise InputError if `write` could not write this file; called before a computation."""
+    if Path(name).suffix.lower() not in (".npy", ".mtx"):
+        raise InputError(f"{name!r}: results are written as .npy or .mtx")
+    check_writable(name)
+
+
+def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
+    """Write a matrix as .npy or .mtx, atomically. An .mtx has enough digits to reproduce every entry.
+
+    Raises
+    ------
+    InputError
+        If the suffix is another, or an .mtx would hold NaN or Inf, which the format does not define.
+    OSError
+        If it cannot be written.
+    """
+    check_output(name)
+    stream = io.BytesIO()
+    if Path(name).suffix.lower() == ".npy":
+        np.save(stream, matrix, allow_pickle=False)
+    else:
+        from scipy.io import mmwrite
+
+        if not np.isfinite(matrix).all():
+            wrong = entries(~np.isfinite(matrix), matrix)
+            raise InputError(f"{name}: Matrix Market has no NaN or Inf ({wrong}); write an .npy")
+        mmwrite(stream, matrix.astype(np.float64), precision=17, symmetry="general")
+    write_atomic(name, stream.getvalue())
+
+
+def _parts(text: str) -> tuple[str, str | None]:
+    """Split ``FILE.npz:KEY``; any other text is a file name without a key."""
+    head, colon, key = text.rpartition(":")
+    return (head, key) if colon and head.lower().endswith(".npz") else (text, None)
+
+
+def _read_npy(path: str, name: str, max_entries: int) -> NDArray[Any]:
+    with open(path, "rb") as stream:
+        if stream.read(4) == b"PK\3\4":
+            raise InputError(f"{path}: an .npz archive under the name of an .npy")
+        stream.seek(0)
+        return _read_array(stream, os.fstat(stream.fileno()).st_size, name, max_entries)
+
+
+def _read_npz(path: str, key: str | None, name: str, max_entries: int) -> NDArray[Any]:
+    with open(path, "rb") as stream:  # opened here: zipfile leaves a damaged archive open
+        if stream.read(6) == np.lib.format.MAGIC_PREFIX:
+            raise InputError(f"{path}: a single .npy array under the name of an .npz")
+        with zipfile.ZipFile(stream) as archive:
+            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+            if len(members) < len(archive.infolist()):
+                raise InputError(f"{path}: two arrays in the archive have the same name")
+            member = members[_key(path, key, list(members))]
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise InputError(f"{name}: compressed by a method that numpy.savez_compressed does not use")
+            with archive.open(member) as content:
+                return _read_array(content, member.file_size, name, max_entries)
+
+
+def _read_array(stream: IO[bytes], length: int, name: str, max_entries: int) -> NDArray[Any]:
+    """The array of an .npy file or archive member of `length` bytes; the header is checked before memory is used."""
+    head = io.BytesIO(stream.read(_LONGEST_HEADER))
+    if not head.getvalue().startswith(np.lib.format.MAGIC_PREFIX):
+        raise InputError(f"{name}: not an array written by numpy.save")
+    version = np.lib.format.read_magic(head)
+    if version not in ((1, 0), (2, 0)):  # 3.0 is for the names of structured arrays
+        raise InputError(f"{name}: version {version[0]}.{version[1]} of .npy is not used for matrices")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(head)
+    stream.seek(head.tell())
+    _check_header(shape, dtype, name, max_entries)
+    size = math.prod(shape) * dtype.itemsize
+    if length != head.tell() + size:
+        raise InputError(f"{name}: {length - head.tell()} bytes where its header declares {size}")
+    flat = np.empty(math.prod(shape), dtype)  # the system provides memory as the entries arrive
+    content = flat.view(np.uint8).data
+    for start in range(0, size, _CHUNK):
+        part = content[start : start + _CHUNK]
+        received = stream.read(len(part))
+        if len(received) != len(part):
+            raise InputError(f"{name}: ends after {start + len(received)} of {size} bytes")
+        part[:] = received
+    return flat.reshape(shape, order="F" if fortran_order else "C")
+
+
+def _key(path: str, key: str | None, names: list[str]) -> str:
+    """The name of the requested array, or of the only one."""
+    if not names:
+        raise InputError(f"{path}: an archive without arrays")
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    if key is None and len(names) > 1:
+        raise InputError(f"{path} holds {len(names)} arrays: name one as {path}:KEY, KEY one of {shown}")
+    if key is not None and key not in names:
+        raise InputError(f"{path} has no array {key!r}: it holds {shown}")
+    return names[0] if key is None else key
+
+
+def _first_line(problem: BaseException) -> str:
+    text = str(problem).strip() or type(problem).__name__
+    return text.splitlines()[0]

@@ -1,0 +1,299 @@
+"""GPUs as data: what the models need to know of one, from a table (gpus.toml) or from the user's own file.
+
+A description has what is known; a model asks for what it needs with `Gpu.need`, which names what is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fpemu.arguments import LARGEST, checked, choice, integer, keywords, number, text
+from fpemu.errors import InputError, shown, unknown_name
+from fpemu.files import read_toml
+from fpemu.mma import catalog
+
+UNITS = (
+    "fp16",
+    "fp32",
+    "fp64",
+    "fp16 matrix",
+    "bf16 matrix",
+    "tf32 matrix",
+    "fp8 matrix",
+    "int8 matrix",
+    "fp32 matrix",
+    "fp64 matrix",
+)
+"""What a GPU may have a peak for: its ordinary cores by format, its matrix units by input format."""
+
+_RATES = {
+    "clock": "Hz",
+    "peak": "operations a second",
+    "bandwidth": "bytes a second",
+    "copy_bandwidth": "bytes a second",
+}
+LEAST = {
+    **{field: (1e6, unit) for field, unit in _RATES.items()},
+    **{field: (1024.0, "bytes") for field in ("memory", "l2", "l1", "shared", "shared_per_block")},
+}
+"""No GPU has less: a smaller number is in another unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """GPU with its rates and sizes.
+
+    Rates are in operations or bytes a second (a multiply-add is two operations), sizes in bytes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the GPU.
+    source : str
+        Source of the numbers.
+    architecture : str, optional
+        Its row in the catalog of instructions (`fpemu.mma.catalog`), None if it has no matrix unit.
+    sms : int, optional
+        Streaming multiprocessors, compute units or AI cores.
+    clock : float, optional
+        Core clock under load (boost), Hz.
+    peak : mapping of str to float
+        Operations a second by unit, a key of `UNITS`; dense.
+    bandwidth : float, optional
+        Documented bandwidth of the memory, bytes a second.
+    copy_bandwidth : float, optional
+        Bandwidth measured by a copy (STREAM), bytes a second.
+    memory : float, optional
+        Size of the memory, bytes.
+    l2 : float, optional
+        Size of the L2 cache, bytes.
+    l1 : float, optional
+        L1 cache of an SM, bytes; shared memory included where they are one.
+    shared : float, optional
+        Shared memory (LDS, L1 buffer) available to the blocks of an SM together, bytes.
+    shared_per_block : float, optional
+        Shared memory available to a block, bytes.
+    registers : int, optional
+        32-bit registers of an SM.
+    registers_per_thread : int, optional
+        Largest number of 32-bit registers of a thread.
+    threads : int, optional
+        Threads that an SM can hold.
+    blocks : int, optional
+        Thread blocks that an SM can hold.
+    warp : int, optional
+        Threads of a warp (wavefront).
+    memory_latency : float, optional
+        Latency of a load from memory, cycles.
+    compute_latency : float, optional
+        Latency of an fp32 multiply-add, cycles.
+    fp64_latency : float, optional
+        Latency of an fp64 multiply-add, cycles.
+    """
+
+    name: str
+    source: str
+    architecture: str | None = None
+    sms: int | None = None
+    clock: float | None = None
+    peak: Mapping[str, float] = field(default_factory=dict)
+    bandwidth: float | None = None
+    copy_bandwidth: float | None = None
+    memory: float | None = None
+    l2: float | None = None
+    l1: float | None = None
+    shared: float | None = None
+    shared_per_block: float | None = None
+    registers: int | None = None
+    registers_per_thread: int | None = None
+    threads: int | None = None
+    blocks: int | None = None
+    warp: int | None = None
+    memory_latency: float | None = None
+    compute_latency: float | None = None
+    fp64_latency: float | None = None
+
+    def __post_init__(self) -> None:
+        text("Gpu: name", self.name)
+        for name, kind in _TYPES.items():
+            value = getattr(self, name)
+            if value is not None:
+                _value(f"GPU {self.name!r}, {name}", kind, value, name)
+        if self.architecture is not None:
+            catalog.architecture(self.architecture)
+
+    @checked
+    def need(self, what: str, model: str = "this model") -> Any:
+        """A field, or the peak of a unit.
+
+        Raises
+        ------
+        InputError
+            If the description lacks it.
+        """
+        choice("field of a GPU", what, [*_TYPES, *UNITS])
+        value = self.peak.get(what) if what in UNITS else getattr(self, what)
+        if value is None:
+            kind = f"peak {what!r}" if what in UNITS else what
+            raise InputError(
+                f"{self.name}: {model} needs {kind}, which its description lacks: add it to the GPU's table"
+            )
+        return value
+
+
+_TYPES = {f.name: str(f.type) for f in fields(Gpu) if f.name != "name"}
+
+
+def names() -> list[str]:
+    """Return the names of the GPUs of the table, in its order.
+
+    Returns
+    -------
+    list of str
+        Names that `get` accepts.
+
+    Examples
+    --------
+    >>> names()[:2]
+    ['K40c', 'M40']
+    """
+    return list(_table())
+
+
+@checked
+def get(name: str | Path | Gpu) -> Gpu:
+    """Return a GPU of the table, or of a file.
+
+    Parameters
+    ----------
+    name : str, Path or Gpu
+        One of `names()` (case, blanks and dashes do not matter); the path of a TOML file, which ends in .toml, with
+        ":NAME" after it if the file describes several GPUs. A Gpu passes through.
+
+    Returns
+    -------
+    Gpu
+        Description of the GPU.
+
+    Raises
+    ------
+    InputError
+        An unknown name (with the nearest known); a file that `read` refuses; several GPUs to choose from.
+
+    Examples
+    --------
+    >>> get("titan-rtx").sms
+    72
+    """
+    if isinstance(name, Gpu):
+        return name
+    path, _, member = str(name).rpartition(":") if ".toml:" in str(name).lower() else (str(name), "", "")
+    if Path(path).suffix.lower() == ".toml":
+        found = read(path)
+        if not member and len(found) > 1:
+            raise InputError(f"{path} describes {', '.join(found)}: say which, as {path}:{next(iter(found))}")
+        return _find(member or next(iter(found)), found, f"GPU of {path}")
+    return _find(str(name), _table(), "GPU")
+
+
+@checked
+def read(path: str | Path) -> dict[str, Gpu]:
+    """Read the GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
+
+    A GPU needs `source` (its name is that of its table). `like = "H200"` starts from a GPU further up in the file or,
+    if the file has none of that name, from the package's; peaks are replaced one by one.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path of the file.
+
+    Returns
+    -------
+    dict of str to Gpu
+        Descriptions by name.
+
+    Raises
+    ------
+    InputError
+        No such file, not TOML, no GPU in it; an unknown field or unit (with the nearest known); a value of the wrong
+        kind, or not positive. It names the file, the GPU, the field and the value.
+    """
+    return _read(Path(path), own=False)
+
+
+@functools.cache
+def _table() -> dict[str, Gpu]:
+    return _read(Path(__file__).with_name("gpus.toml"), own=True)
+
+
+def _read(path: Path, own: bool) -> dict[str, Gpu]:
+    found: dict[str, Gpu] = {}
+    for name, table in read_toml(path).items():
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {name} = {table!r} is outside of a GPU's table: begin with [its name]")
+        twin = next((other for other in found if _fold(other) == _fold(name)), None)
+        if twin is not None:
+            raise InputError(f"{path}: {twin!r} and {name!r} are the same name: case, blanks and dashes do not count")
+        found[name] = _gpu(f"{path}, GPU {name!r}", name, dict(table), found, own)
+    if not found:
+        raise InputError(f"{path}: describes no GPU: write a table [name] with its fields")
+    return found
+
+
+def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], own: bool) -> Gpu:
+    start: dict[str, Any] = {"peak": {}}
+    if "like" in table:
+        other = table.pop("like")
+        known = before if own or _fold(str(other)) in map(_fold, before) else {**_table(), **before}
+        base = _find(str(other), known, f"GPU in {where}, like")
+        start = {f: getattr(base, f) for f in _TYPES if f != "source"}
+    for key, value in table.items():
+        if key not in _TYPES:
+            raise unknown_name(f"field in {where}:", key, [*_TYPES, "like"])
+        checked = _value(f"{where}, {key}", _TYPES[key], value, key)
+        start[key] = {**start["peak"], **checked} if key == "peak" else checked
+    if "source" not in table:
+        raise InputError(f"{where}: source is missing: say where its numbers come from")
+    if start.get("architecture") is not None:
+        try:
+            start["architecture"] = catalog.architecture(start["architecture"])
+        except InputError as error:
+            raise InputError(f"{where}, architecture: {error}") from error
+    return Gpu(name=name, **start)
+
+
+def _value(where: str, kind: str, value: Any, field: str) -> Any:
+    """A field's value, checked against its type and against units that cannot be meant."""
+    if kind.startswith("str"):
+        return text(where, value)
+    if kind.startswith("Mapping"):
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where} = {shown(value)} must be a table of peaks by unit")
+        keywords(f"unit in {where}:", value, UNITS)
+        return {unit: _value(f"{where} {unit!r}", "float", peak, field) for unit, peak in value.items()}
+    whole = kind.startswith("int")
+    size = integer(where, value, 1, LARGEST) if whole else number(where, value, above=0, what=", in SI units")
+    least, unit = LEAST.get(field, (0, ""))
+    if size < least:
+        hint = "is it in a larger unit (4.8 TB/s are 4.8e12)?"
+        raise InputError(f"{where} = {shown(value)} is too little, in {unit}: {hint}")
+    return size
+
+
+def _find(name: str, known: Mapping[str, Gpu], kind: str) -> Gpu:
+    key = _fold(name)
+    for own, gpu in known.items():
+        if key == _fold(own):
+            return gpu
+    raise unknown_name(kind, name, known)
+
+
+def _fold(name: str) -> str:
+    """As `fpemu.mma.catalog.architecture` folds names: case, blanks, dashes and the maker do not matter."""
+    plain = name.lower().removeprefix("nvidia").removeprefix("amd")
+    return "".join(c for c in plain if c.isalnum())

@@ -1,0 +1,316 @@
+"""What a measurement of speed keeps, and what figures read of it, without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import implementations, record, run, suite
+from fpemu import InputError
+from fpemu.cli import main
+from fpemu.gpu.runtime import device
+from fpemu.sweep import experiments
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = {
+    "format": 1,
+    "device": {"gpu": "NVIDIA H200", "driver": "1", "library": "cuBLAS 13"},
+    "runs": [{"date": "2026-01-01"}],
+}
+
+
+# --- the run
+def _run(tasks, kept, evaluate, **more):
+    return list(run.rows(tasks, kept, evaluate=evaluate, make=lambda task: task.K, **more))
+
+
+def _fake(task, made):
+    if task.kind == "product":
+        assert made == task.K
+    if task.implementation == "tf32":
+        raise implementations.MissingKernelError("not yet")
+    return {"first_s": 1e-3, "relative_l2": 1e-7}
+
+
+def test_what_is_kept_is_not_measured_again_and_what_failed_is(tmp_path):
+    tasks = suite.cases(["speed/frontier"])
+    kept = record.Record(HEAD)
+    rows = _run(tasks, kept, _fake)
+    assert len(rows) == len(tasks)
+    failed = [row for row in rows if "failed" in row]
+    assert {row["contender"] for row in failed} == {"tf32"}
+    assert failed[0]["failed"] == "not there: not yet"
+    path = tmp_path / "record.json"
+    record.save(kept, path)
+    again = record.resume(path, HEAD)
+    assert again.rows == kept.rows
+    assert len(again.head["runs"]) == 2
+    more = _run(tasks, again, lambda task, made: {"first_s": 2e-3})
+    assert {row["contender"] for row in more} == {"tf32"}
+    assert {row["run"] for row in more} == {1}
+    assert all(again.done(task.fields) for task in tasks)
+
+
+def test_rows_of_replaced_kernels_are_kept_until_they_are_measured_anew(tmp_path):
+    tasks = suite.cases(["speed/sizes"])
+    kept = record.Record(HEAD)
+    _run(
+        tasks,
+        kept,
+        lambda task, made: {"first_s": 1.0, "kernel": "mma" if task.implementation == "staged" else "cuBLAS"},
+    )
+    kept.outdate(lambda row: row["kernel"] == "mma")
+    path = tmp_path / "record.json"
+    record.save(kept, path)
+    again = record.read(path)
+    assert {task.implementation for task in run.missing(tasks, again)} == {"staged"}
+    again.add({**next(row for row in again.rows if row.get("older")), "failed": "busy"})
+    assert not any("failed" in row for row in again.rows)
+    _run(tasks, again, lambda task, made: {"first_s": 2.0})
+    assert {row["first_s"] for row in again.rows if row["contender"] == "staged"} == {2.0}
+    assert not any(row.get("older") for row in again.rows)
+
+
+def test_an_interrupt_keeps_the_rows_before_it(tmp_path):
+    tasks, kept = suite.cases(["speed/sizes"]), record.Record(HEAD)
+
+    def evaluate(task, made):
+        if task.implementation == "staged":
+            raise KeyboardInterrupt
+        return {"first_s": 1.0}
+
+    path = tmp_path / "record.json"
+
+    def measure():
+        for _ in run.rows(tasks, kept, evaluate=evaluate, make=lambda task: ()):
+            record.save(kept, path)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert [row["contender"] for row in record.read(path).rows] == ["fp16"]
+
+
+def test_no_row_is_begun_beyond_the_budget():
+    ticks = itertools.count()
+    tasks, kept = suite.cases(), record.Record(HEAD)
+    rows = _run(tasks, kept, lambda task, made: {}, budget=20, clock=lambda: float(next(ticks)))
+    assert 0 < len(rows) < 10
+
+
+def test_a_row_that_takes_too_long_makes_way_for_shorter_ones():
+    tasks, kept = suite.cases(["speed/frontier"]), record.Record(HEAD)
+    rows = _run(tasks, kept, lambda task, made: {}, budget=1.0, clock=lambda: 0.0)
+    assert rows
+    assert {row["rules"] for row in rows} <= {"short", "errors"}
+    assert len(rows) < len(tasks)
+
+
+def test_again_replaces_rows_but_not_by_failures():
+    tasks = suite.cases(["speed/sizes"])
+    kept = record.Record({**HEAD, "runs": [{}]})
+    _run(tasks, kept, lambda task, made: {"first_s": 1.0})
+    kept.head["runs"].append({})
+
+    def evaluate(task, made):
+        if task.implementation == "sgemm":
+            raise ValueError("busy")
+        return {"first_s": 2.0}
+
+    assert run.missing(tasks, kept) == []
+    assert len(run.missing(tasks, kept, again=True)) == len(tasks)
+    _run(tasks, kept, evaluate, again=True)
+    assert {row["first_s"] for row in kept.rows if row["contender"] == "sgemm"} == {1.0}
+    assert {(row["first_s"], row["run"]) for row in kept.rows if row["contender"] != "sgemm"} == {(2.0, 1)}
+    assert {task.implementation for task in run.missing(tasks, kept, again=True)} == {"sgemm"}
+
+
+def test_a_record_of_another_gpu_or_none_at_all_is_refused(tmp_path):
+    path = tmp_path / "record.json"
+    record.save(record.Record(HEAD), path)
+    other = {**HEAD, "device": {**HEAD["device"], "gpu": "NVIDIA A100"}}
+    with pytest.raises(InputError, match=r"was measured on NVIDIA H200, and this is NVIDIA A100"):
+        record.resume(path, other)
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is no record"):
+        record.resume(path, HEAD)
+
+
+def test_ratios_are_those_of_the_same_run_where_it_has_both():
+    place = {"kind": "product", "M": 1000, "N": 1000, "K": 1000, "data": "symmetric"}
+    rows = [
+        {**place, "contender": who, "run": run, "first_s": s}
+        for who, run, s in (("sgemm", 0, 4e-3), ("staged", 1, 1e-3), ("sgemm", 1, 2e-3), ("ootomo", 2, 1e-3))
+    ]
+    assert record.rate(rows[1]) == 2.0
+    assert record.ratio(rows, rows[1], "sgemm") == 2.0
+    assert record.ratio(rows, rows[3], "sgemm", by=3) == 6.0
+    assert record.ratio(rows, rows[1], "dgemm") is None
+
+
+# --- the command
+def test_the_command_lists_without_a_gpu(capsys):
+    assert main(["bench", "gpu", "--list", "--figure", "dgemm_tc/fig9"]) == 0
+    assert "dgemm_tc/fig9" in capsys.readouterr().out
+    assert main(["bench", "gpu", "--list", "--shape", "512x64x100", "--contender", "staged stage=128"]) == 0
+    assert "1 row, about" in capsys.readouterr().out
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """A GPU that answers at once; its fields can be changed."""
+    fields = {"first_s": 2e-3, "best_s": 1e-3, "relative_l2": 1e-7, "again": True, "checked": 256, "mismatches": 0}
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(run, "head", lambda: HEAD)
+    monkeypatch.setattr(run, "compile_all", lambda tasks: None)
+    monkeypatch.setattr(run, "_make", lambda task: None)
+    monkeypatch.setattr(run, "_measure", lambda task, made: dict(fields))
+    return fields
+
+
+def test_the_command_keeps_what_it_measures_and_shows_it(measured, tmp_path, capsys):
+    path = tmp_path / "record.json"
+    command = [
+        "bench",
+        "gpu",
+        "--shape",
+        "512x64x100",
+        "--contender",
+        "sgemm",
+        "--contender",
+        "staged",
+        "-o",
+        str(path),
+    ]
+    assert main(command) == 0
+    assert "256 / 256" in capsys.readouterr().out
+    measured["first_s"] = 1e-3
+    assert main(command) == 0
+    assert {row["first_s"] for row in record.read(path).rows} == {2e-3}
+    assert main([*command, "--again"]) == 0
+    assert {(row["first_s"], row["run"]) for row in record.read(path).rows} == {(1e-3, 1)}
+    measured["mismatches"] = 3
+    assert main([*command, "--again"]) == 1
+    said = capsys.readouterr()
+    assert "253 / 256" in said.out
+    assert "the bits of some rows" in said.err
+
+
+def test_whole_calls_have_a_table_of_their_own(measured, capsys):
+    assert main(["bench", "gpu", "--quick", "--figure", "legemm/fig15"]) == 0
+    out = capsys.readouterr().out
+    assert "whole calls" in out
+    assert "k-means" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "0"], "--budget is 0"),
+        (["--output", "x.txt", "--quick"], "written as .json"),
+        (["--figure", "nothing"], "unknown figure"),
+        (["--shape", "4y"], "'4y' is no shape"),
+        (["--contender", "sgemm"], "such as --shape 4096"),
+        (["--shape", "64", "--figure", "dgemm_tc"], "leave one out"),
+        (["--shape", "64", "--contender", "turbo"], "unknown contender 'turbo'"),
+        (["--shape", "64", "--data", "nice"], "unknown kind of data 'nice'"),
+    ],
+)
+def test_bad_arguments_are_told_before_anything_runs(arguments, message, capsys):
+    assert main(["bench", "gpu", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+# --- the checkout
+@pytest.mark.parametrize("command", [["bench", "cpu"], ["bench", "gpu", "--list"], ["tune", "batched"]])
+def test_a_package_without_its_checkout_says_that_the_benchmarks_are_missing(command, monkeypatch, tmp_path, capsys):
+    """A folder `benchmarks` in the working directory, or of another project beside the package, is not run."""
+    for folder in (tmp_path, tmp_path / "site-packages"):
+        (folder / "benchmarks").mkdir(parents=True)
+        (folder / "benchmarks" / "__init__.py").write_text("raise SystemExit('code of another project')")
+    (tmp_path / "benchmarks" / "gpu").mkdir()
+    (tmp_path / "benchmarks" / "gpu" / "suite.py").write_text("raise SystemExit('code in the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(experiments, "_CHECKOUT", tmp_path / "site-packages" / "experiments")
+    monkeypatch.delitem(sys.modules, "benchmarks")
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"{' '.join(command[:2])}: the benchmarks come with a checkout of fpemu" in said
+    assert said.count("\n") == 1
+
+
+def test_the_checkouts_benchmarks_are_imported_and_not_those_of_another_project(monkeypatch, tmp_path):
+    other = types.ModuleType("benchmarks")
+    other.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "benchmarks", other)
+    assert experiments.import_benchmarks()
+    assert sys.modules["benchmarks"].__path__ == [str(ROOT / "benchmarks")]
+
+
+def test_the_commands_run_from_any_folder(tmp_path):
+    """Without the checkout on sys.path, as the installed command runs."""
+    code = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(ROOT)!r})]; sys.path.append('x'); "
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "fpemu").symlink_to(ROOT / "fpemu")
+    code += "from fpemu.cli import main; sys.exit(main(['bench', 'gpu', '--list', '--figure', 'dgemm_tc/fig9']))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: x for name, x in os.environ.items() if name != "PYTHONPATH"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "dgemm_tc/fig9" in done.stdout
+
+
+# --- figures
+def _pages():
+    return [name for name in experiments.names() if experiments.load(name).kind == "G"]
+
+
+@pytest.mark.parametrize("name", _pages())
+def test_claims_and_findings_work_on_any_part_of_the_rows(name):
+    page = experiments.load(name)
+    rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
+    for some in (rows, rows[::2], rows[:1], []):
+        claims = page.claims(some)
+        assert all(claim.claim for claim in claims)
+        assert isinstance(page.finding(some), str)
+    assert page.claims(rows)
+    assert page.finding(rows)
+
+
+def test_figures_are_drawn_from_the_record_as_it_is():
+    """The rows of committed figures name the record that they are from."""
+    path = ROOT / "experiments" / "speed" / "h200.json"
+    kept = record.read(path)
+    assert path.read_text(encoding="utf-8") == kept.text()
+    runs = kept.head["runs"]
+    assert all(run["gpu"] == kept.head["device"]["gpu"] and run["date"] and run["library"] for run in runs)
+    assert {row["run"] for row in kept.rows} <= set(range(len(runs)))
+    assert {row["rules"] for row in kept.rows} <= {*kept.head["rules"], "errors"}
+    assert not any(row.get("mismatches") for row in kept.rows)
+    assert all(row["again"] for row in kept.rows if "again" in row)
+    for name in _pages():
+        page = experiments.load(name)
+        figure = ROOT / "figures" / f"{name}.csv"
+        assert page.cells("quick")[0]["record"] in figure.read_text(encoding="utf-8").splitlines()[1]
+
+
+# --- parts of the error-free products
+def test_the_kernels_that_add_up_are_known_by_name():
+    from benchmarks.gpu import phases
+
+    text = "".join((ROOT / "fpemu" / "gpu" / "errorfree" / f"{name}.py").read_text() for name in ("sums", "residues"))
+    assert all(f'"{name}"' in text for name in phases.SUMS)
+    launched = set(re.findall(r'source\("exact_sums.cu"\), "(\w+)"', text))
+    assert launched
+    assert launched <= phases.SUMS

@@ -1,0 +1,711 @@
+"""The commands, run as a user runs them: what they print, what they write, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+import fpemu
+from benchmarks import cpu
+from fpemu import matrix_io as matrixio
+from fpemu import mma, probing, schemes, sweep
+from fpemu.cli import app, main
+from fpemu.schemes.errorfree.report import Fault
+from fpemu.sweep import Store, executors, experiments
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with A.npy (8×32), B.npy (32×6), C.npy (8×6) in fp32."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(1)
+    for name, shape in (("A", (8, 32)), ("B", (32, 6)), ("C", (8, 6))):
+        np.save(f"{name}.npy", generator.uniform(-1, 1, shape).astype(np.float32))
+    return tmp_path
+
+
+def _rows(out):
+    """The lines of a table by their first word."""
+    return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
+
+
+def _refused(capsys, *arguments):
+    """The one line on stderr of a command that must exit with status 2 and print nothing else."""
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fpemu: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    return err
+
+
+# --- general
+def test_version_help_and_no_arguments(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fpemu {fpemu.__version__}\n"
+    for arguments in ([], ["--help"], ["gemm", "-h"], ["bench"]):
+        assert main(arguments) == 0
+        assert "Usage: fpemu" in capsys.readouterr().out
+
+
+def test_as_a_module_in_a_process_of_its_own(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "fpemu", "gemm", "no.npy", "B.npy"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fpemu: no.npy: No such file or directory\n")
+
+
+def _shell(command):
+    """What a command line in bash prints, {fpemu} being the command; its status is the last line."""
+    line = command.replace("{fpemu}", f"{sys.executable} -m fpemu")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize("command", ["list hardware", "-h", "gemm A.npy B.npy -s sgemm", "split 0.1"])
+def test_a_reader_that_leaves_ends_a_command_quietly(folder, command):
+    done = _shell(f"{{fpemu}} {command} | true; echo ${{PIPESTATUS[0]}}")
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize("command", ["list formats", "gemm A.npy B.npy -s sgemm", "-h", "split 0.1"])
+def test_closed_streams_are_no_error(folder, command):
+    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        done = _shell(f"{{fpemu}} {command} {closed}")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert bool(done.stdout) == (">&-" not in closed.split())
+
+
+def test_a_closed_stream_is_not_the_descriptor_of_an_output_file(folder):
+    assert _shell("{fpemu} gemm A.npy B.npy -s sgemm -o D.npy >&- 2>&-").returncode == 0
+    assert np.load("D.npy").shape == (8, 6)
+
+
+def test_bad_input_keeps_its_status_without_a_stderr(folder):
+    for closed in ("2>&-", "2>/dev/full", ">&-"):
+        assert _shell(f"{{fpemu}} gemm A.npy no.npy {closed}").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["list hardware", "split 0.1", "-h"])
+def test_a_full_standard_output_is_named(folder, command):
+    done = _shell(f"{{fpemu}} {command} > /dev/full")
+    assert (done.returncode, done.stderr) == (2, "fpemu: standard output: No space left on device\n")
+
+
+# --- list
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("hardware", ["hopper", "cdna2", "ascend910a", "assumed", "A800"]),
+        ("schemes", ["ootomo", "h2sgemm", "staged", "ozaki", "2022"]),
+        ("experiments", ["h2sgemm/fig8", "legemm/fig10", "dgemm_tc/fig3"]),
+        ("formats", ["e4m3", "448", "65504"]),
+        ("inputs", ["uniform", "phi"]),
+        ("metrics", ["relative_l2", "mred"]),
+    ],
+)
+def test_lists(capsys, kind, names):
+    assert main(["list", kind]) == 0
+    words = capsys.readouterr().out.split()
+    assert set(names) <= {word.strip(",():") for word in words}
+    assert main(["list"]) == 0
+    assert kind in capsys.readouterr().out
+
+
+# --- gemm
+def test_the_table_is_the_errors_of_the_schemes(folder, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "--scheme", "fp16,ootomo", "-s", "legemm", "--hardware", "MI210"]) == 0
+    out = capsys.readouterr().out
+    assert "8×32 times 32×6 on cdna2" in out
+    rows = _rows(out)
+    A, B = np.load("A.npy"), np.load("B.npy")
+    R = fpemu.reference.matmul(A, B)
+    for name in ("fp16", "ootomo", "legemm", "sgemm"):
+        D = schemes.gemm(A, B, scheme=name, hardware=None if name == "sgemm" else "cdna2")
+        assert float(rows[name][0]) == pytest.approx(fpemu.metrics.relative_l2(D, R), rel=1e-3)
+        assert float(rows[name][1]) == pytest.approx(fpemu.metrics.max_relative(D, R), rel=1e-3)
+        assert float(rows[name][2]) == pytest.approx(fpemu.metrics.normwise(D, R, A, B), rel=1e-3)
+        assert float(rows[name][4]) == pytest.approx(fpemu.metrics.effective_bits(D, R), rel=1e-3)
+    assert list(rows)[-1] == "sgemm"
+
+
+def test_sgemm_is_left_out_on_demand_and_not_shown_twice(folder, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ootomo", "--no-compare"]) == 0
+    assert "sgemm" not in capsys.readouterr().out
+    assert main(["gemm", "A.npy", "B.npy", "-s", "sgemm,ootomo"]) == 0
+    assert capsys.readouterr().out.count("sgemm") == 1
+
+
+def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "--hardware", "volta"]) == 0
+    out, err = capsys.readouterr()
+    rows = _rows(out)
+    missing = {
+        line.split()[0] for line in err.splitlines() if "is left out: volta has no matrix instruction for" in line
+    }
+    assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "staged-int8", "ozimmu", "ozaki2"}
+    assert set(schemes.names()) <= set(rows) | missing
+    assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
+
+
+def test_an_order_is_taken_from_the_file_that_reveal_wrote(folder, capsys):
+    probing.save(mma.KOrder(split=8), "order.json")
+    for order in ("order.json", "split=8"):
+        assert main(["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", order, "-o", f"{order}.npy"]) == 0
+    assert np.load("order.json.npy").tobytes() == np.load("split=8.npy").tobytes()
+
+
+def test_an_option_of_several_commands_is_the_same_in_each():
+    shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
+    found = {}
+    for words in ("gemm", "reveal", "verify gemm"):
+        command = typer.main.get_command(app)
+        for word in words.split():
+            command = command.commands[word]
+        for option in command.params:
+            if option.opts[0] in (
+                "--hardware",
+                "--order",
+                "--instruction",
+                "--option",
+                "--on-range",
+                "--alpha",
+                "--beta",
+                "--c",
+            ):
+                found.setdefault(option.opts[0], set()).add((*option.opts, option.help, option.metavar))
+    assert set(found) == set(shared)
+    assert all(len(kinds) == 1 for kinds in found.values())
+
+
+@pytest.mark.parametrize("name", ["D.npy", "D.mtx"])
+def test_the_result_is_written_bit_for_bit(folder, capsys, name):
+    arguments = ["--alpha", "0.5", "--beta", "-2", "--c", "C.npy", "-O", "residual_scale=2**12"]
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ootomo", "-H", "H200", "-o", name, *arguments]) == 0
+    assert f"wrote {name}: 8×6 float32" in capsys.readouterr().err
+    A, B, C = (np.load(f"{x}.npy") for x in "ABC")
+    expected = schemes.gemm(A, B, C, scheme="ootomo", hardware="hopper", alpha=0.5, beta=-2.0, residual_scale=2**12)
+    back = matrixio.to_format(matrixio.read(name), name, "fp32")[0]
+    assert (back.view(np.uint32) == expected.view(np.uint32)).all()
+
+
+def test_alpha_and_beta_enter_the_exact_result_too(folder, capsys):
+    arguments = ["--alpha", "0.1", "--beta", "3", "--c", "C.npy", "-s", "dgemm,sgemm"]
+    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == "alpha: 0.1 rounded to fp32, 0.10000000149011612\n"
+    assert float(_rows(out)["dgemm"][0]) < 1e-15
+    assert float(_rows(out)["dgemm"][3]) == 0
+
+
+def test_order_and_options_reach_the_scheme(folder):
+    order = "split=16,join=descending"
+    assert main(["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", order, "-o", "D.npy"]) == 0
+    chosen = fpemu.mma.KOrder(split=16, join="descending")
+    D = schemes.gemm(np.load("A.npy"), np.load("B.npy"), scheme="fp16", hardware="ampere", order=chosen)
+    assert np.load("D.npy").tobytes() == D.tobytes()
+    arguments = ["-s", "h2sgemm", "-O", "sb=3", "--option", "combine=element-wise", "-o", "E.npy"]
+    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
+    E = schemes.gemm(
+        np.load("A.npy"), np.load("B.npy"), scheme="h2sgemm", hardware="A100", sb=3, combine="element-wise"
+    )
+    assert np.load("E.npy").tobytes() == E.tobytes()
+
+
+def test_wider_inputs_are_rounded_once_with_a_note(folder, capsys):
+    np.save("wide.npy", np.load("A.npy").astype(np.float64) + 2.0**-40)
+    np.save("whole.npy", np.arange(32 * 6).reshape(32, 6))
+    assert main(["gemm", "wide.npy", "whole.npy", "-s", "sgemm"]) == 0
+    assert re.search(r"wide.npy: float64 rounded to fp32, \d+ of 256 entries changed\n$", capsys.readouterr().err)
+
+
+# --- gemm in fp64
+@pytest.fixture
+def double(folder):
+    """The files of `folder` in fp64, with entries that are no fp32 numbers, some beyond its range."""
+    generator = np.random.default_rng(2)
+    for name, shape in (("A", (8, 32)), ("B", (32, 6)), ("C", (8, 6))):
+        np.save(f"{name}.npy", generator.uniform(-1, 1, shape) * 10.0 ** generator.integers(-60, 60, shape))
+    return folder
+
+
+def _exact(A, B, alpha=1.0, beta=0.0, C=None):
+    """alpha A B + beta C as Fractions, rounded once by Python."""
+    A, B = ([[Fraction(x) for x in row] for row in X.tolist()] for X in (A, B))
+    sums = [
+        [sum((x * y for x, y in zip(row, column, strict=True)), Fraction(0)) for column in zip(*B, strict=True)]
+        for row in A
+    ]
+    add = np.zeros((len(A), len(sums[0]))) if C is None else C
+    return np.array(
+        [
+            [float(Fraction(alpha) * x + Fraction(beta) * Fraction(c)) for x, c in zip(row, more, strict=True)]
+            for row, more in zip(sums, add.tolist(), strict=True)
+        ]
+    )
+
+
+def test_fp64_operands_stay_fp64_where_every_scheme_takes_them(double, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "--scheme", "ozaki", "-O", "mode=CR", "-o", "D.npy"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "wrote D.npy: 8×6 float64\n"
+    A, B = np.load("A.npy"), np.load("B.npy")
+    assert (np.load("D.npy") == _exact(A, B)).all()
+    assert "max ulps (fp64)" in out
+    rows = _rows(out)
+    assert rows["ozaki"][:4] == ["0", "0", "0", "0"]
+    # beside them stands DGEMM, against the exact product in fp64
+    plain = schemes.gemm(A, B, scheme="dgemm")
+    assert "sgemm" not in rows
+    assert float(rows["dgemm"][3]) == fpemu.metrics.max_ulps(plain, _exact(A, B), "fp64") > 0
+
+
+def test_alpha_beta_and_c_are_fp64_too(double, capsys):
+    arguments = ["-s", "ozaki", "-O", "mode=CR", "--alpha", "0.1", "--beta", "-1e40", "-c", "C.npy", "-o", "D.mtx"]
+    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
+    assert capsys.readouterr().err == "wrote D.mtx: 8×6 float64\n"
+    A, B, C = (np.load(f"{x}.npy") for x in "ABC")
+    assert (matrixio.read("D.mtx") == _exact(A, B, 0.1, -1e40, C)).all()
+
+
+def test_fp32_schemes_and_mixtures_round_as_before(folder, capsys):
+    np.save("wide.npy", np.load("A.npy").astype(np.float64) + 2.0**-40)
+    for chosen in (["-s", "ozaki,fp16"], ["-s", "ozaki", "-O", "mode=SP"], ["-s", "ozaki2", "-O", "precision=fp32"]):
+        assert main(["gemm", "wide.npy", "B.npy", *chosen]) == 0
+        out, err = capsys.readouterr()
+        assert re.fullmatch(r"wide.npy: float64 rounded to fp32, \d+ of 256 entries changed\n", err)
+        assert "max ulps (fp32)" in out
+        assert "sgemm" in _rows(out)
+        assert "dgemm" not in _rows(out)
+    assert main(["gemm", "wide.npy", "B.npy", "-s", "ozaki", "-O", "mode=CR", "-O", "precision=fp64"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_integers_beyond_fp64_are_rounded_with_a_note(folder, capsys):
+    np.save("i.npy", np.full((8, 32), 2**53 + 1))
+    assert main(["gemm", "i.npy", "B.npy", "-s", "ozimmu"]) == 0
+    assert capsys.readouterr().err == "i.npy: int64 rounded to fp64, 256 of 256 entries changed\n"
+
+
+def test_options_none_true_and_integers_reach_the_scheme(folder):
+    A, B = np.load("A.npy").astype(float) / 3, np.load("B.npy").astype(float) / 3
+    np.save("a.npy", A)
+    np.save("b.npy", B)
+    for written, meant in (
+        (["slices=3", "fast=false"], {"slices": 3, "fast": False}),
+        (["slices=None", "fast=True"], {"slices": None, "fast": True}),
+        (["slices=printed", "memory=2^20"], {"slices": "printed", "memory": 2**20}),
+    ):
+        arguments = [word for pair in written for word in ("-O", pair)]
+        assert main(["gemm", "a.npy", "b.npy", "-s", "ozaki", *arguments, "-o", "D.npy"]) == 0
+        D = schemes.gemm(A, B, scheme="ozaki", hardware="ampere", **meant)
+        assert np.load("D.npy").tobytes() == D.tobytes()
+
+
+def test_error_free_schemes_certify_below_the_table(double, capsys):
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki,ozimmu,ozaki2,dgemm", "-H", "H200"]) == 0
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")[-3:]
+    A, B = np.load("A.npy"), np.load("B.npy")
+    for line, name in zip(lines, ("ozaki", "ozimmu", "ozaki2"), strict=True):
+        report = schemes.certify(A, B, scheme=name, hardware="H200").report
+        products = f"{report.products} products"
+        if name != "ozaki2":
+            (a, b), products = report.slices, f"{report.products} of {np.prod(report.slices)} products"
+            assert f"{a} slices of A, {b} of B" in line
+        assert line.startswith(f"{name}: ")
+        assert products in line
+        assert f"each exact: yes, slices complete: {'yes' if report.complete else 'no'}" in line
+    assert main(["gemm", "A.npy", "B.npy", "-s", "dgemm"]) == 0
+    assert "complete" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["-s", "ozaki", "-O", "bits=12"], "not exact on"),
+        (["-s", "ozaki2", "-O", "scaling=fast", "-O", "moduli=8"], "2 sum|a'||b'|"),
+        (["-s", "ozimmu", "-O", "sums=group", "-O", "group=100000", "-O", "slices=40"], "int32"),
+        (["-s", "ozaki", "-O", "mode=CR", "-O", "exponents=row"], "underflow|below the normal numbers"),
+    ],
+)
+def test_a_broken_guarantee_is_one_line_and_exit_status_1(double, capsys, options, complaint):
+    np.save("a.npy", np.full((4, 1024), 2.0**-10) + np.array([[0.0], [2.0**-60], [0.0], [2.0**-40]]))
+    np.save("b.npy", np.full((1024, 3), 2.0**-10))
+    if "ozimmu" in options:
+        np.save("a.npy", np.full((4, 2**16), 1.0) - 2.0**-53)
+        np.save("b.npy", np.full((2**16, 3), 1.0) - 2.0**-53)
+    before = sorted(os.listdir())
+    assert main(["gemm", "a.npy", "b.npy", *options, "-o", "D.npy"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fpemu: oz")
+    assert err.count("\n") == 1
+    assert re.search(complaint.replace("|a'||b'|", r"\|a'\|\|b'\|"), err)
+    assert sorted(os.listdir()) == before
+
+
+def test_among_all_schemes_a_broken_guarantee_leaves_one_out_and_shows_in_the_status(folder, capsys, monkeypatch):
+    def refuse(self, *arguments):
+        return np.zeros((8, 6)), schemes.Report("ozaki", faults=(Fault("crt", "ozaki: made to fail"),))
+
+    monkeypatch.setattr(schemes.get("ozaki").__class__, "multiply", refuse)
+    assert main(["gemm", "A.npy", "B.npy"]) == 1
+    out, err = capsys.readouterr()
+    assert "ozaki is left out: ozaki: made to fail" in err
+    assert {"ozimmu", "ootomo"} <= set(_rows(out))
+    assert "ozaki" not in _rows(out)
+
+
+def test_archives_and_matrix_market_as_inputs(folder, capsys):
+    np.savez("both.npz", a=np.load("A.npy"), b=np.load("B.npy"))
+    matrixio.write("B.mtx", np.load("B.npy"))
+    for a, b in (("both.npz:a", "both.npz:b"), ("A.npy", "B.mtx")):
+        assert main(["gemm", a, b, "-s", "ootomo", "-o", "D.npy"]) == 0
+        D = schemes.gemm(np.load("A.npy"), np.load("B.npy"), scheme="ootomo", hardware="ampere")
+        assert np.load("D.npy").tobytes() == D.tobytes()
+    capsys.readouterr()
+
+
+def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
+    A = np.load("A.npy")
+    A[2, 3] = 1e6
+    np.save("big.npy", A)
+    assert "1 of 256 entries, first at [2, 3]: 1e+06" in _refused(capsys, "gemm", "big.npy", "B.npy", "-s", "ootomo")
+    for policy in ("propagate", "scale", "scale-rows"):
+        assert main(["gemm", "big.npy", "B.npy", "-s", "ootomo", "--on-range", policy]) == 0
+        error = float(_rows(capsys.readouterr().out)["ootomo"][0])
+        assert (error == float("inf")) == (policy == "propagate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["B.npy", "A.npy"], "B.npy is 32×6 and A.npy is 8×32"),
+        (["A.npy", "B.npy", "--c", "A.npy", "--beta", "1"], "A.npy is 8×32 and the product is 8×6"),
+        (["A.npy", "no.npy"], "no.npy: No such file or directory"),
+        (["A.npy", "B.txt"], "ends in .npy, .npz or .mtx"),
+        (["A.npy", "B.npy", "-s", "otomo"], "unknown scheme 'otomo': did you mean 'ootomo'"),
+        (["A.npy", "B.npy", "-s", "ootomo,nonesuch"], "unknown scheme 'nonesuch'"),
+        (["A.npy", "B.npy", "-s", ","], "no scheme is named"),
+        (["A.npy", "B.npy", "-s", "all,ootomo"], "all goes alone"),
+        (["A.npy", "B.npy", "-s", "ootomo", "-H", "A10O"], "unknown hardware 'A10O': did you mean"),
+        (["A.npy", "B.npy", "-s", "bf16x9", "-H", "volta"], "volta has no matrix instruction for bf16"),
+        (["A.npy", "B.npy", "-s", "ootomo", "-O", "sb=12"], "option 'sb'"),
+        (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb=99999"], "sb"),
+        (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb"], "'sb' is not name=value"),
+        (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb=1", "-O", "sb=2"], "'sb' is given twice"),
+        (["A.npy", "B.npy", "-O", "sb=1"], "--option needs --scheme"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "splt=3"], "part of an order 'splt': did you mean 'split'"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "split=0"], "split = 0 must be a positive integer"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "join=up"], "unknown join 'up'"),
+        (["A.npy", "B.npy", "--c", "C.npy"], "β is 0"),
+        (["A.npy", "B.npy", "--beta", "2"], "β is given without C"),
+        (["A.npy", "B.npy", "--alpha", "nan"], "alpha is nan"),
+        (["A.npy", "B.npy", "--alpha", "1e300"], "alpha is 1e+300: a finite fp32 number"),
+        (["A.npy", "B.npy", "-s", "ozaki", "--alpha", "inf"], "alpha is inf: a finite fp64 number"),
+        (["A.npy", "B.npy", "-s", "ozaki", "-O", "mode=XX"], "ozaki option mode"),
+        (["A.npy", "B.npy", "-s", "ozaki,ozimmu", "-O", "modulii=8"], "unknown ozaki or ozimmu option 'modulii'"),
+        (["A.npy", "B.npy", "-s", "ozimmu", "-H", "volta"], "volta has no matrix instruction for int8"),
+        (["A.npy", "B.npy", "--alpha", "one"], "--alpha"),
+        (["A.npy", "B.npy", "-s", "fp16", "--on-range", "clip"], "clip"),
+        (["A.npy", "B.npy", "--on-range", "clip"], "unknown on_range 'clip'"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "tree.json"], "tree.json is a tree, which is an order of one"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "A.json"], "A.json: No such file"),
+        (["x.npy", "B.npy", "-s", "fp16"], "--on-range scale scales the matrices"),
+        (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and 2 are asked for"),
+        (["A.npy", "B.npy", "-s", "fp16", "-o", "D.txt"], "as .npy or .mtx"),
+        (["A.npy", "B.npy", "-s", "fp16", "-o", "no/D.npy"], "there is no folder no"),
+        (["A.npy"], "Missing argument"),
+        (["A.npy", "B.npy", "--shceme", "fp16"], "--shceme"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(folder, capsys, arguments, complaint):
+    np.save("x.npy", np.full((8, 32), 1e30, np.float32))
+    probing.save(mma.tree.Chain(((0,), (2,), (1,)), "fma"), "tree.json")
+    before = sorted(os.listdir())
+    assert complaint in _refused(capsys, "gemm", *arguments)
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (np.zeros((2, 3, 4)), "a matrix has two axes"),
+        (np.zeros(3), "a matrix has two axes"),
+        (np.zeros((3, 0)), "no entries"),
+        (np.zeros((3, 3), complex), "complex"),
+        (np.array([[None]]), "Python objects"),
+        (np.full((8, 32), 1e39), "beyond the range of fp32 in 256 of 256"),
+    ],
+)
+def test_bad_files_are_one_line(folder, capsys, array, complaint):
+    np.save("x.npy", array, allow_pickle=True)
+    assert complaint in _refused(capsys, "gemm", "x.npy", "B.npy", "-s", "sgemm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["gem"], "unknown command 'gem': did you mean 'gemm'"),
+        (["list", "scheme"], "unknown kind 'scheme': did you mean 'schemes'"),
+        (["split", "abc"], "'abc' is not a number"),
+        (["split", "nan"], "a finite number"),
+        (["split", "1e39"], "1e+39"),
+        (["split", "0.1", "--sb", "1", "-O", "sb=2"], "sb is given twice"),
+        (["split", "0.1", "-s", "sgemm"], "sgemm"),
+        (["split", "0.1", "-s", "h2sgem"], "did you mean 'h2sgemm'"),
+        (["split", "0.1", "-s", "ootomo", "--sb", "3"], "option 'sb'"),
+        (["reproduce", "h2sgemm/fig99"], "unknown experiment 'h2sgemm/fig99': did you mean 'h2sgemm/fig9'"),
+        (["reproduce", "--jobs", "0"], "--jobs"),
+        (["reproduce", "-o", "A.npy"], "'A.npy' is not a folder"),
+        (["bench", "gpus"], "unknown command 'gpus'"),
+        (["bench", "cpu", "--size", "0"], "size 0"),
+        (["bench", "cpu", "--only", "abacus"], "no case contains 'abacus'"),
+    ],
+)
+def test_bad_arguments_of_other_commands(folder, capsys, arguments, complaint):
+    before = sorted(os.listdir())
+    assert complaint in _refused(capsys, *arguments)
+    assert sorted(os.listdir()) == before
+
+
+# --- split
+def test_split_shows_the_way_of_a_number(capsys):
+    assert main(["split", "0.1", "--scheme", "h2sgemm", "--sb", "12"]) == 0
+    out = capsys.readouterr().out
+    assert out.rstrip("\n") == schemes.format_split(schemes.split_table(0.1, "h2sgemm", sb=12)).rstrip("\n")
+    assert "0x2e66" in out
+    assert main(["split", "--scheme", "h2sgemm", "-O", "sb=12", "0.1"]) == 0
+    assert capsys.readouterr().out == out
+    assert main(["split", "0x1.99999ap-4", "--sb", "12"]) == 0
+    assert "0x3dcccccd" in capsys.readouterr().out
+
+
+def test_split_of_a_negative_number(capsys):
+    for arguments in (["--", "-0.1"], ["-0.1"]):
+        assert main(["split", "-s", "ootomo", *arguments]) == 0
+        assert "0xae66" in capsys.readouterr().out
+    assert "'--bogus' is not a number" in _refused(capsys, "split", "--bogus")
+
+
+# --- reproduce
+PAGE = """
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "p", "t", "c", []
+def cells(size):
+    return [{"n": n, "size": size} for n in range(1, 4)]
+def evaluate(cell):
+    import os, pathlib, time
+    with pathlib.Path("log").open("a") as log:
+        log.write(f"{cell['n']} ")
+    if os.environ.get("FPEMU_TEST_SLOW") and cell["n"] == 3:
+        pathlib.Path("third").touch()
+        time.sleep(60)
+    return {"value": 1.0 / cell["n"]}
+def draw(rows):
+    from fpemu import plotting
+    figure, axes = plotting.figure(1)
+    axes[0, 0].plot([row["n"] for row in rows], [row["value"] for row in rows])
+    return figure
+def claims(rows):
+    from fpemu.sweep.claims import reduction
+    return [reduction("a claim", 2.69, 3.0)]
+"""
+
+
+@pytest.fixture
+def paper(folder, monkeypatch):
+    (folder / "papers" / "paper").mkdir(parents=True)
+    (folder / "papers" / "paper" / "fig1.py").write_text(PAGE)
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "papers"))
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    return folder
+
+
+def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
+    assert main(["reproduce", "-j", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "figures/paper/fig1.{png,csv,json}: new" in out
+    assert "2.69×" in out
+    assert "holds" in out
+    assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.png"]
+    assert Path("log").read_text().split() == ["1", "2", "3"]
+    first = {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")}
+    assert main(["reproduce", "paper/fig1"]) == 0
+    assert Path("log").read_text().split() == ["1", "2", "3"]
+    assert {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")} == first
+    assert main(["reproduce", "paper", "--full", "-o", "elsewhere", "-j", "1"]) == 0
+    assert (
+        json.loads(Path("elsewhere/full/paper/fig1.json").read_text())["command"] == "fpemu reproduce paper/fig1 --full"
+    )
+    assert Path("log").read_text().split() == ["1", "2", "3"] * 2
+    assert main(["reproduce", "--fresh"]) == 0
+    assert sorted(Path("log").read_text().split()) == sorted(["1", "2", "3"] * 3)
+    assert sweep.committed("paper/fig1", "full", "elsewhere").rows[0]["size"] == "full"
+
+
+def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared_once(paper, monkeypatch):
+    (paper / "papers" / "paper" / "fig2.py").write_text(
+        "from .fig1 import *\nfrom .fig1 import cells, claims, draw, evaluate\n"
+    )
+    assert main(["reproduce", "-j", "1"]) == 0
+    assert Path("log").read_text().split() == ["1", "2", "3"]
+    assert main(["reproduce", "-j", "1", "--fresh"]) == 0
+    assert Path("log").read_text().split() == ["1", "2", "3"] * 2
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executors, "here", interrupted)
+    assert main(["reproduce", "-j", "1", "--fresh"]) == 130
+    with Store() as results:
+        assert len(results) == 3
+
+
+def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys):
+    page = paper / "papers" / "paper" / "fig0.py"
+    page.write_text(PAGE.replace("    from fpemu import plotting\n", "    1 / 0\n"))
+    page.with_name("fig00.py").write_text(PAGE.replace("    from fpemu import plotting\n", "    raise SystemExit\n"))
+    assert main(["reproduce", "-j", "1"]) == 1
+    out, err = capsys.readouterr()
+    assert "paper/fig1.{png" in out
+    assert "paper/fig0: ZeroDivisionError: division by zero (" in err
+    assert "not drawn, because their pages failed: paper/fig0" in err
+    assert "Traceback" not in err
+    assert Path("figures/paper/fig1.png").exists()
+
+
+@pytest.mark.parametrize("arguments", [["reproduce", "paper"], ["sweep", "g.toml"]])
+def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments, "select", interrupted)
+    monkeypatch.setattr(sweep.Grid, "read", interrupted)
+    Path("g.toml").touch()
+    assert main(arguments) == 130
+    assert f"'fpemu {' '.join(arguments)}' goes on from there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPEMU_TEST_SLOW": "1"}
+    command = [sys.executable, "-m", "fpemu", "reproduce", "paper", "--jobs", jobs]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 40
+        while not Path("third").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "fpemu: interrupted; what is finished is kept: 'fpemu reproduce paper' goes on from there" in err
+    assert "Traceback" not in err
+    assert not Path("figures").exists()
+    assert main(["reproduce", "paper"]) == 0
+    assert sorted(Path("log").read_text().split()) == ["1", "2", "3", "3"]
+
+
+def test_a_broken_store_is_one_line(paper, capsys):
+    Path(".fpemu").mkdir()
+    Path(".fpemu/results.sqlite").write_bytes(b"something else" * 99)
+    assert "is not a results file" in _refused(capsys, "reproduce")
+
+
+# --- bench
+def test_bench_holds_the_exact_product_against_its_own_bar():
+    (line,) = cpu.run(repeat=1, only="ozaki CR")["lines"]
+    assert line["n"] == 512
+    assert line["bar"] > 0
+    assert line["ns"] > 0
+    assert line["ok"] == (line["memory"] <= line["memory_bar"] and line["ns"] <= line["bar"])
+
+
+def test_bench_measures_every_kind_and_writes_json(folder, capsys):
+    assert main(["bench", "cpu", "--size", "48", "--repeat", "1", "--only", "hopper fp16", "--json", "b.json"]) in (
+        0,
+        1,
+    )
+    out = capsys.readouterr().out
+    report = json.loads(Path("b.json").read_text())
+    names = [line["case"] for line in report["lines"]]
+    assert names == ["hopper fp16->fp32", "hopper fp16->fp16", "hopper fp16->fp32, NumPy form"]
+    assert all(name in out for name in names)
+    assert [line["n"] for line in report["lines"]] == [48, 48, 256]
+    for line in report["lines"]:
+        assert line["ns"] > 0
+        assert line["ratio"] > 0
+        assert line["memory"] <= line["memory_bar"]
+    assert report["threads"] >= 1
+
+
+def test_a_missed_bar_is_exit_status_1(folder, capsys, monkeypatch):
+    slow = cpu.Case("slow", "hopper", bar=1e-9, size=32)
+    monkeypatch.setattr(cpu, "CASES", (slow,))
+    assert main(["bench", "cpu"]) == 1
+    assert "missed" in capsys.readouterr().out
+
+
+def test_every_required_kind_is_in_the_benchmark():
+    names = " / ".join(case.name for case in cpu.CASES)
+    for part in (
+        "ampere fp16",
+        "volta fp16",
+        "bf16",
+        "tf32",
+        "fp16->fp16",
+        "e4m3",
+        "e5m2",
+        "cdna1",
+        "cdna2",
+        "cdna3",
+        "ascend910a",
+        "ideal",
+        "simt",
+        "NumPy",
+    ):
+        assert part in names
+    assert cpu.CASES[0].name == "hopper fp16->fp32"
+    assert cpu.CASES[0].bar == 0.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bench", "cpu", "--size", "100000000"], "must lie between 1 and 16384"),
+        (["bench", "cpu", "--json", "table.txt"], "the table is written as .json"),
+        (["bench", "cpu", "--json", "A.npy/table.json"], "there is no folder A.npy"),
+        (["reproduce", "-o", "A.npy/figures"], "nor can one be made there"),
+        (["reproduce", "-j", "1000"], "less than or equal to 256"),
+        (["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", "tile=64,residue_first=maybe"], "must be True or False"),
+    ],
+)
+def test_what_would_fail_late_is_refused_early(folder, capsys, arguments, complaint):
+    before = sorted(os.listdir())
+    assert complaint in _refused(capsys, *arguments)
+    assert sorted(os.listdir()) == before
+
+
+def test_split_says_that_a_word_overflows(capsys):
+    assert main(["split", "70000", "--scheme", "h2sgemm"]) == 0
+    assert "h overflows fp16" in capsys.readouterr().out

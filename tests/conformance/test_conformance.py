@@ -1,0 +1,462 @@
+"""`fpemu.conformance`: equal means equal bits, and what is hidden in a product is found by its alternatives."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpemu
+from fpemu import mma, round_to, simt
+from fpemu.cli import conformance as command
+from fpemu.conformance import compare, verify
+from fpemu.errors import InputError
+from fpemu.mma import KOrder
+from fpemu.mma.tree import Chain, Sum
+
+HALF = fpemu.inputs.operands("normal", 20, 24, 160, 0, "fp16")
+SHORT = HALF[0][:, :150], HALF[1][:150]
+SINGLE = fpemu.inputs.operands("normal", 20, 24, 160, 1, "fp32")
+SQUARE = fpemu.inputs.operands("normal", 24, 24, 24, 3, "fp16")
+NAN = np.where(np.arange(20)[:, None] == 3, np.float16(np.nan), HALF[0]), HALF[1]
+C = fpemu.inputs.make("normal", (20, 24), 9)
+HOPPER, AMPERE, TF32 = (mma.spec(*names) for names in (("H200", "fp16"), ("A100", "fp16"), ("H200", "tf32")))
+FP32 = simt.SPECS["fp32"]
+ALPHA, BETA = np.float32(1.3), np.float32(0.7)
+
+
+def product(operands=HALF, spec=HOPPER, order=None, c=None):
+    return mma.gemm(*operands, c, spec, order)
+
+
+def rounded(fmt, mode):
+    return [np.asarray(round_to(x, fmt, mode)) for x in SINGLE]
+
+
+def scheme(name, hardware="H200", **options):
+    return fpemu.gemm(*SINGLE, scheme=name, hardware=hardware, **options)
+
+
+def slices_in_half():
+    A, B = HALF
+    parts = [product((A[:, k : k + 32], B[k : k + 32])).astype(np.float16) for k in range(0, 160, 32)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def dealt():
+    """Four chains of FMAs that take eight of k in turn."""
+    lanes = [tuple((k,) for k in range(160) if k // 8 % 4 == lane) for lane in range(4)]
+    return product(SINGLE, FP32, Sum(tuple(Chain(lane, "fma") for lane in lanes)))
+
+
+def transposed():
+    A, B = SQUARE
+    return product((np.ascontiguousarray(A.T), B))
+
+
+def other_nan():
+    D = product(NAN)
+    D.view(np.uint32)[3] = 0x7FC00000
+    return D
+
+
+HIDDEN = {  # what a library does, and a part of the words in which it has to be found
+    "split": (lambda: product(order=KOrder(56)), HALF, {}, "slices of 56"),
+    "residue": (lambda: product(SHORT, order=KOrder(None, 64, True)), SHORT, {}, "the residue of tiles of 64 first"),
+    "promotion": (lambda: product(order=KOrder(promote=32)), HALF, {}, "promotion every 32"),
+    "no promotion": (product, HALF, {"order": KOrder(promote=64)}, "no promotion"),
+    "sliced": (dealt, SINGLE, {"hardware": None}, "4 accumulators that take 8 of k"),
+    "slices added in half": (slices_in_half, HALF, {}, "slices of 32, the slices stored in fp16 and added in fp16"),
+    "tf32 inputs": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {"fmt": "tf32"}, "tf32 to nearest even"),
+    "allow_tf32": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {}, "tf32->fp32"),
+    "cut inputs": (lambda: product(rounded("fp16", "RZ")), SINGLE, {"fmt": "fp16"}, "fp16 toward zero"),
+    "transposed": (transposed, SQUARE, {}, "the transpose of A times B"),
+    "half accumulator": (
+        lambda: product(spec=mma.spec("H200", "fp16", "fp16")).astype(np.float32),
+        HALF,
+        {},
+        "accumulator is fp16",
+    ),
+    "half result": (lambda: np.float32(np.float16(product())), HALF, {}, "result is rounded to fp16"),
+    "other hardware": (lambda: product(spec=AMPERE), HALF, {}, "ampere mma m16n8k16"),
+    "relu": (lambda: np.maximum(product(), 0), HALF, {}, "ReLU"),
+    "fma": (lambda: simt.fma(ALPHA, product(), BETA * C), HALF, {"alpha": ALPHA, "beta": BETA}, "fma(alpha, T"),
+    "C first": (lambda: product(c=C), HALF, {"beta": 1}, "C starts the accumulator"),
+    "both transposed": (
+        lambda: product([np.ascontiguousarray(x.T) for x in SQUARE]),
+        SQUARE,
+        {},
+        "transpose of A times that of B",
+    ),
+    "scaled": (lambda: np.ldexp(-product(), -3), HALF, {}, "alpha is -0.125, not 1"),
+    "wrong alpha": (lambda: np.float32(1.5) * product(), HALF, {"alpha": 1.25}, "alpha is 1.5, not 1.25"),
+    "short": (lambda: product((HALF[0][:, :128], HALF[1][:128])), HALF, {}, "the last 32 of k are left out"),
+    "code of NaN": (other_nan, NAN, {}, "NaN has the code 0x7FC00000"),
+    "two changes": (lambda: product(rounded("tf32", "RNE"), TF32, KOrder(80)), SINGLE, {"fmt": "tf32"}, "slices of 80"),
+    "terms": (lambda: scheme("h2sgemm", combine="element-wise"), SINGLE, {"scheme": "h2sgemm"}, "element-wise"),
+    "another scheme": (lambda: scheme("legemm"), SINGLE, {"scheme": "ootomo"}, "the scheme is legemm"),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_is_hidden_is_found(name):
+    hidden, operands, claim, words = HIDDEN[name]
+    D = hidden()
+    found = verify(D, *operands, C if "beta" in claim else None, **{"hardware": "H200", **claim}, seconds=60)
+    assert not found.equal
+    assert found.explained
+    assert words in " ".join(cause.text for cause in found.causes)
+    assert words in str(found)
+
+
+def test_an_order_that_no_list_has_is_found_by_probing_the_callable():
+    order = KOrder(split=92, tile=40, residue_first=True)
+    calls = []
+
+    def library(A, B):
+        calls.append(A.shape)
+        return mma.gemm(A, B, None, HOPPER, order)
+
+    found = verify(library, *HALF, hardware="H200", seconds=60)
+    assert found.causes[0].text.endswith("found by probes")
+    assert set(calls) == {HALF[0].shape}
+    assert verify(library, *HALF, hardware="H200", order=found.causes[0].claim.order).equal
+
+
+def test_what_is_asked_for_an_order_comes_as_the_operands_of_the_check():
+    seen = set()
+
+    def library(A, B):
+        seen.add((A.dtype, A.flags.c_contiguous, B.dtype, B.flags.c_contiguous))
+        return mma.gemm(A, B, None, HOPPER, KOrder(split=92, tile=40, residue_first=True))
+
+    A, B = HALF[0], np.asfortranarray(HALF[1])
+    found = verify(library, A, B, hardware="H200", seconds=60)
+    assert found.causes[0].text.endswith("found by probes")
+    assert seen == {(np.dtype(np.float16), True, np.dtype(np.float16), False)}
+
+
+class Tensor:
+    """A stand-in for PyTorch's, in bf16 unless it is said."""
+
+    __module__ = "torch"
+
+    def __init__(self, x, dtype="torch.bfloat16", device="cuda"):
+        self.x, self.dtype, self.device = x, dtype, device
+
+    def to(self, what):
+        return Tensor(self.x, self.dtype, what) if what == "cuda" else Tensor(self.x, what, self.device)
+
+    def numpy(self):
+        if (self.dtype, self.device) != ("torch.float32", "cpu"):
+            raise TypeError("NumPy has no such numbers")
+        return self.x
+
+    detach = lambda self: self  # noqa: E731
+    cpu = lambda self: Tensor(self.x, self.dtype, "cpu")  # noqa: E731
+    float = lambda self: Tensor(self.x, "torch.float32", self.device)  # noqa: E731
+    is_contiguous = lambda self: self.x.flags.c_contiguous  # noqa: E731
+
+
+def test_arrays_of_another_library_are_taken_and_asked_with(monkeypatch):
+    torch = types.ModuleType("torch")
+    torch.from_numpy = lambda x: Tensor(x, "torch.float32", "cpu")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    spec, seen = mma.spec("H200", "bf16"), set()
+
+    def library(A, B):
+        seen.add((type(A), A.dtype, A.device, B.is_contiguous()))
+        D = mma.gemm(A.x, B.x, None, spec, KOrder(split=92, tile=40, residue_first=True))
+        return Tensor(D, "torch.float32")
+
+    A, B = rounded("bf16", "RNE")
+    A, B = Tensor(A), Tensor(np.asfortranarray(B))
+    found = verify(library, A, B, hardware="H200", seconds=60)
+    assert found.claim.spec == spec
+    assert found.causes[0].text.endswith("found by probes")
+    assert seen == {(Tensor, "torch.bfloat16", "cuda", False)}
+    with pytest.raises(
+        InputError, match=r"raised KeyError for A \(20, 160\) and B \(160, 24\) in torch.bfloat16: 'no'"
+    ):
+        verify(lambda A, B: {}["no"], A, B, hardware="H200")
+    with pytest.raises(InputError, match="changes its operand B"):
+        verify(lambda A, B: B.x.fill(0) or Tensor(B.x, "torch.float32"), A, B, hardware="H200")
+
+
+def test_what_explains_only_a_part_is_called_so():
+    D = product(order=KOrder(64))
+    D[3:7, 5:9] = np.float32(1.5)
+    found = verify(D, *HALF, hardware="H200", most=60)
+    assert not found.explained
+    assert not found.complete
+    assert found.causes[0].left == 16
+    assert "explains part (16 of" in str(found)
+
+
+def test_a_cause_in_a_tile_is_told_with_its_rows_and_columns():
+    D = product()
+    D[8:16, 8:16] = product(order=KOrder(64))[8:16, 8:16]
+    found = verify(D, *HALF, hardware="H200", most=40)
+    assert found.explained
+    assert found.causes[0].text.startswith("only in rows 8 to 15 and columns 8 to 15: promotion every 64")
+
+
+def test_few_wrong_entries_have_no_cause_that_fits_by_chance():
+    D = product()
+    D.view(np.uint32)[[3, 10], [4, 14]] ^= 1
+    found = verify(D, *HALF, hardware="H200", most=60)
+    assert (found.explained, found.causes) == (False, ())
+    assert "2 of 480 entries differ (2 bits)" in str(found)
+    D.view(np.uint32)[3, 4] ^= 1
+    told = str(verify(D, *HALF, hardware="H200", causes=False))
+    assert "1 of 480 entries differs (1 bit)" in told
+    assert told.endswith("largest difference: 1 ulp; only the last bit differs (1 ulp); this entry alone")
+
+
+SAME = {  # operands on which everything is equal
+    "K = 1": (HALF[0][:, :1], HALF[1][:1]),
+    "zeros": (0 * HALF[0], HALF[1]),
+    "whole": tuple(map(np.rint, HALF)),
+    "identity": (HALF[0][:, :24], np.eye(24, dtype=np.float16)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_operands_that_do_not_tell_are_called_so(name):
+    found = verify(product(SAME[name]), *SAME[name], hardware="H200")
+    assert found.equal
+    assert 0 < len(found.alike) == found.tried
+    assert f"do not tell it from {found.tried} others ({found.tried} alternatives tried)" in str(found)
+
+
+def test_operands_that_tell_leave_nothing_beside_the_claim():
+    found = verify(product(), *HALF, hardware="H200")
+    assert found.tried >= 10
+    assert found.alike == ()
+    assert str(found).endswith("equal: all 480 entries, bit for bit")
+
+
+def test_probes_of_a_slow_callable_end_with_the_time():
+    calls = []
+
+    def slow(A, B):
+        calls.append(time.sleep(0.1))
+        return product((A, B), order=KOrder(92, 40, True))
+
+    found = verify(slow, *HALF, hardware="H200", seconds=0.3)
+    assert not found.complete
+    assert len(calls) <= 5
+
+
+@given(st.integers(0, 19), st.integers(0, 23), st.integers(0, 31))
+def test_equal_means_that_every_bit_is(i, j, bit):
+    D = product((HALF[0][:, :40], HALF[1][:40]))
+    good = verify(D, HALF[0][:, :40], HALF[1][:40], hardware="H200", causes=False)
+    assert good.equal
+    assert good.difference is None
+    D.view(np.uint32)[i, j] ^= np.uint32(1 << bit)
+    found = verify(D, HALF[0][:, :40], HALF[1][:40], hardware="H200", causes=False)
+    assert not found.equal
+    assert (found.difference.entries, found.difference.bits, found.difference.first) == (1, 1, (i, j))
+
+
+def test_what_was_found_about_the_recorded_products_reproduces_them():
+    path = Path(__file__).parents[2] / "notebooks" / "data" / "products.py"
+    spec = importlib.util.spec_from_file_location("recorded_products", path)
+    products = sys.modules["recorded_products"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(products)
+    origin, results = products.load(path.with_suffix(".npz"))
+    assert origin["device"] == "NVIDIA H200"
+    assert [case.name for case in products.cases()] == list(results)
+    assert not origin["failed"]
+    for case in (case for case in products.cases() if max(case.shape) <= 1024):
+        assert products.emulated(case).tobytes() == results[case.name].tobytes(), case.name
+
+
+def places(wrong):
+    x = np.arange(1.0, 1 + wrong.size, dtype=np.float32).reshape(wrong.shape)
+    return compare(np.where(wrong, np.nextafter(x, np.float32(np.inf)), x), x, "fp32").patterns
+
+
+def test_the_pattern_of_a_difference_is_told():
+    rows, columns = np.indices((64, 96))
+    assert places(rows >= 60) == ("only the last bit differs (1 ulp)", "only in rows 60 to 63 (the last)")
+    assert places(columns == 0)[1] == "only in column 0 (the first)"
+    assert places(columns % 4 == 1)[1] == "only in columns that are 1 modulo 4"
+    assert "tiles of 32 × 32" in places((rows // 32 + columns // 32) % 2 == 0)[1]
+    assert places((rows // 4 == 2) & (columns // 4 == 5))[1] == "only in rows 8 to 11 and columns 20 to 23"
+    assert places(rows >= 0)[1] == "all entries"
+    order = np.random.default_rng(1).permutation(64 * 96).reshape(64, 96)
+    x = order.astype(np.float32) + 1
+    assert compare(np.where(x > 6000, x + 1, x), x, "fp32").patterns[-1].startswith("only large results")
+    nan, zero = np.full((2, 2), np.nan, np.float32), np.zeros((2, 2), np.float32)
+    assert compare(-nan, nan, "fp32").patterns[0] == "only the codes of NaN differ"
+    assert compare(-zero, zero, "fp32").patterns[0] == "only the sign of zeros differs"
+    assert compare(zero, nan, "fp32").largest is None
+
+
+def changing(A, B):
+    A[0, 0] += 1
+    return mma.gemm(A, B, None, HOPPER)
+
+
+def failing(A, B):
+    raise RuntimeError("no\nGPU")
+
+
+def leaving(A, B):
+    sys.exit(0)
+
+
+def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
+    state[0] += 1
+    return product((A, B)) + np.float32(state[0])
+
+
+@pytest.mark.parametrize(
+    ("result", "operands", "claim", "words"),
+    [
+        (changing, HALF, {}, "changes its operand A, so that later calls would see other numbers: 1 of 3200 entries"),
+        (failing, HALF, {}, "raised RuntimeError for A (20, 160) and B (160, 24) in float16: no GPU"),
+        (leaving, HALF, {}, "raised SystemExit for A (20, 160) and B (160, 24) in float16: 0"),
+        (restless, HALF, {}, "not deterministic: two calls"),
+        (lambda A, B: None, HALF, {}, "returned None"),
+        (lambda A, B: product((A, B))[:3], HALF, {}, "(3, 24)"),
+        (lambda A, B: [[1], [1, 2]], HALF, {}, "what the callable returned is no array that NumPy can hold"),
+        (lambda A, B: np.full((20, 24), "a"), HALF, {}, "what the callable returned holds <U1, not numbers"),
+        (product(), SINGLE, {"accumulate": "fp16"}, "ordinary cores, which add in fp32: fmt= says another format"),
+        (product(), SINGLE, {"accumulate": "fp61"}, "unknown format 'fp61'"),
+        (product(), SINGLE, {"instruction": "wgmma"}, "no matrix instruction for fp32; it has bf16, e4m3"),
+        (product(), [np.float64(x) for x in SINGLE], {}, "out= says another format of D, fmt= of A and B"),
+        (product(), HALF, {"fmt": ""}, "unknown format ''"),
+        (product, ("normal",), {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed = -1"),
+        (lambda A, B: np.float64(product((A, B))), HALF, {}, "the result is float64"),
+        (np.zeros((20, 24), np.float32), (HALF[0], HALF[0]), {}, "24"),
+        (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "say fmt="),
+        (np.zeros((20, 24), np.int32), SINGLE, {"fmt": "int8"}, "float32"),
+        (np.zeros((20, 24), np.float32), HALF, {"hardware": "H2O0"}, "did you mean"),
+        (np.zeros((20, 24), np.float32), HALF, {"beta": 2}, "beta needs C"),
+        (np.zeros((20, 24), np.float32), HALF, {"promte": 2}, "promte"),
+        (np.zeros((20, 24), np.float32), ("normal",), {"shape": (20, 24, 8)}, "goes with a callable"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(result, operands, claim, words):
+    A, B = (x.copy() if isinstance(x, np.ndarray) else x for x in (*operands, None)[:2])
+    with pytest.raises(InputError) as told:
+        verify(result, A, B, **{"hardware": "H200", **claim})
+    assert words in str(told.value) or words == "24"
+    assert "\n" not in str(told.value)
+
+
+def test_operands_are_drawn_by_name_and_int8_is_exact():
+    assert verify(lambda A, B: product((A, B)), "normal", shape=(5, 6, 70), fmt="fp16", hardware="H200").equal
+    whole = verify(lambda A, B: A.astype(np.int32) @ B, "normal", shape=(9, 7, 50), fmt="int8", hardware="H200")
+    assert whole.equal
+
+
+# --- the command
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("A.npy", HALF[0])
+    np.save("B.npy", HALF[1])
+    np.save("D.npy", product(order=KOrder(64)))
+    (tmp_path / "library.py").write_text(
+        "import fpemu\n\n\ndef chain(A, B):\n    return fpemu.mma.gemm(A, B, None, fpemu.mma.spec('H200', 'fp16'))\n"
+    )
+    return tmp_path
+
+
+def run(*arguments):
+    """The exit status of the command."""
+    import typer
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command.gemm)
+    try:
+        app(args=list(arguments), prog_name="gemm", standalone_mode=False)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def test_the_command_says_equal_or_why_not(files, capsys):
+    assert run("A.npy", "B.npy", "--result", "D.npy", "-H", "H200", "--order", "split=64") == 0
+    assert "equal: all 480 entries" in capsys.readouterr().out
+    run("A.npy", "B.npy", "-r", "D.npy", "-H", "H200", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert not told["equal"]
+    assert told["explained"]
+    assert "split in slices of 64" in told["causes"][0]["text"]
+    assert (
+        run(
+            "--callable", "library.py:chain", "-H", "H200", "--input", "normal", "--shape", "4x5x60", "--format", "fp16"
+        )
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--accumulate is fp16, and a plain product in fp32 is"),
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--format says another format of A and B"),
+        ("A32.npy B32.npy -r D.npy -H H200 -I wgmma", "--format says another format of A and B"),
+        ("A.npy B32.npy -r D.npy -H H200", "say --format of both"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 --accumulate fp32", "--accumulate belongs to a plain product"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 --format fp16", "--format belongs to a plain product"),
+        ("A.npy B.npy -r D.npy", "needs --hardware, such as 'H200' or 'ampere'"),
+        ("A.npy B.npy -r D.npy -s ootomo", "give --hardware, such as 'ampere', 'H200'"),
+        ("A32.npy B32.npy --callable library.py:wide -H H200", "--out says another format of D, --format of A and B"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O instruction=mma", "goes by --instruction"),
+        ("A.npy B.npy -r D.npy -H H200 --on-range scale", "--on-range needs --scheme"),
+        ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "--on-range propagate gives"),
+    ],
+)
+def test_the_command_speaks_of_its_options(files, line, words):
+    for name, x in zip("AB", SINGLE, strict=True):
+        np.save(f"{name}32.npy", x)
+    np.save("inf.npy", np.full((20, 160), np.inf, np.float32))
+    with (files / "library.py").open("a") as library:
+        library.write("\n\ndef wide(A, B):\n    return A.astype('f8') @ B.astype('f8')\n")
+    with pytest.raises(InputError) as told:
+        run(*line.split())
+    assert words in str(told.value)
+    assert "MmaSpec" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A.npy B.npy -H H200",
+        "A.npy -r D.npy -H H200",
+        "A.npy B.npy -r D.npy",
+        "B.npy A.npy -r D.npy -H H200",
+        "A.npy B.npy -r no.npy -H H200 --order splt=3",
+        "A.npy B.npy --callable library.py:chan -H H200",
+        "A.npy B.npy --callable library -H H200",
+        "-r D.npy --input normal --shape 4x4x4",
+        "--callable library.py:chain --input normal --shape 4x4",
+        "A.npy B.npy -r D.npy -H H200 --seconds 0",
+        "A.npy B.npy -r D.npy -H H200 -O promote=4",
+        "A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4",
+        "A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8",
+    ],
+)
+def test_the_command_refuses_in_one_line(files, line):
+    with pytest.raises(InputError) as told:
+        run(*line.split())
+    assert "\n" not in str(told.value)

@@ -1,0 +1,300 @@
+"""Where products run: what "auto" comes to, that every worker takes it, and that neither bits nor keys depend on it."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import InputError, devices, gpu, metrics, mma, reference
+from fpemu.cli import main
+from fpemu.gpu.emulation import chains
+from fpemu.gpu.runtime.device import GpuError, missing
+from fpemu.mma import compiled
+from fpemu.sweep import Store, executors, experiments, run
+from fpemu.sweep.executors import WorkerError
+
+PAGE = """
+import multiprocessing
+from fpemu import devices, gpu
+
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "a paper", "a title", "a caption", []
+if {where}:
+    gpu.available = lambda: None
+
+def cells(size):
+    return [{{"seed": seed}} for seed in range(3)]
+
+def evaluate(cell):
+    return {{"cuda": float(devices.choose(None, "compiled") == "cuda"), "all": float(devices.all_products())}}
+
+def draw(rows):
+    raise AssertionError("these tests draw nothing")
+
+def claims(rows):
+    return []
+"""
+HERE, EVERYWHERE, NOWHERE = "multiprocessing.parent_process() is None", "True", "False"
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """A GPU that is none: what would be launched on it is listed, and computed here."""
+    found = []
+
+    def launch(A, B, index_a, index_b, C, spec, cuts):
+        found.append((spec.name, A.shape, B.shape))
+        return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
+
+    monkeypatch.setattr(gpu, "available", lambda: None)
+    monkeypatch.setattr(chains, "_chain", launch)
+    return found
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(gpu, "available", lambda: "no GPU is here")
+
+
+def test_auto_is_the_gpu_if_there_is_one(monkeypatch):
+    for found, lacking in (("cuda", None), ("cpu", "no GPU is here")):
+        monkeypatch.setattr(gpu, "available", lambda lacking=lacking: lacking)
+        assert devices.resolve("auto") == found
+        assert devices.resolve("cpu") == "cpu"
+        assert devices.choose("auto", "compiled") == {"cuda": "cuda", "cpu": "compiled"}[found]
+        assert devices.choose("auto", "numpy") == "numpy"
+        with devices.on("auto"):
+            assert devices.choose(None, "compiled") == {"cuda": "cuda", "cpu": "compiled"}[found]
+            assert devices.choose("cpu", "compiled") == "compiled"
+            with devices.on(None), devices.on("cpu"):
+                assert devices.choose(None, "compiled") == "compiled"
+        assert devices.choose(None, "compiled") == "compiled"
+
+
+def test_errors_name_what_is_wrong_in_a_line(no_gpu):
+    for use in (
+        devices.resolve,
+        lambda name: devices.choose(name, "compiled"),
+        lambda name: devices.on(name).__enter__(),
+    ):
+        with pytest.raises(InputError, match=r"^device = 'cuda': no GPU is here$"):
+            use("cuda")
+        with pytest.raises(InputError, match="'cudaa': did you mean 'cuda'"):
+            use("cudaa")
+    assert devices.choose(None, "compiled") == "compiled"
+
+
+def test_auto_sends_large_products_only_and_cuda_all_with_the_same_bits(launches, monkeypatch):
+    monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 2**17)
+    spec, rng = mma.spec("ampere"), np.random.default_rng(1)
+    large = rng.standard_normal((70, 70)).astype(np.float16)
+    narrow = rng.standard_normal((10, 2000)).astype(np.float16)
+    for A, sent in ((large, True), (large[:20, :20], False), (large[:, :16], False), (narrow, False)):
+        want = mma.gemm(A, A.T, spec=spec)
+        assert not launches
+        with devices.on("auto"):
+            assert mma.gemm(A, A.T, spec=spec).tobytes() == want.tobytes()
+        assert bool(launches) == sent, A.shape
+        with devices.on("cuda"):
+            assert mma.gemm(A, A.T, spec=spec).tobytes() == want.tobytes()
+        assert len(launches) == 1 + sent
+        launches.clear()
+
+
+def test_auto_sends_less_where_processes_share_the_gpu(launches, monkeypatch):
+    spec, A = mma.spec("ampere"), np.ones((70, 70), np.float16)
+    for processes, least, sent in (("", 2**18, True), ("1", 2**18, True), ("4", 2**18, False), ("4", 2**13, True)):
+        monkeypatch.setenv("FPEMU_PROCESSES", processes)
+        monkeypatch.setattr(chains, "_LEAST_PRODUCTS", least)
+        monkeypatch.setattr(chains, "_LEAST_ENTRIES_BLAS", 1)
+        monkeypatch.setattr(chains, "_LEAST_PRODUCTS_BLAS", least)
+        with devices.on("auto"):
+            mma.gemm(A, A, spec=spec)
+        assert bool(launches) == sent == chains.gains(A, A), (processes, least)
+        launches.clear()
+        with devices.on("cuda"):
+            mma.gemm(A, A, spec=spec)
+        assert launches
+        launches.clear()
+    for jobs in (1, 3):
+        with executors.starting(jobs)():
+            assert os.environ["FPEMU_PROCESSES"] == str(jobs)
+    assert os.environ["FPEMU_PROCESSES"] == "4"
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_exact_products_go_where_it_pays_and_are_the_same(device, launches, monkeypatch):
+    rng = np.random.default_rng(2)
+    A, B = (np.ldexp(rng.standard_normal(shape), rng.integers(-20, 20, shape)) for shape in ((2, 40, 60), (2, 60, 50)))
+    want = reference.matmul(A, B)
+    certified = fpemu.certify(A[0], B[0], scheme="ozaki", hardware="turing", mode="CR")
+    with devices.on(device):
+        assert reference.matmul(A, B).tobytes() == want.tobytes()
+        assert not launches  # too small
+        monkeypatch.setattr(chains, "_LEAST_ENTRIES_BLAS", 1000)
+        monkeypatch.setattr(chains, "_LEAST_PRODUCTS_BLAS", 1000)
+        monkeypatch.setattr(chains, "_LEAST_ENTRIES", 1)
+        monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
+        assert reference.matmul(A, B).tobytes() == want.tobytes()
+        sent = len(launches)
+        assert sent >= 9
+        found = fpemu.certify(A[0], B[0], scheme="ozaki", hardware="turing", mode="CR")
+    assert len(launches) > sent
+    assert {spec for spec, *_ in launches} == {"simt fp64"}
+    assert found.D.tobytes() == certified.D.tobytes() == want[0].tobytes()
+    assert found.report == certified.report
+
+
+@pytest.mark.parametrize(("dtype", "digit", "K"), [(np.float64, 2**20 - 1, 8192), (np.float32, 127, 1024)])
+def test_the_largest_sums_are_exact_in_chains_of_fused_multiply_adds(dtype, digit, K, launches):
+    rng = np.random.default_rng(3)
+    X, Y = rng.choice([-digit, digit, digit - 1], (3, 7, K)).astype(dtype), np.full((3, K, 5), digit, dtype)
+    X[:, 0] = digit
+    exact = (X.astype(np.int64) @ Y.astype(np.int64)).astype(dtype)
+    got = chains.matmul(X, Y)
+    assert launches
+    assert got.dtype == dtype
+    assert got.tobytes() == np.matmul(X, Y).tobytes() == exact.tobytes()
+    assert chains.matmul(X[:, :0], Y).shape == (3, 0, 5)
+    assert not chains.matmul(X[..., :0], Y[:, :0]).any()
+
+
+def test_what_is_left_to_threads_is_what_one_thread_does(monkeypatch):
+    rng = np.random.default_rng(4)
+    A = np.ldexp(rng.standard_normal((300, 40)), rng.integers(-30, 30, (300, 1)))
+    B = rng.standard_normal((40, 400))
+    C, found = (A @ B).astype(np.float32), []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("FPEMU_THREADS", threads)
+        R = reference.matmul(A, B)
+        errors = [metrics.relative(C, R), metrics.symmetric(C, R), np.array(metrics.relative_l2(C, R))]
+        found.append([x.tobytes() for x in (R, fpemu.round_to(R.T, "bf16", "RU"), *errors)])
+        with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+            devices.by_pieces(lambda x: x * 1e308, R * 1e10)
+    assert found[0] == found[1]
+    assert found[0][1] == np.concatenate([fpemu.round_to(row, "bf16", "RU") for row in R.T]).tobytes()
+    assert devices.each(lambda x: x * x, range(5)) == [0, 1, 4, 9, 16]
+
+
+def page(tmp_path, where):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "figure.py").write_text(PAGE.format(where=where))
+    return experiments.load("paper/figure", tmp_path)
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """`gpu.available` as it was, whatever a page puts there."""
+    monkeypatch.setattr(gpu, "available", gpu.available)
+
+
+SEEN = {"cpu": (0.0, 1.0), "auto": (1.0, 0.0), "cuda": (1.0, 1.0)}
+
+
+@pytest.mark.parametrize(("jobs", "chosen"), [(1, ["cpu", "auto", "cuda"]), (2, ["auto"])])
+def test_every_process_takes_the_device_of_the_run_and_keys_do_not_hold_it(jobs, chosen, tmp_path, restored):
+    experiment, keys = page(tmp_path, EVERYWHERE), []
+    with Store(tmp_path / "results.sqlite") as results:
+        for device in chosen:
+            done: set[str] = set()
+            rows = run(experiment, results=results, jobs=jobs, device=device, fresh=True, done=done)
+            assert {(row["cuda"], row["all"]) for row in rows} == {SEEN[device]}
+            assert run(experiment, results=results, jobs=jobs, device="cpu") == rows  # stored, whatever the device
+            keys.append(done)
+    assert all(key == keys[0] for key in keys)
+    assert devices.choose(None, "compiled") == "compiled"
+
+
+@pytest.mark.skipif(missing() is None, reason="there is a GPU here")
+def test_a_worker_without_a_gpu_does_not_take_part_in_cuda(tmp_path, restored):
+    experiment = page(tmp_path, HERE)
+    with (
+        Store(tmp_path / "results.sqlite") as results,
+        pytest.raises(WorkerError, match="a worker cannot take part: device = 'cuda': "),
+    ):
+        run(experiment, results=results, jobs=2, device="cuda")
+
+
+def test_a_run_refuses_a_device_that_is_not_here_before_it_begins(tmp_path, no_gpu):
+    experiment = page(tmp_path, NOWHERE)
+    with Store(tmp_path / "results.sqlite") as results:
+        for device, message in (("cuda", "no GPU is here"), ("gpu", "known: auto, cpu, cuda")):
+            with pytest.raises(InputError, match=message):
+                run(experiment, results=results, device=device)
+        assert [row["cuda"] for row in run(experiment, results=results, device="auto")] == [0.0] * 3
+    assert executors.Source("code").device == "cpu"
+
+
+GRID = """
+title = "t"
+inputs = [{name = "uniform"}]
+schemes = ["fp16"]
+hardware = "A100"
+M = 4
+N = 4
+K = [64, 160]
+metrics = ["relative_l2"]
+"""
+COMMANDS = [
+    ["reproduce", "magma/fig17"],
+    ["sweep", "grid.toml"],
+    ["sweep", "scaling"],
+    ["sweep", "plane", "ozimmu", "-O", "slices=3:4", "-P", "phi=0:1:1", "--inputs", "phi"],
+    ["gemm", "a.npy", "b.npy", "-s", "fp16"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(c[:2]) for c in COMMANDS])
+def test_every_command_refuses_a_device_in_one_line(command, no_gpu, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for device, message in (("cuda", "device = 'cuda': no GPU is here"), ("cpuu", "unknown device 'cpuu'")):
+        assert main([*command, "--device", device]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chains, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
+    np.save("a.npy", np.ones((4, 4), np.float32))
+    (tmp_path / "grid.toml").write_text(GRID)
+    launch = chains._chain
+
+    def fail(A, *rest):
+        if A.shape[-1] > 100:
+            return launch(A, *rest)
+        raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY\n(out of memory)")
+
+    monkeypatch.setattr(chains, "_chain", fail)
+    for device in ("auto", "cuda"):
+        assert main(["gemm", "a.npy", "a.npy", "-s", "fp16", "--device", device]) == 1
+        assert capsys.readouterr().err == "fpemu: CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)\n"
+        # in a sweep it is the cell's alone, and what is stored is what the CPU gives
+        monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / device))
+        assert main(["sweep", "grid.toml", "-j", "1", "--device", device]) == 1
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "1 of 2 cells failed" in said
+        assert said.endswith("GpuError: CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)")
+        tables = []
+        for again in ([], ["--fresh"]):
+            assert main(["sweep", "grid.toml", "-j", "1", "--device", "cpu", "--export", "rows.csv", *again]) == 0
+            tables.append((tmp_path / "rows.csv").read_text())
+        assert tables[0] == tables[1]
+        capsys.readouterr()
+
+
+def test_gemm_on_a_device_prints_what_the_cpu_gives(launches, capsys, tmp_path):
+    rng = np.random.default_rng(5)
+    for name, shape in (("a", (20, 70)), ("b", (70, 30))):
+        np.save(tmp_path / name, rng.standard_normal(shape).astype(np.float32))
+    files, found = [str(tmp_path / f"{name}.npy") for name in "ab"], []
+    for device in ("cpu", "cuda"):
+        assert main(["gemm", *files, "-s", "ootomo", "--device", device, "-o", str(tmp_path / f"{device}.npy")]) == 0
+        found.append(np.load(tmp_path / f"{device}.npy").tobytes())
+        assert bool(launches) == (device == "cuda")
+    assert found[0] == found[1]

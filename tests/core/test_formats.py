@@ -1,0 +1,541 @@
+"""Formats: every code of every small format, against a second decoder, NumPy, ml_dtypes and gfloat."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import gfloat
+import gfloat.formats
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from hostile import bits
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fpemu
+from fpemu import formats
+from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
+
+SMALL = [n for n, f in oracle.FORMATS.items() if f.width <= 16]
+ALL = list(oracle.FORMATS)
+
+ML_DTYPES = {
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+}
+GFLOAT = {
+    "fp16": gfloat.formats.format_info_binary16,
+    "bf16": gfloat.formats.format_info_bfloat16,
+    "e4m3": gfloat.formats.format_info_ocp_e4m3,
+    "e5m2": gfloat.formats.format_info_ocp_e5m2,
+    "e3m2": gfloat.formats.format_info_ocp_e3m2,
+    "e2m3": gfloat.formats.format_info_ocp_e2m3,
+    "e2m1": gfloat.formats.format_info_ocp_e2m1,
+}
+
+
+def every_code(name):
+    fmt = formats.get(name)
+    return np.arange(1 << fmt.width, dtype=np.uint32).astype(fmt.code_dtype)
+
+
+def oracle_values(name, codes):
+    """float64 values of codes by the oracle's decoder."""
+    out = []
+    for code in codes:
+        n = oracle.decode(int(code), oracle.FORMATS[name])
+        magnitude = float(abs(n.value)) if n.kind == "finite" else {"inf": np.inf, "nan": np.nan}[n.kind]
+        out.append(np.copysign(magnitude, -1 if n.sign else 1))
+    return np.array(out)
+
+
+def as64(x):
+    """As float64; a signalling NaN may raise a warning on the way, which is no matter here."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(x).astype(np.float64)
+
+
+def same_values(x, y):
+    """Equal, zeros with their signs, NaN as NaN."""
+    x, y = as64(x), as64(y)
+    return np.where(np.isnan(y), np.isnan(x), (x == y) & (np.signbit(x) == np.signbit(y)))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_decode_of_every_code(name):
+    codes = every_code(name)
+    values = formats.get(name).decode(codes)
+    assert values.dtype == formats.get(name).dtype
+    assert same_values(values, oracle_values(name, codes)).all()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_code_survives_decode_and_encode(name):
+    codes = every_code(name)
+    fmt = formats.get(name)
+    back = fmt.encode(fmt.decode(codes))
+    assert back.dtype == fmt.code_dtype
+    assert np.count_nonzero(back != codes) == 0, [hex(c) for c in codes[back != codes][:10]]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_values_rise_with_the_codes(name):
+    codes = every_code(name)[: 1 << (formats.get(name).width - 1)]
+    values = as64(formats.get(name).decode(codes))
+    values = values[~np.isnan(values)]
+    assert (np.diff(values) > 0).all()
+
+
+def test_halves_are_numpy_s_halves_payloads_included():
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    assert np.array_equal(bits(fpemu.FP16.decode(codes)), codes)
+    assert np.array_equal(fpemu.FP16.encode(codes.view(np.float16)), codes)
+
+
+def test_bf16_is_the_upper_half_of_fp32_payloads_included():
+    codes = np.arange(1 << 16, dtype=np.uint16)
+    assert np.array_equal(bits(fpemu.BF16.decode(codes)), codes.astype(np.uint32) << 16)
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp64"])
+@given(data=st.data())
+def test_wide_formats_keep_every_pattern(name, data):
+    fmt = formats.get(name)
+    codes = np.array(data.draw(st.lists(st.integers(0, 2**fmt.width - 1), min_size=1)), dtype=fmt.code_dtype)
+    values = fmt.decode(codes)
+    assert np.array_equal(bits(values), codes)
+    assert np.array_equal(fmt.encode(values), codes)
+    assert same_values(values, oracle_values(name, codes)).all()
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp64"])
+def test_wide_formats_at_their_corners(name):
+    fmt = formats.get(name)
+    f, top = fmt.fraction_bits, (1 << fmt.exponent_bits) - 1
+    fields = [0, 1, 2, top // 2, top - 2, top - 1, top]
+    fractions = [0, 1, 2, (1 << (f - 1)) - 1, 1 << (f - 1), (1 << (f - 1)) + 1, (1 << f) - 2, (1 << f) - 1]
+    codes = [s << (fmt.width - 1) | e << f | m for s in (0, 1) for e in fields for m in fractions]
+    codes = np.array(codes, dtype=fmt.code_dtype)
+    assert np.array_equal(bits(fmt.decode(codes)), codes)
+    assert np.array_equal(fmt.encode(fmt.decode(codes)), codes)
+
+
+def test_tf32_lives_in_the_fp32_word():
+    assert fpemu.TF32.width == 32
+    assert fpemu.TF32.code_dtype == np.uint32
+    codes = np.arange(1 << 19, dtype=np.uint32) << 13  # every tf32 code
+    values = fpemu.TF32.decode(codes)
+    assert values.dtype == np.float32
+    assert np.array_equal(bits(values), codes)
+    assert np.array_equal(fpemu.TF32.encode(values), codes)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1))
+def test_tf32_ignores_the_low_13_bits_of_its_word(words):
+    words = np.array(words, dtype=np.uint32)
+    assert np.array_equal(bits(fpemu.TF32.decode(words)), words & np.uint32(0xFFFFE000))
+
+
+@pytest.mark.parametrize("name", list(ML_DTYPES))
+def test_decode_agrees_with_ml_dtypes(name):
+    codes = every_code(name)
+    theirs = codes.astype(np.uint16 if name == "bf16" else np.uint8).view(ML_DTYPES[name])
+    assert same_values(formats.get(name).decode(codes), theirs).all()
+
+
+@pytest.mark.parametrize("name", list(GFLOAT))
+def test_decode_agrees_with_gfloat(name):
+    codes = every_code(name)
+    assert same_values(formats.get(name).decode(codes), gfloat.decode_ndarray(GFLOAT[name], codes)).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_derived_constants(name):
+    fmt, spec = formats.get(name), oracle.FORMATS[name]
+    assert fmt.name == name == str(fmt)
+    assert (fmt.precision, fmt.emin, fmt.emax) == (spec.precision, spec.emin, spec.emax)
+    assert (fmt.exponent_bits, fmt.fraction_bits, fmt.width) == (spec.exponent_bits, spec.fraction_bits, spec.width)
+    assert fmt.max == float(oracle.TARGETS[name].max)
+    assert fmt.min_normal == 2.0**spec.emin
+    assert fmt.min_subnormal == np.ldexp(1.0, spec.emin - spec.fraction_bits)
+    assert fmt.unit_roundoff == 2.0**-spec.precision
+    if spec.width <= 16:
+        values = as64(fmt.decode(every_code(name)))
+        finite = values[np.isfinite(values)]
+        assert fmt.max == finite.max()
+        assert fmt.min_subnormal == finite[finite > 0].min()
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "smallest"),
+    [
+        ("fp16", 65504.0, 2.0**-24),
+        ("bf16", float.fromhex("0x1.fep127"), 2.0**-133),
+        ("tf32", float.fromhex("0x1.ffcp127"), 2.0**-136),
+        ("fp32", float.fromhex("0x1.fffffep127"), 2.0**-149),
+        ("fp64", float.fromhex("0x1.fffffffffffffp1023"), 2.0**-1074),
+        ("e4m3", 448.0, 2.0**-9),
+        ("e5m2", 57344.0, 2.0**-16),
+        ("e3m2", 28.0, 2.0**-4),
+        ("e2m3", 7.5, 2.0**-3),
+        ("e2m1", 6.0, 0.5),
+        ("e4m3fnuz", 240.0, 2.0**-10),
+        ("e5m2fnuz", 57344.0, 2.0**-17),
+    ],
+)
+def test_published_ranges(name, largest, smallest):
+    assert (formats.get(name).max, formats.get(name).min_subnormal) == (largest, smallest)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "code_dtype"),
+    [
+        ("fp16", np.float16, np.uint16),
+        ("bf16", np.float32, np.uint16),
+        ("tf32", np.float32, np.uint32),
+        ("fp32", np.float32, np.uint32),
+        ("fp64", np.float64, np.uint64),
+        ("e4m3", np.float32, np.uint8),
+        ("e5m2", np.float32, np.uint8),
+        ("e3m2", np.float32, np.uint8),
+        ("e2m3", np.float32, np.uint8),
+        ("e2m1", np.float32, np.uint8),
+    ],
+)
+def test_carriers(name, dtype, code_dtype):
+    assert formats.get(name).dtype == dtype
+    assert formats.get(name).code_dtype == code_dtype
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("half", "fp16"),
+        ("h", "fp16"),
+        ("float16", "fp16"),
+        ("FP16", "fp16"),
+        ("Half", "fp16"),
+        ("bfloat16", "bf16"),
+        ("single", "fp32"),
+        ("s", "fp32"),
+        ("float32", "fp32"),
+        ("fp-32", "fp32"),
+        ("double", "fp64"),
+        ("d", "fp64"),
+        ("float64", "fp64"),
+        ("e4m3", "e4m3"),
+        ("E5M2", "e5m2"),
+    ],
+)
+def test_names_people_type(alias, name):
+    assert formats.get(alias) is formats.get(name)
+
+
+def test_public_constants_are_the_registered_formats():
+    for name in ("FP16", "BF16", "TF32", "FP32", "FP64", "E4M3", "E5M2"):
+        assert getattr(fpemu, name) is formats.get(name.lower())
+        assert formats.get(getattr(fpemu, name)) is getattr(fpemu, name)
+    assert set(ALL) == set(formats.names())
+
+
+def test_formats_are_frozen_and_hashable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fpemu.FP16.precision = 12
+    assert len({fpemu.FP16, fpemu.FP16, FloatFormat("fp16", 11, -14, 15)}) == 1
+    assert fpemu.FP16 != fpemu.BF16
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("fp61", "fp16"), ("bfloat", "bf"), ("e4m4", "e4m3"), ("doubel", "'fp64'"), ("", "known")]
+)
+def test_unknown_format_names_the_nearest_or_the_known(name, near):
+    with pytest.raises(InputError, match="unknown format") as e:
+        formats.get(name)
+    assert near in str(e.value) or "known: " in str(e.value)
+    assert "fp16" in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"precision": 0},
+        {"precision": 54},
+        {"emin": 16},
+        {"emax": 1024},
+        {"emin": -1074},
+        {"nan": "top"},
+        {"inf": False, "nan": "negative-zero"},
+    ],
+)
+def test_impossible_formats_are_refused(fields):
+    with pytest.raises(InputError, match="mine"):
+        FloatFormat(**({"name": "mine", "precision": 11, "emin": -14, "emax": 15} | fields))
+
+
+# --- encode, decode, contains: what they refuse
+
+
+@pytest.mark.parametrize("codes", [0.0, np.float32(1), [1.5], "1", None, True, 1j])
+def test_decode_takes_integers_only(codes):
+    with pytest.raises(InputError, match=r"fp16\.decode"):
+        fpemu.FP16.decode(codes)
+
+
+@pytest.mark.parametrize(("name", "code"), [("fp16", 65536), ("e4m3", 256), ("e3m2", 64), ("e2m1", 16), ("fp16", -1)])
+def test_decode_refuses_codes_too_wide(name, code):
+    with pytest.raises(InputError, match="1 of 3 entries, first at"):
+        formats.get(name).decode(np.array([0, code, 1]))
+
+
+def test_encode_refuses_what_is_not_a_value_and_says_where():
+    with pytest.raises(InputError, match=r"2 of 6 entries, first at \[0, 2\]: 0\.1"):
+        fpemu.FP16.encode([[1.0, 2.0, 0.1], [0.5, 65520.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fp16", 65536.0),
+        ("fp16", 2.0**-25),
+        ("fp16", 1 + 2.0**-11),
+        ("fp16", 2.0**-14 + 2.0**-25),
+        ("bf16", 1 + 2.0**-8),
+        ("bf16", 2.0**-134),
+        ("bf16", float(np.finfo(np.float32).max)),
+        ("e4m3", 480.0),
+        ("e4m3", np.inf),
+        ("e4m3", 464.0),
+        ("e5m2", 61440.0),
+        ("e2m1", 5.0),
+        ("e2m1", np.nan),
+        ("e2m1", -np.inf),
+        ("fp32", 1 + 2.0**-24),
+        ("tf32", 1 + 2.0**-11),
+    ],
+)
+def test_contains_and_encode_agree_on_what_is_outside(name, value):
+    fmt = formats.get(name)
+    assert not fmt.contains(value)
+    with pytest.raises(InputError, match=f"{name}.encode"):
+        fmt.encode(value)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_contains_every_value_of_the_format_and_nothing_between(name):
+    fmt = formats.get(name)
+    values = as64(fmt.decode(every_code(name)))
+    assert fmt.contains(values).all()
+    finite = np.unique(values[np.isfinite(values)])
+    for between in (finite[:-1] / 2 + finite[1:] / 2, np.nextafter(finite, np.inf), np.nextafter(finite, -np.inf)):
+        assert not fmt.contains(between).any()
+
+
+@pytest.mark.parametrize("bad", [1j, True, "x", None, object(), np.longdouble(1), [True, False], 2**70, b"1"])
+def test_only_real_numbers_are_taken(bad):
+    with pytest.raises(InputError):
+        fpemu.FP16.encode(bad)
+    with pytest.raises(InputError):
+        fpemu.round_to(bad, "fp16")
+
+
+def test_integers_that_float64_cannot_hold_are_refused():
+    exact = np.array([2**53, -(2**53), 2**62, -(2**63)], np.int64)
+    assert np.array_equal(fpemu.FP64.encode(exact), fpemu.FP64.encode(exact.astype(np.float64)))
+    with pytest.raises(InputError, match="1 of 2 entries"):
+        fpemu.FP64.encode(np.array([0, 2**53 + 1]))
+    with pytest.raises(InputError, match="1 of 1 entry"):
+        fpemu.FP64.encode(np.array([2**64 - 1], np.uint64))
+
+
+def test_shapes_scalars_and_strides():
+    assert np.ndim(fpemu.FP16.decode(0x3C00)) == 0
+    assert fpemu.FP16.decode(0x3C00) == 1.0
+    assert np.ndim(fpemu.FP16.encode(1.0)) == 0
+    assert fpemu.FP16.encode(np.zeros((0, 3))).shape == (0, 3)
+    assert fpemu.FP16.decode(np.zeros((2, 0), np.uint16)).shape == (2, 0)
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    x.flags.writeable = False
+    for view in (x.T, x[::-1, ::2], np.asfortranarray(x), x[1:2, :0], x.astype(">f4"), np.broadcast_to(x[0], (3, 6))):
+        assert np.array_equal(fpemu.FP16.encode(view), bits(view.astype(np.float16)))
+
+
+@pytest.mark.parametrize("name", list(ML_DTYPES))
+def test_ml_dtypes_arrays_are_taken(name):
+    codes = every_code(name)
+    array = codes.astype(np.uint16 if name == "bf16" else np.uint8).view(ML_DTYPES[name])
+    fmt = formats.get(name)
+    finite = np.isfinite(as64(array))
+    assert np.array_equal(fmt.encode(array[finite]), codes[finite])
+
+
+# --- formats of one's own
+
+
+def custom_targets():
+    """(FloatFormat, Target) with random precision and range, with and without Inf, NaN, subnormals, -0."""
+
+    def build(precision, emin, span, kind, subnormals, negative_zero):
+        inf, nan = {"ieee": (True, "ieee"), "nan only": (False, "ieee"), "finite": (False, "none")}[kind]
+        emin = min(emin, precision - 1)
+        fmt = FloatFormat("mine", precision, emin, emin + span, inf, nan, subnormals, negative_zero)
+        return fmt, oracle.Target(precision, emin, emin + span, inf, nan != "none", subnormals, negative_zero)
+
+    return st.builds(
+        build,
+        st.integers(1, 26),
+        st.integers(-140, 25),
+        st.integers(0, 140),
+        st.sampled_from(["ieee", "nan only", "finite"]),
+        st.booleans(),
+        st.booleans(),
+    )
+
+
+def test_the_carrier_holds_every_value_of_a_custom_format():
+    # 1.0000000001 in binary times 2^-140: no subnormals, yet float32 cannot hold its last bit
+    fmt = FloatFormat("mine", 11, -140, 15, subnormals=False)
+    value = 2.0**-140 * (1 + 2.0**-10)
+    assert float(fmt.decode(np.uint16(1025))) == value
+    assert float(fpemu.round_to(value, fmt)) == value
+
+
+@given(custom_targets(), st.data())
+def test_codes_of_custom_formats_round_trip(pair, data):
+    fmt, target = pair
+    assert fmt.max == float(target.max)
+    top = (1 << fmt.exponent_bits) - 1
+    fields = st.integers(0, fmt.emax - fmt.emin + 1) | (st.just(top) if fmt.nan == "ieee" else st.nothing())
+    code = st.builds(
+        lambda sign, field, fraction: (sign << fmt.exponent_bits | field) << fmt.fraction_bits | fraction,
+        st.integers(0, 1),
+        fields,
+        st.integers(0, (1 << fmt.fraction_bits) - 1),
+    )
+    if not fmt.inf:  # where Inf would be there is nothing
+        code = code.filter(lambda c: (c >> fmt.fraction_bits) & top != top or c & ((1 << fmt.fraction_bits) - 1))
+    codes = np.array(data.draw(st.lists(code, min_size=1, max_size=20)), fmt.code_dtype)
+    values = as64(fmt.decode(codes))
+    usable = np.asarray(fmt.contains(values))
+    back = np.asarray(fmt.encode(values[usable]))
+    again = as64(fmt.decode(back))
+    same = np.isnan(values[usable]) & np.isnan(again) | (values[usable] == again)
+    assert same.all()
+    with_sign = (values[usable] != 0) & ~np.isnan(values[usable])
+    # a code of a usable value is its only code, except zeros without a sign or without subnormals
+    assert np.array_equal(back[with_sign], codes[usable][with_sign])
+
+
+@pytest.mark.parametrize(
+    ("fmt", "code"), [(FloatFormat("gap", 4, 0, 4), 48), (FloatFormat("wide", 7, 0, 126), 8256)], ids=str
+)
+def test_a_code_above_the_largest_number_is_refused(fmt, code):
+    with pytest.raises(InputError, match="mean nothing"):
+        fmt.decode(np.array([0, code]))
+
+
+# --- one bit of precision: powers of two, as gfloat has them
+
+ONE_BIT = {
+    "inf": (FloatFormat("inf", 1, -3, 2), (gfloat.Domain.Extended, True, 0)),
+    "nan": (FloatFormat("nan", 1, -3, 3, inf=False, nan="top"), (gfloat.Domain.Finite, True, 1)),
+    "fnuz": (
+        FloatFormat("fnuz", 1, -3, 3, inf=False, nan="negative-zero", negative_zero=False),
+        (gfloat.Domain.Finite, False, 0),
+    ),
+    "neither": (FloatFormat("neither", 1, -3, 3, inf=False, nan="none"), (gfloat.Domain.Finite, True, 0)),
+}
+
+
+def gfloat_of(fmt, domain, has_nz, high_nans):
+    return gfloat.FormatInfo(
+        fmt.name,
+        fmt.width,
+        1,
+        bias=fmt.bias,
+        is_signed=True,
+        domain=domain,
+        has_nz=has_nz,
+        num_high_nans=high_nans,
+        has_subnormals=True,
+        is_twos_complement=False,
+    )
+
+
+@pytest.mark.parametrize("name", ONE_BIT)
+def test_one_bit_of_precision_has_the_codes_of_gfloat(name):
+    fmt, rest = ONE_BIT[name]
+    info = gfloat_of(fmt, *rest)
+    assert fmt.max == info.max
+    assert fmt.unit_roundoff == 0.5
+    assert fmt.has_nan == (info.num_nans > 0)
+    for code in range(1 << fmt.width):
+        theirs = gfloat.decode_float(info, code).fval
+        ours = float(fmt.decode(code))
+        assert np.array_equal(ours, theirs, equal_nan=True), code
+        assert np.isnan(ours) or np.signbit(ours) == np.signbit(theirs)
+        assert np.isnan(ours) or int(fmt.encode(ours)) == code
+
+
+@pytest.mark.parametrize("name", ONE_BIT)
+@pytest.mark.parametrize(
+    ("mode", "theirs"),
+    [
+        ("RNE", gfloat.RoundMode.TiesToEven),
+        ("RNA", gfloat.RoundMode.TiesToAway),
+        ("RZ", gfloat.RoundMode.TowardZero),
+        ("RU", gfloat.RoundMode.TowardPositive),
+        ("RD", gfloat.RoundMode.TowardNegative),
+    ],
+)
+def test_one_bit_of_precision_rounds_as_gfloat(name, mode, theirs):
+    fmt, rest = ONE_BIT[name]
+    info = gfloat_of(fmt, *rest)
+    x = np.ldexp(np.arange(64, 129) / 64, np.arange(-6, 6)[:, None]).ravel()
+    x = np.concatenate([x, -x, [0.0, -0.0]])
+    for saturate in (True, False):
+        some = x if saturate or info.num_nans or info.num_infs else x[np.abs(x) < 1.5 * fmt.max]
+        if mode in ("RU", "RD") and not (saturate or info.num_nans or info.num_infs):
+            some = some[np.abs(some) <= fmt.max]
+        want = gfloat.round_ndarray(info, some, theirs, sat=saturate)
+        got = np.asarray(fpemu.round_to(some, fmt, mode, saturate=saturate), np.float64)
+        assert np.array_equal(got, want, equal_nan=True)
+        assert np.array_equal(np.signbit(got), np.signbit(want)) or np.isnan(want).any() or not fmt.negative_zero
+
+
+def test_ties_of_one_bit_go_to_the_even_exponent_field_also_from_exact_products():
+    fmt = ONE_BIT["neither"][0]
+    x = np.array([[0.1875, 0.375, 0.75, 1.5, 3.0, 6.0]])
+    expected = [[0.25, 0.25, 1.0, 1.0, 4.0, 4.0]]
+    assert fpemu.round_to(x, fmt).tolist() == expected
+    assert [int(code) % 2 for code in np.ravel(fmt.encode(expected))] == [0] * 6
+    assert fpemu.reference.matmul([[1.0]], x, out=fmt).tolist() == expected
+    assert fpemu.reference.matmul([[1.0]], x, out="exact").round_to(fmt).tolist() == expected
+    odd = [[0.125, 0.5, 0.5, 2.0, 2.0, 8.0]]
+    assert fpemu.round_to(x, fmt, "ODD").tolist() == odd
+    assert fpemu.reference.matmul([[1.0]], x, out="exact").round_to(fmt, "ODD").tolist() == odd
+    assert fpemu.round_to([[1.5 * 2.0**100, 1.5 * 2.0**101]], fmt, unbounded=True).tolist() == [[2.0**100, 2.0**102]]
+
+
+def test_nan_of_one_bit_beside_inf_has_no_code():
+    fmt = ONE_BIT["inf"][0]
+    assert not fmt.contains(np.nan)
+    with pytest.raises(InputError, match="it has no NaN"):
+        fpemu.round_to(np.nan, fmt)
+    assert fpemu.round_to(100.0, fmt) == np.inf
+
+
+def test_a_format_whose_largest_code_is_nan_has_a_number_below_it():
+    with pytest.raises(InputError, match="all ones, is NaN"):
+        FloatFormat("x", 1, 0, 0, inf=False, nan="top")
+    with pytest.raises(InputError, match="all ones, is NaN"):
+        FloatFormat("x", 4, -6, 8, inf=False, nan="top", max_significand=15)

@@ -1,0 +1,512 @@
+"""Matrix files: the matrices read, the files that raise, and that a written file reproduces every entry."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fpemu import matrix_io as matrixio
+from fpemu.errors import InputError
+
+A = np.float32([[0.1, -2.5, 3e38], [1e-45, 0.0, -1e-3]])
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.mtx", "a.MTX"])
+def test_written_matrix_comes_back_bit_for_bit(name):
+    matrixio.write(name, A)
+    back, note = matrixio.to_format(matrixio.read(name), name, "fp32")
+    assert note is None
+    assert (back.view(np.uint32) == A.view(np.uint32)).all()
+
+
+def test_fp64_comes_back_from_matrix_market_too():
+    wide = np.array([[0.1, 1 / 3], [5e-324, 1.7976931348623157e308]])
+    matrixio.write("wide.mtx", wide)
+    assert (matrixio.read("wide.mtx") == wide).all()
+
+
+def test_a_symmetric_matrix_is_written_in_full():
+    matrixio.write("i.mtx", np.eye(3, dtype=np.float32))
+    assert "array real general" in Path("i.mtx").read_text()
+    assert (matrixio.read("i.mtx") == np.eye(3)).all()
+
+
+def test_sparse_matrix_market_is_made_dense():
+    Path("s.mtx").write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 4.5\n3 3 -1\n")
+    assert (matrixio.read("s.mtx") == [[0, 4.5, 0], [4.5, 0, 0], [0, 0, -1]]).all()
+
+
+def test_keys_of_an_archive():
+    np.savez("one.npz", only=A)
+    np.savez_compressed("two.npz", a=A, b=A[:1] / 2)
+    assert (matrixio.read("one.npz") == A).all()
+    assert (matrixio.read("two.npz:b") == A[:1] / 2).all()
+    with pytest.raises(InputError, match=r"holds 2 arrays.*a, b"):
+        matrixio.read("two.npz")
+    with pytest.raises(InputError, match="no array 'c': it holds a, b"):
+        matrixio.read("two.npz:c")
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (A[0], r"shape \(3,\): a matrix has two axes"),
+        (A[None], r"shape \(1, 2, 3\): a matrix has two axes"),
+        (A[:0], "no entries"),
+        (A + 1j, "complex"),
+        (A > 0, "bool, not numbers"),
+        (np.array([["x", "y"]]), "not numbers"),
+    ],
+)
+def test_arrays_that_are_no_real_matrix(array, complaint):
+    np.save("x.npy", array)
+    with pytest.raises(InputError, match=complaint):
+        matrixio.read("x.npy")
+
+
+class _Bomb:
+    def __reduce__(self):
+        return (os.mkdir, ("bomb",))
+
+
+def test_pickles_are_refused_unopened():
+    np.save("object.npy", np.array([[_Bomb()]], dtype=object), allow_pickle=True)
+    np.savez("object.npz", a=np.array([[_Bomb()]], dtype=object))
+    with open("pickle.npy", "wb") as stream:
+        pickle.dump(_Bomb(), stream)
+    for name in ("object.npy", "object.npz"):
+        with pytest.raises(InputError, match="Python objects"):
+            matrixio.read(name)
+    with pytest.raises(InputError, match="not an array written by numpy"):
+        matrixio.read("pickle.npy")
+    assert not os.path.exists("bomb")
+
+
+def _damaged():
+    np.save("good.npy", A)
+    good = Path("good.npy").read_bytes()
+    np.savez("good.npz", a=A)
+    archive = bytearray(Path("good.npz").read_bytes())
+    flipped = archive.copy()
+    flipped[170] ^= 0xFF
+    return {
+        "empty.npy": b"",
+        "empty.npz": b"",
+        "empty.mtx": b"",
+        "noise.npy": b"noise" * 40,
+        "short.npy": good[:-3],
+        "huge.npy": good.replace(b"(2, 3), }            ", b"(3000000000000, 3), }"),
+        "header.npy": good.replace(b"'<f4'", b"<f4''"),
+        "short.npz": bytes(archive[:-40]),
+        "flipped.npz": bytes(flipped),
+        "npy.npz": good,
+        "npz.npy": bytes(archive),
+        "banner.mtx": b"hello\n1 1\n1\n",
+        "word.mtx": b"%%MatrixMarket matrix array real general\n1 2\n1\nx\n",
+        "few.mtx": b"%%MatrixMarket matrix array real general\n2 2\n1\n2\n",
+        "outside.mtx": b"%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1\n",
+        "complex.mtx": b"%%MatrixMarket matrix array complex general\n1 1\n1 2\n",
+        "giant.mtx": b"%%MatrixMarket matrix coordinate real general\n1000000 1000000 1\n1 1 2\n",
+        "text.txt": b"1 2\n3 4\n",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        [
+            "empty.npy",
+            "empty.npz",
+            "empty.mtx",
+            "noise.npy",
+            "short.npy",
+            "huge.npy",
+            "header.npy",
+            "short.npz",
+            "flipped.npz",
+            "npy.npz",
+            "npz.npy",
+            "banner.mtx",
+            "word.mtx",
+            "few.mtx",
+            "outside.mtx",
+            "complex.mtx",
+            "giant.mtx",
+            "text.txt",
+        ]
+    ),
+)
+def test_damaged_files_are_one_clear_line(name):
+    Path(name).write_bytes(_damaged()[name])
+    with pytest.raises(InputError) as complaint:
+        matrixio.read(name)
+    assert name in str(complaint.value)
+    assert "\n" not in str(complaint.value)
+    assert "allow_pickle" not in str(complaint.value)
+
+
+def test_missing_files_and_folders():
+    os.mkdir("folder.npy")
+    for name in ("no.npy", "no.npz", "no.npz:a", "no.mtx"):
+        with pytest.raises(FileNotFoundError):
+            matrixio.read(name)
+    with pytest.raises(InputError, match="a folder"):
+        matrixio.read("folder.npy")
+
+
+def test_rounding_to_fp32_is_counted():
+    single, note = matrixio.to_format(np.array([[0.1, 0.5, np.nan, np.inf, 1e-60]]), "A.npy", "fp32")
+    assert note == "A.npy: float64 rounded to fp32, 2 of 5 entries changed"
+    assert single[0, 0] == np.float32(0.1)
+    assert np.isnan(single[0, 2])
+    assert np.isinf(single[0, 3])
+    assert matrixio.to_format(np.float16([[65504.0, 6e-8]]), "h", "fp32")[1] is None
+    note = matrixio.to_format(np.array([[2**24 + 1, 3]]), "i", "fp32")[1]
+    assert note == "i: int64 rounded to fp32, 1 of 2 entries changed"
+
+
+def test_fp64_stays_as_it_is_and_wider_integers_are_rounded_with_a_note():
+    wide = np.array([[0.1, 5e-324, np.nan], [1e300, -np.inf, -0.0]])
+    same, note = matrixio.to_format(wide, "A.npy", "fp64")
+    assert note is None
+    assert same.dtype == np.float64
+    assert (same.view(np.uint64) == wide.view(np.uint64)).all()
+    rounded, note = matrixio.to_format(np.array([[2**53 + 1, 2**53]]), "i", "fp64")
+    assert note == "i: int64 rounded to fp64, 1 of 2 entries changed"
+    assert rounded.tolist() == [[2.0**53, 2.0**53]]
+    assert matrixio.to_format(np.array([[2**53 + 2]]), "i", "fp64")[1] is None
+    assert matrixio.to_format(np.float32([[0.1]]), "s", "fp64") == (np.float64(np.float32(0.1)), None)
+
+
+def test_beyond_fp32_is_an_error_that_counts():
+    with pytest.raises(InputError, match=r"A: beyond the range of fp32 in 1 of 2 entries, first at \[0, 1\]: 1e\+300"):
+        matrixio.to_format(np.array([[1.0, 1e300]]), "A", "fp32")
+
+
+def test_writing_elsewhere_is_refused_before_the_work():
+    os.mkdir("folder.npy")
+    for name, complaint in (("a.txt", "as .npy or .mtx"), ("no/a.npy", "no folder no"), ("folder.npy", "is a folder")):
+        with pytest.raises(InputError, match=complaint):
+            matrixio.check_output(name)
+
+
+def test_a_failed_write_leaves_what_was_there(monkeypatch):
+    matrixio.write("a.npy", A)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        matrixio.write("a.npy", A / 2)
+    assert (matrixio.read("a.npy") == A).all()
+    assert os.listdir() == ["a.npy"]
+
+
+def test_nan_has_no_place_in_matrix_market():
+    with pytest.raises(InputError, match=r"no NaN or Inf \(1 of 2 entries, first at \[0, 1\]: nan\)"):
+        matrixio.write("a.mtx", np.float32([[1, np.nan]]))
+    assert os.listdir() == []
+
+
+def test_written_files_follow_the_umask():
+    before = os.umask(0o022)
+    try:
+        matrixio.write("a.npy", A)
+    finally:
+        os.umask(before)
+    assert os.stat("a.npy").st_mode & 0o777 == 0o644
+
+
+# --- sizes, before the entries are read
+
+
+def _peak(call):
+    """Bytes of memory that a call takes, and the message of its InputError."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError) as complaint:
+            call()
+        return tracemalloc.get_traced_memory()[1], str(complaint.value)
+    finally:
+        tracemalloc.stop()
+
+
+def _write_zeros(name, M, N):
+    A = np.zeros((M, N))
+    if name == "fortran.npy":
+        np.save(name, np.asfortranarray(A))
+    elif name.endswith(".npy"):
+        np.save(name, A)
+    elif name.endswith(".npz"):
+        np.savez_compressed(name, other=A[:1], zeros=A)
+    else:
+        Path(name).write_text(f"%%MatrixMarket matrix coordinate real general\n{M} {N} 1\n1 1 0\n")
+
+
+@pytest.mark.parametrize("name", ["zeros.npy", "fortran.npy", "zeros.npz:zeros", "zeros.mtx"])
+def test_the_limit_holds_for_every_format_before_the_entries_are_read(name):
+    _write_zeros(name.partition(":")[0], 2000, 1000)
+    assert matrixio.read(name, max_entries=2_000_000).shape == (2000, 1000)
+    peak, message = _peak(lambda: matrixio.read(name, max_entries=1_999_999))
+    assert message == f"{name} is 2000×1000: more entries than max_entries=1999999"
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, None, pytest.param(-(10**5000), id="-10^5000")])
+def test_a_limit_is_a_positive_integer(limit):
+    matrixio.write("a.npy", A)
+    with pytest.raises(InputError, match="must be a positive integer"):
+        matrixio.read("a.npy", max_entries=limit)
+
+
+def test_fortran_order_and_byte_order_are_read():
+    for array in (
+        np.asfortranarray(A),
+        A.astype(">f8"),
+        (A > 0).astype("<f2"),
+        np.arange(6, dtype=">u2").reshape(2, 3),
+    ):
+        np.save("a.npy", array)
+        np.savez_compressed("a.npz", array)
+        for name in ("a.npy", "a.npz"):
+            back = matrixio.read(name)
+            assert back.dtype == array.dtype
+            assert back.tobytes() == array.tobytes()
+            assert back.flags.f_contiguous == array.flags.f_contiguous
+
+
+def _header(shape, descr="<f8", fortran=False, length=None):
+    text = f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(text) if length is None else length) + text
+
+
+def _zip(content, claimed=None, method=zipfile.ZIP_DEFLATED, flags=0):
+    """An archive of one member; its directory claims another size, if one is given."""
+    with zipfile.ZipFile("made.npz", "w", method) as archive:
+        archive.writestr("a.npy", content)
+    made = bytearray(Path("made.npz").read_bytes())
+    at = made.index(b"PK\1\2")
+    if claimed is not None:
+        made[at + 24 : at + 28] = struct.pack("<I", claimed)
+    made[at + 8] |= flags
+    made[6] |= flags
+    return bytes(made)
+
+
+HEAD = _header((2, 3))
+GIANT = _header((30000, 30000))
+CONTRADICTIONS = {
+    "more.npy": lambda: HEAD + bytes(56),
+    "fewer.npy": lambda: HEAD + bytes(40),
+    "giant.npy": lambda: GIANT + bytes(100),
+    "negative.npy": lambda: _header((-2, -3)) + bytes(48),
+    "overflow.npy": lambda: _header((2**40, 2**40)) + bytes(48),
+    "void.npy": lambda: _header((1, 1), "|V2000000000"),
+    "text.npy": lambda: _header((1, 1), "<U500000000"),
+    "fields.npy": lambda: _header((1, 1), [("a", "<f8")]) + bytes(8),
+    "nested.npy": lambda: _header("(" * 4000),
+    "version.npy": lambda: HEAD.replace(b"NUMPY\x02", b"NUMPY\x09") + bytes(48),
+    "long.npy": lambda: _header((2, 3), length=2**31) + b" " * 20_000_000,
+    "long.npz": lambda: _zip(_header((2, 3), length=2**31) + b" " * 20_000_000),
+    "more.npz": lambda: _zip(HEAD + bytes(20_000_000)),
+    "fewer.npz": lambda: _zip(HEAD + bytes(40)),
+    "giant.npz": lambda: _zip(GIANT + bytes(100)),
+    "claims_less.npz": lambda: _zip(HEAD + bytes(20_000_000), claimed=len(HEAD) + 48),
+    "claims_more.npz": lambda: _zip(HEAD + bytes(8), claimed=len(HEAD) + 48),
+    "bzip2.npz": lambda: _zip(HEAD + bytes(48), method=zipfile.ZIP_BZIP2),
+    "lzma.npz": lambda: _zip(HEAD + bytes(48), method=zipfile.ZIP_LZMA),
+    "encrypted.npz": lambda: _zip(HEAD + bytes(48), flags=1),
+    "text.npz": lambda: _zip(b"hello"),
+    "none.npz": lambda: b"PK\5\6" + bytes(18),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_file_that_contradicts_its_header_takes_no_memory(name):
+    Path(name).write_bytes(CONTRADICTIONS[name]())
+    peak, message = _peak(lambda: matrixio.read(name))
+    assert message.startswith(name)
+    assert "\n" not in message
+    assert len(message) < 250
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [("", None, "^an empty name: "), ("x.npy", lambda: _header((2, -3)) + bytes(48), "a size is negative")],
+)
+def test_a_complaint_fits_the_file(name, content, complaint):
+    if content is not None:
+        Path(name).write_bytes(content())
+    with pytest.raises(InputError, match=complaint):
+        matrixio.read(name)
+
+
+def test_the_examples_of_contradictions_differ_from_a_good_file_in_one_respect():
+    Path("good.npy").write_bytes(HEAD + bytes(48))
+    Path("good.npz").write_bytes(_zip(HEAD + bytes(48)))
+    assert (matrixio.read("good.npy") == np.zeros((2, 3))).all()
+    assert (matrixio.read("good.npz") == np.zeros((2, 3))).all()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archives_of_many_names_and_of_equal_names():
+    np.savez("many.npz", **{f"array{i}": A for i in range(300)})
+    with pytest.raises(InputError, match=r"holds 300 arrays.*array0.* and 292 more$"):
+        matrixio.read("many.npz")
+    assert (matrixio.read("many.npz:array299") == A).all()
+    with zipfile.ZipFile("equal.npz", "w") as archive:
+        archive.writestr("a.npy", HEAD + bytes(48))
+        archive.writestr("a", HEAD + bytes(48))
+    with pytest.raises(InputError, match="the same name"):
+        matrixio.read("equal.npz:a")
+
+
+def test_changed_bytes_raise_one_line_or_change_a_number():
+    np.savez_compressed("good.npz", A)
+    np.save("good.npy", A)
+    Path("good.mtx").write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 4.5\n3 3 -1\n")
+    rng = np.random.default_rng(3)
+    outcomes = []
+    for suffix in ("npz", "npy", "mtx"):
+        good = Path(f"good.{suffix}").read_bytes()
+        for _ in range(400):
+            content = bytearray(good)
+            for place in rng.integers(len(good), size=rng.integers(1, 4)):
+                content[place] = rng.integers(256)
+            Path(f"bad.{suffix}").write_bytes(content[: rng.integers(len(good) // 2, len(good) + 1)])
+            try:
+                outcomes.append(matrixio.read(f"bad.{suffix}", max_entries=1000))
+            except InputError as problem:
+                outcomes.append(str(problem))
+    messages = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert 0 < len(messages) < len(outcomes)
+    assert not any("\n" in message for message in messages)
+    assert all(outcome.ndim == 2 for outcome in outcomes if not isinstance(outcome, str))
+
+
+# --- Matrix Market
+
+
+def _market(text):
+    Path("x.mtx").write_text(f"%%MatrixMarket matrix {text}", encoding="utf-8", newline="")
+    return matrixio.read("x.mtx")
+
+
+@pytest.mark.parametrize(
+    ("text", "matrix"),
+    [
+        ("array real general\n2 2\n1\n2\n3\n4\n", [[1, 3], [2, 4]]),
+        ("ARRAY Real General\r\n% text\r\n\r\n1 2\r\n1e0\r\n\r\n+2\r\n", [[1, 2]]),
+        ("array real symmetric\n3 3\n1\n2\n3\n4\n5\n6\n", [[1, 2, 3], [2, 4, 5], [3, 5, 6]]),
+        ("array integer skew-symmetric\n3 3\n1\n2\n3\n", [[0, -1, -2], [1, 0, -3], [2, 3, 0]]),
+        ("array real skew-symmetric\n1 1\n", [[0]]),
+        ("coordinate real general\n2 3 0\n", [[0, 0, 0], [0, 0, 0]]),
+        ("coordinate real general\n2 2 3\n1 2 5\n2 1 1\n1 2 6\n", [[0, 11], [1, 0]]),
+        ("coordinate pattern symmetric\n2 2 2\n2 1\n2 2\n", [[0, 1], [1, 1]]),
+        ("coordinate real skew-symmetric\n2 2 2\n2 1 5\n1 1 0\n", [[0, -5], [5, 0]]),
+        ("coordinate real hermitian\n2 2 1\n1 2 5\n", [[0, 5], [5, 0]]),
+        ("coordinate integer symmetric\n2 2 2\n2 1 5\n2 1 6\n", [[0, 11], [11, 0]]),
+        ("array unsigned-integer general\n1 1\n18446744073709551615\n", [[2**64 - 1]]),
+    ],
+)
+def test_matrix_market(text, matrix):
+    D = _market(text)
+    assert D.tolist() == matrix
+    kind = text.split()[1].lower()
+    assert D.dtype == {"integer": np.int64, "unsigned-integer": np.uint64}.get(kind, np.float64)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("coordinate real symmetric\n8 16 1\n2 1 1\n", "symmetric, but 8×16: only a square matrix"),
+        ("coordinate real skew-symmetric\n2 4 1\n2 1 1\n", "skew-symmetric, but 2×4"),
+        ("coordinate real hermitian\n2 4 1\n2 1 1\n", "hermitian, but 2×4"),
+        ("array real symmetric\n2 3\n1\n2\n3\n", "symmetric, but 2×3"),
+        ("coordinate complex hermitian\n2 2 1\n2 1 5 1\n", "complex: real matrices only"),
+        ("array real symmetric\n2 2\n1\n2\n", "declares 3 stored entries and has only 2"),
+        ("array real symmetric\n2 2\n1\n2\n3\n4\n", "declares 3 stored entries and has more"),
+        ("array real skew-symmetric\n2 2\n1\n2\n", "declares 1 stored entries and has more"),
+        ("coordinate real skew-symmetric\n2 2 1\n1 1 5\n", "an entry on the diagonal"),
+        ("coordinate real symmetric\n2 2 2\n2 1 5\n1 2 5\n", "both sides of the diagonal"),
+        ("array pattern general\n2 2\n", "a pattern is sparse"),
+        ("coordinate pattern skew-symmetric\n2 2 1\n2 1\n", "a pattern is sparse"),
+        ("coordinate pattern general\n2 2 1\n2 1 5\n", "line 3 has 3 words and must be 'row column'"),
+        ("coordinate real general\n2 2 1\n0 1 5\n", r"entry 1 at \(0, 1\) is outside the 2×2 matrix"),
+        ("coordinate real general\n2 2 2\n1 1 5\n1 3 5\n", r"entry 2 at \(1, 3\) is outside"),
+        ("coordinate real general\n2 2 1\n-1 1 5\n", r"entry 1 at \(-1, 1\) is outside"),
+        ("coordinate real general\n2 2 1\n1 1 5\n2 2 6\n", "declares 1 stored entries and has more"),
+        ("coordinate real general\n2 2 0\n1 1 5\n", "declares 0 stored entries and has more"),
+        ("coordinate real general\n2 2 3\n1 1 5\n2 2 6\n", "declares 3 stored entries and has only 2"),
+        ("array real general\n2 2\n1\n2\n3\n", "declares 4 stored entries and has only 3"),
+        ("array real general\n1 1\n1\n2\n", "declares 1 stored entries and has more"),
+        ("coordinate real general\n2 2 1000000000000\n1 1 5\n", "too short for the 1000000000000 entries"),
+        ("array real general\n1000000 1000000\n1\n", "too short for the 1000000000000 entries"),
+        ("coordinate real general\n2 2 -1\n", "line 2 is not the number of rows, columns and stored entries"),
+        ("array real general\n-2 -2\n1\n1\n1\n1\n", "line 2 is not the number of rows and columns"),
+        ("array real general\n% text\n2 2 7\n1\n2\n3\n4\n", "line 3 is not the number of rows and columns"),
+        ("coordinate real general\n2 2\n1 1 5\n", "line 2 is not the number of rows, columns and stored entries"),
+        ("array real general\n", "line 2 is not the number"),
+        ("array real general\n99999999999999999999 1\n1\n", "line 2 declares a size beyond"),
+        ("array real general\n" + "1" * 70000 + " 1\n", "line 2 has more than 65535 characters"),
+        ("array real general\n0 0\n", "it has no entries"),  # SciPy divides by zero there
+        ("array real general\n0 2\n", "it has no entries"),
+        ("coordinate real general\n2 0 0\n", "it has no entries"),
+        ("array real general\n1 2\n1\nnan\n", "no NaN or Inf"),
+        ("coordinate real general\n1 2 1\n1 1 -Infinity\n", "no NaN or Inf"),
+        ("array real general\n1 1\n1e400\n", "no NaN or Inf, and fp64 nothing larger"),
+        ("array real general\n2 1\n1\n1d5\n", "line 4: the value '1d5' is not a value of float64"),
+        ("array real general\n1 1\n0x10\n", "line 3: the value '0x10'"),
+        ("array real general\n1 1\n1,5\n", "line 3: the value '1,5'"),
+        ("array real general\n1 1\n1j\n", "line 3: the value '1j'"),
+        ("array integer general\n1 1\n1.5\n", "line 3: the value '1.5' is not a value of int64"),
+        ("array integer general\n1 1\n99999999999999999999\n", "is not a value of int64"),
+        ("coordinate real general\n2 2 1\n1.5 1 5\n", "line 3: the row '1.5'"),
+        ("array real general\n1 1\n1 2 3\n", "line 3 has 3 words and must be 'value'"),
+        ("coordinate real general\n1 1 1\n1 1 1 7\n", "line 3 has 4 words and must be 'row column value'"),
+        ("coordinate real general\n2 2 2\n1 1\n2 2 3\n", "line 3 has 2 words and must be 'row column value'"),
+        ("vector coordinate real general\n3 1\n1 5\n", "the first line is not"),
+        ("array decimal general\n1 1\n1\n", "'decimal general' in the first line"),
+        ("array real lower\n1 1\n1\n", "'real lower' in the first line"),
+    ],
+)
+def test_matrix_market_files_that_contradict_themselves(text, complaint):
+    with pytest.raises(InputError, match=complaint) as problem:
+        _market(text)
+    assert str(problem.value).startswith("x.mtx")
+    assert "\n" not in str(problem.value)
+
+
+def test_matrix_market_is_read_as_scipy_reads_it():
+    from scipy import io, sparse
+
+    rng = np.random.default_rng(5)
+    S = sparse.random(40, 40, 0.3, format="coo", random_state=1)
+    S.data = rng.standard_normal(S.nnz) * 10.0 ** rng.integers(-300, 300, S.nnz)
+    square = S.toarray()
+    for matrix, symmetry in (
+        (S, "general"),
+        (square, "general"),
+        (S + S.T, "symmetric"),
+        (square + square.T, "symmetric"),
+        (S - S.T, "skew-symmetric"),
+        (square - square.T, "skew-symmetric"),
+    ):
+        io.mmwrite("s.mtx", matrix, symmetry=symmetry, precision=17)
+        assert symmetry in Path("s.mtx").read_text().partition("\n")[0]
+        dense = matrix.toarray() if sparse.issparse(matrix) else matrix
+        assert (matrixio.read("s.mtx") == dense).all()

@@ -1,0 +1,199 @@
+"""The pages of the bounds, one a scheme: their cells, what they say on made-up numbers, and one measured cell each."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import inputs, plotting, schemes, theory
+from fpemu.sweep import experiments
+
+ROOT = Path(__file__).resolve().parents[2] / "experiments"
+NAMES = sorted(f"bounds/{name.replace('-', '_')}" for name in schemes.names())
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def rows(name, numbers, size="quick"):
+    experiment = experiments.load(name, ROOT)
+    return experiment, [{**cell, **numbers(cell)} for cell in experiment.cells(size)]
+
+
+def made_up(measured=1.0, probable=4.0, worst=20.0, power=0.5):
+    """Errors that grow as k^power, and two parts: "split" and "sums", the one constant and the other proportional."""
+
+    def numbers(cell):
+        error = 1e-7 * cell["k"] ** power
+        return {
+            "measured": measured * error,
+            "measured rms": measured * error / 3,
+            "probable": probable * error,
+            "worst": worst * error,
+            "drift": 0.25 * probable * error,
+            "deviation": error,
+            "worst: split": 1e-7,
+            "worst: sums": 3e-7 * cell["k"],
+            "rms: split": 1e-7,
+            "rms: sums": 1e-8,
+        }
+
+    return numbers
+
+
+def verdicts(experiment, rows):
+    return [claim.verdict for claim in experiment.claims(rows)]
+
+
+def test_every_scheme_has_a_page_and_no_page_is_left_over():
+    pages = {f"bounds/{p.stem}" for p in (ROOT / "bounds").glob("*.py") if not p.name.startswith("_")}
+    assert pages == set(NAMES)
+    assert {experiments.load(name, ROOT).evaluator for name in NAMES} == {"bounds._bounds"}
+
+
+@every
+def test_the_cells_are_products_of_the_scheme_that_the_page_is_named_after(name):
+    experiment = experiments.load(name, ROOT)
+    for size, longest in (("quick", 16384), ("full", 65536)):
+        cells = experiment.cells(size)
+        assert {cell["scheme"] for cell in cells} == {name.split("/")[1].replace("_", "-")}
+        assert {cell["k"] for cell in cells} >= {16, 1024, longest} <= set(range(longest + 1))
+        assert {cell["data"] for cell in cells} == {"positive", "zero mean", "phi = 1"}
+    for curve in experiment.module.PAGE.curves:
+        schemes.build(cells[0]["scheme"], curve.options).spec(curve.hardware)  # refuses what does not exist
+    told = {(h, a) for h, a, _ in experiment.module.SPECS}
+    assert {h for h, _ in told} == {curve.hardware for curve in experiment.module.PAGE.curves} - {None}
+
+
+@every
+def test_a_measured_cell_is_the_exact_error_and_its_parts_are_its_bounds(name):
+    experiment = experiments.load(name, ROOT)
+    for cell in {str(cell["options"]): cell for cell in experiment.cells("quick")}.values():
+        cell = {**cell, "k": 24, "rows": 3}
+        found = experiment.evaluate(cell)
+        A, B = operands(cell)
+        D = fpemu.gemm(A, B, scheme=cell["scheme"], hardware=cell["hardware"], **cell["options"])
+        assert found["measured"] == pytest.approx(float(error(A, B, D)), rel=1e-12)
+        assert 0 < found["measured rms"] <= found["measured"]
+        norms = theory.Norms.of(A, B)
+        bound = theory.bound(cell["scheme"], cell["hardware"], norms=norms, M=3, N=3, **cell["options"])
+        assert (found.get("worst", math.inf), found["probable"]) == (bound.worst, bound.probable(0.01))
+        parts = [value for column, value in found.items() if column.startswith("worst: ")]
+        assert bool(parts) == ("worst" in found) == math.isfinite(bound.worst)
+        assert sum(parts) == pytest.approx(found.get("worst", 0.0), rel=1e-12)
+        assert found["drift"] <= found["probable"]
+
+
+def operands(cell):
+    low = {"positive": 0.0, "zero mean": -1.0}.get(cell["data"])
+    fmt = schemes.get(cell["scheme"]).operand
+    more = {"low": low, "high": 1.0} if low is not None else {"phi": 1.0}
+    return inputs.operands("phi" if low is None else "uniform", 3, 3, 24, cell["seed"], fmt, **more)
+
+
+def error(A, B, D):
+    """The largest error over |A||B|, by fractions."""
+    found = Fraction(0)
+    for (i, j), d in np.ndenumerate(D):
+        terms = [Fraction(float(a)) * Fraction(float(b)) for a, b in zip(A[i], B[:, j], strict=True)]
+        found = max(found, abs(Fraction(float(d)) - sum(terms)) / sum(map(abs, terms)))
+    return found
+
+
+@every
+def test_verdicts_follow_from_the_numbers(name):
+    assert verdicts(*rows(name, made_up())) == ["holds", "holds", "holds"]
+    assert verdicts(*rows(name, made_up(measured=5.0))) == ["holds", "does not hold", "holds"]
+    assert verdicts(*rows(name, made_up(measured=21.0))) == ["does not hold", "does not hold", "holds"]
+    assert verdicts(*rows(name, made_up(measured=0.39))) == ["holds", "holds", "does not hold"]
+
+
+def test_one_product_beyond_the_worst_case_is_found_and_named():
+    experiment, found = rows("bounds/fp16", made_up())
+    found[17]["measured"] = 1.01 * found[17]["worst"]
+    first, second, third = experiment.claims(found)
+    assert (first.verdict, second.verdict, third.verdict) == ("holds in part", "holds in part", "holds")
+    assert first.value == pytest.approx(1.01)
+    assert f"k = {found[17]['k']}" in first.measured
+    assert f"at {len(found) - 1} of {len(found)} points" in first.measured
+
+
+def test_exact_products_have_no_ratio_and_are_counted():
+    experiment, found = rows("bounds/dgemm", made_up())
+    for row in found:
+        row["measured"] = 0.0 if row["data"] != "positive" else row["measured"]
+    assert verdicts(experiment, found) == ["holds", "holds", "holds"]
+    assert f"{len(found) * 2 // 3} of {len(found)} products have no error at all" in experiment.finding(found)
+    for row in found:
+        row["measured"] = 0.0
+    assert verdicts(experiment, found) == ["holds", "holds", "cannot be decided"]
+    plotting.png(experiment.draw(found))
+
+
+@every
+def test_a_finding_names_the_largest_parts_and_the_growth(name):
+    experiment, found = rows(name, made_up(power=0.5))
+    text = experiment.finding(found)
+    assert "measured 0.50, probable 0.50, worst 0.50 on [0, 1]" in text
+    assert "sums 100 % of the worst case and split 99 % of the mean square, drift 25 % of the probable bound" in text
+    assert "geometric means: 20 (at most 20) and 4 (4 to 4) on [0, 1]" in text
+    assert "more than 10 times" not in text
+    assert "below the measured error" not in text
+    loose = experiment.finding(rows(name, made_up(measured=0.3, power=1.0))[1])
+    assert f"more than 10 times the measured error for {len(found)} products, at k = 16 to 16384" in loose
+    above = experiment.finding([row | {"measured": 1.1 * row["probable"] if row["k"] == 64 else 1e-8} for row in found])
+    assert f"below the measured error for {len(found) // 6} products, at k = 64 (" in above
+    assert "measured 1.00" in loose
+
+
+def test_products_without_a_worst_case_are_counted_and_drawn_without_it():
+    experiment, found = rows("bounds/ozaki", made_up())
+    gone = [row for row in found if row["options"] == {"mode": "DP"}]
+    for row in gone:
+        for column in ("worst", "worst: split", "worst: sums"):
+            del row[column]
+    first, *_ = experiment.claims(found)
+    assert first.verdict == "holds"
+    assert f"at {len(found) - len(gone)} of {len(found) - len(gone)} points" in first.measured
+    text = experiment.finding(found)
+    assert f"no worst case to {len(gone)} products (Turing, DP)." in text
+    assert "no worst case, split 99 % of the mean square, drift 25 % of the probable bound (Turing, DP)" in text
+    figure = experiment.draw(found)
+    assert [
+        sum(line.get_marker() == "None" and len(line.get_xdata()) > 1 for line in axis.lines) for axis in figure.axes
+    ] == [7, 7, 7]
+
+
+@every
+def test_texts_work_on_a_part_of_the_rows(name):
+    experiment, found = rows(name, made_up())
+    for part in (found[:1], [row for row in found if row["data"] == "zero mean"], found[-5:]):
+        assert verdicts(experiment, part) == ["holds", "holds", "holds"]
+        assert experiment.finding(part).endswith(".")
+
+
+@pytest.mark.parametrize("name", ["bounds/dgemm", "bounds/h2sgemm", "bounds/ozaki", "bounds/ozaki2"])
+def test_the_figure_names_its_axes_and_keeps_the_legend_outside(name):
+    experiment, found = rows(name, made_up())
+    figure = experiment.draw(found)
+    plotting.png(figure)
+    assert len(figure.axes) == 3
+    assert all(axis.get_title(loc="left").startswith("(") and axis.get_xlabel() == "$k$" for axis in figure.axes)
+    assert figure.axes[0].get_ylabel()
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert len(set(labels)) == len(labels) == len(experiment.module.PAGE.curves) + 2
+    extent = legend.get_window_extent()
+    assert not any(extent.overlaps(axis.get_window_extent()) for axis in figure.axes)
+    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1
+    for axis in figure.axes:
+        low, high = axis.get_ylim()
+        markers = [line for line in axis.lines if line.get_marker() != "None"]
+        lines = [line for line in axis.lines if line.get_marker() == "None" and len(line.get_xdata())]
+        assert len(lines) == 2 * len(markers) == 2 * len(experiment.module.PAGE.curves)
+        assert all(low < y < high for line in (*markers, *lines) for y in line.get_ydata())
+        looks = {(line.get_color(), line.get_marker()) for line in markers}
+        assert len(looks) == len(markers)

@@ -1,0 +1,380 @@
+"""The pages on LE-GEMM: histograms, applications, every architecture, split against accumulation, the error budget."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+
+from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.sweep import experiments
+
+ROOT = Path(__file__).resolve().parents[2] / "experiments"
+PAGES = ("fig12", "fig13", "fig16", "fig18", "hardware", "split_rounding", "markidis_budget")
+SMALL = {
+    "fig12": {"m": 16, "n": 16, "k": 64},
+    "fig13": {"m": 16, "n": 16, "k": 64},
+    "fig16": {"m": 8, "n": 8},
+    "fig18": {"n": 32},
+    "hardware": {"rows": 4, "k": 64},
+    "split_rounding": {"rows": 4, "k": 64},
+    "markidis_budget": {"rows": 4, "k": 64},
+}
+
+
+def _page(name):
+    return experiments.load(f"legemm/{name}", ROOT)
+
+
+def _made_up(name, numbers):
+    """Rows of a page at quick size with made-up numbers, a function of the cell."""
+    page = _page(name)
+    return page, [{**cell, **numbers(cell)} for cell in page.cells("quick")]
+
+
+def _verdicts(page, rows):
+    return {claim.claim: claim.verdict for claim in page.claims(rows)}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_small_cell_gives_finite_numbers_and_the_page_stands_on_one_seed(name):
+    page = _page(name)
+    cell = {**page.cells("quick")[0], **SMALL[name]}
+    numbers = page.evaluate(cell)
+    assert numbers
+    assert all(type(number) is float and math.isfinite(number) and number >= 0 for number in numbers.values())
+    # nothing in the text that the page computes depends on there being several seeds
+    rows = [{**cell, **numbers} for cell in page.cells("quick")]
+    one = [row for row in rows if row["seed"] == 0]
+    assert [claim.claim for claim in page.claims(one)] == [claim.claim for claim in page.claims(rows)]
+    text = page.module.finding(one)
+    assert text.endswith(".")
+    assert "nan" not in text
+    plotting.png(page.draw(one))
+
+
+# --- histograms
+def _histogram():
+    return _page("fig12").module._histogram
+
+
+def test_every_entry_is_in_one_bin():
+    module = _histogram()
+    errors = np.random.default_rng(0).normal(size=(17, 23)) * 10.0 ** np.random.default_rng(1).integers(
+        -12, 2, (17, 23)
+    )
+    errors[0, :5] = 0, 2.0**-30, -(2.0**-30), np.nextafter(2.0**-30, 0), 1e9
+    found = module.counts(errors)
+    assert list(found) == module.bins()
+    assert sum(found.values()) == errors.size
+    mirrored = module.counts(-errors)
+    assert list(mirrored.values()) == list(found.values())[::-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (0.0, "0"),
+        (2.0**-30, "+2^-30"),
+        (-(2.0**-30), "-2^-30"),
+        (2.0**-30.4, "0"),
+        (1e9, "+2^-4"),
+        (2.0**-9.6, "+2^-10"),
+        (2.0**-9.4, "+2^-9.5"),
+        (-(2.0**-9.4), "-2^-9.5"),
+    ],
+)
+def test_errors_fall_into_the_bin_that_names_them(error, name):
+    assert {n for n, many in _histogram().counts(np.array([[error]])).items() if many} == {name}
+
+
+def test_bins_and_summary_are_those_of_the_product():
+    module, page = _histogram(), _page("fig13")
+    cell = {**page.cells("quick")[0], "m": 12, "n": 9, "k": 64}
+    numbers = page.evaluate(cell)
+    A, B = inputs.operands("uniform", 12, 9, 64, cell["seed"], low=-1.0, high=1.0)
+    error = schemes.gemm(A, B, scheme="ootomo", hardware="ampere") - reference.matmul(A, B)
+    assert numbers["Ootomo exact range"] == abs(error).max()
+    assert numbers["Ootomo exact median"] == np.median(abs(error))
+    assert sum(numbers[f"Ootomo exact {name}"] for name in module.bins()) == 12 * 9
+
+
+def _spread(factors):
+    """The summary of every method, a factor of 1e-6; the platforms may differ."""
+
+    def numbers(cell):
+        scale = factors[cell["hardware"]]
+        return {
+            f"{name} {ref} {what}": 1e-6 * factor
+            for name, factor in zip(("plain", "Markidis", "Ootomo", "LE-GEMM"), (*scale, 1.0), strict=True)
+            for ref in ("s", "exact")
+            for what in ("range", "width", "median")
+        }
+
+    return numbers
+
+
+def test_histogram_claims_have_known_verdicts():
+    after = {"cdna2": (400.0, 70.0, 1.2), "ampere": (500.0, 3.0, 1.2)}
+    for name, many in (("fig12", 12), ("fig13", 10)):
+        verdicts = _verdicts(*_made_up(name, _spread(after)))
+        assert len(verdicts) == many
+        assert set(verdicts.values()) == {"holds"}
+    opposite = {"cdna2": (0.5, 0.9, 0.4), "ampere": (0.5, 1.0, 0.4)}
+    for name in ("fig12", "fig13"):
+        assert set(_verdicts(*_made_up(name, _spread(opposite))).values()) == {"does not hold"}
+
+
+# --- figures 16 and 18
+@pytest.mark.parametrize(
+    ("power", "noise", "grows", "mainly"),
+    [
+        (1.0, 1.0, "holds", "holds"),
+        (0.0, 1.0, "does not hold", "holds in part"),
+        (1.0, 3.0, None, "holds in part"),
+        (-1.0, 3.0, "does not hold", "does not hold"),
+    ],
+)
+def test_figure_16_judges_growth_with_k_and_the_rest_apart(power, noise, grows, mainly):
+    def numbers(cell):
+        error = 1e-7 * cell["K"] ** power * (noise if cell["M"] in (512, 65536) else 1.0)
+        names = [f"{measure} {ref}" for measure in ("max_error", "mred") for ref in ("s", "exact")]
+        return dict.fromkeys(names, error)
+
+    verdicts = _verdicts(*_made_up("fig16", numbers))
+    assert len(verdicts) == 32
+    for text, verdict in verdicts.items():
+        expected = grows if "grows" in text else mainly
+        assert expected is None or verdict == expected
+
+
+def test_figure_16_keeps_the_inner_length_whole():
+    for size in experiments.SIZES:
+        page = _page("fig16")
+        for cell in page.cells(size):
+            assert (cell["M"], cell["N"], cell["K"]) in page.module.APPLICATIONS[cell["application"]]
+            assert 1 <= cell["m"] <= cell["M"]
+            assert cell["M"] % cell["m"] == cell["N"] % cell["n"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fast", "wide", "single", "verdicts"), [(200.0, 0.1, 1.0, {"holds"}), (50.0, 2.0, 0.3, {"does not hold"})]
+)
+def test_figure_18_orders_the_three_modes(fast, wide, single, verdicts):
+    factors = {"FAST_16F": fast, "LE-GEMM": 1.0, "64F": wide, "SGEMM": single}
+    found = _made_up(
+        "fig18",
+        lambda _: {
+            f"{mode} {measure} {ref}": 1e-6 * factor
+            for mode, factor in factors.items()
+            for measure in ("max_error", "mred")
+            for ref in ("s", "exact")
+        },
+    )
+    assert set(_verdicts(*found).values()) == verdicts
+
+
+@pytest.mark.parametrize(("power", "concluded"), [(1.0, True), (0.1, False), (-1.0, False)])
+def test_figure_16_concludes_from_the_growth_it_finds_alone(power, concluded):
+    def numbers(cell):
+        error = 1e-7 * cell["K"] ** (power if cell["hardware"] == "ampere" else 0.1)
+        names = ("max_error s", "max_error exact", "mred s", "mred exact", "SGEMM max_error", "SGEMM mred")
+        return {name: error * (7 if "max" in name else 1) for name in names}
+
+    page, rows = _made_up("fig16", numbers)
+    text = page.module.finding(rows)
+    assert ("all of one sign, adds up" in text) == concluded
+    steps = 7 if power > 0 else 0
+    assert f"on the A800 it is 7 to 7 times the MRED, rises with K at {steps} of 7 steps" in text
+    assert "cancels most" not in text
+
+
+@pytest.mark.parametrize("wide", [1e-15, 1e-6])
+def test_figure_18_calls_the_error_of_64f_that_of_s_only_if_it_is(wide):
+    def numbers(_):
+        errors = {"FAST_16F": 1e-3, "LE-GEMM": 2e-3, "64F": wide, "SGEMM": 1e-6}
+        return {f"{m} {x} {r}": e for m, e in errors.items() for x in ("max_error", "mred") for r in ("s", "exact")} | {
+            f"64F {x} s": 1.4e-6 for x in ("max_error", "mred")
+        }
+
+    page, rows = _made_up("fig18", numbers)
+    text = page.module.finding(rows)
+    assert ("nearly all of 64F's" in text) == (wide < 1e-8)
+    assert "FAST_16F's is 0.5 times LE-GEMM's" in text  # nothing is called better where it is not
+    assert "better" not in text
+
+
+# --- every architecture
+def test_architectures_are_the_same_only_if_every_error_agrees():
+    module = _page("hardware").module
+
+    def numbers(cell):
+        high = cell["hardware"] in ("hopper", "blackwell") and (cell["k"], cell["seed"]) == (4096, 2)
+        return dict.fromkeys(module.SCHEMES, 1e-6) | {"legemm": 2e-6 if high else 1e-6}
+
+    _, rows = _made_up("hardware", numbers)
+    groups = module.same(rows)
+    assert sorted(map(len, groups)) == [2, 9]
+    assert ["hopper", "blackwell"] in groups
+
+
+def test_ampere_and_ada_are_one_arithmetic_and_volta_another():
+    page = _page("hardware")
+    rows = []
+    for chip in ("volta", "ampere", "ada"):
+        cell = {**page.cells("quick")[0], "rows": 4, "k": 64, "hardware": chip}
+        rows.append({**cell, **page.evaluate(cell)})
+    assert page.module.same(rows) == [["volta"], ["ampere", "ada"]]
+
+
+@pytest.mark.parametrize("useless", [("volta", "turing", "ampere", "hopper"), ("volta", "cdna2"), ()])
+def test_truncation_is_blamed_only_if_it_tells_the_useless_chains_apart(useless):
+    module = _page("hardware").module
+    same = {"ada": "ampere", "blackwell": "hopper"}
+    chips = [chip for chip in plotting.HARDWARE if chip not in same]
+
+    def numbers(cell):
+        chip = same.get(cell["hardware"], cell["hardware"])
+        error = 9e-5 if chip in useless else 1e-6 * (1 + chips.index(chip) / 100)
+        return dict.fromkeys(module.SCHEMES, error) | {"fp16": 1e-4 + 1e-9 * chips.index(chip)}
+
+    _, rows = _made_up("hardware", numbers)
+    text = module.finding(rows)
+    assert ("gains less than 1.5× over plain fp16" in text) == bool(useless)
+    assert ("round sums toward zero and these alone" in text) == (len(useless) == 4)
+    assert "Ampere, Ada (k 16 in blocks of 8" in text
+
+
+def test_architectures_that_agree_by_different_rules_have_all_of_them_named():
+    page, rows = _made_up("hardware", lambda _: dict.fromkeys(_page("hardware").module.SCHEMES, 1e-6))
+    text = page.module.finding(rows)
+    assert "terms cut 23 bits below the largest, sums rounded toward zero or k 8 in blocks of 8" in text
+
+
+# --- split against accumulation
+def test_the_published_schemes_are_corners_of_the_square():
+    page = _page("split_rounding")
+    cell = {**page.cells("quick")[0], "rows": 8, "k": 96, "hardware": "ampere"}
+    numbers = page.evaluate(cell)
+    A, B = inputs.operands("uniform", 8, 8, 96, cell["seed"], low=-1.0, high=1.0)
+    exact = reference.matmul(A, B)
+    for scheme, column in (("legemm", "legemm chained cut"), ("ootomo", "ootomo promoted rounded")):
+        published = schemes.gemm(A, B, scheme=scheme, hardware="ampere")
+        assert numbers[column] == metrics.relative_l2(published, exact)
+
+
+@pytest.mark.parametrize(("cut", "verdict"), [(0.9, "holds"), (0.97, "does not hold"), (2.0, "does not hold")])
+def test_a_split_wins_by_more_than_the_margin(cut, verdict):
+    module = _page("split_rounding").module
+
+    def numbers(_):
+        of = {"promoted": 1e-7, "chained": 1e-6}
+        return {
+            f"{scheme} {accumulation} {split}{measure}": of[accumulation] * (cut if split == "cut" else 1.0)
+            for scheme, split, accumulation in module.settings()
+            for measure in ("", " mred")
+        }
+
+    page, rows = _made_up("split_rounding", numbers)
+    assert set(_verdicts(page, rows).values()) == {verdict}
+    text = page.module.finding(rows)
+    assert ("wins at 0 of 88" in text) == (cut > 0.95)
+    assert "Ampere 10 to 10" in text
+
+
+# --- the budget
+def _words_by_mpmath(x, scheme):
+    """The two words of a number with 11 bits each and any exponent, by mpmath's own rounding."""
+    mode = "n" if scheme == "markidis" else "d"
+    h = mpmath.fadd(x, 0, prec=11, rounding=mode)
+    return h, mpmath.fadd(mpmath.fsub(x, h, exact=True), 0, prec=11, rounding=mode)
+
+
+@pytest.mark.parametrize("scheme", ["markidis", "legemm"])
+def test_with_everything_removed_the_budget_leaves_the_splits_own_error(scheme):
+    A, B = inputs.operands("uniform", 2, 2, 5, 3, low=-1.0, high=1.0)
+    A[0, 0] = 3e-6  # far below fp16's normal range: underflow has to be gone too
+    found = _page("markidis_budget").module.budget(A, B, scheme, "ampere")
+    missing = square = mpmath.mpf(0)
+    with mpmath.workprec(300):
+        for i, j in itertools.product(range(2), range(2)):
+            exact = split = mpmath.mpf(0)
+            for k in range(5):
+                a, b = mpmath.mpf(float(A[i, k])), mpmath.mpf(float(B[k, j]))
+                exact += a * b
+                split += sum(_words_by_mpmath(a, scheme)) * sum(_words_by_mpmath(b, scheme))
+            missing += (split - exact) ** 2
+            square += exact**2
+        expected = float(mpmath.sqrt(missing / square))
+    assert expected > 0
+    assert found["left after product"] == pytest.approx(expected, rel=1e-7)
+    assert found["part bits"] == pytest.approx(expected, rel=1e-7)
+    assert found["left after bits"] == 0
+
+
+@pytest.mark.parametrize("scheme", ["markidis", "legemm"])
+def test_each_hardware_has_the_causes_of_its_arithmetic_alone(scheme):
+    A, B = inputs.operands("uniform", 8, 8, 256, 0, low=-1.0, high=1.0)
+    module = _page("markidis_budget").module
+    found = {chip: module.budget(A, B, scheme, chip) for chip in ("ampere", "cdna1", "cdna2", "ideal")}
+    for chip, parts in found.items():
+        D = schemes.gemm(A, B, scheme=scheme, hardware=chip)
+        assert parts["error"] == metrics.relative_l2(D, reference.matmul(A, B))
+        truncates, flushes = chip == "ampere", chip == "cdna2"
+        assert (parts["part alignment"] > 0) == (parts["part direction"] > 0) == truncates
+        assert (parts["part flushed"] > 0) == flushes
+        assert (parts["part product"] > 0) == (scheme == "legemm")
+        assert parts["part rounding"] > 0
+    # what the split leaves out is the hardware's no more
+    assert len({parts["left after flushed"] for parts in found.values()}) == 1
+
+
+def test_words_read_as_zero_are_the_subnormal_ones():
+    module = _page("markidis_budget").module
+    A = np.array([[2.0**-14, 2.0**-15]], np.float32)
+    B = np.array([[1.0], [1.0]], np.float32)
+    assert module.flushed(A, B, "markidis").item() == 2.0**-14
+    assert module.summed(A, B, "markidis")[0].item() == 2.0**-14 + 2.0**-15
+
+
+def test_shares_sum_to_one_and_name_the_cause():
+    module = _page("markidis_budget").module
+
+    def numbers(_):
+        left = (5e-6, 4e-6, 3e-6, 3e-6, 3e-6, 3e-6, 0.0)
+        made = {f"left after {part}": value for part, value in zip(module.PARTS, left, strict=True)}
+        return {f"{name} {what}": value for name in module.METHODS for what, value in (made | {"error": 1e-5}).items()}
+
+    _, rows = _made_up("markidis_budget", numbers)
+    share = module.shares(rows, "legemm", "hopper", 1024)
+    assert sum(share.values()) == pytest.approx(1)
+    assert share["direction"] == pytest.approx(0.75)
+    assert share["flushed"] == 0
+    assert share["bits"] == pytest.approx(0.09)
+
+
+@pytest.mark.parametrize(("alone", "concluded"), [(1.5e-5, True), (5e-6, False)])
+def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, concluded):
+    module = _page("markidis_budget").module
+
+    def numbers(_):
+        made = {f"left after {part}": 1e-6 for part in module.PARTS}
+        made |= {"error": 1e-5, "without alignment alone": alone}
+        return {f"{name} {what}": value for name in module.METHODS for what, value in made.items()}
+
+    _, rows = _made_up("markidis_budget", numbers)
+    text = module.finding(rows)
+    assert f"exact alignment alone multiplies it by {alone / 1e-5:.3g}" in text
+    assert ("err less together than that rounding by itself" in text) == concluded
+
+
+def test_the_reading_of_outperforming_is_an_assumption_and_quotations_are_the_papers():
+    assert any("is our reading" in text for text in _page("fig12").assumptions)
+    settings = _page("split_rounding").module.settings()
+    numbers = {f"{scheme} {accumulation} {split}": 1e-7 for scheme, split, accumulation in settings}
+    page, rows = _made_up("split_rounding", lambda _: numbers)
+    assert {claim.published for claim in page.claims(rows)} == {"rounding's fluctuation avoided"}

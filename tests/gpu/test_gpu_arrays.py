@@ -1,0 +1,318 @@
+"""Whose memory `fpemu.gpu.gemm` reads and writes, and when: torch, CuPy, DLPack, `out`, streams, contexts, memory."""
+
+from __future__ import annotations
+
+import sys
+import types
+from types import SimpleNamespace
+
+import cuda_on_cpu
+import numpy as np
+import pytest
+from hostile import bits
+from test_gpu_call import Lent, draw
+
+import fpemu
+from fpemu import InputError
+from fpemu.errors import GpuError, GuaranteeError
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.runtime import callers, device, matrices
+from fpemu.gpu.runtime.matrices import Matrix
+
+gemm = sys.modules["fpemu.gpu.gemm"]
+call = sys.modules["fpemu.gpu.gemm.call"]
+choice = sys.modules["fpemu.gpu.gemm.choice"]
+pytestmark = pytest.mark.skipif(device.missing() is None, reason="there is a GPU: here a processor stands in for one")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def gpu(folder, monkeypatch):
+    if emulation.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    cuda_on_cpu.stand_in(monkeypatch, folder)
+    cuda_on_cpu.emulated_kernels(monkeypatch)
+    yield fpemu.gpu
+    cuda_on_cpu.forget()
+
+
+def assert_same(got, want):
+    assert got.shape == want.shape
+    assert np.array_equal(bits(np.ascontiguousarray(got)), bits(want))
+
+
+def part(x, shape, strides, offset=0, **more):
+    """An array that lies in another one's memory; strides and offset in bytes."""
+    told = {"shape": shape, "strides": strides, "data": (x.matrix.pointer + offset, False)}
+    return SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__ | told | more, base=x)
+
+
+# --- out
+def test_an_out_that_cannot_be_written_as_it_is_is_refused(gpu):
+    A, B = Lent(draw((6, 8))), Lent(draw((8, 5)))
+    room = Lent(np.full((6, 5), 7, np.float32))
+    wrong = {
+        "half": Lent(np.zeros((6, 5), np.float16)),
+        "rows backwards": part(room, (6, 5), (-20, 4), 100),
+        "the same row": part(room, (6, 5), (0, 4)),
+        "rows into each other": part(room, (6, 5), (8, 4)),
+        "of the processor": np.zeros((6, 5), np.float32),
+    }
+    for out in list(wrong.values())[:-1]:
+        with pytest.raises(InputError, match=r"^out must be an array on the GPU of shape \(6, 5\) and dtype float32"):
+            gpu.gemm(A, B, scheme="sgemm", out=out)
+    with pytest.raises(InputError, match=r"^out in the CPU's memory and A and B on the GPU"):
+        gpu.gemm(A, B, scheme="sgemm", out=wrong["of the processor"])
+    sealed = part(room, (6, 5), (20, 4), data=(room.matrix.pointer, True))
+    with pytest.raises(InputError, match=r"^out is read-only"):
+        gpu.gemm(A, B, scheme="sgemm", out=sealed)
+    assert (room.content == 7).all()
+    with pytest.raises(InputError, match=r"^out must be an array on the GPU of shape \(0, 5\)"):
+        gpu.gemm(np.zeros((0, 8), np.float32), B.x, scheme="sgemm", out=np.zeros((0, 5), np.float32))
+
+
+def test_out_may_lie_beside_an_operand_and_between_other_entries(gpu):
+    whole = Lent(np.full((6, 13), 7, np.float32))
+    A, B = draw((6, 8)), draw((8, 5))
+    matrices.copy(matrices.upload(A), Matrix(whole.matrix.pointer, A.dtype, A.shape, (13, 1)))
+    out = part(whole, (6, 5), (52, 4), 32)
+    gpu.gemm(part(whole, (6, 8), (52, 4)), Lent(B), scheme="ootomo", out=out)
+    assert_same(whole.content, np.hstack([A, fpemu.gemm(A, B, scheme="ootomo", hardware="hopper")]))
+    with pytest.raises(InputError, match=r"^out shares memory with A"):
+        gpu.gemm(part(whole, (6, 8), (52, 4)), Lent(B), scheme="ootomo", out=part(whole, (6, 5), (52, 4), 28))
+    column = part(whole, (6, 1), (52, 96), 48)  # the step of an axis of one entry means nothing
+    gpu.gemm(part(whole, (6, 8), (52, 4)), Lent(B[:, :1]), scheme="sgemm", out=column)
+    assert_same(whole.content[:, 12:], fpemu.gemm(A, B[:, :1], scheme="sgemm"))
+
+
+def test_after_an_error_out_is_as_it_was(gpu, monkeypatch):
+    A, B = draw((6, 8)), draw((8, 5))
+    A[3, 3] = 1e30
+    out = Lent(np.full((6, 5), 7, np.float32))
+    with pytest.raises(InputError, match="overflows"):
+        gpu.gemm(Lent(A), Lent(B), scheme="ootomo", out=out)
+    assert (out.content == 7).all()
+
+    def broken(a, b, c, D, *_):
+        matrices.copy(matrices.upload(np.zeros(D.shape)), D)
+        raise GuaranteeError("told by a test")
+
+    monkeypatch.setattr(gemm, "_errorfree", broken)
+    out = Lent(np.full((6, 5), 7.0))
+    with pytest.raises(GuaranteeError):
+        gpu.gemm(Lent(A.astype(float)), Lent(B.astype(float)), scheme="ozaki2", out=out)
+    assert (out.content == 7).all()
+
+
+# --- torch, as far as it matters here
+class Tensor:
+    """A tensor on the GPU: a Lent with torch's names for things."""
+
+    is_quantized, layout = False, "torch.strided"
+
+    def __init__(self, x, dtype="float32", negative=False):
+        self.lent, self.name, self.negative = Lent(np.asarray(x)), dtype, negative
+        self.device, self.shape = SimpleNamespace(type="cuda", index=0), x.shape
+        size = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}[dtype]
+        floats = SimpleNamespace(is_floating_point=True, itemsize=size)
+        self.dtype = type("dtype", (), {"__str__": lambda _: f"torch.{dtype}", **vars(floats)})()
+
+    def detach(self):
+        return self
+
+    def is_neg(self):
+        return self.negative
+
+    def resolve_neg(self):
+        return Tensor(-self.lent.x) if self.negative else self
+
+    def float(self):
+        return self if self.name == "float32" else Tensor(self.lent.x.astype(np.float32))
+
+    def data_ptr(self):
+        return self.lent.matrix.pointer
+
+    def stride(self):
+        return self.lent.matrix.strides
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    room = types.ModuleType("torch")
+    room.Tensor, room.float32 = Tensor, "float32"
+    room.empty = lambda shape, dtype, device: Tensor(np.zeros(shape, np.float32))
+    room.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=77))
+    monkeypatch.setitem(sys.modules, "torch", room)
+
+
+def test_tensors_are_what_torch_says_they_are(gpu, torch, monkeypatch):
+    waits = []
+    monkeypatch.setattr(callers, "_after", lambda *streams: waits.append(streams))
+    A, B = draw((6, 8)), draw((8, 5))
+    for x in (Tensor(A), Tensor(-A, negative=True), Tensor(A.astype(np.float16), "float16")):
+        waits.clear()
+        got = gpu.gemm(x, Tensor(B), scheme="sgemm")
+        assert type(got) is Tensor
+        values = A.astype(np.float16).astype(np.float32) if x.name == "float16" else A
+        assert_same(got.lent.content, fpemu.gemm(values, B, scheme="sgemm"))
+        converted = x.negative or x.name == "float16"
+        assert waits == [(0, 77), *[(0, 77)] * converted, (77, 0)]  # after torch's conversion too
+    for out, says in (
+        (Tensor(np.zeros((6, 5), np.float16), "float16"), "and dtype float32"),
+        (Tensor(np.zeros((6, 5), np.float16), "bfloat16"), "and dtype float32"),
+        (Tensor(np.zeros((6, 5), np.float32), negative=True), "a view with the signs turned"),
+    ):
+        with pytest.raises(InputError, match=f"^out .*{says}"):
+            gpu.gemm(Tensor(A), Tensor(B), scheme="sgemm", out=out)
+    sparse = Tensor(A)
+    sparse.layout = "torch.sparse_coo"
+    with pytest.raises(InputError, match=r"^A is a tensor of torch.sparse_coo and torch.float32: give a dense one"):
+        gpu.gemm(sparse, Tensor(B), scheme="sgemm")
+    far = Tensor(A)
+    far.device = SimpleNamespace(type="cuda", index=1)
+    assert callers.streams([far]) == []  # its stream is another GPU's
+
+
+# --- streams and contexts
+def test_what_is_copied_for_its_strides_waits_for_its_owner(gpu, monkeypatch):
+    queued = []
+    Array = type("ndarray", (), {"__module__": "cupy.told"})
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=55))
+    cupy.empty = lambda shape, name: array(Lent(np.zeros(shape, name)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    own = matrices.copy
+
+    def array(lent, **more):
+        made = Array()
+        made.device, made.lent = SimpleNamespace(id=0), lent
+        made.__cuda_array_interface__ = lent.__cuda_array_interface__ | more
+        return made
+
+    monkeypatch.setattr(callers, "_after", lambda waits, waited_for: queued.append((waits, waited_for)))
+    monkeypatch.setattr(matrices, "copy", lambda *given: queued.append("copy") or own(*given))
+    A, B = draw((6, 8)), draw((8, 5))
+    lent = Lent(A)
+    turned = array(lent, strides=(-32, 4), data=(lent.matrix.pointer + 160, False))
+    got = gpu.gemm(turned, array(Lent(B)), scheme="sgemm")
+    assert_same(got.lent.content, fpemu.gemm(A[::-1], B, scheme="sgemm"))
+    assert queued[:3] == [(0, 55), (0, 55), "copy"]
+    assert (55, 0) in queued
+
+
+def test_owners_whose_stream_nobody_knows_get_results_that_are_there(gpu, monkeypatch):
+    waits = []
+    monkeypatch.setattr(device, "synchronize", lambda: waits.append(1))
+    A, B = draw((6, 8)), draw((8, 5))
+    gpu.gemm(Lent(A, stream=1), Lent(B, stream=1), scheme="sgemm")
+    assert not waits
+    gpu.gemm(Lent(A), Lent(B, stream=1), scheme="sgemm")
+    assert waits
+
+
+def test_the_callers_context_is_current_again_afterwards(monkeypatch):
+    now = [3]
+    driver = SimpleNamespace(
+        cuCtxGetCurrent=lambda: (0, now[0]), cuCtxSetCurrent=lambda context: (now.__setitem__(0, context) or 0,)
+    )
+    monkeypatch.setattr(device, "_driver", lambda: driver)
+    monkeypatch.setattr(device, "_context", lambda: 9)
+    with device.entered():
+        assert now == [9]
+    assert now == [3]
+    now[0] = 0  # none: the GPU's own may stay
+    with device.entered():
+        pass
+    assert now == [9]
+
+
+# --- DLPack
+def test_what_dlpack_hands_over_stays_there(gpu):
+    class Copies:
+        def __init__(self, x, where=2):
+            self.x, self.where, self.made = x, where, []
+
+        def __dlpack__(self, stream=None, **_):
+            return (self.x + 0).__dlpack__()
+
+        def __dlpack_device__(self):
+            return self.where, 0
+
+    A, B = draw((60, 80)), draw((80, 50))
+    taken = matrices.take(Copies(A), "A")
+    again = [np.full(A.shape, np.nan, np.float32) for _ in range(20)]
+    assert_same(cuda_on_cpu.view(taken), A)
+    assert len(again) == 20
+    assert_same(gpu.gemm(Copies(A, 13), Copies(B), scheme="sgemm").get(), fpemu.gemm(A, B, scheme="sgemm"))
+    assert_same(gpu.gemm(Copies(A, 1), Copies(B, 1), scheme="sgemm"), fpemu.gemm(A, B, scheme="sgemm"))
+
+    class Refuses(Copies):
+        def __dlpack__(self, **_):
+            raise BufferError("no export\nof this")
+
+    for where in (1, 2):
+        with pytest.raises(InputError, match=r"^A cannot be read by DLPack: no export$"):
+            gpu.gemm(Refuses(A, where), Copies(B, where), scheme="sgemm")
+
+
+def test_interfaces_that_say_odd_things_are_read_or_refused(gpu):
+    A, B = draw((6, 8)), Lent(draw((8, 5)))
+    swapped = Lent(A.byteswap(), typestr=">f4")
+    assert_same(gpu.gemm(swapped, B, scheme="sgemm").get(), fpemu.gemm(A, B.x, scheme="sgemm"))
+    wide = Lent(A.astype(complex))
+    turned = part(wide, (6, 8), (-128, 16), 640)
+    words = Lent(np.zeros((6, 8), np.uint64), typestr="|V8")
+    for x, says in (
+        (turned, "A takes real numbers of at most 64 bits, not complex128"),
+        (words, r"A takes real numbers of at most 64 bits, not \|V8"),
+        (Lent(A, mask=B), "A is a masked array"),
+        (Lent(A, strides=(34, 4)), r"A has strides of \(34, 4\) bytes"),
+    ):
+        with pytest.raises(InputError, match=f"^{says}"):
+            gpu.gemm(x, B, scheme="sgemm")
+
+
+# --- what is kept
+def test_checked_calls_are_kept_small_and_tell_64_from_its_float(gpu):
+    A, B = Lent(draw((6, 8), np.float16)), Lent(draw((8, 5)))
+    gpu.gemm(A, B, scheme="ootomo", promote=64)
+    with pytest.raises(InputError) as want:
+        fpemu.gemm(A.x, B.x, scheme="ootomo", hardware="hopper", promote=64.0)
+    with pytest.raises(InputError) as got:
+        gpu.gemm(A, B, scheme="ootomo", promote=64.0)
+    assert str(got.value) == str(want.value)
+    kinds = tuple((who, (x.matrix.shape, x.matrix.dtype)) for who, x in (("A", A), ("B", B)))
+    kept = call._call_like(kinds, "ootomo", (float, 1.0), (float, 0.0), "raise", None, ())
+    assert kept.arguments["A"].strides == kept.arguments["B"].strides == (0, 0)
+
+
+def test_what_is_kept_can_be_given_back(gpu):
+    gpu.gemm(Lent(draw((6, 8))), Lent(draw((8, 5))), scheme="ootomo")
+    assert choice.find.cache_info().currsize
+    assert matrices._table.cache_info().currsize
+    gpu.release()
+    assert not choice.find.cache_info().currsize
+    assert not matrices._table.cache_info().currsize
+
+
+def test_after_an_interrupt_no_kernel_is_kept_that_may_be_half_way(gpu, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cuda_on_cpu.Emulated, "multiply", interrupted)
+    A, B = draw((6, 8)), draw((8, 5))
+    with pytest.raises(KeyboardInterrupt):
+        gpu.gemm(A, B, scheme="ootomo")
+    assert not choice.find.cache_info().currsize
+
+
+def test_a_buffer_that_does_not_fit_says_its_size(monkeypatch):
+    status = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
+    monkeypatch.setattr(device, "_enter", lambda: SimpleNamespace(cuMemAlloc=lambda nbytes: (status, 0)))
+    with pytest.raises(GpuError, match=r"^CUDA: CUDA_ERROR_OUT_OF_MEMORY \(1,234,567 bytes\)$") as told:
+        device.Buffer(1_234_567)
+    assert told.value.nbytes == 1_234_567

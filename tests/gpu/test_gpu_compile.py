@@ -1,0 +1,176 @@
+"""Every kernel compiles to a cubin for the architectures it is for; no GPU is needed, NVRTC is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fpemu import InputError, gpu, mma
+from fpemu.gpu.emulation import chains
+from fpemu.gpu.gemm.wgmma import schedules
+from fpemu.gpu.instructions import run as instructions
+from fpemu.gpu.runtime import device
+from fpemu.kernelcache import KernelCache
+from fpemu.schemes import build
+from fpemu.verify import instructions as verify
+
+ARCHES = ("sm_80", "sm_90a", "sm_100a")
+needs_compiler = pytest.mark.skipif(
+    device.compiler_missing() is not None, reason=device.compiler_missing() or "NVRTC is here"
+)
+
+
+def machine(cubin: bytes) -> int:
+    """The compute capability that an ELF file of CUDA names in its flags (sm_90a: 90)."""
+    assert cubin[:4] == b"\x7fELF"
+    flags = int.from_bytes(cubin[48:52], "little")
+    return flags & 0xFF if flags & 0xFF in (80, 90, 100) else flags >> 8 & 0xFF
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_instruction_of_an_architecture_compiles(arch):
+    rows = instructions.rows(arch)
+    assert len(rows) >= 10
+    for spec in rows:
+        wide = spec.instruction == "wgmma"
+        for n in (8, 24, 256) if wide else (None,):
+            for saturate in (False, True) if spec.is_integer else (False,):
+                cubin = device.compile(instructions.source(spec, n=n, saturate=saturate), arch, name=spec.name)
+                assert machine(cubin) == int(re.sub(r"\D", "", arch)), spec.name
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tmp_path, monkeypatch):
+    """verify.cu of each arithmetic that the GPU has, and emulated_gemm.cu of fp64's; of the others: test_gpu_gemm."""
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    rows = sorted(instructions.rows(arch), key=lambda row: -row.k)
+    shortest = {(row.arithmetic, row.instruction == "wgmma" and not row.is_integer): row for row in rows}
+    assert {arithmetic for arithmetic, _ in shortest} >= {"truncated", "fma", "integer"}
+    assert ("truncated", True) in shortest or arch != "sm_90a"
+    sources = [verify.source(row) for row in shortest.values()]
+    sources.append(chains.source(next(row for row in rows if row.payloads)))
+    device.compile_all(sources, arch)
+    for source in sources:
+        assert machine(device.compile_cached(source, arch)) == int(re.sub(r"\D", "", arch))
+
+
+@needs_compiler
+def test_wgmma_is_in_sm_90a_alone():
+    assert {s.instruction for s in instructions.rows("sm_90a")} == {"mma", "wgmma"}
+    for arch in ("sm_80", "sm_100a"):
+        assert {s.instruction for s in instructions.rows(arch)} == {"mma"}
+        with pytest.raises(device.GpuError, match="wgmma"):
+            device.compile(instructions.source(mma.spec("hopper", "fp16")), arch)
+
+
+@needs_compiler
+def test_a_source_with_an_error_is_reported_with_the_compilers_words():
+    with pytest.raises(device.GpuError, match=r"odd\.cu\(1\).*undefined"):
+        device.compile('extern "C" __global__ void f() { undefined(); }', "sm_80", name="odd.cu")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("constant", "value", "reason"),
+    [
+        ("TILE_N", 40, "the epilogue stores 16 at a time"),
+        ("STAGES", 2, "holds all stages of a block while the producer fills the next one"),
+        ("STAGES", 64, "shared memory of a thread block"),
+        ("CLUSTER", 4, "clusters of one or two thread blocks"),
+        ("MATH_WARPGROUPS", 3, "two warpgroups"),
+    ],
+)
+def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_the_reason(constant, value, reason):
+    schedule = schedules.schedule(build("staged", {}).plan(), mma.spec("hopper", "fp16"), None)
+    text, count = re.subn(
+        rf"(int {constant}) = \d+;", rf"\1 = {value};", schedules.source(schedule, schedules.Tile(32))
+    )
+    assert count == 1
+    with pytest.raises(device.GpuError, match=reason):
+        device.compile(text, "sm_90a")
+
+
+@needs_compiler
+def test_cubins_are_kept_and_a_changed_source_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    source = 'extern "C" __global__ void f(int* x) { *x = SIZE; }'
+    first = device.compile_cached(source, "sm_80", options=("-DSIZE=1",))
+    (kept,) = (tmp_path / "cubins").glob("*.cubin")
+    cubins = KernelCache("cubins")
+    assert cubins.load(kept.name) == first
+    cubins.save(kept.name, b"from the disk")
+    assert device.compile_cached(source, "sm_80", options=("-DSIZE=1",)) == b"from the disk"
+    assert device.compile_cached(source, "sm_80", options=("-DSIZE=2",)) not in (first, b"from the disk")
+
+
+@needs_compiler
+def test_many_sources_are_compiled_side_by_side_and_a_faulty_one_stops_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in ("1", "wrong", "3")]
+    device.compile_all(sources, "sm_80")
+    kept = {KernelCache("cubins").load(path.name) for path in (tmp_path / "cubins").glob("*.cubin")}
+    assert len(kept) == 2
+    assert device.compile_cached(sources[0], "sm_80") in kept
+
+
+def test_every_row_of_the_catalog_either_has_an_instruction_or_says_why_not():
+    named = set()
+    for spec in mma.catalog.rows():
+        narrow = str(spec.a_format) in ("e3m2", "e2m3", "e2m1")
+        if spec.instruction in ("mma", "wgmma") and spec.architecture != "volta" and not narrow:
+            named.add(instructions.instruction(spec).ptx)
+            continue
+        with pytest.raises(InputError, match=r"^[^\n]*fpemu\.gpu[^\n]*$"):
+            instructions.instruction(spec)
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in named
+    assert "wgmma.mma_async.sync.aligned.m64n8k32.f16.e5m2.e5m2" in named
+    assert "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" in named
+
+
+def test_arguments_that_no_instruction_has_are_refused():
+    with pytest.raises(InputError, match="no wgmma has n = 12"):
+        instructions.instruction(mma.spec("H100"), n=12)
+    with pytest.raises(InputError, match="no wgmma has n = 40"):
+        instructions.instruction(mma.spec("H100", "int8"), n=40)
+    with pytest.raises(InputError, match="only the int8"):
+        instructions.instruction(mma.spec("H100"), saturate=True)
+    with pytest.raises(InputError, match="n is for wgmma"):
+        instructions.instruction(mma.spec("A100"), n=8)
+    with pytest.raises(InputError, match="not this one"):
+        instructions.instruction(mma.spec("B200"))
+    with pytest.raises(InputError, match="takes K = 16"):
+        instructions.execute(np.zeros((2, 8)), np.zeros((8, 2)), None, mma.spec("A100"))
+    with pytest.raises(InputError, match="do not share K"):
+        instructions.execute(np.zeros((2, 16)), np.zeros((8, 2)), None, mma.spec("A100"))
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "e5m2"])
+def test_codes_are_the_patterns_that_values_came_from(name):
+    from fpemu import formats
+
+    fmt = formats.get(name)
+    rng = np.random.default_rng(3)
+    raw = rng.integers(0, 1 << min(fmt.width, 63), 20000, dtype=np.uint64).astype(fmt.code_dtype)
+    raw = raw[~np.isnan(fmt.decode(raw))] if name == "e5m2" else raw
+    values = raw.view(fmt.dtype) if name in ("fp16", "tf32", "fp32", "fp64") else fmt.decode(raw)
+    np.testing.assert_array_equal(instructions.codes(values, fmt), raw)
+
+
+def test_without_a_gpu_one_line_says_what_is_missing():
+    missing = gpu.available()
+    if missing is None:
+        pytest.skip("there is a GPU here")
+    assert "\n" not in missing
+    with pytest.raises(device.GpuError, match=re.escape(missing[:20])):
+        gpu.execute(np.zeros((2, 16)), np.zeros((16, 2)), None, mma.spec("A100"))
+
+
+def test_importing_the_room_loads_no_cuda():
+    code = "import sys, fpemu.gpu; sys.exit(any(m.split('.')[0] == 'cuda' for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

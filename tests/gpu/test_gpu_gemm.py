@@ -1,0 +1,300 @@
+"""Emulated GEMMs on a GPU have NumPy's bits: on the GPU if there is one, else the kernel compiled for this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+
+import hostile
+import numpy as np
+import pytest
+from hostile import bits
+
+import fpemu
+from fpemu import InputError, devices, mma
+from fpemu.gpu.emulation import chains
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.emulation.specification import code_dtype, values
+from fpemu.gpu.instructions import streams
+from fpemu.gpu.runtime import compiler, device
+from fpemu.mma import KOrder
+
+ON_A_GPU = device.missing() is None
+
+
+def rows():
+    """Of the catalog, the longest instruction of each kind of block; with FPEMU_EXAMPLES of each block there is."""
+    found, seen = [], set()
+    for row in sorted(mma.catalog.rows(), key=lambda row: -row.k):
+        if hostile.FACTOR > 1:
+            news = {re.sub(r"K = \d+, |NAN_CODE = \d+", "", emulation.definition(row))}
+        else:
+            news = {(row.arithmetic, row.block, str(row.d_format)), str(row.a_format)}
+        if news - seen and (str(row.a_format) in hostile.FORMATS or row.is_integer):
+            found.append(row)
+            seen |= news
+    return found
+
+
+BASE = mma.spec("ampere")
+CUSTOM = [
+    mma.spec("ada", ("e4m3", "e5m2"), "fp16"),
+    BASE.replace(E0=None, name="no floor"),
+    BASE.replace(F=35, final="RNE", name="F = 35"),
+    BASE.replace(F=23, k=24, block=6, name="blocks of 6"),
+    BASE.replace(F=23, k=64, block=64, name="blocks of 64"),
+    BASE.replace(a_format="fp32", b_format="bf16", block=1, name="blocks of 1"),
+    mma.spec("ideal").replace(final="RZ", name="ideal RZ"),
+    mma.MmaSpec("fp16", "fp16", "fp16", k=4, block=1, arithmetic="fma", name="fp16 fma"),
+]
+SPECS = [*rows(), *CUSTOM]
+WAYS = [  # order, terms, step
+    (KOrder(), 1, None),
+    (KOrder(promote=48), 1, None),
+    (KOrder(split=60, join="pairwise"), 2, None),
+    (KOrder(), 3, "instruction"),
+    (KOrder(split=50, tile=32, residue_first=True, promote=64, join="descending"), 1, None),
+    (KOrder(tile=40, promote=80), 2, 24),
+]
+needs_device = pytest.mark.skipif(
+    not ON_A_GPU and emulation.compiler() is None, reason="neither a GPU nor a C++ compiler here"
+)
+needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
+
+
+class HostBuffer:
+    """What `device.Buffer` is, in this machine's memory."""
+
+    def __init__(self, array):
+        self.memory = np.frombuffer(bytearray(np.ascontiguousarray(array).tobytes()), np.uint8)
+
+    of = classmethod(lambda cls, array: cls(array))
+
+
+class HostModule:
+    """What `device.Module` is: the threads of the kernel one after another."""
+
+    folder = None
+    launches = 0
+
+    def __init__(self, source, *, name):
+        stem = self.folder / str(len(list(self.folder.iterdir())))
+        stem.with_suffix(".cpp").write_text(source)
+        flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{emulation.KERNELS}"]
+        command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
+        subprocess.run(command, check=True)
+        self.function = ctypes.CDLL(str(stem.with_suffix(".so"))).gemm
+
+    def launch(self, name, grid, block, *arguments, wait=True):
+        buffers, (M, N, K, promote) = arguments[:7], arguments[7:]
+        assert all(isinstance(size, np.int32) for size in arguments[7:])
+        products, rest = divmod(grid, -(-M // 64) * -(-N // 64))
+        assert (name, block, rest) == ("gemm", 256, 0)
+        pointers = [ctypes.c_void_p(buffer.memory.ctypes.data) for buffer in buffers]
+        self.function(*pointers, *map(ctypes.c_int, (M, N, K, promote)), ctypes.c_longlong(products))
+        HostModule.launches += 1
+
+
+def collect(run, shape, dtype):
+    out = HostBuffer(np.full(shape, 0xAB, dtype))
+    run(out)
+    return out.memory.view(dtype).reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def build_folder(tmp_path_factory):
+    yield tmp_path_factory.mktemp("gemm")
+    chains._module.cache_clear()
+
+
+@pytest.fixture
+def cuda(build_folder, monkeypatch):
+    """`device="cuda"`: the GPU, or this machine in its place."""
+    if not ON_A_GPU:
+        HostModule.folder = build_folder
+        monkeypatch.setattr(device, "Buffer", HostBuffer)
+        monkeypatch.setattr(device, "Module", HostModule)
+        monkeypatch.setattr(device, "collect", collect)
+        monkeypatch.setattr(device, "missing", lambda: None)
+        monkeypatch.setattr(chains, "_memory", lambda: 2**37)
+
+
+def draw(fmt, kind, rng, shape):
+    if isinstance(fmt, str):
+        return rng.integers(0, 2 ** (8 * code_dtype(fmt).itemsize), shape).astype(code_dtype(fmt))
+    return hostile.draw(str(fmt), kind, rng, shape)
+
+
+def operands(spec, kind, seed, M, N, K, terms=1):
+    rng = np.random.default_rng([seed, *kind.encode()])
+    a, b, c = streams.formats(spec)
+    pairs = [(values(draw(a, kind, rng, (M, K)), a), values(draw(b, kind, rng, (N, K)), b).T) for _ in range(terms)]
+    if isinstance(c, str):
+        return pairs, values(draw(c, kind, rng, (M, N)), c)
+    return pairs, values(hostile.accumulators(str(a), str(b), str(c), kind, rng, M * N).reshape(M, N), c)
+
+
+def assert_same(got, want, what=""):
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    wrong = bits(got) != bits(want)
+    assert not wrong.any(), f"{what}: {wrong.sum()} of {wrong.size} differ, the first at {np.argwhere(wrong)[0]}"
+
+
+@needs_device
+@pytest.mark.parametrize("spec", SPECS, ids=[spec.name for spec in SPECS])
+def test_hostile_operands_give_the_bits_of_the_readable_form_in_any_order(spec, cuda):
+    slow = str(spec.d_format) == "fp64"  # in NumPy
+    for number, kind in enumerate(hostile.CLASSES[:5] if spec.is_integer else hostile.CLASSES):
+        order, terms, step = WAYS[number % len(WAYS)] if number % 3 == 0 else WAYS[0]
+        K = 40 if slow else (3 * spec.k, 2 * spec.k + 1, 70)[number % 3]
+        pairs, C = operands(spec, kind, number, *((4, 3) if slow else (20, 10)), K, terms)
+        C = C if number % 4 else None
+        got = mma.chain(pairs, C, spec, order, step=step, device="cuda")
+        assert_same(got, mma.chain(pairs, C, spec, order, step=step, backend="numpy"), f"{kind} {order} {step}")
+
+
+@needs_device
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("hardware", ["volta", "hopper", "cdna2"])
+def test_tiles_at_every_edge_and_terms_in_turn(way, hardware, cuda):
+    order, terms, step = way
+    spec = mma.spec(hardware)
+    for M, N, K in ((65, 130, 100), (1, 64, 33), (64, 1, 200)):
+        pairs, C = operands(spec, "finite", K, M, N, K, terms)
+        got = mma.chain(pairs, C, spec, order, step=step, device="cuda")
+        assert_same(got, mma.chain(pairs, C, spec, order, step=step, backend="numpy"), f"{M} x {N} x {K}")
+
+
+@needs_device
+def test_one_nan_and_one_huge_accumulator_leave_the_fast_arithmetic_alone_elsewhere(cuda):
+    spec, rng = mma.spec("hopper"), np.random.default_rng(1)
+    A, B = rng.standard_normal((80, 96)).astype(np.float16), rng.standard_normal((96, 150)).astype(np.float16)
+    C = np.zeros((80, 150), np.float32)
+    A[3, 40], B[50, 149], C[70, 9], C[0, 70] = np.nan, -np.inf, 3e38, 2.0**119
+    got = mma.gemm(A, B, C, spec, device="cuda")
+    assert_same(got, mma.gemm(A, B, C, spec, backend="numpy"))
+    assert np.isnan(got[3]).all()
+    assert np.isfinite(got[4, :149]).all()
+
+
+@needs_device
+@pytest.mark.parametrize("bytes_at_once", [2**32, 9000])
+def test_leading_axes_broadcast_and_large_products_run_in_stripes(bytes_at_once, cuda, monkeypatch):
+    monkeypatch.setattr(chains, "_BYTES", bytes_at_once)
+    spec, rng = mma.spec("ampere"), np.random.default_rng(2)
+    A = rng.standard_normal((3, 1, 70, 33)).astype(np.float16)
+    B = rng.standard_normal((2, 33, 140)).astype(np.float16)
+    C = rng.standard_normal((70, 140)).astype(np.float32)
+    for order in (None, KOrder(promote=16)):
+        got = mma.gemm(A, B, C, spec, order, device="cuda")
+        assert_same(got, mma.gemm(A, B, C, spec, order, backend="numpy"))
+    assert mma.gemm(A[:, :, :0], B, spec=spec, device="cuda").shape == (3, 2, 0, 140)
+    assert not mma.gemm(A[..., :0], B[:, :0], spec=spec, device="cuda").any()
+
+
+@needs_device
+@pytest.mark.parametrize("limit", [{"_BYTES": 2**16}, {"_memory": lambda: 2**20}], ids=["", "of a small GPU"])
+@pytest.mark.parametrize(("M", "N", "K"), [(300, 300, 16), (3, 20000, 16), (300, 3, 400)])
+def test_no_array_on_the_gpu_is_larger_than_the_limit(M, N, K, limit, cuda, monkeypatch):
+    """Nor is D, however short K is."""
+    for name, value in limit.items():
+        monkeypatch.setattr(chains, name, value)
+    sizes, prepare = [], chains.prepare
+
+    def watched(A, B, index_a, index_b, C, *rest, **options):
+        run = prepare(A, B, index_a, index_b, C, *rest, **options)
+        if run is not None:
+            sizes.append(max(A.nbytes, B.nbytes, C.nbytes))
+        return run
+
+    monkeypatch.setattr(chains, "prepare", watched)
+    spec, rng = mma.spec("ampere"), np.random.default_rng(2)
+    A, B = rng.standard_normal((M, K)).astype(np.float16), rng.standard_normal((K, N)).astype(np.float16)
+    assert_same(mma.gemm(A, B, spec=spec, device="cuda"), mma.gemm(A, B, spec=spec))
+    assert len(sizes) > 1
+    assert max(sizes) <= max(2**16, 64 * 4 * K)
+
+
+@needs_device
+def test_every_scheme_runs_on_the_device_with_the_same_bits(cuda, monkeypatch):
+    rng = np.random.default_rng(3)
+    A, B = rng.standard_normal((9, 70)).astype(np.float32), rng.standard_normal((70, 8)).astype(np.float32)
+    chosen, used = devices.choose, []
+
+    def watched(*arguments):
+        used.append(chosen(*arguments))
+        return used[-1]
+
+    for scheme in fpemu.schemes.names():
+        hardware = "ampere"
+        a, b = (A[:3, :20], B[:20, :2]) if scheme == "dgemm" else (A, B)
+        errorfree = isinstance(fpemu.schemes.get(scheme), fpemu.schemes.ErrorFree)
+        options = {"carrier": "compiled"} if errorfree else {}  # not by BLAS
+        monkeypatch.setattr(devices, "choose", watched)
+        used.clear()
+        got = fpemu.gemm(a, b, scheme=scheme, hardware=hardware, device="cuda", **options)
+        assert used
+        assert set(used) == {"cuda"}, scheme
+        monkeypatch.setattr(devices, "choose", lambda device, backend: "numpy")
+        assert_same(got, fpemu.gemm(a, b, scheme=scheme, hardware=hardware, **options), scheme)
+    monkeypatch.setattr(devices, "choose", chosen)
+    assert devices.choose(None, "compiled") == "compiled"  # after a call the default is the CPU again
+
+
+@needs_device
+@pytest.mark.parametrize(("dtype", "digit"), [(np.float64, 2**22 - 1), (np.float32, 2**8)])
+def test_exact_products_of_integers_are_those_of_blas(dtype, digit, cuda):
+    rng = np.random.default_rng(4)
+    X, Y = (rng.integers(-digit, digit + 1, shape).astype(dtype) for shape in ((2, 65, 250), (2, 250, 3)))
+    X[:, :40], Y[..., 0] = digit, digit  # sums that come near 2^53, or 2^24
+    assert_same(chains.matmul(X, Y), np.matmul(X, Y))
+    A, B = rng.standard_normal((30, 40)), rng.standard_normal((40, 20))
+    want = fpemu.reference.matmul(A, B)
+    with devices.on("cuda"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "gains", lambda X, Y: True)
+        assert_same(fpemu.reference.matmul(A, B), want)
+
+
+@needs_device
+def test_a_changed_arithmetic_is_noticed(cuda):
+    spec = mma.spec("hopper")
+    pairs, C = operands(spec, "leftover", 4, 30, 30, 64)
+    want = mma.chain(pairs, C, spec, backend="numpy")
+    for changed in (spec.replace(F=24), spec.replace(block=8), spec.replace(final="RNE")):
+        assert (bits(mma.chain(pairs, C, changed, device="cuda")) != bits(want)).any()
+
+
+def test_wrong_devices_are_named():
+    A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
+    with pytest.raises(InputError, match="did you mean 'cuda'"):
+        mma.gemm(A, A, spec=spec, device="cudaa")
+    with pytest.raises(InputError, match="did you mean 'cuda'"):
+        fpemu.gemm(A, A, scheme="fp16", hardware="ampere", device="cudaa")
+
+
+@pytest.mark.skipif(ON_A_GPU, reason="there is a GPU")
+def test_without_a_gpu_the_error_says_what_is_missing():
+    A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
+    with pytest.raises(InputError, match=r"^device = 'cuda': "):
+        mma.gemm(A, A, spec=spec, device="cuda")
+    with pytest.raises(InputError, match=r"^device = 'cuda': "):
+        fpemu.gemm(A, A, scheme="sgemm", device="cuda")
+
+
+@needs_device
+def test_the_readable_form_does_not_run_on_a_gpu(cuda):
+    A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
+    with pytest.raises(InputError, match="backend = 'numpy'"):
+        mma.gemm(A, A, spec=spec, backend="numpy", device="cuda")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_the_kernel_of_every_arithmetic_compiles(arch):
+    kernels = {row.arithmetic: row for row in SPECS}
+    assert set(kernels) == {"truncated", "exact", "fma", "flushed", "cdna3", "cdna3-fp8", "via-half", "integer"}
+    kernels["narrow"] = BASE
+    for row in kernels.values():
+        assert device.compile(chains.source(row), arch, name="emulated_gemm.cu")[:4] == b"\x7fELF"

@@ -1,0 +1,305 @@
+"""The kernels of `fpemu.gpu.gemm.wgmma.words`: schedules give the schemes' bits, and the texts compile; on a GPU, bits."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import mma
+from fpemu.gpu.gemm.wgmma import records, schedules, splits
+from fpemu.gpu.gemm.wgmma import words as hopper
+from fpemu.gpu.gemm.wgmma.schedules import CHUNK, K, Schedule, Tile
+from fpemu.gpu.runtime import device, matrices
+from fpemu.mma import KOrder
+from fpemu.schemes import build, ranges
+
+SPEC = mma.spec("hopper", "fp16", "fp32")
+needs_compiler = pytest.mark.skipif(
+    device.compiler_missing() is not None, reason=device.compiler_missing() or "NVRTC is here"
+)
+needs_hopper = pytest.mark.skipif(
+    device.missing() is not None or device.arch() != "sm_90a", reason=device.missing() or "the GPU here is no Hopper"
+)
+TURNS = {"promote": 64, "correction_step": 64}
+RUN = [
+    ("staged", {}, None),
+    ("staged", {"stage": 128}, None),
+    ("staged", {"products": ("rh", "hh", "hr")}, None),
+    ("staged", {"accumulators": "band"}, None),
+    ("ootomo", TURNS, None),
+    ("ootomo", TURNS | {"promote": 128}, None),
+    ("ootomo", {}, None),
+    ("legemm", {}, None),
+    ("fp16", {}, None),
+    ("fp16", {"promote": 128}, None),
+    ("fp16", {}, KOrder(promote=64)),
+    ("staged", {}, KOrder(split=128)),
+    ("fp16", {}, KOrder(split=64)),
+]
+
+
+def scheduled(name, options, order=None) -> Schedule | None:
+    return schedules.schedule(build(name, options).plan(), SPEC, order)
+
+
+def sliced(s: Schedule, A, B):
+    """The sums of slices, added ascending."""
+    length, step = A[0].shape[1], s.split or A[0].shape[1]
+    parts = [slice(k, min(k + step, length)) for k in range(0, length, step)]
+    return sum(multiplied(s, [x[:, at] for x in A], [x[at] for x in B]) for at in parts)
+
+
+def multiplied(s: Schedule, A, B):
+    """What ``hopper_gemm.cu`` computes from words (M, k) and (k, N): its loops, one instruction at a time."""
+    c = s.constants()
+    blocks_a_round = max(1, c["PROMOTE_BLOCKS"])
+    length = s.block * blocks_a_round
+    rounds = -(-A[0].shape[1] // length)
+
+    def padded(x, axis):
+        width = [(0, 0), (0, 0)]
+        width[axis] = (0, rounds * length - x.shape[axis])
+        return np.pad(x, width)
+
+    A, B = [padded(x, 1) for x in A], [padded(x, 0) for x in B]
+    steps = s.block // K
+
+    def listed(products, turn):
+        """Word of A, word of B and instruction of a block, in the order issued."""
+        of = [
+            (x // (turn // K) % len(products), x // (turn // K * len(products)) * (turn // K) + x % (turn // K))
+            for x in range(len(products) * steps)
+        ]
+        return [(*products[p], k) for p, k in of]
+
+    def run(total, instructions, block):
+        for i, j, k in instructions:
+            at = slice(block * s.block + k * K, block * s.block + (k + 1) * K)
+            total = mma.execute(A[i][:, at], B[j][at], total, SPEC)
+        return total
+
+    zero = np.zeros((A[0].shape[0], B[0].shape[1]), np.float32)
+    total, main, rest = zero, zero, zero
+    instructions, corrections = listed(s.main, s.main_turn), listed(s.rest, s.rest_turn) if s.rest else []
+    for block in range(rounds * blocks_a_round):
+        for part in range(c["BLOCK_PROMOTIONS"]):
+            first, last = (p * len(instructions) // c["BLOCK_PROMOTIONS"] for p in (part, part + 1))
+            if c["PROMOTE_BLOCKS"] and block % blocks_a_round == 0:
+                main = zero
+            main = run(main, instructions[first:last], block)
+            first, last = (p * len(corrections) // c["BLOCK_PROMOTIONS"] for p in (part, part + 1))
+            rest = run(rest, corrections[first:last], block)
+            if c["PROMOTE_BLOCKS"] and block % blocks_a_round == blocks_a_round - 1:
+                total = total + main
+    total = total if c["PROMOTE_BLOCKS"] else main
+    return rest * np.float32(2.0**-s.exponent) + total if s.rest else total
+
+
+@pytest.mark.parametrize(("name", "options", "order"), RUN)
+def test_a_schedule_gives_the_bits_of_the_scheme_whatever_the_length(name, options, order):
+    scheme, rng = build(name, options), np.random.default_rng(3)
+    s = schedules.schedule(scheme.plan(), SPEC, order)
+    assert s is not None
+    for length in (1, 16, 40, 64, 130, 200, 448):
+        A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, length), (length, 7)))
+        a, b = (
+            ranges.prepare(X, who, scheme.rules(), "raise", scheme._policy("raise"), name)
+            for X, who in ((A, "A"), (B, "B"))
+        )
+        with np.errstate(all="ignore"):
+            T = ranges.undo(sliced(s, a.words, b.words), a, b)
+        D = fpemu.gemm(A, B, scheme=scheme, hardware=SPEC, order=order)
+        assert (T.view(np.uint32) == D.view(np.uint32)).all(), (name, options, length)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "order"),
+    [
+        ("staged", {"stage": 48}, None),  # no whole part of 64
+        ("staged", {"accumulators": "each"}, None),
+        ("ootomo", {"promote": None, "correction_step": None}, None),  # corrections one after the other over all of K
+        ("ootomo", TURNS, KOrder(promote=64)),  # the corrections would be promoted too
+        ("ootomo", TURNS, KOrder(split=256)),
+        ("staged", {}, KOrder(split=100)),
+        ("staged", {}, KOrder(split=128, join="descending")),
+        ("ootomo", TURNS | {"combine_in": "fp64"}, None),
+        ("bf16x3", {}, None),
+    ],
+)
+def test_what_the_kernel_does_not_do_has_no_schedule(name, options, order):
+    scheme = build(name, options)
+    spec = SPEC if scheme.rules()[0].format is fpemu.FP16 else scheme.spec("hopper")
+    assert hopper.kernel(scheme, spec, (100, 100, 100), order) is None
+
+
+def test_the_tile_follows_the_size_and_the_accumulators():
+    staged, ootomo = scheduled("staged", {}), scheduled("ootomo", TURNS)
+    assert staged is not None
+    assert ootomo is not None
+    assert [hopper.choose((n, n, n), staged).columns for n in (2048, 4096, 8192)] == [128, 208, 192]
+    assert [hopper.choose((n, n, n), staged).cluster for n in (1024, 2048, 4096, 8192)] == [2, 1, 2, 2]
+    assert hopper.choose((8192, 8192, 8192), ootomo) == Tile(128)
+    assert all(hopper.choose((n, n, n), scheduled("legemm", {})).columns <= 192 for n in (2048, 4096, 8192, 16384))
+    assert hopper.choose((100, 8192, 64), staged).cluster == 1
+    for n in (512, 1024):  # not many processors are idle
+        tile = hopper.choose((n, n, n), staged)
+        assert 120 <= -(-n // tile.rows) * -(-n // tile.columns) <= hopper.PROCESSORS
+
+
+def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
+    for name, options, _ in RUN:
+        s = scheduled(name, options)
+        for columns in hopper._COLUMNS[s.accumulators]:
+            tile = Tile(columns)
+            assert schedules.shared_bytes(tile) + 8 * columns + 256 <= schedules.SHARED
+            assert schedules.stages(tile) > s.words * s.block // CHUNK
+
+
+@needs_compiler
+def test_the_kernels_compile_and_structures_are_those_of_numpy():
+    def sizes(**layouts):
+        return "".join(f"static_assert(sizeof({name}) == {size});\n" for name, size in layouts.items())
+
+    s = scheduled("staged", {})
+    text = schedules.source(s, Tile(32)) + sizes(Task=records.TASK.itemsize, Result=records.RESULT.itemsize)
+    assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
+    s = scheduled("ootomo", {})
+    assert device.compile(schedules.source(s, Tile(32, cluster=1)), "sm_90a")[:4] == b"\x7fELF"
+    text = splits.KINDS["halves"].source() + sizes(
+        Operand=splits.OPERAND.itemsize, Operands=splits.OPERANDS.itemsize, Panel=splits.KINDS["halves"].panel_bytes
+    )
+    assert device.compile(text, "sm_90a")[:4] == b"\x7fELF"
+
+
+def frames(cubin):
+    """Bytes of local memory that kernels use: FRAME_SIZE of the section .nv.info."""
+    start, size, count, names = struct.unpack_from("<Q10xHHH", cubin, 40)
+    heads = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
+    found = []
+    for name, _, _, _, at, length in heads:
+        if not cubin[heads[names][4] + name :].startswith(b".nv.info\0"):
+            continue
+        end = at + length
+        while at < end:
+            kind, what, more = struct.unpack_from("<BBH", cubin, at)
+            if (kind, what) == (4, 0x11):
+                found.append(struct.unpack_from("<I", cubin, at + 8)[0])
+            at += 4 + (more if kind == 4 else 0)
+    return found
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "options", "widest"),
+    [
+        ("staged", {}, 208),
+        ("staged", {"stage": 128}, 192),
+        ("ootomo", TURNS | {"promote": 128}, 128),
+        ("legemm", {}, 192),
+        ("fp16", {}, 256),
+        ("fp16", {"promote": 128}, 208),
+    ],
+)
+def test_the_widest_tile_that_can_be_chosen_needs_no_local_memory(name, options, widest):
+    s = scheduled(name, options)
+    assert max(hopper.columns(s)) == widest
+    assert {hopper.choose((128 * m, n, 64), s).columns for m in range(1, 40) for n in range(32, 6000, 96)} <= {
+        *hopper.columns(s)
+    }
+    assert frames(device.compile(schedules.source(s, Tile(widest)), "sm_90a")) == [0]
+
+
+@needs_compiler
+def test_a_tile_that_is_wider_would_need_it():
+    assert frames(device.compile(schedules.source(scheduled("legemm", {}), Tile(208)), "sm_90a"))[0] > 100
+
+
+@needs_compiler
+@pytest.mark.parametrize(("ab", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("s8", "s32"), ("e4m3", "f32")])
+def test_every_type_of_wgmma_compiles(ab, d):
+    text = schedules.wgmma("issue", 24 if ab != "s8" else 32, ab, d)
+    kind = {"f32": "float", "s32": "int", "f16": "u32"}[d]
+    count = (24 if ab != "s8" else 32) // (4 if d == "f16" else 2)
+    use = f'extern "C" __global__ void k({kind}* p) {{ {kind} d[{count}]; issue(d, 0, 0, 0); hold(d); p[0] = d[0]; }}'
+    assert device.compile(f'#include "hopper.cuh"\n{text}\n{use}', "sm_90a")[:4] == b"\x7fELF"
+
+
+# --- on a GPU
+def on_gpu(kernel, A, B, *, alpha=1.0, beta=0.0, C=None, on_range="raise", calls=1, joint=True):
+    """The kernel's D for NumPy arrays, in poisoned memory."""
+    a, b = matrices.upload(A), matrices.upload(B)
+    c = None if C is None else matrices.upload(C)
+    shape = (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1])
+    D = matrices.empty(shape, np.float32)
+    D.owner.fill(device.POISON)
+    for _ in range(calls):
+        apart = (kernel.prepare(a, "A", on_range), kernel.prepare(b, "B", on_range))
+        kernel.multiply(*(kernel.both(a, b, on_range) if joint else apart), D, alpha, beta, c)
+    device.synchronize()
+    return matrices.download(D)
+
+
+def same(D, want):
+    return np.array_equal(D.view(np.uint32), want.view(np.uint32))
+
+
+@needs_hopper
+@pytest.mark.parametrize(("name", "options", "order"), RUN)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (130, 72, 264), (257, 515, 129), (300, 301, 1000)])
+def test_a_gpu_gives_the_bits_of_the_scheme(name, options, order, shape):
+    M, N, length = shape
+    scheme, rng = build(name, options), np.random.default_rng(5)
+    kernel = hopper.kernel(scheme, SPEC, shape, order)
+    A, B = rng.standard_normal((M, length)).astype(np.float32), rng.standard_normal((length, N)).astype(np.float32)
+    for a, b in ((A, B), (np.asfortranarray(A), np.asfortranarray(B))):
+        assert same(on_gpu(kernel, a, b, calls=2), fpemu.gemm(A, B, **kernel.arguments))
+
+
+@needs_hopper
+@pytest.mark.parametrize("columns", [32, 64, 128, 176, 192, 208])
+def test_a_gpu_gives_them_with_every_tile(columns):
+    scheme, rng = build("staged", {}), np.random.default_rng(6)
+    kernel = hopper.Hopper(scheme, SPEC, None, scheduled("staged", {}), Tile(columns, group=1))
+    A, B = (
+        np.ldexp(rng.uniform(-1, 1, x), rng.integers(-60, 60, x)).astype(np.float32) for x in ((600, 200), (200, 1000))
+    )
+    want = fpemu.gemm(A, B, **kernel.arguments)
+    assert same(on_gpu(kernel, A, B, calls=3), want)
+    assert same(on_gpu(kernel, np.asfortranarray(A), np.asfortranarray(B)), want)
+
+
+@needs_hopper
+@pytest.mark.parametrize("shape", [(1, 1), (130, 72), (65, 1000), (40, 40_000)])
+def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_both(shape):
+    rng, splitter = np.random.default_rng(8), splits.Splitter("halves", {"shift": 1.0})
+    rules = build("staged", {}).rules()
+    A = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 100, shape)).astype(np.float32)
+    A[0, 0] = np.nan
+    B = np.asfortranarray(A[::-1]).T
+    want = [ranges.prepare(x, "A", rules, "propagate", "scale-rows", "staged") for x in (A, B.T)]
+    a, b = matrices.upload(A), matrices.upload(B)
+    for operands in ([(a, "A"), (b, "B")], [(b, "B")], [(a, "A")], [(a, "A"), (b, "B")]):
+        for x in splitter.prepare(operands, "scale-rows"):
+            right = want[x.who == "B"]
+            for word, expected in zip(x.words, right.words, strict=True):
+                got = word.array((x.pitch // 64, x.rows, 64), np.uint16).transpose(1, 0, 2).reshape(x.rows, x.pitch)
+                assert (got[:, : shape[1]] == expected.view(np.uint16)).all()
+                assert not got[:, shape[1] :].any()
+            assert (x.exponents.array((x.rows, 1), np.int32) == right.exponents).all()
+            assert (x.special.array(x.rows, bool) == right.special.reshape(-1)).all()
+            assert x.faults.array(2, np.uint64)[0] == 1
+
+
+@needs_hopper
+def test_batches_scalars_addends_and_numbers_over_all_of_fp32():
+    scheme, rng = build("staged", {}), np.random.default_rng(7)
+    kernel = hopper.kernel(scheme, SPEC, (140, 100, 200), None)
+    A = np.ldexp(rng.uniform(-1, 1, (3, 1, 140, 200)), rng.integers(-148, 128, (3, 1, 140, 1))).astype(np.float32)
+    B = np.ldexp(rng.uniform(-1, 1, (2, 200, 100)), rng.integers(-148, 128, (2, 1, 100))).astype(np.float32)
+    C = rng.uniform(-1, 1, (140, 100)).astype(np.float32)
+    for alpha, beta, c in ((1.0, 0.0, None), (1e30, 0.0, None), (-3e-30, 2.5, C), (0.7, 1.0, C.T.copy().T)):
+        got = on_gpu(kernel, A, B, alpha=np.float32(alpha), beta=np.float32(beta), C=c)
+        assert same(got, fpemu.gemm(A, B, c, alpha=alpha, beta=beta, **kernel.arguments)), (alpha, beta)

@@ -1,0 +1,341 @@
+"""``kernels/hopper_split.cuh`` on a processor, threads as fibers: words, counters and bounds of every layout."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.gemm.wgmma import splits
+from fpemu.gpu.gemm.wgmma.records import record
+from fpemu.gpu.runtime import compiler
+from fpemu.schemes import build, ranges, strassen
+from fpemu.schemes.strassen import Strassen
+
+pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+GPU = r"""
+#include <ucontext.h>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <vector>
+#include "integers.cuh"
+using std::max;
+using std::min;
+struct uint2 { u32 x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+static uint2 make_uint2(u32 a, u32 b) { return {a, b}; }
+static uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
+struct Index { int x = 0; };
+struct Meeting { int here = 0; u64 past = 0; u32 told[32]; };
+struct Block {
+  Index index; Meeting all; std::vector<Meeting> warps; std::vector<float4> memory;
+  std::map<int, std::vector<float4>> arrays;
+};
+struct Fiber { ucontext_t context; std::vector<float4> stack; Index index; Block* block; bool done = false; };
+static Fiber* now;
+static ucontext_t host;
+static Index gridDim;
+#define threadIdx (now->index)
+#define blockIdx (now->block->index)
+static void give_way() { swapcontext(&now->context, &host); }
+static void meet(Meeting& m, int all) {
+  const u64 past = m.past;
+  if (++m.here == all) m.here = 0, m.past++;
+  else while (m.past == past) give_way();
+}
+static void __syncthreads() { meet(now->block->all, 256); }
+static Meeting& warp() { return now->block->warps[threadIdx.x / 32]; }
+template <class T, class F> static auto told(T x, F use) {
+  Meeting& w = warp();
+  memcpy(&w.told[threadIdx.x % 32], &x, 4);
+  meet(w, 32);
+  auto result = use(w.told);
+  meet(w, 32);
+  return result;
+}
+template <class T> static T word_as(u32 word) { T x; memcpy(&x, &word, 4); return x; }
+template <class T> static T __shfl_sync(u32, T x, int lane) {
+  return told(x, [&](const u32* all) { return word_as<T>(all[lane]); });
+}
+template <class T> static T __shfl_xor_sync(u32, T x, int mask) {
+  return __shfl_sync(0, x, threadIdx.x % 32 ^ mask);
+}
+static int __reduce_add_sync(u32, int x) {
+  return told(x, [](const u32* all) { int sum = 0; for (int i = 0; i < 32; i++) sum += all[i]; return sum; });
+}
+static bool __any_sync(u32, bool x) { return __reduce_add_sync(0, x) > 0; }
+static u32 __float_as_uint(float x) { u32 word; memcpy(&word, &x, 4); return word; }
+static float __uint_as_float(u32 word) { return word_as<float>(word); }
+static float __int_as_float(int word) { return word_as<float>(word); }
+template <class T> static T __ldcg(const T* p) { return *p; }
+template <class T> static T atomicMax(T* p, T x) { T old = *p; *p = max(old, x); return old; }
+template <class T, class U> static T atomicAdd(T* p, U x) { T old = *p; *p += x; return old; }
+template <class T> static T atomicOr(T* p, T x) { T old = *p; *p |= x; return old; }
+template <class T> static T* array(int name, int count) {
+  auto& a = now->block->arrays[name];
+  if (a.empty()) a.resize(count * sizeof(T) / 16 + 1);
+  return (T*)a.data();
+}
+// hopper.cuh
+static u32 shared_address(const void* p) { return (char*)p - (char*)now->block->memory.data(); }
+static int uniform(int x) { return __shfl_sync(0, x, 0); }
+static u32 load_acquire(const u32* p) { give_way(); return *(const volatile u32*)p; }
+static void add_release(u32* p, u32 x) { *p += x; }
+static void grid_wait() {}
+static void grid_release() {}
+static u32 half(float x) { _Float16 h = (_Float16)x; u16 c; memcpy(&c, &h, 2); return c; }
+static float of_half(u16 c) { _Float16 h; memcpy(&h, &c, 2); return (float)h; }
+static u32 to_halves(float x, float y) { return half(x) | half(y) << 16; }
+static void of_halves(u32 h, float& x, float& y) { x = of_half(h & 0xFFFF), y = of_half(h >> 16); }
+static float larger_or_nan(float x, float y) { return x != x || y != y ? NAN : max(x, fabsf(y)); }
+static void copy(u32 to, const float* from, int bytes, u32 all) {
+  if (to % all || (bytes && (size_t)from % all)) abort();
+  char* there = (char*)now->block->memory.data() + to;
+  memset(there, 0, all), memcpy(there, from, bytes);
+}
+static void copy_16(u32 to, const float* from, int bytes) { copy(to, from, bytes, 16); }
+static void copy_4(u32 to, const float* from, int bytes) { copy(to, from, bytes, 4); }
+static void copies_commit() {}
+template <int N> static void copies_wait() {}
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __global__ static
+"""
+LAUNCH = """
+static Operands operands;
+static void thread() { KERNEL(operands); now->done = true; give_way(); }
+extern "C" int launch(const Operands* given, int grid) {
+  operands = *given, gridDim.x = grid;
+  std::vector<Block> blocks(grid);
+  std::vector<Fiber> fibers(THREADS * grid);
+  for (int b = 0; b < grid; b++)
+    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(STAGES * PARTS * SIDE * SPAN / 4);
+  for (int i = 0; i < THREADS * grid; i++) {
+    Fiber& f = fibers[i];
+    f.index.x = i % THREADS, f.block = &blocks[i / THREADS], f.stack.resize(4096);
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = 65536;
+    makecontext(&f.context, thread, 0);
+  }
+  for (int left = THREADS * grid, rounds = 0; left; rounds++) {
+    if (rounds > 100000) return 1;  // they wait for each other
+    for (Fiber& f : fibers)
+      if (!f.done) now = &f, swapcontext(&host, &f.context), left -= f.done;
+  }
+  return 0;
+}
+"""
+KERNELS = {
+    "halves": ("hopper_split.cuh", "hopper_split_fp16.cuh", "hopper_split.cu"),
+    "bytes": ("hopper_split.cuh", "staged_int8_words.cuh", "staged_int8_split.cu"),
+    "sums": ("hopper_split.cuh", "hopper_split_fp16.cuh", "strassen_winograd.cuh", "strassen_split.cu"),
+}
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory):
+    """``launch(kind)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    folder, made = tmp_path_factory.mktemp("split"), {}
+    for kind, names in KERNELS.items():
+        head = splits.KINDS[kind].source().partition("//")[0]
+        text = "".join((compiler.KERNELS / name).read_text() for name in names)
+        text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
+        text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
+        text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
+        source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
+        (folder / f"{kind}.cpp").write_text(source)
+        files = [f"-I{compiler.KERNELS}", f"{folder}/{kind}.cpp", "-o", f"{folder}/{kind}.so"]
+        flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
+        command = [str(emulation.compiler()), *flags, *files]
+        subprocess.run(command, check=True, capture_output=True)
+        made[kind] = ctypes.CDLL(f"{folder}/{kind}.so").launch
+    return made.__getitem__
+
+
+class Side:
+    """An operand (matrices, rows, K) in memory, and room for what becomes of it, poisoned."""
+
+    def __init__(self, x, who, k_last, spare, kind="halves"):
+        count, rows, K = x.shape
+        inner, outer = (K, rows) if k_last else (rows, K)
+        self.x, self.who, self.kind = x, who, splits.KINDS[kind]
+        self.held = aligned(4 * count * outer * (inner + spare), np.float32).reshape(count, outer, inner + spare)
+        self.held[...] = np.nan  # what lies beside the operand is not looked at
+        self.held[:, :, :inner] = x if k_last else np.swapaxes(x, -1, -2)
+        self.steps = (inner + spare, 1) if k_last else (1, inner + spare)
+        self.offsets = np.arange(count) * outer * (inner + spare)
+        self.rows, self.K = self.kind.halved(rows), self.kind.halved(K)
+        self.chunks = -(-self.K // 64)
+        size = count * self.kind.sums * splits.word_bytes(self.rows, self.K)
+        self.high, self.low = (aligned(size, np.uint8) for _ in range(2))
+        self.exponents = np.full((count * self.kind.sums, self.rows), -999, np.int32)
+        self.special = np.full((count, rows), 7, np.uint8)
+        self.faults, self.next = np.zeros(2, np.uint64), np.full(2, 3, np.uint64)
+        self.panels = np.zeros(count * -(-self.rows // self.kind.side) * self.kind.panel_bytes // 4, np.uint32)
+        self.largest = np.zeros(count, np.uint32)
+
+    @property
+    def wide(self):
+        start = self.K if self.steps[1] == 1 else self.rows
+        return max(self.steps) % 4 == 0 and (self.kind.parts == 1 or start % 4 == 0)
+
+    def operand(self, scaling, **more):
+        count, rows, K = self.x.shape
+        scaled = scaling in ("scale", "scale-rows")
+        return record(
+            splits.OPERAND,
+            {
+                "X": at(self.held),
+                "offsets": at(self.offsets),
+                "high": at(self.high),
+                "low": at(self.low),
+                "exponents": at(self.exponents) * scaled,
+                "special": at(self.special),
+                "faults": at(self.faults),
+                "next_faults": at(self.next),
+                "panels": at(self.panels),
+                "largest": at(self.largest) * (scaling == "scale"),
+                "row_stride": self.steps[0],
+                "k_stride": self.steps[1],
+                "rows": self.rows,
+                "K": self.K,
+                "chunks": self.chunks,
+                "matrices": count,
+                "all_rows": rows,
+                "all_k": K,
+                "wide": self.wide,
+                "second": self.who == "B",
+                **more,
+            },
+        )
+
+    def words(self, array, dtype):
+        """(matrices, rows, k), or (matrices and sums, rows, k), from (..., chunks, rows, 128 bytes)."""
+        each = array.view(dtype).reshape(-1, self.chunks, self.rows, 128 // np.dtype(dtype).itemsize)
+        return np.moveaxis(each, 1, 2).reshape(len(each), self.rows, -1)
+
+
+def aligned(nbytes, dtype):
+    memory = np.full(nbytes + 16, 0xAB, np.uint8)
+    start = -memory.ctypes.data % 16
+    return memory[start : start + nbytes].view(dtype)
+
+
+def at(array):
+    return array.ctypes.data
+
+
+def run(launch, sides, scaling, grid, **more):
+    both = np.zeros(1, splits.OPERANDS)
+    for i, side in enumerate(sides):
+        both["of"][0, i] = side.operand(scaling, **more)[0]
+    spans = max(s.chunks * 64 // s.kind.span for s in sides)
+    apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
+    for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
+        both["phases"] = phases
+        assert launch(ctypes.c_void_p(at(both)), ctypes.c_int(grid)) == 0, "thread blocks wait for each other"
+    for side in sides:
+        wrong = np.count_nonzero(~np.isfinite(side.x))
+        assert (side.special.astype(bool) == ~np.isfinite(side.x).all(-1)).all()
+        assert side.faults[0] == wrong
+        assert not side.next.any()
+        assert not side.panels.any()  # ready for the next launch
+
+
+def draw(shape, kind):
+    rng = np.random.default_rng(1)
+    x = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 127, shape) if kind == "wide" else 0)
+    x[rng.random(shape) < 0.05] = -0.0
+    if kind == "special":
+        x[rng.random(shape) < 0.002], x[rng.random(shape) < 0.002] = np.nan, -np.inf
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "scaling", "shape", "spare", "kind", "grid"),
+    [
+        ("staged", "scale-rows", (1, 130, 200), 0, "uniform", 4),
+        ("staged", "scale-rows", (2, 65, 131), 1, "special", 3),
+        ("staged", "scale-rows", (1, 70, 400), 4, "wide", 2),  # two launches: a panel has too many pieces
+        ("staged", "scale-rows", (1, 1, 1), 0, "uniform", 1),
+        ("ootomo", "scale", (2, 66, 90), 2, "uniform", 3),
+        ("ootomo", "none", (1, 40, 130), 0, "wide", 2),
+    ],
+)
+def test_words_of_fp16_are_those_of_the_scheme(launch, scheme, scaling, shape, spare, kind, grid):
+    rules = build(scheme, {}).rules()
+    for k_last in (True, False):
+        sides = [Side(draw(shape, kind), "A", k_last, spare), Side(draw(shape, kind)[:, ::-1], "B", not k_last, spare)]
+        run(launch("halves"), sides, scaling, grid, shift=2.0 ** rules[-1].exponent)
+        for side in sides:
+            with np.errstate(all="ignore"):
+                want = ranges.prepare(side.x, "A", rules, "propagate", scaling, scheme)
+            for array, words in zip((side.high, side.low), want.words, strict=True):
+                got = side.words(array, np.uint16)
+                assert (got[..., : shape[-1]] == words.view(np.uint16)).all(), (k_last, side.who)
+                assert not got[..., shape[-1] :].any()
+            if scaling != "none":
+                assert (side.exponents == want.exponents.reshape(shape[0], -1)).all()
+
+
+@pytest.mark.parametrize(("exact", "per", "shape"), [(0, 1, (1, 70, 130)), (2, 2, (1, 20, 600)), (3, 1, (2, 65, 200))])
+def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
+    scheme, every = (build("staged-int8", {"exact": e, "stage": 64 * per}) for e in (exact or None, 1))
+    sides = [Side(draw(shape, "wide"), "A", True, 0), Side(draw(shape, "uniform"), "B", False, 0)]
+    run(launch("bytes"), sides, "scale-rows", 4, exact=exact, per=per)
+    slow = np.array([bool(exact) and k // 64 // per % exact == 0 for k in range(shape[-1])])
+    for side in sides:
+        h, r = side.words(side.high, np.float16), side.words(side.low, np.float16)
+        integers = side.words(side.low, np.int8).reshape(*shape[:2], side.chunks, 2, 64)
+        first, second = (integers[:, :, :, i].reshape(*shape[:2], -1) for i in range(2))
+        low, high = (second, first) if side.who == "B" else (first, second)
+        for i, x in enumerate(side.x):
+            parts, all_exact = scheme.parts(x, "A", "raise"), every.parts(x, "A", "raise")
+            assert (side.exponents[i] == 16 * parts.exponents[:, 0] + parts.factors[:, 0]).all()
+            K = shape[-1]
+            assert (h[i, :, :K] == parts.h).all()
+            assert (r[i, :, :K][:, slow] == all_exact.r[:, slow]).all()
+            assert (low[i, :, :K][:, ~slow] == parts.low[:, ~slow]).all()
+            assert (high[i, :, :K][:, ~slow] == parts.high[:, ~slow]).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "spare", "kind", "grid"),
+    [
+        ((1, 130, 264), 0, "uniform", 5),
+        ((2, 67, 131), 1, "special", 7),
+        ((1, 72, 520), 4, "wide", 3),
+        ((1, 1, 1), 3, "", 1),
+    ],
+)
+def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid):
+    rules, scheme = build("staged", {}).rules(), Strassen(levels=1)
+    for k_last in (True, False):
+        x = draw(shape, kind)
+        x[abs(x) >= scheme.limit] = 1
+        if kind == "wide":
+            x[0, 5, 7], x[0, 70, 500] = 2.0**124, -(2.0**127)
+        sides = [Side(x, "A", k_last, spare, "sums"), Side(x[:, ::-1], "B", not k_last, spare, "sums")]
+        with np.errstate(all="ignore"):
+            run(launch("sums"), sides, "scale-rows", grid, limit=scheme.limit)
+        for side in sides:
+            clean = np.where(np.isfinite(side.x), side.x, np.float32(0))
+            assert side.faults[1] == np.count_nonzero(abs(clean) >= scheme.limit)
+            sums = strassen.left(clean) if side.who == "A" else strassen.right(np.swapaxes(clean, -1, -2))
+            for i, each in enumerate(sums):
+                each = each if side.who == "A" else np.swapaxes(each, -1, -2)
+                with np.errstate(all="ignore"):
+                    want = ranges.prepare(np.ascontiguousarray(each), "A", rules, "propagate", "scale-rows", "staged")
+                finite = np.isfinite(each).all(-1)
+                assert (side.exponents[i::7][finite] == want.exponents.reshape(finite.shape)[finite]).all()
+                for array, words in zip((side.high, side.low), want.words, strict=True):
+                    got = side.words(array, np.float16)[i::7]  # a zero of either sign will do
+                    assert (got[finite][..., : side.K] == words[finite]).all(), (k_last, side.who, i)
+                    assert not got[..., side.K :].any()

@@ -1,0 +1,337 @@
+"""Tall and skinny kernels: what can be told of them without a GPU, and what an H200 returned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cuda_on_cpu
+import numpy as np
+import pytest
+import tallskinny_on_cpu
+from hostile import FACTOR
+
+from fpemu import InputError, gpu, simt
+from fpemu.errors import GpuError
+from fpemu.gpu import tallskinny
+from fpemu.gpu.runtime import compiler, device, properties
+from fpemu.gpu.tallskinny import hopper, launch
+from fpemu.verify import tallskinny_cases as cases
+from fpemu.verify import tallskinny_suite as suite
+from fpemu.verify.tallskinny_huge import Huge
+
+FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_tallskinny.json"
+needs_a_gpu = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "a GPU is here")
+H200 = "NVIDIA H200"
+
+
+@pytest.fixture
+def an_h200(monkeypatch):
+    """Plans are made as on an H200."""
+    monkeypatch.setattr(device, "describe", lambda: {"gpu": H200})
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
+
+
+# --- the published kernels, run by this machine's processor
+WORDS = """
+#include <cmath>
+#define __align__(n)
+#undef __shared__
+#define __shared__
+#define __fmaf_rn __builtin_fmaf
+#define __fma_rn __builtin_fma
+#include "integers.cuh"
+"""
+
+
+class Module(cuda_on_cpu.HostModule):
+    """With the struct by which these kernels are told of their operands, and shared memory of any size."""
+
+    def __init__(self, source, *, options=(), name="kernel.cu"):
+        macros = source[: source.index("//")]
+        super().__init__(f"{macros}{WORDS}REAL curr_b[1 << 16];\n{source[len(macros) :]}", options=("-O0",))
+
+    def prepare(self, name, grid, block, *arguments, shared=0, keep=None):
+        assert shared <= 4 << 16
+        packed = [np.ascontiguousarray(x) for x in arguments]
+        pointers = (cuda_on_cpu.ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
+        run = getattr(self.library, f"run_{name}")
+
+        class Launch:
+            def queue(self, stream=0):
+                assert grid[1] == 1
+                run(grid[0], block, pointers)
+
+        return Launch()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def processor(monkeypatch, folder):
+    """This machine in the place of the GPU."""
+    cuda_on_cpu.stand_in(monkeypatch, folder, (8, 0))
+    monkeypatch.setattr(device, "Module", Module)
+    monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA A100", "arch": "sm_80"})
+    launch._module.cache_clear()
+    yield
+    launch._module.cache_clear()
+
+
+def run(made, number, found):
+    A, B = cases.operands(made)
+    with np.errstate(all="ignore"):
+        want = simt.gemm(A, B, fmt=made.fmt)
+    suite.compare(made, A, B, want.view(f"u{want.itemsize}"), number, found)
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS)
+def test_the_published_kernels_return_the_emulations_bits(processor, fmt):
+    """Two texts of kernels, so that few are compiled: the rest of what decides a product is drawn."""
+    names = [name for name in cases.KERNELS if "hopper" not in name]
+    seen = {}
+    for number in range(0, 3 * cases.SWEPT, 30 if FACTOR == 1 else 1):
+        made = cases.case(fmt, number, 1)
+        sizes, layouts = tuple(np.minimum(made.sizes, (70, 70, 4)).tolist()), ("spaced", *made.layouts[1:])
+        made = cases.Case(fmt, made.key, sizes, layouts, made.kinds, (32, 3, 4), made.tcf, 132)
+        if made.sizes[2] < 3:
+            continue
+        found = {name: suite.Outcome(name, fmt) for name in names}
+        run(made, number, found)
+        for name, outcome in found.items():
+            assert outcome.ok, outcome.first
+            seen[name] = seen.get(name, 0) + outcome.outputs
+    assert set(seen) == set(names)
+    assert min(seen.values()) > 500
+
+
+def test_a_kernel_that_is_changed_is_found_out(processor, monkeypatch):
+    text = compiler.kernel_source("tsm2.cu").replace(
+        "c = fused(*at_a(o, row, j), *at_b(o, j, i), c)", "c += *at_a(o, row, j) * *at_b(o, j, i)"
+    )
+    assert text != compiler.kernel_source("tsm2.cu")
+    monkeypatch.setattr(compiler, "kernel_source", lambda name: text)
+    made = cases.Case("fp32", 1, (40, 33, 5), ("spaced", "rows", "columns"), ("uniform", "uniform"), (32, 3, 4), 1, 132)
+    found = {"V0": suite.Outcome("V0", "fp32")}
+    run(made, 0, found)
+    assert found["V0"].mismatches > 10
+    assert "differ, the first at" in found["V0"].first[0]
+
+
+def test_numpy_arrays_go_there_and_back(processor):
+    rng, dtype = np.random.default_rng(0), np.float32
+    A, B = (rng.standard_normal(shape).astype(dtype) for shape in ((37, 6, 10), (9, 10, 3)))
+    A, B = A[:, ::2, :].reshape(37, 30)[::-1, ::3], B[3]
+    want = simt.gemm(A, B, fmt="fp32")
+    for C in (
+        tallskinny.tsm2(A, B, version="V1"),
+        tallskinny.tsm2(A, B, t1=32, t2=3, t3=4),
+        tallskinny.ism2(A, B, optimisation=1, tcf=2, t1=32, t2=3, t3=4),
+        tallskinny.multiply(A, B),
+    ):
+        assert C.dtype == dtype
+        assert (want == C).all()
+
+
+def test_empty_matrices_give_empty_or_zero_results(processor):
+    for shape in ((0, 3, 2), (3, 2, 0)):
+        assert tallskinny.tsm2(*_zeros(*shape)).shape == (shape[0], shape[2])
+    for compute in (tallskinny.tsm2, tallskinny.ism2, tallskinny.multiply):
+        C = compute(*_zeros(5, 0, 3))
+        assert C.shape == (5, 3)
+        assert not C.view(np.uint32).any()
+
+
+def _zeros(m, k, n):
+    return np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
+
+
+def test_a_verification_counts_what_it_compared_and_its_record_can_be_read_again(processor, monkeypatch):
+    monkeypatch.setattr("fpemu.verify.records.driver", lambda: "none")
+    (found,) = suite.check(0, [0, 4, 7], ["V0"], ["fp32"])
+    assert found.ok
+    assert (found.products, found.kernel, found.fmt) == (3, "V0", "fp32")
+    assert found.outputs == sum(np.prod(cases.case("fp32", number, 0).sizes[::2]) for number in (0, 4, 7))
+    assert [number for number, _ in found.replay] == [0, 4, 7]
+    assert all(suite.replay("fp32", number, 0) == kept for number, kept in found.replay)
+    beyond = Huge("V3", "fp32", (65600, 65600, 2), "rows", 48, 0)
+    made = json.loads(suite.text(suite.record([found], 0, [beyond])))
+    assert json.loads(suite.text(made)) == made
+    assert made["huge"] == [["V3", "fp32", [65600, 65600, 2], "rows", 48, 0]]
+
+
+# --- the kernels for Hopper, run by this machine's processor
+def by_stand_ins(made, make, folder):
+    """Outputs of a case that differ, elements beyond C that changed, and the plan."""
+    A, B = cases.operands(made)
+    with np.errstate(all="ignore"):
+        want = simt.gemm(A, B, fmt=made.fmt)
+    memories = cases.memories(made)
+    flat = [tallskinny_on_cpu.aligned(memory.length, want.dtype) for memory in memories]
+    for memory, x, X in zip(memories, flat, (A, B), strict=False):
+        x[:] = memory.laid(X)
+    found = cases.problem(made, tuple(x.ctypes.data for x in flat))
+    chosen = make(found)
+    tallskinny_on_cpu.run(chosen, found, folder)
+    codes = f"u{want.itemsize}"
+    got = memories[2].view(flat[2].view(codes), want.shape)
+    beyond = np.ones(memories[2].length, bool)
+    memories[2].view(beyond, want.shape)[...] = False
+    poison = np.frombuffer(b"\xab" * want.itemsize, codes)[0]
+    return (got != want.view(codes)).sum(), (flat[2].view(codes)[beyond] != poison).sum(), chosen.parameters
+
+
+APART, ODD = ("columns apart",) * 3, ("rows odd", "rows odd", "spaced")
+
+
+@pytest.mark.parametrize(
+    ("fmt", "sizes", "layouts", "algorithm", "changes", "macros"),
+    [
+        ("fp32", (200, 70, 16), APART, "tsm2", {"ROWS": 5}, {"BULK": 1, "B_COLUMNS": 1, "SHARE": 2}),
+        ("fp32", (130, 131, 5), ODD, "tsm2", {"ROWS": 2, "sms": 1}, {"BULK": 0, "PRODUCERS": 4}),
+        ("fp32", (130, 96, 8), ("rows",) * 3, "tsm2", {"ROWS": 4, "STAGES": 2}, {"BULK": 1, "B_ROWS": 1}),
+        ("fp32", (70, 64, 20), ("rows",) * 3, "tsm2", {}, {"BULK": 1, "B_ROWS": 1, "WIDTH": 16}),
+        ("fp32", (192, 40, 2), APART, "tsm2", {"ROWS": 3, "DEPTH": 64}, {"ONE_BOX": 1, "SHARE": 2}),
+        ("fp32", (192, 160, 16), APART, "tsm2", {"ROWS": 1, "DEPTH": 64, "ONE_BOX": 0, "sms": 2}, {"SHARE": 2}),
+        ("fp32", (192, 80, 8), APART, "tsm2", {"ROWS": 5, "CONSUMERS": 4, "SHARE": 4}, {"ONE_BOX": 1}),
+        ("fp64", (192, 37, 16), APART, "tsm2", {"ROWS": 3, "sms": 1}, {"BULK": 1, "DMMA": 1, "ONE_BOX": 1}),
+        ("fp64", (200, 70, 16), APART, "tsm2", {"ROWS": 4, "DEPTH": 32}, {"BULK": 1, "STAGES": 5}),
+        ("fp32", (601, 16, 12), ("rows",) * 3, "ism2", {"spread": 0}, {"A_VECTOR": 4, "C_LINEAR": 1}),
+        ("fp32", (602, 2, 2), ("rows",) * 3, "ism2", {"spread": 0}, {"FLAT": 1, "C_FLAT": 1, "B_KEPT": 1}),
+        ("fp64", (601, 7, 5), APART, "ism2", {}, {"VECTORS": 1, "C_COLUMNS": 1, "WHOLE_K": 1}),
+        ("fp64", (601, 16, 5), APART, "ism2", {"spread": 0, "tcf": 2}, {"TILES": 4}),
+        ("fp32", (601, 4, 4), APART, "ism2", {}, {"B_KEPT": 1, "ROWS": 1}),
+        ("fp32", (300, 8, 12), ("rows",) * 3, "ism2", {}, {"DIRECT": 1, "WIDTH": 4, "C_DIRECT": 1}),
+    ],
+)
+def test_the_kernels_for_hopper_return_the_emulations_bits(
+    an_h200, folder, fmt, sizes, layouts, algorithm, changes, macros
+):
+    make = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
+    sms = changes.get("sms", 132)
+    changes = {name: value for name, value in changes.items() if name != "sms"}
+    for key, kinds in enumerate((("mixed", "uniform"), ("any-bits", "small"), ("zeros", "zeros"), ("large", "cancel"))):
+        made = cases.Case(fmt, key, sizes, layouts, kinds, (64, 1, 4), 1, 132)
+        wrong, beyond, chosen = by_stand_ins(made, lambda found: make(found, sms, **changes), folder)
+        assert chosen.items() >= macros.items()
+        assert (wrong, beyond) == (0, 0), kinds
+
+
+# --- what users do wrong
+def test_arrays_that_no_product_takes_are_refused(processor):
+    A, B = _zeros(4, 3, 2)
+    for a, b, words in (
+        (A, B[:2], r"A \(4, 3\) and B \(2, 2\) do not fit"),
+        (A.astype(np.float64), B, "A has float64 and B float32"),
+        (A.astype(np.int32), B, "A has int32"),
+        (A, B[None], "one matrix"),
+        (A, [[1.0]], "B is a list"),
+        (A, B.astype(np.float16), "B has float16"),
+        (A.astype(">f4"), B, "A has"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tallskinny.tsm2(a, b)
+    with pytest.raises(InputError, match="out must be an array on the GPU"):
+        tallskinny.tsm2(A, B, out=np.zeros((4, 2), np.float32))
+
+
+def test_parameters_are_refused_by_name(processor):
+    A, B = _zeros(100, 50, 8)
+    for options, words in (
+        ({"version": "V4"}, "'V4': known: V0, V1, V2, V3, hopper"),
+        ({"version": "V0", "t1": 32}, "V0 has no tiles: leave t1 out"),
+        ({"t1": 100}, "t1 = 100"),
+        ({"t1": 2048}, "t1 = 2048"),
+        ({"t2": 9}, "t2 = 9 exceeds n = 8"),
+        ({"t1": 64, "t3": 3}, "t3 = 3 does not divide t1"),
+        ({"t3": 0}, "t3 = 0 must be"),
+        ({"t2": True}, "t2 = True"),
+        ({"t1": 1024, "t2": 8, "t3": 64}, "registers"),
+        ({"t1": 256, "t2": 8, "t3": 128}, "registers a thread"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tallskinny.tsm2(A, B, **options)
+    for options, words in (
+        ({"optimisation": 3}, "optimisation = 3"),
+        ({"optimisation": True}, "optimisation = True"),
+        ({"optimisation": 2.0}, "optimisation = 2.0"),
+        ({"tcf": 0}, "tcf = 0"),
+        ({"tcf": 1.5}, "tcf = 1.5"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tallskinny.ism2(A, B, **options)
+
+
+def test_the_kernels_for_hopper_are_for_hopper_and_have_tiles_of_their_own(processor, monkeypatch):
+    A, B = _zeros(100, 50, 8)
+    for compute, options in ((tallskinny.tsm2, {"version": "hopper"}), (tallskinny.ism2, {"optimisation": "hopper"})):
+        with pytest.raises(GpuError, match=r"needs compute capability 9\.0; NVIDIA A100 has 8\.0"):
+            compute(A, B, **options)
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
+    with pytest.raises(InputError, match="leave t1 and t3 out"):
+        tallskinny.tsm2(A, B, version="hopper", t1=32, t3=4)
+    with pytest.raises(InputError, match="tcf = 0"):
+        tallskinny.ism2(A, B, optimisation="hopper", tcf=0)
+
+
+# --- the products of the verification
+def test_every_size_to_130_comes_as_m_k_and_n_and_every_layout_and_class_with_it():
+    for fmt in cases.FORMATS:
+        made = [cases.case(fmt, number, 0) for number in range(cases.CASES)]
+        for axis in range(3):
+            assert {case.sizes[axis] for case in made} >= set(range(1, 131))
+        assert {layout for case in made for layout in case.layouts} == set(cases.LAYOUTS)
+        assert {kind for case in made for kind in case.kinds} == set(cases._KINDS)
+        assert {case.tcf for case in made} == {1, 2, 3}
+
+
+def test_memory_of_a_layout_holds_every_element_once():
+    for layout in cases.LAYOUTS:
+        for shape in ((1, 1), (3, 5), (8, 4), (5, 1), (1, 7)):
+            memory = cases.Memory.of(layout, shape, 4)
+            count = np.zeros(memory.length, int)
+            np.add.at(count, memory.view(np.arange(memory.length), shape), 1)
+            assert count.sum() == shape[0] * shape[1]
+            assert count.max() == 1
+            x = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
+            assert (memory.view(memory.laid(x), shape) == x).all()
+
+
+# --- a GPU, and what one returned
+@needs_a_gpu
+def test_the_gpus_kernels_return_the_emulations_bits():
+    for outcome in suite.check(3, range(0, cases.CASES, 29)):
+        assert outcome.ok, outcome.first
+
+
+@pytest.mark.skipif(not FILE.is_file(), reason=f"{FILE.name} is not there")
+def test_an_h200_returned_the_emulations_bits_and_they_are_computed_again_here(an_h200):
+    made = json.loads(FILE.read_text())
+    assert suite.texts(made["seed"]) == made["texts"], "the kernels changed: verify them again"
+    assert len(made["huge"]) == 96
+    assert not any(mismatches for *_, mismatches in made["huge"])
+    assert suite.text(made) == FILE.read_text()
+    assert FILE.stat().st_size < 100_000
+    assert [(row["kernel"], row["fmt"]) for row in made["kernels"]] == [
+        (kernel, fmt) for fmt in cases.FORMATS for kernel in cases.KERNELS
+    ]
+    for name in ("products", "outputs"):
+        assert made[name] == sum(row[name] for row in made["kernels"])
+    for row in made["kernels"]:
+        assert row["mismatches"] == row["beyond"] == row["failed"] == 0
+        assert row["products"] == cases.CASES
+    again = {(row["fmt"], number): kept for row in made["kernels"] for number, kept in row["replay"]}
+    assert len(again) >= 2 * suite.REPLAYED
+    for (fmt, number), kept in list(again.items())[:: 1 if FACTOR > 1 else 2]:
+        assert suite.replay(fmt, number, made["seed"]) == kept
+    for fmt in cases.FORMATS:  # one chain, one digest, whichever kernel
+        assert len({row["digest"] for row in made["kernels"] if row["fmt"] == fmt}) == 1
+
+
+def test_the_package_is_reached_through_fpemu_gpu():
+    assert gpu.tallskinny is tallskinny

@@ -1,0 +1,184 @@
+"""Which mma.sync kernel runs what, with which tile; and that the texts compile for GPUs, without local memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from struct import unpack_from
+
+import numpy as np
+import pytest
+
+from fpemu import InputError, mma, schemes
+from fpemu.gpu.gemm.mma_sync import fused, operation, source
+from fpemu.gpu.runtime import device, properties
+from fpemu.mma import KOrder
+from fpemu.schemes.base import build
+
+needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
+SPLIT = [name for name in schemes.names() if fused.by_plan(schemes.get(name))]
+
+
+def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
+    with_split = 0
+    for name in SPLIT:
+        scheme = schemes.get(name)
+        for gpu_name in ("A100", "H200"):
+            spec = scheme.spec(gpu_name)
+            kernel = fused.kernel(scheme, spec, (512, 512, 512))
+            assert kernel is not None, name
+            assert kernel.spec is spec
+            with_split += isinstance(kernel, fused.FusedKernel)
+    assert with_split == 2 * len(SPLIT) >= 20
+
+
+def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
+    class Own(type(schemes.get("ootomo"))):
+        def product(self, *args):
+            return super().product(*args)
+
+    scheme = Own()
+    assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None
+
+
+def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
+    assert fused.stand_in(mma.spec("H200", "fp16")).instruction == "mma"
+    assert fused.stand_in(mma.spec("H200", "e4m3")) is None  # 13 fraction bits there, another way here
+    assert fused.stand_in(mma.spec("H200", "fp16").replace(F=24)) is None
+    scheme = build("multiword", {"format": "e4m3"})
+    assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)).name == "wgmma of any order"
+    assert fused.kernel(scheme, scheme.spec("B200"), (9, 9, 9)) is None
+    assert fused.kernel(schemes.get("sgemm"), None, (9, 9, 9)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "order", "expected"),
+    [
+        ({}, None, (16, (0, 0, 0), (16, 0), 32)),
+        ({"promote": 64, "correction_step": 64}, None, (64, (0, 0, 0), (64, 0), 64)),
+        ({"correction_step": None}, None, (16, (0, 0, 1), (16, 0), 32)),
+        ({}, KOrder(promote=96), (16, (0, 0, 0), (96, 96), 32)),
+        ({"correction_step": 24}, None, None),
+        ({"correction_step": 1000, "promote": 1001}, None, (16, (0, 0, 1), (0, 0), 32)),
+        ({}, KOrder(split=64), None),
+        ({}, KOrder(tile=40), None),
+        ({}, KOrder(tile=400), (16, (0, 0, 0), (16, 0), 32)),
+    ],
+)
+def test_what_runs_in_one_kernel(options, order, expected):
+    scheme = build("ootomo", options)
+    how = source.fused(scheme.plan(), scheme.spec("A100"), order, 300)
+    assert (how and (how.turn, how.passes, how.promote, how.stretch)) == expected
+
+
+def test_large_products_take_words_from_memory_and_narrow_ones_split_in_their_loads():
+    scheme = schemes.get("legemm")
+    spec = scheme.spec("H200")
+
+    def stages(*shape, **hints):
+        return fused.kernel(scheme, spec, shape, **hints).tile.stages
+
+    assert stages(4096, 4096, 64) >= 2
+    assert stages(512, 512, 64) >= 2
+    assert stages(511, 4096, 64) == 0
+    assert stages(10**6, 16, 64) == stages(64, 64, 10**4) == 0
+    assert stages(4096, 4096, 64, pipeline=False) == 0
+    small = source.splitting_tiles(scheme, fused.stand_in(spec), source.fused(scheme.plan(), spec, None, 64), 1 << 16)
+    assert stages(4096, 4096, 64, tile=small[0]) == 0
+    kernel = fused.kernel(scheme, spec, (64, 64, 64), words=True)
+    texts = {kernel.source((layout, "ALONG_K"), False, True) for layout in source.LAYOUTS}
+    assert len(texts) == 1  # how the operands lie is the split's business
+    assert kernel.source(("ALONG_K", "ALONG_K"), True, True) not in texts
+
+
+def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_every_instruction(monkeypatch):
+    for new in (False, True):
+        monkeypatch.setattr(operation, "from_hopper_on", lambda new=new: new)
+        for name in ("bf16x9", "markidis", "ootomo-tf32"):
+            scheme = schemes.get(name)
+            kernel = fused.kernel(scheme, scheme.spec("H200"), (4096, 4096, 64))
+            by_tma = new and name != "ootomo-tf32"
+            assert type(kernel) is (fused.BulkKernel if by_tma else fused.WordsKernel)
+            assert kernel.name.endswith("by TMA") == by_tma
+            assert all(tile.bulk == by_tma for tile in fused.tiles_of(kernel))
+
+
+def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypatch):
+    monkeypatch.setattr(operation, "from_hopper_on", lambda: True)
+    scheme = schemes.get("markidis")
+    large, small = (fused.kernel(scheme, scheme.spec("H200"), (n, n, n)) for n in (4096, 1024))
+    assert (large._overlap, small._overlap) == (True, False)
+    assert (operation.overlaps(132), operation.overlaps(10**4)) == (True, False)
+
+
+def test_tiles_are_chosen_by_size(monkeypatch):
+    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
+    scheme = schemes.get("ootomo")
+    spec = scheme.spec("H200")
+    large, small = (fused.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))
+    assert large.M * large.N > small.M * small.N
+    assert fused.kernel(scheme, spec, (512, 512, 512)).tile.M == 32  # as good as 64 by the model: the smallest
+    with pytest.raises(InputError, match=r"ootomo: no tile 512x512x\d+ of words, \d stages; it has 128x128x"):
+        fused.kernel(scheme, spec, (64, 64, 64), tile=replace(large, M=512, N=512))
+    with pytest.raises(InputError, match="leave tile= out"):
+        fused.kernel(scheme, spec, (64, 64, 64), KOrder(split=32), tile=large)
+    with pytest.raises(InputError, match="without promote"):
+        fused.kernel(build("h2sgemm", {"combine": "element-wise"}), spec, (9, 9, 9), KOrder(promote=32))
+
+
+# --- for GPUs
+def frames(cubin):
+    """Bytes of local memory that each kernel's threads have, from the attributes in a cubin (EIATTR_FRAME_SIZE)."""
+    assert cubin[:4] == b"\x7fELF"
+    sections, size, count, names = (
+        unpack_from("<Q", cubin, 40)[0],
+        *(unpack_from("<H", cubin, at)[0] for at in (58, 60, 62)),
+    )
+    headers = [unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(count)]
+    found = []
+    for name, _, _, _, offset, length in headers:
+        label = cubin[headers[names][4] + name :].split(b"\0")[0]
+        at = offset
+        while label == b".nv.info" and at < offset + length:
+            form, attribute, extra = unpack_from("<BBH", cubin, at)
+            if form == 4:
+                found += [unpack_from("<I", cubin, at + 8)[0]] if attribute == 0x11 else []
+                at += extra
+            at += 4
+    return found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("name", "gpu_name", "arch"),
+    [("legemm", "A100", "sm_80"), ("bf16x9", "H200", "sm_90a"), ("fp16", "B200", "sm_100a")],
+)
+def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name, arch, monkeypatch):
+    monkeypatch.setattr(operation, "from_hopper_on", lambda: arch != "sm_80")
+    scheme = schemes.get(name)
+    kernel = fused.kernel(scheme, scheme.spec(gpu_name), (8192, 8192, 64))
+    assert type(kernel) is (fused.WordsKernel if arch == "sm_80" else fused.BulkKernel)
+    assert frames(device.compile(kernel.source(("ALONG_K", "ALONG_K"), False, False), arch)) == [0]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["ootomo", "ootomo-tf32", "multiword"])
+def test_kernels_compile_without_local_memory(name):
+    rng = np.random.default_rng([*name.encode()])
+    scheme = schemes.get(name)
+    gpu_name = "H200" if len(name) % 2 else "A100"
+    given = fused.kernel(scheme, scheme.spec(gpu_name), (64, 64, 64))
+    assert isinstance(given, fused.FusedKernel)
+    known = fused.tiles_of(given)
+    kernel = fused.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
+    layouts = tuple(rng.choice(source.LAYOUTS, 2))
+    text = kernel.source(layouts, *(rng.random(2) < 0.5))
+    assert frames(device.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
+
+
+@needs_nvrtc
+def test_the_kernels_of_any_order_compile():
+    for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"format": "e4m3"}, "sm_90a")):
+        scheme = build(name, options)
+        spec = scheme.spec("A100" if arch == "sm_80" else "H200")
+        kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)
+        assert set(frames(device.compile(kernel.source(), arch))) == {0}

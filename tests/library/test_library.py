@@ -1,0 +1,343 @@
+"""The products of a library without its GPU: the table of orders, emulation by it, and how orders get into it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from fpemu import library, mma
+from fpemu.cli import main
+from fpemu.errors import InputError
+from fpemu.library import finding, recorded, tables
+from fpemu.library.kinds import KINDS, summary
+from fpemu.mma import KOrder
+from fpemu.mma import tree as trees
+from fpemu.mma.tree import Chain, Sum
+from fpemu.rounding import round_to
+
+CASES = list(library.orders())
+RECORDED = [case for case in CASES if case.sample]
+
+
+class Emulated:
+    """A library's product, made of one order left of a column of D and another right of it."""
+
+    is_ask = True
+
+    def __init__(self, kind, shape, left, right=None, cut=0, band=None, place=0):
+        self.kind, (self.M, self.N, self.K) = kind, shape
+        self.left, self.right, self.cut = left, right, cut
+        self.band, self.place = band or (0, self.M), place
+        self.probes = self.calls = 0
+
+    def at(self, row, column):
+        first = row // 32 * 32
+        shape = (self.M, self.N, self.K)
+        return Emulated(self.kind, shape, self.left, self.right, self.cut, (first, min(first + 32, self.M)), column)
+
+    def mm(self, A, B):
+        self.calls += 1
+        D = library.predict(finding.case(self, self.left), A, B)
+        if self.right is not None:
+            D[:, self.cut :] = library.predict(finding.case(self, self.right), A, B)[:, self.cut :]
+        return D
+
+    def __call__(self, base, where, value, b):
+        self.probes += len(where)
+        first, stop = self.band
+        out = np.empty(len(where))
+        B = np.full((self.K, self.N), b, recorded.carrier(self.kind))
+        for lo in range(0, len(where), stop - first):
+            A = np.tile(base.astype(B.dtype), (self.M, 1))
+            n = len(where[lo : lo + stop - first])
+            A[first + np.arange(n)[:, None], where[lo : lo + n]] = value[lo : lo + n]
+            out[lo : lo + n] = self.mm(A, B)[first : first + n, self.place]
+        return out
+
+    def run(self, seed):
+        A, B = recorded.operands(self.kind, self.M, self.N, self.K, seed)
+        return A, B, self.mm(A, B)
+
+    def sampled(self, seed):
+        A, B, D = self.run(seed)
+        rows, columns = recorded.places(self.M, self.N)
+        return A[rows], B[:, columns], D[np.ix_(rows, columns)], recorded.digest_of(D)
+
+
+def test_the_table_has_what_was_asked_of_it():
+    asked = {(case.type, case.layout) for case in CASES}
+    assert asked == {(kind, layout) for kind in library.TYPES for layout in library.LAYOUTS}
+    for kind, layout in asked:
+        assert len({(c.M, c.N, c.K) for c in CASES if (c.type, c.layout) == (kind, layout)}) >= 200, (kind, layout)
+    assert len(RECORDED) >= 1700, "these come with digests of the GPU's product"
+
+
+def test_every_order_of_the_table_is_over_its_positions():
+    seen = set()
+    for case in CASES:
+        parts = case.order.orders if isinstance(case.order, tables.Tiles) else (case.order,)
+        for part in parts:
+            if not isinstance(part, KOrder) and id(part) not in seen:
+                trees.check(part, case.K, case.spec)
+                seen.add(id(part))
+
+
+def test_the_emulation_gives_the_bits_that_the_gpu_returned():
+    short = [case for case in RECORDED if case.K <= 2100]
+    chosen = short[:: max(1, len(short) // 64)]
+    assert len(chosen) >= 60
+    wrong = [str(case) for case in chosen if not library.replay(case)]
+    assert not wrong
+    small = [case for case in RECORDED if case.M * case.N * case.K < 1e5][::16]
+    assert small
+    assert all(library.replay(case, whole=True) for case in small)
+
+
+def test_a_changed_order_is_not_what_the_gpu_returned():
+    case = next(c for c in RECORDED if isinstance(c.order, KOrder) and c.order.split and c.type == "fp32" and c.M > 20)
+    import dataclasses
+
+    assert library.replay(case)
+    assert not library.replay(dataclasses.replace(case, order=KOrder()))
+
+
+def test_the_documented_splits_are_in_the_table():
+    for shape, split in (((256, 4096, 256), 1408), ((128, 8192, 128), 1408), ((512, 8192, 512), 4096)):
+        assert library.lookup("cublas", "fp16", shape, layout="NN").order == KOrder(split=split)
+    for shape in ((128, 128, 128), (1024, 4096, 1024)):
+        assert library.lookup("cublas", "fp16", shape, layout="NN").order == KOrder()
+    assert library.lookup("cublas", "tf32", (256, 4096, 256), layout="TN").order == KOrder(split=256)
+
+
+def test_partial_sums_of_half_products_are_kept_in_half():
+    kept = [c for c in CASES if c.stored or (isinstance(c.order, Sum) and c.order.stored)]
+    assert {c.type for c in kept} == {"fp16->fp16"}
+    case = min(kept, key=lambda c: c.M * c.N * c.K)
+    assert case.stored == "fp16"
+    A, B = recorded.operands(case.type, case.M, case.N, case.K, 3)
+    D = library.emulate("cublas", A, B, out="fp16", layout=case.layout)
+    step = case.order.split
+    part = KOrder(tile=case.order.tile, residue_first=case.order.residue_first)
+    total = np.zeros(D.shape, np.float32)
+    for k in range(0, case.K, step):
+        total = total + mma.gemm(A[:, k : k + step], B[k : k + step], None, case.spec, part).astype(np.float16)
+    assert D.tobytes() == total.astype(np.float16).tobytes()
+
+
+def test_emulate_is_a_gemm_of_the_order():
+    rng = np.random.default_rng(0)
+    A, B = (rng.standard_normal(s).astype(np.float32) for s in ((8, 8), (8, 8)))
+    for fmt, layout in (("tf32", "TN"), ("tf32", "NN"), (None, "TN"), (None, "NN")):
+        case = library.lookup("cublas", fmt or "fp32", (8, 8, 8), layout=layout)
+        a, b = (np.asarray(round_to(x, "tf32")).astype(np.float32) if case.rounded else x for x in (A, B))
+        want = mma.gemm(a, b, None, case.spec, case.order)
+        given = B if layout == "NN" else np.ascontiguousarray(B.T).T
+        assert library.emulate("cublas", A, given, fmt=fmt).tobytes() == want.tobytes()
+    assert library.emulate("cublas", A.astype(np.float64), B.astype(np.float64)).dtype == np.float64
+    assert library.emulate("cublas", A.astype(np.float16), B.astype(np.float16), out="fp16").dtype == np.float16
+
+
+def test_the_layout_is_read_off_the_strides():
+    rng = np.random.default_rng(1)
+    known = [c for c in CASES if c.type == "fp32" and c.layout == "TN" and min(c.M, c.N) > 1 and c.K < 300]
+    other = (library.lookup("cublas", "fp32", (c.M, c.K, c.N), layout="NN") for c in known)
+    sizes = next((c.M, c.N, c.K) for c, nn in zip(known, other, strict=True) if c.order != nn.order)
+    A = rng.standard_normal((sizes[0], sizes[2])).astype(np.float32)
+    wide = rng.standard_normal((sizes[1], sizes[2] + 3)).astype(np.float32)
+    B = wide[:, :-3].T  # the transpose of a part of a wider array: contiguous in neither order
+    TN, NN = (library.emulate("cublas", A, B, layout=layout) for layout in ("TN", "NN"))
+    assert TN.tobytes() != NN.tobytes()
+    assert library.emulate("cublas", A, B).tobytes() == TN.tobytes()
+    assert library.emulate("cublas", A, np.ascontiguousarray(B)).tobytes() == NN.tobytes()
+    with pytest.raises(InputError, match="A lies transposed"):
+        library.emulate("cublas", np.asfortranarray(A), B)
+
+
+def test_every_order_is_of_a_kind():
+    found = summary(CASES)
+    assert {kind for count in found.values() for kind in count} == set(KINDS)
+    for of, count in found.items():
+        own = [case for case in CASES if case.type == of]
+        assert sum(count.values()) == len(own)
+        named = sum(isinstance(case.order, KOrder) for case in own)
+        assert count["KOrder"] + count.get("KOrder, halves", 0) == named
+
+
+def test_orders_of_tiles():
+    case = library.lookup("cublas", "fp32", (8, 8, 8), layout="NN")
+    import dataclasses
+
+    tiles = tables.Tiles(3, 5, (0, 1, 1, 0, 0, 1), (KOrder(), KOrder(split=2)), (None, None))
+    A, B = recorded.operands("fp32", 8, 8, 8, 1)
+    D = library.predict(dataclasses.replace(case, order=tiles), A, B)
+    one, two = (mma.gemm(A, B, None, case.spec, order) for order in tiles.orders)
+    assert one.tobytes() != two.tobytes()
+    want = np.where(np.array([[0, 1], [1, 0], [0, 1]]).repeat(3, 0).repeat(5, 1)[:8, :8], two, one)
+    assert D.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"A": np.ones((5, 77), np.float16), "B": np.ones((77, 5), np.float16)},
+            "no order is known .* nearest known are",
+        ),
+        ({"B": np.ones((9, 8), np.float16)}, "no product of two"),
+        ({"B": np.ones((8, 8), np.float32)}, "one type"),
+        ({"fmt": "tf32"}, "float32"),
+        ({"fmt": "fp8"}, "fp8"),
+        ({"out": "fp64"}, "fp64 results"),
+        ({"layout": "NT"}, "layout"),
+        ({"version": "12.0"}, "version"),
+        ({"hardware": "A100"}, "A100"),
+        ({"library": "mkl"}, "mkl"),
+        ({"library": "*"}, "library"),
+        ({"hardware": 3}, "hardware = 3"),
+        ({"A": [[1.0, 2.0], [3.0]]}, "A is no array"),
+        ({"A": np.ones((8, 8), int), "B": np.ones((8, 8), int)}, "int64"),
+    ],
+)
+def test_what_is_not_known_is_said_in_one_line(change, message):
+    given = {"library": "cublas", "A": np.ones((8, 8), np.float16), "B": np.ones((8, 8), np.float16), **change}
+    with pytest.raises(InputError, match=message) as e:
+        library.emulate(given.pop("library"), given.pop("A"), given.pop("B"), **given)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "left", "right"),
+    [
+        ("fp16", (70, 40, 129), {"tile": 64, "residue_first": True}, {"split": 40}),
+        ("fp16->fp16", (64, 48, 100), {"split": 48, "stored": "fp16"}, {}),
+        ("tf32", (40, 32, 90), {"split": 24, "as": "fp32"}, None),
+        ("fp64", (20, 20, 65), {"split": 7, "join": "pairwise"}, None),
+    ],
+)
+def test_an_order_is_found_also_where_it_depends_on_the_place(kind, shape, left, right):
+    asked = Emulated(kind, shape, left, right, cut=32 if right is not None else 0)
+    found, status = finding.find(asked, 5)
+    assert status == "same"
+    A, B, D = asked.run(6)
+    assert library.predict(finding.case(asked, found), A, B).tobytes() == D.tobytes()
+    if right is None:
+        assert found == left
+    else:
+        assert found["tiles"][1] == 32
+        assert {json.dumps(part, sort_keys=True) for part, _ in found["map"]} == {
+            json.dumps(part, sort_keys=True) for part in (left, right)
+        }
+
+
+def test_a_table_comes_back_from_its_file(tmp_path):
+    build = tables.Builder({"library": "mine", "version": "1", "hardware": "here", "seed": 1, "other": 3})
+    lanes = Sum(tuple(Chain(tuple((k,) for k in range(i, 60, 4)), "fma") for i in range(4)))
+    odd = Chain(((5, 1), (0, 2, 3)), "instruction", Sum((Chain(((4,),)), Chain(((6, 8), (7, 9)))), "fp16", None))
+    kept = Sum((Chain(((0, 1), (2, 3))), Chain(((4, 5),))), None, "fp16")
+    data = [tables.encode(t) for t in (KOrder(split=8), lanes, odd, kept)]
+    assert [tables.decode(d) for d in data] == [KOrder(split=8), lanes, odd, kept]
+    assert len(json.dumps(data[1])) < 100
+    for n, d in enumerate([*data, {"tiles": [8, 8], "map": [[data[0], 2], [data[1], 1]]}, data[0]]):
+        build.add("fp32", "NN", (n + 1, 1, 60), d, "0", "0")
+    build.add("fp32", "NN", (1, 1, 60), data[1], "0", "0")
+    table = build.table()
+    assert len(table["orders"]) == 5
+    assert "other" not in table
+    for name in ("a", "b"):
+        tables.write(table, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    again = tables.read(tmp_path / "a")
+    assert again == table
+    rows = again["cases"][0]["rows"]
+    assert [row[0] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert tables.decode(again["orders"][rows[4][3]], again["orders"]).orders == (KOrder(split=8), lanes)
+
+
+def test_recorded_operands_are_a_function_of_the_place():
+    for kind in library.TYPES:
+        A, B = recorded.operands(kind, 40, 50, 30, 9)
+        rows, columns = np.array([3, 17]), np.array([0, 49, 20])
+        a, b = recorded.operands(kind, 40, 50, 30, 9, rows, columns)
+        assert a.tobytes() == A[rows].tobytes()
+        assert b.tobytes() == np.ascontiguousarray(B[:, columns]).tobytes()
+        assert (np.abs(A) >= 0.25).all()
+        assert (np.abs(A) < 4).all()
+        assert len(np.unique(A)) > 0.5 * min(A.size, 2**9)
+        assert not np.array_equal(A, recorded.operands(kind, 40, 50, 30, 10)[0])
+    assert np.array_equal(
+        recorded.operands("bf16", 4, 4, 4, 1)[0], round_to(recorded.operands("bf16", 4, 4, 4, 1)[0], "bf16")
+    )
+
+
+# --- the command
+def test_the_command_lists_the_kinds_of_orders_without_a_gpu(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(library, "orders", lambda name="cublas": iter(CASES))
+    assert main(["verify", "library", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == summary(CASES)
+    assert main(["verify", "library", "--list", "-t", "tf32"]) == 0
+    assert "stream-K" in capsys.readouterr().out
+
+
+def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["verify", "library"]) == 2
+    err = capsys.readouterr().err.strip()
+    assert "PyTorch" in err
+    assert "\n" not in err
+    gone = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", gone)
+    assert main(["verify", "library"]) == 2
+    assert "no GPU" in capsys.readouterr().err
+    assert main(["verify", "library", "--types", "fp7"]) == 2
+    assert main(["verify", "library", "--record", "x.txt"]) == 2
+
+
+def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
+    from fpemu.cli import library as command
+    from fpemu.library import products
+
+    wrong = []
+
+    class Here(Emulated):
+        def __init__(self, kind, layout, shape, deadline=0.0):
+            super().__init__(kind, shape, {})
+            try:
+                self.known = library.lookup("cublas", kind, (shape[0], shape[2], shape[1]), layout=layout)
+            except InputError:
+                self.known = None
+            self.layout = layout
+
+        def mm(self, A, B):
+            if self.known is None or len(A) != self.M:
+                return super().mm(A, B)
+            D = library.predict(self.known, A, B)
+            if wrong:
+                D[0, 0] = np.nextafter(D[0, 0], np.inf)
+            return D
+
+    def drawn(count, kinds, seed):
+        small = [c for c in CASES if c.type in kinds and c.M * c.N * c.K < 1e5]
+        return small[:: max(1, len(small) // count)]
+
+    monkeypatch.setattr(products, "Product", Here)
+    monkeypatch.setattr(command, "_here", lambda: {"gpu": "none", "torch": "0", "cuda": "0", "cublas": "1.0"})
+    monkeypatch.setattr(command, "_drawn", drawn)
+    monkeypatch.setattr(command, "_new", lambda count, kinds, seed: [(kinds[0], "NN", (5, 4, 33))] * count)
+    out = tmp_path / "r.json"
+    few = ["verify", "library", "--shapes", "5", "--types", "fp32", "--types", "tf32", "--new", "1"]
+    assert main([*few, "--record", str(out)]) == 0
+    made = json.loads(out.read_text())
+    assert made["new"] == {"fp32 NN": [1, 1]}
+    assert sum(asked for _, asked in made["compared"].values()) >= 5
+    assert all(same == asked for same, asked in made["compared"].values())
+    assert len(made["samples"]) == sum(asked for _, asked in made["compared"].values())
+    wrong.append(1)
+    capsys.readouterr()
+    assert main([*few, "--json"]) == 1
+    made = json.loads(capsys.readouterr().out)
+    assert len(made["differ"]) == len(made["samples"])

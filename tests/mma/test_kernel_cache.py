@@ -1,0 +1,355 @@
+"""Compiled kernels saved on disk: unwritable folders, damaged files, full disks and processes that save at once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import kernelcache
+from fpemu.gpu.runtime import compiler
+from fpemu.kernelcache import KernelCache
+from fpemu.mma.compiled.cache import saved
+
+COMPILE = """
+import numpy as np
+from fpemu import mma
+from fpemu.mma.compiled import panel
+A = np.ones((2, 16), np.float16)
+print(mma.gemm(A, A.T, None, mma.spec("ideal", "fp16", "fp32")).ravel().tolist())
+stats = panel.panels.stats
+print(stats.cache_path, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+RESULT = "[16.0, 16.0, 16.0, 16.0]"
+UNWRITABLE = "/dev/null/folder"  # for root too, who may write in every folder
+
+
+@pytest.fixture
+def no_folder(monkeypatch, tmp_path):
+    """No folder is writable, apart from those that a test names; the temporary folder is ``tmp_path/tmp``."""
+    monkeypatch.setenv("HOME", UNWRITABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    kernelcache._note.cache_clear()
+    yield tmp_path
+    kernelcache._note.cache_clear()
+
+
+# --- folders
+
+
+def test_the_first_writable_folder_is_used(no_folder, monkeypatch, capsys):
+    preferred, named, user = no_folder / "preferred", no_folder / "named", no_folder / "user"
+    assert KernelCache("kernels", preferred).folder == preferred
+    monkeypatch.setenv("FPEMU_CACHE", str(named))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(user))
+    assert KernelCache("kernels", preferred).folder == preferred
+    assert KernelCache("kernels", Path(UNWRITABLE)).folder == named / "kernels"
+    monkeypatch.setenv("FPEMU_CACHE", UNWRITABLE)
+    assert KernelCache("kernels", Path(UNWRITABLE)).folder == user / "fpemu" / "kernels"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(user))
+    assert KernelCache("kernels").folder == user / ".cache" / "fpemu" / "kernels"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_read_only_folder_before_the_writable_one_is_read(no_folder, monkeypatch):
+    first, second = no_folder / "first", no_folder / "second"
+    KernelCache("kernels", first).save("a", b"kernel")
+    writable = kernelcache._is_writable
+    monkeypatch.setattr(kernelcache, "_is_writable", lambda folder: folder != first and writable(folder))
+    files = KernelCache("kernels", first, second)
+    assert files.folder == second
+    assert files.load("a") == b"kernel"
+    files.save("b", b"another")
+    assert [path.name for path in second.iterdir()] == ["b"]
+
+
+def test_the_temporary_folder_is_private_and_noted_once(no_folder, capsys):
+    files = KernelCache("kernels")
+    private = no_folder / "tmp" / f"fpemu-{os.geteuid()}"
+    assert files.folder == private / "kernels"
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert KernelCache("cubins").folder == private / "cubins"
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert str(private) in lines[0]
+    assert "FPEMU_CACHE" in lines[0]
+
+
+def _open_to_others(private: Path) -> None:
+    private.mkdir()
+    private.chmod(0o770)
+
+
+def _link(private: Path) -> None:
+    (private.parent / "elsewhere").mkdir(mode=0o700)
+    private.symlink_to(private.parent / "elsewhere")
+
+
+def _of_another_user(private: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    private.mkdir(mode=0o700)
+    os.chown(private, 12345, 12345)
+
+
+@pytest.mark.parametrize("prepare", [_open_to_others, _link, _of_another_user, Path.touch])
+def test_a_temporary_folder_that_others_may_have_made_is_not_used(no_folder, capsys, prepare):
+    private = no_folder / "tmp" / f"fpemu-{os.geteuid()}"
+    prepare(private)
+    files = KernelCache("kernels")
+    assert files.folder is None
+    files.save("a", b"kernel")
+    assert files.load("a") is None
+    assert not list(no_folder.rglob("kernels"))
+    assert "compiles them again" in capsys.readouterr().err
+
+
+def test_a_user_without_a_home_and_without_a_temporary_folder(no_folder, monkeypatch, capsys):
+    def fail():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", fail)
+    monkeypatch.setattr(tempfile, "tempdir", UNWRITABLE)
+    assert KernelCache("kernels").folder is None
+    assert KernelCache("cubins").folder is None
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- files
+
+
+def _damages():
+    rng = np.random.default_rng(1)
+    return {
+        "empty": lambda content: b"",
+        "zeros": lambda content: bytes(len(content)),
+        "short": lambda content: content[:7],
+        "half": lambda content: content[: len(content) // 2],
+        "one byte less": lambda content: content[:-1],
+        "one byte more": lambda content: content + b"\0",
+        "one bit": lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:],
+        "random": lambda content: rng.bytes(len(content)),
+        "another object": lambda content: pickle.dumps(("wrong", 1)),
+    }
+
+
+@pytest.mark.parametrize("damage", _damages())
+def test_a_damaged_file_is_deleted_and_can_be_saved_again(tmp_path, damage):
+    files = KernelCache("kernels", tmp_path)
+    content = bytes(range(256)) * 10
+    files.save("a", content)
+    assert files.load("a") == content
+    path = tmp_path / "a"
+    path.write_bytes(_damages()[damage](path.read_bytes()))
+    assert files.load("a") is None
+    assert not path.exists()
+    files.save("a", content)
+    assert files.load("a") == content
+
+
+def test_folders_and_pipes_in_the_place_of_a_file(tmp_path):
+    files = KernelCache("kernels", tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full" / "x").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("empty", "full", "pipe"):
+        assert files.load(name) is None
+        files.save(name, b"kernel")
+    assert files.load("empty") == files.load("pipe") == b"kernel"
+    assert files.load("full") is None
+    assert (tmp_path / "full" / "x").is_dir()
+
+
+def test_saving_at_once_never_shows_half_a_file(tmp_path):
+    contents = [bytes([i]) * (1 << 16) for i in range(4)]
+    files = KernelCache("kernels", tmp_path)
+    files.save("a", contents[0])
+
+    def work(i):
+        return [(files.save("a", contents[i]), files.load("a"))[1] for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert {result for results in pool.map(work, range(4)) for result in results} <= set(contents)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+# --- kernels of numba
+
+
+def _fresh():
+    @saved
+    @numba.njit
+    def _kernel(x):
+        return 2 * x + 1
+
+    return _kernel
+
+
+def _hits(kernel):
+    assert kernel(np.float64(3.0)) == 7.0
+    return sum(kernel.stats.cache_hits.values())
+
+
+@pytest.fixture
+def numba_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_kernel_is_compiled_once_and_for_each_type(numba_folder):
+    assert _hits(_fresh()) == 0
+    assert _hits(_fresh()) == 1
+    kernel = _fresh()
+    assert kernel(3) == 7
+    assert type(kernel(3)) is int
+    assert sum(kernel.stats.cache_hits.values()) == 0
+    (path, _) = numba_folder.rglob("*.kernel")
+    assert kernel.stats.cache_path == str(path.parent)
+
+
+@pytest.mark.parametrize("damage", _damages())
+def test_a_damaged_kernel_is_compiled_again(numba_folder, damage):
+    _hits(_fresh())
+    (path,) = numba_folder.rglob("*.kernel")
+    path.write_bytes(_damages()[damage](path.read_bytes()))
+    assert _hits(_fresh()) == 0
+    assert _hits(_fresh()) == 1
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(("wrong", 1)), pickle.dumps(None), b"no pickle", b""])
+def test_a_file_of_another_content_is_compiled_again(numba_folder, content):
+    """The checksum is right: a file that another version of numba wrote, for example."""
+    kernel = _fresh()
+    _hits(kernel)
+    (path,) = numba_folder.rglob("*.kernel")
+    KernelCache("kernels", path.parent).save(path.name, content)
+    assert _hits(_fresh()) == 0
+    assert _hits(_fresh()) == 1
+
+
+def test_kernels_of_older_sources_are_deleted_and_others_stay(numba_folder):
+    _hits(_fresh())
+    (path,) = numba_folder.rglob("*.kernel")
+    for name in ("_kernel-0123456789abcdef-0.kernel", "other-0123456789abcdef-0.kernel"):
+        (path.parent / name).touch()
+    _fresh()(3)
+    assert sorted(p.name.partition("-")[0] for p in path.parent.iterdir()) == ["_kernel", "_kernel", "other"]
+    kernel = _fresh()
+    kernel._cache.flush()
+    assert [p.name.partition("-")[0] for p in path.parent.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("method", ["_reduce", "_rebuild"])
+def test_a_numba_with_other_internals_compiles_in_every_process(numba_folder, monkeypatch, method):
+    from numba.core.compiler import CompileResult
+
+    monkeypatch.delattr(CompileResult, method)
+    assert _hits(_fresh()) == 0
+    assert _hits(_fresh()) == 0
+
+
+# --- processes
+
+
+def _python(code, *arguments, environment=None, **options):
+    root = str(Path(fpemu.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": root, **(environment or {})}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
+
+
+def test_processes_that_compile_at_once_save_kernels_that_others_load(tmp_path):
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    for process in [_python(COMPILE, environment=environment) for _ in range(2)]:
+        out, err = process.communicate()
+        assert (out.splitlines()[0], err) == (RESULT, "")
+    out, err = _python(COMPILE, environment=environment).communicate()
+    assert err == ""
+    (path,) = tmp_path.rglob("*.kernel")
+    assert out.splitlines() == [RESULT, f"{path.parent} 1 0"]
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_product(tmp_path):
+    resource = pytest.importorskip("resource")
+    process = _python(
+        COMPILE,
+        environment={"NUMBA_CACHE_DIR": str(tmp_path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    out, err = process.communicate()
+    assert err == ""
+    assert out.splitlines()[0] == RESULT
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_without_numba_s_compiler_a_product_is_one_line():
+    script = "import fpemu, numpy as np\ntry:\n    fpemu.gemm(np.ones((2, 2)), np.ones((2, 2)), scheme='sgemm')\n"
+    script += "except fpemu.InputError as problem:\n    print(problem)"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout == "NUMBA_DISABLE_JIT is set, and the kernels need numba's compiler: unset it\n", done.stderr
+
+
+@pytest.mark.parametrize("temporary", ["writable", "unwritable"])
+def test_gemm_runs_from_a_read_only_installation_without_a_home(tmp_path, temporary):
+    package = tmp_path / "site" / "fpemu"
+    shutil.copytree(Path(fpemu.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "mma" / "compiled" / "__pycache__").touch()  # a file in the place of the folder
+    np.save(tmp_path / "A.npy", np.eye(4, dtype=np.float32))
+    code = "import sys, tempfile; tempfile.tempdir = sys.argv.pop(1); from fpemu.cli import main; sys.exit(main())"
+    folder = tmp_path if temporary == "writable" else UNWRITABLE
+    environment = {"PYTHONPATH": str(package.parent), "HOME": UNWRITABLE}
+    for name in ("NUMBA_CACHE_DIR", "FPEMU_CACHE", "XDG_CACHE_HOME"):
+        environment[name] = ""
+    process = _python(
+        code, str(folder), "gemm", "A.npy", "A.npy", "-s", "ootomo", environment=environment, cwd=tmp_path
+    )
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "ootomo" in out
+    notes = [line for line in err.splitlines() if line.startswith("fpemu:")]
+    assert len(notes) == 1
+    assert "Traceback" not in err
+    saved_kernels = list(tmp_path.glob(f"fpemu-{os.geteuid()}/kernels/*/*.kernel"))
+    assert bool(saved_kernels) == (temporary == "writable")
+
+
+# --- cubins
+
+
+@pytest.mark.skipif(compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here")
+@pytest.mark.parametrize("damage", _damages())
+def test_a_damaged_cubin_is_compiled_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    source = 'extern "C" __global__ void f(int* x) { *x = 1; }'
+    cubin = compiler.compile_cached(source, "sm_80")
+    (path,) = (tmp_path / "cubins").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(_damages()[damage](content))
+    assert compiler.compile_cached(source, "sm_80") == cubin
+    assert path.read_bytes() == content
+
+
+@pytest.mark.skipif(compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here")
+def test_cubins_that_cannot_be_saved_are_not_compiled_ahead(no_folder, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", UNWRITABLE)
+    monkeypatch.setattr(compiler, "ProcessPoolExecutor", None)
+    sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in (1, 2)]
+    compiler.compile_all(sources, "sm_80")
+    assert compiler.compile_cached(sources[0], "sm_80")[:4] == b"\x7fELF"

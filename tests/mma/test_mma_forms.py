@@ -1,0 +1,323 @@
+"""The compiled form and the readable one: the same bits for every row, shape, layout and order."""
+
+from __future__ import annotations
+
+import hostile
+import ml_dtypes
+import numpy as np
+import pytest
+from hostile import bits, carrier, examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpemu import mma
+from fpemu.errors import InputError
+from fpemu.mma import KOrder
+
+ROWS = mma.catalog.rows()
+HOPPER = mma.spec("hopper", "fp16", "fp32")
+# one row of each arithmetic and result format
+KINDS = [
+    mma.spec("hopper", "fp16", "fp32"),
+    mma.spec("ampere", "fp16", "fp16"),
+    mma.spec("volta", "fp16", "fp32"),
+    mma.spec("hopper", "tf32", "fp32"),
+    mma.spec("hopper", "e4m3", "fp32", instruction="wgmma"),
+    mma.spec("hopper", "e5m2", "fp32", instruction="mma"),
+    mma.spec("ampere", "fp64", "fp64"),
+    mma.spec("cdna1", "bf16", "fp32"),
+    mma.spec("cdna2", "fp16", "fp32"),
+    mma.spec("cdna3", "tf32", "fp32"),
+    mma.spec("cdna3", "e4m3fnuz", "fp32"),
+    mma.spec("ideal", "fp16", "fp16"),
+    mma.spec("hopper", "int8"),
+]
+
+
+def draw(fmt, kind, rng, shape):
+    """Operands of a class as the array that fpemu takes; integers for the integer instruction."""
+    if str(fmt) in ("int8", "int32"):
+        width = 8 if str(fmt) == "int8" else 32
+        return rng.integers(-(2 ** (width - 1)), 2 ** (width - 1), shape).astype(f"i{width // 8}")
+    if 0 in shape:
+        return carrier(np.zeros(shape, hostile.code_dtype(hostile.FORMATS[str(fmt)])), str(fmt))
+    return carrier(hostile.draw(str(fmt), kind, rng, shape), str(fmt))
+
+
+def patterns(x):
+    return bits(x) if x.dtype.kind == "f" else np.asarray(x)
+
+
+def assert_same_bits(x, y, what=""):
+    assert x.dtype == y.dtype, what
+    assert x.shape == y.shape, what
+    assert np.array_equal(patterns(x), patterns(y)), f"{what}: {np.count_nonzero(patterns(x) != patterns(y))} differ"
+
+
+orders = st.builds(
+    lambda split, tile, first, promote, join: KOrder(split, tile, first and tile is not None, promote, join),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 40),
+    st.booleans(),
+    st.none() | st.integers(1, 40),
+    st.sampled_from(["ascending", "descending", "pairwise"]),
+)
+batches = st.sampled_from(
+    [((), (), ()), ((2,), (2,), (2,)), ((3,), (), ()), ((), (2,), (1,)), ((2, 1), (3,), (1, 1)), ((0,), (1,), ())]
+)
+
+
+@settings(max_examples=examples(400))
+@given(st.data())
+def test_compiled_is_readable(data):
+    spec = data.draw(st.sampled_from(ROWS))
+    M, N, K = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 5)), data.draw(st.integers(0, 70))
+    kind, rng = data.draw(st.sampled_from(hostile.CLASSES)), np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    leadA, leadB, leadC = data.draw(batches)
+    A, B = draw(spec.a_format, kind, rng, (*leadA, M, K)), draw(spec.b_format, kind, rng, (*leadB, K, N))
+    C = draw(spec.c_format, kind, rng, (*leadC, M, N)) if data.draw(st.booleans()) else None
+    order = data.draw(st.none() | orders)
+    if str(spec.a_format) == "int8" and order is not None and (order.split or order.promote):
+        order = None
+    compiled, readable = (mma.gemm(A, B, C, spec, order, backend=backend) for backend in ("compiled", "numpy"))
+    assert compiled.shape == (*np.broadcast_shapes(leadA, leadB, leadC if C is not None else ()), M, N)
+    assert_same_bits(compiled, readable, f"{spec.name} {kind} {order}")
+
+
+@settings(max_examples=examples(100))
+@given(st.data())
+def test_compiled_is_readable_for_several_products_in_one_accumulator(data):
+    spec = data.draw(st.sampled_from([s for s in KINDS if str(s.a_format) != "int8"]))
+    M, N, K = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)), data.draw(st.integers(0, 70))
+    kind, rng = data.draw(st.sampled_from(hostile.CLASSES)), np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    terms = [
+        (draw(spec.a_format, kind, rng, (M, K)), draw(spec.b_format, kind, rng, (K, N)))
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    C = draw(spec.c_format, kind, rng, (M, N)) if data.draw(st.booleans()) else None
+    step = data.draw(st.sampled_from([None, "instruction", spec.k, 2 * spec.k, 5 * spec.k]))
+    order = data.draw(st.none() | orders)
+    compiled, readable = (mma.chain(terms, C, spec, order, step=step, backend=b) for b in ("compiled", "numpy"))
+    assert_same_bits(compiled, readable, f"{spec.name} {kind} {order} {step}")
+    if len(terms) == 1:
+        assert_same_bits(compiled, mma.gemm(*terms[0], C, spec, order), "gemm is a chain of one product")
+
+
+# --- layouts
+
+
+def layouts(x):
+    """The same matrix in other memory layouts."""
+    wide = np.zeros((2 * x.shape[0] + 1, 3 * x.shape[1] + 2), x.dtype)
+    wide[1::2, 2::3] = x
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    backwards = np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
+    unaligned = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    return {
+        "contiguous": x.copy(),
+        "Fortran": np.asfortranarray(x),
+        "transposed": np.ascontiguousarray(x.T).T,
+        "stepped": wide[1::2, 2::3],
+        "backwards": backwards,
+        "read-only": frozen,
+        "unaligned": unaligned,
+        "swapped bytes": x.astype(x.dtype.newbyteorder(">")) if x.dtype.kind == "f" else x,
+    }
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
+def test_layout_does_not_matter(spec, backend):
+    rng = np.random.default_rng(0)
+    A, B, C = (
+        draw(f, "mixed", rng, s)
+        for f, s in ((spec.a_format, (5, 37)), (spec.b_format, (37, 3)), (spec.c_format, (5, 3)))
+    )
+    want = mma.gemm(A, B, C, spec, backend=backend)
+    before = [x.copy() for x in (A, B, C)]
+    for name, x in layouts(A).items():
+        assert_same_bits(mma.gemm(x, B, C, spec, backend=backend), want, f"A {name}")
+    for name, x in layouts(B).items():
+        assert_same_bits(mma.gemm(A, x, C, spec, backend=backend), want, f"B {name}")
+    for name, x in layouts(C).items():
+        assert_same_bits(mma.gemm(A, B, x, spec, backend=backend), want, f"C {name}")
+    for x, y in zip((A, B, C), before, strict=True):
+        assert_same_bits(x, y, "operands are left alone")
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
+def test_leading_axes_broadcast(spec, backend):
+    rng = np.random.default_rng(1)
+    A, B = draw(spec.a_format, "near-one", rng, (2, 1, 3, 20)), draw(spec.b_format, "near-one", rng, (4, 20, 2))
+    C = draw(spec.c_format, "near-one", rng, (1, 1, 3, 2))
+    D = mma.gemm(A, B, C, spec, backend=backend)
+    assert D.shape == (2, 4, 3, 2)
+    for i in range(2):
+        for j in range(4):
+            assert_same_bits(D[i, j], mma.gemm(A[i, 0], B[j], C[0, 0], spec, backend=backend))
+    repeated = np.broadcast_to(A[:, 0], (2, 3, 20))[0]
+    assert_same_bits(
+        mma.gemm(np.broadcast_to(repeated, (6, 3, 20)), B[0], None, spec, backend=backend)[5],
+        mma.gemm(A[0, 0], B[0], None, spec, backend=backend),
+    )
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
+def test_each_output_depends_on_its_row_and_column_alone(spec, backend):
+    rng = np.random.default_rng(2)
+    M, N, K = 67, 35, 2 * spec.k + 3  # more than one tile of any blocking
+    A, B, C = (
+        draw(f, "mixed", rng, s) for f, s in ((spec.a_format, (M, K)), (spec.b_format, (K, N)), (spec.c_format, (M, N)))
+    )
+    D = mma.gemm(A, B, C, spec, backend=backend)
+    for i, j in ((0, 0), (66, 34), (31, 33), (64, 1)):
+        assert_same_bits(
+            D[i : i + 1, j : j + 1],
+            mma.gemm(A[i : i + 1], B[:, j : j + 1], C[i : i + 1, j : j + 1], spec, backend=backend),
+        )
+
+
+# --- shapes at the edge
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
+def test_empty_dimensions(spec, backend):
+    rng = np.random.default_rng(3)
+    dtype = mma.gemm(
+        *(draw(f, "finite", rng, (1, 1)) for f in (spec.a_format, spec.b_format)), None, spec, backend=backend
+    ).dtype
+    for M, N, K in ((0, 3, 5), (3, 0, 5), (0, 0, 0), (2, 3, 0)):
+        A, B = draw(spec.a_format, "finite", rng, (M, K)), draw(spec.b_format, "finite", rng, (K, N))
+        D = mma.gemm(A, B, None, spec, backend=backend)
+        assert D.shape == (M, N)
+        assert D.dtype == dtype
+        assert not patterns(D).any()
+    # no instruction runs when K is 0: C comes back
+    C = draw(spec.c_format, "finite", rng, (2, 3))
+    D = mma.gemm(
+        draw(spec.a_format, "finite", rng, (2, 0)), draw(spec.b_format, "finite", rng, (0, 3)), C, spec, backend=backend
+    )
+    assert np.array_equal(D, C)
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
+def test_k_is_filled_up_with_zeros(spec, backend):
+    rng = np.random.default_rng(4)
+    for K in (1, spec.block + 1, spec.k - 1, spec.k + 1):
+        A, B = draw(spec.a_format, "near-one", rng, (3, K)), draw(spec.b_format, "near-one", rng, (K, 2))
+        C = draw(spec.c_format, "near-one", rng, (3, 2))
+        more = -K % spec.k
+        padded = np.pad(A, ((0, 0), (0, more))), np.pad(B, ((0, more), (0, 0)))
+        assert_same_bits(
+            mma.gemm(A, B, C, spec, backend=backend), mma.gemm(*padded, C, spec, backend=backend), f"K = {K}"
+        )
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
+def test_gemm_is_a_chain_of_instructions(spec, backend):
+    rng = np.random.default_rng(5)
+    k = spec.k
+    A, B, C = (
+        draw(f, "mixed", rng, s)
+        for f, s in ((spec.a_format, (4, 3 * k)), (spec.b_format, (3 * k, 5)), (spec.c_format, (4, 5)))
+    )
+    D = C
+    for s in range(0, 3 * k, k):
+        D = mma.execute(A[:, s : s + k], B[s : s + k], D, spec, backend=backend)
+    assert_same_bits(mma.gemm(A, B, C, spec, backend=backend), D)
+    assert_same_bits(
+        mma.execute(A[:, :k], B[:k], None, spec, backend=backend),
+        mma.gemm(A[:, :k], B[:k], None, spec, backend=backend),
+    )
+
+
+@pytest.mark.parametrize("name", ["bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"])
+def test_ml_dtypes_operands_are_taken(name):
+    spec = mma.spec("blackwell", name, "fp32", instruction="mma" if name == "bf16" else "tcgen05")
+    dtype = {
+        "bf16": ml_dtypes.bfloat16,
+        "e4m3": ml_dtypes.float8_e4m3fn,
+        "e5m2": ml_dtypes.float8_e5m2,
+        "e3m2": ml_dtypes.float6_e3m2fn,
+        "e2m3": ml_dtypes.float6_e2m3fn,
+        "e2m1": ml_dtypes.float4_e2m1fn,
+    }[name]
+    rng = np.random.default_rng(6)
+    A, B = draw(name, "finite", rng, (3, 40)), draw(name, "finite", rng, (40, 2))
+    assert_same_bits(mma.gemm(A.astype(dtype), B.astype(dtype), None, spec), mma.gemm(A, B, None, spec))
+
+
+# --- what is refused
+
+
+def zeros(*shape, dtype=np.float16):
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize(
+    ("A", "B", "C"),
+    [
+        (zeros(3, 4), zeros(5, 2), None),
+        (zeros(4), zeros(4, 2), None),
+        (zeros(3, 4), zeros(4), None),
+        (zeros(3, 4), zeros(4, 2), zeros(2, 3, dtype=np.float32)),
+        (zeros(3, 4), zeros(4, 2), zeros(2, dtype=np.float32)),
+        (zeros(2, 3, 4), zeros(3, 4, 2), None),
+        (zeros(3, 4, dtype=complex), zeros(4, 2), None),
+        (zeros(3, 4, dtype=bool), zeros(4, 2), None),
+        (np.full((3, 4), 0.1), zeros(4, 2), None),
+        (np.full((3, 4), 1e6, np.float32), zeros(4, 2), None),
+        (zeros(3, 4), zeros(4, 2), np.full((3, 2), 0.1)),
+        (np.array([["a"]]), zeros(1, 1), None),
+        (None, zeros(1, 1), None),
+    ],
+)
+def test_wrong_operands(A, B, C, backend):
+    with pytest.raises(InputError) as e:
+        mma.gemm(A, B, C, HOPPER, backend=backend)
+    assert "\n" not in str(e.value)
+
+
+def test_values_outside_the_format_are_counted():
+    A = np.ones((2, 4), np.float32)
+    A[1, 2], A[1, 3] = 1 + 2.0**-8, 3 + 2.0**-20
+    spec = mma.spec("hopper", "bf16", "fp32")
+    with pytest.raises(InputError, match=r"2 of 8 entries, first at \[1, 2\]"):
+        mma.gemm(A, np.ones((4, 1), np.float32), None, spec)
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+def test_execute_takes_exactly_one_instruction(backend):
+    with pytest.raises(InputError, match="16"):
+        mma.execute(zeros(3, 8), zeros(8, 2), None, HOPPER, backend=backend)
+    with pytest.raises(InputError, match="16"):
+        mma.execute(zeros(3, 32), zeros(32, 2), None, HOPPER, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (([],), {}),
+        (([(zeros(2, 16), zeros(16, 2)), (zeros(2, 15), zeros(15, 2))],), {}),
+        (([(zeros(2, 16), zeros(16, 2)), (zeros(3, 16), zeros(16, 2))],), {}),
+        (([(zeros(2, 16), zeros(16, 2))],), {"step": 0}),
+        (([(zeros(2, 16), zeros(16, 2))],), {"step": -16}),
+        (([(zeros(2, 16), zeros(16, 2))],), {"step": "block"}),
+        (([(zeros(2, 16), zeros(16, 2))],), {"backend": "cuda"}),
+    ],
+)
+def test_wrong_chains(arguments, options):
+    with pytest.raises(InputError):
+        mma.chain(*arguments, None, HOPPER, **options)
+
+
+def test_unknown_backend_is_named():
+    with pytest.raises(InputError, match="numpy"):
+        mma.gemm(zeros(2, 2), zeros(2, 2), None, HOPPER, backend="nunpy")

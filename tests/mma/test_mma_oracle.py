@@ -1,0 +1,297 @@
+"""Every row of the catalog, and instructions of one's own, against the exact scalar oracle of these tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hostile
+import numpy as np
+import oracle
+import pytest
+from hostile import bits, carrier, examples, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpemu import mma
+from fpemu.errors import InputError
+from fpemu.mma import MmaSpec
+
+BACKENDS = ["compiled", "numpy"]
+ROWS = [s for s in mma.catalog.rows() if str(s.a_format) != "int8"]
+COUNT = 30  # dot products per class of operands
+
+
+def count_of(kind, ab):
+    """More where few operands tell: around the floor of the common exponent."""
+    return 200 if kind == "floor" and ab in ("fp16", "bf16", "tf32") else COUNT
+
+
+def instruction_of(spec):
+    """The oracle's instruction for a catalog row."""
+    return oracle.TABLE[spec.architecture, spec.instruction, str(spec.a_format), str(spec.d_format), spec.k]
+
+
+def run(A, B, C, spec, backend, a=None, b=None):
+    """Independent dot products: codes (count, k), (count, k), (count,) to codes (count,)."""
+    x = carrier(A, a or str(spec.a_format))[:, None, :]
+    y = carrier(B, b or str(spec.b_format))[:, :, None]
+    z = carrier(C, str(spec.c_format))[:, None, None]
+    return bits(mma.execute(x, y, z, spec, backend=backend))[:, 0, 0]
+
+
+def same(got, want, ins, nan_code=None):
+    """Equal codes; where the specification says nothing, a zero of the other sign and the row's own NaN pass."""
+    fmt = oracle.FORMATS[ins.d]
+    sign = 1 << (fmt.width - 1)
+    if got == want:
+        return True
+    if not ins.zero_sign and {got & ~sign, want & ~sign} == {0}:
+        return True
+    both_nan = oracle.decode(got, fmt).kind == oracle.decode(want, fmt).kind == "nan"
+    return both_nan and ins.nan_code is None and (nan_code is None or got == nan_code)
+
+
+def assert_oracle(A, B, C, spec, ins, backends, what):
+    want = [ins.run(integers(a), integers(b), int(c)) for a, b, c in zip(A, B, C, strict=True)]
+    for backend in backends:
+        got = run(A, B, C, spec, backend)
+        wrong = [i for i in range(len(C)) if not same(int(got[i]), want[i], ins, spec.nan_code)]
+        shown = [(integers(A[i]), integers(B[i]), int(C[i]), hex(got[i]), hex(want[i])) for i in wrong[:1]]
+        assert not wrong, f"{what}, {backend}: {len(wrong)} of {len(C)} differ; (a, b, c, got, exact): {shown}"
+
+
+def test_every_row_of_the_catalog_has_an_oracle():
+    assert len(ROWS) > 100
+    missing = [
+        s.name
+        for s in ROWS
+        if (s.architecture, s.instruction, str(s.a_format), str(s.d_format), s.k) not in oracle.TABLE
+    ]
+    assert not missing
+    # no two rows are the same instruction
+    keys = Counter(
+        (s.architecture, s.instruction, str(s.a_format), str(s.b_format), str(s.d_format), s.k) for s in ROWS
+    )
+    assert max(keys.values()) == 1
+
+
+def test_every_instruction_of_the_specification_is_in_the_catalog():
+    have = {(s.architecture, s.instruction, str(s.a_format), str(s.d_format), s.k) for s in ROWS}
+    # the specification leaves the lengths of DMMA instructions open
+    missing = [key for key in oracle.TABLE if key not in have and key[2] != "fp64"]
+    assert not missing
+
+
+@pytest.mark.parametrize("spec", ROWS, ids=lambda s: s.name.replace(" ", "-"))
+def test_row(spec):
+    ins = instruction_of(spec)
+    for kind in hostile.CLASSES:
+        A, B, C = hostile.operands(ins.a, ins.b, ins.c, kind, 1, count_of(kind, ins.a), ins.k)
+        assert_oracle(A, B, C, spec, ins, BACKENDS, f"{spec.name}, {kind}")
+
+
+NEIGHBOURS = [
+    ("fp16", "fp32", 16, 25, -133, "RZ", {"F"}),
+    ("fp16", "fp16", 16, 25, -21, "RNE", {"F", "E0"}),
+    ("fp16", "fp16", 4, 23, -19, "RNE", {"F", "E0"}),
+    ("bf16", "fp32", 16, 25, -133, "RZ", {"F", "E0"}),
+    ("tf32", "fp32", 8, 25, -133, "RZ", {"F", "E0"}),
+    ("e4m3", "fp16", 32, 13, -21, "RNE", {"F"}),
+    ("e2m1", "fp32", 32, 25, -133, "RZ", {"F"}),
+]
+
+
+@pytest.mark.parametrize(("ab", "d", "k", "F", "E0", "final", "seen"), NEIGHBOURS)
+def test_these_operands_tell_neighbouring_instructions_apart(ab, d, k, F, E0, final, seen):
+    """Wrong by one in F or in E0, by the oracle alone: the operands of `test_row` would show it."""
+    right = oracle.truncated(ab, ab, d, k, k, F, E0, final)
+    wrong = {
+        (f, e): oracle.truncated(ab, ab, d, k, k, F + f, E0 + e, final)
+        for f, e in ((1, 0), (-1, 0), (0, 1), (0, -1))
+        if {"F" if f else "E0"} <= seen
+    }
+    shown = set()
+    for kind in ("staircase", "leftover", "floor"):
+        A, B, C = hostile.operands(ab, ab, d, kind, 1, count_of(kind, ab), k)
+        for a, b, c in zip(A, B, C, strict=True):
+            operands = integers(a), integers(b), int(c)
+            shown |= {key for key, ins in wrong.items() if ins.run(*operands) != right.run(*operands)}
+    assert shown == set(wrong)
+
+
+@pytest.mark.parametrize("spec", ROWS, ids=lambda s: s.name.replace(" ", "-"))
+def test_compiled_and_readable_give_the_same_bits(spec):
+    for kind in hostile.CLASSES:
+        names = (str(spec.a_format), str(spec.b_format), str(spec.c_format))
+        A, B, C = hostile.operands(*names, kind, 2, 400, spec.k)
+        compiled, readable = (run(A, B, C, spec, backend) for backend in BACKENDS)
+        assert compiled.dtype == readable.dtype
+        different = np.flatnonzero(compiled != readable)
+        assert not len(different), f"{kind}: {len(different)} of 400, first {different[0]}"
+
+
+@pytest.mark.parametrize(("a", "b"), [("e4m3", "e5m2"), ("e5m2", "e4m3")])
+@pytest.mark.parametrize(
+    "hardware", [("ada", "mma"), ("hopper", "wgmma"), ("hopper", "mma"), ("blackwell", "tcgen05"), ("cdna3", "mfma")]
+)
+def test_mixed_fp8_operands(hardware, a, b):
+    architecture, name = hardware
+    spec = mma.spec(architecture, (a, b), "fp32", instruction=name, k=32)
+    if architecture == "cdna3":
+        a, b = f"{a}fnuz", f"{b}fnuz"
+    assert (str(spec.a_format), str(spec.b_format)) == (a, b)
+    if hardware == ("hopper", "mma"):
+        ins = oracle.fp8_through_half(a, b, "fp32", 32)
+    elif architecture == "cdna3":
+        ins = oracle.cdna3(a, b, 32, 16, interleaved=True)
+    else:
+        F = 25 if architecture == "blackwell" else 13
+        L = 16 if architecture == "ada" else 32
+        ins = oracle.truncated(a, b, "fp32", 32, L, F, -133, "RZ", 13 if F == 13 else None)
+    for kind in hostile.CLASSES:
+        A, B, C = hostile.operands(a, b, "fp32", kind, 3, COUNT, 32)
+        assert_oracle(A, B, C, spec, ins, BACKENDS, f"{spec.name}, {kind}")
+
+
+# --- instructions of one's own
+
+NARROW = ["fp16", "bf16", "tf32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e4m3fnuz", "e5m2fnuz"]
+
+
+@settings(max_examples=examples(150))
+@given(st.data())
+def test_truncated_instruction_of_ones_own(data):
+    a, b = data.draw(st.sampled_from(NARROW)), data.draw(st.sampled_from(NARROW))
+    d, final = data.draw(st.sampled_from(["fp32", "fp16"])), data.draw(st.sampled_from(["RZ", "RNE"]))
+    block, blocks = data.draw(st.sampled_from([1, 2, 3, 4, 5, 8, 16, 32, 64])), data.draw(st.integers(1, 3))
+    F, E0 = data.draw(st.integers(1, 35)), data.draw(st.none() | st.integers(-150, 30))
+    keep = data.draw(st.sampled_from([None, None, 13, 7])) if d == "fp32" else None
+    spec = MmaSpec(a, b, d, k=block * blocks, block=block, F=F, E0=E0, final=final, fraction_bits=keep)
+    ins = oracle.truncated(a, b, d, spec.k, block, F, E0, final, keep)
+    kind, seed = data.draw(st.sampled_from(hostile.CLASSES)), data.draw(st.integers(0, 2**31))
+    A, B, C = hostile.operands(a, b, d, kind, seed, 12, spec.k)
+    assert_oracle(A, B, C, spec, ins, BACKENDS, f"{spec}, {kind}")
+
+
+@settings(max_examples=examples(80))
+@given(st.data())
+def test_exact_instruction_of_ones_own(data):
+    a, b = data.draw(st.sampled_from(NARROW)), data.draw(st.sampled_from(NARROW))
+    d, block = data.draw(st.sampled_from(["fp32", "fp16"])), data.draw(st.sampled_from([1, 2, 4, 7, 16, 32, 64]))
+    spec = MmaSpec(a, b, d, k=2 * block, block=block, arithmetic="exact", final="RNE")
+    ins = oracle.exact(a, b, d, spec.k, block)
+    kind, seed = data.draw(st.sampled_from(hostile.CLASSES)), data.draw(st.integers(0, 2**31))
+    A, B, C = hostile.operands(a, b, d, kind, seed, 12, spec.k)
+    assert_oracle(A, B, C, spec, ins, BACKENDS, f"{spec}, {kind}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_sum_of_products_is_exact_beyond_float64(backend):
+    # bf16 products from 2^-266 to 2^254 in one block: only an exact sum sees the last bit
+    spec = MmaSpec("bf16", "bf16", "fp32", k=4, block=4, arithmetic="exact", final="RNE")
+    big, tiny = 2.0**120, 2.0**-130
+    A = np.array([[big, -big, 1.0, tiny]], np.float32)
+    B = np.array([[big], [big], [2.0**-24], [2.0**-100]], np.float32)
+    assert mma.execute(A, B, np.float32([[1.0]]), spec, backend=backend)[0, 0] == np.float32(1 + 2.0**-23)
+    A[0, 3] = -tiny
+    assert mma.execute(A, B, np.float32([[1.0]]), spec, backend=backend)[0, 0] == np.float32(1.0)
+    A[0, 3] = 0.0  # a tie, to even
+    assert mma.execute(A, B, np.float32([[1.0]]), spec, backend=backend)[0, 0] == np.float32(1.0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"F": 36},
+        {"F": -1},
+        {"block": 65, "k": 65},
+        {"block": 0},
+        {"k": 0},
+        {"k": 12},
+        {"final": "RU"},
+        {"arithmetic": "magic"},
+        {"a_format": "fp17"},
+    ],
+)
+def test_impossible_instructions_are_refused(fields):
+    good = {"a_format": "fp16", "b_format": "fp16", "d_format": "fp32", "k": 8, "block": 8, "F": 24, "E0": -132}
+    assert MmaSpec(**good).k == 8
+    with pytest.raises(InputError):
+        MmaSpec(**(good | fields))
+
+
+# --- the names in the catalog
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("hopper", "fp16", "fp32"), ("hopper", "wgmma", "fp16", "fp32", 16)),
+        (("H200", "half"), ("hopper", "wgmma", "fp16", "fp32", 16)),
+        (("hopper", "fp16", "fp32", "mma"), ("hopper", "mma", "fp16", "fp32", 16)),
+        (("hopper", "fp16", "fp32", "mma", 8), ("hopper", "mma", "fp16", "fp32", 8)),
+        (("A800", "tf32"), ("ampere", "mma", "tf32", "fp32", 8)),
+        (("sm_80", "bf16"), ("ampere", "mma", "bf16", "fp32", 16)),
+        (("V100", "fp16", "fp16"), ("volta", "mma", "fp16", "fp16", 4)),
+        (("blackwell", "fp16"), ("blackwell", "tcgen05", "fp16", "fp32", 16)),
+        (("MI210", "fp16"), ("cdna2", "mfma", "fp16", "fp32", 16)),
+        (("A100", "double"), ("ampere", "mma", "fp64", "fp64", 4)),
+    ],
+)
+def test_spec_by_name(arguments, found):
+    s = mma.spec(*arguments)
+    assert (s.architecture, s.instruction, str(s.a_format), str(s.d_format), s.k) == found
+
+
+def test_a_spec_passes_through():
+    s = MmaSpec("fp16", "fp16", "fp32", k=8, block=8, F=24, E0=-132)
+    assert mma.spec(s) is s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("hoper", "fp16"), "hopper"),
+        (("H20O", "fp16"), "H200"),
+        (("hopper", "fp61"), "fp16"),
+        (("volta", "bf16"), "volta"),
+        (("hopper", "fp16", "bf16"), "hopper"),
+        (("hopper", "fp16", "fp32", "wmgma"), "wgmma"),
+        (("ampere", "fp16", "fp32", "wgmma"), "mma"),
+        (("ampere", "fp16", "fp32", "mma", 32), "16"),
+    ],
+)
+def test_what_the_hardware_does_not_have_is_refused_with_a_hint(arguments, hint):
+    with pytest.raises(InputError) as e:
+        mma.spec(*arguments)
+    assert hint in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_payloads_are_kept_by_fp64_alone_and_lost_with_another_format():
+    fp64 = mma.spec("hopper", "fp64", "fp64")
+    assert fp64.payloads
+    assert not mma.spec("cdna3", "fp64", "fp64").payloads
+    changed = fp64.replace(a_format="fp32", b_format="fp32", d_format="fp32")
+    assert (changed.payloads, changed.nan_code) == (False, 0x7FFFFFFF)
+    with pytest.raises(InputError, match="payloads of NaN are kept by the FMA chains of fp64 alone"):
+        changed.replace(payloads=True)
+    with pytest.raises(InputError, match="payloads = 1 must be True or False"):
+        fp64.replace(payloads=1)
+
+
+def test_the_evidence_of_every_row_is_named():
+    assert {s.evidence for s in mma.catalog.rows()} <= {"measured", "replayed", "claimed", "assumed", "definition"}
+    for s in mma.catalog.rows():
+        assert s.source
+        assert (s.evidence == "measured") == (s.architecture == "hopper")
+        if s.is_integer:
+            assert s.evidence in ("measured", "definition")
+            continue
+        if s.architecture.startswith("cdna"):
+            assert s.evidence == "claimed"
+        if s.architecture == "ascend910a":
+            assert s.evidence == "assumed"
+    for gpu, architecture in mma.catalog.gpu_names().items():
+        assert architecture in mma.catalog.architectures()
+        assert mma.spec(gpu, "fp16").architecture == architecture

@@ -1,0 +1,637 @@
+"""Arguments: every public function gets every wrong value for every argument, and raises InputError or nothing.
+
+`VALID` is the table: a small valid call of each public function and constructor. Each argument of it, and each that the
+call leaves out, is replaced by each of the values of `HOSTILE` in turn. A call may return a result where the value is
+valid; else it raises an InputError of one line that names the argument or shows the value. The values of `NEVER` are
+valid nowhere, and what is no truth value is refused by every argument annotated as bool.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+import time
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import batched, conformance, inputs, library, metrics, mma, probing, schemes, theory
+from fpemu import roofline as perfmodel
+from fpemu.arguments import checked, integer, number
+from fpemu.errors import GpuError, GuaranteeError, InputError, shown
+from fpemu.formats import FloatFormat
+from fpemu.gpu.batched import configuration
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.roofline import gpus, h2sgemm, legemm, magma
+from fpemu.roofline import tsm2 as tsm2_model
+from fpemu.theory import Norms
+
+
+class Accepting:
+    """A type that takes any arguments."""
+
+    def __init__(self, *given, **named):
+        pass
+
+
+class Raising:
+    """An object that cannot be compared, hashed, measured, converted or shown."""
+
+    def __eq__(self, other):
+        raise RuntimeError("compared")
+
+    __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __eq__
+
+    def __hash__(self):
+        raise TypeError("hashed")
+
+    def __bool__(self):
+        raise RuntimeError("taken for a truth value")
+
+    def __repr__(self):
+        raise RuntimeError("shown")
+
+    def __len__(self):
+        raise RuntimeError("measured")
+
+    def __float__(self):
+        raise RuntimeError("converted")
+
+    __int__ = __index__ = __array__ = __iter__ = __float__
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", PendingDeprecationWarning)
+    MATRIX = np.asmatrix(np.ones((2, 2)))
+
+NEVER = {
+    "an object that raises": Raising(),
+    "an object": object(),
+    "bytes": b"fp16",
+    "masked entries": np.ma.array(np.ones((2, 2)), mask=[[False, True], [False, False]]),
+    "masked entries in a list": [np.ma.array([1.0, 1.0], mask=[False, True]), [1.0, 2.0]],
+    "an object array": np.ones((2, 2), object),
+    "dates": np.zeros((2, 2), "datetime64[s]"),
+    "an array of text": np.array([["1", "2"], ["3", "4"]]),
+    "a ragged list": [[1.0, 2.0], [3.0]],
+    "raw bytes": np.zeros((2, 2), "V4"),
+}
+"""Values that no argument takes."""
+
+HOSTILE = NEVER | {
+    "None": None,
+    "True": True,
+    "False": False,
+    "0": 0,
+    "-1": -1,
+    "1": 1,
+    "10^400": 10**400,
+    "0.5": 0.5,
+    "-2.5": -2.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "1j": 1j,
+    "float64": np.float64(2.0),
+    "float16": np.float16(1.0),
+    "int64": np.int64(3),
+    "bool_": np.bool_(True),
+    "the empty string": "",
+    "'no'": "no",
+    "a long string": "x" * 200,
+    "str_": np.str_("fp17"),
+    "[]": [],
+    "()": (),
+    "{}": {},
+    "a set": {1, 2},
+    "{'a': 1}": {"a": 1},
+    "(1, 2)": (1, 2),
+    "(0, -1, 2)": (0, -1, 2),
+    "(2, 2, 2)": (2, 2, 2),
+    "['a']": ["a"],
+    "a vector": np.ones(3),
+    "a matrix": np.ones((2, 2)),
+    "three axes": np.ones((2, 2, 2)),
+    "no rows": np.ones((0, 2)),
+    "no columns": np.ones((2, 0)),
+    "0-d": np.array(1.0),
+    "0-d text": np.array("fp16"),
+    "np.matrix": MATRIX,
+    "complex entries": np.ones((2, 2), complex),
+    "truth values": np.ones((2, 2), bool),
+    "NaN entries": np.full((2, 2), np.nan),
+    "huge entries": np.full((2, 2), 1e300),
+    "integers": np.full((2, 2), 200),
+    "a mask of all False": np.ma.array(np.ones((2, 2))),
+    "a function": lambda *given, **named: None,
+    "a type": Accepting,
+    "a range": range(3),
+    "a dtype": np.dtype("float16"),
+}
+
+ONE = np.ones((2, 2), np.float16)
+WIDE = ONE.astype(np.float32)
+PAIR = np.ones((2, 2, 2), np.float16)
+SPEC = mma.spec("hopper")
+SHORT = mma.spec("V100")
+GPU = gpus.get("H200")
+AMD = gpus.get("MI210")
+NORMS = Norms.of(WIDE, WIDE)
+FMA = fpemu.simt.SPECS["fp32"]
+MODEL = tsm2_model.Model(gpus.get("P100"))
+TILE = legemm.Tile(128, 128, 32)
+KERNEL = magma.Kernel((16, 16, 16), (32, 32, 32), (8, 4))
+BLOCK = h2sgemm.PUBLISHED
+WORK = perfmodel.work("ootomo", "H200", 64, 64, 64)
+CASE = library.lookup("cublas", "fp16", (64, 64, 64))
+EXACT = fpemu.reference.matmul(ONE, ONE, out="exact")
+
+
+def multiply(A, B):
+    return mma.gemm(A, B, None, SHORT)
+
+
+def instruction(A, B, C):
+    return mma.execute(A, B, C, SHORT, backend="numpy")
+
+
+def explains(message, function, value):
+    """Whether a message names an argument of the function, or shows the value or an entry, the shape or type of it."""
+    named = any(re.search(rf"\b{name}\b", message) for name in inspect.signature(function).parameters)
+    if named or shown(value)[:12] in message:
+        return True
+    if isinstance(value, np.ndarray):
+        return str(value.shape) in message or str(value.dtype) in message
+    if isinstance(value, list | tuple | set | range | dict):
+        return any(str(entry) in message for entry in value)
+    return isinstance(value, str | int | float | np.generic) and str(value) in message
+
+
+def one(function):
+    """A function that yields results, up to its first one, or None."""
+
+    @functools.wraps(function)
+    def call(*given, **named):
+        return next(function(*given, **named), None)
+
+    return call
+
+
+def row(function, *given, **named):
+    return function, given, named
+
+
+VALID = {
+    "fpemu.FloatFormat": row(FloatFormat, "own", 4, -6, 7),
+    "fpemu.FloatFormat.encode": row(fpemu.FP16.encode, 1.0),
+    "fpemu.FloatFormat.decode": row(fpemu.FP16.decode, 1),
+    "fpemu.FloatFormat.contains": row(fpemu.FP16.contains, 1.0),
+    "fpemu.round_to": row(fpemu.round_to, ONE, "fp16"),
+    "fpemu.round_to SR": row(fpemu.round_to, ONE, "fp16", "SR", random_bits=np.ones((2, 2), np.uint8)),
+    "fpemu.bit_cut": row(fpemu.bit_cut, ONE),
+    "fpemu.gemm": row(fpemu.gemm, ONE, ONE, scheme="ootomo", hardware="A100"),
+    "fpemu.gemm C": row(fpemu.gemm, ONE, ONE, ONE, scheme="ootomo", hardware="A100", beta=1.0),
+    "fpemu.certify": row(fpemu.certify, ONE, ONE, scheme="ozaki", hardware="A100", slices=2),
+    "fpemu.advise": row(fpemu.advise, 1e-2, hardware="V100", K=4, M=2, N=2),
+    "fpemu.advise A": row(fpemu.advise, 1e-2, hardware="V100", A=WIDE, B=WIDE),
+    "fpemu.formats.get": row(fpemu.formats.get, "fp16"),
+    "fpemu.rounding.mode_of": row(fpemu.rounding.mode_of, "RZ"),
+    "fpemu.inputs.make": row(inputs.make, "uniform", (2, 2), 1),
+    "fpemu.inputs.make low": row(inputs.make, "uniform", (2, 2), 1, low=0.0, high=1.0),
+    "fpemu.inputs.operands": row(inputs.operands, "uniform", 2, 2, 2, 1),
+    "fpemu.inputs.operands cancellation": row(inputs.operands, "cancellation", 2, 2, 2, 1, bits=3),
+    "fpemu.inputs.describe": row(inputs.describe, "uniform"),
+    "fpemu.metrics.relative": row(metrics.relative, ONE, ONE),
+    "fpemu.metrics.symmetric": row(metrics.symmetric, ONE, ONE),
+    "fpemu.metrics.normwise": row(metrics.normwise, ONE, ONE, ONE, ONE),
+    "fpemu.metrics.effective_bits": row(metrics.effective_bits, ONE, ONE),
+    "fpemu.metrics.ulps": row(metrics.ulps, ONE, ONE, "fp16"),
+    "fpemu.metrics.max_ulps": row(metrics.max_ulps, ONE, ONE, "fp16"),
+    "fpemu.metrics.get": row(metrics.get, "mred"),
+    **{
+        f"fpemu.metrics.{name}": row(getattr(metrics, name), ONE, ONE)
+        for name in ("relative_l2", "max_relative", "max_error_legemm", "mred", "max_absolute")
+    },
+    "fpemu.bitpicture.blocks": row(fpemu.bitpicture.blocks, [1.0, 2.0], [1.0, 0.5], spec=SHORT),
+    "fpemu.bitpicture.draw": row(fpemu.bitpicture.draw, fpemu.bitpicture.blocks([1.0], [1.0], spec=SHORT)),
+    "fpemu.batched.hgemm": row(batched.hgemm, ONE, ONE, hardware="V100"),
+    "fpemu.batched.hcgemm": row(batched.hcgemm, PAIR, PAIR, hardware="V100"),
+    "fpemu.batched.complex_gemm": row(batched.complex_gemm, ONE, ONE, scheme="ootomo", hardware="A100"),
+    "fpemu.batched.as_complex": row(batched.as_complex, PAIR),
+    "fpemu.batched.interleaved": row(batched.interleaved, ONE),
+    "fpemu.batched.planar": row(batched.planar, ONE),
+    "fpemu.conformance.Claim": row(conformance.Claim, SPEC),
+    "fpemu.conformance.Claim.change": row(conformance.Claim(SPEC).change, alpha=2.0),
+    "fpemu.conformance.compare": row(conformance.compare, ONE, ONE, "fp16"),
+    "fpemu.conformance.verify": row(conformance.verify, 2 * WIDE, ONE, ONE, hardware="A100", causes=False),
+    "fpemu.conformance.verify scheme": row(
+        conformance.verify, 2 * WIDE, WIDE, WIDE, scheme="ootomo", hardware="A100", causes=False
+    ),
+    "fpemu.conformance.verify callable": row(
+        conformance.verify, multiply, "uniform", hardware="V100", fmt="fp16", shape=(2, 2, 4), causes=False
+    ),
+    "fpemu.gpu.execute": row(fpemu.gpu.execute, np.ones((2, 16), np.float16), np.ones((16, 2), np.float16), None, SPEC),
+    "fpemu.gpu.gemm": row(fpemu.gpu.gemm, WIDE, WIDE, scheme="ootomo"),
+    "fpemu.gpu.kernel": row(fpemu.gpu.kernel, "ootomo", 64, 64, 64),
+    "fpemu.library.emulate": row(
+        library.emulate, "cublas", np.ones((64, 64), np.float16), np.ones((64, 64), np.float16)
+    ),
+    "fpemu.library.lookup": row(library.lookup, "cublas", "fp16", (64, 64, 64)),
+    "fpemu.library.orders": row(one(library.orders), "cublas"),
+    "fpemu.library.predict": row(
+        library.predict, CASE, np.ones((64, 64), np.float16), np.ones((64, 64), np.float16), [0], [1]
+    ),
+    "fpemu.library.replay": row(library.replay, CASE),
+    "fpemu.verify.instructions.source": row(fpemu.verify.instructions.source, SPEC),
+    "fpemu.verify.instructions.sources": row(fpemu.verify.instructions.sources, SPEC),
+    "fpemu.verify.instructions.verify": row(fpemu.verify.instructions.verify, SPEC, outputs=64),
+    "fpemu.gpu.batched.Block": row(configuration.Block),
+    "fpemu.gpu.batched.Packed": row(configuration.Packed),
+    "fpemu.gpu.batched.Small": row(configuration.Small),
+    "fpemu.gpu.batched.Warp": row(configuration.Warp),
+    "fpemu.gpu.batched.Pointers": row(fpemu.gpu.batched.Pointers, np.zeros(2, np.uint64), (2, 2), 2),
+    "fpemu.gpu.batched.arguments": row(fpemu.gpu.batched.arguments),
+    "fpemu.gpu.batched.hgemm": row(fpemu.gpu.batched.hgemm, ONE[None], ONE[None]),
+    "fpemu.gpu.batched.hcgemm": row(fpemu.gpu.batched.hcgemm, PAIR[None], PAIR[None]),
+    "fpemu.gpu.batched.prepare": row(fpemu.gpu.batched.prepare, ONE[None], ONE[None], out=ONE[None]),
+    "fpemu.gpu.tallskinny.chosen": row(fpemu.gpu.tallskinny.chosen, 128, 64, 4),
+    "fpemu.gpu.tallskinny.tsm2": row(fpemu.gpu.tallskinny.tsm2, WIDE, WIDE),
+    "fpemu.gpu.tallskinny.ism2": row(fpemu.gpu.tallskinny.ism2, WIDE, WIDE),
+    "fpemu.gpu.tallskinny.multiply": row(fpemu.gpu.tallskinny.multiply, WIDE, WIDE),
+    "fpemu.gpu.tallskinny.prepare": row(fpemu.gpu.tallskinny.prepare, WIDE, WIDE, WIDE, "tsm2"),
+    "fpemu.mma.KOrder": row(KOrder),
+    "fpemu.mma.KOrder.segments": row(KOrder().segments, 4),
+    "fpemu.mma.MmaSpec": row(MmaSpec, "fp16", "fp16", "fp32", 8, 8),
+    "fpemu.mma.MmaSpec.replace": row(SPEC.replace, F=20),
+    "fpemu.mma.spec": row(mma.spec, "H200"),
+    "fpemu.mma.catalog.architecture": row(mma.catalog.architecture, "H200"),
+    "fpemu.mma.chain": row(mma.chain, [(ONE, ONE)], None, SPEC),
+    "fpemu.mma.execute": row(mma.execute, np.ones((2, 4), np.float16), np.ones((4, 2), np.float16), None, SHORT),
+    "fpemu.mma.gemm": row(mma.gemm, ONE, ONE, None, SPEC),
+    "fpemu.roofline.Gpu": row(perfmodel.Gpu, name="own", source="a page"),
+    "fpemu.roofline.Gpu.need": row(GPU.need, "sms"),
+    "fpemu.roofline.work": row(perfmodel.work, "ootomo", "H200", 64, 64, 64),
+    "fpemu.roofline.work sgemm": row(perfmodel.work, "sgemm", None, 64, 64, 64),
+    "fpemu.roofline.dgemm_tc.block_size": row(perfmodel.dgemm_tc.block_size, 1024),
+    "fpemu.roofline.dgemm_tc.implied_products": row(perfmodel.dgemm_tc.implied_products, 1e12),
+    "fpemu.roofline.dgemm_tc.memory": row(perfmodel.dgemm_tc.memory, 64, 64, 64, 3, 3),
+    "fpemu.roofline.dgemm_tc.products": row(perfmodel.dgemm_tc.products, 3),
+    "fpemu.roofline.dgemm_tc.speed": row(perfmodel.dgemm_tc.speed, 66),
+    "fpemu.roofline.gpus.get": row(gpus.get, "H200"),
+    "fpemu.roofline.gpus.read": row(gpus.read, Path(gpus.__file__).with_name("gpus.toml")),
+    "fpemu.roofline.h2sgemm.Block": row(h2sgemm.Block, 16, 16, 16),
+    "fpemu.roofline.h2sgemm.Npu": row(h2sgemm.Npu),
+    "fpemu.roofline.h2sgemm.check": row(h2sgemm.check, BLOCK),
+    "fpemu.roofline.h2sgemm.constraints": row(h2sgemm.constraints, BLOCK),
+    "fpemu.roofline.h2sgemm.cycles": row(h2sgemm.cycles, BLOCK, "A B"),
+    "fpemu.roofline.h2sgemm.fused": row(h2sgemm.fused, BLOCK),
+    "fpemu.roofline.h2sgemm.optimal_bm": row(h2sgemm.optimal_bm),
+    "fpemu.roofline.h2sgemm.peak": row(h2sgemm.peak),
+    "fpemu.roofline.h2sgemm.speed": row(h2sgemm.speed, 64, 64, 64),
+    "fpemu.roofline.h2sgemm.steady": row(h2sgemm.steady),
+    "fpemu.roofline.h2sgemm.step": row(h2sgemm.step, BLOCK, "A B"),
+    "fpemu.roofline.h2sgemm.traffic": row(h2sgemm.traffic, 64, 64, 64, BLOCK),
+    "fpemu.roofline.h2sgemm.used": row(h2sgemm.used, BLOCK),
+    "fpemu.roofline.legemm.Reading": row(legemm.Reading),
+    "fpemu.roofline.legemm.Tile": row(legemm.Tile, 16, 16, 16),
+    "fpemu.roofline.legemm.candidates": row(legemm.candidates, AMD),
+    "fpemu.roofline.legemm.check": row(legemm.check, TILE, AMD),
+    "fpemu.roofline.legemm.choose": row(legemm.choose, AMD, 64, 64, 64),
+    "fpemu.roofline.legemm.constraints": row(legemm.constraints, TILE, AMD),
+    "fpemu.roofline.legemm.fits": row(legemm.fits, TILE, AMD),
+    "fpemu.roofline.legemm.flops": row(legemm.flops, TILE),
+    "fpemu.roofline.legemm.fragment": row(legemm.fragment, AMD),
+    "fpemu.roofline.legemm.memory": row(legemm.memory, TILE),
+    "fpemu.roofline.legemm.objective": row(legemm.objective, TILE, AMD, 64, 64),
+    "fpemu.roofline.legemm.ratio": row(legemm.ratio, TILE),
+    "fpemu.roofline.legemm.registers": row(legemm.registers, TILE, 256),
+    "fpemu.roofline.legemm.shared": row(legemm.shared, TILE),
+    "fpemu.roofline.legemm.subsections": row(legemm.subsections, 64, 64),
+    "fpemu.roofline.legemm.threads": row(legemm.threads, TILE, AMD),
+    "fpemu.roofline.legemm.tlp": row(legemm.tlp, 64, 64, TILE, 4, 64),
+    "fpemu.roofline.legemm.work_cp": row(legemm.work_cp, TILE, 256),
+    "fpemu.roofline.legemm.work_dl": row(legemm.work_dl, TILE, 256),
+    "fpemu.roofline.magma.Kernel": row(magma.Kernel, (16, 16, 16), (32, 32, 32), (8, 4)),
+    "fpemu.roofline.magma.arrange": row(magma.arrange, 2, 2, 2),
+    "fpemu.roofline.magma.bound": row(magma.bound, 16, 16, 16, "planar", GPU),
+    "fpemu.roofline.magma.check": row(magma.check, KERNEL),
+    "fpemu.roofline.magma.configurations": row(one(magma.configurations), 32),
+    "fpemu.roofline.magma.crossing": row(magma.crossing, GPU, "planar"),
+    "fpemu.roofline.magma.idle_warps": row(magma.idle_warps, KERNEL),
+    "fpemu.roofline.magma.loads": row(magma.loads, 16, 16, 16, (16, 16)),
+    "fpemu.roofline.magma.occupancy": row(magma.occupancy, KERNEL, GPU),
+    "fpemu.roofline.magma.operational_intensity": row(magma.operational_intensity, 16, 16, 16),
+    "fpemu.roofline.magma.pack": row(magma.pack, 4, (16, 16, 16)),
+    "fpemu.roofline.magma.ranked": row(magma.ranked, 16, 16, 16, GPU, largest=16),
+    "fpemu.roofline.magma.registers": row(magma.registers, KERNEL),
+    "fpemu.roofline.magma.shared_memory": row(magma.shared_memory, KERNEL),
+    "fpemu.roofline.magma.traffic_reduction": row(magma.traffic_reduction, (32, 32, 32), (16, 16, 16)),
+    "fpemu.roofline.magma.utilisation": row(magma.utilisation, 4),
+    "fpemu.roofline.magma.waste": row(magma.waste, KERNEL, 16, 16, 16),
+    "fpemu.roofline.times.break_even": row(perfmodel.roofline.break_even, "ootomo", "A100", largest=64),
+    "fpemu.roofline.times.time": row(perfmodel.roofline.time, WORK, "H200"),
+    "fpemu.roofline.tsm2.Model": row(tsm2_model.Model, gpus.get("P100")),
+    "fpemu.roofline.tsm2.algorithm5": row(tsm2_model.algorithm5, MODEL, 256, 256, 4),
+    "fpemu.roofline.tsm2.block_sizes": row(tsm2_model.block_sizes, MODEL, 2, 2),
+    "fpemu.roofline.tsm2.check": row(tsm2_model.check, MODEL, 128, 4, 4, 16),
+    "fpemu.roofline.tsm2.descent": row(tsm2_model.descent, MODEL, 256, 256, 4, most=3),
+    "fpemu.roofline.tsm2.exhaustive": row(tsm2_model.exhaustive, MODEL, 256, 256, 4),
+    "fpemu.roofline.tsm2.ism2_use": row(tsm2_model.ism2_use, MODEL, 256, 256, 4, 2, 2),
+    "fpemu.roofline.tsm2.most_tcf": row(tsm2_model.most_tcf, MODEL, 256),
+    "fpemu.probing.characterize": row(probing.characterize, instruction, a="fp16", b="fp16", d="fp32", k=4, outputs=16),
+    "fpemu.probing.reveal": row(probing.reveal, multiply, 4, SHORT),
+    "fpemu.probing.load": row(probing.load, "no such file"),
+    "fpemu.probing.save": row(probing.save, KOrder(), "tree.json"),
+    "fpemu.reference.matmul": row(fpemu.reference.matmul, ONE, ONE),
+    "fpemu.reference.matmul C": row(fpemu.reference.matmul, ONE, ONE, ONE, beta=1),
+    "fpemu.reference.ExactMatrix.round_to": row(EXACT.round_to, "fp16"),
+    "fpemu.reference.ExactMatrix.fraction": row(EXACT.fraction, 0, 0),
+    "fpemu.reference.ExactMatrix.error_of": row(EXACT.error_of, ONE),
+    "fpemu.schemes.build": row(schemes.build, "ootomo", {}),
+    "fpemu.schemes.get": row(schemes.get, "ootomo"),
+    "fpemu.schemes.split_table": row(schemes.split_table, 0.1, "ootomo"),
+    "fpemu.schemes.format_split": row(schemes.format_split, 0.1, "ootomo"),
+    **{f"fpemu.schemes.Scheme {name}": row(type(schemes.get(name))) for name in schemes.names()},
+    "fpemu.schemes.SplitScheme.split": row(schemes.get("ootomo").split, ONE),
+    "fpemu.schemes.Scheme.error_bound": row(schemes.get("ootomo").error_bound, ONE, ONE, "A100"),
+    "fpemu.schemes.Scheme.relative_bound": row(schemes.get("ootomo").relative_bound, 4, "A100"),
+    "fpemu.simt.fma": row(fpemu.simt.fma, 1.0, 1.0, 1.0),
+    "fpemu.simt.gemm": row(fpemu.simt.gemm, WIDE, WIDE),
+    "fpemu.simt.ism2": row(fpemu.simt.ism2, WIDE, WIDE),
+    "fpemu.simt.tsm2": row(fpemu.simt.tsm2, WIDE, WIDE),
+    "fpemu.theory.Norms": row(Norms, **{name: getattr(NORMS, name) for name in inspect.signature(Norms).parameters}),
+    "fpemu.theory.Norms.of": row(Norms.of, WIDE, WIDE),
+    "fpemu.theory.Norms.sample": row(Norms.sample, "uniform", 4, 2),
+    "fpemu.theory.Bound.probable": row(theory.bound("ootomo", "A100", norms=NORMS).probable, 0.1),
+    "fpemu.theory.bound": row(theory.bound, "ootomo", "A100", norms=NORMS),
+    "fpemu.theory.chain": row(theory.chain, SPEC, NORMS),
+    **{
+        f"fpemu.theory.bias.{name}": row(getattr(theory.bias, name), SPEC, 16)
+        for name in ("positive", "towards_zero", "downwards", "promotion_interval")
+    },
+    "fpemu.theory.bias.per_product": row(theory.bias.per_product, SPEC),
+    "fpemu.theory.enumeration.residuals": row(theory.enumeration.residuals, 0, mantissas=4),
+    "fpemu.theory.enumeration.kept": row(theory.enumeration.kept, 0, mantissas=4),
+    "fpemu.theory.errorfree.slices_for": row(theory.errorfree.slices_for, 1e-10, NORMS, hardware="A100"),
+    "fpemu.theory.errorfree.bound_parts": row(
+        theory.errorfree.bound_parts, schemes.build("ozaki", {"slices": 3}), "A100", NORMS
+    ),
+    "fpemu.theory.underflow.residual_probability": row(theory.underflow.residual_probability, 2, "T"),
+    "fpemu.theory.underflow.underflow_probability": row(theory.underflow.underflow_probability, 0),
+    "fpemu.theory.underflow.bits_kept": row(theory.underflow.bits_kept, 0),
+    "fpemu.theory.underflow.printed_bits": row(theory.underflow.printed_bits, 0, 12),
+    "fpemu.theory.underflow.scaling_interval": row(theory.underflow.scaling_interval, 0, 2),
+    "fpemu.theory.underflow.rule_1": row(theory.underflow.rule_1),
+    "fpemu.theory.underflow.rule_2": row(theory.underflow.rule_2),
+    "fpemu.theory.underflow.overflow_example": row(theory.underflow.overflow_example, 0, 12),
+}
+
+ANYTHING = {
+    "fpemu.gpu.batched.Pointers addresses": "checked when a product reads them, on the GPU",
+    "fpemu.gpu.batched.Pointers owner": "an object that is only kept alive",
+    "fpemu.probing.save about": "any JSON beside the order",
+}
+"""Arguments that take any object."""
+
+RESULTS = {
+    "fpemu.errors",
+    "fpemu.library.Case",
+    "fpemu.verify.instructions.ClassCounts",
+    "fpemu.verify.instructions.Verification",
+    "fpemu.Rounding",
+    "fpemu.advice.Advice",
+    "fpemu.advice.Candidate",
+    "fpemu.advice.Cost",
+    "fpemu.advice.TargetError",
+    "fpemu.advice.Verdict",
+    "fpemu.conformance.Cause",
+    "fpemu.conformance.Difference",
+    "fpemu.conformance.Verdict",
+    "fpemu.gpu.tallskinny.Plan",
+    "fpemu.gpu.tallskinny.Problem",
+    "fpemu.roofline.phases",
+    "fpemu.roofline.dgemm_tc.Memory",
+    "fpemu.roofline.h2sgemm.Traffic",
+    "fpemu.roofline.legemm.Choice",
+    "fpemu.roofline.times.BreakEven",
+    "fpemu.roofline.times.Estimate",
+    "fpemu.roofline.times.Span",
+    "fpemu.roofline.tsm2.Choice",
+    "fpemu.probing.Characterized",
+    "fpemu.probing.Revealed",
+    "fpemu.reference.ExactMatrix",
+    "fpemu.schemes.Certified",
+    "fpemu.schemes.Option",
+    "fpemu.schemes.Report",
+    "fpemu.schemes.SchemeInfo",
+    "fpemu.schemes.SplitRow",
+    "fpemu.schemes.SplitTable",
+    "fpemu.theory.Bound",
+    "fpemu.theory.Part",
+    "fpemu.theory.enumeration.Kept",
+    "fpemu.theory.enumeration.Residuals",
+    "fpemu.theory.underflow.Bits",
+    "fpemu.theory.underflow.Choice",
+    "fpemu.theory.underflow.Rule1",
+    "fpemu.bitpicture.Block",
+    "fpemu.bitpicture.Term",
+}
+"""What functions return or raise; a user has no reason to construct them."""
+
+ELSEWHERE = {
+    "fpemu.sweep": "tests/sweep/test_sweep.py and tests/sweep/test_grid.py",
+    "fpemu.plotting": "matplotlib checks the arguments of its helpers",
+    "fpemu.verify.instructions.first_failures": "takes what `verify` returned",
+    "fpemu.gpu.tallskinny.plan": "takes a Problem, which only `prepare` makes",
+    "fpemu.schemes.ErrorFree": "an abstract class: its schemes have rows",
+    "fpemu.schemes.Scheme": "an abstract class: its schemes have rows",
+    "fpemu.schemes.SplitScheme": "an abstract class: its schemes have rows",
+}
+"""Public names without a row, and why."""
+
+
+def refused(function, given, named, argument, value):
+    """None if a call with one argument replaced ends as it should, else what it did."""
+    signature = inspect.signature(function)
+    call = signature.bind(*given, **named)
+    rest = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    if argument in signature.parameters:
+        call.arguments[argument] = value
+    else:
+        call.arguments[rest] = {**call.arguments.get(rest, {}), argument: value}
+    start = time.perf_counter()
+    try:
+        function(*call.args, **call.kwargs)
+    except InputError as error:
+        message = str(error)
+        if "\n" in message or not message:
+            return "a message of several lines"
+        if argument not in message and "callable" not in message and not explains(message, function, value):
+            return f"a message that names neither the argument nor the value: {message}"
+        return None
+    except (GpuError, GuaranteeError, OSError):
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if time.perf_counter() - start > 20:
+        return "a call of more than 20 s"
+    return "a result"
+
+
+def arguments_of(function, given, named):
+    """The arguments of a function by name, those of its options that a call gives, and one that does not exist."""
+    signature = inspect.signature(function)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            yield from ((name, parameter) for name in signature.bind(*given, **named).arguments.get(parameter.name, {}))
+            yield "no_such_option", parameter
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            yield parameter.name, parameter
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_a_wrong_argument_raises_an_input_error(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function, given, named = VALID[name]
+    wrong = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for argument, parameter in arguments_of(function, given, named):
+            if f"{name} {argument}" in ANYTHING or f"{name} {parameter.name}" in ANYTHING:
+                continue
+            for label, value in HOSTILE.items():
+                if argument == "no_such_option" and label != "1":
+                    continue
+                outcome = refused(function, given, named, argument, value)
+                never = label in NEVER or argument == "no_such_option"
+                never |= parameter.annotation in ("bool", bool) and not isinstance(value, bool | np.bool_)
+                if outcome is not None and (never or outcome != "a result"):
+                    wrong.append(f"{argument} = {label}: {outcome}")
+    assert not wrong, f"{name}: {len(wrong)} wrong outcomes, such as {wrong[:5]}"
+
+
+GPU_ROWS = {name for name in VALID if name.startswith("fpemu.gpu.") and "library" not in name}
+
+
+@pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - {"fpemu.probing.load"}))
+def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function, given, named = VALID[name]
+    function(*given, **named)
+
+
+def public():
+    """The public callables: names in ``__all__``, or defined in a public module without it."""
+    modules = ["fpemu"]
+    while modules:
+        module = importlib.import_module(modules.pop())
+        listed = getattr(module, "__all__", None)
+        for name in listed or [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]:
+            value = getattr(module, name)
+            if isinstance(value, ModuleType):
+                modules.append(value.__name__)
+            elif callable(value) and not name.startswith("_"):
+                yield f"{module.__name__}.{name}", value
+        if module is fpemu:
+            modules += ["fpemu.gpu.batched", "fpemu.gpu.tallskinny", "fpemu.advice"]
+
+
+def test_every_public_callable_has_a_row():
+    functions = [inspect.unwrap(function) for function, _, _ in VALID.values()]
+    excused = RESULTS | ELSEWHERE.keys()
+    missing = []
+    for name, value in public():
+        takes = inspect.isclass(value) or inspect.signature(value).parameters
+        known = inspect.unwrap(value) in functions or any(f"{name}.".startswith(f"{other}.") for other in excused)
+        home = f"{value.__module__}.{value.__name__}"
+        if takes and not known and not any(f"{home}.".startswith(f"{other}.") for other in excused):
+            missing.append(name)
+    assert not missing
+
+
+def test_an_excuse_is_of_a_public_name():
+    names = {known for name, value in public() for known in (name, f"{value.__module__}.{value.__name__}")}
+    assert not {name for name in RESULTS | ELSEWHERE.keys() if not any(f"{n}.".startswith(f"{name}.") for n in names)}
+
+
+# --- single cases
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fpemu.gemm(ONE, ONE, scheme="ootomo", hardware="A100", promte=1), "did you mean 'promote'"),
+        (lambda: theory.underflow.rule_2(narow="bf16"), "did you mean 'narrow'"),
+        (lambda: theory.bound("ootomo", "A100", norms=NORMS, residual_scal=1), "did you mean 'residual_scale'"),
+        (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", acumulate="fp32"), "mean 'accumulate'"),
+        (lambda: conformance.Claim(SPEC).change(alfa=2.0), "did you mean 'alpha'"),
+        (lambda: inputs.make("uniform", 2, 1, hihg=1.0), "did you mean 'high'"),
+        (lambda: mma.spec("H200", instruction=""), "unknown instruction ''"),
+        (lambda: mma.spec("H200", instruction=0), "unknown instruction 0"),
+        (lambda: probing.reveal(multiply, 4, SHORT, at=-1), "at = -1"),
+        (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", seconds=float("nan")), "seconds = nan"),
+        (lambda: fpemu.verify.instructions.verify(SPEC, outputs=float("nan")), "outputs = nan"),
+        (lambda: fpemu.round_to(1e6, "e4m3", saturate="no"), "saturate = 'no' must be True or False"),
+        (lambda: fpemu.round_to(ONE, "fp16", random_bits=ONE), "random_bits go with mode 'SR'"),
+        (lambda: fpemu.formats.get(float), "unknown format"),
+        (lambda: FloatFormat("x", 4, -6, 8, inf="no", nan="top"), "inf = 'no' must be True or False"),
+        (lambda: FloatFormat("x", 4, -6, 8, inf=False, nan="top", max_significand=15), "all ones, is NaN"),
+        (lambda: batched.hgemm(ONE, ONE, np.ones((3, 3)), hardware="V100"), "does not fit"),
+        (lambda: fpemu.gemm(ONE, [np.ma.array([1, 2], mask=[0, 1])] * 2, scheme="sgemm"), "B: masked entries"),
+    ],
+)
+def test_the_message_says_what_is_wrong(call, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        call()
+
+
+def test_numbers_of_numpy_are_taken_as_python_s():
+    order = KOrder(split=np.int64(48), residue_first=np.bool_(False))
+    assert order == KOrder(split=48)
+    assert type(order.split) is int
+    assert MmaSpec("fp16", "fp16", "fp32", k=np.int32(8), block=8) == MmaSpec("fp16", "fp16", "fp32", k=8, block=8)
+    assert fpemu.gemm(WIDE, WIDE, scheme="sgemm", alpha=np.array(2.0)).tolist() == [[4.0, 4.0]] * 2
+
+
+def test_arrays_that_numpy_takes_are_taken():
+    plain = fpemu.round_to(np.ones((2, 2)), "fp16")
+    for x in (MATRIX, np.ma.array(np.ones((2, 2))), [[1, 1], [1.0, True + 0]]):
+        y = fpemu.round_to(x, "fp16")
+        assert type(y) is np.ndarray
+        assert np.array_equal(y, plain)
+    assert fpemu.mma.gemm(np.ones((0, 4)), np.ones((4, 2)), spec=SHORT).shape == (0, 2)
+
+
+def test_the_annotations_are_the_checks():
+    @checked
+    def function(count: int, share: float = 0.5, *, exact: bool = False, name: str | None = None):
+        return count, share, exact, name
+
+    assert function(np.uint8(3), np.float16(1), exact=np.True_) == (3, 1.0, True, None)
+    for call in (
+        lambda: function(True),
+        lambda: function(1, float("nan")),
+        lambda: function(1, 10**400),
+        lambda: function(1, exact=1),
+        lambda: function(1, name=b"x"),
+    ):
+        with pytest.raises(InputError):
+            call()
+
+
+@pytest.mark.parametrize("value", [0, 2**70, 1.0, True, "1", None])
+def test_integers_have_bounds(value):
+    with pytest.raises(InputError, match=r"n = .* must be an integer from 1 to"):
+        integer("n", value, 1, 2**62)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "1", None, 0, -1])
+def test_numbers_are_finite_and_within_bounds(value):
+    with pytest.raises(InputError, match=r"x = .* must be a positive number"):
+        number("x", value, above=0)

@@ -1,0 +1,347 @@
+"""The project as a whole: the map of the code, public names, make, versions, committed figures."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import inspect
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import fpemu
+from fpemu.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_links_and_pictures_are_there():
+    for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            if not target.startswith("http"):
+                assert (ROOT / target).is_file(), f"{name} points to {target}"
+
+
+def _project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_version_is_one():
+    project = _project()
+    assert project["version"] == fpemu.__version__
+    assert re.search(rf"^version: {re.escape(fpemu.__version__)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading
+    assert heading[1] == fpemu.__version__
+    assert project["license"] == "BSD-3-Clause"
+    assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause License\n\nCopyright (c) 2026, The fpemu developers")
+
+
+def test_architecture_names_every_module_and_no_other():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = text.partition("## Layout")[2].partition("```\n")[2].partition("```")[0]
+    listed = set(re.findall(r"[\w.]+\.py|\w+/(?=\s)", rooms))
+    package = ROOT / "fpemu"
+    for path in (
+        path
+        for room in (
+            ".",
+            "mma",
+            "theory",
+            "perfmodel",
+            "advice",
+            "sweep",
+            "gpu",
+            "probing",
+            "probing/arithmetic",
+            "conformance",
+        )
+        for path in (package / room).glob("*.py")
+    ):
+        if not path.name.startswith("__"):
+            assert path.name in listed, f"ARCHITECTURE.md does not name {path.relative_to(ROOT)}"
+    there = {p.name for p in ROOT.rglob("*.py")} | {f"{p.name}/" for p in ROOT.rglob("*") if p.is_dir()}
+    assert {name for name in listed if not name.startswith("_")} <= there
+
+
+def _imports():
+    """(module, what it imports) within fpemu, by names as in "mma.gemm", between rooms only."""
+    for path in (ROOT / "fpemu").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT / "fpemu").with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found = []
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{path} imports by dots: this test would not see whom"
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in found:
+                if name.startswith("fpemu.") and name.split(".")[1] != module.split(".")[0]:
+                    yield module, name.removeprefix("fpemu.")
+
+
+def test_imports_follow_the_documented_dependencies():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
+    _, table, doors = text.partition("## ")[0].split("```")
+    common = {"errors", "arguments", "hints", "formats", "rounding", "arrays", "heads", "files"}
+    may = {words[0]: {*words[1:]} | common for line in table.splitlines() if (words := line.split())}
+    assert not {"cli", "experiments"} & set().union(*may.values())
+    allowed = [
+        (teller, known)
+        for teller, names in re.findall(r"([\w.]+)\s→\s([\w.]+(?:\sand\s[\w.]+)?)", doors)
+        for known in names.removesuffix(".").split(" and ")
+    ]
+    assert ("mma.gemm", "gpu.chains") in allowed
+    assert ("probing.arithmetic", "gpu.streams") in allowed
+    for module, name in _imports():
+        room, known = module.split(".")[0], name.split(".")[0]
+        if room not in ("cli", "__init__", "__main__") and known not in may.get(room, common):
+            assert any(f"{module}.".startswith(f"{a}.") and f"{name}.".startswith(f"{b}.") for a, b in allowed), (
+                f"fpemu.{module} imports fpemu.{name}: ARCHITECTURE.md, 'Dependencies', does not permit it"
+            )
+
+
+def _public_names():
+    """The names in ARCHITECTURE's list of public names and in README, each as the dotted paths it may stand for."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    listed = text.partition("## Public names")[2].partition("```python\n")[2].partition("```")[0]
+    listed = re.sub(r"\n +", " ", listed)
+    for _ in range(3):  # nested arguments, and attributes of results
+        listed = re.sub(r"\([^()]*\)[.\w]*", "", listed)
+    names = []
+    for line in listed.splitlines():
+        parents = ["fpemu"]  # of the names that follow without "fpemu."
+        for item in re.split("[,;]", re.sub(r"(->|:)[^;]*", "", line)):
+            name = re.match(r"[\w.]*\w", item.strip())
+            if name is None or name[0].startswith("fmt."):
+                continue
+            prefix = name[0].rpartition(".")[0]
+            if name[0].startswith("fpemu."):
+                names.append([name[0]])
+                parents = [prefix.rsplit(".", n)[0] for n in range(max(1, prefix.count(".")))]
+            else:
+                names.append([f"{parent}.{name[0]}" for parent in parents])
+                parents = [*(f"{parent}.{prefix}" for parent in parents if prefix), *parents]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    names += [[name] for name in re.findall(r"\bfpemu(?:\.[A-Za-z_]\w*)+", readme)]
+    return sorted(names)
+
+
+NAMES = """
+import itertools, json, os, sys
+import fpemu
+
+def found(path):
+    value = fpemu
+    for part in path.split(".")[1:]:
+        value = getattr(value, part, None)
+    return value
+
+for _, group in itertools.groupby(json.loads(sys.argv[1]), lambda paths: paths[0].rpartition(".")[0]):
+    child = os.fork()
+    if not child:  # with nothing but fpemu imported
+        lost = [paths[0] for paths in group if all(found(path) is None for path in paths)]
+        print(*lost, flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def _printed(code, *arguments):
+    """What a fresh process prints that imports this package."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", env=environment).stdout
+
+
+def test_public_names_are_reachable_after_import_fpemu_alone():
+    names = _public_names()
+    paths = {path for paths in names for path in paths}
+    assert len(names) > 100
+    assert {"fpemu.gpu.tallskinny.multiply", "fpemu.probing.pictures.picture", "fpemu.schemes.strassen"} <= paths
+    unknown = [["fpemu.gpu.batch"], ["fpemu.batched.hgem"]]
+    assert _printed(NAMES, json.dumps([*names, *unknown])).split() == ["fpemu.gpu.batch", "fpemu.batched.hgem"]
+
+
+def test_listed_names_of_the_gpu_subpackage_are_attributes():
+    assert {"batched", "gemm", "library", "tallskinny", "verify"} <= {*dir(fpemu.gpu)}
+    for package in (fpemu, fpemu.gpu):
+        assert dir(package) == sorted(package.__all__)
+        for name in dir(package):
+            assert getattr(package, name) is not None
+        with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'gem'"):
+            package.gem  # noqa: B018
+
+
+def test_importing_is_light():
+    code = (
+        "import numpy, sys, time; before = set(sys.modules); start = time.process_time(); import fpemu; "
+        "fpemu.round_to; print(time.process_time() - start); "
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
+        "print(sorted(new - set(sys.stdlib_module_names))); from fpemu.gpu import chains, library, verify; "
+        "print(sorted({'cuda', 'torch', 'cupy', 'triton'} & set(sys.modules)))"
+    )
+    runs = [_printed(code).splitlines() for _ in range(3)]
+    assert {tuple(run[1:]) for run in runs} == {("['fpemu', 'numpy']", "[]")}
+    assert min(float(run[0]) for run in runs) < 0.2  # seconds of this process, the fastest of three
+
+
+@pytest.mark.parametrize(
+    "target", ["setup", "test", "lint", "reproduce", "ledger", "notebooks", "bench", "clean", "help"]
+)
+def test_make_knows_its_targets(target):
+    done = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def _make_setup(folder, python, **environment):
+    """`make setup` of this Makefile in another folder."""
+    shutil.copy(ROOT / "Makefile", folder)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "MAKE", "PYTHON"))}
+    command = ["make", "setup", f"PYTHON={python}"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**clean, **environment})
+
+
+@pytest.mark.parametrize("why", ["old", "missing"])
+def test_make_setup_names_a_python_that_is_old_or_missing(why, tmp_path):
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\ncase "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac\n')
+    old.chmod(0o755)
+    (tmp_path / "pyproject.toml").write_text("")
+    python, message = {
+        "old": (old, "Python 3.9.2 is too old: fpemu needs Python 3.11 or newer"),
+        "missing": ("nopython", "nopython not found: install Python 3.11 or newer"),
+    }[why]
+    done = _make_setup(tmp_path, python)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+PACKAGE = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "empty"
+version = "1"
+optional-dependencies = { dev = [REQUIRED] }
+"""
+BACKEND = """
+from wheels import _wheel
+
+def get_requires_for_build_editable(config_settings=None):
+    return []
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    return _wheel(folder, "empty", "Provides-Extra: dev", "Requires-Dist: REQUIRED ; extra == 'dev'")
+"""
+
+
+def _wheel(folder, name, *metadata):
+    """Write the wheel of an empty package; returns the file's name."""
+    file = f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{file}", "w") as wheel:
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1", *metadata]
+        wheel.writestr(f"{name}-1.dist-info/METADATA", "\n".join(lines))
+        wheel.writestr(f"{name}-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{name}-1.dist-info/RECORD", "")
+    return file
+
+
+@pytest.mark.parametrize("required", ["present", "absent"])
+def test_make_setup_prints_errors_only(required, tmp_path):
+    """pip's lines about package indexes stay away, its errors do not; a failed installation leaves no stamp."""
+    (tmp_path / "pyproject.toml").write_text(PACKAGE.replace("REQUIRED", f'"{required}"'))
+    (tmp_path / "backend.py").write_text(BACKEND.replace("REQUIRED", required))
+    (tmp_path / "wheels.py").write_text(f"import zipfile\n\n{inspect.getsource(_wheel)}")
+    (tmp_path / "links").mkdir()
+    _wheel(tmp_path / "links", "present")
+    index = "http://127.0.0.1:9/simple"  # where nothing answers
+    config = tmp_path / "pip.conf"
+    config.write_text(
+        f"[global]\nindex-url = {index}\nextra-index-url = {index}2\nretries = 0\n"
+        f"find-links = {tmp_path}/none {tmp_path}/links\n"
+    )
+    done = _make_setup(tmp_path, sys.executable, PIP_CONFIG_FILE=str(config))
+    assert done.stdout == "make: installing fpemu into .venv\n"
+    assert (tmp_path / ".venv" / ".installed").exists() == (required == "present")
+    if required == "present":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode != 0
+        assert "ERROR: No matching distribution found for absent" in done.stderr
+        assert "Looking" not in done.stderr
+
+
+@pytest.mark.parametrize("changed", ["", " M figures/legemm/fig5.csv"])
+def test_ci_draws_the_figures_and_ends_with_the_tests(changed, tmp_path):
+    (tmp_path / "make").write_text(f'#!/bin/sh\necho make "$@" >>{tmp_path}/commands\n')
+    (tmp_path / "git").write_text(f'#!/bin/sh\necho git "$@" >>{tmp_path}/commands\nprintf "%s" "{changed}"\n')
+    for command in ("make", "git"):
+        (tmp_path / command).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run([ROOT / ".ci" / "run"], capture_output=True, text=True, env={**os.environ, "PATH": path})
+    commands = (tmp_path / "commands").read_text().splitlines()
+    first = ["make lint", "make reproduce", "git status --porcelain"]
+    assert commands == first + ["make test"] * (not changed)
+    assert done.returncode == bool(changed)
+    assert changed in done.stderr
+
+
+FULL = ROOT / "figures" / "full"
+FIGURES = sorted(p.with_suffix("") for p in (ROOT / "figures").glob("*/*.json"))
+FIGURES_IN_FULL = sorted(p.with_suffix("") for p in FULL.glob("*/*.json"))
+OVERFLOWS = {"h2sgemm/plane"}
+"""Figures in which an overflow is a result."""
+
+
+def test_every_experiment_has_its_figure():
+    drawn = {path.relative_to(ROOT / "figures").as_posix() for path in FIGURES}
+    pages = {
+        p.relative_to(ROOT / "experiments").with_suffix("").as_posix()
+        for p in (ROOT / "experiments").glob("*/[!_]*.py")
+    }
+    assert drawn == pages
+
+    assert {path.relative_to(FULL).as_posix() for path in FIGURES_IN_FULL} <= pages
+
+
+@pytest.mark.parametrize("stem", FIGURES + FIGURES_IN_FULL, ids=lambda p: "/".join(p.parts[-3:]))
+def test_committed_figures_are_whole(stem):
+    record = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+    data = stem.with_suffix(".csv").read_bytes()
+    assert record["figure"] == "/".join(stem.parts[-2:])
+    assert record["size"] == ("full" if FULL in stem.parents else "quick")
+    assert record["data"] == {"file": f"{stem.name}.csv", "sha256": hashlib.sha256(data).hexdigest()}
+    assert record["cells"] == len(data.decode().splitlines()) - 1
+    assert record["claims"] or record["finding"]
+    assert record["version"] >= 1
+    picture = stem.with_suffix(".png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert record["picture"]["file"] == f"{stem.name}.png"
+    assert record["picture"]["sha256"] == hashlib.sha256(picture).hexdigest()
+    assert not [path for path in stem.parent.glob(f"{stem.name}.*") if path.suffix not in (".csv", ".json", ".png")]
+    for row in csv.DictReader(io.StringIO(data.decode())):
+        values = [value for value in row.values() if value]  # empty where a cell has other methods
+        assert record["figure"] in OVERFLOWS or not {"inf", "-inf", "nan"} & set(values)
+    text = json.dumps(record)
+    assert not re.search(r"(/home/|/root/|/tmp/|/work/|\d\d:\d\d:\d\d)", text)
+
+
+def test_the_ledger_is_that_of_the_figures(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["ledger", "--check"]) == 0, capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""Every fenced example of README runs by itself: in a fresh process, with only the files that README names.
+
+The `py` examples call a GPU. Where there is none, `simulated_driver` simulates CUDA's driver and torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fpemu.gpu.runtime import compiler, device
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+STATUS = {"verify gemm": 1}
+"""Exit status of the commands that show a failed check."""
+
+
+def _with_output(language):
+    """The blocks of a language, each with the text block that follows it."""
+    return [
+        pytest.param(text, shown if following == "text" else "", id=text.splitlines()[-1][:50])
+        for (one, text), (following, shown) in pairwise([*BLOCKS, ("", "")])
+        if one == language
+    ]
+
+
+def _commands(block):
+    """The lines of a console block as (command, printed); without output, comments are left out."""
+    if not block.startswith("$"):
+        return [(shlex.split(line, comments=True), "") for line in block.splitlines()]
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return [(shlex.split(command), shown) for command, shown in zip(parts[::2], parts[1::2], strict=True)]
+
+
+SHOWN = [text for language, text in BLOCKS if language == "console" and text.startswith("$")]
+PLAIN = [command for _, text in BLOCKS if _ == "console" and text[0] != "$" for command, _ in _commands(text)]
+ON_A_GPU = [c for c in PLAIN if c[1] in ("verify", "characterize", "bench")]
+
+
+def _run(arguments, folder, **environment):
+    """A fresh process in a folder: `fpemu` or Python with these arguments."""
+    command = [sys.executable, "-m", *arguments] if arguments[0] == "fpemu" else [sys.executable, *arguments]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    environment = {**os.environ, "PYTHONPATH": paths, "FPEMU_CACHE": str(folder / ".fpemu"), **environment}
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=folder, env=environment)
+
+
+def test_every_block_is_of_a_kind_that_is_tested():
+    assert {language for language, _ in BLOCKS} == {"console", "python", "py", "text", "toml"}
+    assert {command[0] for command in PLAIN} == {"fpemu", "make"}
+    assert len(ON_A_GPU) >= 6
+    assert all(language != "text" or before in ("python", "py") for (before, _), (language, _) in pairwise(BLOCKS))
+
+
+@pytest.mark.parametrize(("example", "shown"), _with_output("python"))
+def test_python_examples_print_what_readme_shows(example, shown, tmp_path):
+    done = _run(["-c", example], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == shown
+
+
+@pytest.mark.parametrize(("example", "shown"), _with_output("py"))
+def test_gpu_examples_run(example, shown, tmp_path):
+    """On a GPU they print what README shows; simulated kernels compute no result, which the last line compares."""
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    simulated = device.missing() is not None
+    if simulated and compiler.compiler_missing() is not None:
+        pytest.skip(str(compiler.compiler_missing()))
+    if not simulated:
+        pytest.importorskip("torch")
+    done = _run([*([str(ROOT / "tests" / "simulated_driver.py")] if simulated else []), "example.py"], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (re.sub(r"^True$", "False", shown, flags=re.MULTILINE) if simulated else shown)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The files that the blocks write or name: the matrices of the first example, and the grid."""
+    folder = tmp_path_factory.mktemp("readme")
+    assert _run(["-c", next(text for language, text in BLOCKS if language == "python")], folder).returncode == 0
+    (grid,) = (text for language, text in BLOCKS if language == "toml")
+    (folder / "grid.toml").write_text(grid, encoding="utf-8")
+    return [folder / name for name in ("A.npy", "B.npy", "D.npy", "grid.toml")]
+
+
+def _lend(files, commands, folder):
+    """Copy the files that the commands name."""
+    for file in files:
+        if any(file.name in command for command, _ in commands):
+            shutil.copy(file, folder)
+
+
+def _words(text):
+    """The words of each line, without rules and times: the last column of error tables, and the seconds of a search."""
+    lines = [line.rstrip() for line in text.splitlines() if "─" not in line or "├" in line or "└" in line]
+    return [re.sub(r"(\s+\d+\.\d\d|\d+\.\d s)$", "", line).split() for line in lines if line]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: " ".join(block.split()[2:4]))
+def test_commands_print_what_readme_shows(block, files, tmp_path):
+    commands = _commands(block)
+    _lend(files, commands, tmp_path)
+    for command, shown in commands:
+        name = " ".join(command[1:3])
+        patient = ["--seconds", "600"] if name == "verify gemm" else []  # so that a slow machine tries all causes too
+        done = _run([*command, *patient], tmp_path)
+        assert done.returncode == STATUS.get(name, 0), done.stderr
+        assert _words(done.stdout) == _words(shown)
+
+
+@pytest.mark.parametrize("command", [c for c in PLAIN if c[1] == "sweep"], ids=" ".join)
+def test_sweeps_are_accepted(command, files, tmp_path):
+    _lend(files, [(command, "")], tmp_path)
+    words = [word for word in command if word != "--dry-run"]
+    if "--scheduler" in words:  # a dry run does not connect to it
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert "distributed" in str(project["optional-dependencies"]["dask"])
+    done = _run([*words, "--dry-run"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ cells: 0 stored, \d+ to do", done.stdout)
+
+
+@pytest.mark.parametrize("command", ON_A_GPU, ids=" ".join)
+def test_gpu_commands_without_a_gpu_say_so_in_one_line(command, tmp_path):
+    done = _run(command, tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert re.fullmatch(r"fpemu: .*(no NVIDIA GPU is usable here|PyTorch, which is not installed).*\n", done.stderr)
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("command", [c for c in PLAIN if c[0] == "make"], ids=" ".join)
+def test_make_has_the_targets_of_readme(command):
+    done = subprocess.run([*command, "-n"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_other_commands_belong_to_one_of_these_tests():
+    kinds = {command[0] if command[0] == "make" else command[1] for command in PLAIN if command not in ON_A_GPU}
+    assert kinds == {"make", "sweep"}
+
+
+def _inline():
+    """The commands in README's prose, as lists of words."""
+    prose = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
+    return [code.split() for code in re.findall(r"`(fpemu [^`]*)`", prose)]
+
+
+@pytest.mark.parametrize("words", _inline(), ids=" ".join)
+def test_commands_in_the_prose_have_their_options(words, tmp_path):
+    names = [word for word in words[1:] if re.fullmatch("[a-z]+", word)]
+    for count in range(len(names), -1, -1):  # the last names may be arguments of a command, but not of a group
+        helped = _run(["fpemu", *names[:count], "-h"], tmp_path, COLUMNS="200")
+        if helped.returncode == 0:
+            break
+    assert count == len(names) or " Commands " not in helped.stdout
+    for option in (word for word in words if word.startswith("--")):
+        assert re.search(rf"{option}\b", helped.stdout), f"{' '.join(names[:count])} has no {option}"

@@ -1,0 +1,492 @@
+"""Grids: what their files mean, what is refused before anything runs, and the numbers of a cell."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fpemu
+from fpemu import inputs, metrics, mma, reference, schemes
+from fpemu.cli import main
+from fpemu.errors import InputError
+from fpemu.sweep import Grid, Store, frame, run
+from fpemu.sweep.evaluate import evaluate
+from fpemu.sweep.export import export
+from fpemu.sweep.run import estimate, survey
+from fpemu.sweep.store import canonical, key
+
+TOML = """
+title = "H2SGEMM over its scaling exponent"
+metrics = ["relative_l2", "max_relative"]
+hardware = ["ampere", "hopper"]
+seeds = 3
+M = 8
+N = 4
+K = [16, "32:48:16"]
+[[inputs]]
+name = "offset_symmetric"
+exponent = "-10:0:5"
+[[schemes]]
+name = "h2sgemm"
+sb = [0, 12]
+combine = ["element-wise", "term-wise"]
+[[schemes]]
+name = "sgemm"
+[[orders]]
+[[orders]]
+split = [16, 32]
+join = "pairwise"
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "grid.toml"
+    path.write_text(TOML)
+    return path
+
+
+def _small(**changes):
+    given = {"inputs": ["uniform"], "schemes": ["sgemm"], "M": 4, "N": 4, "K": 8, **changes}
+    return Grid(**given)
+
+
+# --- what a grid means
+def test_cells_are_the_product_of_the_axes(file):
+    cells = Grid.read(file).cells()
+    axes = itertools.product((16, 32, 48), (-10, -5, 0), (0, 1, 2), (None, 16, 32))
+    expected = []
+    for K, exponent, seed, split in axes:
+        methods = [
+            {"scheme": "h2sgemm", "scheme.sb": sb, "scheme.combine": combine, "hardware": machine}
+            for sb in (0, 12)
+            for combine in ("element-wise", "term-wise")
+            for machine in ("ampere", "hopper")
+        ]
+        for method in [*methods, {"scheme": "sgemm", "hardware": None}]:
+            order = {} if split is None else {"order.split": split, "order.join": "pairwise"}
+            rest = {"on_range": "raise", "out": "fp64", "metrics": ["relative_l2", "max_relative"]}
+            size = {"M": 8, "N": 4, "K": K, "inputs": "offset_symmetric", "inputs.exponent": exponent, "seed": seed}
+            expected.append({**size, **method, **order, **rest})
+    assert sorted(map(canonical, cells)) == sorted(map(canonical, expected))
+
+
+def test_cells_that_share_operands_are_neighbours(file):
+    cells = Grid.read(file).cells()
+    drawn = [(c["K"], c["inputs.exponent"], c["seed"]) for c in cells]
+    assert len(list(itertools.groupby(drawn))) == len(set(drawn)) == 27
+
+
+def test_python_and_toml_are_the_same_grid(file, tmp_path):
+    other = tmp_path / "grid.py"
+    other.write_text(
+        textwrap.dedent("""
+        from fpemu.sweep import Grid
+
+        GRID = Grid(
+            title="the same", metrics=["relative_l2", "max_relative"], hardware=["ampere", "hopper"], seeds=[0, 1, 2],
+            M=8, N=4, K=range(16, 49, 16), inputs=[{"name": "offset_symmetric", "exponent": [-10, -5, 0]}],
+            schemes=[{"name": "h2sgemm", "sb": [0, 12], "combine": ["element-wise", "term-wise"]}, "sgemm"],
+            orders=[{}, {"split": [16, 32], "join": "pairwise"}],
+        )
+        """)
+    )
+    assert Grid.read(other).cells() == Grid.read(file).cells()
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (4, [4]),
+        ([4, 8], [4, 8]),
+        ("4:7", [4, 5, 6, 7]),
+        ("4:16:4", [4, 8, 12, 16]),
+        ("4:15:4", [4, 8, 12]),
+        ("2^1:2^3", [2, 4, 8]),
+        ([2, "4:5", 2], [2, 4, 5]),
+        (range(1, 4), [1, 2, 3]),
+    ],
+)
+def test_axes(value, meant):
+    assert [cell["K"] for cell in _small(K=value).cells()] == meant
+
+
+def test_numbers_and_arrays_of_numpy():
+    schemes = [{"name": "ozimmu", "slices": np.array([3, 4])}]
+    sizes = {"M": np.int64(4), "K": np.array([8, 16]), "seeds": np.int32(2)}
+    numpys = _small(**sizes, schemes=schemes, hardware=np.array(["A100"]))
+    plain = _small(K=[8, 16], seeds=2, schemes=[{"name": "ozimmu", "slices": [3, 4]}], hardware="A100")
+    assert numpys.cells() == plain.cells()
+    assert type(numpys.cells()[0]["M"]) is int
+
+
+def test_no_other_evaluate_under_the_same_keys():
+    with pytest.raises(TypeError, match="Grid cannot be subclassed"):
+        type("Other", (Grid,), {})
+
+
+def test_decimal_ranges_do_not_drift():
+    grid = _small(inputs=[{"name": "phi", "phi": "0.1:1:0.1"}])
+    assert [cell["inputs.phi"] for cell in grid.cells()] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+
+
+def test_square_sizes_and_the_word_none():
+    grid = _small(
+        M=[2, 3], N="M", K="M", hardware="ampere", schemes=[{"name": "ootomo", "promote": ["none", "instruction", 16]}]
+    )
+    assert {(c["M"], c["N"], c["K"]) for c in grid.cells()} == {(2, 2, 2), (3, 3, 3)}
+    assert [c["scheme.promote"] for c in grid.cells()][:3] == [None, "instruction", 16]
+
+
+def test_options_are_kept_as_the_scheme_keeps_them():
+    def options(**given):
+        return [c for c in _small(hardware="ampere", schemes=[{"name": "ootomo", **given}]).cells()]
+
+    assert options(residual_scale=2048) == options(residual_scale=2048.0) == options(residual_scale=[2048, 2048.0])
+    products = [["hh", "rh", "hr"], "hh,rh", "hh"]
+    assert [c["scheme.products"] for c in options(products=products)] == ["hh,rh,hr", "hh,rh", "hh"]
+
+
+def test_a_scheme_may_have_hardware_of_its_own():
+    grid = _small(hardware=["volta", "ampere"], schemes=["fp16", {"name": "bf16x3", "hardware": "ampere"}, "sgemm"])
+    found = [(c["scheme"], c["hardware"]) for c in grid.cells()]
+    assert found == [("fp16", "volta"), ("fp16", "ampere"), ("bf16x3", "ampere"), ("sgemm", None)]
+
+
+# --- what is refused
+DEEP: list = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schemes": ["h2sgem"]}, r"schemes 1 \(h2sgem\): unknown scheme 'h2sgem': did you mean 'h2sgemm'"),
+        ({"schemes": [{"name": "h2sgemm", "combin": 3}]}, "unknown h2sgemm option 'combin': did you mean 'combine'"),
+        ({"schemes": [{"name": "h2sgemm", "combine": ["term-wise", "termwise"]}]}, "did you mean 'term-wise'"),
+        ({"schemes": ["fp16"], "hardware": []}, "the grid names no hardware"),
+        ({"schemes": ["bf16x3"], "hardware": "volta"}, r"schemes 1 \(bf16x3\): .*volta"),
+        ({"schemes": []}, "schemes is empty"),
+        ({"schemes": [{"sb": 1}]}, "has no name"),
+        ({"hardware": ["amperes"]}, "did you mean 'ampere'"),
+        ({"inputs": ["uniforn"]}, r"inputs 1 \(uniforn\): unknown distribution 'uniforn': did you mean 'uniform'"),
+        ({"inputs": [{"name": "phi", "pi": 1}]}, "inputs phi: unknown parameter of 'phi' 'pi': did you mean 'phi'"),
+        ({"inputs": [{"name": "phi", "phi": "big"}]}, "phi = 'big' must be a number"),
+        ({"inputs": [{"name": "offset_symmetric", "exponent": [0, 200]}]}, "values beyond fp32"),
+        ({"metrics": ["relativ_l2"]}, "metrics: unknown measure 'relativ_l2': did you mean 'relative_l2'"),
+        ({"metrics": []}, "metrics is empty"),
+        ({"on_range": "rais"}, "did you mean 'raise'"),
+        ({"out": "fp65"}, "fp65"),
+        ({"orders": [{"splt": 3}]}, "orders 1: unknown part of an order 'splt': did you mean 'split'"),
+        ({"orders": [{"split": 0}]}, "orders 1: KOrder: split = 0"),
+        ({"K": 0}, "K is 0: a size is a positive integer"),
+        ({"K": 2.5}, "K is 2.5"),
+        ({"K": True}, "K is True"),
+        ({"M": "M"}, "M is 'M'"),
+        ({"K": []}, "K is empty"),
+        ({"K": "8:4"}, "K: '8:4' ends below its start"),
+        ({"K": "8:x"}, "K: 'x' in '8:x' is not a number"),
+        ({"K": "1:2:3:4"}, "too many colons"),
+        ({"K": "1:99999999"}, "more than 1000 values"),
+        ({"seeds": 0}, "seeds is 0: at least one"),
+        ({"seeds": [-1]}, "a seed is an integer"),
+        ({"M": "1:1000", "N": "1:1000", "K": "1:1000"}, "cells; at most"),
+        ({"M": [*range(1, 1001)], "N": "1:500", "K": "1:2", "seeds": 2}, "cells; at most"),
+        ({"seeds": 300_000_000_000}, "has 300000000000 cells; at most 1000000 are possible"),
+        ({"seeds": range(10**30)}, "too many values"),
+        ({"K": range(1, 10**12)}, "cells; at most 1000000"),
+        ({"schemes": [{"name": "h2sgemm", "sb": range(10**12)}]}, "cells; at most 1000000"),
+        ({"inputs": [{"name": "phi", "phi": "1:1000"}] * 1001}, "has 1001000 cells"),
+        ({"M": b"4"}, "M has b'4': a number, a word or a list of words is needed"),
+        ({"M": np.float64(4)}, "M is 4.0"),
+        ({"seeds": np.array([[1]])}, "seeds has array"),
+        ({"title": 3}, "title must be a text"),
+        ({"title": 10**5000}, "title must be a text, not a value of type int"),
+        ({"M": 10**400}, r"^M has 10{56}\.\.\.: numbers lie between -1e300 and 1e300$"),
+        ({"N": -(10**400)}, r"^N has -10{55}\.\.\.: numbers lie between"),
+        ({"K": [8, 10**5000]}, "^K has a value of type int: numbers lie between"),
+        ({"K": 2**31}, r"K is 2147483648: a size is a positive integer, at most 2\^31 - 1"),
+        ({"M": float("inf")}, "M has inf: finite numbers"),
+        ({"M": np.array([[1, 2]])}, r"M has array\(\[\[1, 2\]\]\): a number, a word"),
+        ({"M": 3 + 4j}, r"M has \(3\+4j\): a number, a word"),
+        ({"M": DEEP}, "^M has .{1,60}: a number, a word"),
+        ({"K": "0:10**9"}, "K: '0:10..9' mixes powers"),
+        ({"K": "1:" + "9" * 400}, "^K: '9{40}' in '1:9{54}... is not a number"),
+        ({"K": "1:2," * 100_000}, "^K: '1:2,.{50,60} has more than 1000 values"),
+        ({"seeds": 10**400}, r"^range\(0, 10{47}\.\.\. has too many values; a grid has at most 1000000 cells$"),
+        ({"seeds": 10**5000}, "has too many values"),
+        ({"seeds": -(10**400)}, r"^seeds is -10{55}\.\.\.: at least one"),
+        ({"seeds": [10**30]}, r"seeds has 10{30}: a seed is an integer, 0 or more and below 2\^63"),
+        ({"seeds": float("nan")}, "seeds has nan: finite numbers"),
+        ({"schemes": [10**5000]}, "schemes 1: a value of type int has no name"),
+        ({"schemes": [DEEP]}, "^schemes 1: .{1,60} has no name"),
+        ({"schemes": [{"name": "h2sgemm", 3: 1}]}, r"schemes 1 \(h2sgemm\): the key 3 is not a name"),
+        ({"schemes": [{"name": "ootomo", "residual_scale": 10**400}]}, "residual_scale has 10{56}"),
+        ({"schemes": [{"name": "ootomo", "combine": "x" * 201}]}, "combine has 'x{55}.{3,4}: a word has at most 200"),
+        ({"inputs": [{"name": "phi", "phi": 10**400}]}, r"inputs 1 \(phi\): phi has 10{56}"),
+        ({"inputs": [{"name": "phi", "phi": DEEP}]}, "phi has .{1,60}: a number, a word"),
+        ({"orders": [{"split": 10**400}]}, "orders 1: split has 10{56}"),
+        ({"orders": [10**5000]}, "orders 1: a value of type int is not a table"),
+        ({"hardware": [10**5000]}, "hardware has a value of type int: a name is needed"),
+        ({"metrics": [DEEP]}, "^metrics has .{1,60}: a name is needed"),
+        ({"inputs": [{"name": "phi", "phi": float("nan")}]}, "finite numbers"),
+        ({"schemes": [{"name": "ootomo", "promote": 16}], "orders": [{"promote": 32}], "hardware": "ampere"}, "twice"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(changes, message):
+    with pytest.raises(InputError, match=message):
+        _small(**{"hardware": "ampere", **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("g.toml", TOML.replace("metrics", "metric", 1), r"g\.toml: unknown key 'metric': did you mean 'metrics'"),
+        ("g.toml", TOML.replace("[[schemes]]", "[[scheme]]"), r"g\.toml: unknown key 'scheme': did you mean 'schemes'"),
+        ("g.toml", "inputs = ['uniform']", r"g\.toml: the key schemes is missing"),
+        ("g.toml", "inputs = [", r"g\.toml is not readable as TOML: "),
+        ("g.toml", "inputs = " + "[" * 5000, r"g\.toml is not .*: its values are nested too deeply"),
+        ("g.toml", TOML.replace("M = 8", f"M = {10**400}"), r"^[^ ]*g\.toml: M has 10{56}\.\.\.: numbers lie between"),
+        ("g.toml", TOML.replace("M = 8", "M = 1" + "0" * 5000), r"^[^ ]*g\.toml is not .*: Exceeds the limit \(4300"),
+        ("g.toml", TOML.replace("M = 8", "M = inf"), r"g\.toml: M has inf: finite numbers"),
+        ("g.toml", TOML.replace("M = 8", "M = 1979-05-27"), r"g\.toml: M has datetime.date\(1979, 5, 27\): a number"),
+        ("g.py", "from fpemu.sweep import Grid\nGRID = Grid(['uniform'], ['sgemm'], M=10**400)", r"py: M has 10{56}"),
+        ("g.py", "def f():\n    f()\nf()", r"g\.py: its values are nested too deeply"),
+        ("g.py", "GRAD = 1", r"g\.py binds no GRID"),
+        ("g.py", "1 / 0", r"g\.py: ZeroDivisionError"),
+        ("g.py", "import sys\nsys.exit()", r"g\.py: SystemExit"),
+        ("g.py", "from fpemu.sweep import Grid\nGRID = Grid([], [])", r"g\.py: inputs is empty"),
+        ("g.json", "{}", r"g\.json: a grid is a \.toml file"),
+    ],
+)
+def test_files_that_are_no_grid(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        Grid.read(tmp_path / name)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        Grid.read(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="is a folder"):
+        Grid.read(tmp_path)
+
+
+# --- the numbers
+def test_a_cell_is_what_the_library_gives():
+    grid = _small(
+        M=5,
+        N=7,
+        K=40,
+        hardware="hopper",
+        metrics=metrics.names(),
+        seeds=[3],
+        out="fp32",
+        inputs=[{"name": "offset_symmetric", "exponent": -3}],
+        schemes=[{"name": "h2sgemm", "sb": 6}, "sgemm", "dgemm", {"name": "ozimmu", "slices": 3}],
+        orders=[{"split": 16, "join": "descending"}],
+    )
+    for cell, options in zip(grid.cells(), ({"sb": 6}, {}, {}, {"slices": 3}), strict=True):
+        fmt = "fp64" if cell["scheme"] in ("dgemm", "ozimmu") else "fp32"
+        A, B = inputs.operands("offset_symmetric", 5, 7, 40, 3, fmt, exponent=-3)
+        order = mma.KOrder(split=16, join="descending")
+        D = schemes.gemm(A, B, scheme=cell["scheme"], hardware="hopper", order=order, **options)
+        R = reference.matmul(A, B, out="fp32")
+        found = evaluate(cell)
+        assert list(found) == metrics.names()
+        assert found["normwise"] == metrics.normwise(D, R, A, B)
+        assert found["max_ulps"] == metrics.max_ulps(D, reference.matmul(A, B, out=fmt), fmt)
+        for name in set(metrics.names()) - {"normwise", "max_ulps"}:
+            assert found[name] == metrics.get(name)(D, R)
+
+
+def test_grids_share_cells(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        first = run(_small(seeds=2), results=results)
+        plan = survey(_small(seeds=3), "quick", results)
+        assert (len(plan.stored), len(plan.todo)) == (2, 1)
+        assert run(_small(seeds=3), results=results)[:2] == first
+
+
+def test_cells_that_fail_are_rows_without_numbers(tmp_path):
+    grid = _small(
+        inputs=[{"name": "offset_symmetric", "exponent": [0, 20]}], schemes=["fp16", "sgemm"], hardware="ampere"
+    )
+    with Store(tmp_path / "r.sqlite") as results:
+        rows = run(grid, results=results, keep_failures=True)
+    failed = [row for row in rows if "error" in row]
+    assert [(row["scheme"], row["inputs.exponent"]) for row in failed] == [("fp16", 20)]
+    assert "fp16" in failed[0]["error"]
+    assert "relative_l2" not in failed[0]
+    table = frame(rows)
+    assert table["relative_l2"].isna().sum() == 1
+    assert table["error"].notna().sum() == 1
+
+
+def test_the_estimate_grows_with_the_work(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        small, large = _small(M=32, N=32, K=32, seeds=4), _small(M=512, N=512, K=512, seeds=40)
+        seconds, basis = estimate(small, survey(small, "quick", results), 1)
+        assert basis == "from one cell measured now"
+        assert 0 < seconds < 60
+        run(small, results=results)
+        both = _small(M=[32, 512], N="M", K="M", seeds=4)
+        stored, basis = estimate(both, survey(both, "quick", results), 1)
+        assert basis == "from 4 stored cells"
+        assert large.cost(large.cells()[0]) > 100 * small.cost(small.cells()[0])
+        assert stored > seconds
+        assert len(results) == 4
+
+
+def test_the_estimate_of_a_large_cell_measures_a_part_of_it(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(Grid, "evaluate", lambda grid, cell: measured.append(cell))
+    grid = _small(schemes=["ozaki"], hardware="A100", M=1500, N=3000, K=1500)
+    with Store(tmp_path / "r.sqlite") as results:
+        seconds, basis = estimate(grid, survey(grid, "quick", results), 1)
+    assert basis == "from one cell measured now, with M = 93, N = 187 instead of 1500, 3000: likely too much"
+    assert [(cell["M"], cell["N"], cell["K"]) for cell in measured] == [(93, 187, 1500)] * 2
+    assert grid.cost(measured[0]) <= 1e9
+    assert seconds > 0
+
+
+def test_a_stored_row_without_all_metrics_is_evaluated_again(file, capsys):
+    path = file.with_name("small.toml")
+    path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
+    assert main(["sweep", "small.toml", "-j", "1", "--export", "first.csv"]) == 0
+    grid = Grid.read("small.toml")
+    cell = next(cell for cell in grid.cells() if cell["K"] == 4)
+    with Store() as results:
+        results.put(key(grid.evaluator, cell, grid.code), grid.evaluator, cell, grid.code, {"max_relative": 1.0}, 0.1)
+    capsys.readouterr()
+    assert main(["sweep", "small.toml", "--dry-run"]) == 0
+    assert "5 cells: 4 stored, 1 to do" in capsys.readouterr().out
+    assert main(["sweep", "small.toml", "-j", "1", "--export", "second.csv"]) == 0
+    assert file.with_name("second.csv").read_bytes() == file.with_name("first.csv").read_bytes()
+
+
+# --- tables
+def test_tables_round_trip(tmp_path):
+    values = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), float("nan"), -0.0]
+    rows = [
+        {"n": n, "kind": None if n % 2 else "a,b", **({"scheme.sb": n} if n % 3 else {}), "flag": True, "value": value}
+        for n, value in enumerate(values)
+    ]
+    export(rows, str(tmp_path / "t.csv"))
+    export(rows, str(tmp_path / "t.parquet"))
+    text = pd.read_csv(tmp_path / "t.csv", dtype={"value": str})
+    text["value"] = [float(value) for value in text["value"]]
+    for table in (text, pd.read_parquet(tmp_path / "t.parquet")):
+        assert list(table.columns) == ["n", "kind", "scheme.sb", "flag", "value"]
+        assert np.array(table["value"]).tobytes() == np.array(values).tobytes()
+        assert table["scheme.sb"].isna().sum() == 3
+        assert list(table["n"]) == list(range(8))
+    parquet = pd.read_parquet(tmp_path / "t.parquet")
+    assert [str(parquet[name].dtype) for name in ("n", "scheme.sb", "flag", "value")] == [
+        "int64",
+        "Int64",
+        "bool",
+        "float64",
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.parquet"]
+
+
+def test_targets_are_checked_first(tmp_path):
+    for path, message in (("t.xlsx", r"\.csv or \.parquet"), (str(tmp_path / "no" / "t.csv"), "there is no folder")):
+        with pytest.raises(InputError, match=message):
+            export([], path)
+
+
+def test_a_mixed_column_is_text():
+    table = frame([{"promote": "instruction"}, {"promote": 16}, {"promote": None}])
+    assert table["promote"].tolist()[:2] == ["instruction", "16"]
+    assert table["promote"].isna().tolist() == [False, False, True]
+
+
+# --- the command
+def test_the_command_from_dry_run_to_export(file, capsys):
+    file.write_text(TOML.replace("seeds = 3", "seeds = 1"))
+    assert main(["sweep", str(file), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "243 cells: 0 stored, 243 to do" in text
+    assert "from one cell measured now" in text
+    assert main(["sweep", "-j", "1", str(file), "--export", "out.csv", "--export", "out.parquet"]) == 0
+    capsys.readouterr()
+    table = pd.read_csv("out.csv")
+    assert len(table) == len(pd.read_parquet("out.parquet")) == 243
+    assert main(["sweep", str(file), "--dry-run"]) == 0
+    assert "243 cells: 243 stored, 0 to do" in capsys.readouterr().out
+    assert main(["sweep", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert "sb=12 combine=term-wise" in shown.out
+    assert "243 cells, results in" in shown.err
+    line = next(line for line in shown.out.splitlines() if "sb=12 combine=term-wise" in line and "hopper" in line)
+    mine = table[
+        (table["scheme.sb"] == 12) & (table["scheme.combine"] == "term-wise") & (table["hardware"] == "hopper")
+    ]
+    assert f"{mine['relative_l2'].median():.3e}" in line
+
+
+def test_failed_cells_are_exit_status_1(file, capsys):
+    text = TOML.replace('"-10:0:5"', "[0, 20]").replace('"h2sgemm"', '"fp16"')
+    file.write_text("\n".join(line for line in text.splitlines() if not line.startswith(("sb", "combine"))))
+    assert main(["sweep", str(file), "-j", "1", "--export", "out.csv"]) == 1
+    err = capsys.readouterr().err
+    assert "54 of 162 cells failed; the first, {" in err
+    table = pd.read_csv("out.csv")
+    assert table["error"].notna().sum() == 54
+    assert (table["error"].notna() == table["relative_l2"].isna()).all()
+    assert main(["sweep", str(file), "--dry-run"]) == 0
+    assert "54 to do, 54 of which failed before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.toml"], "nowhere.toml does not exist"),
+        (["scalling"], "'scalling' is neither a file nor a command"),
+        (["grid.toml", "--executor", "dusk"], "unknown executor 'dusk': did you mean 'dask'"),
+        (["grid.toml", "--executor", "processes", "--scheduler", "tcp://127.0.0.1:1"], "needs the executor dask"),
+        (["grid.toml", "--export", "out.xls"], "out.xls: tables are written as .csv or .parquet"),
+        (["grid.toml", "-j", "0"], "--jobs"),
+        (["grid.toml", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_status_2(file, capsys, arguments, message):
+    assert main(["sweep", *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()  # no progress bar before it
+    assert message in line
+
+
+def test_help_without_arguments(capsys):
+    assert main(["sweep"]) == 0
+    assert "fpemu sweep FILE" in capsys.readouterr().out
+    assert main(["sweep", "x.toml", "-h"]) == 0
+    assert "--dry-run" in capsys.readouterr().out
+
+
+def test_the_package_offers_it():
+    assert fpemu.sweep.Grid is Grid
+
+
+def test_an_interrupt_names_the_command_that_goes_on(file, capsys, monkeypatch):
+    evaluated = []
+
+    def interrupted(grid, cell):
+        evaluated.append(cell)
+        if len(evaluated) == 5:
+            raise KeyboardInterrupt
+        return {"relative_l2": 0.5, "max_relative": 0.5}
+
+    monkeypatch.setattr(Grid, "evaluate", interrupted)
+    assert main(["sweep", "grid.toml", "-j", "1", "--fresh", "--export", "my table.csv"]) == 130
+    assert "'fpemu sweep grid.toml -j 1 --export 'my table.csv'' goes on from there" in capsys.readouterr().err
+    with Store() as results:
+        assert len(results) == 4

@@ -1,0 +1,587 @@
+"""Rows written as CSV and read back, and figures written from them: which files change, and which stay."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+
+from fpemu import plotting
+from fpemu.cli import main
+from fpemu.errors import InputError
+from fpemu.sweep import Store, code, experiments, figures, tables
+from fpemu.sweep.reproduction import Reproduction, committed, reproduce
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "figures"
+DRAWN = sorted(path for folder in ("", "full") for path in (FIGURES / folder).glob("*/*.json"))
+DRAWN = [path for path in DRAWN if path.parent.parent in (FIGURES, FIGURES / "full") and path.parent.name != "full"]
+
+PAGE = """
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a <title>", "A caption.", ["One."]
+
+
+def cells(size):
+    return [{"n": n, "seed": seed, "split": None if n == 2 else 16} for n in (2, 4) for seed in range(3)]
+
+
+def evaluate(cell):
+    import pathlib
+
+    with pathlib.Path("log").open("a") as log:
+        log.write("x")
+    return {"error": cell["n"] + cell["seed"] / 10} | ({"second": 1e-300} if cell["n"] == 4 else {})
+
+
+def draw(rows):
+    from fpemu import plotting
+
+    figure, axes = plotting.figure(1, width=plotting.SINGLE)
+    look = plotting.Series("error", plotting.BLUE, "o")
+    lengths = sorted({row["n"] for row in rows})
+    plotting.band(axes[0, 0], lengths, [[row["error"] for row in rows if row["n"] == n] for n in lengths], look)
+    axes[0, 0].set_xlabel("$n$")
+    return figure
+
+
+def claims(rows):
+    from fpemu.sweep.claims import reduction
+
+    return [reduction("a < b", 2.0, max(row["error"] for row in rows) / 2)]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "papers" / "paper").mkdir(parents=True)
+    (tmp_path / "papers" / "paper" / "fig2.py").write_text(PAGE)
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    return tmp_path
+
+
+def _bits(value):
+    return (type(value), value.hex() if isinstance(value, float) else value)
+
+
+# --- data
+VALUES = [
+    0,
+    -7,
+    10**40,
+    True,
+    False,
+    None,
+    0.0,
+    -0.0,
+    1.0,
+    0.1,
+    5e-324,
+    1.7976931348623157e308,
+    1e16,
+    math.inf,
+    -math.inf,
+    "text",
+    "with, comma",
+    'a "quoted" one',
+    "two\nlines",
+    "two\r\nlines",
+    "φ = 0.1",
+    " spaces ",
+    "12",
+    "-3",
+    "1e5",
+    "1.",
+    "0.5",
+    "nan",
+    "inf",
+    "-inf",
+    "True",
+    "None",
+    "",
+    '"12"',
+    "[1, 2]",
+    "[0, 1)",
+    "{",
+    "1_000",
+    "0x10",
+    "Infinity",
+    "element-wise",
+    [1, 2],
+    ["a", None],
+    {"split": 64},
+    math.nan,
+]
+
+
+@pytest.mark.parametrize("value", [*VALUES, 2 / 3], ids=repr)
+def test_every_value_comes_back_with_its_type(tmp_path, value):
+    path = tmp_path / "x.csv"
+    path.write_bytes(tables.table([{"n": 1, "value": value, "last": "end"}], {"value": None}))
+    (row,) = tables.read(path)
+    assert list(row) == ["n", "value", "last"]
+    assert _bits(row["value"]) == _bits(value)
+
+
+def test_what_a_row_does_not_have_it_does_not_get(tmp_path):
+    rows = [{"n": 1, "a": 0.5}, {"n": 2, "b": None}, {"n": 3, "a": 2.0, "b": "x"}]
+    (tmp_path / "x.csv").write_bytes(tables.table(rows))
+    assert tables.read(tmp_path / "x.csv") == rows
+    (tmp_path / "none.csv").write_bytes(tables.table([]))
+    assert tables.read(tmp_path / "none.csv") == []
+
+
+def test_plain_values_look_plain():
+    assert (
+        tables.table([{"n": 4, "x": 0.25, "ok": True, "s": "a", "none": None}])
+        == b"n,x,ok,s,none\n4,0.25,True,a,None\n"
+    )
+
+
+def test_floats_have_nine_significant_digits_also_in_lists_and_counts_have_all():
+    third = 1 / 3
+    row = {
+        "x": third,
+        "list": [third, 1, "a", {"y": third}],
+        "count": 1280001024.0,
+        "large": 1.23456789012e15,
+        "tiny": 5e-324,
+        "integer": 12345678901234567890,
+        "low": third,
+        "exact": third,
+    }
+    assert tables.table([row], {"low": 4, "exact": None}).decode().splitlines()[1] == (
+        '0.333333333,"[0.333333333, 1, ""a"", {""y"": 0.333333333}]",1280001024.0,1234567890000000.0,5e-324,'
+        "12345678901234567890,0.3333,0.3333333333333333"
+    )
+
+
+@given(st.lists(st.floats(), min_size=1), st.sampled_from([3, 9, None]))
+def test_a_table_that_is_read_and_written_again_has_the_same_bytes(values, digits):
+    chosen = {"x": digits}
+    data = tables.table([{"x": value, "all": values} for value in values], chosen)
+    assert tables.table(tables.parse(data, "x"), chosen) == data
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 9))
+def test_rounding_is_to_the_nearest_number_of_that_many_digits(value, digits):
+    result = tables.rounded(value, digits)
+    if value and math.isfinite(result):
+        unit = Decimal(10) ** (Decimal(value).adjusted() + 1 - digits)
+        error = abs(Decimal(result) - Decimal(value))
+        assert error <= unit / 2 + Decimal(math.ulp(value)) or (digits == 9 and result == value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"a,b\n1\n", "row 2 has 1 values for 2 columns"), (b'a\n"1\n', "cannot read"), (b"a\n\xff\n", "cannot read")],
+)
+def test_a_table_that_is_none_is_refused(tmp_path, content, complaint):
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(InputError, match=complaint):
+        tables.read(tmp_path / "x.csv")
+    with pytest.raises(InputError, match=r"nowhere\.csv"):
+        tables.read(tmp_path / "nowhere.csv")
+
+
+# --- evaluated and committed
+def test_reproduce_evaluates_once_and_committed_never(folder):
+    first = reproduce("paper/fig2")
+    assert Path("log").read_text() == "x" * 6
+    assert reproduce("paper/fig2").rows == first.rows
+    with Store(folder / "other.sqlite") as results:
+        assert reproduce("paper/fig2", results=results).rows == first.rows
+        assert len(results) == 6
+    assert Path("log").read_text() == "x" * 12
+    figures.write(first.experiment, "quick", first.rows, "figures")
+    there = committed("paper/fig2")
+    assert there.rows == first.rows
+    assert Path("log").read_text() == "x" * 12
+    assert (there.experiment.name, there.size) == ("paper/fig2", "quick")
+    assert dataclasses.is_dataclass(Reproduction)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        there.size = "full"
+
+
+def test_a_reproduction_is_table_figure_and_claims(folder):
+    found = reproduce("paper/fig2")
+    frame = found.frame
+    assert list(frame.columns) == ["n", "seed", "split", "error", "second"]
+    assert frame["error"].tolist() == [2.0, 2.1, 2.2, 4.0, 4.1, 4.2]
+    assert plotting.png(found.figure()) == plotting.png(found.figure())
+    assert [(claim.claim, claim.value, claim.verdict) for claim in found.claims] == [("a < b", 2.1, "holds")]
+    assert found.finding is None
+    shown = found._repr_html_()
+    assert "a &lt;title&gt;" in shown
+    assert "<td>a &lt; b</td><td>2×</td><td>2.1×</td><td>holds</td>" in shown
+
+
+def test_full_figures_are_found_under_full_and_folders_beside_the_experiments(folder, monkeypatch):
+    found = reproduce("paper/fig2", "full")
+    with pytest.raises(InputError, match=r"fig2\.csv: 'fpemu reproduce paper/fig2 --full' makes it"):
+        committed("paper/fig2", "full")
+    figures.write(found.experiment, "full", found.rows, "figures/full")
+    (folder / "notebooks").mkdir()
+    monkeypatch.chdir("notebooks")
+    assert committed("paper/fig2", "full").rows == found.rows
+    with pytest.raises(InputError, match=r"fig2\.csv: 'fpemu reproduce paper/fig2' makes it"):
+        committed("paper/fig2")
+
+
+def test_data_that_were_changed_are_refused(folder):
+    found = reproduce("paper/fig2")
+    figures.write(found.experiment, "quick", found.rows, "figures")
+    path = Path("figures/paper/fig2.csv")
+    path.write_text(path.read_text().replace("2.1", "2.5"))
+    with pytest.raises(InputError, match="was changed"):
+        committed("paper/fig2")
+    path.with_suffix(".json").unlink()
+    assert committed("paper/fig2").rows[1]["error"] == 2.5
+    for arguments, complaint in (
+        (("paper/fig3",), "did you mean 'paper/fig2'"),
+        (("paper/fig2", "ful"), "unknown size"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            committed(*arguments)
+
+
+def test_a_fresh_process_writes_the_same_bytes(folder):
+    found = reproduce("paper/fig2")
+    paths = figures.write(found.experiment, "quick", found.rows, "one", ["svg", "pdf"]).paths
+    assert [path.suffix for path in paths] == [".png", ".csv", ".json", ".svg", ".pdf"]
+    script = (
+        "from fpemu.sweep import figures\nfrom fpemu.sweep.reproduction import committed\n"
+        "found = committed('paper/fig2', folder='one')\n"
+        "figures.write(found.experiment, 'quick', found.rows, 'two', ['svg', 'pdf'])\n"
+    )
+    for seed in ("1", "2"):  # sets of text in another order
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+        assert [path.read_bytes() for path in paths] == [Path("two", *path.parts[1:]).read_bytes() for path in paths], (
+            seed
+        )
+        shutil.rmtree("two")
+
+
+# --- which files change
+NOISY = """
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "A caption.", ["One."]
+DIGITS = {"unstable": 4}
+NOISE = 0.0
+
+
+def cells(size):
+    return [{"n": n, "seed": seed, "share": 1 / n} for n in (3, 7) for seed in range(2)]
+
+
+def evaluate(cell):
+    x = 1 / (cell["n"] + cell["seed"])
+    return {"stable": x, "noisy": x * (1 + 1e-13 * NOISE), "unstable": x * (1 + 1e-8 * NOISE)}
+
+
+def draw(rows):
+    from ._look import COLOUR, line
+
+    return line([row["noisy"] for row in rows], COLOUR)
+
+
+def claims(rows):
+    from fpemu.sweep.claims import Claim
+
+    total = sum(row["noisy"] + row["unstable"] for row in rows)
+    return [Claim("a sum", "1", f"{total:.17g}", "holds", total)]
+
+
+def finding(rows):
+    return f"It is {rows[0]['noisy']!r}."
+"""
+LOOK = """
+COLOUR = "red"
+UNUSED = 1
+
+
+def line(values, colour):
+    from fpemu import plotting
+
+    figure, axes = plotting.figure(1)
+    axes[0, 0].plot(values, color=colour)
+    return figure
+"""
+
+
+@pytest.fixture
+def noisy(folder):
+    """A page whose numbers have noise in their last digits, as on another processor; gives a function that writes it.
+
+    The page is loaded from a folder of its own each time, as a fresh process would load it.
+    """
+    count = 0
+
+    def write(noise=0.0, page=NOISY, look=LOOK, formats=()):
+        nonlocal count
+        count += 1
+        root = folder / f"pages{count}"
+        (root / "paper").mkdir(parents=True)
+        (root / "paper" / "fig1.py").write_text(page)
+        (root / "paper" / "_look.py").write_text(look)
+        experiment = experiments.load("paper/fig1", root)
+        experiment.module.NOISE = noise
+        rows = [cell | experiment.evaluate(cell) for cell in experiment.cells("quick")]
+        return figures.write(experiment, "quick", rows, "figures", formats)
+
+    return write
+
+
+def _files():
+    return {path.name: path.read_bytes() for path in Path("figures/paper").iterdir()}
+
+
+def _changed(before):
+    return {name for name, content in _files().items() if before.get(name) != content}
+
+
+def test_noise_in_the_last_digits_changes_no_file(noisy):
+    assert noisy().state == "new"
+    before = _files()
+    assert set(before) == {"fig1.png", "fig1.csv", "fig1.json"}
+    times = {path: path.stat().st_mtime_ns for path in Path("figures/paper").iterdir()}
+    for noise in (1.0, -1.0):
+        assert noisy(noise).state == "unchanged"
+        assert _files() == before
+    assert {path: path.stat().st_mtime_ns for path in Path("figures/paper").iterdir()} == times
+    record = json.loads(before["fig1.json"])
+    assert record["parameters"]["share"] == [1 / 3, 1 / 7]
+    assert record["finding"] == "It is 0.333333333."
+    assert record["claims"][0]["value"] == float(f"{float(record['claims'][0]['measured']):.9g}")
+
+
+def test_a_number_that_changes_in_its_written_digits_changes_the_figure(noisy):
+    noisy()
+    before = _files()
+    assert noisy(1e5).state == "rewritten"
+    assert _changed(before) == {"fig1.csv", "fig1.json"}  # the new picture has the same pixels
+    noisy(1e12)
+    assert _changed(before) == {"fig1.png", "fig1.csv", "fig1.json"}
+
+
+def test_other_versions_of_packages_and_another_renderer_change_no_file(noisy, monkeypatch):
+    noisy()
+    before = _files()
+    png = plotting.png
+    monkeypatch.setattr(plotting, "png", lambda figure: png(figure) + b"another FreeType")
+    monkeypatch.setattr(figures, "_version", lambda name: "99")
+    monkeypatch.setattr(platform, "python_version", lambda: "99")
+    assert noisy().state == "unchanged"
+    assert _files() == before
+    assert noisy(page=NOISY.replace("total:.17g", "total:.3g")).state == "rewritten"
+    assert _changed(before) == {"fig1.json"}
+    versions = [json.loads(files["fig1.json"])["versions"] for files in (before, _files())]
+    assert versions[0] == versions[1] != {"99"}
+    noisy(1e5)  # other data: obtained with the versions here, and drawn here
+    assert set(json.loads(_files()["fig1.json"])["versions"].values()) == {"99"}
+    assert _files()["fig1.png"].endswith(b"another FreeType")
+
+
+@pytest.mark.parametrize(
+    ("page", "look", "changed"),
+    [
+        (("A caption.", "Another caption."), None, {"fig1.json"}),
+        (('DIGITS = {"unstable": 4}', 'DIGITS = {"unstable": 4}\nVERSION = 2'), None, {"fig1.json"}),
+        (("    return line", "    # a comment\n    return line"), None, set()),
+        (("def finding", "def helper():\n    pass\n\n\ndef finding"), None, set()),
+        (("return line", "return  line"), None, set()),
+        (None, ("UNUSED = 1", "UNUSED = 2"), set()),
+        (None, ('"red"', '"blue"'), {"fig1.json", "fig1.png"}),
+        (None, ("color=colour", "color=colour, linewidth=3"), {"fig1.json", "fig1.png"}),
+        (None, ("plotting.figure(1)", "plotting.figure(1, height=3)"), {"fig1.json", "fig1.png"}),
+    ],
+)
+def test_an_edited_page_changes_the_files_that_depend_on_the_edit(noisy, page, look, changed):
+    noisy()
+    before = _files()
+    edited = {"page": NOISY.replace(*page) if page else NOISY, "look": LOOK.replace(*look) if look else LOOK}
+    assert noisy(**edited).state == ("rewritten" if changed else "unchanged")
+    assert _changed(before) == changed
+    assert noisy(**edited).state == "unchanged"
+
+
+def test_the_style_of_all_figures_is_drawing_code(folder, monkeypatch, tmp_path):
+    page = experiments.load("paper/fig2").module
+    package = tmp_path / "package"
+    (package / "sweep").mkdir(parents=True)
+    monkeypatch.setattr(code, "_PACKAGE", package)
+    text = (ROOT / "fpemu" / "plotting.py").read_text(encoding="utf-8")
+    (package / "plotting.py").write_text(text, encoding="utf-8")
+    before = code.drawing_version(page)
+    for old, new, same in (
+        ('"font.size": 8.0', '"font.size": 9.0', False),
+        ("alpha=0.14", "alpha=0.2", False),  # `band`, which the page calls
+        ('cmap="Greys"', 'cmap="Blues"', True),  # `heatmap`, which it does not
+    ):
+        assert old in text
+        (package / "plotting.py").write_text(text.replace(old, new), encoding="utf-8")
+        assert (code.drawing_version(page) == before) == same, new
+
+
+@pytest.mark.parametrize("suffix", ["png", "csv", "json"])
+@pytest.mark.parametrize("damage", [b"", None])
+def test_a_damaged_or_missing_file_is_written_again(noisy, suffix, damage):
+    noisy()
+    before = _files()
+    path = Path(f"figures/paper/fig1.{suffix}")
+    path.unlink() if damage is None else path.write_bytes(damage)
+    assert noisy().state == ("new" if (suffix, damage) == ("json", None) else "rewritten")
+    assert _files() == before
+
+
+def test_further_formats_are_written_on_request_and_change_nothing_else(noisy):
+    noisy()
+    before = _files()
+    written = noisy(formats=["pdf", "svg"])
+    assert written.state == "unchanged"
+    assert [path.name for path in written.paths[3:]] == ["fig1.pdf", "fig1.svg"]
+    assert _changed(before) == {"fig1.pdf", "fig1.svg"}
+    assert _files()["fig1.pdf"].startswith(b"%PDF")
+    assert _files()["fig1.svg"].rstrip().endswith(b"</svg>")
+
+
+def test_a_record_names_no_source_file_and_no_commit(noisy):
+    record = noisy().record
+    assert record["version"] == 1
+    assert not {"code", "revision"} & set(record)
+    assert noisy(page=f"VERSION = 3\n{NOISY}").record["version"] == 3
+
+
+def test_the_command_says_which_figures_changed_and_counts_them(folder, capsys):
+    (folder / "papers" / "paper" / "fig3.py").write_text(PAGE)
+    lines = lambda: [line for line in capsys.readouterr().out.splitlines() if "figure" in line]  # noqa: E731
+    assert main(["reproduce", "-j", "1"]) == 0
+    assert lines() == [
+        "figures/paper/fig2.{png,csv,json}: new",
+        "figures/paper/fig3.{png,csv,json}: new",
+        "2 figures: 2 new",
+    ]
+    Path("figures/paper/fig3.png").write_bytes(b"")
+    assert main(["reproduce", "-j", "1"]) == 0
+    assert lines() == [
+        "figures/paper/fig2.{png,csv,json}: unchanged",
+        "figures/paper/fig3.{png,csv,json}: rewritten",
+        "2 figures: 1 rewritten, 1 unchanged (rewritten: paper/fig3)",
+    ]
+    assert main(["reproduce", "paper/fig2", "--format", "svg", "--format", "pdf"]) == 0
+    assert lines() == ["figures/paper/fig2.{png,csv,json,svg,pdf}: unchanged", "1 figure: 1 unchanged"]
+
+
+@pytest.mark.parametrize("where", ["out", "out/paper", "out/paper/fig2.csv/x", "out/paper/fig2.svg/x"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_computation(folder, capsys, where):
+    path = Path(where)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a file")
+    assert main(["reproduce", "-j", "1", "-o", "out", "--format", "svg"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "out" in error
+    assert not Path("log").exists()
+    if where.endswith("svg/x"):  # a file that is not asked for is not checked
+        assert main(["reproduce", "-j", "1", "-o", "out"]) == 0
+
+
+@pytest.mark.parametrize("closed", [".", "out", "out/paper"])
+def test_a_read_only_folder_is_refused_before_the_computation(folder, capsys, monkeypatch, closed):
+    if closed != ".":
+        Path(closed).mkdir(parents=True)
+    temporary_file = tempfile.TemporaryFile
+
+    def refused(*, dir):  # chmod has no effect on root
+        if Path(dir) == Path(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", dir)
+        return temporary_file(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    assert main(["reproduce", "-j", "1", "-o", "out"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "cannot write" in error
+    assert not Path("log").exists()
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(folder, capsys):
+    assert main(["reproduce", "--format", "pfd"]) == 2
+    assert "unknown format 'pfd': did you mean 'pdf'? known: pdf, svg" in capsys.readouterr().err
+    assert not Path("log").exists()
+
+
+# --- the figures in the repository
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.relative_to(FIGURES).with_suffix("").as_posix())
+def test_committed_figures_are_drawn_again_from_their_data(path):
+    record = json.loads(path.read_text(encoding="utf-8"))
+    found = committed(record["figure"], record["size"], FIGURES)
+    assert len(found.rows) == record["cells"]
+    assert [list(cell.items()) for cell in found.experiment.cells(record["size"])] == [
+        [(name, row[name]) for name in record["parameters"]] for row in found.rows
+    ]
+    assert [(c.claim, c.measured, c.verdict) for c in found.claims] == [
+        (c["claim"], c["measured"], c["verdict"]) for c in record["claims"]
+    ]
+    for name in ("matplotlib", "numpy"):
+        here = importlib.metadata.version(name)
+        if here != record["versions"][name]:
+            pytest.skip(f"drawn with {name} {record['versions'][name]}, here is {here}: other bytes")
+    assert _differing_pixels(plotting.png(found.figure()), path.with_suffix(".png").read_bytes()) < 1e-3
+
+
+def _differing_pixels(one, two):
+    """The share of pixels that differ by more than 4 of 255 levels: other processors round coverages otherwise."""
+    images = [imread(io.BytesIO(content)) for content in (one, two)]
+    assert images[0].shape == images[1].shape
+    return float(np.mean(np.abs(images[0] - images[1]).max(axis=-1) > 4 / 255))
+
+
+def test_another_line_is_more_than_another_rounding():
+    """The comparison above finds one line of another width or colour."""
+    found = committed("legemm/fig14", "quick", FIGURES)
+    figure = found.figure()
+    before = plotting.png(figure)
+    line = figure.axes[0].lines[0]
+    line.set_linewidth(line.get_linewidth() + 0.5)
+    assert _differing_pixels(before, plotting.png(figure)) > 1e-3
+    assert _differing_pixels(before, before) == 0
+
+
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.relative_to(FIGURES).with_suffix("").as_posix())
+def test_claims_can_be_judged_at_single_seeds_and_at_single_sizes(path):
+    record = json.loads(path.read_text(encoding="utf-8"))
+    found = committed(record["figure"], record["size"], FIGURES)
+    together = {claim.claim for claim in found.claims}
+    points = len({json.dumps([row[name] for name in record["parameters"] if name != "seed"]) for row in found.rows})
+    for seed in dict.fromkeys(row["seed"] for row in found.rows if "seed" in row):
+        rows = [row for row in found.rows if row["seed"] == seed]
+        if len(rows) == points:
+            assert {claim.claim for claim in found.experiment.claims(rows)} == together
+    for name in ("n", "k"):
+        for value in dict.fromkeys(row[name] for row in found.rows if name in row):
+            found.experiment.claims([row for row in found.rows if row.get(name) == value])
+
+
+def test_every_committed_figure_has_a_page():
+    assert {path.relative_to(FIGURES).with_suffix("").as_posix().removeprefix("full/") for path in DRAWN} <= set(
+        experiments.names()
+    )

@@ -1,0 +1,725 @@
+"""Cells, their store, and the runs over them: what is kept, what is evaluated again, what an interrupt leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import textwrap
+
+import numpy as np
+import pytest
+from hostile import FACTOR
+
+from fpemu.errors import InputError
+from fpemu.sweep import CellError, Grid, Store, claims, code, executors, experiments, figures, run
+from fpemu.sweep import store as store_module
+from fpemu.sweep.run import keys
+
+PAGE = '''
+"""A made-up figure."""
+import os
+from pathlib import Path
+
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption\\n  in two lines", ["one"]
+SCALE = {scale}
+
+
+def cells(size):
+    return [{{"n": n, "kind": "odd" if n % 2 else "even"}} for n in range(4 if size == "quick" else 8)]
+
+
+def evaluate(cell):
+    """{doc}"""
+    log = Path(os.environ["FPEMU_TEST_LOG"])
+    log.write_text((log.read_text() if log.exists() else "") + f"{{cell['n']}} ")
+    if os.environ.get("FPEMU_TEST_FAIL") == str(cell["n"]):
+        raise ValueError("no luck")
+    if os.environ.get("FPEMU_TEST_INTERRUPT") == str(cell["n"]):
+        raise KeyboardInterrupt
+    return {{"value": SCALE * cell["n"], "odd": float("nan")}}
+
+
+def draw(rows):
+    from fpemu import plotting
+
+    figure, axes = plotting.figure(1, width=plotting.SINGLE)
+    look = plotting.Series("value", plotting.BLUE, "o")
+    plotting.band(axes[0, 0], [row["n"] for row in rows], [[row["value"] + 1] for row in rows], look)
+    return figure
+
+
+def claims(rows):
+    {comment}
+    from fpemu.sweep.claims import reduction
+
+    return [reduction("something", 2.0, 2.5)]
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPEMU_TEST_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    _page(tmp_path)
+    return tmp_path
+
+
+def _page(folder, paper="paper", figure="fig2", scale="0.1", doc="Text.", comment="pass"):
+    path = folder / "papers" / paper / f"{figure}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PAGE.format(scale=scale, doc=doc, comment=comment))
+    return path
+
+
+def _evaluated(folder):
+    log = folder / "log"
+    done = sorted(int(n) for n in log.read_text().split()) if log.exists() else []
+    log.unlink(missing_ok=True)
+    return done
+
+
+# --- the store
+def test_numbers_come_back_as_they_went_in(tmp_path):
+    values = {"a": 0.1, "tiny": 5e-324, "nan": float("nan"), "inf": float("-inf"), "count": 3, "half": np.float16(0.1)}
+    with Store(tmp_path / "deep" / "results.sqlite") as results:
+        results.put("k", "paper.fig", {"n": 1}, "code", values, 0.5)
+        assert results.get("other") is None
+    with Store(tmp_path / "deep" / "results.sqlite") as results:
+        back = results.get("k")
+        assert len(results) == 1
+    assert {name: np.float64(value).tobytes() for name, value in back.items()} == {
+        name: np.float64(value).tobytes() for name, value in values.items()
+    }
+
+
+def test_keys_depend_on_everything_and_on_nothing_else():
+    cell = {"n": 64, "hardware": "a100"}
+    same = store_module.key("e", cell, "c")
+    assert store_module.key("e", {"hardware": "a100", "n": np.int64(64)}, "c") == same
+    others = [("f", cell, "c"), ("e", cell, "d"), ("e", {**cell, "n": 65}, "c"), ("e", {**cell, "n": 64.5}, "c")]
+    assert len({same, *(store_module.key(*other) for other in others)}) == 5
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path):
+    path = tmp_path / "results.sqlite"
+    path.write_bytes(b"not a database, but something that someone may want to keep" * 20)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="is not a results file"):
+        Store(path)
+    assert path.read_bytes() == before
+    other = sqlite3.connect(tmp_path / "other.sqlite")
+    other.execute("CREATE TABLE cells (a)")
+    other.commit()
+    other.close()
+    with pytest.raises(InputError, match="is not a results file"):
+        Store(tmp_path / "other.sqlite")
+
+
+def test_the_store_is_where_it_is_said_to_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    Store().close()
+    assert (tmp_path / ".fpemu" / "results.sqlite").is_file()
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "elsewhere"))
+    Store().close()
+    assert (tmp_path / "elsewhere" / "results.sqlite").is_file()
+
+
+def test_what_is_no_number_is_refused(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        for bad in ("text", None, [1.0], 2**60 + 1):
+            with pytest.raises((TypeError, ValueError)):
+                results.put("k", "e", {}, "c", {"a": bad}, 0.0)
+        assert len(results) == 0
+
+
+# --- runs
+def test_rows_in_the_order_of_cells_and_nothing_twice(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        assert [(row["n"], row["kind"], row["value"]) for row in rows] == [
+            (0, "even", 0.0),
+            (1, "odd", 0.1),
+            (2, "even", 0.2),
+            (3, "odd", 3 * 0.1),
+        ]
+        assert _evaluated(folder) == [0, 1, 2, 3]
+        run(experiment, "full", results=results)
+        assert _evaluated(folder) == [4, 5, 6, 7]
+        run(experiment, "full", results=results)
+        assert _evaluated(folder) == []
+        done: set[str] = set()
+        run(experiment, "quick", results=results, fresh=True, done=done)
+        assert _evaluated(folder) == [0, 1, 2, 3]
+        run(experiment, "full", results=results, fresh=True, done=done)
+        assert _evaluated(folder) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
+def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        monkeypatch.setenv(how, "2")
+        expected = CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt
+        with pytest.raises(expected) as problem:
+            run(experiment, results=results)
+        failed = expected is CellError
+        if failed:
+            message = 'paper/fig2: 1 of 4 cells failed; the first, {"kind":"even","n":2}: ValueError: no luck'
+            assert str(problem.value) == message
+        assert len(results) == 3 if failed else 2  # the rest goes on
+        monkeypatch.delenv(how)
+        _evaluated(folder)
+        assert len(run(experiment, results=results)) == 4
+        assert _evaluated(folder) == ([2] if failed else [2, 3])
+
+
+def test_processes_give_the_same_rows(folder, monkeypatch):
+    experiment = experiments.load("paper/fig2")
+    with Store(folder / "one.sqlite") as results:
+        alone = run(experiment, results=results)
+    with Store(folder / "two.sqlite") as results:
+        together = run(experiment, results=results, jobs=2)
+        assert len(results) == 4
+        monkeypatch.setenv("FPEMU_TEST_FAIL", "5")
+        with pytest.raises(CellError, match="no luck"):
+            run(experiment, "full", results=results, jobs=2)
+    assert str(alone) == str(together)
+
+
+def test_rows_of_cells_that_failed_are_given_if_asked_for(folder, monkeypatch):
+    monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results, keep_failures=True)
+        assert rows[1] == {"n": 1, "kind": "odd", "error": "ValueError: no luck"}
+        names = keys(experiment, experiment.cells("quick"))
+        assert results.failures(names) == {names[1]: "ValueError: no luck"}
+        assert set(results.find(names)) == {names[0], *names[2:]}
+        monkeypatch.delenv("FPEMU_TEST_FAIL")
+        assert "error" not in run(experiment, results=results, keep_failures=True)[1]
+        assert results.failures(names) == {}
+
+
+def test_fresh_results_replace_old_ones_and_only_then(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        with pytest.raises(InputError, match=r"no Dask scheduler|distributed"):
+            run(experiment, results=results, scheduler="nothing://", fresh=True)
+        assert len(results) == 4
+        _evaluated(folder)
+        assert str(run(experiment, results=results, fresh=True)) == str(rows)
+        assert _evaluated(folder) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
+def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        monkeypatch.setenv(how, "1")
+        with pytest.raises(CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt):
+            run(experiment, results=results, fresh=True)
+        monkeypatch.delenv(how)
+        assert len(results) == 4
+        _evaluated(folder)
+        assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == []
+
+
+def _change(column, content, table="cells"):
+    """Change the row of the cell n = 1 behind the store's back."""
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        assert db.execute(f"UPDATE {table} SET {column} = {content} WHERE cell LIKE '%\"n\":1%'").rowcount == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("numbers", "replace(numbers, '0.1', '0.2')"),
+        ("numbers", "replace(numbers, 'odd', 'old')"),
+        ("seconds", "seconds + 1"),
+        ("seconds", "1e300"),
+        ("cell", "replace(cell, '1', '01')"),
+        ("cell", "cell || 'x'"),
+        ("evaluator", "'x' || evaluator"),
+        ("code", "lower(hex(code))"),
+        ("checksum", "NULL"),
+        ("checksum", "1"),
+        ("checksum", "CAST(X'FF' AS TEXT)"),
+    ],
+)
+def test_a_row_that_does_not_match_its_checksum_is_reported_and_evaluated_again(folder, caplog, column, content):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    _change(column, content)
+    _evaluated(folder)
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+        (line,) = caplog.messages
+        assert line == (
+            f"{results.path}: 1 of 4 stored rows are damaged and count as missing; the first is of the cell "
+            '{"kind":"odd","n":1}'
+        )
+        assert _evaluated(folder) == [1]
+        run(experiment, results=results)
+    assert _evaluated(folder) == []
+    assert len(caplog.messages) == 1
+
+
+def test_rows_under_damaged_keys_are_not_used(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+        names = keys(experiment, experiment.cells("quick"))
+    _evaluated(folder)
+    for wrong in ("'x' || key", "X'00FF'", "CAST(X'FF' AS TEXT)", f"'{names[0]}'"):
+        if names[0] in wrong:  # the numbers of one cell under the key of another
+            with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+                db.execute("DELETE FROM cells WHERE key = ?", (names[0],))
+        _change("key", wrong)
+        with Store() as results:
+            assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == ([0, 1] if names[0] in wrong else [1])
+        with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+            db.execute(f"DELETE FROM cells WHERE key NOT IN ({','.join('?' * 4)})", names)
+
+
+def test_a_damaged_failure_counts_as_none(folder, monkeypatch):
+    experiment = experiments.load("paper/fig2")
+    monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
+    with Store() as results:
+        run(experiment, results=results, keep_failures=True)
+        names = keys(experiment, experiment.cells("quick"))
+        assert list(results.failures(names)) == [names[1]]
+    for column, content in (("error", "'another'"), ("error", "X'FF'"), ("seconds", "'long'"), ("key", "X'FF'")):
+        _change(column, content, "failures")
+        with Store() as results:
+            assert results.failures(names) == {}
+            run(experiment, results=results, keep_failures=True)
+            assert list(results.failures(names)) == [names[1]]
+        with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+            db.execute("DELETE FROM failures WHERE key <> ?", (names[1],))
+
+
+def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
+    """Damage is noticed or repaired: a run returns the numbers of an undamaged store, or one error names the file."""
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    content = store_module.default_path().read_bytes()
+    used = [place for place, byte in enumerate(content) if byte]  # the rest of the pages is empty
+    draw, refused = random.Random(1), 0
+    for _ in range(60 * FACTOR):
+        damaged = bytearray(content)
+        damaged[draw.choice(used)] ^= 1 << draw.randrange(8)
+        for file in folder.glob(".fpemu/*"):
+            file.unlink()
+        store_module.default_path().write_bytes(damaged)
+        found, message = None, ""
+        try:
+            with Store() as results:
+                found = run(experiment, results=results)
+        except (InputError, OSError) as problem:
+            refused, message = refused + 1, str(problem)
+        assert str(found) == str(rows) or "results.sqlite" in message
+    assert refused < 30 * FACTOR
+
+
+def _downgrade(path):
+    """Make a results file one of before checksums."""
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE cells DROP COLUMN checksum")
+        db.execute("ALTER TABLE failures DROP COLUMN checksum")
+        db.execute("PRAGMA user_version = 0")
+
+
+def test_a_store_without_checksums_is_migrated_once(folder, caplog):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    _downgrade(store_module.default_path())
+    _change("numbers", "CAST(X'7BFF7D' AS TEXT)")  # no checksum for a row that cannot be read
+    _evaluated(folder)
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+    assert _evaluated(folder) == [1]
+    _change("numbers", "replace(numbers, '0.1', '0.2')")
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+    assert _evaluated(folder) == [1]
+    assert len(caplog.messages) == 2
+
+
+def test_a_store_of_a_newer_version_is_refused(folder):
+    Store().close()
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        db.execute("PRAGMA user_version = 7")
+    with pytest.raises(InputError, match=r"results\.sqlite is not a results file \(its schema 7 belongs to a newer"):
+        Store()
+
+
+def test_an_error_message_that_is_no_text_is_stored(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        results.keep("e", "c", [store_module.Entry("k", {}, None, "no file b\udcff", 0.0)])
+        assert results.failures(["k"]) == {"k": "no file b\\udcff"}
+
+
+# --- the progress bar
+def _display(stream, markup=True):
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    column = TextColumn("{task.description}", markup=markup)
+    return Progress(column, BarColumn(), console=Console(file=stream, width=200))
+
+
+@pytest.mark.parametrize("markup", [True, False])
+@pytest.mark.parametrize("title", ["run [/a] 1", "[red]x", "[bold", "[link=x]y[/link]"])
+def test_a_title_with_brackets_is_shown_as_it_is(tmp_path, title, markup):
+    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, title=title)
+    with Store(tmp_path / "r.sqlite") as results:
+        for suffix in ("", " (stored)"):
+            stream = io.StringIO()
+            with _display(stream, markup) as display:
+                run(grid, results=results, progress=display)
+            assert stream.getvalue().startswith(f"{title}{suffix} ")
+
+
+def test_no_bar_before_a_refusal(folder, monkeypatch):
+    experiment = experiments.load("paper/fig2")
+
+    def refused(*arguments):
+        yield []
+        raise InputError("a worker has other code")
+
+    with Store() as results:
+        for how in ({"executor": "mpi"}, {}):
+            stream = io.StringIO()
+            monkeypatch.setattr(executors, "here", refused)
+            with _display(stream) as display, pytest.raises(InputError, match=r"other code|unknown executor"):
+                run(experiment, results=results, progress=display, **how)
+            assert display.tasks == []
+            assert stream.getvalue().strip() == ""
+
+
+def test_the_bar_stays_in_the_display(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results, _display(io.StringIO()) as display:
+        run(experiment, results=results, progress=display)
+        assert display.live.is_started
+        assert [task.description for task in display.tasks] == ["paper/fig2"]
+        assert display.finished
+
+
+# --- the choice of processes
+def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(executors, "processes", lambda source, todo, jobs, cost: started.append(jobs) or iter(()))
+    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
+    with Store(tmp_path / "r.sqlite") as results:
+        assert len(run(grid, results=results, jobs=4)) == 50
+        assert started == []
+        large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048)
+        with contextlib.suppress(KeyError, AttributeError):
+            run(large, results=results, jobs=4)
+    assert started == [4]
+
+
+def test_tasks_have_as_many_quick_cells_as_take_a_twentieth_of_a_second():
+    def sizes(costs, pace):
+        queue = [(str(i), {"cost": cost}) for i, cost in enumerate(costs)][::-1]
+        found = []
+        while queue:
+            found.append(len(executors._task(queue, lambda cell: cell["cost"], pace)))
+        return found
+
+    assert sizes([1] * 5, math.inf) == [1] * 5
+    assert sizes([1] * 40, 1e-9) == [32, 8]
+    assert sizes([1] * 12, 0.01) == [5, 5, 2]
+    assert sizes([1, 1, 100, 1, 1], 0.01) == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("numbers", "{broken"),
+        ("numbers", "[1]"),
+        ("numbers", "3"),
+        ("numbers", "null"),
+        ("numbers", "{}"),
+        ("numbers", b"\xff\x00"),
+        ("numbers", '{"value": "x"}'),
+        ("numbers", '{"value": null}'),
+        ("numbers", '{"value": true}'),
+        ("numbers", '{"n": 1.0}'),
+        ("numbers", '{"value": 1' + "0" * 400 + "}"),
+        ("seconds", "long"),
+        ("seconds", b"1"),
+        ("seconds", float("inf")),
+        ("seconds", -1.0),
+    ],
+)
+def test_a_damaged_row_is_evaluated_again(folder, column, content):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        db.execute(f"UPDATE cells SET {column} = ? WHERE cell LIKE '%\"n\":1%'", (content,))
+    _evaluated(folder)
+    with Store() as results:
+        assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == [1]
+        run(experiment, results=results)
+        assert _evaluated(folder) == []
+
+
+def test_text_in_the_store_that_is_not_utf8_is_damage_to_its_row_only(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        run(experiment, results=results)
+    with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
+        db.execute("UPDATE cells SET numbers = CAST(X'7BFF7D' AS TEXT) WHERE cell LIKE '%\"n\":2%'")
+    _evaluated(folder)
+    with Store() as results:
+        run(experiment, results=results)
+    assert _evaluated(folder) == [2]
+
+
+def test_a_result_that_is_no_number_is_a_failure(folder):
+    path = _page(folder, figure="fig3")
+    path.write_text(path.read_text().replace('"value": SCALE * cell["n"]', '"value": "text"'))
+    with Store() as results, pytest.raises(CellError, match=r"4 of 4 cells failed; .*: ValueError: could not convert"):
+        run(experiments.load("paper/fig3"), results=results)
+
+
+def test_workers_refuse_other_code(folder):
+    from dataclasses import replace
+
+    from fpemu.sweep.executors import Source, WorkerError
+
+    experiment = experiments.load("paper/fig2")
+    source = Source(experiment.code, str(experiment.root), experiment.name)
+    assert source.load()({"n": 3})["value"] == experiment.evaluate({"n": 3})["value"]
+    for other in (replace(source, code="0" * 64), replace(source, numpy="1.0"), replace(source, name="paper/fig99")):
+        with pytest.raises(WorkerError, match=r"a worker (has other code|cannot load)"):
+            other.load()
+
+
+def test_unknown_executors(folder):
+    with Store() as results:
+        for how, message in (
+            ({"executor": "mpi"}, "unknown executor"),
+            ({"executor": "processes", "scheduler": "x"}, "needs"),
+        ):
+            with pytest.raises(InputError, match=message):
+                run(experiments.load("paper/fig2"), results=results, **how)
+
+
+def test_at_least_one_process(folder):
+    with Store() as results, pytest.raises(InputError, match="jobs is 0"):
+        run(experiments.load("paper/fig2"), results=results, jobs=0)
+
+
+def test_a_number_may_not_hide_a_parameter(folder):
+    path = _page(folder, figure="fig3")
+    path.write_text(path.read_text().replace('{"value": SCALE', '{"n": 1.0, "value": SCALE'))
+    with Store() as results, pytest.raises(InputError, match="n is both"):
+        run(experiments.load("paper/fig3"), results=results)
+
+
+# --- experiments and their code
+def test_names_in_natural_order_and_selected_by_paper(folder):
+    for paper, figure in (("paper", "fig10"), ("paper", "fig1"), ("another", "fig3"), ("paper", "_shared")):
+        _page(folder, paper, figure)
+    assert experiments.names() == ["another/fig3", "paper/fig1", "paper/fig2", "paper/fig10"]
+    assert experiments.select(None) == experiments.names()
+    assert experiments.select("paper") == ["paper/fig1", "paper/fig2", "paper/fig10"]
+    assert experiments.select("paper/fig1") == ["paper/fig1"]
+    with pytest.raises(InputError, match="unknown experiment 'paper/fig22': did you mean 'paper/fig2'"):
+        experiments.select("paper/fig22")
+    for name in ("paper", "paper/fig9", "../paper/fig1", "paper/../paper/fig1"):
+        with pytest.raises(InputError, match="unknown experiment"):
+            experiments.load(name)
+
+
+def test_an_unknown_size_or_folder(folder, monkeypatch):
+    with pytest.raises(InputError, match="unknown size 'ful': did you mean 'full'"):
+        experiments.load("paper/fig2").cells("ful")
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "nowhere"))
+    with pytest.raises(InputError, match="nowhere, which is not a folder"):
+        experiments.names()
+
+
+def test_a_page_that_is_no_experiment(folder):
+    (folder / "papers" / "paper" / "notes.py").write_text("PAPER = 'x'\n")
+    with pytest.raises(InputError, match=r"notes\.py is not an experiment: it has no TITLE"):
+        experiments.load("paper/notes")
+
+
+def test_only_what_computes_changes_the_code_version(tmp_path):
+    def version(**changes):
+        return code.code_version(_page(tmp_path, **changes))
+
+    plain = version()
+    assert version(doc="Other words.", comment="# a comment and a claim\n    pass") == plain
+    assert version(scale="0.2") != plain
+    path = _page(tmp_path)
+    path.write_text(path.read_text().replace("SCALE * cell", "2 * SCALE * cell"))
+    assert code.code_version(path) != plain
+
+
+def test_code_that_evaluate_reaches_through_others_counts(tmp_path):
+    page = textwrap.dedent("""
+        from math import {root}
+        ONE = {one}
+        TWO = {{"a": ONE}}
+        def helper(x):
+            return TWO["a"] * x
+        def evaluate(cell):
+            return {{"v": helper(cell["n"])}}
+        def draw(rows):
+            return {draw}
+    """)
+    path = tmp_path / "x.py"
+
+    def version(one="1", root="sqrt", draw="0"):
+        path.write_text(page.format(one=one, root=root, draw=draw))
+        return code.code_version(path)
+
+    assert version(draw="ONE") == version()
+    assert len({version(), version(one="3"), version(root="cbrt as sqrt")}) == 3
+
+
+def test_a_page_that_was_changed_under_the_process_is_refused(folder):
+    before = experiments.load("paper/fig2")
+    assert before.code
+    _page(folder, scale="0.2")
+    with pytest.raises(InputError, match=r"fig2\.py was changed after this process loaded it: start the process"):
+        _ = experiments.load("paper/fig2").code
+
+
+def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monkeypatch):
+    grid = Grid(inputs="uniform", schemes="sgemm", M=4, N=4, K=4)
+    monkeypatch.setitem(code._SEEN, next(iter(code._SEEN)), "another text")
+    with pytest.raises(InputError, match="was changed after this process loaded it"):
+        _ = grid.code
+
+
+@pytest.mark.parametrize(
+    "room", [(), ("theory",), ("perfmodel",), ("batched",), ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")]
+)
+def test_every_numeric_module_counts(room):
+    """What computes a number imports nothing that is not in the number's key."""
+    counted = (*code._NUMERIC, *room)
+    # checks of arguments refuse a call and leave every number as it is
+    uncounted = {"arguments", "errors", "files", "hints", "kernelcache"}
+    listed = {path.relative_to(code._PACKAGE).as_posix() for path in code._files(counted)}
+    for path in (path for path in code._files(counted) if path.suffix == ".py"):
+        for name in re.findall(r"^from fpemu\.(\w+)", path.read_text(), re.MULTILINE):
+            if name not in uncounted:
+                assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
+        for names in re.findall(r"^from fpemu import (.+)$", path.read_text(), re.MULTILINE):
+            for name in set(names.split(", ")) - uncounted:
+                assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
+
+
+def test_a_page_that_imports_the_theory_hangs_on_it(folder, monkeypatch):
+    plain = experiments.load("paper/fig2").code
+    page = _page(folder, figure="fig3")
+    page.write_text("import fpemu.theory\n" + page.read_text())
+    assert code._rooms(page) == ("theory",)
+    assert experiments.load("paper/fig3").code != plain
+    fresh, text = experiments.load("paper/fig3").code, code._text
+    monkeypatch.setattr(code, "_text", lambda entries: text(entries) + b"changed" * ("theory" in entries))
+    assert code.code_version(page) != fresh
+    assert experiments.load("paper/fig2").code == plain
+
+
+# --- what is written out
+def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
+    experiment = experiments.load("paper/fig2")
+    with Store() as results:
+        rows = run(experiment, results=results)
+    first = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "one").paths}
+    second = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "two").paths}
+    assert first == second
+    assert set(first) == {".png", ".csv", ".json"}
+    assert sorted(os.listdir("one/paper")) == ["fig2.csv", "fig2.json", "fig2.png"]
+    record = json.loads(first[".json"])
+    assert record["caption"] == "a caption in two lines"
+    assert record["parameters"] == {"n": [0, 1, 2, 3], "kind": ["even", "odd"]}
+    told = {"claim": "something", "published": "2×", "measured": "2.5×", "verdict": "holds"}
+    assert [claim | told for claim in record["claims"]] == record["claims"]
+    assert record["command"] == "fpemu reproduce paper/fig2"
+    assert str(folder) not in first[".json"].decode()
+    lines = list(csv.DictReader(first[".csv"].decode().splitlines()))
+    assert [(int(line["n"]), float(line["value"])) for line in lines] == [(n, round(n / 10, 9)) for n in range(4)]
+
+
+def test_the_revision_is_the_last_commit_that_changed_the_code(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)  # inside a hook they would point to another repository
+    (tmp_path / "experiments").mkdir()
+    assert figures.revision(tmp_path / "experiments") is None
+    if shutil.which("git") is None:
+        pytest.skip("no git here")
+
+    def git(*arguments):
+        command = ["git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "experiments" / "a.py").write_text("1")
+    git("add", "-A")
+    git("commit", "-qm", "code")
+    code = git("rev-parse", "HEAD")
+    (tmp_path / "notes").write_text("1")
+    git("add", "-A")
+    git("commit", "-qm", "notes")
+    assert figures.revision(tmp_path / "experiments") == code
+    (tmp_path / "experiments" / "a.py").write_text("2")
+    assert figures.revision(tmp_path / "experiments") == f"{code}+changes"
+
+
+# --- claims
+@pytest.mark.parametrize(
+    ("published", "measured", "verdict"),
+    [
+        (2.69, 2.69, "holds"),
+        (2.69, 1.35, "holds"),
+        (2.69, 5.38, "holds"),
+        (2.69, 1.34, "holds in part"),
+        (2.69, 5.39, "holds in part"),
+        (1.12, 1.0, "does not hold"),
+        (1.12, 0.5, "does not hold"),
+        (2.0, float("nan"), "cannot be decided"),
+        (2.0, float("inf"), "holds in part"),
+    ],
+)
+def test_verdict_on_a_factor(published, measured, verdict):
+    assert claims.reduction("c", published, measured).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("held", "verdict"),
+    [([1, 1], "holds"), ([1, 0], "holds in part"), ([1, 0, 0], "does not hold"), ([], "cannot be decided")],
+)
+def test_verdict_on_points(held, verdict):
+    claim = claims.share("c", "p", np.array(held, dtype=bool), "m")
+    assert claim.verdict == verdict
+    assert claim.measured == (f"m (at {sum(held)} of {len(held)} points)" if held else "m")

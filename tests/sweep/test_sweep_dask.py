@@ -1,0 +1,270 @@
+"""Sweeps on Dask: the rows of a run here, bit for bit, and what is said where nothing answers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed")
+import distributed
+
+from fpemu.cli import main
+from fpemu.errors import InputError
+from fpemu.sweep import CellError, Grid, Store, cluster, executors, experiments, run
+
+PAGE = """
+import os, signal
+
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
+
+
+def cells(size):
+    return [{"n": n} for n in range(6)]
+
+
+def evaluate(cell):
+    if cell["n"] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if cell["n"] == 4:
+        raise ValueError("no luck")
+    return {"value": cell["n"] / 3}
+
+
+def draw(rows):
+    return None
+
+
+def claims(rows):
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Two worker processes of one thread each, as a scheduler with an address."""
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as local,
+    ):
+        yield local.scheduler_address
+
+
+@pytest.fixture
+def grid():
+    return Grid(
+        inputs=[{"name": "offset_symmetric", "exponent": "-4:0:2"}],
+        schemes=["ootomo", "sgemm", "dgemm"],
+        seeds=3,
+        hardware=["ampere", "volta"],
+        M=8,
+        N=8,
+        K=[24, 40],
+        metrics=["relative_l2", "max_ulps"],
+    )
+
+
+def test_the_rows_are_those_of_a_run_here(tmp_path, grid, workers):
+    with Store(tmp_path / "here.sqlite") as results:
+        here = run(grid, results=results)
+    with Store(tmp_path / "there.sqlite") as results:
+        there = run(grid, results=results, scheduler=workers)
+        assert len(results) == len(grid.cells()) == 72
+        assert run(grid, results=results) == there  # all stored: nothing is asked of anyone
+    assert [{k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in there] == [
+        {k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in here
+    ]
+
+
+def test_the_command_with_an_address(tmp_path, workers, monkeypatch, capsys):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    path = tmp_path / "grid.toml"
+    path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
+    assert main(["sweep", str(path), "--scheduler", workers]) == 0
+    assert "5 cells, results in" in capsys.readouterr().err
+
+
+def test_cells_that_fail_or_kill_their_worker(tmp_path, workers):
+    page = tmp_path / "papers" / "paper" / "fig1.py"
+    page.parent.mkdir(parents=True)
+    page.write_text(PAGE)
+    experiment = experiments.load("paper/fig1", tmp_path / "papers")
+    with Store(tmp_path / "r.sqlite") as results:
+        with pytest.raises(CellError, match="2 of 6 cells failed"):
+            run(experiment, results=results, scheduler=workers)
+        rows = run(experiment, results=results, scheduler=workers, keep_failures=True)
+    assert [row.get("value", row.get("error")) for row in rows] == [
+        0.0,
+        1 / 3,
+        2 / 3,
+        executors.DIED,
+        "ValueError: no luck",
+        5 / 3,
+    ]
+
+
+SLOW = (
+    PAGE.replace("if cell", "import time; time.sleep(0.2)\n    if cell", 1)
+    .replace("== 3", "== -1")
+    .replace("== 4", "== -1")
+)
+
+
+@contextlib.contextmanager
+def _worker(address):
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [*command, "--no-dashboard"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["no-worker-joins", "a-worker-joins"])
+def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, caplog, another):
+    monkeypatch.setattr(cluster, "PATIENCE", 60.0)
+    monkeypatch.setattr(cluster, "_REMINDER", 2.0)
+    page = tmp_path / "papers" / "paper" / "fig1.py"
+    page.parent.mkdir(parents=True)
+    page.write_text(SLOW.replace("range(6)", "range(40)"))
+    experiment = experiments.load("paper/fig1", tmp_path / "papers")
+    scheduler = distributed.LocalCluster(
+        n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL, processes=True
+    )
+    with scheduler, _worker(scheduler.scheduler_address) as worker, Store(tmp_path / "r.sqlite") as results:
+        lost = []
+
+        def lines():
+            return [record for record in caplog.records if record.name == "fpemu.sweep"]
+
+        def kill():
+            _wait_until(lambda: _count(results.path) > 0)
+            worker.kill()
+            lost.append(time.monotonic())
+            if another:
+                _wait_until(lines)
+                with _worker(scheduler.scheduler_address):
+                    _wait_until(lambda: _count(results.path) == 40)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        address = {"scheduler": scheduler.scheduler_address, "worker_timeout": 60 if another else 5}
+        if another:
+            assert len(run(experiment, results=results, **address)) == 40
+        else:
+            with pytest.raises(TimeoutError, match=r"no worker for [56] s; finished cells are stored"):
+                run(experiment, results=results, **address)
+            assert time.monotonic() - lost[0] < 5 + 10
+            assert 0 < len(results) < 40
+            assert len(lines()) == 3  # at once, and after 2 and 4 s
+        killer.join()
+        assert lines()[0].getMessage().startswith("the Dask scheduler has no worker; the sweep stops in ")
+        assert lines()[0].created - time.time() + time.monotonic() - lost[0] < 10
+
+
+def _wait_until(condition, limit=60):
+    end = time.monotonic() + limit
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
+def test_a_limit_on_the_wait_is_positive(tmp_path, grid, limit):
+    with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="worker_timeout is"):
+        run(grid, results=results, executor="dask", worker_timeout=limit)
+
+
+def test_workers_with_other_code_take_no_part(tmp_path, grid, workers, monkeypatch):
+    monkeypatch.setitem(grid.__dict__, "code", "0" * 64)
+    with Store(tmp_path / "r.sqlite") as results:
+        with pytest.raises(InputError, match=r"a worker has other code than this process: .*000000000000"):
+            run(grid, results=results, scheduler=workers)
+        assert len(results) == 0
+        assert results.failures([]) == {}
+
+
+def test_a_cluster_of_its_own(tmp_path, grid):
+    with Store(tmp_path / "r.sqlite") as results:
+        rows = run(grid, results=results, executor="dask", jobs=2)
+        assert len(rows) == 72
+        assert all(row["relative_l2"] < 1e-5 for row in rows)
+
+
+def test_dasks_own_logs_are_silent_during_a_run_and_only_then(tmp_path, grid, workers, monkeypatch):
+    levels, during = _levels(), []
+    plain = cluster._window
+    monkeypatch.setattr(cluster, "_window", lambda client: (during.append(_levels()), plain(client))[1])
+    with Store(tmp_path / "r.sqlite") as results:
+        run(grid, results=results, scheduler=workers)
+    assert _levels() == levels
+    assert min(during[0].values()) > logging.CRITICAL
+
+
+def _levels():
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    return {name: logging.getLogger(name).getEffectiveLevel() for name in names}
+
+
+def test_ctrl_c_is_one_line(tmp_path):
+    (tmp_path / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 64\nN = 64\nseeds = 20000\n')
+    command = [sys.executable, "-m", "fpemu", "sweep", "g.toml", "--executor", "dask", "-j", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FPEMU_CACHE": str(tmp_path)}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not _count(tmp_path / "results.sqlite") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("fpemu: interrupted; what is finished is kept")
+    assert _count(tmp_path / "results.sqlite") > 0
+
+
+def _count(path):
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        try:
+            return db.execute("SELECT COUNT(*) FROM cells").fetchone()[0]
+        except sqlite3.OperationalError:  # the tables are not there yet
+            return 0
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])
+def test_nobody_answers(tmp_path, grid, monkeypatch, address):
+    monkeypatch.setattr(cluster, "PATIENCE", 1.0)
+    with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="no Dask scheduler answers at"):
+        run(grid, results=results, scheduler=address)
+
+
+def test_without_dask(tmp_path, grid, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match=r"pip install 'fpemu\[dask\]'"):
+        run(grid, results=results, executor="dask")

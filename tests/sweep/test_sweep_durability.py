@@ -1,0 +1,452 @@
+"""Runs that are killed, disks that are full, folders that cannot be written: what was stored is there afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile import FACTOR
+
+from fpemu.cli import main
+from fpemu.sweep import CellError, Grid, Store, executors, experiments, run
+from fpemu.sweep.run import survey
+from fpemu.sweep.store import Entry
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = 240
+KILLS = 7 if FACTOR == 1 else 20  # each costs the start of a process
+PAGE = f'''
+"""Cells of a few milliseconds that say in a log that they are evaluated."""
+import math, os, signal, time
+
+PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
+
+
+def cells(size):
+    return [{{"n": n}} for n in range({CELLS} if size == "full" else 12)]
+
+
+def evaluate(cell):
+    n = cell["n"]
+    log = os.open(os.environ["FPEMU_TEST_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(log, f"{{n}} {{os.getpid()}}\\n".encode())
+    os.close(log)
+    if os.environ.get("FPEMU_TEST_KILL") == str(n):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(float(os.environ.get("FPEMU_TEST_SLEEP", "0")))
+    return {{"sine": math.sin(n), "none": math.nan, "large": math.exp(n) * 1e300}} if n < 700 else {{}}
+
+
+def draw(rows):
+    raise ValueError("not drawn")
+
+
+def claims(rows):
+    return []
+'''
+# what a killed process runs: no figures, no command line, so that it starts quickly
+RUN = """
+import sys
+from fpemu.sweep import Store, experiments, run
+
+if __name__ == "__main__":
+    with Store() as results:
+        run(experiments.load("paper/fig1"), "full", results=results, jobs=int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPEMU_TEST_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "papers" / "paper").mkdir(parents=True)
+    (tmp_path / "papers" / "paper" / "fig1.py").write_text(PAGE)
+    (tmp_path / "run.py").write_text(RUN)
+    return tmp_path
+
+
+def _stored(path):
+    """The stored cells, n and the bits of the numbers, read by SQLite alone; and what it says about the file."""
+    import json
+
+    if not path.exists():
+        return {}, "ok"
+    db = sqlite3.connect(path)
+    try:
+        (state,) = db.execute("PRAGMA integrity_check").fetchone()
+        rows = db.execute("SELECT cell, numbers FROM cells").fetchall()
+    except sqlite3.OperationalError:  # killed before the tables were there
+        return {}, "ok"
+    finally:
+        db.close()
+    found = {}
+    for cell, numbers in rows:
+        n = json.loads(cell)["n"]
+        assert n not in found
+        found[n] = {name: np.float64(value).tobytes() for name, value in json.loads(numbers).items()}
+    return found, state
+
+
+def _log(folder):
+    log = folder / "log"
+    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_is_killed_again_and_again_loses_nothing(folder, monkeypatch, jobs):
+    kills = KILLS if jobs == 1 else 2
+    monkeypatch.setenv("FPEMU_TEST_SLEEP", "0.005")
+    path, moment = folder / "cache" / "results.sqlite", random.Random(jobs)
+    again = killed = 0
+    for _ in range(kills):
+        before, _state = _stored(path)
+        seen = len(_log(folder))
+        child = subprocess.Popen([sys.executable, "run.py", str(jobs)], stderr=subprocess.DEVNULL)
+        limit = time.monotonic() + 60
+        while len(_log(folder)) == seen and child.poll() is None and time.monotonic() < limit:
+            time.sleep(0.002)
+        time.sleep(moment.uniform(0, 0.15))  # at 5 ms a cell: anywhere in the first cells, or in a write
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        killed += child.returncode == -signal.SIGKILL
+        _wait_for_orphans(folder)
+        evaluated = _log(folder)[seen:]
+        assert not set(evaluated) & set(before)  # nothing that was stored was evaluated again
+        again += len(evaluated)
+        after, state = _stored(path)
+        assert state == "ok"
+        assert before.items() <= after.items()
+    assert killed == kills  # none of them came to its end
+    assert 0 < len(after) < CELLS
+    subprocess.run([sys.executable, "run.py", str(jobs)], check=True, timeout=120)
+    found, state = _stored(path)
+    assert state == "ok"
+    assert sorted(found) == list(range(CELLS))
+    lost = len(_log(folder)) - CELLS  # evaluated, but not stored when the run was killed
+    assert 0 <= lost <= 25 * kills
+    monkeypatch.setenv("FPEMU_TEST_SLEEP", "0")
+    with Store(folder / "other.sqlite") as results:
+        run(experiments.load("paper/fig1"), "full", results=results)
+    assert _stored(folder / "other.sqlite") == (found, "ok")
+    print(f"{kills} kills, {len(after)} of {CELLS} cells stored by then, {lost} cells evaluated again")
+
+
+def _wait_for_orphans(folder):
+    """Workers whose parent was killed end by themselves within a second."""
+    log = folder / "log"
+    if not log.exists():
+        return
+    pids = {int(line.split()[1]) for line in log.read_text().splitlines()}
+    limit = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < limit:
+        time.sleep(0.02)
+
+
+def test_a_cell_that_kills_its_worker_fails_and_the_rest_goes_on(folder, monkeypatch, capsys):
+    monkeypatch.setenv("FPEMU_TEST_KILL", "5")
+    experiment = experiments.load("paper/fig1")
+    with Store() as results:
+        with pytest.raises(CellError, match=r'1 of 12 cells failed; the first, {"n":5}: its worker process died'):
+            run(experiment, results=results, jobs=2)
+        assert len(results) == 11
+        plan = survey(experiment, "quick", results)
+        assert len(plan.failed_before) == 1
+        assert _log(folder).count(5) == 2
+    assert main(["reproduce", "paper/fig1", "-j", "2"]) == 1
+    assert "1 of 12 cells failed" in capsys.readouterr().err
+    monkeypatch.delenv("FPEMU_TEST_KILL")
+    with Store() as results:
+        assert len(run(experiment, results=results)) == 12
+        assert survey(experiment, "quick", results).failed_before == {}
+
+
+def test_a_script_without_a_main_guard_is_told_so(folder):
+    (folder / "bare.py").write_text(RUN.replace('if __name__ == "__main__":', "if True:"))
+    done = subprocess.run([sys.executable, "bare.py", "2"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "must do so under if __name__ == '__main__'" in done.stderr
+    assert _stored(folder / "cache" / "results.sqlite")[0] == {}
+
+
+# --- disks and folders
+def test_a_full_database_keeps_what_is_stored(folder):
+    """SQLite's own SQLITE_FULL, by a limit on its pages."""
+    experiment = experiments.load("paper/fig1")
+    with Store() as results:
+        pages = results._db.execute("PRAGMA page_count").fetchone()[0]
+        results._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+        stored, problem = 0, None
+        while problem is None and stored < CELLS:
+            try:
+                results.keep("e", "c", [Entry(str(stored), {"n": stored, "text": "x" * 500}, {"v": 1.0}, "", 0.0)])
+                stored += 1
+            except OSError as refusal:
+                problem = str(refusal)
+        assert (
+            f"cannot write to the results file {results.path}: database or disk is full; rows stored before" in problem
+        )
+        assert 0 < stored == len(results)
+    with Store() as results:
+        assert len(results) == stored
+        assert len(run(experiment, results=results)) == 12
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits on the size of files here")
+def test_a_disk_that_fills_up_during_a_run(folder):
+    """A limit on the size of files makes the operating system refuse to write, as a full disk does."""
+    limited = RUN.replace(
+        'if __name__ == "__main__":',
+        "import resource, signal\nfrom fpemu.cli import main\nif __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))\n"
+        "    sys.exit(main(['reproduce', 'paper/fig1', '--full', '-j', '1']))\n"
+        "if False:",
+    )
+    (folder / "limited.py").write_text(limited)
+    done = subprocess.run([sys.executable, "limited.py"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith("fpemu: cannot write to the results file")
+    assert "Traceback" not in done.stderr
+    found, state = _stored(folder / "cache" / "results.sqlite")
+    assert state == "ok"
+    before = len(_log(folder))
+    with Store() as results:
+        assert len(run(experiments.load("paper/fig1"), "full", results=results)) == CELLS
+    assert not set(_log(folder)[before:]) & set(found)
+
+
+def test_a_folder_that_is_a_file(folder, monkeypatch, capsys):
+    (folder / "plain").write_text("x")
+    monkeypatch.setenv("FPEMU_CACHE", str(folder / "plain"))
+    assert main(["reproduce", "paper/fig1"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    monkeypatch.setenv("FPEMU_CACHE", str(folder))
+    (folder / "results.sqlite").mkdir()
+    assert main(["reproduce", "paper/fig1"]) == 2
+    assert "cannot open the results file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder that even root cannot write in")
+def test_a_folder_that_cannot_be_written(folder, monkeypatch, capsys):
+    monkeypatch.setenv("FPEMU_CACHE", "/proc/self")
+    assert main(["reproduce", "paper/fig1"]) == 2
+    assert "cannot open the results file /proc/self/results.sqlite" in capsys.readouterr().err
+    monkeypatch.setenv("FPEMU_CACHE", "/proc/nowhere/deep")
+    assert main(["reproduce", "paper/fig1"]) == 2
+    assert _log(folder) == []
+
+
+def _as_ordinary_user():
+    """In a child process: root, too, obeys the permissions of files and folders from now on."""
+    if os.geteuid() == 0:
+        import ctypes
+
+        drop, override, search = 24, 1, 2  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        for capability in (override, search):
+            if ctypes.CDLL(None).prctl(drop, capability, 0, 0, 0) != 0:
+                raise OSError("capabilities cannot be dropped")
+
+
+def _sweep_as_ordinary_user(*arguments):
+    command = [sys.executable, "-m", "fpemu", "sweep", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, preexec_fn=_as_ordinary_user
+    )
+
+
+def _with_rows_in_the_log(path):
+    """Leave the file as a killed process does: with its last transactions in the write-ahead log only."""
+    with Store(path) as results:
+        run(Grid.read("grid.toml"), results=results, fresh=True)
+        contents = {f"{path}{suffix}": Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    for name, content in contents.items():
+        Path(name).write_bytes(content)
+    assert Path(f"{path}-wal").stat().st_size > 0
+
+
+def _without_checksums(path):
+    """Make the file one of before checksums."""
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE cells DROP COLUMN checksum")
+    db.execute("DROP TABLE failures")
+    db.execute("PRAGMA user_version = 0")
+    db.commit()
+    db.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no permissions of POSIX here")
+@pytest.mark.parametrize(
+    ("change", "of_file", "of_folder"),
+    [
+        (lambda path: None, 0o400, 0o500),
+        (lambda path: None, 0o600, 0o500),
+        (lambda path: None, 0o400, 0o700),
+        (_with_rows_in_the_log, 0o400, 0o500),
+        (_without_checksums, 0o400, 0o500),
+    ],
+    ids=["closed", "read-only-folder", "read-only-file", "killed", "without-checksums"],
+)
+def test_stored_results_are_read_where_nothing_can_be_written(folder, change, of_file, of_folder):
+    (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 5]\n')
+    (folder / "more.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 6]\n')
+    assert main(["sweep", "grid.toml", "-j", "1", "--export", "first.csv"]) == 0
+    path = folder / "cache" / "results.sqlite"
+    change(path)
+    for file in path.parent.iterdir():
+        file.chmod(of_file)
+    path.parent.chmod(of_folder)
+    before = path.read_bytes()
+    try:
+        counted = _sweep_as_ordinary_user("grid.toml", "--dry-run")
+        exported = _sweep_as_ordinary_user("grid.toml", "--export", "second.csv")
+        refused = _sweep_as_ordinary_user("more.toml", "-j", "1")
+    finally:
+        path.parent.chmod(0o700)
+    assert (counted.returncode, counted.stderr) == (0, "")
+    assert "2 cells: 2 stored, 0 to do" in counted.stdout
+    assert exported.returncode == 0, exported.stderr
+    assert (folder / "second.csv").read_bytes() == (folder / "first.csv").read_bytes()
+    assert refused.returncode == 2
+    (line,) = refused.stderr.strip().splitlines()
+    assert line.startswith(f"fpemu: cannot write to the results file {path}: ")
+    assert path.read_bytes() == before
+    assert not list(Path(tempfile.gettempdir()).glob("fpemu-*/results.sqlite"))
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_the_computation(folder):
+    (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = 4\n')
+    locked = folder / "locked"
+    locked.mkdir(mode=0o500)
+    for target in (str(locked / "out.csv"), "/proc/self/out.csv"):
+        refused = _sweep_as_ordinary_user("grid.toml", "-j", "1", "--export", target)
+        assert refused.returncode == 2
+        (line,) = refused.stderr.strip().splitlines()
+        assert line.startswith(f"fpemu: {target}: ")
+    assert not (folder / "cache").exists()
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits on the size of files here")
+def test_a_disk_that_is_full_for_the_table_is_reported_with_its_name(folder):
+    (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:203"\n')
+    assert main(["sweep", "grid.toml", "-j", "1"]) == 0
+    limit = (4096, resource.RLIM_INFINITY)
+    done = subprocess.run(
+        [sys.executable, "-m", "fpemu", "sweep", "grid.toml", "--export", "out.csv"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "fpemu: out.csv: File too large"
+    assert not (folder / "out.csv").exists()
+
+
+# --- Ctrl-C
+def test_an_interrupt_while_a_process_starts_is_raised_after_the_start():
+    """Another thread, such as that of a progress bar, may receive the signal that this one blocks."""
+    end, reached = threading.Event(), []
+    other = threading.Thread(target=end.wait)
+    other.start()
+
+    def start():
+        with executors.starting(1)():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            reached.append(True)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    finally:
+        end.set()
+        other.join()
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("how", [["-j", "3"], ["--executor", "dask", "-j", "2"]], ids=["processes", "dask"])
+def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
+    if "dask" in how:
+        pytest.importorskip("distributed")
+    (folder / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 256\nN = 256\nseeds = 20000\n')
+    moment = random.Random(len(how))
+    for _ in range(4 if FACTOR == 1 else 30):
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fpemu", "sweep", "g.toml", *how],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            limit = time.monotonic() + 60
+            while not (folder / "cache" / "results.sqlite").exists() and time.monotonic() < limit:
+                time.sleep(0.005)
+            time.sleep(moment.uniform(0, 2))
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+            _, err = process.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert err.splitlines()[-1].startswith("fpemu: interrupted"), err
+        assert _stored_state(folder) == "ok"
+
+
+def _stored_state(folder):
+    with contextlib.closing(sqlite3.connect(folder / "cache" / "results.sqlite")) as db:
+        return db.execute("PRAGMA integrity_check").fetchone()[0]
+
+
+def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
+    experiment = experiments.load("paper/fig1")
+    with Store() as results:
+        run(experiment, "full", results=results)
+    path = folder / "cache" / "results.sqlite"
+    size = path.stat().st_size
+    with path.open("r+b") as stream:
+        stream.seek(size // 3)
+        stream.write(os.urandom(size // 2))
+    before = path.read_bytes()
+    assert main(["reproduce", "paper/fig1", "--full", "-j", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "results.sqlite" in err
+    assert "damaged" in err or "not a results file" in err
+    assert path.read_bytes() == before
+
+
+def test_an_early_store_has_no_table_of_failures(folder):
+    """The rows of earlier versions are used."""
+    with Store() as results:
+        first = run(experiments.load("paper/fig1"), results=results)
+    path = folder / "cache" / "results.sqlite"
+    db = sqlite3.connect(path)
+    db.execute("DROP TABLE failures")
+    db.commit()
+    db.close()
+    log = _log(folder)
+    with Store() as results:
+        assert str(run(experiments.load("paper/fig1"), results=results)) == str(first)
+    assert _log(folder) == log
+    shutil.rmtree(folder / "cache")

@@ -1,0 +1,334 @@
+"""A-priori bounds: by hand where a hand can, never below a measured error, and not far above it on random data."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import inputs, mma, reference, schemes
+from fpemu.mma import KOrder
+from fpemu.schemes import ErrorFree
+from fpemu.schemes.words import Word, split
+from fpemu.theory import Bound, Norms, Part, bound
+from fpemu.theory.accumulation import Chains, Step, chain
+from fpemu.theory.splits import Operands, Size, worst
+
+ARCHITECTURES = ("volta", "ampere", "hopper", "cdna2", "cdna3", "ideal")
+PLAIN = [name for name in schemes.names() if not isinstance(schemes.get(name), ErrorFree)]
+RANDOM = {
+    "of one sign": ("tsm2", {}),
+    "of zero mean": ("uniform", {}),
+    "normal": ("normal", {}),
+    "phi = 1": ("phi", {"phi": 1.0}),
+}
+HOSTILE = {
+    "wide": ("wide", {"low": -25, "high": 8}),
+    "lognormal": ("lognormal", {"sigma": 4.0}),
+    "cancelling": ("cancellation", {}),
+    "powers": ("powers", {}),
+    "tiny": ("offset_symmetric", {"exponent": -130}),
+}
+
+
+def errors(D: Any, A: Any, B: Any) -> Any:
+    """|D - AB| / |A||B|, entry by entry, in long double: 0 / 0 is 0."""
+    a, b = (np.asarray(X, np.longdouble) for X in (A, B))
+    S = np.abs(a) @ np.abs(b)
+    return np.asarray(np.abs(D - a @ b) / np.where(S == 0, 1, S), np.float64)
+
+
+def has(scheme: str, hardware: str, **options: Any) -> bool:
+    """Whether the hardware has the scheme's instruction."""
+    try:
+        schemes.build(scheme, options).spec(hardware)
+    except fpemu.InputError:
+        return False
+    return True
+
+
+# --- by hand
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_nothing_is_lost_of_a_product_without_terms(scheme: str) -> None:
+    for A, B in (
+        (np.zeros((2, 3)), np.ones((3, 2))),
+        (np.ones((2, 0)), np.ones((0, 2))),
+        (np.ones((0, 3)), np.ones((3, 2))),
+    ):
+        assert bound(scheme, "ampere", norms=Norms.of(A, B)).probable() == 0.0
+        assert bound(scheme, "ampere", norms=Norms.of(A, B)).worst == 0.0
+
+
+def test_a_block_of_each_arithmetic_has_the_constants_of_the_specification() -> None:
+    for hardware, tau, rho in (
+        ("volta", 4 * 2.0**-23, 2.0**-23),
+        ("ampere", 8 * 2.0**-24, 2.0**-23),
+        ("hopper", 16 * 2.0**-25, 2.0**-23),
+        ("ideal", 0.0, 2.0**-24),
+    ):
+        step = Step.of(mma.spec(hardware))
+        assert (step.tau, step.rho) == (tau, rho)
+
+
+def test_a_chain_costs_one_block_for_each_sixteen_products_on_hopper() -> None:
+    norms = Norms.of(np.ones((1, 1024)), np.ones((1024, 1)))
+    one = 2.0**-21 + 2.0**-23
+    for order, blocks in (
+        (KOrder(), 64),
+        (KOrder(tile=8), 128),
+        (KOrder(split=256), 16),
+        (KOrder(promote=64), 4),
+        (KOrder(split=100), 7),
+    ):
+        slices = -(-1024 // (order.split or 1024))
+        outside = (slices - 1 + (1024 // order.promote - 1 if order.promote else 0)) * 2.0**-24
+        found = chain(mma.spec("hopper"), norms, order).worst
+        assert found == pytest.approx(blocks * one + outside, rel=1e-4), order
+
+
+def test_pairwise_joins_cost_a_logarithm() -> None:
+    found = Chains.of(KOrder(split=16), 1600, mma.spec("hopper"))
+    assert (found.joins(KOrder()), found.joins(KOrder(join="pairwise"))) == (99, 7)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        KOrder(),
+        KOrder(tile=24),
+        KOrder(tile=24, residue_first=True),
+        KOrder(split=70, tile=20, promote=30),
+        KOrder(promote=33),
+        KOrder(split=64, promote=40),
+    ],
+)
+@pytest.mark.parametrize("step", [None, 16, 40])
+def test_chains_are_counted_as_the_plan_lays_them_out(order: KOrder, step: int | None) -> None:
+    K, L = 333, 8
+    spec = mma.spec("ampere")
+    laid = mma.order.plan(order, K, 2, step)
+    found = Chains.of(order, K, spec, step)
+    first = [[sum(-(-(r.stop - r.start) // L) for r in runs if r.term == 0) for runs in chains] for chains in laid]
+    assert found.slices == len(laid)
+    assert found.chains == max(map(len, laid))
+    assert found.blocks == max(max(counts) for counts in first)
+    assert found.total_blocks == sum(map(sum, first))
+    assert found.total == sum(map(len, laid))
+
+
+def test_a_split_loses_what_its_words_cannot_hold() -> None:
+    halves = (Word("h", fpemu.FP16), Word("r", fpemu.FP16, exponent=11))
+    rng = np.random.default_rng(3)
+    for low, high in ((0, 4), (-14, 2), (-24, -10), (-40, -20)):
+        x = np.ldexp(rng.uniform(1, 2, 20000), rng.integers(low, high, 20000)).astype(np.float32)
+        for flushed in (False, True):
+            found = worst(halves, float(x.max()), float(x.min()), flushed)
+            values = [v.astype(np.float64) for v in split(x, halves)]
+            if flushed:
+                values = [np.where(np.abs(v) < 2.0**-14, 0, v) for v in values]
+            left = np.abs(x - values[0] - values[1] * 2.0**-11)
+            assert (left <= found.left.relative * x + found.left.absolute).all()
+            size = np.abs(values[1]) * 2.0**-11
+            assert (size <= found.words[1].relative * x + found.words[1].absolute).all()
+    assert worst(halves, 4.0, 1.0).left == Size(2.0**-22)
+
+
+def test_scaling_by_rows_makes_amounts_relative_to_the_rows() -> None:
+    norms = Norms.of(np.diag([1.0, 2.0**-20]) + 2.0**-22, np.ones((2, 2)))
+    assert Operands.of(norms, "scale-rows", 15).over_A == norms.row_A / 2.0**13
+    assert Operands.of(norms, "raise", 15).over_A == norms.flat_A / norms.max_A
+
+
+# --- against measurements
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+def test_no_error_is_larger_than_the_worst_case(scheme: str) -> None:
+    orders = (None, KOrder(split=40, tile=24), KOrder(split=100, join="pairwise"))
+    policies = ("propagate", "scale", "scale-rows")
+    for index, (name, parameters) in enumerate(HOSTILE.values()):
+        for offset, hardware in enumerate(h for h in ARCHITECTURES if has(scheme, h)):
+            A, B = inputs.operands(name, 4, 5, 150, seed=index, **parameters)
+            order, policy = orders[(index + offset) % 3], policies[(index + offset) % 3]
+            D = fpemu.gemm(A, B, scheme=scheme, hardware=hardware, order=order, on_range=policy)
+            found = bound(scheme, hardware, norms=Norms.of(A, B), order=order, on_range=policy)
+            slack = 2.0**-56 * 150 if scheme == "dgemm" else 0.0
+            assert errors(D, A, B).max() <= found.worst + slack, (name, hardware, order, policy)
+
+
+@pytest.mark.parametrize("hardware", ARCHITECTURES)
+@pytest.mark.parametrize("data", RANDOM)
+def test_the_probable_bound_holds_and_is_within_a_factor_of_ten(hardware: str, data: str) -> None:
+    name, parameters = RANDOM[data]
+    for K in (64, 1000):
+        A, B = inputs.operands(name, 12, 12, K, seed=[K, 5], **parameters)
+        norms, S = Norms.of(A, B), reference.matmul(np.abs(A), np.abs(B))
+        for scheme in PLAIN:
+            if not has(scheme, hardware):
+                continue
+            D = fpemu.gemm(A, B, scheme=scheme, hardware=hardware)
+            # the error of fp64 sums is beyond long double
+            error = np.abs(reference.matmul(A, B, D, beta=-1)) / S if scheme == "dgemm" else errors(D, A, B)
+            found = bound(scheme, hardware, norms=norms, M=12, N=12)
+            assert error.max() <= found.probable() <= 10 * error.max(), (scheme, K)
+            # rare elements that a flushed word loses make a single sample's mean square uncertain
+            # and sums of few fp64 numbers of 52 random bits are often exact
+            wide = 4 if hardware == "cdna2" else 3 if scheme == "dgemm" else 2
+            assert found.rms / wide <= math.sqrt(np.mean(error**2)) <= found.rms * wide, (scheme, K)
+
+
+@pytest.mark.parametrize("hardware", ["volta", "ampere", "hopper"])
+def test_the_bias_of_truncation_is_foreseen(hardware: str) -> None:
+    A, B = inputs.operands("tsm2", 16, 16, 2048, seed=7)
+    lost = 1 - fpemu.gemm(A, B, scheme="markidis", hardware=hardware) / (A.astype(np.float64) @ B)
+    found = bound("markidis", hardware, norms=Norms.of(A, B))
+    assert found.bias == pytest.approx(float(lost.mean()), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("ab", "d", "hardware", "instruction"),
+    [
+        ("e4m3", "fp32", "hopper", "wgmma"),
+        ("e5m2", "fp16", "ada", None),
+        ("e4m3", "fp32", "hopper", "mma"),
+        ("tf32", "fp32", "ampere", None),
+        ("fp16", "fp16", "volta", None),
+        ("bf16", "fp32", "cdna2", None),
+        ("e5m2", "fp32", "cdna3", None),
+        ("fp32", "fp32", "cdna1", None),
+    ],
+)
+def test_a_bare_chain_of_every_arithmetic_keeps_its_bound(
+    ab: str, d: str, hardware: str, instruction: str | None
+) -> None:
+    spec = mma.spec(hardware, ab, d, instruction)
+    fmt = spec.operand_formats[0]
+    for seed, (low, high) in enumerate(((-1, 1), (0, 1))):
+        rng = np.random.default_rng(seed)
+        A, B = (fpemu.round_to(rng.uniform(low, high, shape), fmt) for shape in ((6, 200), (200, 6)))
+        for order in (None, KOrder(promote=64), KOrder(split=70, tile=40)):
+            error = errors(mma.gemm(A, B, spec=spec, order=order), A, B).max()
+            found = chain(spec, Norms.of(A, B), order, M=6, N=6)
+            assert error <= found.worst
+            # sums of products of six bits are exact but for rare small terms, which no deviation describes
+            assert error <= found.probable() or ab == "e5m2"
+    tiny = [np.full(shape, fmt.min_subnormal) for shape in ((2, 40), (40, 2))]
+    assert errors(mma.gemm(*tiny, spec=spec), *tiny).max() <= chain(spec, Norms.of(*tiny)).worst
+
+
+# --- what is out of range, and what is refused
+
+
+def test_operands_out_of_range_have_no_bound_until_they_are_scaled() -> None:
+    A, B = np.full((2, 8), 1e6, np.float32), np.ones((8, 2), np.float32)
+    norms = Norms.of(A, B)
+    for scheme in ("fp16", "ootomo", "legemm"):
+        for policy in ("raise", "propagate"):
+            found = bound(scheme, "hopper", norms=norms, on_range=policy)
+            assert found.worst == math.inf == found.probable()
+        assert bound(scheme, "hopper", norms=norms, on_range="scale").worst < 2e-3
+    assert bound("staged", "hopper", norms=norms).worst < 1e-5
+    assert bound("bf16x9", "hopper", norms=norms).worst < 1e-5
+
+
+def test_products_below_the_smallest_number_have_no_finite_bound_in_fp64() -> None:
+    A, B = np.full((1, 3), 1e-200), np.full((3, 1), 1e-200)
+    assert bound("dgemm", norms=Norms.of(A, B)).worst == math.inf
+    assert bound("dgemm", norms=Norms.of(A, 1 / A.T)).worst < 1e-15
+
+
+def test_a_word_out_of_range_has_no_bound_beside_zeros_either() -> None:
+    norms = Norms.of(np.full((2, 8), 1e6, np.float32), np.zeros((8, 2), np.float32))
+    assert bound("fp16", "hopper", norms=norms, on_range="propagate").worst == math.inf
+    assert bound("fp16", "hopper", norms=norms, on_range="scale").worst == 0.0
+
+
+def test_a_residual_that_may_overflow_is_out_of_range() -> None:
+    norms = Norms.of(np.full((1, 4), 40000.0, np.float32), np.ones((4, 1), np.float32))
+    assert bound("ape", "ampere", norms=norms).worst == math.inf
+    assert bound("ootomo", "ampere", norms=norms).worst < 1e-5
+
+
+def test_sums_that_may_overflow_have_no_bound() -> None:
+    norms = Norms.of(np.full((1, 4096), 8.0), np.full((4096, 1), 4.0))
+    assert bound("fp16", "hopper", norms=norms, accumulator="fp16").worst == math.inf
+    assert bound("fp16", "hopper", norms=norms).worst < 0.1
+
+
+def test_what_gemm_refuses_has_no_bound() -> None:
+    norms = Norms.sample("uniform", 64, rows=4)
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        ("otomo", {}, "did you mean"),
+        ("ootomo", {"promot": 3}, "did you mean"),
+        ("ootomo", {"promote": 64, "order": KOrder(promote=32)}, "twice"),
+        ("ootomo", {"on_range": "scales"}, "did you mean"),
+        ("ootomo", {"order": 64}, "KOrder"),
+        ("h2sgemm", {"combine": "element-wise", "order": KOrder(promote=32)}, "outlives"),
+        ("fp16", {"accumulator": "fp16", "on_range": "scale"}, "fp16 accumulator"),
+    ]
+    for scheme, options, word in refused:
+        with pytest.raises(fpemu.InputError, match=word):
+            bound(scheme, "hopper", norms=norms, **options)
+    with pytest.raises(fpemu.InputError, match="Norms"):
+        bound("ootomo", "hopper", norms=64)  # type: ignore[arg-type]
+    for M, N in ((-1, 1), (1, 2.0), (True, 1)):
+        with pytest.raises(fpemu.InputError, match="must be an integer"):
+            bound("ootomo", "hopper", norms=norms, M=M, N=N)  # type: ignore[arg-type]
+        with pytest.raises(fpemu.InputError, match="must be an integer"):
+            chain(mma.spec("hopper"), norms, M=M, N=N)  # type: ignore[arg-type]
+    with pytest.raises(fpemu.InputError, match="exact modulo"):
+        chain(mma.spec("hopper", "int8"), norms)
+
+
+# --- the sum of parts
+
+
+def test_a_bound_adds_worst_cases_and_biases_but_not_deviations() -> None:
+    found = Bound((Part("one", 3.0, 0.25, 0.3), Part("two", 4.0, -0.5, 0.4, tail=2.0)), entries=50)
+    assert (found.worst, found.bias, found.deviation) == (7.0, -0.25, 0.5)
+    tail = math.sqrt(2 * math.log(2 * 50 / 0.01))
+    assert found.probable() == pytest.approx(1.1 * 0.25 + tail * math.hypot(0.3, 0.8))
+    assert Bound((Part("one", 0.1, 0.0, 1.0),)).probable() == 0.1
+    assert found.probable(1e-6) > found.probable(0.1)
+    for failure in (0.0, 1.0, -0.5, math.nan, "0.01"):
+        with pytest.raises(fpemu.InputError, match="must be a number"):
+            found.probable(failure)  # type: ignore[arg-type]
+    assert [line.split()[0] for line in found.table().splitlines()] == ["part", "one", "two", "all", "probable"]
+
+
+def test_the_bound_over_the_norm_of_the_result_holds_for_the_relative_error() -> None:
+    for name in ("uniform", "tsm2"):
+        A, B = inputs.operands(name, 24, 24, 700, seed=3)
+        norms = Norms.of(A, B)
+        D = fpemu.gemm(A, B, scheme="legemm", hardware="ampere")
+        measured = fpemu.metrics.relative_l2(D, A.astype(np.float64) @ B)
+        found = bound("legemm", "ampere", norms=norms).relative_l2(norms)
+        assert measured <= found.worst
+        assert found.rms == pytest.approx(measured, rel=0.5)
+
+
+def test_a_published_promotion_of_a_scheme_gives_way_to_that_of_the_order() -> None:
+    norms = Norms.sample("tsm2", 2048, rows=8)
+
+    def main(order: KOrder | None) -> float:
+        return next(
+            p.worst for p in bound("ootomo", "hopper", norms=norms, order=order).parts if p.name == "sums of hh"
+        )
+
+    assert main(None) == main(KOrder(promote=16)) > main(KOrder(promote=64))
+
+
+def test_a_bound_takes_milliseconds_however_long_the_sum() -> None:
+    norms = Norms.sample("uniform", 65536, rows=2)
+    for scheme in ("ootomo", "bf16x9", "h2sgemm"):
+        bound(scheme, "hopper", norms=norms)
+        start = time.process_time()
+        for _ in range(5):
+            bound(scheme, "hopper", norms=norms)
+        assert time.process_time() - start < 5 * 0.05

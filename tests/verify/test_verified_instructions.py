@@ -1,0 +1,226 @@
+"""What an H200 returned, computed again here: the record of a verification, and outputs that settled what was open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import golden
+import numpy as np
+import oracle
+import pytest
+from hostile import FACTOR, bits, integers
+
+from fpemu import mma
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.instructions import run as instructions
+from fpemu.gpu.instructions import streams
+from fpemu.verify import digests, records
+
+FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_instructions.json"
+RECORD = json.loads(FILE.read_text())
+ROWS = {row.name: row for row in instructions.rows("sm_90a")}
+ENTRIES = RECORD["instructions"]
+KINDS = list(streams.CLASSES)
+entries = pytest.mark.parametrize("entry", ENTRIES, ids=[entry["instruction"] for entry in ENTRIES])
+
+
+def test_every_instruction_of_hopper_is_recorded_with_a_billion_outputs():
+    assert sorted(entry["instruction"] for entry in ENTRIES) == sorted(ROWS)
+    assert RECORD["classes"] == KINDS
+    assert RECORD["sample_tests"] == digests.SAMPLE
+    assert RECORD["device"].keys() == {"gpu", "arch", "driver_cuda", "nvrtc", "driver"}
+    assert FILE.stat().st_size < 80_000
+    assert records.text(RECORD) == FILE.read_text()
+
+
+@entries
+def test_a_record_agrees_with_itself(entry):
+    row = ROWS[entry["instruction"]]
+    tile = instructions.instruction(row)
+    assert (entry["ptx"], entry["tile"]) == (tile.ptx, [tile.m, tile.n])
+    assert entry["outputs"] >= 10**9
+    assert entry["outputs"] % (tile.m * tile.n * len(KINDS)) == 0
+    assert all(list(entry[name]) == KINDS for name in ("digests", "samples", "trial"))
+    assert (entry["mismatches"], entry["nan_codes"], entry["differ"]) == (0, 0, {})
+
+
+@entries
+def test_the_first_tests_of_every_class_give_the_recorded_digest(entry):
+    row = ROWS[entry["instruction"]]
+    found = {kind: records.replay(row, kind, RECORD["seed"], entry["tile"]) for kind in KINDS}
+    assert found == entry["samples"]
+
+
+@pytest.fixture(scope="module")
+def library():
+    return emulation.HostLibrary(list(ROWS.values()))
+
+
+@pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+@entries
+def test_digests_of_the_hardware_are_those_of_the_emulation(entry, library):
+    """A class of each instruction, all with FPEMU_EXAMPLES above 1: the CUDA text compiled for this processor."""
+    row, (m, n) = ROWS[entry["instruction"]], entry["tile"]
+    tests = entry["trial_outputs"] // (len(KINDS) * m * n)
+    turn = ENTRIES.index(entry)
+    for kind in KINDS if FACTOR > 1 else [KINDS[turn % len(KINDS)]]:
+        drawn = [recipe.numbers() for recipe in streams.recipes(row, kind)]
+        A, B, C = (
+            library.generate(row, which, drawn[which], RECORD["seed"], KINDS.index(kind), 0, tests, rows)
+            for which, rows in enumerate((m, n, m))
+        )
+        assert f"{digests.digest(library.execute(A, B, C, row)):016x}" == entry["trial"][kind], kind
+
+
+@pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if "widths" in e], ids=lambda entry: entry["instruction"])
+def test_every_width_of_a_wgmma_gives_the_recorded_digest(entry, library):
+    row, all_of_them = ROWS[entry["instruction"]], instructions.widths(ROWS[entry["instruction"]])
+    assert list(entry["widths"]) == [str(n) for n in all_of_them]
+    some = all_of_them if FACTOR > 1 else [16, 256]
+    found = records.widths(row, RECORD["seed"], lambda A, B, C, spec, n: library.execute(A, B, C, spec), some)
+    assert found == {str(n): entry["widths"][str(n)] for n in some}
+
+
+# --- what was open: tests/data/h200_settled.npz
+with np.load(golden.DATA / "h200_settled.npz") as settled:
+    SETTLED = {key: settled[key] for key in settled.files}
+GROUPS = sorted({key.rpartition("/")[0] for key in SETTLED if not key.startswith("directed/")})
+SHORT = {"f16": "fp16", "f32": "fp32", "f64": "fp64", "s8": "int8", "s32": "int32", "e4m3": "e4m3", "e5m2": "e5m2"}
+BACKENDS = ["compiled", "numpy"]
+
+
+def spec_of(name):
+    """``mma.m16n8k32.f16.e4m3.e5m2``: the instruction; m16n8k4 of fp64 is no row of the catalog but like the others."""
+    instruction, shape, d, a, b = name.replace(".satfinite", "").split(".")
+    k = int(shape.rpartition("k")[2])
+    if shape == "m16n8k4" and a == "f64":
+        return mma.spec("hopper", "fp64", "fp64", instruction, 8).replace(k=4, shape=shape)
+    return mma.spec("hopper", (SHORT[a], SHORT[b]) if a != b else SHORT[a], SHORT[d], instruction, k)
+
+
+def group(name):
+    return [SETTLED[f"{name}/{what}"] for what in "ABCD"]
+
+
+def by_rows(A, B, C, spec, backend):
+    """Codes of D; B is stored by its columns."""
+    a, b, c = (emulation.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
+    D = mma.execute(a, b.swapaxes(-1, -2), c, spec, backend=backend)
+    return emulation.codes(D, spec.d_format)
+
+
+def test_the_settled_questions_are_all_there():
+    kinds = {
+        kind: {name.partition("/")[0] for name in GROUPS if name.endswith(f"/{kind}")}
+        for kind in ("overflow", "classes", "nan-alone", "nan-many", "nan-crowded", "large-ends", "cancel-ends")
+    }
+    assert {kind: len(names) for kind, names in kinds.items()} == {
+        "overflow": 8,
+        "classes": 22,
+        "nan-alone": 4,
+        "nan-many": 4,
+        "nan-crowded": 4,
+        "large-ends": 4,
+        "cancel-ends": 4,
+    }
+    for name in kinds["overflow"]:
+        D = group(f"{name}/overflow")[3]
+        assert ((D & 0x7FFF) == 0x7C00).mean() > 0.2  # Inf
+        assert (D == 0x7FFF).mean() > 0.1
+    assert (golden.DATA / "h200_settled.npz").stat().st_size < 400_000
+    assert sum(path.stat().st_size for path in golden.DATA.rglob("*.np*")) < 4_000_000
+
+
+def test_the_settled_outputs_are_cut_from_those_at_hand(monkeypatch):
+    if golden.folder() is None or not (golden.folder() / "execute.npz").is_file():
+        pytest.skip("the complete outputs are not at hand")
+    monkeypatch.syspath_prepend(str(golden.DATA))
+    from make_settled import subset
+
+    cut = subset(golden.folder())
+    assert sorted(cut) == sorted(SETTLED)
+    assert all(np.array_equal(cut[key], SETTLED[key]) for key in cut)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [name for name in GROUPS if "satfinite" not in name])
+def test_settled_outputs_are_the_emulations(name, backend):
+    A, B, C, D = group(name)
+    got = by_rows(A, B, C, spec_of(name.partition("/")[0]), backend)
+    assert got.dtype == D.dtype
+    assert (got == D).all(), f"{(got != D).sum()} of {D.size} differ"
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPS if "/nan-" in name])
+def test_the_oracle_gives_the_recorded_payloads(name):
+    spec = spec_of(name.partition("/")[0])
+    ins = oracle.TABLE["hopper", "mma", "fp64", "fp64", spec.k]
+    A, B, C, D = group(name)
+    for t, m, n in np.argwhere(np.isnan(D.view(np.float64)))[::7]:
+        assert ins.run(integers(A[t, m]), integers(B[t, n]), int(C[t, m, n])) == D[t, m, n], (t, m, n)
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPS if "satfinite" in name])
+def test_satfinite_stops_once_at_the_ends_of_int32(name):
+    A, B, C, D = group(name)
+    exact = C.view(np.int32) + A.view(np.int8).astype(np.int64) @ B.view(np.int8).astype(np.int64).swapaxes(-1, -2)
+    assert (np.clip(exact, -(2**31), 2**31 - 1) == D.view(np.int32)).all()
+    if "large" in name:
+        assert (exact.astype(np.int32) != D.view(np.int32)).any()
+
+
+QUIET, SIGNALLING, THIRD, INF, ONE = (x << 32 for x in (0x7FF80000, 0x7FF00000, 0x7FF80000, 0x7FF00000, 0x3FF00000))
+QUIET, SIGNALLING, THIRD, MINUS = QUIET | 0x12345, SIGNALLING | 0x54321, THIRD | 0xABCDEF0, 1 << 63
+DIRECTED = [  # a, b, c: one NaN, or one invalid product, at a time
+    (QUIET, ONE, ONE),
+    (QUIET | MINUS, ONE, ONE),
+    (SIGNALLING, ONE, ONE),
+    (ONE, QUIET, ONE),
+    (ONE, QUIET | MINUS, ONE),
+    (ONE, SIGNALLING, ONE),
+    (ONE, ONE, QUIET),
+    (ONE, ONE, QUIET | MINUS),
+    (ONE, ONE, SIGNALLING),
+    (QUIET, THIRD, ONE),
+    (THIRD, QUIET, ONE),
+    (QUIET, ONE, THIRD),
+    (ONE, QUIET, THIRD),
+    (QUIET, THIRD, SIGNALLING),
+    (SIGNALLING, ONE, THIRD),
+    (QUIET, ONE, SIGNALLING),
+    (INF, 0, ONE),
+    (0, INF, ONE),
+    (INF | MINUS, 0, ONE),
+    (INF, 0, QUIET),
+    (INF, ONE, INF | MINUS),
+    (INF | MINUS, ONE, INF),
+    (QUIET, 0, 0),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", ["m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"])
+def test_one_nan_at_a_time_and_at_every_k(shape, backend):
+    spec = spec_of(f"mma.{shape}.f64.f64.f64")
+    k, recorded = spec.k, SETTLED[f"directed/mma.{shape}.f64.f64.f64"][: len(DIRECTED)]
+    A, B, C = (np.zeros((len(DIRECTED), k, *tail), np.uint64) for tail in ((1, k), (1, k), (1, 1)))
+    for i, (a, b, c) in enumerate(DIRECTED):
+        for j in range(k):
+            A[i, j, 0, j], B[i, j, 0, j], C[i, j] = a, b, c
+    assert (by_rows(A, B, C, spec, backend)[..., 0, 0] == recorded).all()
+    assert len(np.unique(recorded)) == 5  # three payloads, one of them with both signs, and that of an invalid step
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_payload_goes_from_instruction_to_instruction_and_is_lost_in_additions_outside(backend):
+    spec = mma.spec("hopper", "fp64", "fp64")
+    A, B = np.ones((1, 64)), np.ones((64, 1))
+    A[0, 40], B[3, 0] = np.array([SIGNALLING, QUIET | MINUS], np.uint64).view(np.float64)
+    chained = bits(mma.gemm(A, B, None, spec, backend=backend)).item()
+    assert chained == QUIET | MINUS  # of c by then, which goes before a
+    B[63, 0] = np.array(THIRD, np.uint64).view(np.float64)
+    assert bits(mma.gemm(A, B, None, spec, backend=backend)).item() == THIRD
+    for order in (mma.KOrder(split=32), mma.KOrder(promote=32)):
+        assert bits(mma.gemm(A, B, None, spec, order, backend=backend)).item() == spec.nan_code
