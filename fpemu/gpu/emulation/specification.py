@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma import MmaSpec
+from fpemu.mma.codes import code_dtype
+from fpemu.mma.spec import MmaSpec
 
-KERNELS = Path(__file__).parent / "kernels"
+KERNELS = Path(__file__).parents[1] / "kernels"
 _NAN_RULES = {"ieee": "NAN_IEEE", "top": "NAN_TOP", "negative-zero": "NAN_NEGATIVE_ZERO", "none": "NAN_NONE"}
 _NO_FLOOR = -100000  # NO_FLOOR in formats.cuh
 
@@ -62,29 +63,6 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
         f"PAYLOADS = {'true' if spec.payloads else 'false'};\n"
         f"  static constexpr u64 NAN_CODE = {spec.nan_code or 0}ull;\n}};\n"
     )
-
-
-def code_dtype(fmt: FloatFormat | str) -> np.dtype[Any]:
-    """The unsigned integers that hold a format's codes."""
-    return np.dtype(f"u{np.dtype(fmt).itemsize}") if isinstance(fmt, str) else fmt.code_dtype
-
-
-def values(codes: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
-    """The array with these codes that `fpemu.mma.execute` takes: NaN kept, the ignored bits of tf32 too."""
-    codes = np.ascontiguousarray(codes)
-    if isinstance(fmt, str):
-        return codes.view(fmt)
-    if fmt.code_dtype == fmt.dtype.str.replace("f", "u"):
-        return codes.view(fmt.dtype)  # as decoding would, which keeps payloads but not what tf32 ignores
-    if fmt.width == 16:
-        return np.asarray(fmt.decode(codes))
-    table = np.asarray(fmt.decode(np.arange(1 << fmt.width, dtype=fmt.code_dtype)))
-    return table[codes]
-
-
-def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
-    """The codes of a result of `fpemu.mma.execute`."""
-    return np.ascontiguousarray(x).view(code_dtype(fmt))
 
 
 class HostLibrary:
@@ -138,7 +116,7 @@ class HostLibrary:
         tests: int,
         rows: int,
     ) -> NDArray[Any]:
-        """Codes of an operand from ``generator.cuh``, as `fpemu.gpu.instructions.streams.operand` makes them."""
+        """Codes of an operand from ``generator.cuh``, as `fpemu.mma.operand_streams.operand` makes them."""
         fmt = (spec.a_format, spec.b_format, spec.d_format if spec.c_format is None else spec.c_format)[operand]
         columns = 8 if operand == 2 else spec.k
         out = np.empty((tests, rows, columns), code_dtype(fmt))
