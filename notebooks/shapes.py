@@ -34,9 +34,9 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from fpemu import batched, simt
-from fpemu.sweep import experiments
-from fpemu.verify import digests, seeded
+from fpemu import batched, digests, simt
+from fpemu.reproduce import experiments
+from fpemu.verify import seeded
 
 experiments.import_benchmarks()  # from the checkout, wherever this notebook runs
 from benchmarks.gpu import record, shapes  # noqa: E402

@@ -143,7 +143,7 @@ class Product:
 
 
 def digest(D: Any, integer: Any) -> int:
-    """`fpemu.verify.digests.digest` of a tensor, in its library's int64, which wraps around."""
+    """`fpemu.digests.digest` of a tensor, in its library's int64, which wraps around."""
     t = importlib.import_module("torch")
     codes = D.contiguous().view({2: t.int16, 4: t.int32, 8: t.int64}[D.element_size()]).reshape(-1).to(integer)
     if D.element_size() < 8:
@@ -153,7 +153,7 @@ def digest(D: Any, integer: Any) -> int:
 
 
 def mixed(x: Any) -> Any:
-    """The mixing of `fpemu.verify.digests`, in int64."""
+    """The mixing of `fpemu.digests`, in int64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ ((x >> shift) & (2 ** (64 - shift) - 1))) * (factor - 2**64)
     return x ^ ((x >> 31) & (2**33 - 1))

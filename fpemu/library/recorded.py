@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.verify.digests import digest
+from fpemu.digests import digest
 
 SAMPLE = 32  # rows and columns of D, at most, whose digest is kept beside that of all
 

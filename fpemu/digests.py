@@ -1,4 +1,4 @@
-"""Digests of outputs: a few characters that say whether two machines, or two programs, got the same bits."""
+"""Digests of arrays of bit patterns, by which two machines compare outputs without exchanging them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLE = 4  # tests of each class whose digest is kept: few enough to be done again anywhere
+SAMPLE = 4  # tests of each operand class with a digest of their own, few enough to be repeated on any machine
 
 
 def digest(D: NDArray[Any], first: int = 0) -> int:
-    """What ``compare`` adds up for the outputs of index `first` on."""
+    """Return the sum modulo 2^64 of a mixture of each code with its index.
+
+    Parameters
+    ----------
+    D : array of unsigned integers
+        Codes of the outputs.
+    first : int
+        Index of the first output.
+    """
     index = np.arange(first, first + D.size, dtype=np.uint64)
     return int(_mix(_mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
 
@@ -23,5 +31,5 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def text(D: NDArray[Any], first: int = 0) -> str:
-    """The digest as records have it."""
+    """Return the digest as 16 hexadecimal digits, its form in records."""
     return f"{digest(D, first):016x}"
