@@ -30,7 +30,7 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import bitpicture, mma, plotting, sweep
+from fpemu import bitpicture, mma, plotting, reproduce
 from fpemu.mma import exactness
 from fpemu.schemes import ozaki
 from fpemu.schemes.errorfree.split import split
@@ -166,7 +166,7 @@ pd.DataFrame(counts).transpose().unstack()
 # The paper's figure 5b, from the committed data: with 66 products at $n=7168$, $\varphi=0.1$, as published.
 
 # %%
-fig5b = sweep.committed("dgemm_tc/fig5b")
+fig5b = reproduce.committed("dgemm_tc/fig5b")
 assert {row["DP products"] for row in fig5b.rows if (row["n"], row["phi"]) == (7168, 0.1)} == {66.0}
 fig5b.figure()
 
@@ -176,11 +176,11 @@ fig5b.figure()
 # "Equivalent" is what the paper says of DGEMM-TC and cublasDgemm, and of SGEMM-TC and cublasSgemm.
 
 # %%
-fig3 = sweep.committed("dgemm_tc/fig3")
+fig3 = reproduce.committed("dgemm_tc/fig3")
 fig3.figure()
 
 # %%
-fig8 = sweep.committed("dgemm_tc/fig8")
+fig8 = reproduce.committed("dgemm_tc/fig8")
 fig8.figure()
 
 # %%
@@ -232,7 +232,7 @@ pd.DataFrame(errors).transpose()
 # counts what lies below slice $d$, and asks $B$:
 
 # %%
-promise = sweep.committed("dgemm_tc/promise")
+promise = reproduce.committed("dgemm_tc/promise")
 promise.figure()
 
 # %%
@@ -289,4 +289,4 @@ pd.DataFrame(table)
 #
 # * [arithmetic](arithmetic.ipynb): why $T = \min(F+1, P)$, on pictures of bits; [tour](tour.ipynb): the other schemes.
 # * `fpemu list schemes ozaki`: the options of the scheme (words, splits, bits, blocks over $k$).
-# * `sweep.committed("dgemm_tc/exactness")`: the condition tried on every instruction.
+# * `reproduce.committed("dgemm_tc/exactness")`: the condition tried on every instruction.

@@ -33,7 +33,7 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import plotting, sweep
+from fpemu import plotting, reproduce, sweep
 from fpemu.schemes import format_split, split_table
 from fpemu.sweep import planes
 
@@ -60,7 +60,7 @@ pd.Series(kept, name="bits kept").rename_axis("sb").to_frame().transpose()
 # open ones; on the right, marks on lines.
 
 # %%
-fig2a = sweep.committed("h2sgemm/fig2a")
+fig2a = reproduce.committed("h2sgemm/fig2a")
 fig2a.figure()
 
 # %%
@@ -94,7 +94,7 @@ print(textwrap.fill(fig2a.finding, 115))
 # leaves $sb = 12$ alone for all of fp16's normal range, $-14$ to $15$.
 
 # %%
-fig2b = sweep.committed("h2sgemm/fig2b")
+fig2b = reproduce.committed("h2sgemm/fig2b")
 fig2b.figure()
 
 # %%
@@ -144,7 +144,7 @@ print(f"{len(frame)} pairs of E and sb")
 # 6 says that bits are lost, above the dashed one that something overflows (hatched). Stippled: within 5 % of the best.
 
 # %%
-plane = sweep.committed("h2sgemm/plane")
+plane = reproduce.committed("h2sgemm/plane")
 plane.figure()
 
 # %%
@@ -210,7 +210,7 @@ print(f"sb = 12, e = 0: {never:.1e} and {promoted:.1e}; e = -14, never promoted:
 # ## Figure 8: the error over the exponent
 
 # %%
-fig8 = sweep.committed("h2sgemm/fig8")
+fig8 = reproduce.committed("h2sgemm/fig8")
 fig8.figure()
 
 # %%
@@ -230,7 +230,7 @@ with pd.option_context("display.max_colwidth", None):
 # Which dashed line is under the blue one?
 
 # %%
-underflow = sweep.committed("h2sgemm/underflow")
+underflow = reproduce.committed("h2sgemm/underflow")
 underflow.figure()
 
 # %%
@@ -269,7 +269,7 @@ assert found["scale"] < sgemm
 # ## Figure 9: the sizes
 
 # %%
-fig9 = sweep.committed("h2sgemm/fig9")
+fig9 = reproduce.committed("h2sgemm/fig9")
 fig9.figure()
 
 # %%
@@ -290,7 +290,7 @@ assert all(verdict[text] == "does not hold" for text in verdict if text.endswith
 # term-wise), and change the number of products that are rounded together (right).
 
 # %%
-termwise = sweep.committed("h2sgemm/termwise")
+termwise = reproduce.committed("h2sgemm/termwise")
 termwise.figure()
 
 # %%
@@ -335,7 +335,7 @@ pd.Series(found).unstack().map("{:.1e}".format)
 # Between the two extremes, every instruction and never, lies a best interval. Look for the bottom of each curve.
 
 # %%
-promotion = sweep.committed("h2sgemm/promotion")
+promotion = reproduce.committed("h2sgemm/promotion")
 promotion.figure()
 
 # %%

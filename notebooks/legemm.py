@@ -31,7 +31,7 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import plotting, schemes, sweep
+from fpemu import plotting, reproduce, schemes, sweep
 from fpemu.schemes import words
 
 U = 2.0**-24  # unit roundoff of fp32
@@ -136,11 +136,11 @@ table.map("{:.2f} u".format)
 # nearest to zero, and the more entries there are the nearer it is. MRED is the better guide.)
 
 # %%
-fig10 = sweep.committed("legemm/fig10")
+fig10 = reproduce.committed("legemm/fig10")
 fig10.figure()
 
 # %%
-fig11 = sweep.committed("legemm/fig11")
+fig11 = reproduce.committed("legemm/fig11")
 fig11.figure()
 
 # %% [markdown]
@@ -171,7 +171,7 @@ assert (by["Markidis"]["verdict"] == ["holds", "does not hold"] * 4).all()
 # is the split, circle against square the accumulation, and on NVIDIA hardware the second is by far the longer way.
 
 # %%
-exchanged = sweep.committed("legemm/split_rounding")
+exchanged = reproduce.committed("legemm/split_rounding")
 exchanged.figure()
 
 # %%
@@ -196,7 +196,7 @@ assert gain["ideal"].max() < 1.2
 # line under the black one: it is *the* cause.
 
 # %%
-budget = sweep.committed("legemm/markidis_budget")
+budget = reproduce.committed("legemm/markidis_budget")
 budget.figure()
 
 # %%
@@ -239,7 +239,7 @@ frame.loc[["ampere", "hopper"], ["markidis error", "markidis without alignment a
 # along a row for the hardware, along a column for the scheme.
 
 # %%
-hardware = sweep.committed("legemm/hardware")
+hardware = reproduce.committed("legemm/hardware")
 hardware.figure()
 
 # %%
@@ -262,11 +262,11 @@ for gpu in ("volta", "turing", "ampere", "hopper"):
 # Signed errors of a product with $k = 1024$, in bins half an octave wide; the middle bin is "less than $2^{-30}$".
 
 # %%
-fig12 = sweep.committed("legemm/fig12")
+fig12 = reproduce.committed("legemm/fig12")
 fig12.figure()
 
 # %%
-fig13 = sweep.committed("legemm/fig13")
+fig13 = reproduce.committed("legemm/fig13")
 fig13.figure()
 
 # %%
@@ -289,7 +289,7 @@ assert width["LE-GEMM"] > 5 * width["Ootomo"]
 # The paper's data in $[0.5, 2.5]$ are positive, the worst case for truncation.
 
 # %%
-fig16 = sweep.committed("legemm/fig16")
+fig16 = reproduce.committed("legemm/fig16")
 fig16.figure()
 
 # %%

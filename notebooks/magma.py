@@ -31,7 +31,7 @@ from IPython.display import display
 from scipy.special import ndtri
 
 import fpemu
-from fpemu import mma, plotting, sweep
+from fpemu import mma, plotting, reproduce
 
 GPUS = {"volta": "V100", "ampere": "A100", "hopper": "H200"}
 block = {gpu: mma.spec(gpu, "fp16", "fp32").block for gpu in GPUS}
@@ -44,7 +44,7 @@ assert block == {"volta": 4, "ampere": 8, "hopper": 16}
 # accumulated in fp16. Dotted: the chain of FMAs. The third panel divides by $|A||B|$, as error bounds do.
 
 # %%
-accuracy = sweep.committed("magma/accuracy")
+accuracy = reproduce.committed("magma/accuracy")
 accuracy.figure()
 
 # %%
@@ -155,7 +155,7 @@ print({gpu: f"{values[-1]:.0f}" for gpu, values in sums.items()}, f"of {lengths[
 # $\sqrt{k}$ roundoffs.
 
 # %%
-bias = sweep.committed("magma/bias")
+bias = reproduce.committed("magma/bias")
 page, frame = bias.experiment.module, bias.frame
 rows = {}
 for gpu, L in block.items():

@@ -35,9 +35,9 @@ from IPython.display import display
 import fpemu
 from fpemu import mma, plotting, theory
 from fpemu.plotting import Series
+from fpemu.reproduce import experiments
 from fpemu.roofline import gpus, h2sgemm, legemm, magma, tsm2
 from fpemu.roofline import times as roofline
-from fpemu.sweep import experiments
 
 GPUS = ("V100", "A100", "H200", "B200", "MI210", "Ascend 910A")
 table = {}

@@ -31,7 +31,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 experiments.import_benchmarks()  # from the checkout, wherever this notebook runs
 from benchmarks.gpu import groups, record  # noqa: E402

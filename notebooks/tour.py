@@ -22,8 +22,8 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import bitpicture, mma, plotting, sweep
-from fpemu.sweep import ledger
+from fpemu import bitpicture, mma, plotting, reproduce, sweep
+from fpemu.reproduce import ledger
 
 # %% [markdown]
 # ## One number, split
@@ -175,11 +175,11 @@ for sb in (4, 8, 12, 16):
 #
 # ## A figure of a paper, and the verdicts
 #
-# The papers' figures are committed with their data. `sweep.committed` draws one again from them, and `sweep.reproduce`
-# computes it anew. This is figure 8 of the H2SGEMM paper.
+# The papers' figures are committed with their data. `reproduce.committed` draws one again from them, and
+# `reproduce.reproduce` computes it anew. This is figure 8 of the H2SGEMM paper.
 
 # %%
-fig8 = sweep.committed("h2sgemm/fig8")
+fig8 = reproduce.committed("h2sgemm/fig8")
 fig8.figure()
 
 # %% [markdown]

@@ -32,7 +32,7 @@ from IPython.display import display
 from scipy.special import ndtri
 
 import fpemu
-from fpemu import plotting, simt, sweep
+from fpemu import plotting, reproduce, simt, sweep
 
 U = 2.0**-24  # unit roundoff of fp32
 
@@ -100,7 +100,7 @@ table.unstack("K").map("{:.2f}".format)
 # dashed one is what the bound gives away.
 
 # %%
-accuracy = sweep.committed("tsm2/accuracy")
+accuracy = reproduce.committed("tsm2/accuracy")
 accuracy.figure()
 
 # %%
@@ -193,7 +193,7 @@ print(f"pairwise, b = 32: {errors['pairwise', 32]:.2f} u")
 # they have to beat.
 
 # %%
-chains = sweep.committed("tsm2/chains")
+chains = reproduce.committed("tsm2/chains")
 chains.figure()
 
 # %%

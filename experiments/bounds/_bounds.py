@@ -15,7 +15,7 @@ import numpy as np
 
 from fpemu import inputs, plotting, reference, schemes, theory
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep.store import canonical
 
 Row = dict[str, Any]
@@ -118,7 +118,7 @@ def chips(*names: str) -> tuple[Curve, ...]:
 
 @dataclass(frozen=True)
 class Page:
-    """The figure of one scheme; its methods are what a page of `fpemu.sweep.experiments` must have."""
+    """The figure of one scheme; its methods are what a page of `fpemu.reproduce.experiments` must have."""
 
     scheme: str
     curves: tuple[Curve, ...]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import FAILS, HOLDS, Claim, share
+from fpemu.reproduce.claims import FAILS, HOLDS, Claim, share
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 5"
 PHI = (0.1, 1.0, 2.0)

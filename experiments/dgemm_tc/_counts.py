@@ -8,9 +8,9 @@ import numpy as np
 
 from fpemu import inputs, plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import ozaki
 from fpemu.schemes.errorfree.blocks import even, pieces
-from fpemu.sweep.claims import Claim, share
 
 from ._accuracy import PAPER, PHI
 

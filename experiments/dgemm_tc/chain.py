@@ -14,7 +14,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 from ._accuracy import FACTOR, PAPER, PHI
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fpemu import mma, plotting, round_to
 from fpemu.mma.exactness import published_bits, slice_bits, word_bits
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = """Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, and its accurate and reproducible versions (2020),
 section 3.1, Algorithm 1"""

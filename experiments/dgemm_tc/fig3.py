@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 from . import _accuracy
 from ._accuracy import ASSUMPTIONS, cost, evaluate

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import cells as _cells

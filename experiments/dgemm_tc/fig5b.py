@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from . import _counts
 from ._counts import PHI, cells, cost, evaluate, lengths, means

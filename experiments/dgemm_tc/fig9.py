@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend, over_n, plain_ticks
 from ..speed._record import cells as _cells

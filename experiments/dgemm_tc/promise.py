@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 TITLE = "where Algorithm 3 keeps its promise"

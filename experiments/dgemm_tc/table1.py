@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend
 from ..speed._record import at, evaluate, one_gpu, told

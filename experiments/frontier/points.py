@@ -13,9 +13,9 @@ import numpy as np
 from fpemu import inputs, metrics, mma, plotting, reference, round_to, schemes
 from fpemu.mma import KOrder
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.strassen import Strassen
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
 TITLE = "error over tensor-core time, from one fp16 product to three"

@@ -13,9 +13,9 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import h2sgemm
 from fpemu.roofline.h2sgemm import PUBLISHED
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.2, figures 10 and 11"
 TITLE = "traffic and speed over the sizes of blocks and matrices, by the model"

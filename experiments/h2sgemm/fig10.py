@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend
 from ..speed._record import RULES, at, evaluate, told

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend, look, over_n
 from ..speed._record import RULES, evaluate, told

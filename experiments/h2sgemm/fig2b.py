@@ -28,7 +28,7 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 

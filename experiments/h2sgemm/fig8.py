@@ -14,7 +14,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 8"
 TITLE = "relative error over the offset exponent"

@@ -14,7 +14,7 @@ from typing import Any
 
 from fpemu import formats, plotting
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep import planes
-from fpemu.sweep.claims import Claim, share
 from fpemu.sweep.planes import Plane
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, equation 6"

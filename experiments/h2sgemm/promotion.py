@@ -15,8 +15,8 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim
 from fpemu.schemes.h2sgemm import H2sgemm
-from fpemu.sweep.claims import Claim
 
 PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
 TITLE = "error over the promotion interval"

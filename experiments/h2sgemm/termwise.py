@@ -18,10 +18,10 @@ import numpy as np
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma import KOrder
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
 from fpemu.schemes.words import Plan
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figures 8 and 9"
 TITLE = "why term-wise accumulation beats SGEMM"

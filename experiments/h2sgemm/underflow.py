@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.mma import KOrder
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), sections 3.1.3 and 4.1, Eq. 7, figure 8"
 TITLE = "what the error over the offset exponent is made of"

@@ -9,7 +9,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, reduction, share
+from fpemu.reproduce.claims import Claim, reduction, share
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
 ASSUMPTIONS = [

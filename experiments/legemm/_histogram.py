@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ._accuracy import PLATFORMS
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ._accuracy import PLATFORMS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 from . import _histogram
 from ._histogram import ASSUMPTIONS, cost, evaluate

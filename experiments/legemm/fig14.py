@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks.gpu import ceilings, groups
 from fpemu import plotting, schemes
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 from fpemu.roofline import times as roofline
-from fpemu.sweep.claims import Claim, share
 
 from ..speed._look import legend, look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, told

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.gpu import applications
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, reduction, share
+from fpemu.reproduce.claims import Claim, reduction, share
 
 from ..speed._look import legend, look
 from ..speed._record import RULES, evaluate, told

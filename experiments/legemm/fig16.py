@@ -12,7 +12,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ._accuracy import PLATFORMS
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, at, evaluate, squares, told

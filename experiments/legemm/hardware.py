@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
 TITLE = "two-part schemes on every architecture"

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim
 from fpemu.rounding import round_to
 from fpemu.schemes.base import TwoParts
 from fpemu.schemes.words import BIT_CUT, Word
-from fpemu.sweep.claims import Claim
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: why Markidis' method errs as it does"
 TITLE = "what the errors of Markidis' method and LE-GEMM are made of"

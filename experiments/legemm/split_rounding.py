@@ -14,7 +14,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 TITLE = "bit-cut against rounding, chain against promotion"

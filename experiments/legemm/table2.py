@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus, legemm
 from fpemu.roofline.legemm import Reading, Tile
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
 TITLE = "tiles that the thread parallelism model chooses"

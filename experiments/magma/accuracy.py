@@ -13,7 +13,7 @@ import numpy as np
 
 from fpemu import formats, inputs, metrics, mma, plotting, reference, round_to, simt
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 3, 4 and 8"""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, mma, plotting, reference
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 PAPER = (
     "Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half precision, JPDC (2020)"

@@ -7,8 +7,8 @@ from typing import Any
 
 from fpemu import InputError, plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus, magma
-from fpemu.sweep.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.2, 5.4 and 5.8, figure 7"""

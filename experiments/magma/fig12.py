@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (

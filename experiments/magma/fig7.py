@@ -7,8 +7,8 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import magma_kernels
-from fpemu.sweep.claims import Claim, share
 
 from ..speed._shapes import BATCHED, RULES, evaluate, line, span, told
 from ..speed._shapes import cells as _cells

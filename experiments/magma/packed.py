@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference
 from fpemu.batched import hgemm
 from fpemu.mma import MmaSpec
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), section 8.1, figure 16"""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, plotting, reference
 from fpemu.batched import complex_gemm
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.5 and 6.2; schemes as their own papers have them"""

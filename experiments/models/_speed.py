@@ -7,10 +7,10 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import times as roofline
 from fpemu.schemes import build
 from fpemu.schemes.base import SplitScheme
-from fpemu.sweep.claims import Claim, share
 
 SIZES = tuple(2**i for i in range(7, 16))
 LARGEST = 2**15

@@ -12,8 +12,8 @@ from experiments.models import _speed
 from experiments.models._speed import evaluate as evaluate
 from fpemu import plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
 TITLE = "bounds on the speed of fp32 products, and where they pay"

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu import plotting
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 from fpemu.roofline import times as roofline
 from fpemu.schemes import ozaki
-from fpemu.sweep.claims import Claim, share
 
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
 TITLE = "share of the roofline that known speeds reach"

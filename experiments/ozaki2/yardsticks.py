@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, plotting, reference, schemes
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 PAPER = "Ozaki, Uchino, Imamura: Ozaki scheme II, arXiv:2504.08009 (2025), and the public results of GEMMul8 on a GH200"
 TITLE = "median relative error of the ways to fp64 and fp32"

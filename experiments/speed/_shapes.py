@@ -18,8 +18,8 @@ from benchmarks.gpu.case import Case
 from fpemu import plotting
 from fpemu.errors import InputError
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
-from fpemu.sweep.claims import Claim, share
 
 Row = dict[str, Any]
 _FILE = Path(__file__).with_name("h200_shapes.json")

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.sweep.claims import Claim, share
+from fpemu.reproduce.claims import Claim, share
 
 from ._look import legend, look
 from ._record import RULES, at, evaluate, one_gpu, told

@@ -21,7 +21,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, simt
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), Algorithms 1 to 4, 6 and 7; sections 4 and 5"""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt
 from fpemu.plotting import Series
-from fpemu.sweep.claims import Claim
+from fpemu.reproduce.claims import Claim
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020); schemes as their own papers have them"""

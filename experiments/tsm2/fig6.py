@@ -7,8 +7,8 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.errors import InputError
+from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
-from fpemu.sweep.claims import Claim, share
 
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, evaluate, mean, one_gpu, reaches, span, told

@@ -14,8 +14,8 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import OPEN, Claim, share
 from fpemu.roofline import gpus, tsm2
-from fpemu.sweep.claims import OPEN, Claim, share
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), section 3.6, Algorithm 5, sections 4.2, 4.4, 5 and 6"""

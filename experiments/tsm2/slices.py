@@ -18,10 +18,10 @@ import numpy as np
 from fpemu import inputs, metrics, mma, plotting, reference
 from fpemu.mma.order import Join
 from fpemu.plotting import Series
+from fpemu.reproduce.claims import Claim, share
 from fpemu.simt import gemm
 from fpemu.simt.ism2 import ism2
 from fpemu.simt.tsm2 import VERSIONS, tsm2
-from fpemu.sweep.claims import Claim, share
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), Algorithms 1 to 4, 6 and 7"""

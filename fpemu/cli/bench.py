@@ -22,7 +22,7 @@ def need_benchmarks(command: str) -> None:
     InputError
         If the package was installed without a checkout.
     """
-    from fpemu.sweep import experiments
+    from fpemu.reproduce import experiments
 
     if not experiments.import_benchmarks():
         raise InputError(f"{command}: the benchmarks come with a checkout of fpemu, not with the installed package")

@@ -55,7 +55,7 @@ AS_JSON: Any = typer.Option("--json", help="Print the result as JSON.")
 
 def _use_experiments(context: typer.Context, folder: str | None) -> str | None:
     if folder is not None:
-        from fpemu.sweep import experiments
+        from fpemu.reproduce import experiments
 
         context.with_resource(experiments.using(folder))
     return folder

@@ -13,7 +13,7 @@ from fpemu.cli.common import EXPERIMENTS, check_folder, console, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.sweep.ledger import Ledger
+    from fpemu.reproduce.ledger import Ledger
 
 
 def ledger(
@@ -38,9 +38,9 @@ def ledger(
     Nothing is evaluated: 'fpemu reproduce' draws the figures. Where one is there at both sizes, the full one counts.
     """
     from fpemu.files import write_atomic
-    from fpemu.sweep import ledger_text
-    from fpemu.sweep.ledger import collect
-    from fpemu.sweep.ledger import stale as outdated
+    from fpemu.reproduce import ledger_text
+    from fpemu.reproduce.ledger import collect
+    from fpemu.reproduce.ledger import stale as outdated
 
     if not Path(figures).is_dir():
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
@@ -80,7 +80,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _show(found: Ledger) -> None:
-    from fpemu.sweep.ledger import STATES
+    from fpemu.reproduce.ledger import STATES
 
     shown = table("published claims", "figure", "claim", "published", "here", "verdict")
     shown.columns[0].no_wrap = shown.columns[-1].no_wrap = True  # the others wrap where the terminal is narrow

@@ -52,7 +52,7 @@ def _overview() -> None:
 
 
 def _experiment_names() -> str:
-    from fpemu.sweep import experiments
+    from fpemu.reproduce import experiments
 
     try:
         return ", ".join(experiments.names())
@@ -136,7 +136,7 @@ def _scheme(name: str) -> None:
 
 
 def _experiments() -> None:
-    from fpemu.sweep import experiments
+    from fpemu.reproduce import experiments
 
     shown = table("experiments", "experiment", "title", "cells, quick", "cells, full", numbers=2)
     for name in experiments.names():
@@ -147,8 +147,8 @@ def _experiments() -> None:
 def _cells(name: str, size: str) -> str:
     """The number of cells in the committed record of a figure, because the page would have to be executed to count."""
     from fpemu.files import read_json
-    from fpemu.sweep import experiments
-    from fpemu.sweep.reproduction import size_folder
+    from fpemu.reproduce import experiments
+    from fpemu.reproduce.reproduction import size_folder
 
     record = size_folder(experiments.root().parent / "figures", size) / f"{name}.json"
     content = read_json(record) if record.is_file() else None

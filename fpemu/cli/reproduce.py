@@ -16,9 +16,9 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.devices import Device
+    from fpemu.reproduce.experiments import Experiment
+    from fpemu.reproduce.figures import Written
     from fpemu.sweep import Store
-    from fpemu.sweep.experiments import Experiment
-    from fpemu.sweep.figures import Written
 
 
 def reproduce(
@@ -80,7 +80,7 @@ def reproduce(
 def _reproduce(
     figure: str | None, size: str, jobs: int | None, device: Device, fresh: bool, output: str, formats: list[str]
 ) -> dict[str, BaseException]:
-    from fpemu.sweep import experiments, figures
+    from fpemu.reproduce import experiments, figures
     from fpemu.sweep.run import default_jobs
     from fpemu.sweep.store import Store
 
@@ -103,7 +103,7 @@ def _all(
     formats: list[str],
 ) -> dict[str, BaseException]:
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
-    from fpemu.sweep import figures
+    from fpemu.reproduce import figures
     from fpemu.sweep.run import run
 
     written: dict[str, Written] = {}
@@ -142,7 +142,7 @@ def _show(name: str, size: str, files: Written) -> None:
 
 def _summary(written: dict[str, Written]) -> str:
     """One line: how many figures are new, rewritten and unchanged, with the names of those rewritten."""
-    from fpemu.sweep.figures import NEW, REWRITTEN, UNCHANGED
+    from fpemu.reproduce.figures import NEW, REWRITTEN, UNCHANGED
 
     names = {
         state: [name for name, files in written.items() if files.state == state]

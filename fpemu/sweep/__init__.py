@@ -1,23 +1,21 @@
-"""What to evaluate (experiments, grid), where the numbers are kept (store), how they are evaluated (run, executors,
-cluster), what is written out (figures, export) and what the papers say about them (claims)."""
+"""Parameter sweeps: the cells to evaluate (grid), their evaluation (run, executors, cluster) and the results (store)."""
 
-from fpemu.sweep.claims import Claim
-from fpemu.sweep.experiments import Experiment
+from typing import Any
+
 from fpemu.sweep.export import frame
 from fpemu.sweep.grid import Grid
-from fpemu.sweep.reproduction import Reproduction, committed, reproduce
 from fpemu.sweep.run import CellError, run
 from fpemu.sweep.store import Store
 
-__all__ = [
-    "CellError",
-    "Claim",
-    "Experiment",
-    "Grid",
-    "Reproduction",
-    "Store",
-    "committed",
-    "frame",
-    "reproduce",
-    "run",
-]
+__all__ = ["CellError", "Grid", "Store", "frame", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of `fpemu.reproduce` that was here until 0.1, with a warning."""
+    if name not in ("Claim", "Experiment", "Reproduction", "committed", "reproduce"):
+        raise AttributeError(f"module 'fpemu.sweep' has no attribute {name!r}")
+    import importlib
+    import warnings
+
+    warnings.warn(f"fpemu.sweep.{name} is fpemu.reproduce.{name} now", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module("fpemu.reproduce"), name)

@@ -21,7 +21,6 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,14 @@ import numpy as np
 from fpemu import devices
 from fpemu.devices import Device
 from fpemu.errors import InputError
-from fpemu.mma.threads import cores
+from fpemu.parallel import cores
 from fpemu.sweep.store import Cell, Entry, as_numbers
 
 Batches = Generator[list[Entry], None, None]
 Todo = Mapping[str, Cell]
 DIED = "its worker process died twice: killed, or out of memory"
 Cost = Callable[[Mapping[str, Any]], float]
+Evaluate = Callable[[Cell], Mapping[str, Any]]
 _BATCH_SECONDS = 0.05
 """Quick cells are evaluated and stored together for as long as this: a task and a transaction cost milliseconds."""
 _MOST_CELLS = 32
@@ -51,16 +51,20 @@ class WorkerError(InputError):
 class Source:
     """The function that evaluates cells, in a form that can be sent to other processes, and its device.
 
-    The function is the ``evaluate`` of a page of an experiments folder, or, without ``root`` and ``name``, of grids.
+    Attributes
+    ----------
+    loader : callable
+        Returns the function and the version of its code in the process that calls it; must be picklable.
+    code : str
+        Version of the code under which the results will be stored.
     """
 
+    loader: Callable[[], tuple[Evaluate, str]]
     code: str
-    root: str | None = None
-    name: str | None = None
     numpy: str = np.__version__
     device: Device = "cpu"
 
-    def load(self) -> Callable[[Cell], Mapping[str, Any]]:
+    def load(self) -> Evaluate:
         """Import the function, and compare its code with the version under which the results will be stored.
 
         Raises
@@ -68,20 +72,10 @@ class Source:
         WorkerError
             The version of the code or of NumPy differs in this process.
         """
-        if self.root is None or self.name is None:
-            from fpemu.sweep import evaluate
-            from fpemu.sweep.code import running_version
-
-            function: Any = evaluate.evaluate
-            code = running_version(Path(evaluate.__file__).resolve())
-        else:
-            from fpemu.sweep import experiments
-
-            try:
-                experiment = experiments.load(self.name, Path(self.root))
-            except Exception as problem:
-                raise WorkerError(f"a worker cannot load {self.name}: {problem}") from problem
-            function, code = experiment.evaluate, experiment.code
+        try:
+            function, code = self.loader()
+        except Exception as problem:
+            raise WorkerError(f"a worker cannot load the code of the cells: {problem}") from problem
         if (code, np.__version__) != (self.code, self.numpy):
             raise WorkerError(
                 f"a worker has other code than this process: code {code[:12]}, NumPy {np.__version__} there, "

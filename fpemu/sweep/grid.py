@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
@@ -138,9 +138,12 @@ class Grid:
     @functools.cached_property
     def code(self) -> str:
         """The version of all code that determines a cell's numbers."""
-        from fpemu.sweep.code import running_version
+        return _load_evaluator()[1]
 
-        return running_version(Path(__file__).resolve().with_name("evaluate.py"))
+    @property
+    def loader(self) -> Callable[[], tuple[Callable[[Cell], Mapping[str, Any]], str]]:
+        """The function that returns the evaluator and its version in a worker process."""
+        return _load_evaluator
 
     def cells(self, size: str = "quick") -> list[Cell]:
         """Every cell, with cells that share operands side by side; a grid has only one ``size``."""
@@ -288,6 +291,13 @@ class Grid:
             for fmt in sorted(formats):
                 with entries.at(f"inputs {cell['inputs']}"):
                     inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
+
+
+def _load_evaluator() -> tuple[Callable[[Cell], Mapping[str, Any]], str]:
+    from fpemu.sweep import evaluate
+    from fpemu.sweep.code import running_version
+
+    return evaluate.evaluate, running_version(Path(evaluate.__file__).resolve())
 
 
 # --- files

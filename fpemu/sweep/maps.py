@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import fpemu
 from fpemu.files import write_atomic
-from fpemu.sweep import figures, planes, tables
+from fpemu.sweep import planes, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -217,7 +218,7 @@ def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: by
         "code": {
             "version": fpemu.__version__,
             "sha256": this.grid.code,
-            "revision": figures.revision(root / "experiments"),
+            "revision": revision(root / "experiments"),
         },
         "versions": {
             "python": platform.python_version(),
@@ -234,3 +235,18 @@ def _parameters(this: Map, rows: list[Row]) -> list[str]:
 
 def _ends(allowed: range) -> list[int] | None:
     return [allowed.start, allowed.stop - 1] if allowed else None
+
+
+def revision(folder: Path) -> str | None:
+    """The commit that last changed the package or the experiments; "+changes" if they were edited since; else None."""
+    paths = ["fpemu", "experiments"]
+    try:
+        last = _git(folder, "log", "-1", "--format=%H", "--", *paths)
+        return (last + ("+changes" if _git(folder, "status", "--porcelain", "--", *paths) else "")) if last else None
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder.parent), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()

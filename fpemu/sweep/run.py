@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fpemu import devices
 from fpemu.devices import Device
 from fpemu.errors import InputError
-from fpemu.mma.threads import cores
+from fpemu.parallel import cores
 from fpemu.sweep import executors, store
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Job(Protocol):
     def evaluator(self) -> str: ...
     @property
     def code(self) -> str: ...
+    @property
+    def loader(self) -> Callable[[], tuple[executors.Evaluate, str]]: ...
     def cells(self, size: str) -> list[Cell]: ...
     def evaluate(self, cell: Mapping[str, Any]) -> Values: ...
     def cost(self, cell: Mapping[str, Any]) -> float: ...
@@ -273,9 +275,7 @@ def _batches(
         return _nothing()
     if executor == "processes" and (jobs == 1 or _is_quick(job, todo, jobs)):
         return executors.here(job.evaluate, todo, device)
-    root = getattr(job, "root", None)
-    folder, page = (None, None) if root is None else (str(root), job.name)
-    source = executors.Source(job.code, folder, page, device=device)
+    source = executors.Source(job.loader, job.code, device=device)
     if executor == "processes":
         return executors.processes(source, todo, jobs, job.cost)
     from fpemu.sweep import cluster

@@ -14,8 +14,8 @@ from fpemu import InputError
 from fpemu import roofline as perfmodel
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.runtime import compiler, properties
+from fpemu.reproduce import experiments
 from fpemu.schemes.strassen import Strassen
-from fpemu.sweep import experiments
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
 

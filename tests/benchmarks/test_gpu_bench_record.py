@@ -16,7 +16,7 @@ from benchmarks.gpu import implementations, record, run, suite
 from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu.runtime import device
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {

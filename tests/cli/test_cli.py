@@ -19,10 +19,11 @@ import typer
 import fpemu
 from benchmarks import cpu
 from fpemu import matrix_io as matrixio
-from fpemu import mma, probing, schemes, sweep
+from fpemu import mma, probing, reproduce, schemes
 from fpemu.cli import app, main
+from fpemu.reproduce import experiments
 from fpemu.schemes.errorfree.report import Fault
-from fpemu.sweep import Store, executors, experiments
+from fpemu.sweep import Store, executors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -525,7 +526,7 @@ def draw(rows):
     axes[0, 0].plot([row["n"] for row in rows], [row["value"] for row in rows])
     return figure
 def claims(rows):
-    from fpemu.sweep.claims import reduction
+    from fpemu.reproduce.claims import reduction
     return [reduction("a claim", 2.69, 3.0)]
 """
 
@@ -558,7 +559,7 @@ def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
     assert Path("log").read_text().split() == ["1", "2", "3"] * 2
     assert main(["reproduce", "--fresh"]) == 0
     assert sorted(Path("log").read_text().split()) == sorted(["1", "2", "3"] * 3)
-    assert sweep.committed("paper/fig1", "full", "elsewhere").rows[0]["size"] == "full"
+    assert reproduce.committed("paper/fig1", "full", "elsewhere").rows[0]["size"] == "full"
 
 
 def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared_once(paper, monkeypatch):

@@ -17,7 +17,7 @@ import fpemu
 from fpemu.cli import app, common, main
 from fpemu.cli.display import WordTable
 from fpemu.errors import InputError
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 

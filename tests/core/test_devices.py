@@ -13,7 +13,8 @@ from fpemu.cli import main
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.runtime.device import GpuError, missing
 from fpemu.mma import compiled
-from fpemu.sweep import Store, executors, experiments, run
+from fpemu.reproduce import experiments
+from fpemu.sweep import Store, executors, run
 from fpemu.sweep.executors import WorkerError
 
 PAGE = """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fpemu import batched, inputs, plotting
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 SMALL = {

@@ -11,7 +11,7 @@ import pytest
 
 import fpemu
 from fpemu import inputs, plotting, schemes, theory
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = sorted(f"bounds/{name.replace('-', '_')}" for name in schemes.names())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from numpy._core import _multiarray_umath as umath
 
-from fpemu.sweep import experiments, figures, tables
+from fpemu.reproduce import experiments, figures
+from fpemu.sweep import tables
 from fpemu.sweep.code import drawing_version
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 PAGES = ("fig2a", "fig2b", "fig9", "formats", "termwise", "promotion", "underflow")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fpemu import inputs, metrics, plotting, reference, schemes
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 PAGES = ("fig12", "fig13", "fig16", "fig18", "hardware", "split_rounding", "markidis_budget")

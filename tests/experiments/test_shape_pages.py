@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fpemu import inputs, mma, plotting, simt
-from fpemu.sweep import experiments, figures
+from fpemu.reproduce import experiments, figures
 from fpemu.theory import bias
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"

@@ -11,9 +11,8 @@ import pytest
 from benchmarks.gpu import batched, record, shapes, suite
 from benchmarks.gpu.case import SEED
 from fpemu import batched as emulated
-from fpemu import simt
-from fpemu.sweep import experiments
-from fpemu.verify import digests
+from fpemu import digests, simt
+from fpemu.reproduce import experiments
 from fpemu.verify.seeded import drawn
 
 ROOT = Path(__file__).resolve().parents[2]

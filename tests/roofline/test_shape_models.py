@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fpemu import InputError
+from fpemu.reproduce import experiments
 from fpemu.roofline import gpus, magma, magma_kernels, magma_tiny, tsm2
-from fpemu.sweep import experiments
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 PAGES = ("magma/fig5", "magma/fig8", "magma/fig17", "magma/configurations", "tsm2/parameters")

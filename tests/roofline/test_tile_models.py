@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from fpemu import InputError
+from fpemu.reproduce import experiments
+from fpemu.reproduce.claims import VERDICTS
 from fpemu.roofline import Gpu, dgemm_tc, gpus, h2sgemm, legemm
 from fpemu.roofline.h2sgemm import PUBLISHED, Block, Npu
 from fpemu.roofline.legemm import Reading, Tile
-from fpemu.sweep import experiments
-from fpemu.sweep.claims import VERDICTS
 
 ROOT = Path(__file__).parents[2] / "experiments"
 tiles = st.builds(Tile, *[st.sampled_from([16, 32, 48, 64, 128, 256])] * 2, st.sampled_from([16, 32, 64]))

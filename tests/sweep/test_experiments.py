@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fpemu import plotting
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 from fpemu.sweep.store import canonical
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"

@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import experiments, inventory
-from fpemu.sweep.claims import Claim, reduction, share, spreads
+from fpemu.reproduce import experiments, inventory
+from fpemu.reproduce.claims import Claim, reduction, share, spreads
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +43,7 @@ def draw(rows):
 
 
 def claims(rows):
-    from fpemu.sweep.claims import reduction, share
+    from fpemu.reproduce.claims import reduction, share
 
     factors = [row["factor"] for row in rows]
     return [

@@ -13,9 +13,10 @@ import pytest
 from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import evaluate, experiments, maps, planes, tables
+from fpemu.reproduce import experiments
+from fpemu.reproduce.claims import FAILS, HOLDS, OPEN
+from fpemu.sweep import evaluate, maps, planes, tables
 from fpemu.sweep.axes import LARGEST, parse_range
-from fpemu.sweep.claims import FAILS, HOLDS, OPEN
 
 
 # --- axes

@@ -26,8 +26,9 @@ from matplotlib.image import imread
 from fpemu import plotting
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import Store, code, experiments, figures, tables
-from fpemu.sweep.reproduction import Reproduction, committed, reproduce
+from fpemu.reproduce import experiments, figures
+from fpemu.reproduce.reproduction import Reproduction, committed, reproduce
+from fpemu.sweep import Store, code, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "figures"
@@ -62,7 +63,7 @@ def draw(rows):
 
 
 def claims(rows):
-    from fpemu.sweep.claims import reduction
+    from fpemu.reproduce.claims import reduction
 
     return [reduction("a < b", 2.0, max(row["error"] for row in rows) / 2)]
 """
@@ -268,7 +269,7 @@ def test_a_fresh_process_writes_the_same_bytes(folder):
     paths = figures.write(found.experiment, "quick", found.rows, "one", ["svg", "pdf"]).paths
     assert [path.suffix for path in paths] == [".png", ".csv", ".json", ".svg", ".pdf"]
     script = (
-        "from fpemu.sweep import figures\nfrom fpemu.sweep.reproduction import committed\n"
+        "from fpemu.reproduce import figures\nfrom fpemu.reproduce.reproduction import committed\n"
         "found = committed('paper/fig2', folder='one')\n"
         "figures.write(found.experiment, 'quick', found.rows, 'two', ['svg', 'pdf'])\n"
     )
@@ -304,7 +305,7 @@ def draw(rows):
 
 
 def claims(rows):
-    from fpemu.sweep.claims import Claim
+    from fpemu.reproduce.claims import Claim
 
     total = sum(row["noisy"] + row["unstable"] for row in rows)
     return [Claim("a sum", "1", f"{total:.17g}", "holds", total)]

@@ -20,7 +20,8 @@ import pytest
 from hostile import FACTOR
 
 from fpemu.errors import InputError
-from fpemu.sweep import CellError, Grid, Store, claims, code, executors, experiments, figures, run
+from fpemu.reproduce import claims, experiments, figures
+from fpemu.sweep import CellError, Grid, Store, code, executors, maps, run
 from fpemu.sweep import store as store_module
 from fpemu.sweep.run import keys
 
@@ -59,7 +60,7 @@ def draw(rows):
 
 def claims(rows):
     {comment}
-    from fpemu.sweep.claims import reduction
+    from fpemu.reproduce.claims import reduction
 
     return [reduction("something", 2.0, 2.5)]
 '''
@@ -675,7 +676,7 @@ def test_the_revision_is_the_last_commit_that_changed_the_code(tmp_path, monkeyp
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)  # inside a hook they would point to another repository
     (tmp_path / "experiments").mkdir()
-    assert figures.revision(tmp_path / "experiments") is None
+    assert maps.revision(tmp_path / "experiments") is None
     if shutil.which("git") is None:
         pytest.skip("no git here")
 
@@ -691,9 +692,9 @@ def test_the_revision_is_the_last_commit_that_changed_the_code(tmp_path, monkeyp
     (tmp_path / "notes").write_text("1")
     git("add", "-A")
     git("commit", "-qm", "notes")
-    assert figures.revision(tmp_path / "experiments") == code
+    assert maps.revision(tmp_path / "experiments") == code
     (tmp_path / "experiments" / "a.py").write_text("2")
-    assert figures.revision(tmp_path / "experiments") == f"{code}+changes"
+    assert maps.revision(tmp_path / "experiments") == f"{code}+changes"
 
 
 # --- claims

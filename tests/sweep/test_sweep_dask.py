@@ -20,7 +20,8 @@ import distributed
 
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import CellError, Grid, Store, cluster, executors, experiments, run
+from fpemu.reproduce import experiments
+from fpemu.sweep import CellError, Grid, Store, cluster, executors, run
 
 PAGE = """
 import os, signal

@@ -21,7 +21,8 @@ import pytest
 from hostile import FACTOR
 
 from fpemu.cli import main
-from fpemu.sweep import CellError, Grid, Store, executors, experiments, run
+from fpemu.reproduce import experiments
+from fpemu.sweep import CellError, Grid, Store, executors, run
 from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
 
@@ -60,7 +61,8 @@ def claims(rows):
 # what a killed process runs: no figures, no command line, so that it starts quickly
 RUN = """
 import sys
-from fpemu.sweep import Store, experiments, run
+from fpemu.reproduce import experiments
+from fpemu.sweep import Store, run
 
 if __name__ == "__main__":
     with Store() as results:

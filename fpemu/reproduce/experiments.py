@@ -14,7 +14,7 @@ An experiment is a module with
 ``draw(rows)``
     a matplotlib figure from the rows, a row being a cell's parameters and numbers in one dict;
 ``claims(rows)``
-    the published statements and what the rows say about them (:class:`fpemu.sweep.claims.Claim`); it must also work on
+    the published statements and what the rows say about them (:class:`fpemu.reproduce.claims.Claim`); it must also work on
     the rows of one seed and on a part of the sizes. Optionally
 ``cost(cell)``
     relative work of a cell, for the time left;
@@ -44,7 +44,7 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ from fpemu.sweep.store import Cell, Values
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpemu.sweep.claims import Claim
+    from fpemu.reproduce.claims import Claim
 
 SIZES = ("quick", "full")
 _VARIABLE = "FPEMU_EXPERIMENTS"
@@ -114,6 +114,11 @@ class Experiment:
     def code(self) -> str:
         """Version of everything that determines a cell's numbers: see `sweep.code`."""
         return running_version(_evaluator(self.module))
+
+    @property
+    def loader(self) -> Callable[[], tuple[Callable[[Cell], Values], str]]:
+        """The function that returns `evaluate` and its version in a worker process."""
+        return functools.partial(_load_evaluator, self.name, self.root)
 
     def cells(self, size: str) -> list[Cell]:
         """The parameters to evaluate at ``size``."""
@@ -286,6 +291,11 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         raise InputError(f"{path}: EXPLAINS is a text, and must be a tuple of names of figures")
     seen(_evaluator(module))
     return Experiment(name, where, module)
+
+
+def _load_evaluator(name: str, folder: Path) -> tuple[Callable[[Cell], Values], str]:
+    experiment = load(name, folder)
+    return experiment.evaluate, experiment.code
 
 
 def _evaluator(module: types.ModuleType) -> Path:

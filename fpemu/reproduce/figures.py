@@ -14,7 +14,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable, read_json, write_atomic
-from fpemu.sweep.claims import spreads
+from fpemu.reproduce.claims import spreads
 from fpemu.sweep.code import drawing_version
 from fpemu.sweep.store import canonical
 from fpemu.sweep.tables import parse, rounded, table
 
 if TYPE_CHECKING:
-    from fpemu.sweep.experiments import Experiment
+    from fpemu.reproduce.experiments import Experiment
     from fpemu.sweep.run import Row
 
 FORMATS = ("svg", "pdf")
@@ -273,21 +272,6 @@ def hardware(experiment: Experiment, rows: list[Row]) -> list[dict[str, Any]]:
     specs = [mma.spec(*given) for given in getattr(experiment.module, "SPECS", columns)]
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
     return [{field: getattr(spec, field) for field in fields} for spec in specs]
-
-
-def revision(folder: Path) -> str | None:
-    """The commit that last changed the package or the experiments; "+changes" if they were edited since; else None."""
-    paths = ["fpemu", "experiments"]
-    try:
-        last = _git(folder, "log", "-1", "--format=%H", "--", *paths)
-        return (last + ("+changes" if _git(folder, "status", "--porcelain", "--", *paths) else "")) if last else None
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder.parent), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def _versions() -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from fpemu.errors import InputError
 from fpemu.files import read_toml
-from fpemu.sweep import experiments
+from fpemu.reproduce import experiments
 
 KINDS = frozenset("EMGA")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.sweep import experiments, figures, tables
+from fpemu.reproduce import experiments, figures
+from fpemu.sweep import tables
 from fpemu.sweep.run import Row, run
 from fpemu.sweep.store import Store
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpemu.devices import Device
-    from fpemu.sweep.claims import Claim
-    from fpemu.sweep.experiments import Experiment
+    from fpemu.reproduce.claims import Claim
+    from fpemu.reproduce.experiments import Experiment
 
 
 @dataclass(frozen=True)

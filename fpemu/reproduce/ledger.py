@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fpemu.errors import InputError
-from fpemu.sweep import experiments, figures, inventory
-from fpemu.sweep.claims import FAILS, OPEN, VERDICTS
-from fpemu.sweep.inventory import Paper
-from fpemu.sweep.reproduction import committed, size_folder
+from fpemu.reproduce import experiments, figures, inventory
+from fpemu.reproduce.claims import FAILS, OPEN, VERDICTS
+from fpemu.reproduce.inventory import Paper
+from fpemu.reproduce.reproduction import committed, size_folder
 
 MISSING, ELSEWHERE = "not drawn yet", "needs other hardware"
 STATES = (*VERDICTS, MISSING, ELSEWHERE)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fpemu.sweep.claims import FAILS, HOLDS
-from fpemu.sweep.ledger import STATES, Ledger, Line
+from fpemu.reproduce.claims import FAILS, HOLDS
+from fpemu.reproduce.ledger import STATES, Ledger, Line
 
 _HEAD = """# Ledger
 
