@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fpemu import bitpicture, mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.instructions import streams
 from fpemu.mma import MmaSpec
+from fpemu.mma import codes as mma_codes
+from fpemu.mma import operand_streams as streams
 from fpemu.mma.readable import half_spec
 
 Execute = Callable[[Any, Any, Any, MmaSpec], Any]
@@ -90,10 +90,10 @@ def _readable(A: Any, B: Any, C: Any, spec: MmaSpec) -> Any:
 def _results(tries: list[tuple[Codes, Codes, int]], spec: MmaSpec, execute: Execute) -> NDArray[np.uint64]:
     """The codes of single outputs."""
     formats = streams.formats(spec)
-    columns = [np.array([t[i] for t in tries]).astype(emulation.code_dtype(f)) for i, f in enumerate(formats)]
-    a, b, c = (emulation.values(x, f) for x, f in zip(columns, formats, strict=True))
+    columns = [np.array([t[i] for t in tries]).astype(mma_codes.code_dtype(f)) for i, f in enumerate(formats)]
+    a, b, c = (mma_codes.values(x, f) for x, f in zip(columns, formats, strict=True))
     d = execute(a[:, None, :], b[:, :, None], c.reshape(-1, 1, 1), spec)
-    return emulation.codes(np.asarray(d), spec.d_format).reshape(-1).astype(np.uint64)
+    return mma_codes.codes(np.asarray(d), spec.d_format).reshape(-1).astype(np.uint64)
 
 
 def _smaller(f: Failure) -> Iterator[tuple[Codes, Codes, int]]:
@@ -170,8 +170,8 @@ def describe(failure: Failure) -> str:
 
 
 def _number(code: int, fmt: FloatFormat | str) -> str:
-    digits = emulation.code_dtype(fmt).itemsize * 2
-    value = emulation.values(np.array([code]).astype(emulation.code_dtype(fmt)), fmt)[0]
+    digits = mma_codes.code_dtype(fmt).itemsize * 2
+    value = mma_codes.values(np.array([code]).astype(mma_codes.code_dtype(fmt)), fmt)[0]
     shown = str(int(value)) if isinstance(fmt, str) else f"{float(value):.10g}"
     return f"0x{code:0{digits}x} = {shown}"
 
@@ -184,7 +184,7 @@ def _rules(failure: Failure) -> list[str]:
     fa, fb, fc = streams.formats(spec)
     given = zip((failure.a, failure.b, (failure.c,)), (fa, fb, fc), strict=True)
     a, b, c = (
-        np.asarray(emulation.values(np.array(x).astype(emulation.code_dtype(f)), f), np.float64) for x, f in given
+        np.asarray(mma_codes.values(np.array(x).astype(mma_codes.code_dtype(f)), f), np.float64) for x, f in given
     )
     if not all(np.isfinite(x).all() for x in (a, b, c)):
         return ["  NaN and infinities: IEEE's rules on the exact sum"]

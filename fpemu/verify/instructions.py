@@ -2,7 +2,7 @@
 
 `verify` runs a class of operands after another: generate, issue the instruction, emulate (``kernels/arithmetic.cuh``),
 compare and count, without operands or results leaving the GPU. What differs is found again on the CPU from its index
-alone (`fpemu.gpu.instructions.streams`), made small (`fpemu.verify.failures`) and shown.
+alone (`fpemu.mma.operand_streams`), made small (`fpemu.verify.failures`) and shown.
 
 Every run checks itself: the first tests of each class come back and are drawn again with NumPy, computed again with
 `fpemu.mma.execute` and counted again; and an output changed on purpose has to be found.
@@ -19,16 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import digests
 from fpemu.arguments import checked, integer
+from fpemu.digests import SAMPLE, digest
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer, GpuError, Module
 from fpemu.mma import MmaSpec
-from fpemu.verify import digests, failures
-from fpemu.verify.digests import SAMPLE, digest
+from fpemu.mma import codes as mma_codes
+from fpemu.mma import operand_streams as streams
+from fpemu.verify import failures
 from fpemu.verify.failures import Failure
 
 __all__ = ["ClassCounts", "Verification", "first_failures", "source", "sources", "verify"]
@@ -48,7 +50,7 @@ class ClassCounts:
     Attributes
     ----------
     kind : str
-        Class, a key of `fpemu.gpu.instructions.streams.CLASSES`.
+        Class, a key of `fpemu.mma.operand_streams.CLASSES`.
     outputs, mismatches : int
         Outputs compared, and those that mismatch.
     nan_codes : int
@@ -188,7 +190,7 @@ def verify(
     seed : int
         From 0 to 2^64 - 1.
     classes : sequence of str, optional
-        Keys of `fpemu.gpu.instructions.streams.CLASSES`; default: all.
+        Keys of `fpemu.mma.operand_streams.CLASSES`; default: all.
     n : int, optional
         Columns of a wgmma; default 8.
     emulate : MmaSpec, optional
@@ -247,7 +249,7 @@ class _Bench:
         text = source(spec, n).replace(emulation.definition(spec), emulation.definition(model))
         self.kernels = Module(text, name=f"verification of {spec.name}")
         self.most = max(1, _CHUNK // (self.m * self.n))
-        self.dtypes = [emulation.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
+        self.dtypes = [mma_codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
         self.shapes = [(self.m, spec.k), (self.n, spec.k), (self.m, self.n), (self.m, self.n)]
         sizes = [self.most * int(np.prod(s)) * t.itemsize for s, t in zip(self.shapes, self.dtypes, strict=True)]
         self.A, self.B, self.C, self.D = (Buffer(size) for size in sizes)
@@ -379,8 +381,8 @@ def execute_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSp
     """`fpemu.mma.execute`, the readable form, from codes to codes, B stored by its columns."""
     from fpemu import mma
 
-    a, b, c = (emulation.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
-    return emulation.codes(mma.execute(a, b.swapaxes(-1, -2), c, spec, backend="numpy"), spec.d_format)
+    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
+    return mma_codes.codes(mma.execute(a, b.swapaxes(-1, -2), c, spec, backend="numpy"), spec.d_format)
 
 
 def first_failures(found: Verification, spec: MmaSpec, n: int | None = None) -> Iterator[Failure]:

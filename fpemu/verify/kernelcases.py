@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fpemu import mma, schemes
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation.specification import values
-from fpemu.gpu.instructions import streams
 from fpemu.mma import KOrder
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
 from fpemu.schemes.strassen import Strassen
 from fpemu.verify import trials
@@ -177,7 +177,7 @@ class Case:
     lead: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     layouts: tuple[str, str, str]
     kinds: tuple[str, str]
-    """Class of `fpemu.gpu.instructions.streams` of A's and B's operands"""
+    """Class of `fpemu.mma.operand_streams` of A's and B's operands"""
     on_range: str
     alpha: float
     beta: float

@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fpemu
-from fpemu.gpu.emulation import specification as emulation
+from fpemu import digests
+from fpemu.digests import SAMPLE
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import device
 from fpemu.mma import MmaSpec
-from fpemu.verify import digests
-from fpemu.verify.digests import SAMPLE
+from fpemu.mma import codes as mma_codes
+from fpemu.mma import operand_streams as streams
 from fpemu.verify.instructions import Verification, execute_codes
 
 ABOUT = (
     "Outputs of matrix instructions compared on a GPU with their emulation. Operands are a function of seed, class and "
-    "test (fpemu.gpu.instructions.streams). digests: of all outputs of the hardware, by class; samples: of its first tests "
+    "test (fpemu.mma.operand_streams). digests: of all outputs of the hardware, by class; samples: of its first tests "
     f"({SAMPLE} of a class). mismatches: outputs that differ; nan_codes: those of them that are NaN on both sides with "
     "different codes; differ: both, by class, where there are any. trial: digests by class of a shorter run with the "
     "same seed, of trial_outputs outputs. widths: for each n of a wgmma, the digest of a test of each class of "
@@ -127,8 +127,8 @@ def widths(
 
 def hardware_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec, n: int) -> NDArray[Any]:
     """`fpemu.gpu.execute` from codes to codes, B stored by its columns."""
-    a, b, c = (emulation.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
-    return emulation.codes(instructions.execute(a, b.swapaxes(-1, -2), c, spec, n=n), spec.d_format)
+    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
+    return mma_codes.codes(instructions.execute(a, b.swapaxes(-1, -2), c, spec, n=n), spec.d_format)
 
 
 def driver() -> str:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation.specification import values
-from fpemu.gpu.instructions import streams
 from fpemu.mma import KOrder
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
 from fpemu.verify import trials
 
 PRODUCTS = 2

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.gpu.emulation import chains
-from fpemu.gpu.emulation.specification import values
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer, check
 from fpemu.mma import MmaSpec, operands
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
 from fpemu.verify import trials
 
 SIZE = 4096

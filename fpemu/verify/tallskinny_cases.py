@@ -1,7 +1,7 @@
 """What `fpemu verify tallskinny` multiplies: products as functions of a seed and a number, the same on every machine.
 
 Every size from 1 to 130 comes once as m, once as k and once as n; what is larger than that follows. Operands are of the
-classes of `fpemu.gpu.instructions.streams`: subnormals, overflow, cancellation, zeros of both signs, NaN and Inf among them.
+classes of `fpemu.mma.operand_streams`: subnormals, overflow, cancellation, zeros of both signs, NaN and Inf among them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
-from fpemu.gpu.emulation.specification import values
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
 from fpemu.verify import trials
 
 KERNELS = ("V0", "V1", "V2", "V3", "opt 1", "opt 2", "TSM2 hopper", "ISM2 hopper")
@@ -64,7 +64,7 @@ class Case:
     """m, k, n"""
     layouts: tuple[str, str, str]
     kinds: tuple[str, str]
-    """Classes of `fpemu.gpu.instructions.streams` of A's and B's operands"""
+    """Classes of `fpemu.mma.operand_streams` of A's and B's operands"""
     tiles: tuple[int, int, int]
     tcf: int
     sms: int

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation.specification import values
-from fpemu.gpu.instructions import streams
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
 from fpemu.mma.spec import Arithmetic
 from fpemu.mma.tree import Chain, Sum, Tree
 
@@ -94,7 +94,7 @@ class Case:
     key: int
     """Seed of the operands' stream"""
     kinds: tuple[str, ...]
-    """Classes of `fpemu.gpu.instructions.streams` that the instructions over K take in turn"""
+    """Classes of `fpemu.mma.operand_streams` that the instructions over K take in turn"""
     undone: bool
     """Whether the second half of K undoes the first"""
     sizes: tuple[int, int, int]

@@ -11,10 +11,11 @@ import pytest
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.emulation.specification import HostLibrary, code_dtype, codes, values
+from fpemu.gpu.emulation.specification import HostLibrary
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import device
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import code_dtype, codes, values
 from fpemu.verify import failures
 from fpemu.verify import instructions as verify
 

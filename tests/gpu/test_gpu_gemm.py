@@ -15,10 +15,10 @@ import fpemu
 from fpemu import InputError, devices, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.emulation.specification import code_dtype, values
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import KOrder
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import code_dtype, values
 
 ON_A_GPU = device.missing() is None
 

@@ -11,9 +11,9 @@ from hostile import examples
 
 from fpemu import InputError, mma
 from fpemu.cli.characterize import differences, row_text
-from fpemu.gpu.emulation.specification import codes, values
-from fpemu.gpu.instructions import streams
 from fpemu.mma import MmaSpec
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import codes, values
 from fpemu.probing import characterize
 from fpemu.probing.arithmetic import aimed, search
 from fpemu.probing.arithmetic.fit import Answers

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hostile import FACTOR
 
-from fpemu import devices, mma
+from fpemu import devices, digests, mma
 from fpemu.cli import main
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import device
+from fpemu.mma import operand_streams as streams
 from fpemu.mma.spec import ARITHMETICS
-from fpemu.verify import digests, scheme_trials, selftest, speed, trials
+from fpemu.verify import scheme_trials, selftest, speed, trials
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_emulation.json"
 RECORD = json.loads(FILE.read_text()) if FILE.exists() else None

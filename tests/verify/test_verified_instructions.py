@@ -11,11 +11,12 @@ import oracle
 import pytest
 from hostile import FACTOR, bits, integers
 
-from fpemu import mma
+from fpemu import digests, mma
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.instructions import streams
-from fpemu.verify import digests, records
+from fpemu.mma import codes as mma_codes
+from fpemu.mma import operand_streams as streams
+from fpemu.verify import records
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_instructions.json"
 RECORD = json.loads(FILE.read_text())
@@ -106,9 +107,9 @@ def group(name):
 
 def by_rows(A, B, C, spec, backend):
     """Codes of D; B is stored by its columns."""
-    a, b, c = (emulation.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
+    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
     D = mma.execute(a, b.swapaxes(-1, -2), c, spec, backend=backend)
-    return emulation.codes(D, spec.d_format)
+    return mma_codes.codes(D, spec.d_format)
 
 
 def test_the_settled_questions_are_all_there():

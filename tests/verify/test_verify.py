@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu import gpu, mma
+from fpemu import digests, gpu, mma
 from fpemu.cli import main
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.instructions import streams
 from fpemu.gpu.runtime import device
-from fpemu.verify import digests, records
+from fpemu.mma import operand_streams as streams
 from fpemu.verify import instructions as verify
+from fpemu.verify import records
 
 ROWS = [mma.spec("hopper", "fp16"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")]
 DEVICE = {"gpu": "Stand-in", "arch": "sm_90a", "driver_cuda": "13.0", "nvrtc": "13.0"}

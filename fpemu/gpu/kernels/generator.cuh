@@ -1,5 +1,5 @@
 // Operands as a function of (seed, class, test, element): a counter-based generator, the same stream as
-// fpemu.gpu.instructions.streams makes with NumPy. Any one operand of any test can be made again without those before it.
+// fpemu.mma.operand_streams makes with NumPy. Any one operand of any test can be made again without those before it.
 #pragma once
 #include "arithmetic.cuh"
 
@@ -21,7 +21,7 @@ FPEMU_FUNCTION Words philox(Words counter, u64 key) {
   return counter;
 }
 
-// How a class draws the codes of one operand: fields of fpemu.gpu.instructions.streams.Recipe, in that order.
+// How a class draws the codes of one operand: fields of fpemu.mma.operand_streams.Recipe, in that order.
 struct Recipe {
   s64 low, high;              // exponent fields, drawn evenly
   s64 other_low, other_high;  // or, so many times in 16, these

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.instructions import streams
+from fpemu.mma import operand_streams as streams
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.fit import Answers
 from fpemu.probing.arithmetic.kinds import KINDS

@@ -20,7 +20,7 @@ from fpemu import arguments
 from fpemu import formats as known
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation.specification import codes, values
+from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence, integers, questions
 from fpemu.probing.arithmetic.candidates import preferred, structures

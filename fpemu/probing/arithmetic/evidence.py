@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.emulation.specification import codes, values
+from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import ARITHMETICS, MmaSpec
 from fpemu.probing.arithmetic.candidates import Structure
 from fpemu.probing.arithmetic.fit import Answers

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.formats import FP16
-from fpemu.gpu.emulation.specification import codes, values
 from fpemu.mma import fused
+from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.candidates import NO_FLOOR, Structure, floors, preferred, spec_of, top_of
 from fpemu.probing.arithmetic.pool import DEPTH, NO_LEVEL, Formats, Pool

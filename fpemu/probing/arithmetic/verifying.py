@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.gpu.emulation.specification import codes, values
-from fpemu.gpu.instructions import streams
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.pool import NO_LEVEL, Pool
 
