@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices, formats
+from fpemu import formats
 from fpemu.arguments import checked, number
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
+from fpemu.parallel import map_chunks
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +67,7 @@ def relative_l2(C: Any, R: Any) -> float:
     if hasattr(R, "error_of"):
         return float(R.error_of(C, "relative_l2"))
     c, r, hit = _pair(C, R)
-    d, e = devices.by_pieces(_difference, c, r, hit)
+    d, e = map_chunks(_difference, c, r, hit)
     if np.isinf(d).any():
         return math.inf
     (top, s), (bottom, t) = _norm(d, e), _norm(*_parts(np.where(hit & ~np.isfinite(r), 0.0, r)))
@@ -219,7 +220,7 @@ def _relative(C: Any, R: Any, names: str = "CR", signed: bool = False) -> Floats
         error = np.where(d == 0, 0.0, _scaled(_divide(d, np.abs(below)), e - f))
         return np.where(signed & (c < r), -error, error)
 
-    return np.asarray(devices.by_pieces(errors, *_pair(C, R, names)))
+    return np.asarray(map_chunks(errors, *_pair(C, R, names)))
 
 
 @checked
@@ -264,7 +265,7 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
         error = np.where(d == 0, 0.0, np.where(np.isinf(d), np.inf, quotient))
         return np.where(signed & (p < s), -error, error)
 
-    return np.asarray(devices.by_pieces(errors, *_pair(P, S, "PS")))
+    return np.asarray(map_chunks(errors, *_pair(P, S, "PS")))
 
 
 # --- measures of numerical analysis
@@ -572,9 +573,9 @@ def _norm(d: Floats, e: NDArray[Any]) -> tuple[float, int]:
         mantissa, exponent = _parts(d)
         return mantissa, np.where(d == 0, -(1 << 20), e + exponent)
 
-    mantissa, e = devices.by_pieces(leading, d, e)
+    mantissa, e = map_chunks(leading, d, e)
     top = int(np.max(e, initial=-(1 << 20)))
-    return math.sqrt(_sum(devices.by_pieces(lambda m, e: np.square(_scaled(m, e - top)), mantissa, e))), top
+    return math.sqrt(_sum(map_chunks(lambda m, e: np.square(_scaled(m, e - top)), mantissa, e))), top
 
 
 def _sum(x: Floats) -> float:

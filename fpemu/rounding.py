@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices, formats
+from fpemu import formats
 from fpemu.arguments import flag
 from fpemu.arrays import as_array, as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
+from fpemu.parallel import map_chunks
 
 
 class Rounding(Enum):
@@ -133,7 +134,7 @@ def round_to(
     if mode is Rounding.SR:
         rounded = _rounded(wide, fmt, mode, unbounded, random_bits)
     else:
-        rounded = devices.by_pieces(lambda x: _rounded(x, fmt, mode, unbounded), wide)
+        rounded = map_chunks(lambda x: _rounded(x, fmt, mode, unbounded), wide)
     if not unbounded:
         rounded = _overflow(rounded, wide, fmt, mode, saturate)
         if not fmt.negative_zero:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from fpemu import formats, mma, schemes, simt
 from fpemu.arguments import check_fields, keywords
 from fpemu.conformance import epilogues
-from fpemu.devices import Device, on
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree
-from fpemu.mma.gemm import Backend
+from fpemu.mma._device import Backend, Device
 from fpemu.mma.tree import Tree
 from fpemu.probing import drawing
 from fpemu.probing.watching import codes
@@ -232,7 +231,7 @@ def evaluate(
     C: Array | None = None,
     rows: Any = None,
     columns: Any = None,
-    device: Device | None = None,
+    device: Device = "cpu",
     backend: Backend = "compiled",
 ) -> Array:
     """The value of a claim, in the dtype of its `out`; of some rows and columns only, where these are given.
@@ -254,8 +253,7 @@ def evaluate(
     if C is not None:
         C = C[rows][:, columns]
     with np.errstate(all="ignore"):
-        with on(device):
-            D = epilogues.apply(claim, lambda a, b, c: _product(claim, a, b, c, backend), A, B, C)
+        D = epilogues.apply(claim, lambda a, b, c: _product(claim, a, b, c, backend, device), A, B, C, device)
         if swap:
             D = D.T
         if claim.relu:
@@ -272,16 +270,18 @@ def evaluate(
     return D
 
 
-def _product(claim: Claim, A: Array, B: Array, C: Array | None, backend: Backend) -> Array:
+def _product(claim: Claim, A: Array, B: Array, C: Array | None, backend: Backend, device: Device) -> Array:
     if claim.scheme is not None:
         order: Any = claim.order
-        return schemes.gemm(A, B, scheme=claim.scheme, hardware=claim.spec, order=order, on_range=claim.on_range)
+        return schemes.gemm(
+            A, B, scheme=claim.scheme, hardware=claim.spec, order=order, on_range=claim.on_range, device=device
+        )
     assert claim.spec is not None
     order = claim.order
     if (claim.join or claim.stored) and isinstance(order, KOrder) and order.split is not None:
         made = tree.from_order(order, A.shape[-1], claim.spec)
         order = tree.Sum(made.parts, claim.join, claim.stored) if isinstance(made, tree.Sum) else made
-    return np.asarray(mma.gemm(A, B, C, claim.spec, order, backend=backend))
+    return np.asarray(mma.gemm(A, B, C, claim.spec, order, backend=backend, device=device))
 
 
 def _own(claim: Claim) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fpemu import simt
 from fpemu.errors import InputError
+from fpemu.mma._device import Device
 from fpemu.rounding import round_to
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ KINDS = {
 Product = Callable[[Array, Array, Array | None], Array]
 
 
-def apply(claim: Claim, product: Product, A: Array, B: Array, C: Array | None) -> Array:
+def apply(claim: Claim, product: Product, A: Array, B: Array, C: Array | None, device: Device = "cpu") -> Array:
     """D before its conversion to `claim.out`.
 
     Parameters
@@ -45,7 +46,7 @@ def apply(claim: Claim, product: Product, A: Array, B: Array, C: Array | None) -
         return product(A, B, None if C is None else C.astype(np.int32))
     kind = claim.epilogue
     if claim.scheme is not None and kind == "separate":
-        return _once(claim, A, B, C)
+        return _once(claim, A, B, C, device)
     if kind == "alpha-on-A":
         A = np.asarray(round_to(A.astype(np.float64) * claim.alpha, claim.operand))
     if kind == "first":
@@ -88,7 +89,7 @@ def _combined(kind: str, T: Array, c: Array | None, alpha: Any, beta: Any) -> An
     return (T if alpha == 1 else alpha * T) + beta * c
 
 
-def _once(claim: Claim, A: Array, B: Array, C: Array | None) -> Array:
+def _once(claim: Claim, A: Array, B: Array, C: Array | None, device: Device) -> Array:
     """A scheme takes alpha, beta and C itself: some round only once."""
     from fpemu import schemes
 
@@ -104,4 +105,5 @@ def _once(claim: Claim, A: Array, B: Array, C: Array | None) -> Array:
         beta=claim.beta,
         order=order,
         on_range=claim.on_range,
+        device=device,
     )

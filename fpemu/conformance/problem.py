@@ -12,10 +12,9 @@ from fpemu.conformance import claim as claims
 from fpemu.conformance.changes import Change
 from fpemu.conformance.claim import Claim
 from fpemu.conformance.compare import distance
-from fpemu.devices import Device
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.formats import names
-from fpemu.mma.gemm import Backend
+from fpemu.mma._device import Backend, Device
 from fpemu.probing.watching import codes
 
 Array = NDArray[Any]
@@ -63,7 +62,7 @@ class Problem:
     """
 
     def __init__(
-        self, claim: Claim, A: Array, B: Array, C: Array | None, D: Array, expected: Array, device: Device | None = None
+        self, claim: Claim, A: Array, B: Array, C: Array | None, D: Array, expected: Array, device: Device = "cpu"
     ):
         self.claim, self.A, self.B, self.C, self.D, self.device = claim, A, B, C, D, device
         wrong = codes(D) != codes(expected)
@@ -87,7 +86,7 @@ class Problem:
         spec = claim.spec
         rare = spec is not None and (spec.arithmetic not in ("truncated", "fma") or spec.evidence == "custom")
         backend: Backend = "numpy" if rare and not whole and spec != self.claim.spec else "compiled"
-        device = self.device if whole else None
+        device: Device = self.device if whole else "cpu"
         D = claims.evaluate(claim, self.A, self.B, self.C, rows, columns, device, backend=backend)
         return D.astype(dtype, copy=False)
 

@@ -17,9 +17,9 @@ from fpemu.conformance.causes import Cause, alike, search
 from fpemu.conformance.claim import Claim
 from fpemu.conformance.compare import Difference, compare
 from fpemu.conformance.problem import Problem
-from fpemu.devices import Device
 from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma._device import Device
 from fpemu.mma.tree import Tree
 from fpemu.probing.reveal import Revealed
 from fpemu.probing.watching import Watched, codes, take
@@ -127,7 +127,7 @@ def verify(
     order: KOrder | Tree | Revealed | None = None,
     alpha: Any = 1.0,
     beta: Any = 0.0,
-    device: Device | None = None,
+    device: Device = "cpu",
     fmt: str | None = None,
     out: str | None = None,
     accumulate: str | None = None,
@@ -162,8 +162,8 @@ def verify(
         The claimed order over K.
     alpha, beta : float
         D = alpha A B + beta C: t = round(alpha T), D = round(t + round(beta C)).
-    device : {"cpu", "cuda"}, optional
-        Where the whole is emulated.
+    device : {"cpu", "cuda", "auto"}
+        Device of the emulation, as in `fpemu.mma.gemm`.
     fmt : str, optional
         Format of a plain instruction's operands. Default: that of A's dtype. Operands that are wider are rounded to
         nearest first, but for tf32, whose low 13 bits the instruction ignores.

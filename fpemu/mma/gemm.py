@@ -8,19 +8,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices
-from fpemu.arguments import choice, instance, integer
+from fpemu.arguments import instance, integer
 from fpemu.arrays import as_array
-from fpemu.devices import Device
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma import operands, readable
+from fpemu.mma import _device, operands, readable
+from fpemu.mma._device import Backend, Device
 from fpemu.mma.order import KOrder, Run, plan
-from fpemu.mma.spec import MmaSpec
+from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
 from fpemu.rounding import round_to
 
-Backend = Literal["compiled", "numpy"]
 _ENTRIES = 2**20  # of D worked on at a time where slices are joined
 _ENTRIES_CUDA = 2**27  # there: B travels to the GPU once for so many
 
@@ -66,7 +64,7 @@ def gemm(
     order: AnyOrder | None = None,
     *,
     backend: Backend = "compiled",
-    device: Device | None = None,
+    device: Device = "cpu",
 ) -> Any:
     """Return D = A B + C on matrix instructions, for any M, N, K.
 
@@ -84,9 +82,9 @@ def gemm(
         Summation order over K. Default: one chain, k ascending. A tree (`fpemu.mma.tree`) fixes every addition.
     backend : {"compiled", "numpy"}
         Compiled or NumPy reference implementation, with the same bits.
-    device : {"auto", "cpu", "cuda"}, optional
-        Where to emulate: "cuda" is an NVIDIA GPU of any kind, with the same bits (not with backend="numpy"); "auto" is
-        that GPU if there is one. Default: as in the enclosing `fpemu.gemm`, else the CPU.
+    device : {"cpu", "cuda", "auto"}
+        "cuda" emulates on an NVIDIA GPU of any kind, with the same bits (not with backend="numpy"). "auto": large
+        products run on a GPU if there is one, all others on the CPU.
 
     Returns
     -------
@@ -119,7 +117,7 @@ def chain(
     *,
     step: int | Literal["instruction"] | None = None,
     backend: Backend = "compiled",
-    device: Device | None = None,
+    device: Device = "cpu",
 ) -> Any:
     """Accumulate several products in one accumulator, D = C + sum of X Y over the terms.
 
@@ -138,7 +136,7 @@ def chain(
         number: the range is cut in steps of that length in k, and the terms alternate on each.
     backend : {"compiled", "numpy"}
         As in `gemm`.
-    device : {"auto", "cpu", "cuda"}, optional
+    device : {"cpu", "cuda", "auto"}
         As in `gemm`.
 
     Returns
@@ -155,8 +153,7 @@ def chain(
     order = order_of(order) or KOrder()
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
         raise InputError("a tree is an order of one product: it takes one term and no step")
-    choice("backend", backend, ("compiled", "numpy"))
-    where = devices.choose(device, backend)
+    use = _device.implementation(device, backend)
     step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
     As, Bs = _check_terms(terms, spec)
@@ -172,18 +169,18 @@ def chain(
             raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
     with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
         if isinstance(order, KOrder) and order.split is None:
-            D = _run(As, Bs, C, spec, order, step, where, lead)
+            D = _run(As, Bs, C, spec, order, step, use, device, lead)
         else:  # some rows at a time: the results of slices wait for one another
             D = np.empty((*lead, M, N), readable.outer_dtype(spec))
-            most = _ENTRIES_CUDA if where == "cuda" else _ENTRIES
+            most = _ENTRIES_CUDA if use == "cuda" else _ENTRIES
             rows = max(1, most // max(1, D[..., :1, :].size))
             for some in (slice(i, i + rows) for i in range(0, M, rows)):
                 c = None if C is None else C[..., some, :]
                 a = [A[..., some, :] for A in As]
                 if isinstance(order, KOrder):
-                    D[..., some, :] = _run(a, Bs, c, spec, order, step, where, lead)
+                    D[..., some, :] = _run(a, Bs, c, spec, order, step, use, device, lead)
                 else:
-                    D[..., some, :] = _by_tree(a[0], Bs[0], c, spec, order, where, lead)
+                    D[..., some, :] = _by_tree(a[0], Bs[0], c, spec, order, use, device, lead)
         return _bits(D, spec, _adds_outside(order, C is not None))
 
 
@@ -194,13 +191,11 @@ def _run(
     spec: MmaSpec,
     order: KOrder,
     step: int | None,
-    where: str,
+    use: str,
+    device: Device,
     lead: tuple[int, ...],
 ) -> NDArray[Any]:
-    """The slices of the order, joined: an array (*lead, M, N) that is nobody else's.
-
-    `where` is a backend, or "cuda".
-    """
+    """Compute the slices of the order and add them; the result (*lead, M, N) shares no memory with the operands."""
     a = [operands.flatten(x, lead) for x in As]
     b = [operands.flatten(x, lead) for x in Bs]
     shape = (len(a[0].of), As[0].shape[-2], Bs[0].shape[-1])
@@ -216,12 +211,10 @@ def _run(
         if order.promote is None:
             cuts[:] = False
         first = start if order.split is None else np.zeros(shape, start.dtype)
-        if where == "numpy":
+        if use == "numpy":
             return readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
-        if where == "cuda":
-            from fpemu.gpu.emulation import chains
-
-            return chains.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
+        if use == "cuda":
+            return _device.gemm_on_gpu(A, B, a[0].of, b[0].of, first, spec, cuts, device)
         from fpemu.mma import compiled  # numba is slow to import
 
         return compiled.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
@@ -239,14 +232,15 @@ def _by_tree(
     C: NDArray[Any] | None,
     spec: MmaSpec,
     tree: Tree,
-    where: str,
+    use: str,
+    device: Device,
     lead: tuple[int, ...],
 ) -> NDArray[Any]:
     """A tree's value. C begins a tree that is one chain from zero, else it is added last."""
     check(tree, A.shape[-1], spec)
     outer = readable.outer_dtype(spec)
     block = spec if spec.k == spec.block else spec.replace(k=spec.block)
-    step = spec if spec.arithmetic == "fma" else block if spec.is_integer else _FMA32
+    step = spec if spec.arithmetic == "fma" else block if spec.is_integer else FMA_SPECS["fp32"]
     whole = (*lead, A.shape[-2], B.shape[-1])
 
     operands.carry(A, spec.a_format, wide_a := np.empty(A.shape, operands.carrier(spec.a_format)))
@@ -267,7 +261,7 @@ def _by_tree(
             start = np.broadcast_to(start, whole).astype(_accumulator(own), copy=False)
             if str(own.d_format) == "fp16":  # a sum outside is wider than the accumulator that goes on from it
                 start = np.asarray(round_to(start, "fp16")).astype(start.dtype, copy=False)
-        return _run([a], [b], start, own, KOrder(), None, where, lead)
+        return _run([a], [b], start, own, KOrder(), None, use, device, lead)
 
     def add(x: NDArray[Any], y: NDArray[Any], fmt: str | None) -> NDArray[Any]:
         if fmt is None:
@@ -278,9 +272,6 @@ def _by_tree(
     D = evaluate(tree, chain, add)
     whole_chain = isinstance(tree, Chain) and tree.start is None
     return D if C is None or whole_chain else C.astype(outer) + D.astype(outer, copy=False)
-
-
-_FMA32 = MmaSpec("fp32", "fp32", "fp32", k=1, block=1, arithmetic="fma", name="fma fp32", evidence="definition")
 
 
 def _accumulator(spec: MmaSpec) -> Any:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from numpy.typing import NDArray
 
 from fpemu.arguments import LARGEST, choice, flag, integer
 from fpemu.errors import InputError, shown, unknown_name
 
-if TYPE_CHECKING:
-    from fpemu.probing.reveal import Revealed
-
 Join = Literal["ascending", "descending", "pairwise"]
 T = TypeVar("T")
-_JOINS = ("ascending", "descending", "pairwise")
+reveal: Callable[..., Any]
+"""`fpemu.probing.reveal`; `fpemu.mma` assigns it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class KOrder:
         for name in ("split", "tile", "promote"):
             object.__setattr__(self, name, integer(f"KOrder: {name}", getattr(self, name), 1, none=True))
         object.__setattr__(self, "residue_first", flag("KOrder: residue_first", self.residue_first))
-        choice("join", self.join, _JOINS)
+        choice("join", self.join, get_args(Join))
         if self.residue_first and self.tile is None:
             raise InputError("KOrder: residue_first needs a tile: the residue is the slice's length modulo tile")
 
@@ -134,13 +132,6 @@ class KOrder:
         while waiting:
             total = waiting.pop()[1] + total
         return total
-
-
-def reveal(gemm: Any, k: int, spec: Any = None, **hints: Any) -> Revealed:
-    """Find the order of a GEMM from probes: see `fpemu.probing.reveal.reveal`."""
-    from fpemu.probing.reveal import reveal as probe  # which imports this module
-
-    return probe(gemm, k, spec, **hints)
 
 
 class Run(NamedTuple):

@@ -206,3 +206,22 @@ def _within_half(fmt: FloatFormat) -> bool:
 
 def _format(fmt: FloatFormat | str) -> FloatFormat | str:
     return fmt if isinstance(fmt, str) and fmt in INTEGERS else formats.get(fmt)
+
+
+FMA_SPECS: dict[str, MmaSpec] = {
+    name: MmaSpec(
+        name,
+        name,
+        name,
+        k=1,
+        block=1,
+        arithmetic="fma",
+        name=f"simt {name}",
+        architecture="simt",
+        instruction="fma",
+        evidence="definition",
+        source="IEEE 754 fusedMultiplyAdd",
+    )
+    for name in ("fp16", "fp32", "fp64")
+}
+"""Chains of fused multiply-adds on FMA units, by format."""

@@ -10,6 +10,7 @@ from fpemu import formats
 from fpemu.arguments import checked
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
+from fpemu.mma._device import Device
 from fpemu.reference import exact, slices
 from fpemu.reference.arguments import finite, operands, specials
 from fpemu.reference.exact import ExactMatrix
@@ -32,6 +33,7 @@ def matmul(
     beta: Any = 0,
     out: FloatFormat | str = "fp64",
     method: str = "auto",
+    device: Device = "cpu",
 ) -> Any:
     """Return the exact value of alpha·A·B + beta·C, rounded once to nearest even.
 
@@ -51,6 +53,8 @@ def matmul(
         bits of each other in each row of A and column of B. "flint": FLINT's integer matrices (python-flint). "python":
         Python integers. "mpmath": the independent oracle of `fpemu.reference.mpfr`, slow. "auto": "blas" where it needs
         64 slice products or fewer, else "flint", else "python" if python-flint is missing.
+    device : {"cpu", "cuda", "auto"}
+        Device of the slice products of method "blas": unless "cpu", large ones run on a GPU, with the same bits.
 
     Returns
     -------
@@ -102,8 +106,8 @@ def matmul(
     if method == "flint" and not _has_flint():
         raise InputError("method 'flint' needs python-flint; method 'python' does without")
     if how is not None and fmt is not None and given.alpha == 1 and given.C is None:
-        return exact.with_specials(slices.rounded(left, right, how, fmt), specials(given), fmt)
-    V, E = exact.product(left, right, method) if how is None else slices.significands(left, right, how)
+        return exact.with_specials(slices.rounded(left, right, how, fmt, device), specials(given), fmt)
+    V, E = exact.product(left, right, method) if how is None else slices.significands(left, right, how, device)
     result = exact.combine(given, V, E)
     return result if fmt is None else result.round_to(fmt)
 

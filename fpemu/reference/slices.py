@@ -3,7 +3,7 @@
 Each row of A (column of B) is scaled by its own power of two to magnitudes below 1 and cut into slices of w bits. A
 slice times 2^w is an integer below 2^w in magnitude, so a product of two slices is a sum of K integers below 2^(2w).
 With K * 2^(2w) <= 2^53 every partial sum is an integer that float64 holds, whatever the order of summation and whether
-or not products are fused: BLAS makes no rounding error, nor does a GPU in its place (`fpemu.devices.matmul`). The
+or not products are fused: BLAS makes no rounding error, nor does a GPU in its place (`fpemu.mma._device.matmul`). The
 products of equal weight are added in int64, and carries turn them into limbs of w bits. The method assumes nothing of a
 BLAS but that it multiplies and adds in IEEE float64; `fpemu.reference` checks it against FLINT's integers in its tests.
 """
@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices
 from fpemu.formats import FloatFormat
+from fpemu.mma import _device
+from fpemu.mma._device import Device
+from fpemu.parallel import map_threads
 from fpemu.reference.arguments import Floats, Ints, span
 from fpemu.sticky import Heads, bits_of
 
@@ -71,15 +73,15 @@ def cut(X: Floats, top: Ints, width: int, count: int) -> list[Floats]:
             rest = rest - part
 
     height = max(1, _CHUNK * X.shape[-2] // max(1, X.size))
-    devices.each(some, [slice(m, m + height) for m in range(0, X.shape[-2], height)])
+    map_threads(some, [slice(m, m + height) for m in range(0, X.shape[-2], height)])
     return out
 
 
-def rounded(A: Floats, B: Floats, how: Plan, fmt: FloatFormat) -> NDArray[Any]:
+def rounded(A: Floats, B: Floats, how: Plan, fmt: FloatFormat, device: Device = "cpu") -> NDArray[Any]:
     """A @ B rounded once to ``fmt`` (RNE); A and B finite, of the same leading axes."""
     out = np.empty((*A.shape[:-1], B.shape[-1]), dtype=fmt.dtype)
     flat = _stack(out)
-    for where, sums, exponent in _blocks(A, B, how):
+    for where, sums, exponent in _blocks(A, B, how, device):
         _round(sums, exponent, how.width, fmt, flat[where])
     return out
 
@@ -94,15 +96,15 @@ def _round(sums: list[Ints], exponent: Ints, width: int, fmt: FloatFormat, out: 
     batch, M, N = out.shape
     several, height = max(1, _CHUNK // max(1, M * N)), max(1, _CHUNK // max(1, N))
     places = [(b, m) for b in range(0, batch, several) for m in range(0, M, height)]
-    devices.each(some, [(slice(b, b + several), slice(m, m + height)) for b, m in places])
+    map_threads(some, [(slice(b, b + several), slice(m, m + height)) for b, m in places])
 
 
-def significands(A: Floats, B: Floats, how: Plan) -> tuple[NDArray[Any], Ints]:
+def significands(A: Floats, B: Floats, how: Plan, device: Device = "cpu") -> tuple[NDArray[Any], Ints]:
     """Python integers V (..., M, N) and exponents E with A @ B = V * 2^E."""
     shape = (*A.shape[:-1], B.shape[-1])
     V, E = np.zeros(shape, dtype=object), np.zeros(shape, dtype=np.int64)
     flat, exponents = _stack(V), _stack(E)
-    for where, limbs, exponent in _blocks(A, B, how):
+    for where, limbs, exponent in _blocks(A, B, how, device):
         negative = _limbs(limbs, how.width)
         value = limbs[0].astype(object)
         for limb in limbs[1:]:
@@ -111,11 +113,11 @@ def significands(A: Floats, B: Floats, how: Plan) -> tuple[NDArray[Any], Ints]:
     return V, E
 
 
-def _blocks(A: Floats, B: Floats, how: Plan) -> Iterator[tuple[Any, list[Ints], Ints]]:
+def _blocks(A: Floats, B: Floats, how: Plan, device: Device) -> Iterator[tuple[Any, list[Ints], Ints]]:
     """The product block by block: (place, sums of equal weight from the highest, exponent of the lowest)."""
     M, N = A.shape[-2], B.shape[-1]
     left, right, rows, columns = _stack(A), _stack(B), _stack(how.rows), _stack(how.columns)
-    most = _BLOCK_CUDA if devices.choose(None, "compiled") == "cuda" else BLOCK
+    most = _BLOCK_CUDA if _device.resolve(device) == "cuda" else BLOCK
     batch = max(1, most // max(1, M * N))
     height = max(1, M) if most >= M * N else max(1, most // N)
     scale = -(how.slices[0] + how.slices[1]) * how.width
@@ -125,7 +127,7 @@ def _blocks(A: Floats, B: Floats, how: Plan) -> Iterator[tuple[Any, list[Ints], 
         for m in range(0, M, height):
             where = (some, slice(m, m + height))
             X = cut(left[where], rows[where], how.width, how.slices[0])
-            yield where, _sums(X, Y), rows[where] + columns[some] + scale
+            yield where, _sums(X, Y, device), rows[where] + columns[some] + scale
 
 
 def _span(X: Floats, axis: int) -> tuple[Ints, Ints]:
@@ -133,7 +135,7 @@ def _span(X: Floats, axis: int) -> tuple[Ints, Ints]:
     other, lines = -3 - axis, X.shape[-3 - axis]
     height = max(1, 8 * _CHUNK * lines // max(1, X.size))
     pieces = [slice(i, i + height) for i in range(0, max(1, lines), height)]
-    found = devices.each(lambda some: span(X[..., some, :] if axis == -1 else X[..., some], axis), pieces)
+    found = map_threads(lambda some: span(X[..., some, :] if axis == -1 else X[..., some], axis), pieces)
     low, top = (np.concatenate(part, axis=other) for part in zip(*found, strict=True))
     return low, top
 
@@ -143,13 +145,13 @@ def _stack(X: NDArray[Any]) -> NDArray[Any]:
     return X.reshape(prod(X.shape[:-2]), *X.shape[-2:])
 
 
-def _sums(X: list[Floats], Y: list[Floats]) -> list[Ints]:
+def _sums(X: list[Floats], Y: list[Floats], device: Device) -> list[Ints]:
     """The products X_s @ Y_t, of weight 2^(-(s + t) width), those of equal weight added; the lowest weight last."""
     shape = (*X[0].shape[:-1], Y[0].shape[-1])
     sums = [np.zeros(shape, dtype=np.int64) for _ in range(len(X) + len(Y) - 1)]
     for s, x in enumerate(X):
         for t, y in enumerate(Y):
-            _add(sums[s + t], devices.matmul(x, y))  # at most 90 terms of 2^53 each: below 2^60
+            _add(sums[s + t], _device.matmul(x, y, device))  # at most 90 terms of 2^53 each: below 2^60
     return sums
 
 
@@ -160,7 +162,7 @@ def _add(total: Ints, T: Floats) -> None:
         total[:, rows] += T[:, rows].astype(np.int64)
 
     height = max(1, 8 * _CHUNK // max(1, total.shape[0] * total.shape[-1]))
-    devices.each(some, [slice(m, m + height) for m in range(0, total.shape[1], height)])
+    map_threads(some, [slice(m, m + height) for m in range(0, total.shape[1], height)])
 
 
 def _limbs(sums: list[Ints], width: int) -> NDArray[np.bool_]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.devices import Device, on
 from fpemu.errors import InputError
-from fpemu.mma import MmaSpec
+from fpemu.mma import MmaSpec, _device
+from fpemu.mma._device import Device
 from fpemu.mma.tree import AnyOrder, order_of
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Option, Scheme, SchemeInfo, SplitScheme, build, get, names
@@ -76,7 +76,7 @@ def gemm(
     beta: Any = 0.0,
     on_range: str = "raise",
     order: AnyOrder | None = None,
-    device: Device | None = None,
+    device: Device = "cpu",
     **options: Any,
 ) -> NDArray[Any]:
     """Return D = alpha · (A B by a scheme) + beta · C.
@@ -106,10 +106,9 @@ def gemm(
     order : KOrder, tree or Revealed, optional
         Summation order over K within every product chain of the scheme. Its `promote` replaces the scheme's. A tree is
         accepted by schemes that make one plain product.
-    device : {"auto", "cpu", "cuda"}, optional
-        Where the products are computed: on the CPU (the default), on an NVIDIA GPU of any kind, or with "auto" large
-        ones on the GPU if there is one; with the same bits. It also applies to the products that error-free schemes
-        compute by BLAS.
+    device : {"cpu", "cuda", "auto"}
+        Device that computes the products: the CPU, an NVIDIA GPU of any kind, or with "auto" a GPU for large products
+        if there is one; with the same bits. It also applies to the products that error-free schemes compute by BLAS.
     **options
         The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
 
@@ -133,8 +132,10 @@ def gemm(
     [0.3000267744064331, 0.3000999689102173]
     """
     call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
-    with on(device):
-        return call.finish(call.scheme.evaluate(**call.arguments, on_range=call.on_range) if not call.empty else None)
+    _device.resolve(device)
+    if call.empty:
+        return call.finish(None)
+    return call.finish(call.scheme.evaluate(**call.arguments, on_range=call.on_range, device=device))
 
 
 def certify(
@@ -148,7 +149,7 @@ def certify(
     beta: Any = 0.0,
     on_range: str = "raise",
     order: AnyOrder | None = None,
-    device: Device | None = None,
+    device: Device = "cpu",
     **options: Any,
 ) -> Certified:
     """Return the result of an error-free scheme with a report of the conditions that were checked.
@@ -169,7 +170,7 @@ def certify(
         As in `gemm`.
     order : KOrder, optional
         As in `gemm`.
-    device : {"auto", "cpu", "cuda"}, optional
+    device : {"cpu", "cuda", "auto"}
         As in `gemm`.
     **options
         The scheme's choices.
@@ -197,10 +198,10 @@ def certify(
         raise InputError(f"{chosen.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
     call = _call(A, B, C, scheme, hardware, alpha, beta, on_range, order, options)
     assert isinstance(call.scheme, ErrorFree)
+    _device.resolve(device)
     if call.empty:
         return Certified(call.finish(None), Report(call.scheme.name, str(call.arguments["spec"])), ())
-    with on(device):
-        found = call.scheme.certified(**call.arguments)
+    found = call.scheme.certified(**call.arguments, device=device)
     return Certified(call.finish(found.D), found.report, found.reports)
 
 

@@ -20,6 +20,7 @@ from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma import MmaSpec
+from fpemu.mma._device import Device
 from fpemu.mma.tree import Chain, Sum
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, words
@@ -85,7 +86,9 @@ class Scheme(ABC):
         """The matrix instruction that the scheme runs on (None for a scheme that uses none)."""
 
     @abstractmethod
-    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
+    def product(
+        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
+    ) -> Array:
         """A·B in the format `operand`: (..., M, K) times (..., K, N), the batch axes broadcast, K >= 1."""
 
     def evaluate(
@@ -98,9 +101,10 @@ class Scheme(ABC):
         spec: MmaSpec | None,
         order: Any,
         on_range: str,
+        device: Device = "cpu",
     ) -> Array:
         """alpha · (A·B) + beta · C, each operation outside the product rounded to the format `operand`."""
-        T = self.product(A, B, spec, order, on_range)
+        T = self.product(A, B, spec, order, on_range, device)
         return scaled(T, C, alpha, beta)
 
     def nan_code(self, spec: MmaSpec | None) -> int:
@@ -207,12 +211,14 @@ class SplitScheme(Scheme):
             self.refuse(f"split takes an X of fp32 numbers (np.float32(X) rounds): {entries(~good, wide)}")
         return words.split(wide, self.rules())
 
-    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
+    def product(
+        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
+    ) -> Array:
         assert spec is not None
         rules, policy = self.rules(), self._policy(on_range)
         a = ranges.prepare(A, "A", rules, on_range, policy, self.name)
         b = ranges.prepare(B, "B", rules, on_range, policy, self.name)
-        T = words.run(a.words, b.words, self.plan(), spec, order)
+        T = words.run(a.words, b.words, self.plan(), spec, order, device)
         return ranges.patch(ranges.undo(T, a, b), A, B, a.special, b.special)
 
     def _policy(self, on_range: str) -> str:

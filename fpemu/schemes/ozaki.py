@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec, exactness
+from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import SchemeInfo, build, register
 from fpemu.schemes.errorfree import merging
@@ -290,7 +291,15 @@ class Ozaki(ErrorFree):
     # --- the product
 
     def multiply(
-        self, A: Array, B: Array, spec: MmaSpec, order: Any, alpha: float = 1.0, beta: float = 0.0, C: Any = None
+        self,
+        A: Array,
+        B: Array,
+        spec: MmaSpec,
+        order: Any,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        C: Any = None,
+        device: Device = "cpu",
     ) -> tuple[Array, Report]:
         (M, K), N = A.shape, B.shape[1]
         bits = self.slice_bits(spec, K, order)
@@ -305,7 +314,7 @@ class Ozaki(ErrorFree):
             a = self._cut(A[i], 1, bits, spec, sA)
             for j in pieces(N, columns):
                 b = self._cut(B[:, j], 0, bits, spec, sB)
-                multiply = SliceProducts(a, b, spec, order, self.carrier, self.k_block, self.exponents == "row")
+                multiply = SliceProducts(a, b, spec, order, self.carrier, self.k_block, self.exponents == "row", device)
                 if self.mode == "CR":
                     total, broken = merging.exact_sum(multiply)
                     rounded = total.round_to(self.operand, alpha, beta, None if C is None else C[i, j])

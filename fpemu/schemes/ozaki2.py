@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import SchemeInfo, register
 from fpemu.schemes.errorfree import crt, scaling
@@ -71,10 +72,18 @@ class Ozaki2(ErrorFree):
 
     @np.errstate(all="ignore")  # what underflows is cut off
     def multiply(
-        self, A: Array, B: Array, spec: MmaSpec, order: Any, alpha: float = 1.0, beta: float = 0.0, C: Any = None
+        self,
+        A: Array,
+        B: Array,
+        spec: MmaSpec,
+        order: Any,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        C: Any = None,
+        device: Device = "cpu",
     ) -> tuple[Array, Report]:
         basis = self.basis()
-        mu, nu = self._exponents(A, B, spec, order)
+        mu, nu = self._exponents(A, B, spec, order, device)
         X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
         size, worst = crt.check(X, Y, basis)
         vanished = [int(np.sum(Z.any(axis=x) & ~W.any(axis=x))) for Z, W, x in ((A, X, 1), (B, Y, 0))]
@@ -83,7 +92,7 @@ class Ozaki2(ErrorFree):
         parts = crt.parts(X), crt.parts(Y)
         for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
             x, y = (crt.residues(part, p) for part in parts)
-            t[i] = crt.digit(self._product(x, y, p // 2, spec, order), p, q)
+            t[i] = crt.digit(self._product(x, y, p // 2, spec, order, device), p, q)
         total = ExactSum(-mu, -nu, basis.bits)
         for limb, place in crt.integers(t, basis):
             total.add(limb, place)
@@ -117,13 +126,17 @@ class Ozaki2(ErrorFree):
             self.spec(hardware)
         return self.bounded(A, B, self._bound)
 
-    def _exponents(self, A: Array, B: Array, spec: MmaSpec | None, order: KOrder | None) -> tuple[Array, Array]:
+    def _exponents(
+        self, A: Array, B: Array, spec: MmaSpec | None, order: KOrder | None, device: Device = "cpu"
+    ) -> tuple[Array, Array]:
         P = self.basis().product
         if self.scaling == "accurate":
-            return scaling.accurate(A, B, P, lambda X, Y, largest: self._product(X, Y, largest, spec, order))
+            return scaling.accurate(A, B, P, lambda X, Y, largest: self._product(X, Y, largest, spec, order, device))
         return (scaling.fast if self.scaling == "fast" else scaling.invariant)(A, B, P)
 
-    def _product(self, X: Array, Y: Array, largest: int, spec: MmaSpec | None, order: KOrder | None) -> Array:
+    def _product(
+        self, X: Array, Y: Array, largest: int, spec: MmaSpec | None, order: KOrder | None, device: Device
+    ) -> Array:
         """The exact product of integers of magnitude at most `largest` <= 128, as float64.
 
         An int32 sum of 2^16 products is exact in whatever order, and so are the sums of those. BLAS takes as many as
@@ -131,11 +144,11 @@ class Ozaki2(ErrorFree):
         """
         if self.carrier != "blas" and spec is not None:
             x, y = X.astype(np.int8), Y.astype(np.int8)
-            return instruction_product(x, y, spec, order, backend_of(self.carrier), _CHAIN).astype(np.float64)
+            return instruction_product(x, y, spec, order, backend_of(self.carrier), _CHAIN, device).astype(np.float64)
         total = np.zeros((len(X), Y.shape[1]))
         step = 2**24 // largest**2
         for k in range(0, X.shape[1], step):
-            total += integer_product(X[:, k : k + step], Y[k : k + step], 2**24)
+            total += integer_product(X[:, k : k + step], Y[k : k + step], 2**24, device)
         return total
 
     def _vanished(self, counts: list[int]) -> list[Fault]:

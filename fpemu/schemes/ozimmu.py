@@ -37,10 +37,11 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.formats import FP64
 from fpemu.mma import MmaSpec
+from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import SchemeInfo, register
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.products import SliceProducts, Tally, integer_product
+from fpemu.schemes.errorfree.products import SliceProducts, Tally, device_of, integer_product
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import FIXED, Slices, left_out, split, within_range
 
@@ -91,13 +92,21 @@ class Ozimmu(ErrorFree):
         return self.group or 1 << max(0, 31 - 2 * self.slice_bits(K) - (K - 1).bit_length())
 
     def multiply(
-        self, A: Array, B: Array, spec: MmaSpec, order: Any, alpha: float = 1.0, beta: float = 0.0, C: Any = None
+        self,
+        A: Array,
+        B: Array,
+        spec: MmaSpec,
+        order: Any,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        C: Any = None,
+        device: Device = "cpu",
     ) -> tuple[Array, Report]:
         K = A.shape[1]
         bits = self.slice_bits(K)
         s = self.slices or self._automatic(A, B, bits)
         a, b = self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
-        multiply = SliceProducts(a, b, spec, order, self.carrier)
+        multiply = SliceProducts(a, b, spec, order, self.carrier, device=device)
         sums = list(_sums(len(a), len(b), s, self.sharing(K)))
         bound = max((len(pairs) for pairs in sums), default=0) * multiply.bound
 
@@ -136,11 +145,19 @@ class Ozimmu(ErrorFree):
                 return multiply(*pairs[0])
             X = np.hstack([multiply.a.items[p].digits for p, _ in pairs])
             Y = np.vstack([multiply.b.items[q].digits for _, q in pairs])
-            return integer_product(X, Y, bound)
+            return integer_product(X, Y, bound, multiply.device)
         terms = [
             (multiply.a.items[p].digits.astype(np.int8), multiply.b.items[q].digits.astype(np.int8)) for p, q in pairs
         ]
-        return np.asarray(mma.chain(terms, spec=multiply.spec, order=multiply.order, backend=multiply.backend))
+        return np.asarray(
+            mma.chain(
+                terms,
+                spec=multiply.spec,
+                order=multiply.order,
+                backend=multiply.backend,
+                device=device_of(multiply.backend, multiply.device),
+            )
+        )
 
     def _automatic(self, A: Array, B: Array, bits: int) -> int:
         """The smallest number of slices that loses no more than `loss` bits an element on average."""

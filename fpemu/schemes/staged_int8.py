@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.formats import FP16
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, words
 from fpemu.schemes.base import SchemeInfo, SplitScheme, register
@@ -106,7 +107,9 @@ class StagedInt8(SplitScheme):
         """Of the fp16 words: the corrections of the exact stages, then hh."""
         return Plan(((1, 0), (0, 1), (0, 0)), 0, "one", TURN, self.stage)
 
-    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
+    def product(
+        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
+    ) -> Array:
         assert spec is not None
         a, b = self.parts(A, "A", on_range), self.parts(B, "B", on_range)
         path = KOrder() if order is None else order
@@ -117,7 +120,7 @@ class StagedInt8(SplitScheme):
         total: Any = None
         for k in (slice(start, start + CHUNK) for start in range(0, A.shape[-1], CHUNK)):
             terms = [(x[..., k], y[..., k, :]) for x, y in ((ra, hb), (ha, rb), (ha, hb))]
-            total = mma.chain(terms, total, spec, path, step=TURN)
+            total = mma.chain(terms, total, spec, path, step=TURN, device=device)
             fast = ~slow[k]
             whole = (a.low[..., k] * fast) @ b.high[..., k, :] + (a.high[..., k] * fast) @ b.low[..., k, :]
             total = total + whole.astype(np.float32)

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from fpemu.errors import entries
 from fpemu.formats import FP32
 from fpemu.mma import MmaSpec
+from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Scheme, SchemeInfo
@@ -89,12 +90,15 @@ class Strassen(Scheme):
         """The matrix instruction that the products run on: see `Staged.spec`."""
         return self.staged.spec(hardware)
 
-    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
+    def product(
+        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
+    ) -> Array:
         a, rows = self._finite(A, "A", on_range)
         b, columns = self._finite(B, "B", on_range)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             products = [
-                self.inner.product(x, y, spec, order, "propagate") for x, y in zip(left(a), right(b), strict=True)
+                self.inner.product(x, y, spec, order, "propagate", device)
+                for x, y in zip(left(a), right(b), strict=True)
             ]
             T = join(products)[..., : A.shape[-2], : B.shape[-1]]
         return ranges.patch(T, A, B, rows, columns)

@@ -15,28 +15,12 @@ from fpemu import arrays, formats
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
-from fpemu.mma.gemm import Backend
+from fpemu.mma._device import Backend, Device
 from fpemu.mma.gemm import gemm as _gemm
-from fpemu.mma.spec import MmaSpec
+from fpemu.mma.spec import FMA_SPECS
 from fpemu.mma.tree import AnyOrder
 
-SPECS: dict[str, MmaSpec] = {
-    name: MmaSpec(
-        name,
-        name,
-        name,
-        k=1,
-        block=1,
-        arithmetic="fma",
-        final="RNE",
-        name=f"simt {name}",
-        architecture="simt",
-        instruction="fma",
-        evidence="definition",
-        source="IEEE 754 fusedMultiplyAdd",
-    )
-    for name in ("fp16", "fp32", "fp64")
-}
+SPECS = FMA_SPECS
 
 
 def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
@@ -83,6 +67,7 @@ def gemm(
     fmt: FloatFormat | str = "fp32",
     order: AnyOrder | None = None,
     backend: Backend = "compiled",
+    device: Device = "cpu",
 ) -> Any:
     """Return D = A B + C, where each element is a chain of FMAs over ascending k or in ``order``.
 
@@ -100,6 +85,8 @@ def gemm(
         Summation order over K. Partial sums of slices are added in fp32 (fp64 for fp64).
     backend : {"compiled", "numpy"}
         Compiled or NumPy reference implementation, with the same bits.
+    device : {"cpu", "cuda", "auto"}
+        As in `fpemu.mma.gemm`.
 
     Returns
     -------
@@ -116,7 +103,7 @@ def gemm(
     >>> gemm(np.float32([[1, 2**-24]]), np.float32([[1], [1]])).item()
     1.0
     """
-    return _gemm(A, B, C, SPECS[_format(fmt).name], order, backend=backend)
+    return _gemm(A, B, C, SPECS[_format(fmt).name], order, backend=backend, device=device)
 
 
 def _values(x: Any, fmt: FloatFormat, name: str) -> NDArray[np.float64]:

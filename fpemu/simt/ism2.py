@@ -20,7 +20,7 @@ from typing import Any
 from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma.gemm import Backend
+from fpemu.mma._device import Backend
 from fpemu.simt.chains import gemm
 from fpemu.simt.tiles import Tiles, Walk, columns, positive
 from fpemu.simt.tsm2 import add, load, prefetched, store

@@ -27,7 +27,7 @@ from typing import Any
 from fpemu.arguments import checked, choice
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma.gemm import Backend
+from fpemu.mma._device import Backend
 from fpemu.simt.chains import gemm
 from fpemu.simt.tiles import Array, Tiles, Walk, columns
 

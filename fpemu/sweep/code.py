@@ -24,7 +24,7 @@ _NUMERIC = (
     "rounding.py",
     "sticky.py",
     "arrays.py",
-    "devices.py",
+    "parallel.py",
     "simt/__init__.py",
     "simt/chains.py",
     "metrics.py",

@@ -12,11 +12,11 @@ import pytest
 from hostile import bits
 
 import fpemu
-from fpemu import InputError, devices, mma
+from fpemu import InputError, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
-from fpemu.mma import KOrder
+from fpemu.mma import KOrder, _device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, values
 
@@ -221,7 +221,7 @@ def test_no_array_on_the_gpu_is_larger_than_the_limit(M, N, K, limit, cuda, monk
 def test_every_scheme_runs_on_the_device_with_the_same_bits(cuda, monkeypatch):
     rng = np.random.default_rng(3)
     A, B = rng.standard_normal((9, 70)).astype(np.float32), rng.standard_normal((70, 8)).astype(np.float32)
-    chosen, used = devices.choose, []
+    chosen, used = _device.implementation, []
 
     def watched(*arguments):
         used.append(chosen(*arguments))
@@ -232,15 +232,13 @@ def test_every_scheme_runs_on_the_device_with_the_same_bits(cuda, monkeypatch):
         a, b = (A[:3, :20], B[:20, :2]) if scheme == "dgemm" else (A, B)
         errorfree = isinstance(fpemu.schemes.get(scheme), fpemu.schemes.ErrorFree)
         options = {"carrier": "compiled"} if errorfree else {}  # not by BLAS
-        monkeypatch.setattr(devices, "choose", watched)
+        monkeypatch.setattr(_device, "implementation", watched)
         used.clear()
         got = fpemu.gemm(a, b, scheme=scheme, hardware=hardware, device="cuda", **options)
         assert used
         assert set(used) == {"cuda"}, scheme
-        monkeypatch.setattr(devices, "choose", lambda device, backend: "numpy")
+        monkeypatch.setattr(_device, "implementation", lambda device, backend: "numpy")
         assert_same(got, fpemu.gemm(a, b, scheme=scheme, hardware=hardware, **options), scheme)
-    monkeypatch.setattr(devices, "choose", chosen)
-    assert devices.choose(None, "compiled") == "compiled"  # after a call the default is the CPU again
 
 
 @needs_device
@@ -252,9 +250,9 @@ def test_exact_products_of_integers_are_those_of_blas(dtype, digit, cuda):
     assert_same(chains.matmul(X, Y), np.matmul(X, Y))
     A, B = rng.standard_normal((30, 40)), rng.standard_normal((40, 20))
     want = fpemu.reference.matmul(A, B)
-    with devices.on("cuda"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chains, "gains", lambda X, Y: True)
-        assert_same(fpemu.reference.matmul(A, B), want)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "matmul_gains", lambda X, Y: True)
+        assert_same(fpemu.reference.matmul(A, B, device="cuda"), want)
 
 
 @needs_device

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma.readable import outer_dtype
-from fpemu.mma.spec import MmaSpec
-from fpemu.simt import SPECS
+from fpemu.mma.spec import FMA_SPECS, MmaSpec
 
 TILE = 64  # rows and columns of D of one thread block
 THREADS = 256
@@ -53,7 +51,7 @@ def chain(
     spec: MmaSpec,
     cuts: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """As `fpemu.mma.compiled.chain`: the same arguments, the same bits; under "auto" it runs there if it is small.
+    """Compute `fpemu.mma.compiled.chain` on the GPU: the same arguments, the same bits.
 
     Parameters
     ----------
@@ -69,24 +67,6 @@ def chain(
     GpuError
         No GPU, or a run that failed.
     """
-    small = C.size < _LEAST_ENTRIES or C.size * A.shape[-1] < _LEAST_PRODUCTS * _crowd()
-    if small and not devices.all_products():
-        from fpemu.mma import compiled  # numba is slow to import
-
-        return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
-    return _chain(A, B, index_a, index_b, C, spec, cuts)
-
-
-def _chain(
-    A: NDArray[Any],
-    B: NDArray[Any],
-    index_a: NDArray[Any],
-    index_b: NDArray[Any],
-    C: NDArray[Any],
-    spec: MmaSpec,
-    cuts: NDArray[np.bool_],
-) -> NDArray[Any]:
-    """`chain` on the GPU."""
     if device.missing() is not None:
         raise device.GpuError(str(device.missing()))
     run = prepare(A, B, index_a, index_b, C, spec, cuts)
@@ -115,15 +95,20 @@ def matmul(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
     ----------
     X : float32 or float64 array (..., M, K), Y : array (..., K, N) of the same type and leading axes
     """
-    spec = SPECS[{"float32": "fp32", "float64": "fp64"}[X.dtype.name]]
+    spec = FMA_SPECS[{"float32": "fp32", "float64": "fp64"}[X.dtype.name]]
     a, b = (np.ascontiguousarray(Z).reshape(prod(Z.shape[:-2]), *Z.shape[-2:]) for Z in (X, Y))
     products = np.arange(len(a))
     C = np.zeros((len(a), a.shape[1], b.shape[2]), X.dtype)
-    D = C if 0 in (*C.shape, a.shape[2]) else _chain(a, b, products, products, C, spec, np.zeros(a.shape[2], np.bool_))
+    D = C if 0 in (*C.shape, a.shape[2]) else chain(a, b, products, products, C, spec, np.zeros(a.shape[2], np.bool_))
     return D.reshape(*X.shape[:-1], Y.shape[-1])
 
 
-def gains(X: NDArray[Any], Y: NDArray[Any]) -> bool:
+def chain_gains(shape: tuple[int, ...], K: int) -> bool:
+    """Whether `chain` is faster than the compiled implementation for C of this shape (products, M, N)."""
+    return prod(shape) >= _LEAST_ENTRIES and prod(shape) * K >= _LEAST_PRODUCTS * _crowd()
+
+
+def matmul_gains(X: NDArray[Any], Y: NDArray[Any]) -> bool:
     """Whether `matmul` is faster than BLAS for operands in the CPU's memory."""
     entries = X.size // max(1, X.shape[-1]) * Y.shape[-1]
     return entries >= _LEAST_ENTRIES_BLAS and entries * X.shape[-1] >= _LEAST_PRODUCTS_BLAS * _crowd()

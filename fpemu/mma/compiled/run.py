@@ -21,7 +21,7 @@ from fpemu.mma.compiled.panel import WIDTH, panels
 from fpemu.mma.compiled.truncated import Truncated32, Truncated64
 from fpemu.mma.readable import half_spec, outer_dtype
 from fpemu.mma.spec import MmaSpec
-from fpemu.mma.threads import threads
+from fpemu.parallel import threads
 
 _SMALL = 2**18  # multiply-adds below which threads are not worth starting
 _ROWS = 256  # most rows of a task

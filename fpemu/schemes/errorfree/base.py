@@ -14,6 +14,7 @@ from fpemu import formats, mma
 from fpemu.errors import GuaranteeError, InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec
+from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Scheme, scaled
@@ -80,7 +81,15 @@ class ErrorFree(Scheme):
 
     @abstractmethod
     def multiply(
-        self, A: Array, B: Array, spec: MmaSpec, order: Any, alpha: float = 1.0, beta: float = 0.0, C: Any = None
+        self,
+        A: Array,
+        B: Array,
+        spec: MmaSpec,
+        order: Any,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        C: Any = None,
+        device: Device = "cpu",
     ) -> tuple[Array, Report]:
         """A·B for finite float64 matrices (M, K), (K, N), none of them empty, and what was checked on the way.
 
@@ -89,7 +98,15 @@ class ErrorFree(Scheme):
         """
 
     def certified(
-        self, A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, spec: MmaSpec, order: Any
+        self,
+        A: Array,
+        B: Array,
+        C: Array | None,
+        alpha: Any,
+        beta: Any,
+        spec: MmaSpec,
+        order: Any,
+        device: Device = "cpu",
     ) -> Certified:
         """alpha · (A·B) + beta · C, batch axes broadcast, with the report of every product."""
         batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2], () if C is None else C.shape[:-2])
@@ -99,13 +116,13 @@ class ErrorFree(Scheme):
         reports = []
         for at in np.ndindex(*batch):
             c = None if addend is None else addend[at]
-            D[at], report = self._one(left[at], right[at], c, alpha, beta, spec, order)
+            D[at], report = self._one(left[at], right[at], c, alpha, beta, spec, order, device)
             reports.append(report)
         first = next((r for r in reports if not r.ok), reports[0])
         return Certified(D, first, tuple(reports))
 
     def _one(
-        self, A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, spec: MmaSpec, order: Any
+        self, A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, spec: MmaSpec, order: Any, device: Device
     ) -> tuple[Array, Report]:
         rows, columns = (_where(np.asarray(~np.isfinite(X).all(axis))) for X, axis in ((A, 1), (B, 0)))
         a, b = (
@@ -113,14 +130,14 @@ class ErrorFree(Scheme):
             for X, special in ((A, rows), (B, columns))
         )
         if not self.rounds_once:
-            T, report = self.multiply(a, b, spec, order)
+            T, report = self.multiply(a, b, spec, order, device=device)
             return scaled(ranges.patch(T, A, B, rows, columns), C, alpha, beta), report
         if not (np.isfinite(alpha) and np.isfinite(beta)):
             # only signs count: a power of two keeps a product from being rounded to zero
-            T, report = self.multiply(a, b, spec, order, alpha=2.0**1023)
+            T, report = self.multiply(a, b, spec, order, alpha=2.0**1023, device=device)
             return _special(np.sign(T), A, B, C, alpha, beta, rows, columns), report
         c = None if C is None else np.where(np.isfinite(C), C, 0.0).astype(np.float64)
-        D, report = self.multiply(a, b, spec, order, float(alpha), float(beta), c)
+        D, report = self.multiply(a, b, spec, order, float(alpha), float(beta), c, device)
         special = np.zeros(D.shape, bool) if C is None else ~np.isfinite(C)
         special |= False if rows is None else rows[:, None]
         special |= False if columns is None else columns
@@ -128,8 +145,10 @@ class ErrorFree(Scheme):
             D = np.where(special, _special(np.zeros_like(D), A, B, C, alpha, beta, rows, columns), D)
         return D, report
 
-    def product(self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str) -> Array:
-        return self.evaluate(A, B, None, 1.0, 0.0, spec, order, on_range)
+    def product(
+        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
+    ) -> Array:
+        return self.evaluate(A, B, None, 1.0, 0.0, spec, order, on_range, device)
 
     def evaluate(
         self,
@@ -141,9 +160,10 @@ class ErrorFree(Scheme):
         spec: MmaSpec | None,
         order: Any,
         on_range: str,
+        device: Device = "cpu",
     ) -> Array:
         assert spec is not None
-        found = self.certified(A, B, C, alpha, beta, spec, order)
+        found = self.certified(A, B, C, alpha, beta, spec, order, device)
         if not found.report.ok:
             raise GuaranteeError("; ".join(fault.message for fault in found.report.faults))
         return found.D

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices
+from fpemu.mma import _device
+from fpemu.mma._device import Device
 from fpemu.schemes.errorfree.products import SliceProducts
 from fpemu.schemes.errorfree.split import Slices, times
 from fpemu.schemes.errorfree.sums import ExactSum
@@ -64,7 +65,7 @@ def merge(slices: Slices, w: int, axis: int) -> tuple[Array, list[Array]]:
     return side, views
 
 
-def sums(a: Slices, b: Slices, w: int) -> Iterator[tuple[Array, int]]:
+def sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterator[tuple[Array, int]]:
     """Integer matrices and exponents above `lowest(a, w)` + `lowest(b, w)`, whose sum is (sum of a) @ (sum of b)."""
     (left, X), (right, Y) = merge(a, w, 1), merge(b, w, 0)
     K, last = X[0].shape[1], len(X) + len(Y) - 2
@@ -77,7 +78,8 @@ def sums(a: Slices, b: Slices, w: int) -> Iterator[tuple[Array, int]]:
         for i in range(start, stop, room):
             end = min(i + room, stop)
             j = len(Y) - 1 - d + i  # the place of bin d - i of B, which run backwards
-            yield devices.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K]), (last - d) * w
+            T = _device.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
+            yield T, (last - d) * w
     yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
 
 
@@ -116,7 +118,7 @@ def exact_sum(products: SliceProducts) -> tuple[ExactSum, NDArray[np.bool_]]:
     total = ExactSum(rows, columns, int(np.max(a.top - rows)) + int(np.max(b.top - columns)) + spare)
     broken = np.zeros(total.shape, bool)
     if w is not None:
-        for T, shift in sums(a, b, w):
+        for T, shift in sums(a, b, w, products.device):
             total.add(T, shift)
         return total, broken
     for p, x in enumerate(a.items):

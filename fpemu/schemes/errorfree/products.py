@@ -2,7 +2,7 @@
 
 With sum over k of |x_ik y_kj| <= 2^24 every partial sum of a float32 product, in whatever order and with or without
 fused multiply-adds, is an integer of at most 24 bits, so no operation rounds; the same in float64 to 2^53. A BLAS that
-multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.devices.matmul`), gives the exact integers then:
+multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma._device.matmul`), gives the exact integers then:
 those of the instruction, where that is exact too.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import devices, mma
+from fpemu import mma
 from fpemu.formats import FloatFormat
-from fpemu.mma import KOrder, MmaSpec, exactness
-from fpemu.mma.gemm import Backend
+from fpemu.mma import KOrder, MmaSpec, _device, exactness
+from fpemu.mma._device import Backend, Device
 from fpemu.rounding import round_to
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import Slices, times
@@ -41,7 +41,7 @@ def carrier(bound: int) -> Any:
     raise ValueError(f"sums up to 2^{bound.bit_length() - 1} and more are not exact in float64")
 
 
-def integer_product(X: Array, Y: Array, bound: int) -> Array:
+def integer_product(X: Array, Y: Array, bound: int, device: Device = "cpu") -> Array:
     """X @ Y exactly, as float32 or float64.
 
     Parameters
@@ -51,7 +51,12 @@ def integer_product(X: Array, Y: Array, bound: int) -> Array:
         At least the largest sum over k of |x_ik y_kj|.
     """
     dtype = carrier(bound)
-    return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False))
+    return _device.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), device)
+
+
+def device_of(backend: Backend, device: Device) -> Device:
+    """The device of an instruction's model: the NumPy reference implementation runs on the CPU."""
+    return "cpu" if backend == "numpy" else device
 
 
 def backend_of(carrier: str) -> Backend:
@@ -60,7 +65,13 @@ def backend_of(carrier: str) -> Backend:
 
 
 def instruction_product(
-    X: Array, Y: Array, spec: MmaSpec, order: KOrder | None, backend: Backend, k_block: int | None = None
+    X: Array,
+    Y: Array,
+    spec: MmaSpec,
+    order: KOrder | None,
+    backend: Backend,
+    k_block: int | None = None,
+    device: Device = "cpu",
 ) -> Array:
     """X @ Y as the instruction computes it: float64 for floating-point words, int64 for integers.
 
@@ -75,7 +86,14 @@ def instruction_product(
     total = np.zeros((X.shape[0], Y.shape[1]), wide)
     step = k_block or max(1, X.shape[1])
     for k in range(0, X.shape[1], step):
-        part = mma.gemm(X[:, k : k + step], Y[k : k + step], spec=spec, order=order, backend=backend)
+        part = mma.gemm(
+            X[:, k : k + step],
+            Y[k : k + step],
+            spec=spec,
+            order=order,
+            backend=backend,
+            device=device_of(backend, device),
+        )
         total += part.astype(wide)
     return total
 
@@ -103,6 +121,8 @@ class SliceProducts:
         Length in k of a chain.
     one_exponent : bool
         Slices are stored with the exponent of their row's first, not each with its own.
+    device : {"cpu", "cuda", "auto"}
+        Device of the products.
     """
 
     a: Slices
@@ -112,6 +132,7 @@ class SliceProducts:
     carrier: str
     k_block: int | None = None
     one_exponent: bool = False
+    device: Device = "cpu"
 
     @property
     def K(self) -> int:  # noqa: N802
@@ -176,11 +197,11 @@ class SliceProducts:
         """Slice p of A times slice q of B, in units of their last places: integers as float32, float64 or int64."""
         X, Y = self.a.items[p].digits, self.b.items[q].digits
         if self.by_blas:
-            return integer_product(X, Y, self.bound)
+            return integer_product(X, Y, self.bound, self.device)
         s, t = self._scale(self.a, p), self._scale(self.b, q)
         x = stored(times(X.astype(np.float64), s), self.spec.a_format)
         y = stored(times(Y.astype(np.float64), t), self.spec.b_format)
-        T = instruction_product(x, y, self.spec, self.order, self.backend, self.k_block)
+        T = instruction_product(x, y, self.spec, self.order, self.backend, self.k_block, self.device)
         return T if self.spec.is_integer else times(T, -(s + t))
 
     @property

@@ -1,0 +1,85 @@
+"""The device of a product: the CPU, or an NVIDIA GPU that emulates the instruction with the same bits.
+
+No other module outside `fpemu.gpu`, `fpemu.verify` and the command line imports `fpemu.gpu`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.arguments import choice
+from fpemu.errors import InputError
+from fpemu.mma.spec import MmaSpec
+
+Backend = Literal["compiled", "numpy"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def resolve(device: str) -> Literal["cpu", "cuda"]:
+    """Return "cuda" for "cuda", and for "auto" if a GPU can be used here; otherwise "cpu".
+
+    Raises
+    ------
+    InputError
+        Unknown device; "cuda" without a GPU that can be used.
+    """
+    choice("device", device, get_args(Device))
+    if device == "cpu":
+        return "cpu"
+    from fpemu.gpu.runtime.device import missing
+
+    reason = missing()
+    if reason is None:
+        return "cuda"
+    if device == "cuda":
+        raise InputError(f"device = 'cuda': {reason}")
+    return "cpu"
+
+
+def implementation(device: Device, backend: Backend) -> Literal["compiled", "numpy", "cuda"]:
+    """Return the implementation that computes a product on this device."""
+    choice("backend", backend, get_args(Backend))
+    if resolve(device) == "cpu":
+        return backend
+    if backend == "compiled":
+        return "cuda"
+    if device == "cuda":
+        raise InputError(f"backend = {backend!r} runs on the CPU only: device = 'cuda' requires backend = 'compiled'")
+    return backend
+
+
+def gemm_on_gpu(
+    A: NDArray[Any],
+    B: NDArray[Any],
+    index_a: NDArray[Any],
+    index_b: NDArray[Any],
+    C: NDArray[Any],
+    spec: MmaSpec,
+    cuts: NDArray[np.bool_],
+    device: Device,
+) -> NDArray[Any]:
+    """Compute `fpemu.mma.compiled.chain` on the GPU; with device="auto", a small product runs on the CPU."""
+    from fpemu.gpu.emulation import chains
+
+    if device == "auto" and not chains.chain_gains(C.shape, A.shape[-1]):
+        from fpemu.mma import compiled  # numba is slow to import
+
+        return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
+    return chains.chain(A, B, index_a, index_b, C, spec, cuts)
+
+
+def matmul(X: NDArray[Any], Y: NDArray[Any], device: Device = "cpu") -> NDArray[Any]:
+    """Multiply integer matrices whose sums are exact in any order of summation.
+
+    X (..., M, K) and Y (..., K, N) are float32 or float64, and the caller has proved that the sum over k of |x||y| is at
+    most 2^24 (float32) or 2^53 (float64). Unless device="cpu", a large product runs on the GPU.
+    """
+    if resolve(device) == "cuda":
+        from fpemu.gpu.emulation import chains
+
+        if chains.matmul_gains(X, Y):
+            return chains.matmul(X, Y)
+    return np.asarray(np.matmul(X, Y))
