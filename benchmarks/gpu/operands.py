@@ -15,7 +15,7 @@ from fpemu.errors import unknown_name
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.library import recorded
+from fpemu.library.operands import sample_indices
 from fpemu.verify.seeded import digest, draw, run
 
 _BLOCKS, _SUMS = 1056, 7  # of the kernel compare_fp32
@@ -107,7 +107,7 @@ class Operands:
 
     def sample(self, D: Matrix) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Fetch some rows of A, some columns of B, and their products in D."""
-        rows, columns = (x[:: max(1, len(x) // _SAMPLE)][:_SAMPLE] for x in recorded.places(self.M, self.N))
+        rows, columns = (x[:: max(1, len(x) // _SAMPLE)][:_SAMPLE] for x in sample_indices(self.M, self.N))
         matrices = (self.matrix("A"), self.matrix("B"), D)
         A, B, d = (DeviceArray(x.pointer, tuple(x.shape), x.dtype) for x in matrices)
         return (
@@ -117,5 +117,5 @@ class Operands:
         )
 
     def digest(self, D: Matrix) -> str:
-        """Return the digest of all bits of D, as `fpemu.verify.digests` defines it."""
+        """Return the digest of all bits of D, as `fpemu.digests` defines it."""
         return digest(D.pointer, self.M * self.N * D.dtype.itemsize, 8 * D.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""``fpemu verify library``: a library's products on this GPU against the emulation by the recorded orders."""
+"""``fpemu verify library``: a library's products on this GPU against the emulation by the tabulated orders."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from fpemu.cli.common import console, note, progress, table
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.library import Case
+    from fpemu.library import Product
 
-_SHOWN = 10  # products that differ, by name
-_SECONDS = 60.0  # for one new product
+_SHOWN = 10  # mismatching products listed by name
+_SECONDS = 60.0  # time limit of the probes of one new shape
 
 ABOUT = (
-    "Products of a library on a GPU against the emulation by the orders on record (fpemu.library.orders), on seeded"
-    " operands (fpemu.library.recorded). compared: products of the table; new: of shapes that are in no table, whose"
-    " orders were revealed first: products with equal bits in a sample of D, and products asked. differ: the others"
+    "Products of a library on a GPU against the emulation by the tabulated orders (fpemu.library.orders), on seeded"
+    " operands (fpemu.library.operands). compared: products of the table; new: products of shapes outside the table,"
+    " with orders revealed first: number with equal bits in a sample of D, and number of products. differ: the other"
+    " products"
 )
 
 
 def library(
     shapes: Annotated[int, typer.Option("--shapes", "-n", help="Shapes of the table, drawn by the seed; 0: all.")] = 20,
     types: Annotated[
-        list[str] | None, typer.Option("--types", "-t", help="Only products of this type (again for more).")
+        list[str] | None, typer.Option("--types", "-t", help="Only products of this type (repeatable).")
     ] = None,
-    new: Annotated[int, typer.Option("--new", help="Random shapes beside, whose orders are revealed first.")] = 0,
-    seed: Annotated[int, typer.Option("--seed", help="Of the operands and the shapes drawn.")] = 0,
+    new: Annotated[int, typer.Option("--new", help="Random shapes besides, with orders revealed first.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the operands and of the shapes.")] = 0,
     record: Annotated[str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
     listed: Annotated[
@@ -45,6 +46,7 @@ def library(
     """
     from fpemu.files import check_writable, write_atomic
     from fpemu.library import TYPES
+    from fpemu.library.cublas import environment
 
     kinds = tuple(types or TYPES)
     for kind in kinds:
@@ -59,78 +61,57 @@ def library(
         if not record.endswith(".json"):
             raise InputError(f"{record!r}: the record is written as .json")
         check_writable(record)
-    here = _here()
+    device = environment()
     start = time.monotonic()
-    cases = _drawn(shapes, kinds, seed)
     rows = []
     with progress() as bars:
-        asked: list[Case | tuple[str, str, tuple[int, int, int]]] = [*cases, *_new(new, kinds, seed)]
-        for case in bars.track(asked, description="products"):
+        cases: list[Product | tuple[str, str, tuple[int, int, int]]] = [*_drawn(shapes, kinds, seed)]
+        cases += _new(new, kinds, seed)
+        for case in bars.track(cases, description="products"):
             rows.append(_new_row(*case, seed) if isinstance(case, tuple) else _row(case, seed))
-    made = _record(rows, seed, here, time.monotonic() - start)
-    text = json.dumps(made, indent=1) + "\n"
+    outcome = _record(rows, seed, device, time.monotonic() - start)
+    text = json.dumps(outcome, indent=1) + "\n"
     if record is not None:
         write_atomic(record, text.encode())
     if as_json:
         typer.echo(text, nl=False)
     else:
-        _show(made)
-    if made["differ"]:
+        _show(outcome)
+    if outcome["differ"]:
         raise typer.Exit(1)
 
 
 def _list(types: tuple[str, ...], as_json: bool) -> None:
-    """The kinds of orders of the table, by type."""
+    """Print the kinds of orders of the table, by type."""
     from fpemu.library import orders
     from fpemu.library.kinds import KINDS, summary
 
-    cases = [case for case in orders("cublas") if case.type in types]
-    found = summary(cases)
+    products = [product for product in orders("cublas") if product.type in types]
+    counts = summary(products)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(counts))
         return
-    kinds = [kind for kind in KINDS if any(kind in count for count in found.values())]
-    of = f"{cases[0].library} {cases[0].version}, {cases[0].hardware}" if cases else "no products"
-    listed = table(f"{of}: {len(cases):,} products by their order", "order", *found, "all", numbers=len(found) + 1)
-    for kind in kinds:
-        each = [count.get(kind, 0) for count in found.values()]
-        listed.add_row(KINDS[kind], *(str(n or "") for n in each), str(sum(each)))
+    first = products[0]
+    title = f"{first.library} {first.version}, {first.hardware}: {len(products):,} products by their order"
+    listed = table(title, "order", *counts, "all", numbers=len(counts) + 1)
+    for kind, text in KINDS.items():
+        each = [count.get(kind, 0) for count in counts.values()]
+        if any(each):
+            listed.add_row(text, *(str(n or "") for n in each), str(sum(each)))
     console().print(listed)
 
 
-def _here() -> dict[str, str]:
-    """The GPU and the library; InputError if either is missing."""
-    import importlib
-    from importlib import metadata
-
-    try:
-        torch: Any = importlib.import_module("torch")
-    except ImportError:
-        raise InputError(
-            "verify: library products are run by PyTorch, which is not installed here: pip install torch"
-        ) from None
-    if not torch.cuda.is_available():
-        raise InputError("verify: PyTorch finds no GPU here")
-    found = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
-    for name in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
-        try:
-            return {**found, "cublas": metadata.version(name)}
-        except metadata.PackageNotFoundError:
-            continue
-    return {**found, "cublas": "unknown"}
-
-
-def _drawn(count: int, kinds: tuple[str, ...], seed: int) -> list[Case]:
+def _drawn(count: int, kinds: tuple[str, ...], seed: int) -> list[Product]:
     """The table's products of some shapes."""
     import numpy as np
 
     from fpemu.library import orders
 
-    known = [case for case in orders("cublas") if case.type in kinds]
-    every = sorted({(case.M, case.N, case.K) for case in known})
-    if 0 < count < len(every):
-        chosen = {every[i] for i in np.random.default_rng(seed).choice(len(every), count, replace=False)}
-        known = [case for case in known if (case.M, case.N, case.K) in chosen]
+    known = [product for product in orders("cublas") if product.type in kinds]
+    shapes = sorted({(product.M, product.N, product.K) for product in known})
+    if 0 < count < len(shapes):
+        chosen = {shapes[i] for i in np.random.default_rng(seed).choice(len(shapes), count, replace=False)}
+        known = [product for product in known if (product.M, product.N, product.K) in chosen]
     return known
 
 
@@ -145,88 +126,77 @@ def _new(count: int, kinds: tuple[str, ...], seed: int) -> list[tuple[str, str, 
     return [(kind, layout, (s[0], s[1], s[2])) for s in drawn for kind in kinds for layout in LAYOUTS]
 
 
-def _row(case: Case, seed: int) -> dict[str, Any]:
-    """One product of the table compared."""
+def _row(product: Product, seed: int) -> dict[str, Any]:
+    """The comparison of one product of the table."""
     import numpy as np
 
-    from fpemu.library import entries
-    from fpemu.library.products import Product
-    from fpemu.library.recorded import digest_of, places
+    from fpemu.library.cublas import CublasProduct
+    from fpemu.library.emulation import predict_entries
+    from fpemu.library.operands import digest_of, sample_indices
 
-    A, B, D, whole = Product(case.type, case.layout, (case.M, case.N, case.K)).sampled(seed)
-    wanted = entries(case, A, B, *places(case.M, case.N))
-    differ = int(np.sum(wanted.view(f"u{wanted.itemsize}") != np.ascontiguousarray(D).view(f"u{D.itemsize}")))
-    return {
-        "type": case.type,
-        "layout": case.layout,
-        "shape": [case.M, case.N, case.K],
-        "outputs": int(D.size),
-        "differ": differ,
-        "digest": whole,
-        "sample": digest_of(D),
-        "new": False,
-    }
+    shape = (product.M, product.N, product.K)
+    A, B, D, digest = CublasProduct(product.type, product.layout, shape).sampled(seed)
+    expected = predict_entries(product, A, B, *sample_indices(product.M, product.N))
+    differ = int(np.sum(expected.view(f"u{expected.itemsize}") != np.ascontiguousarray(D).view(f"u{D.itemsize}")))
+    row = {"type": product.type, "layout": product.layout, "shape": list(shape), "outputs": int(D.size)}
+    return {**row, "differ": differ, "digest": digest, "sample": digest_of(D), "new": False}
 
 
 def _new_row(kind: str, layout: str, shape: tuple[int, int, int], seed: int) -> dict[str, Any]:
-    """A product whose order is revealed first."""
+    """The comparison of a product after its order was revealed."""
     from fpemu import gpu
-    from fpemu.library import finding
-    from fpemu.library.products import Product
+    from fpemu.library import revealing
+    from fpemu.library.cublas import CublasProduct
 
     row: dict[str, Any] = {"type": kind, "layout": layout, "shape": list(shape), "new": True}
-    asked = Product(kind, layout, shape, deadline=time.monotonic() + _SECONDS)
+    product = CublasProduct(kind, layout, shape, deadline=time.monotonic() + _SECONDS)
     try:
-        order, status = finding.find(asked, seed, device=None if gpu.available() else "cuda")
-        row.update(order=order, differ=int(status != "same"))
+        order, equal = revealing.find(product, seed, device="cpu" if gpu.available() else "cuda")
+        row.update(order=order, differ=int(not equal))
     except (InputError, TimeoutError) as problem:
         row.update(differ=1, problem=str(problem))
-    return {**row, "probes": asked.probes, "calls": asked.calls}
+    return {**row, "probes": product.probes, "calls": product.calls}
 
 
-def _record(rows: list[dict[str, Any]], seed: int, here: dict[str, str], seconds: float) -> dict[str, Any]:
+def _record(rows: list[dict[str, Any]], seed: int, device: dict[str, str], seconds: float) -> dict[str, Any]:
     import datetime
 
     import fpemu
     from fpemu.library import orders
     from fpemu.verify.records import driver
 
-    count: Counter[tuple[bool, str, str]] = Counter()
-    same: Counter[tuple[bool, str, str]] = Counter()
-    for row in rows:
-        key = row["new"], row["type"], row["layout"]
-        count[key] += 1
-        same[key] += row["differ"] == 0
-    parts = {
-        name: {f"{kind} {layout}": [same[n, kind, layout], c] for (n, kind, layout), c in count.items() if n == is_new}
-        for name, is_new in (("compared", False), ("new", True))
-    }
+    def by_type(new: bool) -> dict[str, list[int]]:
+        some = [(f"{row['type']} {row['layout']}", row["differ"] == 0) for row in rows if row["new"] == new]
+        count, equal = Counter(name for name, _ in some), Counter(name for name, same in some if same)
+        return {name: [equal[name], n] for name, n in count.items()}
+
     return {
         "about": ABOUT,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "fpemu": fpemu.__version__,
-        "device": {**here, "driver": driver()},
-        "table": next((f"{c.library} {c.version} {c.hardware}" for c in orders("cublas")), ""),
+        "device": {**device, "driver": driver()},
+        "table": next((f"{p.library} {p.version} {p.hardware}" for p in orders("cublas")), ""),
         "seed": seed,
         "seconds": round(seconds, 1),
-        **parts,
+        "compared": by_type(False),
+        "new": by_type(True),
         "differ": [row for row in rows if row["differ"]],
         "samples": [[row["type"], row["layout"], *row["shape"], row["sample"]] for row in rows if "sample" in row],
     }
 
 
-def _show(made: dict[str, Any]) -> None:
-    where = made["device"]
-    if where["cublas"] not in made["table"]:
-        note(f"fpemu: verify: the table is of {made['table']}, here is cuBLAS {where['cublas']}")
+def _show(outcome: dict[str, Any]) -> None:
+    device = outcome["device"]
+    if device["cublas"] not in outcome["table"]:
+        note(f"fpemu: verify: the table is of {outcome['table']}, this GPU has cuBLAS {device['cublas']}")
     for part, title in (("compared", "by the table"), ("new", "by orders revealed now")):
-        if made[part]:
-            listed = table(f"cuBLAS {where['cublas']}, {where['gpu']}, {title}", "product", "same", "of", numbers=2)
-            for name, (same, count) in made[part].items():
-                listed.add_row(name, str(same), str(count))
+        if outcome[part]:
+            listed = table(f"cuBLAS {device['cublas']}, {device['gpu']}, {title}", "product", "equal", "of", numbers=2)
+            for name, (equal, count) in outcome[part].items():
+                listed.add_row(name, str(equal), str(count))
             console().print(listed)
-    for row in made["differ"][:_SHOWN]:
-        why = row.get("problem", f"{row['differ']} of {row.get('outputs', 'the')} outputs differ")
+    for row in outcome["differ"][:_SHOWN]:
+        why = row.get("problem", f"{row['differ']} of {row.get('outputs', 'the')} outputs mismatch")
         console().print(f"{row['type']} {row['layout']} {'x'.join(map(str, row['shape']))}: {why}")
-    if len(made["differ"]) > _SHOWN:
-        console().print(f"... and {len(made['differ']) - _SHOWN} more")
+    if len(outcome["differ"]) > _SHOWN:
+        console().print(f"... and {len(outcome['differ']) - _SHOWN} more")

@@ -190,10 +190,10 @@ class _Asked:
         self.gemm: Callable[[Any, Any], Any]
         self.name = emulated or ""
         if kind is not None and layout is not None:
-            from fpemu.library import calls
+            from fpemu.library import cublas
 
-            self.gemm, self.name = calls.cublas(kind, layout, shape), f"cuBLAS {kind} {layout}"
-            self.hardware = hardware or calls.architecture()
+            self.gemm, self.name = cublas.gemm(kind, layout, shape), f"cuBLAS {kind} {layout}"
+            self.hardware = hardware or cublas.architecture()
         elif target is not None:
             from fpemu.probing import watching
 

@@ -1,35 +1,31 @@
-"""What kinds of orders a table has, told from the orders themselves: `summary`."""
+"""Classification of tabulated orders."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from fpemu.library.tables import Tiles
+from fpemu.library.product import Product, Tiles
 from fpemu.mma.order import KOrder
 from fpemu.probing.naming import chains_of
 
-if TYPE_CHECKING:
-    from fpemu.library import Case
-
 KINDS = {
     "KOrder": "a KOrder",
-    "KOrder, halves": "a KOrder whose slices' sums are rounded to fp16",
-    "blocks": "tree: slices of k, by an instruction with shorter blocks than the type's",
-    "slices": "tree: slices of k joined in an order of their own, or gone on from",
-    "interleaved": "tree: accumulators of the instruction that take turns along k",
-    "lanes": "tree: multiply-adds of lanes that take turns along k",
-    "runs": "tree: multiply-adds of lanes that take neighbours, or one product each",
-    "place": "by the place in D: tiles with orders of their own (stream-K)",
+    "KOrder, halves": "a KOrder with partial sums rounded to fp16",
+    "blocks": "tree: split-K by an instruction with shorter blocks than the type's",
+    "slices": "tree: split-K with another reduction, or chains that start from a partial sum",
+    "interleaved": "tree: interleaved accumulators of the instruction",
+    "lanes": "tree: interleaved lanes of fused multiply-adds",
+    "runs": "tree: lanes of fused multiply-adds over contiguous k, or single products",
+    "place": "orders that depend on the tile of D (stream-K)",
 }
 
 
-def kind(case: Case) -> str:
-    """The name in `KINDS` of a case's order."""
-    order = case.order
+def kind(product: Product) -> str:
+    """The name in `KINDS` of a product's order."""
+    order = product.order
     if isinstance(order, KOrder):
-        return "KOrder, halves" if case.stored else "KOrder"
+        return "KOrder, halves" if product.stored else "KOrder"
     if isinstance(order, Tiles):
         return "place"
     chains = chains_of(order)
@@ -39,20 +35,18 @@ def kind(case: Case) -> str:
         return "lanes" if gaps else "runs"
     if gaps:
         return "interleaved"
-    full = max(len(block) for chain in chains for block in chain.blocks) == case.spec.block
+    full = max(len(block) for chain in chains for block in chain.blocks) == product.spec.block
     return "slices" if full or any(chain.start is not None for chain in chains) else "blocks"
 
 
-def summary(cases: Iterable[Case] | None = None) -> dict[str, dict[str, int]]:
-    """For each type of product, how many cases there are of each kind of order.
+def summary(products: Iterable[Product]) -> dict[str, dict[str, int]]:
+    """The number of products of each kind of order, for each type.
 
     Examples
     --------
-    >>> from fpemu import library
-    >>> sum(sum(kinds.values()) for kinds in summary().values()) == sum(1 for _ in library.orders())
-    True
+    >>> from fpemu.library import lookup
+    >>> summary([lookup("cublas", "fp16", (512, 512, 8192))])
+    {'fp16': {'KOrder': 1}}
     """
-    from fpemu import library  # which imports this package
-
-    count = Counter((case.type, kind(case)) for case in (library.orders() if cases is None else cases))
+    count = Counter((product.type, kind(product)) for product in products)
     return {of: {k: count[of, k] for k in KINDS if count[of, k]} for of in dict.fromkeys(of for of, _ in count)}

@@ -1,26 +1,28 @@
-"""The orders in which libraries were found to add, as data: a table a file, one for a library's version and a GPU.
+"""Tables of measured summation orders: one file for each version of a library and GPU.
 
-A table is gzipped JSON. `orders` lists the distinct orders, in the form of `fpemu.mma.serialise`: a `KOrder` by its
-fields, with "stored" if the sums of its slices are rounded before they are added; {"tree": a tree}; or a map of tiles
-of D, each with the number of its order; "as" is a type of arithmetic other than the product's. `cases` has a row for
-each product: M, N, K, the number of its order, and two digests of the D that the GPU returned for the operands of
-`fpemu.library.recorded` (empty if an order was compared on other operands alone).
+A table is gzipped JSON. ``orders`` lists the distinct orders in the form of `fpemu.mma.serialise`: the fields of a
+`KOrder`, with "stored" if the partial sums are rounded before they are added; {"tree": a tree}; or a map of tiles of D
+to the indices of their orders. "as" names the arithmetic where it is not that of the product's type. ``cases`` has one
+row for each product: M, N, K, the index of its order, and two digests of the GPU's D for the operands of
+`fpemu.library.operands` (empty if the order was compared on other operands only).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fpemu.errors import InputError
+from fpemu.arguments import LARGEST, checked, choice, integers
+from fpemu.errors import InputError, unknown_name
 from fpemu.files import write_atomic
+from fpemu.library.product import LAYOUTS, TYPES, Layout, Order, Product, Tiles, instruction
 from fpemu.mma.order import KOrder
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import Tree
@@ -29,82 +31,194 @@ FIELDS = ("M", "N", "K", "order", "digest", "sample")
 HEAD = ("library", "version", "hardware", "gpu", "driver", "cuda", "torch", "date", "seed", "about")
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """Orders that depend on the place in D, as those of stream-K do: for each tile of D, row by row, one order."""
+@checked
+def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Product]:
+    """Yield the products of a library whose summation orders are tabulated.
 
-    rows: int
-    columns: int
-    of: tuple[int, ...]
-    orders: tuple[KOrder | Tree, ...]
-    stored: tuple[str | None, ...]
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU of the table.
+
+    Yields
+    ------
+    Product
+        The next product.
+
+    Raises
+    ------
+    InputError
+        No table for these names.
+    """
+    table = _table(library, version, hardware)
+    decoded: dict[int, Order] = {}
+    for group in table["cases"]:
+        for row in group["rows"]:
+            product = _product(table, group["type"], group["layout"], row, decoded.get(row[3]))
+            decoded[row[3]] = product.order
+            yield product
 
 
-Order = KOrder | Tree | Tiles
+@checked
+def lookup(
+    library: str,
+    type: str,
+    shape: tuple[int, int, int],
+    *,
+    layout: Layout = "NN",
+    version: str | None = None,
+    hardware: str = "H200",
+) -> Product:
+    """Return the product of one type, layout and shape from a library's table.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    type : str
+        Type, as in `Product`.
+    shape : (M, N, K)
+        Sizes of the product.
+    layout : {"NN", "TN"}
+        Layout, as in `Product`.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU of the table.
+
+    Returns
+    -------
+    Product
+        The table's row.
+
+    Raises
+    ------
+    InputError
+        The product is not in the table; the message names the nearest shapes in it.
+
+    Examples
+    --------
+    >>> lookup("cublas", "fp16", (512, 512, 8192)).order
+    KOrder(split=4096)
+    """
+    sizes = integers("shape", shape, 1, LARGEST, length=3)
+    choice("type of a product", type, TYPES)
+    choice("layout", layout, LAYOUTS)
+    table = _table(library, version, hardware)
+    rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
+    for row in rows:
+        if tuple(row[:3]) == tuple(sizes):
+            return _product(table, type, layout, row)
+
+    def distance(row: list[Any]) -> float:
+        return sum(abs(math.log2(max(x, 0.5) / y)) for x, y in zip(sizes, row, strict=False))
+
+    nearest = ", ".join("x".join(map(str, row[:3])) for row in sorted(rows, key=distance)[:3])
+    raise InputError(
+        f"{library} {table['version']} on {hardware}: the table has no order of {type} {layout}"
+        f" {'x'.join(map(str, sizes))} (MxNxK; the nearest shapes are {nearest or 'none'}); on that GPU `fpemu reveal`"
+        " finds the order, and fpemu.mma.gemm accepts it"
+    )
 
 
+def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
+    libraries = sorted({path.name.split("-")[0] for path in files("*")})
+    if library not in libraries:
+        raise unknown_name("library", library, libraries)
+    tables = [read(path) for path in files(library)]
+    on_gpu = [t for t in tables if t["hardware"].lower() == str(hardware).lower()]
+    if not on_gpu:
+        raise unknown_name(f"GPU with a table of {library}", hardware, sorted({t["hardware"] for t in tables}))
+    versions = {t["version"]: t for t in on_gpu}
+    if version is None:
+        return on_gpu[-1]
+    if version not in versions:
+        raise unknown_name(f"version of {library}", version, list(versions))
+    return versions[version]
+
+
+def _product(table: dict[str, Any], kind: str, layout: str, row: list[Any], decoded: Order | None = None) -> Product:
+    M, N, K, index, digest, sample = row
+    return product_of(table, kind, layout, (M, N, K), table["orders"][index], digest, sample, decoded)
+
+
+def product_of(
+    table: dict[str, Any],
+    kind: str,
+    layout: str,
+    shape: tuple[int, int, int],
+    order: dict[str, Any],
+    digest: str = "",
+    sample: str = "",
+    decoded: Order | None = None,
+) -> Product:
+    """The product of a table's entry `order` (`decoded`: the same order, decoded before)."""
+    arithmetic = order.get("as", kind)
+    return Product(
+        table["library"],
+        table["version"],
+        table["hardware"],
+        kind,
+        layout,
+        *shape,
+        order=decoded or decode(order, table["orders"]),
+        spec=instruction(arithmetic),
+        rounded="tf32" if arithmetic == "tf32" else None,
+        stored=order.get("stored"),
+        digest=digest,
+        sample=sample,
+        seed=table["seed"],
+    )
+
+
+# --- files
 @lru_cache(maxsize=8)
 def read(path: str | Path) -> dict[str, Any]:
-    """A table."""
-    made: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
-    return made
+    """Read a table."""
+    table: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
+    return table
 
 
 def write(table: dict[str, Any], path: str | Path) -> None:
-    """Write a table; the same table gives the same bytes."""
+    """Write a table; equal tables give equal bytes."""
     text = json.dumps(table, separators=(",", ":"))
     write_atomic(path, gzip.compress(text.encode(), 9, mtime=0))
 
 
 def files(library: str) -> list[Path]:
-    """The tables of a library that come with the package, the newest version last."""
+    """The package's tables of a library, the newest version last."""
     folder = Path(str(resources.files("fpemu.library"))) / "data"
     return sorted(folder.glob(f"{library}-*.json.gz"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
 
 
-# --- one order as JSON, and back
+# --- one order as an entry of a table
 def encode(order: KOrder | Tree) -> dict[str, Any]:
     """An order as an entry of a table."""
     data = to_dict(order)
     return data if isinstance(order, KOrder) else {"tree": data}
 
 
-def decode(data: dict[str, Any], orders: Sequence[dict[str, Any]] = ()) -> Order:
-    """The order of an entry, or a map of tiles onto other `orders` of the table."""
-    if "tiles" in data:
-        rows, columns = data["tiles"]
-        used = sorted({n for n, _ in data["map"]})
-        of = tuple(used.index(n) for n, count in data["map"] for _ in range(count))
-        parts = [decode(orders[n]) for n in used]
+def decode(entry: dict[str, Any], orders: Sequence[dict[str, Any]] = ()) -> Order:
+    """The order of an entry; a map of tiles refers to the table's other `orders`."""
+    if "tiles" in entry:
+        rows, columns = entry["tiles"]
+        used = sorted({n for n, _ in entry["map"]})
+        of = tuple(used.index(n) for n, count in entry["map"] for _ in range(count))
         stored = tuple(orders[n].get("stored") for n in used)
-        return Tiles(rows, columns, of, tuple(p for p in parts if not isinstance(p, Tiles)), stored)
-    if "tree" in data:
-        tree = data["tree"]
-        return from_dict(_unfolded(*tree) if isinstance(tree, list) else tree)
-    return KOrder.from_dict({k: v for k, v in data.items() if k not in ("stored", "as")})
+        return Tiles(rows, columns, of, tuple(_single(orders[n]) for n in used), stored)
+    return _single(entry)
 
 
-def _unfolded(offset: int, body: dict[str, Any]) -> dict[str, Any]:
-    """A tree of the tables written until 2026, positions relative to the node above, as `from_dict` takes it."""
-
-    def runs(rows: Sequence[Sequence[Any]], at: int, make: Callable[[int, Any], Any]) -> list[dict[str, Any]]:
-        return [{"of": make(at + first, part), "count": n, "step": step} for first, step, n, part in rows]
-
-    def numbers(at: int, rows: Any) -> list[dict[str, Any]]:
-        rows = [[0, 1, rows]] if isinstance(rows, int) else rows
-        return runs([[*row, None] for row in rows], at, lambda k, _: k)
-
-    if "sum" in body:
-        return {**body, "sum": runs(body["sum"], offset, _unfolded)}
-    fma = "fma" in body
-    tree: dict[str, Any] = (
-        {"fma": numbers(offset, body["fma"])} if fma else {"instruction": runs(body["chain"], offset, numbers)}
-    )
-    return {**tree, "start": _unfolded(offset + body["start"][0], body["start"][1])} if "start" in body else tree
+def _single(entry: dict[str, Any]) -> KOrder | Tree:
+    return from_dict(entry.get("tree", {k: v for k, v in entry.items() if k not in ("stored", "as")}))
 
 
 class Builder:
-    """Collects cases into a table, equal orders once."""
+    """Collects products into a table that holds equal orders once."""
 
     def __init__(self, head: dict[str, Any]) -> None:
         self.head = {name: head[name] for name in HEAD if name in head}
@@ -112,22 +226,20 @@ class Builder:
         self._index: dict[str, int] = {}
         self.rows: dict[tuple[str, str], list[list[Any]]] = {}
 
-    def order(self, data: dict[str, Any]) -> int:
-        """The number of an order, given as `encode` makes it (with "stored", "as")."""
-        if "tiles" in data:
-            data = {**data, "map": [[self.order(part), count] for part, count in data["map"]]}
-        text = json.dumps(data, sort_keys=True)
+    def order(self, entry: dict[str, Any]) -> int:
+        """The index of an order, given in the form of `encode` (with "stored", "as")."""
+        if "tiles" in entry:
+            entry = {**entry, "map": [[self.order(order), count] for order, count in entry["map"]]}
+        text = json.dumps(entry, sort_keys=True)
         if text not in self._index:
             self._index[text] = len(self.orders)
-            self.orders.append(data)
+            self.orders.append(entry)
         return self._index[text]
 
     def add(
         self, kind: str, layout: str, shape: Sequence[int], order: dict[str, Any], digest: str, sample: str
     ) -> None:
-        """One product; a shape that is there already is replaced."""
-        if len(shape) != 3:
-            raise InputError(f"a shape is M, N, K, not {shape}")
+        """Add one product (M, N, K), or replace the row of this shape."""
         rows = self.rows.setdefault((kind, layout), [])
         rows[:] = [row for row in rows if row[:3] != list(shape)]
         rows.append([*shape, self.order(order), digest, sample])

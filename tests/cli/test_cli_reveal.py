@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from fpemu import mma, plotting, probing, simt
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.library import calls
+from fpemu.library import cublas
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.serialise import from_dict, to_dict
@@ -250,8 +251,6 @@ def test_wrong_words_are_refused_in_one_line(tmp_path, monkeypatch, capsys, word
 
 
 def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(tmp_path):
-    import sys
-
     from fpemu.probing import watching
 
     (tmp_path / "json.py").write_text("def f(A, B):\n    from beside_json import g\n    return g(A, B)\n")
@@ -267,8 +266,6 @@ def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(
 
 
 def test_on_a_terminal_the_calls_are_counted(capsys, monkeypatch):
-    import sys
-
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     status, out, err = run(capsys, "--emulated", "H200", "--order", "split=48", "--k", 100)
@@ -319,7 +316,7 @@ class Torch:
 )
 def test_cublas_is_asked_in_the_layout_and_type_that_are_named(monkeypatch, capsys, kind, layout, split):
     torch = Torch()
-    monkeypatch.setattr(calls, "_torch", lambda: torch)
+    monkeypatch.setattr(cublas, "torch", lambda: torch)
     status, out, _ = run(capsys, "cublas", "--type", kind, "--layout", layout, "--shape", "9x7x60", "--check")
     assert (status, out.splitlines()[0]) == (0, f"KOrder(split={split})")
     assert torch.seen == {layout}
@@ -327,7 +324,7 @@ def test_cublas_is_asked_in_the_layout_and_type_that_are_named(monkeypatch, caps
 
 
 def test_cublas_needs_pytorch_and_known_names(monkeypatch, capsys):
-    monkeypatch.setattr(calls, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert "pip install torch" in run(capsys, "cublas", "--k", 8)[2]
     assert "unknown type of product 'fp61'" in run(capsys, "cublas", "--k", 8, "--type", "fp61")[2]
     assert "known: NN, TN" in run(capsys, "cublas", "--k", 8, "--layout", "TT")[2]

@@ -12,8 +12,9 @@ import pytest
 from fpemu import library, mma
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.library import finding, recorded, tables
+from fpemu.library import cublas, operands, revealing, tables
 from fpemu.library.kinds import KINDS, summary
+from fpemu.library.product import INPUT_DTYPES, Tiles
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
@@ -41,16 +42,16 @@ class Emulated:
 
     def mm(self, A, B):
         self.calls += 1
-        D = library.predict(finding.case(self, self.left), A, B)
+        D = library.predict(revealing.tabulated(self, self.left), A, B)
         if self.right is not None:
-            D[:, self.cut :] = library.predict(finding.case(self, self.right), A, B)[:, self.cut :]
+            D[:, self.cut :] = library.predict(revealing.tabulated(self, self.right), A, B)[:, self.cut :]
         return D
 
     def __call__(self, base, where, value, b):
         self.probes += len(where)
         first, stop = self.band
         out = np.empty(len(where))
-        B = np.full((self.K, self.N), b, recorded.carrier(self.kind))
+        B = np.full((self.K, self.N), b, INPUT_DTYPES[self.kind])
         for lo in range(0, len(where), stop - first):
             A = np.tile(base.astype(B.dtype), (self.M, 1))
             n = len(where[lo : lo + stop - first])
@@ -59,13 +60,13 @@ class Emulated:
         return out
 
     def run(self, seed):
-        A, B = recorded.operands(self.kind, self.M, self.N, self.K, seed)
+        A, B = operands.operands(self.kind, self.M, self.N, self.K, seed)
         return A, B, self.mm(A, B)
 
     def sampled(self, seed):
         A, B, D = self.run(seed)
-        rows, columns = recorded.places(self.M, self.N)
-        return A[rows], B[:, columns], D[np.ix_(rows, columns)], recorded.digest_of(D)
+        rows, columns = operands.sample_indices(self.M, self.N)
+        return A[rows], B[:, columns], D[np.ix_(rows, columns)], operands.digest_of(D)
 
 
 def test_the_table_has_what_was_asked_of_it():
@@ -79,7 +80,7 @@ def test_the_table_has_what_was_asked_of_it():
 def test_every_order_of_the_table_is_over_its_positions():
     seen = set()
     for case in CASES:
-        parts = case.order.orders if isinstance(case.order, tables.Tiles) else (case.order,)
+        parts = case.order.orders if isinstance(case.order, Tiles) else (case.order,)
         for part in parts:
             if not isinstance(part, KOrder) and id(part) not in seen:
                 trees.check(part, case.K, case.spec)
@@ -106,11 +107,11 @@ def test_a_changed_order_is_not_what_the_gpu_returned():
 
 
 def test_the_documented_splits_are_in_the_table():
-    for shape, split in (((256, 4096, 256), 1408), ((128, 8192, 128), 1408), ((512, 8192, 512), 4096)):
+    for shape, split in (((256, 256, 4096), 1408), ((128, 128, 8192), 1408), ((512, 512, 8192), 4096)):
         assert library.lookup("cublas", "fp16", shape, layout="NN").order == KOrder(split=split)
-    for shape in ((128, 128, 128), (1024, 4096, 1024)):
+    for shape in ((128, 128, 128), (1024, 1024, 4096)):
         assert library.lookup("cublas", "fp16", shape, layout="NN").order == KOrder()
-    assert library.lookup("cublas", "tf32", (256, 4096, 256), layout="TN").order == KOrder(split=256)
+    assert library.lookup("cublas", "tf32", (256, 256, 4096), layout="TN").order == KOrder(split=256)
 
 
 def test_partial_sums_of_half_products_are_kept_in_half():
@@ -118,7 +119,7 @@ def test_partial_sums_of_half_products_are_kept_in_half():
     assert {c.type for c in kept} == {"fp16->fp16"}
     case = min(kept, key=lambda c: c.M * c.N * c.K)
     assert case.stored == "fp16"
-    A, B = recorded.operands(case.type, case.M, case.N, case.K, 3)
+    A, B = operands.operands(case.type, case.M, case.N, case.K, 3)
     D = library.emulate("cublas", A, B, out="fp16", layout=case.layout)
     step = case.order.split
     part = KOrder(tile=case.order.tile, residue_first=case.order.residue_first)
@@ -144,7 +145,7 @@ def test_emulate_is_a_gemm_of_the_order():
 def test_the_layout_is_read_off_the_strides():
     rng = np.random.default_rng(1)
     known = [c for c in CASES if c.type == "fp32" and c.layout == "TN" and min(c.M, c.N) > 1 and c.K < 300]
-    other = (library.lookup("cublas", "fp32", (c.M, c.K, c.N), layout="NN") for c in known)
+    other = (library.lookup("cublas", "fp32", (c.M, c.N, c.K), layout="NN") for c in known)
     sizes = next((c.M, c.N, c.K) for c, nn in zip(known, other, strict=True) if c.order != nn.order)
     A = rng.standard_normal((sizes[0], sizes[2])).astype(np.float32)
     wide = rng.standard_normal((sizes[1], sizes[2] + 3)).astype(np.float32)
@@ -153,7 +154,7 @@ def test_the_layout_is_read_off_the_strides():
     assert TN.tobytes() != NN.tobytes()
     assert library.emulate("cublas", A, B).tobytes() == TN.tobytes()
     assert library.emulate("cublas", A, np.ascontiguousarray(B)).tobytes() == NN.tobytes()
-    with pytest.raises(InputError, match="A lies transposed"):
+    with pytest.raises(InputError, match="A is stored by columns"):
         library.emulate("cublas", np.asfortranarray(A), B)
 
 
@@ -171,8 +172,8 @@ def test_orders_of_tiles():
     case = library.lookup("cublas", "fp32", (8, 8, 8), layout="NN")
     import dataclasses
 
-    tiles = tables.Tiles(3, 5, (0, 1, 1, 0, 0, 1), (KOrder(), KOrder(split=2)), (None, None))
-    A, B = recorded.operands("fp32", 8, 8, 8, 1)
+    tiles = Tiles(3, 5, (0, 1, 1, 0, 0, 1), (KOrder(), KOrder(split=2)), (None, None))
+    A, B = operands.operands("fp32", 8, 8, 8, 1)
     D = library.predict(dataclasses.replace(case, order=tiles), A, B)
     one, two = (mma.gemm(A, B, None, case.spec, order) for order in tiles.orders)
     assert one.tobytes() != two.tobytes()
@@ -183,11 +184,8 @@ def test_orders_of_tiles():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"A": np.ones((5, 77), np.float16), "B": np.ones((77, 5), np.float16)},
-            "no order is known .* nearest known are",
-        ),
-        ({"B": np.ones((9, 8), np.float16)}, "no product of two"),
+        ({"A": np.ones((5, 77), np.float16), "B": np.ones((77, 5), np.float16)}, "no order of .* nearest shapes are"),
+        ({"B": np.ones((9, 8), np.float16)}, "do not form a product of two"),
         ({"B": np.ones((8, 8), np.float32)}, "one type"),
         ({"fmt": "tf32"}, "float32"),
         ({"fmt": "fp8"}, "fp8"),
@@ -220,10 +218,10 @@ def test_what_is_not_known_is_said_in_one_line(change, message):
 )
 def test_an_order_is_found_also_where_it_depends_on_the_place(kind, shape, left, right):
     asked = Emulated(kind, shape, left, right, cut=32 if right is not None else 0)
-    found, status = finding.find(asked, 5)
-    assert status == "same"
+    found, equal = revealing.find(asked, 5)
+    assert equal
     A, B, D = asked.run(6)
-    assert library.predict(finding.case(asked, found), A, B).tobytes() == D.tobytes()
+    assert library.predict(revealing.tabulated(asked, found), A, B).tobytes() == D.tobytes()
     if right is None:
         assert found == left
     else:
@@ -259,17 +257,17 @@ def test_a_table_comes_back_from_its_file(tmp_path):
 
 def test_recorded_operands_are_a_function_of_the_place():
     for kind in library.TYPES:
-        A, B = recorded.operands(kind, 40, 50, 30, 9)
+        A, B = operands.operands(kind, 40, 50, 30, 9)
         rows, columns = np.array([3, 17]), np.array([0, 49, 20])
-        a, b = recorded.operands(kind, 40, 50, 30, 9, rows, columns)
+        a, b = operands.operands(kind, 40, 50, 30, 9, rows, columns)
         assert a.tobytes() == A[rows].tobytes()
         assert b.tobytes() == np.ascontiguousarray(B[:, columns]).tobytes()
         assert (np.abs(A) >= 0.25).all()
         assert (np.abs(A) < 4).all()
         assert len(np.unique(A)) > 0.5 * min(A.size, 2**9)
-        assert not np.array_equal(A, recorded.operands(kind, 40, 50, 30, 10)[0])
+        assert not np.array_equal(A, operands.operands(kind, 40, 50, 30, 10)[0])
     assert np.array_equal(
-        recorded.operands("bf16", 4, 4, 4, 1)[0], round_to(recorded.operands("bf16", 4, 4, 4, 1)[0], "bf16")
+        operands.operands("bf16", 4, 4, 4, 1)[0], round_to(operands.operands("bf16", 4, 4, 4, 1)[0], "bf16")
     )
 
 
@@ -299,7 +297,6 @@ def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
 
 def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
     from fpemu.cli import library as command
-    from fpemu.library import products
 
     wrong = []
 
@@ -307,7 +304,7 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
         def __init__(self, kind, layout, shape, deadline=0.0):
             super().__init__(kind, shape, {})
             try:
-                self.known = library.lookup("cublas", kind, (shape[0], shape[2], shape[1]), layout=layout)
+                self.known = library.lookup("cublas", kind, shape, layout=layout)
             except InputError:
                 self.known = None
             self.layout = layout
@@ -324,8 +321,8 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
         small = [c for c in CASES if c.type in kinds and c.M * c.N * c.K < 1e5]
         return small[:: max(1, len(small) // count)]
 
-    monkeypatch.setattr(products, "Product", Here)
-    monkeypatch.setattr(command, "_here", lambda: {"gpu": "none", "torch": "0", "cuda": "0", "cublas": "1.0"})
+    monkeypatch.setattr(cublas, "CublasProduct", Here)
+    monkeypatch.setattr(cublas, "environment", lambda: {"gpu": "none", "torch": "0", "cuda": "0", "cublas": "1.0"})
     monkeypatch.setattr(command, "_drawn", drawn)
     monkeypatch.setattr(command, "_new", lambda count, kinds, seed: [(kinds[0], "NN", (5, 4, 33))] * count)
     out = tmp_path / "r.json"

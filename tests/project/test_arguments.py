@@ -401,7 +401,7 @@ ANYTHING = {
 
 RESULTS = {
     "fpemu.errors",
-    "fpemu.library.Case",
+    "fpemu.library.Product",
     "fpemu.verify.instructions.ClassCounts",
     "fpemu.verify.instructions.Verification",
     "fpemu.Rounding",

@@ -1,0 +1,233 @@
+"""cuBLAS on the current GPU, called through PyTorch: products of given operands, and answers to the probes of `reveal`.
+
+PyTorch is imported when a product is created.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.library import operands
+from fpemu.library.product import LAYOUTS, TYPES
+from fpemu.mma import catalog
+
+_BYTES = 2**27  # largest size of the operands of calls that are prepared together
+
+
+def torch() -> Any:
+    """PyTorch; InputError if it is not installed or finds no GPU."""
+    try:
+        module = importlib.import_module("torch")
+    except ImportError:
+        raise InputError("cuBLAS is called through PyTorch, which is not installed: pip install torch") from None
+    if not module.cuda.is_available():
+        raise InputError("cuBLAS needs an NVIDIA GPU, and PyTorch finds no GPU here")
+    return module
+
+
+def environment() -> dict[str, str]:
+    """The GPU's name, and the versions of PyTorch, CUDA and cuBLAS; raises as `torch`."""
+    module = torch()
+    names = {"gpu": module.cuda.get_device_name(0), "torch": module.__version__, "cuda": str(module.version.cuda)}
+    for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
+        try:
+            return {**names, "cublas": metadata.version(package)}
+        except metadata.PackageNotFoundError:
+            continue
+    return {**names, "cublas": "unknown"}
+
+
+def architecture() -> str | None:
+    """The catalogue's architecture of PyTorch's GPU; None if the catalogue has none."""
+    major, minor = torch().cuda.get_device_capability()
+    try:
+        return catalog.architecture(f"sm_{major}{minor}")
+    except InputError:
+        return None
+
+
+def gemm(kind: str, layout: str, shape: tuple[int, int, int]) -> Callable[[Any, Any], NDArray[Any]]:
+    """torch.mm of one type and layout and of shape (M, N, K) as a function of NumPy arrays, (A, B) -> D.
+
+    Raises
+    ------
+    InputError
+        Unknown type or layout; no PyTorch, or no GPU.
+    """
+    if kind not in TYPES:
+        raise unknown_name("type of product", kind, TYPES)
+    if layout not in LAYOUTS:
+        raise unknown_name("layout", layout, LAYOUTS)
+    module = torch()
+    dtype = _dtype(module, kind)
+
+    def on_gpu(x: Any) -> Any:
+        return module.from_numpy(np.ascontiguousarray(x)).to("cuda").to(dtype)
+
+    def multiply(A: Any, B: Any) -> NDArray[Any]:
+        if (np.shape(A), np.shape(B)) != ((shape[0], shape[2]), (shape[2], shape[1])):
+            raise InputError(f"A of shape {np.shape(A)} and B of shape {np.shape(B)} do not form the product {shape}")
+        b = on_gpu(np.asarray(B).T).t() if layout == "TN" else on_gpu(B)
+        D: NDArray[Any] = _multiply(module, kind, on_gpu(A), b).cpu().numpy()
+        return D
+
+    return multiply
+
+
+def _dtype(module: Any, kind: str) -> Any:
+    wide = {"bf16": "bfloat16", "fp64": "float64", "tf32": "float32", "fp32": "float32"}
+    return getattr(module, wide.get(kind, "float16"))
+
+
+def _multiply(module: Any, kind: str, a: Any, b: Any) -> Any:
+    """torch.mm, in tf32 only for that type; the setting is restored."""
+    matmul = module.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, kind == "tf32"
+    try:
+        return module.mm(a, b, out_dtype=module.float32) if kind in ("fp16", "bf16") else module.mm(a, b)
+    finally:
+        matmul.allow_tf32 = before
+
+
+class CublasProduct:
+    """torch.mm of one type, layout and shape on the current GPU.
+
+    Parameters
+    ----------
+    kind : one of `fpemu.library.TYPES`
+    layout : {"TN", "NN"}
+    shape : (M, N, K)
+    rows : (first, stop), optional
+        The rows of A (columns of B, where N > M) with probes. Default: all.
+    position : int
+        The column (row) of D that is read.
+    deadline : float, optional
+        Time, as counted by `time.monotonic`, after which probes raise TimeoutError.
+    """
+
+    is_ask = True
+
+    def __init__(
+        self,
+        kind: str,
+        layout: str,
+        shape: tuple[int, int, int],
+        rows: tuple[int, int] | None = None,
+        position: int = 0,
+        deadline: float = float("inf"),
+    ) -> None:
+        self.torch: Any = torch()
+        self.kind, self.layout, (self.M, self.N, self.K) = kind, layout, shape
+        self.by_columns = self.N > self.M
+        self.rows = rows or (0, max(self.M, self.N))
+        self.position, self.deadline = position, deadline
+        self.probes = self.calls = 0
+        self.dtype = _dtype(self.torch, kind)
+
+    def at(self, row: int, column: int) -> CublasProduct:
+        """The same product, with probes in the 32 rows (columns) around a position of D, and read at that position."""
+        across, along = (column, row) if self.by_columns else (row, column)
+        first = across // 32 * 32
+        stop = min(first + 32, max(self.M, self.N))
+        return CublasProduct(
+            self.kind, self.layout, (self.M, self.N, self.K), (first, stop), along, deadline=self.deadline
+        )
+
+    def _multiply(self, a: Any, b: Any) -> Any:
+        self.calls += 1
+        return _multiply(self.torch, self.kind, a, b)
+
+    def __call__(self, base: NDArray[Any], where: NDArray[Any], value: NDArray[Any], b: float) -> NDArray[Any]:
+        """As `fpemu.probing.probes.Rows`; the operands of many calls are laid out at once."""
+        t = self.torch
+        self.probes += len(where)
+        line = t.from_numpy(np.ascontiguousarray(base, np.float64)).to(self.dtype).cuda()
+        index = t.from_numpy(np.ascontiguousarray(where, np.int64)).cuda()
+        values = t.from_numpy(np.ascontiguousarray(value, np.float64)).to(self.dtype).cuda()
+        first, stop = self.rows
+        width = stop - first
+        down = self.by_columns and self.layout == "NN"  # B is stored as (K, N), and a probe is one of its columns
+        lines = max(self.M, self.N)
+        stride = -(-lines * self.K // 256) * 256  # each operand begins at an address aligned like an allocation
+        most = max(1, _BYTES // (stride * line.element_size()))
+        other = t.full((min(self.M, self.N), self.K), b, dtype=self.dtype, device="cuda")
+        if not self.by_columns and self.layout == "NN":
+            other = other.t().contiguous()
+        answers = []
+        for lo in range(0, len(where), most * width):
+            if time.monotonic() > self.deadline:
+                raise TimeoutError(f"{self.calls} calls, {self.probes} probes")
+            some, vals = index[lo : lo + most * width], values[lo : lo + most * width]
+            count = -(-len(some) // width)
+            n = t.arange(len(some), device="cuda")
+            call, row = (n // width)[:, None], (first + n % width)[:, None]
+            memory = t.empty(count * stride, dtype=self.dtype, device="cuda")
+            if down:
+                many = memory.as_strided((count, self.K, lines), (stride, lines, 1))
+                many.copy_(line[:, None].expand(count, self.K, lines))
+                many[call, some, row] = vals
+            else:
+                many = memory.as_strided((count, lines, self.K), (stride, self.K, 1))
+                many.copy_(line.expand(count, lines, self.K))
+                many[call, row, some] = vals
+            outputs = []
+            for i in range(count):
+                if self.by_columns:
+                    D = self._multiply(other, many[i] if down else many[i].t())[self.position]
+                else:
+                    D = self._multiply(many[i], other if self.layout == "NN" else other.t())[:, self.position]
+                outputs.append(D[first:stop])
+            answers.append(t.stack(outputs).reshape(-1)[: len(some)])
+        out: NDArray[Any] = t.cat(answers).double().cpu().numpy()
+        return out
+
+    def _tensors(self, seed: int) -> tuple[Any, Any, Any]:
+        """A, B and D of `fpemu.library.operands`, on the GPU."""
+        t = self.torch
+        out = []
+        for n, shape in enumerate(((self.M, self.K), (self.K, self.N))):
+            index = t.arange(shape[0] * shape[1], dtype=t.int64, device="cuda")
+            out.append(operands.values(index, self.kind, 2 * seed + n, t.float64).to(self.dtype).reshape(shape))
+        a, b = out
+        if self.layout == "TN":
+            b = b.t().contiguous().t()
+        return a, b, self._multiply(a, b)
+
+    def _arrays(self, *tensors: Any) -> tuple[NDArray[Any], ...]:
+        """NumPy arrays; bf16 values are stored in float32."""
+        return tuple((x.float() if x.dtype == self.torch.bfloat16 else x).cpu().numpy() for x in tensors)
+
+    def run(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """A, B and D of a seed's operands."""
+        A, B, D = self._arrays(*self._tensors(seed))
+        return A, B, D
+
+    def sampled(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], str]:
+        """A[rows], B[:, columns] and D at `fpemu.library.operands.sample_indices`, and the digest of all of D."""
+        a, b, d = self._tensors(seed)
+        rows, columns = (self.torch.from_numpy(x).cuda() for x in operands.sample_indices(self.M, self.N))
+        A, B, D = self._arrays(a[rows], b[:, columns], d[rows][:, columns])
+        return A, B, D, f"{_digest(d, self.torch) % 2**64:016x}"
+
+
+def _digest(D: Any, t: Any) -> int:
+    """`fpemu.digests.digest` of a tensor, in int64 arithmetic that wraps around."""
+    codes = D.contiguous().view({2: t.int16, 4: t.int32, 8: t.int64}[D.element_size()]).reshape(-1).to(t.int64)
+    if D.element_size() < 8:
+        codes = codes & (2 ** (8 * D.element_size()) - 1)
+    return int(_mixed(_mixed(t.arange(codes.numel(), dtype=t.int64, device=D.device)) + codes).sum())
+
+
+def _mixed(x: Any) -> Any:
+    """The mixing of `fpemu.digests`, in int64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ ((x >> shift) & (2 ** (64 - shift) - 1))) * (factor - 2**64)
+    return x ^ ((x >> 31) & (2**33 - 1))

@@ -1,0 +1,222 @@
+"""Emulation of a library's product by its tabulated order, and comparison with the recorded digests."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import mma
+from fpemu.arguments import checked, choice, integers
+from fpemu.arrays import as_array
+from fpemu.errors import InputError
+from fpemu.library.operands import digest_of, operands, sample_indices
+from fpemu.library.product import INPUT_DTYPES, TYPES, Layout, Product, Tiles
+from fpemu.library.tables import lookup
+from fpemu.mma import KOrder
+from fpemu.mma._device import Device
+from fpemu.mma.tree import Sum, Tree, from_order
+from fpemu.rounding import round_to
+
+
+@checked
+def emulate(
+    library: str,
+    A: Any,
+    B: Any,
+    *,
+    out: Literal["fp16", "fp32", "fp64"] | None = None,
+    fmt: str | None = None,
+    layout: Layout | None = None,
+    version: str | None = None,
+    hardware: str = "H200",
+    device: Device = "cpu",
+) -> NDArray[Any]:
+    """Return the product A B with the bits that a library returns on a GPU.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+    A : array_like (M, K)
+        float16, float32 or float64, assumed in C order.
+    B : array_like (K, N)
+        Like A, in C order or the transpose of such an array (`layout`); other strides do not affect the result.
+    out : {"fp16", "fp32", "fp64"}, optional
+        Format of D. Default: fp32 (fp64 for fp64).
+    fmt : {"fp16", "bf16", "tf32", "fp32", "fp64"}, optional
+        Format of the inputs. Default: the format of their dtype. "bf16": bf16 values in float32; "tf32": any float32,
+        which the library rounds to tf32 to nearest.
+    layout : {"TN", "NN"}, optional
+        "NN": both in C order. "TN": B is the transpose of an (N, K) array in C order. Default: from the strides of B.
+        A transposed A is in no table; such a call must give the layout.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU of the table.
+    device : {"cpu", "cuda"}, optional
+        Device of the emulation, as in `fpemu.mma.gemm`.
+
+    Returns
+    -------
+    array (M, N) of float16, float32 or float64
+        D.
+
+    Raises
+    ------
+    InputError
+        The operands do not form a product, or the table has no order for the shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A, B = np.full((64, 64), 3, np.float16), np.ones((64, 64), np.float16)
+    >>> emulate("cublas", A, B)[0, 0]
+    np.float32(192.0)
+    """
+    A, B = as_array(A, "A"), as_array(B, "B")
+    if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
+        raise InputError(f"A of shape {A.shape} and B of shape {B.shape} do not form a product of two matrices")
+    kind = _type(A, B, fmt, out)
+    if layout is None:
+        if _column_major(A):
+            raise InputError(
+                "A is stored by columns, a layout without tabulated orders: give layout='NN' or 'TN', or pass"
+                " np.ascontiguousarray(A)"
+            )
+        layout = "TN" if _column_major(B) else "NN"
+    sizes = (A.shape[0], B.shape[1], A.shape[1])
+    return predict(lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware), A, B, device=device)
+
+
+def _column_major(x: NDArray[Any]) -> bool:
+    """Whether the strides show storage by columns; those of a single row or column do not."""
+    return min(x.shape) > 1 and abs(x.strides[0]) < abs(x.strides[1])
+
+
+def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) -> str:
+    if A.dtype != B.dtype:
+        raise InputError(f"A is {A.dtype} and B is {B.dtype}: both operands must have one type")
+    if fmt is None:
+        fmt = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}.get(A.dtype.name)
+        if fmt is None:
+            raise InputError(f"A is {A.dtype}: float16, float32 or float64 is needed")
+    choice("type of a product", fmt, TYPES[:5])
+    if INPUT_DTYPES[fmt] != A.dtype.name:
+        raise InputError(f"A is {A.dtype}: {fmt} values are given as {INPUT_DTYPES[fmt]}")
+    wide = "fp64" if fmt == "fp64" else "fp32"
+    if out not in (None, wide) and (fmt, out) != ("fp16", "fp16"):
+        raise InputError(f"the tables have no {fmt} products with {out} results")
+    return "fp16->fp16" if out == "fp16" else fmt
+
+
+@checked
+def predict(
+    product: Product,
+    A: NDArray[Any],
+    B: NDArray[Any],
+    rows: NDArray[Any] | None = None,
+    columns: NDArray[Any] | None = None,
+    *,
+    device: Device = "cpu",
+) -> NDArray[Any]:
+    """Emulate a tabulated product, or only its entries D[rows][:, columns].
+
+    Parameters
+    ----------
+    product : Product
+        Product, from `lookup` or `orders`.
+    A : array (M, K)
+        Operand, in the product's format.
+    B : array (K, N)
+        Operand, in the product's format.
+    rows, columns : array of int, optional
+        Indices of the entries to emulate. Default: all.
+    device : {"cpu", "cuda"}, optional
+        Device of the emulation, as in `fpemu.mma.gemm`.
+
+    Returns
+    -------
+    array (M, N) or (rows, columns)
+        Entries of D.
+
+    Raises
+    ------
+    InputError
+        Operands of shapes other than the product's, or indices outside of them.
+    """
+    A, B = as_array(A, "A"), as_array(B, "B")
+    if (A.shape, B.shape) != ((product.M, product.K), (product.K, product.N)):
+        raise InputError(f"{product}: A of shape {A.shape} and B of shape {B.shape} are not its operands")
+    rows, columns = _indices("rows", rows, product.M), _indices("columns", columns, product.N)
+    return predict_entries(product, A[rows], B[:, columns], rows, columns, device=device)
+
+
+def _indices(name: str, given: Any, count: int) -> NDArray[Any]:
+    return np.arange(count) if given is None else np.array(integers(name, given, 0, count - 1), np.int64)
+
+
+def predict_entries(
+    product: Product,
+    A: NDArray[Any],
+    B: NDArray[Any],
+    rows: NDArray[Any],
+    columns: NDArray[Any],
+    *,
+    device: Device = "cpu",
+) -> NDArray[Any]:
+    """As `predict`, for operands that consist of those rows and columns alone."""
+    if product.rounded is not None:
+        A, B = (np.asarray(round_to(x, product.rounded)).astype(np.float32) for x in (A, B))
+    if isinstance(product.order, Tiles):
+        tiles = product.order
+        across = -(-product.N // tiles.columns)
+        index = np.array(tiles.of)[(rows // tiles.rows)[:, None] * across + (columns // tiles.columns)]
+        D = np.zeros(index.shape, np.float64 if product.type == "fp64" else np.float32)
+        for n in np.unique(index):
+            r, c = (np.flatnonzero((index == n).any(axis=axis)) for axis in (1, 0))
+            order = _with_stored(tiles.orders[n], tiles.stored[n], product)
+            block = mma.gemm(A[r], B[:, c], None, product.spec, order, device=device)
+            D[np.ix_(r, c)] = np.where(index[np.ix_(r, c)] == n, block, D[np.ix_(r, c)])
+    else:
+        order = _with_stored(product.order, product.stored, product)
+        D = mma.gemm(A, B, None, product.spec, order, device=device)
+    with np.errstate(over="ignore"):
+        return D.astype(np.float16) if product.type == "fp16->fp16" else D
+
+
+def _with_stored(order: KOrder | Tree, stored: str | None, product: Product) -> KOrder | Tree:
+    """The order with the rounding of its partial sums."""
+    if stored is None or not isinstance(order, KOrder):
+        return order
+    tree = from_order(order, product.K, product.spec)
+    return Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree
+
+
+@checked
+def replay(product: Product, *, whole: bool = False, device: Device = "cpu") -> bool:
+    """Return whether the emulation reproduces the recorded result of the GPU.
+
+    The digest of the emulated D, for the recorded operands, is compared with the digest of the GPU's D.
+
+    Parameters
+    ----------
+    product : Product
+        Product, from `lookup` or `orders`.
+    whole : bool
+        Compare all of D instead of a sample.
+    device : {"cpu", "cuda"}, optional
+        Device of the emulation, as in `fpemu.mma.gemm`.
+
+    Returns
+    -------
+    bool
+        True if the digests are equal.
+    """
+    sizes = product.M, product.N, product.K
+    if whole:
+        A, B = operands(product.type, *sizes, product.seed)
+        return digest_of(predict(product, A, B, device=device)) == product.digest
+    rows, columns = sample_indices(product.M, product.N)
+    A, B = operands(product.type, *sizes, product.seed, rows, columns)
+    return digest_of(predict_entries(product, A, B, rows, columns, device=device)) == product.sample
