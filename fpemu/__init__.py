@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from fpemu.advice import advise
     from fpemu.errors import GpuError, GuaranteeError, InputError
-    from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP16, FP32, FP64, TF32, FloatFormat
+    from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, FP16, FP32, FP64, TF32, FloatFormat
     from fpemu.rounding import Rounding, bit_cut, round_to
     from fpemu.schemes import certify, gemm
 
@@ -40,6 +40,7 @@ __all__ = [
     "E3M2",
     "E4M3",
     "E5M2",
+    "E8M0",
     "FP16",
     "FP32",
     "FP64",
@@ -75,7 +76,7 @@ __all__ = [
 _NAMES = {
     "fpemu.advice": ("advise",),
     "fpemu.errors": ("GpuError", "GuaranteeError", "InputError"),
-    "fpemu.formats": ("BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "FP16", "FP32", "FP64", "TF32", "FloatFormat"),
+    "fpemu.formats": ("BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "E8M0", "FP16", "FP32", "FP64", "TF32", "FloatFormat"),
     "fpemu.rounding": ("Rounding", "bit_cut", "round_to"),
     "fpemu.schemes": ("certify", "gemm"),
 }

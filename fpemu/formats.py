@@ -1,8 +1,8 @@
 """Floating-point formats as frozen data, and the way between values and bit patterns.
 
-A format is the set {±m · 2^(e-p+1)} with integer m < 2^p and emin <= e <= emax, plus what it has of Inf, NaN and -0.
-Every format has a sign and a zero: E8M0, the scale of block formats, has neither and is no `FloatFormat`.
-``decode`` and ``encode`` work on integers only, so no value passes through a rounding on its way.
+A format is the set {±m · 2^(e-p+1)} with integer m < 2^p and emin <= e <= emax, with or without Inf, NaN and -0. E8M0,
+the scale of block formats, has neither sign nor zero. ``decode`` and ``encode`` compute on integers only, so that no value
+is rounded.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class FloatFormat:
         Unused low bits of the stored word (tf32 lives in an fp32 word: 13).
     max_significand : int, optional
         Integer significand of the largest number. Default: all ones, less one where that code is NaN (e4m3: 1.110).
+    positive : bool
+        Whether the format holds positive powers of two only, without sign bit and zero: exponent field 0 is 2^emin
+        (E8M0). Requires precision = 1, no Inf and no -0.
 
     Examples
     --------
@@ -66,9 +69,10 @@ class FloatFormat:
     negative_zero: bool = True
     padding: int = 0
     max_significand: int | None = None
+    positive: bool = False
 
     also: ClassVar[tuple[type, ...]] = (type, np.dtype)
-    """What else `get` takes where an argument is annotated as FloatFormat: np.float16, np.dtype("float16")"""
+    """Other types that an argument annotated as FloatFormat accepts: np.float16, np.dtype("float16")"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -89,6 +93,8 @@ class FloatFormat:
             raise InputError(f"format {self.name!r}: the code of -0 cannot be both NaN and -0")
         if self.padding < 0 or self.width > 64:
             raise InputError(f"format {self.name!r}: a word of {self.width} bits (padding {self.padding})")
+        if self.positive and (self.precision > 1 or self.inf or self.negative_zero):
+            raise InputError(f"format {self.name!r}: positive=True requires precision = 1, inf=False, negative_zero=False")
         smallest, largest = 1 << (self.precision - 1), (1 << self.precision) - 1
         if self.max_significand is not None and not smallest <= self.max_significand <= largest:
             raise InputError(
@@ -101,8 +107,8 @@ class FloatFormat:
     # --- what follows from the fields
     @cached_property
     def exponent_bits(self) -> int:
-        """Width of the exponent field: the normal exponents, 0, and a top one where Inf or IEEE NaN live there."""
-        return (self.emax - self.emin + 1 + self._top).bit_length()
+        """Width of the exponent field, including the top field of Inf and IEEE NaN."""
+        return (self.emax + self.bias + self._top).bit_length()
 
     @property
     def _top(self) -> int:
@@ -116,12 +122,12 @@ class FloatFormat:
     @property
     def width(self) -> int:
         """Bits of the stored word."""
-        return 1 + self.exponent_bits + self.fraction_bits + self.padding
+        return (not self.positive) + self.exponent_bits + self.fraction_bits + self.padding
 
     @property
     def bias(self) -> int:
         """Exponent field of 2^0."""
-        return 1 - self.emin
+        return (not self.positive) - self.emin
 
     @property
     def has_nan(self) -> bool:
@@ -194,10 +200,10 @@ class FloatFormat:
         fraction = raw & np.uint64((1 << f) - 1)
         field = ((raw >> np.uint64(f)) & np.uint64((1 << e) - 1)).astype(np.int64)
         sign = (raw >> np.uint64(f + e)) & np.uint64(1)
-        normal = field > 0
+        normal = (field > 0) | self.positive
         significand = np.where(normal, fraction | np.uint64(1 << f), fraction if self.subnormals else np.uint64(0))
         with np.errstate(over="ignore"):  # the top exponent field of fp64, replaced below
-            value = np.ldexp(significand.astype(np.float64), (np.maximum(field, 1) - self.bias - f).astype(np.int32))
+            value = np.ldexp(significand.astype(np.float64), (field + ~normal - self.bias - f).astype(np.int32))
         out = value.view(np.uint64) | (sign << np.uint64(63))
         nan, infinite = self._special(raw, field, fraction)
         beyond = (value > self.max) & ~nan & ~infinite
@@ -256,6 +262,7 @@ class FloatFormat:
             code = np.where(np.isnan(wide), top | np.where(payload == 0, quiet, payload), code)
         elif self.nan == "top":
             code = np.where(np.isnan(wide), top | np.uint64((1 << f) - 1), code)
+            sign = np.where(np.isnan(wide) & self.positive, np.uint64(0), sign)
         if self.nan == "negative-zero":
             code = np.where(np.isnan(wide), np.uint64(0), code)
             sign = np.where(np.isnan(wide), np.uint64(1), np.where(wide == 0, np.uint64(0), sign))
@@ -274,6 +281,8 @@ class FloatFormat:
             ok = (scaled == np.trunc(scaled)) & (magnitude <= self.max)
             if not self.subnormals:
                 ok &= (wide == 0) | (magnitude >= self.min_normal)
+            if self.positive:
+                ok &= wide > 0
         ok |= np.isinf(wide) if self.inf else False
         return ok | (np.isnan(wide) if self.has_nan else False)
 
@@ -288,42 +297,27 @@ E5M2 = FloatFormat("e5m2", 3, -14, 15)
 E3M2 = FloatFormat("e3m2", 3, -2, 4, inf=False, nan="none")
 E2M3 = FloatFormat("e2m3", 4, 0, 2, inf=False, nan="none")
 E2M1 = FloatFormat("e2m1", 2, 0, 2, inf=False, nan="none")
+E8M0 = FloatFormat("e8m0", 1, -127, 127, inf=False, nan="top", negative_zero=False, positive=True)
 E4M3FNUZ = FloatFormat("e4m3fnuz", 4, -7, 7, inf=False, nan="negative-zero", negative_zero=False)
 E5M2FNUZ = FloatFormat("e5m2fnuz", 3, -15, 15, inf=False, nan="negative-zero", negative_zero=False)
 
-_FORMATS = {f.name: f for f in (FP16, BF16, TF32, FP32, FP64, E4M3, E5M2, E3M2, E2M3, E2M1, E4M3FNUZ, E5M2FNUZ)}
-_ALIASES = {
-    "half": "fp16",
-    "h": "fp16",
-    "float16": "fp16",
-    "f16": "fp16",
-    "binary16": "fp16",
-    "bfloat16": "bf16",
-    "b": "bf16",
-    "brain": "bf16",
-    "tensorfloat32": "tf32",
-    "tensorfloat": "tf32",
-    "xf32": "tf32",
-    "single": "fp32",
-    "s": "fp32",
-    "float32": "fp32",
-    "f32": "fp32",
-    "float": "fp32",
-    "binary32": "fp32",
-    "double": "fp64",
-    "d": "fp64",
-    "float64": "fp64",
-    "f64": "fp64",
-    "binary64": "fp64",
-    "e4m3fn": "e4m3",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "float6_e3m2fn": "e3m2",
-    "float6_e2m3fn": "e2m3",
-    "float4_e2m1fn": "e2m1",
-    "float8_e4m3fnuz": "e4m3fnuz",
-    "float8_e5m2fnuz": "e5m2fnuz",
+_FORMATS = {f.name: f for f in (FP16, BF16, TF32, FP32, FP64, E4M3, E5M2, E3M2, E2M3, E2M1, E8M0, E4M3FNUZ, E5M2FNUZ)}
+_NAMES = {
+    "fp16": "half h float16 f16 binary16",
+    "bf16": "bfloat16 b brain",
+    "tf32": "tensorfloat32 tensorfloat xf32",
+    "fp32": "single s float32 f32 float binary32",
+    "fp64": "double d float64 f64 binary64",
+    "e4m3": "e4m3fn float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "e3m2": "float6_e3m2fn",
+    "e2m3": "float6_e2m3fn",
+    "e2m1": "float4_e2m1fn",
+    "e8m0": "ue8m0 e8m0fnu float8_e8m0fnu",
+    "e4m3fnuz": "float8_e4m3fnuz",
+    "e5m2fnuz": "float8_e5m2fnuz",
 }
+_ALIASES = {alias: name for name, aliases in _NAMES.items() for alias in aliases.split()}
 
 
 def get(fmt: FloatFormat | str) -> FloatFormat:

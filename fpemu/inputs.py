@@ -313,7 +313,7 @@ def _subnormals(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat) -> Fl
 def _all_bits(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, specials: Any) -> Floats:
     specials = flag("specials", specials)
     drop = np.uint64(64 - fmt.width + fmt.padding)
-    fields = (1 << fmt.exponent_bits) - (fmt.inf or fmt.nan == "ieee")
+    fields = (1 << fmt.exponent_bits) - (fmt.inf or fmt.nan == "ieee" or (fmt.nan == "top" and fmt.precision == 1))
     if fmt.emax + fmt.bias + 1 < fields:
         raise InputError(f"inputs 'all_bits': {fmt} has codes that mean nothing")
 

@@ -455,7 +455,7 @@ def _place(x: Floats, fmt: FloatFormat, who: str) -> tuple[NDArray[np.uint64], N
     """Steps from zero, and on which side (NaN: anything)."""
     if (bad := ~np.asarray(fmt.contains(x)) & ~np.isnan(x)).any():
         raise InputError(f"{who} has entries that are not values of {fmt} (round_to first): {entries(bad, x)}")
-    code = np.asarray(fmt.encode(np.abs(np.where(np.isnan(x), 0.0, x)))).astype(np.uint64) >> np.uint64(fmt.padding)
+    code = np.asarray(fmt.encode(np.abs(np.where(np.isnan(x), fmt.max, x)))).astype(np.uint64) >> np.uint64(fmt.padding)
     if not fmt.subnormals:  # the codes between zero and the smallest normal number mean nothing
         gap = np.uint64((1 << fmt.fraction_bits) - 1)
         code = np.maximum(code, gap) - gap

@@ -116,7 +116,9 @@ def round_to(
     -----
     Overflow is decided after rounding with an unbounded exponent, as IEEE 754 has it: RNE, RNA and SR give Inf, RZ and
     ODD the largest finite value, RU and RD one or the other by sign. A format without Inf gives NaN in place of Inf.
-    With one bit of precision "even" and "odd" are the last bit of the code, that is, of the exponent field.
+    With one bit of precision "even" and "odd" are the last bit of the code, that is, of the exponent field. In a format
+    without zero (E8M0) a positive number below the smallest becomes the smallest in every mode, and zero and negative
+    numbers become NaN.
 
     Examples
     --------
@@ -136,6 +138,8 @@ def round_to(
     else:
         rounded = map_chunks(lambda x: _rounded(x, fmt, mode, unbounded), wide)
     if not unbounded:
+        if fmt.positive:
+            rounded = _positive(rounded, wide, fmt)
         rounded = _overflow(rounded, wide, fmt, mode, saturate)
         if not fmt.negative_zero:
             rounded = np.where(rounded == 0, 0.0, rounded)
@@ -216,6 +220,14 @@ def _carries(fraction: NDArray[Any], random_bits: Any) -> NDArray[Any]:
     threshold = np.floor(np.ldexp(fraction, width)).astype(np.uint64)
     room = (np.uint64(0) - threshold) if width == 64 else np.uint64(1 << width) - threshold  # modulo 2^64 on purpose
     return np.asarray((threshold > 0) & (words.astype(np.uint64) >= room))
+
+
+def _positive(rounded: Any, wide: Any, fmt: FloatFormat) -> NDArray[Any]:
+    """Round up to the smallest number; zero and negative numbers become NaN."""
+    invalid = wide <= 0
+    if not fmt.has_nan and invalid.any():
+        raise InputError(f"round_to {fmt.name}: it holds positive numbers only: {entries(invalid, wide)}")
+    return np.where(invalid, np.nan, np.maximum(rounded, fmt.min_normal))
 
 
 def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturate: bool) -> NDArray[Any]:

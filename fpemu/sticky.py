@@ -54,6 +54,8 @@ class Heads:
         half = np.where(right > 0, np.uint64(1) << (np.maximum(right, 1) - np.uint64(1)), np.uint64(1 << 63))
         odd = steps if fmt.fraction_bits else np.where(steps > 0, quantum + fmt.bias, 0)  # else the exponent field's
         steps = steps + self._up(mode, odd % 2 == 1, low, half)
+        if fmt.positive:
+            steps = np.maximum(steps, self.head != 0)  # no zero: an inexact tiny number is the smallest one
         with np.errstate(over="ignore"):
             value = np.ldexp(steps.astype(np.float64), np.clip(quantum, -1074, 2000).astype(np.int32))
         value = np.where(self.negative, -value, value)

@@ -115,8 +115,8 @@ def word_bits(fmt: FloatFormat | str) -> int:
     if isinstance(fmt, str) and fmt in _INTEGER_BITS:
         return _INTEGER_BITS[fmt]
     fmt = formats.get(fmt)
-    if not fmt.contains(1.0):
-        raise InputError(f"{fmt} does not hold the number 1: digits cannot be stored in it")
+    if fmt.positive or not fmt.contains(1.0):
+        raise InputError(f"{fmt} does not hold the numbers 0 and 1: digits cannot be stored in it")
     return min(fmt.precision, (fmt.fraction_bits if fmt.subnormals else 0) - fmt.emin)
 
 

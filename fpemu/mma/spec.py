@@ -170,6 +170,8 @@ class MmaSpec:
         if c != d or d.name not in ("fp16", "fp32"):
             refuse(f"c_format and d_format are {c} and {d}: they must be both fp16 or both fp32")
         for fmt in (a, b):
+            if fmt.positive:
+                refuse(f"the input format {fmt} has no zero")
             if fmt.precision > 24 or fmt.emin < -126 or fmt.emax > 127:
                 refuse(f"the input format {fmt} is wider than fp32")
         if not 1 <= self.F <= 35:

@@ -100,6 +100,8 @@ def _round(x: Any, fmt: FloatFormat) -> float:
 
     if mpmath.isnan(x):
         return math.nan
+    if fmt.positive and x <= 0:
+        return math.nan
     sign = -1.0 if x < 0 else 1.0
     x = abs(x)
     if x == 0:
@@ -114,6 +116,8 @@ def _round(x: Any, fmt: FloatFormat) -> float:
     nearest = mpmath.nint(mpmath.ldexp(x, -quantum))
     if mpmath.ldexp(nearest, quantum) > fmt.max:
         return sign * beyond
+    if nearest == 0 and fmt.positive:
+        return fmt.min_normal
     if nearest == 0 and not fmt.negative_zero:
         return 0.0
     return sign * math.ldexp(float(nearest), quantum)

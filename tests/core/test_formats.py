@@ -241,10 +241,43 @@ def test_names_people_type(alias, name):
 
 
 def test_public_constants_are_the_registered_formats():
-    for name in ("FP16", "BF16", "TF32", "FP32", "FP64", "E4M3", "E5M2"):
+    for name in ("FP16", "BF16", "TF32", "FP32", "FP64", "E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0"):
         assert getattr(fpemu, name) is formats.get(name.lower())
         assert formats.get(getattr(fpemu, name)) is getattr(fpemu, name)
-    assert set(ALL) == set(formats.names())
+    assert {*ALL, "e8m0"} == set(formats.names())
+
+
+def test_e8m0_is_the_scale_format_of_gfloat_and_ml_dtypes():
+    fmt, codes = fpemu.E8M0, np.arange(256, dtype=np.uint8)
+    values = fmt.decode(codes)
+    theirs = [gfloat.decode_float(gfloat.formats.format_info_ocp_e8m0, int(code)).fval for code in codes]
+    assert same_values(values, theirs).all()
+    assert (fmt.encode(values) == codes).all()
+    assert (fmt.encode(-values[-1:]) == 0xFF).all()  # a NaN of either sign
+    assert (fmt.width, fmt.bias, fmt.max, fmt.min_normal) == (8, 127, 2.0**127, 2.0**-127)
+    x = np.concatenate([np.ldexp([1, 1.25, 1.5, 1.75], e) for e in range(-149, 128)]).astype(np.float32)
+    x = np.concatenate([x, -x, np.float32([0.0, -0.0, np.inf, -np.inf, np.nan])])
+    rounded = fpemu.round_to(x, fmt, "RNA")
+    normal = ~((x > 2.0**-127) & (x < 2.0**-126))  # ml_dtypes rounds the subnormal 1.25 · 2^-127 to 2^-126
+    assert same_values(rounded, x.astype(ml_dtypes.float8_e8m0fnu))[normal].all()
+    assert fmt.contains(rounded).all()
+    assert fmt.contains(x).tolist() == (rounded == x).tolist()[:-1] + [True]
+    inside = x[(x >= fmt.min_normal) & (x <= fmt.max)]
+    theirs = [gfloat.round_float(gfloat.formats.format_info_ocp_e8m0, float(v)) for v in inside]
+    assert same_values(fpemu.round_to(inside, fmt), theirs).all()
+    assert fpemu.round_to(np.inf, fmt, saturate=True) == fmt.max
+    for mode in ("RZ", "RU", "RD", "RNE", "ODD"):  # no zero below the smallest number
+        assert fpemu.round_to(1e-300, fmt, mode) == fmt.min_normal
+        exact = fpemu.reference.matmul([[1e-300]], [[1.0]], out="exact")
+        assert exact.round_to(fmt, mode) == fmt.min_normal
+    for wrong in ({"precision": 2}, {"negative_zero": True}, {"inf": True, "nan": "ieee"}):
+        with pytest.raises(InputError, match="positive=True requires precision = 1"):
+            dataclasses.replace(fmt, **wrong)
+    with pytest.raises(InputError, match="positive numbers only"):
+        fpemu.round_to([1.0, 0.0], dataclasses.replace(fmt, nan="none"))
+    assert set(fmt.encode(fpemu.inputs.make("all_bits", 4000, 1, fmt, specials=True)).tolist()) == set(range(256))
+    with pytest.raises(InputError, match="has no zero"):
+        fpemu.mma.spec("H100").replace(a_format="e8m0")
 
 
 def test_formats_are_frozen_and_hashable():
