@@ -26,16 +26,16 @@ class Clock:
 
     def mark(self, number: int) -> None:
         """Queue an event."""
-        device.check(device._enter().cuEventRecord(_events(number + 1)[number], 0))
+        device.check(device.driver().cuEventRecord(_events(number + 1)[number], 0))
 
     def passed(self, number: int) -> bool:
         """Return whether the GPU has reached an event."""
-        (status,) = device._enter().cuEventQuery(_events(number + 1)[number])
+        (status,) = device.driver().cuEventQuery(_events(number + 1)[number])
         return bool(status.name == "CUDA_SUCCESS")
 
     def intervals(self, count: int) -> list[float]:
         """Return the seconds between the first `count` + 1 events, after the last of them."""
-        cuda, events = device._enter(), _events(count + 1)
+        cuda, events = device.driver(), _events(count + 1)
         device.check(cuda.cuEventSynchronize(events[count]))
         pairs = pairwise(events[: count + 1])
         return [float(device.check(cuda.cuEventElapsedTime(a, b))) * 1e-3 for a, b in pairs]
@@ -56,7 +56,7 @@ _POOL: list[Any] = []
 
 def _events(count: int) -> list[Any]:
     while len(_POOL) < count:
-        _POOL.append(device.check(device._enter().cuEventCreate(0)))
+        _POOL.append(device.check(device.driver().cuEventCreate(0)))
     return _POOL
 
 

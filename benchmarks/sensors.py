@@ -43,7 +43,7 @@ def _sensors() -> tuple[Any, Any] | None:
     """Return the library and its handle of the GPU; None where there is none."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
-        cuda = device._enter()
+        cuda = device.driver()
         bus = device.check(cuda.cuDeviceGetPCIBusId(32, device.check(cuda.cuCtxGetDevice())))
         handle = ctypes.c_void_p()
         failed = library.nvmlInit_v2()

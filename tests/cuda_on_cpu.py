@@ -20,7 +20,7 @@ import numpy as np
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.gemm.kernel import Kernel, Room
-from fpemu.gpu.runtime import callers, device
+from fpemu.gpu.runtime import callers, device, launches
 from fpemu.schemes import base, ranges, words
 
 SHIM = r"""
@@ -125,7 +125,7 @@ class HostModule:
 
     folder = None
 
-    def __init__(self, source, *, options=(), name="kernel.cu"):
+    def __init__(self, source, *, name="kernel.cu"):
         names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
         made = [n for macro, n in re.findall(r"^(COPY|ALONE)\((\w+),", source, re.MULTILINE)]
         names = [n for n in names if not n.endswith("##BYTES") and n not in ("copy", "NAME")]
@@ -141,31 +141,15 @@ class HostModule:
         library = stem.with_suffix(".so")
         if not library.exists():
             stem.with_suffix(".cpp").write_text(text)
-            flags = [
-                "-std=c++17",
-                "-O0",
-                "-shared",
-                "-fPIC",
-                "-w",
-                "-U_FORTIFY_SOURCE",
-                f"-I{emulation.KERNELS}",
-                *options,
-            ]
+            flags = [*["-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE"], f"-I{emulation.KERNELS}"]
             command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(library)]
             subprocess.run(command, check=True)
         self.library = ctypes.CDLL(str(library))
 
     def launch(self, name, grid, block, *arguments, wait=True, **_):
-        packed = [_pack(x) for x in arguments]
+        packed = [launches.pack(x) for x in arguments]
         pointers = (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
         getattr(self.library, f"run_{name}")(ctypes.c_uint(int(grid)), ctypes.c_uint(block), pointers)
-
-
-def _pack(x):
-    if isinstance(x, HostBuffer):
-        return np.array([x.pointer], np.uint64)
-    assert isinstance(x, np.generic)
-    return np.array([x])
 
 
 def fetch(pointer, shape, dtype):
@@ -195,10 +179,9 @@ def stand_in(patch, folder, capability=(9, 0)):
 
 def forget():
     """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
-    for name in ("matrices", "splitting", "patching", "ordinary", "choice", "call"):
-        module = sys.modules.get(f"fpemu.gpu.{name}")
-        for value in vars(module).values() if module else ():
-            if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
+    for name in [name for name in sys.modules if name.startswith(("fpemu.gpu.gemm", "fpemu.gpu.runtime.matrices"))]:
+        for value in vars(sys.modules[name]).values():
+            if hasattr(value, "cache_clear") and value.__module__ == name:
                 value.cache_clear()
 
 

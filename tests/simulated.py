@@ -44,11 +44,11 @@ class Module:
     folder = None  # where libraries go
     spec = None  # the instruction that the kernels issue
 
-    def __init__(self, source, *, options=(), name="kernel.cu"):
+    def __init__(self, source, *, name="kernel.cu"):
         self._library = ctypes.CDLL(_build(source, Module.spec, Module.folder))
 
     def launch(self, name, grid, block, *args, shared=0, wait=True, stream=0):
-        packed = [launches.pack(a.pointer) if isinstance(a, Buffer) else launches.pack(a) for a in args]
+        packed = [launches.pack(a) for a in args]
         pointers = np.array([p.ctypes.data for p in packed], np.uint64)
         assert shared <= 1 << 18
         function = getattr(self._library, f"run_{name}")

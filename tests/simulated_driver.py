@@ -1,8 +1,8 @@
-"""Run a Python file as on an H200, without a GPU: CUDA's driver calls and torch's tensors are simulated.
+"""Run a Python file as on an H200, without a GPU: cuda.core's device, the driver's functions and torch are simulated.
 
-``python tests/simulated_driver.py FILE``. All of fpemu's code runs, up to the driver calls: arguments are checked,
-kernels are chosen and compiled by NVRTC, operands are copied and launches are prepared. The simulated device memory is
-host memory, and a launch does nothing, so that results are zero.
+``python tests/simulated_driver.py FILE``. All code of fpemu runs, and NVRTC: arguments are checked, kernels are chosen
+and compiled, operands are copied and launches are prepared. The simulated device memory is host memory, and a launch
+does nothing, so that results are zero.
 """
 
 # ruff: noqa: N802 (CUDA's names)
@@ -12,40 +12,53 @@ import ctypes
 import runpy
 import sys
 import types
+from types import SimpleNamespace
 
 import numpy as np
+from cuda import core
 from cuda.bindings import driver as real
 
 from fpemu.gpu.runtime import device
 
 SUCCESS = real.CUresult.CUDA_SUCCESS
-ATTRIBUTES = {
-    "COMPUTE_CAPABILITY_MAJOR": 9,
-    "COMPUTE_CAPABILITY_MINOR": 0,
-    "MULTIPROCESSOR_COUNT": 132,
-    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
-}
+SHARED = 227 * 1024
+GPU = SimpleNamespace(
+    name="NVIDIA H200",
+    compute_capability=(9, 0),
+    context=SimpleNamespace(handle=1),
+    properties=SimpleNamespace(multiprocessor_count=132, max_shared_memory_per_block_optin=SHARED),
+    set_current=lambda: None,
+)
 RETURNED = {
-    "cuInit": (),
-    "cuDeviceGetCount": (1,),
-    "cuDeviceGet": (0,),
-    "cuDevicePrimaryCtxRetain": (1,),
     "cuCtxGetCurrent": (0,),
     "cuCtxSetCurrent": (),
-    "cuCtxGetDevice": (0,),
     "cuCtxSynchronize": (),
     "cuDriverGetVersion": (13000,),
-    "cuDeviceGetName": (b"NVIDIA H200\0",),
     "cuPointerGetAttribute": (0,),
     "cuMemGetInfo": (10**11, 10**11),
-    "cuModuleUnload": (),
     "cuOccupancyMaxActiveClusters": (66,),
 }
-"""What the calls that only need an answer return after the status."""
+"""Values, after the status, of the functions without an effect."""
+
+
+class ObjectCode:
+    """Simulate `cuda.core.ObjectCode`: a kernel is its name, which the cubin must contain."""
+
+    def __init__(self, cubin):
+        assert cubin[:4] == b"\x7fELF"
+        self.cubin = cubin
+
+    @classmethod
+    def from_cubin(cls, cubin, *, name):
+        return cls(cubin)
+
+    def get_kernel(self, name):
+        assert b".text." + name.encode() + b"\0" in self.cubin, f"no kernel {name}"
+        return SimpleNamespace(handle=name)
 
 
 class Driver:
-    """The names of `cuda.bindings.driver` that fpemu uses: its types, and simulated functions."""
+    """Simulate the names of `cuda.bindings.driver` that fpemu uses: the real types, and functions on host memory."""
 
     def __init__(self):
         self.memory, self.launched = {}, []
@@ -57,9 +70,6 @@ class Driver:
         if not isinstance(kind, type):
             raise NotImplementedError(f"{name} is not simulated: add it to {__name__}")
         return kind
-
-    def cuDeviceGetAttribute(self, kind, _):
-        return SUCCESS, ATTRIBUTES[kind.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 
     def cuMemAlloc(self, nbytes):
         block = np.zeros(nbytes + 1024, np.uint8)
@@ -81,16 +91,11 @@ class Driver:
         ctypes.memset(int(to), byte, nbytes)
         return (SUCCESS,)
 
-    def cuModuleLoadData(self, cubin):
-        assert cubin[:4] == b"\x7fELF"
-        return SUCCESS, cubin
-
-    def cuModuleGetFunction(self, cubin, name):
-        assert b".text." + name + b"\0" in cubin, f"no kernel {name}"
-        return SUCCESS, name
+    def cuKernelGetFunction(self, kernel):
+        return SUCCESS, kernel
 
     def cuFuncSetAttribute(self, function, kind, value):
-        assert 0 <= value <= ATTRIBUTES["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"]
+        assert 0 <= value <= SHARED
         return (SUCCESS,)
 
     def cuTensorMapEncodeTiled(self, kind, rank, pointer, *_):
@@ -105,7 +110,7 @@ class Driver:
 
 
 class DType:
-    """As torch.dtype."""
+    """Simulate torch.dtype."""
 
     def __init__(self, name):
         self.name, self.itemsize, self.is_floating_point = name, np.dtype(name).itemsize, True
@@ -115,12 +120,12 @@ class DType:
 
 
 class Tensor:
-    """As torch.Tensor: the attributes that fpemu reads, and those that the examples of README use."""
+    """Simulate torch.Tensor: the attributes that fpemu reads, and those that the examples of README use."""
 
     layout, is_quantized = "torch.strided", False
 
     def __init__(self, array, where):
-        self._array, self.device = array, types.SimpleNamespace(type=where, index=0)
+        self._array, self.device = array, SimpleNamespace(type=where, index=0)
         self.dtype, self.shape, self.is_cuda = DTYPES[array.dtype.name], array.shape, where == "cuda"
 
     def __iter__(self):
@@ -155,7 +160,7 @@ DTYPES = {name: DType(name) for name in ("float16", "float32", "float64")}
 
 
 def torch():
-    """A module with the functions of torch that fpemu calls, and those that the examples of README use."""
+    """Return a module with the functions of torch that fpemu calls, and those that the examples of README use."""
 
     def drawn(draw):
         def function(*shape, dtype=DTYPES["float32"], device="cpu"):
@@ -167,16 +172,16 @@ def torch():
         return Tensor(np.zeros(shape, dtype.name), device.type)
 
     module = types.ModuleType("torch")
-    stream = types.SimpleNamespace(cuda_stream=0)
-    cuda = types.SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True)
+    stream = SimpleNamespace(cuda_stream=0)
+    cuda = SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True)
     vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)
     return module
 
 
 def install():
-    """Put the simulated driver and torch in the place of the real ones; returns the driver."""
+    """Replace cuda.core's device and code objects, the driver and torch by simulations; return the driver."""
     driver = Driver()
-    device._driver = lambda: driver
+    core.Device, core.ObjectCode, device._bindings = lambda number: GPU, ObjectCode, lambda: driver
     sys.modules["torch"] = torch()
     return driver
 

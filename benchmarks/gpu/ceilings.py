@@ -26,7 +26,7 @@ def cases(quick: bool) -> list[Case]:
 def copy() -> timing.Timing:
     """Time a copy of 4 GiB within the GPU's memory; both buffers have been written before."""
     source, target = Buffer.poisoned(BYTES), Buffer.poisoned(BYTES)
-    cuda = device._enter()
+    cuda = device.driver()
 
     def queue() -> None:
         device.check(cuda.cuMemcpyDtoDAsync(target.pointer, source.pointer, BYTES, 0))

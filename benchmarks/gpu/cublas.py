@@ -170,7 +170,7 @@ def _call(
     blas = cublas.blas()
     values = np.array(scalars, _SCALARS.get(compute, np.float32))
     prepared = arguments(_pointer(values.ctypes.data), _pointer(values.ctypes.data + values.itemsize))
-    device._enter()
+    device.driver()
     return partial(_queue, blas, what, getattr(blas._library, name), (blas._handle, *prepared), (values, keep))
 
 
@@ -219,7 +219,7 @@ def planar_in_one(A: int, B: int, D: int, shape: tuple[int, int, int], batch: in
     """
     (M, N, K), light = shape, _light()
     handle, operation, preference = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    device._enter()
+    device.driver()
     _checked("create", light.cublasLtCreate(ctypes.byref(handle)))
     _checked("operation", light.cublasLtMatmulDescCreate(ctypes.byref(operation), _COMPUTE["fp32"], _COMPLEX_FLOAT))
     layouts = [_layout(light, rows, columns, batch) for rows, columns in ((N, K), (K, M), (N, M))]

@@ -76,5 +76,5 @@ class DeviceArray:
         copy.dstHost, copy.dstPitch = out.ctypes.data, size
         copy.WidthInBytes, copy.Height = size, count
         device.synchronize()
-        device.check(device._enter().cuMemcpy2D(copy))
+        device.check(device.driver().cuMemcpy2D(copy))
         return out

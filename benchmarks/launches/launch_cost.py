@@ -79,7 +79,7 @@ def bindings() -> dict[str, float]:
     from cuda.bindings import driver
 
     module = device.Module(SOURCE, name="empty.cu")
-    function = module.kernel("eight")
+    function = module.function("eight")
     packed = [np.zeros(1, np.uint64) for _ in range(8)]
     pointers = np.array([p.ctypes.data for p in packed], np.uint64)
     address = int(pointers.ctypes.data)

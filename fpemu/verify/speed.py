@@ -1,10 +1,10 @@
-"""How fast GEMMs are emulated on the GPU at hand, and from which size on that is faster than the CPU."""
+"""Speed of the emulated GEMM on the GPU, and the size from which it is faster than on the CPU."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,79 +18,99 @@ from fpemu.gpu.runtime.device import Buffer, check
 from fpemu.mma import MmaSpec, operands
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
-from fpemu.verify import trials
+from fpemu.verify.cases import Draw, codes
+from fpemu.verify.records import Outcome
 
+RATE, CROSSOVER = "speed: ", "crossover: "
+"""Prefixes of the names of measurements"""
 SIZE = 4096
 _REPEAT = 11
-_SECONDS = 0.6  # of launches that are timed for each spec, and of calls for each size
+_SECONDS = 0.6  # of the timed launches of a specification, and of the calls of a size
 _CHECKED = 48  # rows of D that the CPU computes too
-_DRAWN = 2**16  # numbers drawn for an operand; it repeats them out of step
+_DRAWN = 2**16  # numbers drawn for an operand, which repeats them out of phase
 _SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_ARCHITECTURES: dict[str, tuple[str, ...]] = {
+    "truncated, L = 4 (V100)": ("volta",),
+    "truncated, L = 8 (A100)": ("ampere",),
+    "truncated, L = 16 (H100)": ("hopper",),
+    "truncated, bf16 (H100)": ("hopper", "bf16"),
+    "truncated, tf32 (A100)": ("ampere", "tf32"),
+    "truncated, e4m3 (H100)": ("hopper", "e4m3"),
+    "truncated, to fp16 (H100)": ("hopper", "fp16", "fp16"),
+    "via-half, e4m3 (H100)": ("hopper", "e4m3", "fp32", "mma"),
+    "flushed (MI210)": ("cdna2",),
+    "cdna3 (MI300)": ("cdna3",),
+    "cdna3-fp8 (MI300)": ("cdna3", "e4m3"),
+    "exact (ideal)": ("ideal",),
+    "exact, L = 4 (MI100)": ("cdna1",),
+    "fma, fp32 (MI210)": ("cdna2", "fp32"),
+    "fma, fp64 (H100)": ("hopper", "fp64"),
+    "integer (H100)": ("hopper", "int8"),
+}
+_COMPARED = (("hopper",), ("cdna3",), ("hopper", "fp64"), ("hopper", "int8"))
 
 
-def variants() -> dict[str, MmaSpec]:
-    """A spec of each arithmetic and width, by what it stands for."""
-    return {
-        "truncated, L = 4 (V100)": mma.spec("volta"),
-        "truncated, L = 8 (A100)": mma.spec("ampere"),
-        "truncated, L = 16 (H100)": mma.spec("hopper"),
-        "truncated, bf16 (H100)": mma.spec("hopper", "bf16"),
-        "truncated, tf32 (A100)": mma.spec("ampere", "tf32"),
-        "truncated, e4m3 (H100)": mma.spec("hopper", "e4m3"),
-        "truncated, to fp16 (H100)": mma.spec("hopper", "fp16", "fp16"),
-        "via-half, e4m3 (H100)": mma.spec("hopper", "e4m3", instruction="mma"),
-        "flushed (MI210)": mma.spec("cdna2"),
-        "cdna3 (MI300)": mma.spec("cdna3"),
-        "cdna3-fp8 (MI300)": mma.spec("cdna3", "e4m3"),
-        "exact (ideal)": mma.spec("ideal"),
-        "exact, L = 4 (MI100)": mma.spec("cdna1"),
-        "fma, fp32 (MI210)": mma.spec("cdna2", "fp32"),
-        "fma, fp64 (H100)": mma.spec("hopper", "fp64"),
-        "integer (H100)": mma.spec("hopper", "int8"),
-    }
+def specs() -> dict[str, MmaSpec]:
+    """Return a specification of each arithmetic and format, by the name of its measurement."""
+    return {f"{RATE}{name}": mma.spec(*arguments) for name, arguments in _ARCHITECTURES.items()}
+
+
+def groups() -> list[str]:
+    """Return the names of all measurements."""
+    return [*specs(), *(f"{CROSSOVER}{mma.spec(*arguments).name}" for arguments in _COMPARED)]
 
 
 def sources() -> list[str]:
-    """The kernels that `rates` runs."""
-    return [chains.source(spec) for spec in variants().values()]
+    """Return the sources of the kernels that are timed."""
+    return [chains.source(spec) for spec in specs().values()]
 
 
 class Clock:
-    """Milliseconds on the GPU between `start` and `stop`, by its own events."""
+    """GPU time between `start` and `stop` in milliseconds, by CUDA events."""
 
     def __init__(self) -> None:
-        self._events = [check(device._enter().cuEventCreate(0)) for _ in range(2)]
+        self._events = [check(device.driver().cuEventCreate(0)) for _ in range(2)]
 
     def start(self) -> None:
-        """Queue the first event."""
-        check(device._enter().cuEventRecord(self._events[0], 0))
+        """Record the first event."""
+        check(device.driver().cuEventRecord(self._events[0], 0))
 
     def stop(self) -> float:
-        """Queue the second, wait for it: the time between them."""
-        cuda = device._enter()
+        """Record the second event, wait for it, and return the time between them."""
+        cuda = device.driver()
         check(cuda.cuEventRecord(self._events[1], 0))
         check(cuda.cuEventSynchronize(self._events[1]))
         return float(check(cuda.cuEventElapsedTime(*self._events)))
 
 
-def rates(seed: int, n: int = SIZE, clock: Callable[[], Any] = Clock) -> Iterator[dict[str, Any]]:
-    """The speed of each of `variants` at M = N = K = n, operands on the GPU; some rows of D are compared.
+def measure(group: str, seed: int) -> Outcome:
+    """Run a measurement; its numbers are the outcome's facts.
 
-    Yields
-    ------
-    dict
-        "what", "spec", "n", "ms" (median), "fastest", "slowest", "runs", "rate" (10^9 multiply-adds a second),
-        "checked" (outputs compared with the CPU's) and "mismatches"; or "what" and "failed", the error.
+    Parameters
+    ----------
+    group : str
+        One of `groups`.
+    seed : int
+
+    Returns
+    -------
+    Outcome
+        Facts of a speed: "spec", "n", "ms" (median), "fastest", "slowest", "runs", "rate" (10^9 multiply-adds per
+        second), "checked" (outputs compared with the CPU's). Facts of a crossover: see `crossover`.
     """
-    for what, spec in variants().items():
-        try:
-            yield {"what": what, "spec": spec.name, "n": n, **_timed(spec, n, seed, clock())}
-        except Exception as problem:
-            said = " ".join(str(problem).split())[:300]
-            yield {"what": what, "spec": spec.name, "n": n, "failed": f"{type(problem).__name__}: {said}"}
+    try:
+        if group.startswith(CROSSOVER):
+            return Outcome(group, facts=crossover(group.removeprefix(CROSSOVER), seed))
+        facts = rate(specs()[group], seed)
+        return Outcome(group, mismatches=facts.pop("mismatches"), facts=facts)
+    except Exception as problem:
+        message = " ".join(str(problem).split())[:300]
+        return Outcome(group, failed=1, first=[f"{type(problem).__name__}: {message}"])
 
 
-def _timed(spec: MmaSpec, n: int, seed: int, clock: Any) -> dict[str, Any]:
+def rate(spec: MmaSpec, seed: int, n: int = SIZE, clock: Callable[[], Any] = Clock) -> dict[str, Any]:
+    """Time M = N = K = n with operands on the GPU, and compare some rows of D."""
+    timer = clock()
     A, B = (_square(spec, letter, n, seed) for letter in "AB")
     wide = np.float64 if str(spec.d_format) == "fp64" else np.float32
     start = np.zeros((1, n, n), np.int32 if spec.is_integer else wide)
@@ -98,34 +118,36 @@ def _timed(spec: MmaSpec, n: int, seed: int, clock: Any) -> dict[str, Any]:
     run = chains.prepare(A, B, one, one, start, spec, cuts)
     assert run is not None
     D = Buffer.poisoned(start.nbytes)
-    run.launch(D)  # to warm up, and for the bits
+    run.launch(D)  # warm-up; its result is compared
     got = D.array(start.shape, start.dtype)
     times: list[float] = []
     began = time.perf_counter()
     while len(times) < 3 or (len(times) < _REPEAT and time.perf_counter() - began < _SECONDS):
-        clock.start()
+        timer.start()
         run.launch(D, wait=False)
-        times.append(clock.stop())
+        times.append(timer.stop())
     device.synchronize()
-    draw = trials.Draw(seed, "rows", spec.name)
+    draw = Draw(seed, "rows", spec.name)
     rows = sorted({draw.below(n) for _ in range(_CHECKED)})
     from fpemu.mma import compiled
 
     want = compiled.chain(A[:, rows], B, one, one, start[:, rows], spec, cuts)
     ms = statistics.median(times)
     return {
+        "spec": spec.name,
+        "n": n,
         "ms": round(ms, 3),
         "fastest": round(min(times), 3),
         "slowest": round(max(times), 3),
         "runs": len(times),
         "rate": round(n**3 / ms / 1e6, 1),
         "checked": want.size,
-        "mismatches": int((trials.codes(got[:, rows]) != trials.codes(want.astype(got.dtype, copy=False))).sum()),
+        "mismatches": int((codes(got[:, rows]) != codes(want.astype(got.dtype, copy=False))).sum()),
     }
 
 
 def _square(spec: MmaSpec, letter: str, n: int, seed: int) -> NDArray[Any]:
-    """A carrier (1, K, n) or (1, n, K), K whole instructions: the numbers of ordinary data."""
+    """Draw a carrier (1, K, n) or (1, n, K) of uniform numbers; K is a multiple of the instruction's."""
     fmt = spec.a_format if letter == "A" else spec.b_format
     drawn = streams.operand(spec, letter, "uniform", seed, 0, 1, 1, _DRAWN - 1)
     few = values(drawn, fmt).reshape(-1)
@@ -135,27 +157,35 @@ def _square(spec: MmaSpec, letter: str, n: int, seed: int) -> NDArray[Any]:
     return np.resize(out, (1, n, K) if letter == "A" else (1, K, n))
 
 
-def crossover(seed: int, repeat: int = 7) -> Iterator[dict[str, Any]]:
-    """From which size on a call on the GPU, transfers included, takes less time than on the CPU.
+def crossover(name: str, seed: int, repeat: int = 7) -> dict[str, Any]:
+    """Compare the time of a call on the GPU, transfers included, with the CPU's.
 
-    Yields
-    ------
+    Parameters
+    ----------
+    name : str
+        Name of a catalogue row.
+    seed : int
+    repeat : int
+        Largest number of timed calls for each size and device.
+
+    Returns
+    -------
     dict
-        "spec", "sizes" (M = N = K), "cpu" and "cuda" (milliseconds, medians), "from": the least size from which on the
+        "spec", "sizes" (M = N = K), "cpu" and "cuda" (medians, milliseconds), "from": the smallest size from which the
         GPU is faster at every size tried; None if there is none.
     """
-    for spec in (mma.spec("hopper"), mma.spec("cdna3"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")):
-        times: dict[Any, list[float]] = {"cpu": [], "cuda": []}
-        for n in _SIZES:
-            A, B = (_square(spec, letter, n, seed)[0] for letter in "AB")
-            A, B = A[:, :n], B[:n]
-            if not spec.is_integer:
-                A, B = A.astype(spec.a_format.dtype), B.astype(spec.b_format.dtype)  # type: ignore[union-attr]
-            for where, found in times.items():
-                found.append(_median(partial(mma.gemm, A, B, spec=spec, device=where), repeat))
-        faster = [g < c for c, g in zip(times["cpu"], times["cuda"], strict=True)]
-        last = max((i for i, won in enumerate(faster) if not won), default=-1) + 1
-        yield {"spec": spec.name, "sizes": list(_SIZES), **times, "from": _SIZES[last] if last < len(_SIZES) else None}
+    spec = next(row for row in mma.catalog.rows() if row.name == name)
+    times: dict[Any, list[float]] = {"cpu": [], "cuda": []}
+    for n in _SIZES:
+        A, B = (_square(spec, letter, n, seed)[0] for letter in "AB")
+        A, B = A[:, :n], B[:n]
+        if not spec.is_integer:
+            A, B = A.astype(spec.a_format.dtype), B.astype(spec.b_format.dtype)  # type: ignore[union-attr]
+        for place, medians in times.items():
+            medians.append(_median(partial(mma.gemm, A, B, spec=spec, device=place), repeat))
+    slower = [i for i, (c, g) in enumerate(zip(times["cpu"], times["cuda"], strict=True)) if g >= c]
+    first = max(slower, default=-1) + 1
+    return {"spec": name, "sizes": list(_SIZES), **times, "from": _SIZES[first] if first < len(_SIZES) else None}
 
 
 def _median(call: Callable[[], Any], repeat: int) -> float:

@@ -164,7 +164,7 @@ def test_tensors_are_what_torch_says_they_are(gpu, torch, monkeypatch):
     for out, says in (
         (Tensor(np.zeros((6, 5), np.float16), "float16"), "and dtype float32"),
         (Tensor(np.zeros((6, 5), np.float16), "bfloat16"), "and dtype float32"),
-        (Tensor(np.zeros((6, 5), np.float32), negative=True), "a view with the signs turned"),
+        (Tensor(np.zeros((6, 5), np.float32), negative=True), "a view with negated signs"),
     ):
         with pytest.raises(InputError, match=f"^out .*{says}"):
             gpu.gemm(Tensor(A), Tensor(B), scheme="sgemm", out=out)
@@ -219,7 +219,7 @@ def test_the_callers_context_is_current_again_afterwards(monkeypatch):
     driver = SimpleNamespace(
         cuCtxGetCurrent=lambda: (0, now[0]), cuCtxSetCurrent=lambda context: (now.__setitem__(0, context) or 0,)
     )
-    monkeypatch.setattr(device, "_driver", lambda: driver)
+    monkeypatch.setattr(device, "_bindings", lambda: driver)
     monkeypatch.setattr(device, "_context", lambda: 9)
     with device.entered():
         assert now == [9]
@@ -312,7 +312,7 @@ def test_after_an_interrupt_no_kernel_is_kept_that_may_be_half_way(gpu, monkeypa
 
 def test_a_buffer_that_does_not_fit_says_its_size(monkeypatch):
     status = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
-    monkeypatch.setattr(device, "_enter", lambda: SimpleNamespace(cuMemAlloc=lambda nbytes: (status, 0)))
+    monkeypatch.setattr(device, "driver", lambda: SimpleNamespace(cuMemAlloc=lambda nbytes: (status, 0)))
     with pytest.raises(GpuError, match=r"^CUDA: CUDA_ERROR_OUT_OF_MEMORY \(1,234,567 bytes\)$") as told:
         device.Buffer(1_234_567)
     assert told.value.nbytes == 1_234_567

@@ -99,14 +99,14 @@ def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_
 @needs_compiler
 def test_cubins_are_kept_and_a_changed_source_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
-    source = 'extern "C" __global__ void f(int* x) { *x = SIZE; }'
-    first = device.compile_cached(source, "sm_80", options=("-DSIZE=1",))
+    one, two = (f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in (1, 2))
+    first = device.compile_cached(one, "sm_80")
     (kept,) = (tmp_path / "cubins").glob("*.cubin")
     cubins = KernelCache("cubins")
     assert cubins.load(kept.name) == first
     cubins.save(kept.name, b"from the disk")
-    assert device.compile_cached(source, "sm_80", options=("-DSIZE=1",)) == b"from the disk"
-    assert device.compile_cached(source, "sm_80", options=("-DSIZE=2",)) not in (first, b"from the disk")
+    assert device.compile_cached(one, "sm_80") == b"from the disk"
+    assert device.compile_cached(two, "sm_80") not in (first, b"from the disk")
 
 
 @needs_compiler

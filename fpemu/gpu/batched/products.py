@@ -308,7 +308,7 @@ def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) ->
     need_gpu()
     given = {"A": A, "B": B, "C": C if asked.adds else None, "out": out}
     arrays = [array for X in given.values() for array in stacks.arrays(X)]
-    with _lock, device.entered(), callers.in_turn(callers.streams(arrays)):
+    with _lock, device.entered(), callers.ordered(callers.streams(arrays)):
         taken = {who: stacks.take(X, who) for who, X in given.items() if X is not None}
         there = {who: isinstance(X, Matrix | Pointers) for who, X in taken.items()}
         if len(set(there.values())) > 1:
@@ -335,7 +335,7 @@ def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) ->
         if not there["A"]:
             found = matrices.download(D)
             return matrices.as_torch(found) if callers.is_torch(A) else found
-        if callers.strangers(arrays):
+        if callers.must_synchronize(arrays):
             device.synchronize()
         return out if made is None else made
 

@@ -14,7 +14,7 @@ import numpy as np
 from fpemu.arguments import is_size
 from fpemu.batched.layouts import LAYOUTS, halves
 from fpemu.errors import InputError, shown
-from fpemu.gpu.runtime import callers, device, dlpack, matrices
+from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 
 HALF = np.dtype(np.float16)
@@ -165,7 +165,7 @@ def _matrix(X: Any, who: str, write: bool) -> Matrix | Any:
 def _on_gpu(x: Any) -> bool:
     if matrices.is_torch(x):
         return bool(x.is_cuda)
-    return isinstance(x, Matrix) or hasattr(x, "__cuda_array_interface__") or dlpack.on_gpu(x)
+    return isinstance(x, Matrix) or hasattr(x, "__cuda_array_interface__") or matrices.on_gpu_by_dlpack(x)
 
 
 def arrays(X: Any) -> list[Any]:

@@ -181,7 +181,7 @@ def _most() -> int:
 @lru_cache(maxsize=1)
 def _memory() -> int:
     """Bytes of the GPU's memory."""
-    _, total = device.check(device._enter().cuMemGetInfo())
+    _, total = device.check(device.driver().cuMemGetInfo())
     return int(total)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import compiler
+from fpemu.gpu.runtime import callers, compiler, cublas, device
 from fpemu.gpu.runtime.cublas import Strides
 from fpemu.gpu.runtime.device import OutOfMemoryError
 
@@ -116,21 +116,19 @@ class Device:
     """The GPU at hand with cuBLAS."""
 
     def __init__(self) -> None:
-        from fpemu.gpu.runtime import cublas, device
-
-        self._device, self.blas = device, cublas.blas()
+        self.blas = cublas.blas()
 
     def memory(self, nbytes: int) -> Memory:
         """Memory with an undefined content."""
-        return self._device.Buffer(nbytes)
+        return device.Buffer(nbytes)
 
     def upload(self, array: Any) -> Memory:
         """A copy of an array."""
-        return self._device.Buffer.of(array)
+        return device.Buffer.of(array)
 
     def fill(self, at: Memory, byte: int, nbytes: int) -> None:
         """Set bytes, in order with the kernels."""
-        compiler.check(self._device._enter().cuMemsetD8Async(at.pointer, byte, nbytes, 0))
+        device.check(device.driver().cuMemsetD8Async(at.pointer, byte, nbytes, 0))
 
     def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
         """Queue a kernel."""
@@ -142,14 +140,12 @@ class Device:
 
     def room(self) -> int:
         """Bytes of memory that are free."""
-        return int(compiler.check(self._device._enter().cuMemGetInfo())[0])
+        return callers.free_bytes()
 
 
 @lru_cache(maxsize=64)
 def _module(source: str) -> Any:
-    from fpemu.gpu.runtime import device
-
-    return device.Module(source, options=("--device-int128",), name="errorfree.cu")
+    return device.Module(source, name="errorfree.cu")
 
 
 @lru_cache(maxsize=1)

@@ -92,7 +92,7 @@ def gemm(
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | {who: X for who, X in (("C", C), ("out", out)) if X is not None}
-    with _lock, device.entered(), callers.in_turn(callers.streams(given.values())):
+    with _lock, device.entered(), callers.ordered(callers.streams(given.values())):
         taken, there, call = _with_memory(
             lambda: _taken(given, (scheme, alpha, beta, on_range, order, options)), _no_copy
         )
@@ -105,7 +105,7 @@ def gemm(
         D = _with_memory(
             lambda: _computed(taken, call, shape, there, given, order), lambda p: _too_little(p, call, shape)
         )
-        if there and callers.strangers(given.values()):
+        if there and callers.must_synchronize(given.values()):
             device.synchronize()
         return D if there else _returned(D, A)
 
@@ -278,7 +278,7 @@ def _with_memory(compute: Callable[[], Any], complaint: Callable[[BaseException]
             if last:
                 raise complaint(problem) from None
         release()
-        callers.give_way()
+        callers.free_cached_memory()
     raise AssertionError
 
 

@@ -1,4 +1,7 @@
-"""The caller's side of a GPU: whose memory a pointer is, and the streams on which others work."""
+"""The caller's arrays: their device, the streams that produce and consume them, and memory that their libraries cache.
+
+All work of this package is queued on CUDA's default stream.
+"""
 
 from __future__ import annotations
 
@@ -8,84 +11,84 @@ from contextlib import contextmanager
 from typing import Any
 
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.compiler import check
 
-_DEFAULT = (0, 1)  # CUDA's default stream, on which this package works, by both of its names
+_DEFAULT = (0, 1)  # the default stream, by both of its handles
 
 
 def ordinal(pointer: int) -> int:
-    """The number of the GPU whose memory a pointer is."""
-    cuda = device._enter()
-    asked = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(check(cuda.cuPointerGetAttribute(asked, pointer)))
+    """Return the index of the GPU that a pointer's memory belongs to."""
+    cuda = device.driver()
+    attribute = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(device.check(cuda.cuPointerGetAttribute(attribute, pointer)))
 
 
 def is_torch(X: Any) -> bool:
-    """Whether something is a torch tensor; torch is not imported for it."""
+    """Return whether X is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(X, getattr(torch, "Tensor", ()))
 
 
 def is_cupy(X: Any) -> bool:
-    """Whether something is an array of CuPy."""
+    """Return whether X is a CuPy array, without importing CuPy."""
     return any(kind.__module__.partition(".")[0] == "cupy" for kind in type(X).__mro__)
 
 
 def streams(arrays: Iterable[Any]) -> list[int]:
-    """The streams on which the owners of some arrays of GPU 0 work at the moment, other than the default stream."""
-    found = []
+    """Return the handles of the current streams of the arrays on GPU 0, without the default stream."""
+    handles = []
     for X in arrays:
         if is_torch(X):
             if X.device.type == "cuda" and not X.device.index:
-                found.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
+                handles.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
         elif is_cupy(X):
             if X.device.id == 0:
-                found.append(int(sys.modules["cupy"].cuda.get_current_stream().ptr))
+                handles.append(int(sys.modules["cupy"].cuda.get_current_stream().ptr))
         else:
-            found.append(int(_told_stream(X) or 0))
-    return [s for s in dict.fromkeys(found) if s not in _DEFAULT]
+            handles.append(int(_interface_stream(X) or 0))
+    return [handle for handle in dict.fromkeys(handles) if handle not in _DEFAULT]
 
 
 def wait_for(X: Any) -> None:
-    """What is queued on the default stream from now on runs after what the owner of an array has queued."""
-    for stream in streams([X]):
-        _after(0, stream)
+    """Let the default stream wait for the work queued so far on the stream of an array."""
+    for handle in streams([X]):
+        _after(0, handle)
 
 
-def strangers(arrays: Iterable[Any]) -> bool:
-    """Whether somebody works on a stream that nobody knows, and has to wait for results until they are there."""
-    return any(not (is_torch(X) or is_cupy(X) or _told_stream(X)) for X in arrays)
+def must_synchronize(arrays: Iterable[Any]) -> bool:
+    """Return whether the stream of any array is unknown, so that results must be complete on return."""
+    return any(not (is_torch(X) or is_cupy(X) or _interface_stream(X)) for X in arrays)
 
 
-def _told_stream(X: Any) -> Any:
+def _interface_stream(X: Any) -> Any:
     return getattr(X, "__cuda_array_interface__", {}).get("stream")
 
 
 @contextmanager
-def in_turn(others: list[int]) -> Iterator[None]:
-    """What is queued on the default stream within runs after what the others have queued, and before what they will."""
-    for stream in others:
-        _after(0, stream)
+def ordered(handles: list[int]) -> Iterator[None]:
+    """Order the work queued within after the earlier, and before the later work of some streams."""
+    for handle in handles:
+        _after(0, handle)
     try:
         yield
     finally:
-        for stream in others:
-            _after(stream, 0)
+        for handle in handles:
+            _after(handle, 0)
 
 
-def _after(waits: int, waited_for: int) -> None:
-    """One stream waits, on the GPU, for what another has queued by now."""
-    cuda = device._enter()
-    event = check(cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-    try:
-        check(cuda.cuEventRecord(event, waited_for))
-        check(cuda.cuStreamWaitEvent(waits, event, 0))
-    finally:
-        check(cuda.cuEventDestroy(event))
+def _after(consumer: int, producer: int) -> None:
+    """Let a stream wait, on the GPU, for the work queued so far on another; both by their handles."""
+    device.driver()
+    _stream(consumer).wait(_stream(producer))
 
 
-def give_way() -> None:
-    """Have torch and CuPy give the GPU back what they keep and do not use."""
+def _stream(handle: int) -> Any:
+    from cuda import core
+
+    return core.LEGACY_DEFAULT_STREAM if handle in _DEFAULT else core.Stream.from_handle(handle)
+
+
+def free_cached_memory() -> None:
+    """Let torch and CuPy free the GPU memory that they cache."""
     torch, cupy = (sys.modules.get(name) for name in ("torch", "cupy"))
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -94,6 +97,6 @@ def give_way() -> None:
 
 
 def free_bytes() -> int:
-    """Bytes of the GPU's memory that nobody has taken."""
-    free, _ = check(device._enter().cuMemGetInfo())
+    """Return the bytes of GPU memory that are free."""
+    free, _ = device.check(device.driver().cuMemGetInfo())
     return int(free)

@@ -1,4 +1,8 @@
-"""CUDA C++ to machine code by NVRTC, saved on disk. No GPU is needed, so that CI can compile every kernel."""
+"""Compile CUDA C++ to machine code with NVRTC (`cuda.core.Program`) and save it on disk.
+
+No GPU and no driver is needed, so that the tests compile every kernel. The disk cache is `fpemu.kernelcache`, which the
+kernels for the CPU use too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,12 @@ from fpemu.errors import GpuError
 from fpemu.kernelcache import KernelCache
 
 KERNELS = Path(__file__).parents[1] / "kernels"
-_OPTIONS = ("-std=c++17", "-default-device", "-fmad=false")
+_OPTIONS: dict[str, Any] = {
+    "std": "c++17",
+    "fma": False,
+    "device_as_default_execution_space": True,
+    "device_int128": True,
+}
 
 
 @cache
@@ -26,8 +35,8 @@ def compiler_missing() -> str | None:
     try:
         version()
     except ImportError:
-        return "cuda-bindings is not installed: pip install 'fpemu[gpu]'"
-    except Exception as problem:  # cuda-bindings defines exceptions for a missing library
+        return "cuda-core is not installed: pip install 'fpemu[gpu]'"
+    except Exception as problem:  # cuda-pathfinder defines exceptions for a missing library
         return f"NVRTC is not usable ({first_line(problem)}): pip install 'fpemu[gpu]'"
     return None
 
@@ -67,6 +76,7 @@ def _meaning(status: Any) -> str:
 @cache
 def version() -> str:
     """Return NVRTC's version, such as "13.0"."""
+    import cuda.core  # noqa: F401 (the compiler needs it too)
     from cuda.bindings import nvrtc
 
     major, minor = check(nvrtc.nvrtcVersion())
@@ -83,8 +93,8 @@ def kernel_source(name: str) -> str:
     return (KERNELS / name).read_text()
 
 
-def compile(source: str, arch: str, *, options: Sequence[str] = (), name: str = "kernel.cu") -> bytes:
-    """Compile a CUDA C++ source to a cubin. No GPU is needed.
+def compile(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
+    """Compile a CUDA C++ source to a cubin, without contraction of products and sums to fused multiply-adds.
 
     Parameters
     ----------
@@ -92,8 +102,6 @@ def compile(source: str, arch: str, *, options: Sequence[str] = (), name: str = 
         It can include the headers ``kernels/*.cuh`` by name.
     arch : str
         "sm_80", "sm_90a", "sm_100a" ...
-    options : sequence of str
-        Further options of NVRTC, such as "-DSIZE=8". The default options disable contraction to fused multiply-adds.
     name : str
         The source's name in the compiler's messages.
 
@@ -107,23 +115,13 @@ def compile(source: str, arch: str, *, options: Sequence[str] = (), name: str = 
     GpuError
         The compiler's messages, if the source does not compile.
     """
-    from cuda.bindings import nvrtc
+    from cuda.core import Program, ProgramOptions
 
-    headers = _headers()
-    texts, names = [h.encode() for h in headers.values()], [n.encode() for n in headers]
-    program = check(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), len(names), texts, names))
+    options = ProgramOptions(name=name, arch=arch, include_path=str(KERNELS), **_OPTIONS)
     try:
-        flags = [f"-arch={arch}".encode(), *(o.encode() for o in (*_OPTIONS, *options))]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        if int(status) != 0:
-            log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
-            check(nvrtc.nvrtcGetProgramLog(program, log))
-            raise GpuError(f"{name} does not compile for {arch}:\n{log.decode(errors='replace')}")
-        cubin = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-        check(nvrtc.nvrtcGetCUBIN(program, cubin))
-        return cubin
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        return bytes(Program(source, "c++", options).compile("cubin").code)
+    except Exception as problem:  # the exceptions of cuda.core are not public
+        raise GpuError(f"{name} does not compile for {arch}:\n{problem}") from None
 
 
 def _cubins() -> KernelCache:
@@ -131,15 +129,14 @@ def _cubins() -> KernelCache:
     return KernelCache("cubins")
 
 
-def _cubin_name(source: str, arch: str, options: Sequence[str] = ()) -> str:
+def _cubin_name(source: str, arch: str) -> str:
     """The file name of a source's cubin."""
-    separator = "\0\0"
-    parts = [version(), arch, *_OPTIONS, *options, source, *(f"{n}\0{t}" for n, t in _headers().items())]
-    return f"{hashlib.sha256(separator.join(parts).encode()).hexdigest()}.cubin"
+    words = [version(), arch, str(_OPTIONS), source, *(f"{name}\0{text}" for name, text in _headers().items())]
+    return f"{hashlib.sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
 
 
-def compile_cached(source: str, arch: str, *, options: Sequence[str] = (), name: str = "kernel.cu") -> bytes:
-    """Return the cubin of a source, saved on disk under its text, headers, options and compiler version.
+def compile_cached(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
+    """Return the cubin of a source, saved on disk under its text, headers and compiler version.
 
     The parameters are those of `compile`. A damaged file is compiled again; a folder that cannot be written costs
     time, not the result.
@@ -149,10 +146,10 @@ def compile_cached(source: str, arch: str, *, options: Sequence[str] = (), name:
     GpuError
         The compiler's messages, if the source does not compile.
     """
-    cubins, file = _cubins(), _cubin_name(source, arch, options)
+    cubins, file = _cubins(), _cubin_name(source, arch)
     cubin = cubins.load(file)
     if cubin is None:
-        cubin = compile(source, arch, options=options, name=name)
+        cubin = compile(source, arch, name=name)
         cubins.save(file, cubin)
     return cubin
 

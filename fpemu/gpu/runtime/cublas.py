@@ -1,21 +1,18 @@
-"""cuBLAS by ctypes: products of matrices on the GPU at hand, of small floats and of integers too.
+"""cuBLAS, loaded by cuda.pathfinder and called by ctypes, because cuda.bindings has no cuBLAS.
 
-A product here is D = A B^T in row-major terms: rows of A (M, K) and of B (N, K) with K contiguous, the layout in which
-every type, int8 among them, has its fastest kernels. For cuBLAS, which counts by columns, that is D^T = (B^T)^T A^T.
+A product here is D = A B^T of matrices stored by rows, A (M, K) and B (N, K): every type, int8 among them, has its
+fastest kernels in this layout. In the terms of cuBLAS, which stores matrices by columns, it is D^T = (B^T)^T A^T.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
 
-_NAMES = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 _STATUS = {
     1: "NOT_INITIALIZED",
     3: "ALLOC_FAILED",
@@ -30,7 +27,7 @@ _STATUS = {
 
 
 class Kind(NamedTuple):
-    """Types of a product: cuBLAS' numbers of A and B, of D and of the arithmetic; bytes of an element of A, of D."""
+    """Types of a product: cuBLAS' codes of A and B, of D and of the arithmetic; bytes of an element of A and of D."""
 
     operand: int
     result: int
@@ -47,7 +44,7 @@ KINDS = {
     "fp64": Kind(1, 1, 70, 8, 8),
     "int8": Kind(3, 10, 72, 1, 4),
 }
-"""fp16, bf16, tf32 and fp32 are added in fp32, fp64 in fp64, int8 in int32."""
+"""Products of fp16, bf16, tf32 and fp32 are summed in fp32, of fp64 in fp64, of int8 in int32."""
 
 
 class Strides(NamedTuple):
@@ -70,7 +67,7 @@ class Blas:
         reason = device.missing()
         if reason is not None:
             raise GpuError(reason)
-        device._enter()
+        device.driver()
         self._library = library()
         handle = ctypes.c_void_p()
         self._check("cublasCreate", self._library.cublasCreate_v2(ctypes.byref(handle)))
@@ -111,16 +108,16 @@ class Blas:
         kind : str
             One of `KINDS`.
         M, N, K : int
-            A is (M, K), B (N, K), D (M, N); int8 wants K and the rows' strides to be multiples of 16.
+            A is (M, K), B (N, K), D (M, N); int8 requires that K and the rows' strides are multiples of 16.
         A, B, D : int
             Addresses.
         a, b, d : Strides
-            A stride of 0 from matrix to matrix takes the same one again.
+            A batch stride of 0 uses the same matrix in every product.
 
         Raises
         ------
         GpuError
-            If cuBLAS refuses.
+            If cuBLAS rejects the product.
         """
         types = KINDS[kind]
         what = f"a product of {M} x {K} by {K} x {N} in {kind}"
@@ -128,7 +125,7 @@ class Blas:
             raise GpuError(f"cuBLAS: {what}: sizes and strides must be below 2^31")
         scalars = self._scalars[types.compute]
         alpha, beta = ctypes.byref(scalars, 0), ctypes.byref(scalars, ctypes.sizeof(scalars) // 2)
-        device._enter()
+        device.driver()
         status = self._library.cublasGemmStridedBatchedEx(
             self._handle,
             1,
@@ -164,33 +161,22 @@ class Blas:
 
 @lru_cache(maxsize=1)
 def blas() -> Blas:
-    """The handle that everybody shares."""
+    """Return the handle of this process."""
     return Blas()
 
 
 @lru_cache(maxsize=1)
-def library() -> Any:
-    """The library: that of a wheel of NVIDIA's, one that is loaded already, or one that the loader finds.
+def library() -> ctypes.CDLL:
+    """Return the library: the loaded one, that of NVIDIA's wheel, or one on the loader's path.
 
     Raises
     ------
     GpuError
         If there is none.
     """
-    for path in _candidates():
-        try:
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
-    raise GpuError("cuBLAS is not installed: pip install 'fpemu[gpu]', or put libcublas.so.13 on the loader's path")
+    from cuda.pathfinder import load_nvidia_dynamic_lib
 
-
-def _candidates() -> list[str]:
-    """Where the library may be, the newest major version first."""
-    wheels: list[str] = []
-    for folder in dict.fromkeys(sys.path):
-        root = Path(folder or ".") / "nvidia"
-        if root.is_dir():
-            wheels += [str(path) for name in _NAMES for path in sorted(root.glob(f"**/lib/{name}"))]
-    order = {name: place for place, name in enumerate(_NAMES)}
-    return sorted(wheels, key=lambda path: order[Path(path).name]) + list(_NAMES)
+    try:
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    except (RuntimeError, OSError):
+        raise GpuError("cuBLAS is not installed: pip install 'fpemu[gpu]'") from None

@@ -1,14 +1,21 @@
-"""The GPU at hand: modules, launches whose errors are seen, buffers that show what was not written.
+"""GPU 0 of CUDA_VISIBLE_DEVICES: its context and properties, compiled modules, launches and memory.
 
-Everything goes through CUDA's driver interface (cuda-bindings) in the GPU's primary context, which PyTorch and CuPy
-share. The compiler's functions are in `fpemu.gpu.runtime.compiler`, and here under the same names.
+`cuda.core` finds the device, retains the primary context (which PyTorch and CuPy share), reads the properties, compiles
+(`compiler`), loads cubins, orders streams (`callers`) and reads DLPack (`matrices`). These remain calls of the driver
+through cuda.bindings:
+
+* Launches. `cuda.core.launch` packs scalars and buffers again at every call, and takes no structs, the parameters of
+  most kernels here. A `Launch` packs once and is patched in place; `launches.configuration` sets its attributes:
+  clusters and programmatic dependent launch.
+* Tensor maps, because they are members of such structs.
+* Memory. A buffer may still be in use on a stream of the caller when it is freed: cuMemFree waits for all streams, the
+  deallocation of `cuda.core.Buffer` for one. Outputs are poisoned, to detect elements that a kernel has not written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -45,8 +52,10 @@ __all__ = [
     "compile_cached",
     "compiler_missing",
     "describe",
+    "driver",
     "entered",
     "fetch",
+    "gpu",
     "kernel_source",
     "missing",
     "synchronize",
@@ -54,13 +63,14 @@ __all__ = [
 ]
 
 POISON = 0xAB  # every byte of an output before a launch
-_OTHER_POISON = 0x54  # what a second run starts from where the first returned the poison's own pattern
+_OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
+_WRONG_CONTEXT = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 
 
-# --- what is here
+# --- the device and its context
 @cache
 def missing() -> str | None:
-    """None if there is a GPU to run on, else in one line what is missing."""
+    """Return None if there is a GPU to run on, else one line that names what is missing."""
     if compiler_missing() is not None:
         return compiler_missing()
     try:
@@ -72,105 +82,110 @@ def missing() -> str | None:
 
 
 @cache
+def gpu() -> Any:
+    """Return the `cuda.core.Device`, whose primary context is initialised."""
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    return device
+
+
+@cache
 def _context() -> Any:
-    """The primary context of the first visible GPU."""
-    cuda = _driver()
-    check(cuda.cuInit(0))
-    if check(cuda.cuDeviceGetCount()) == 0:
-        raise GpuError("the driver sees no GPU")
-    device = check(cuda.cuDeviceGet(0))
-    return check(cuda.cuDevicePrimaryCtxRetain(device))
+    return gpu().context.handle
 
 
-def _enter() -> Any:
-    """The driver with this thread in the GPU's context."""
-    cuda = _driver()
+@cache
+def _bindings() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def driver() -> Any:
+    """Return cuda.bindings.driver after making the GPU's context current in this thread."""
+    cuda = _bindings()
     check(cuda.cuCtxSetCurrent(_context()))
     return cuda
 
 
 @contextmanager
 def entered() -> Iterator[Any]:
-    """The driver with this thread in the GPU's context; then in the one it was in, which torch and CuPy go by."""
-    cuda = _driver()
-    before, own = check(cuda.cuCtxGetCurrent()), _context()
-    check(cuda.cuCtxSetCurrent(own))
+    """Yield `driver`, and make the caller's context current again, which PyTorch and CuPy select their device by."""
+    cuda = _bindings()
+    before, context = check(cuda.cuCtxGetCurrent()), _context()
+    check(cuda.cuCtxSetCurrent(context))
     try:
         yield cuda
     finally:
-        if int(before) not in (0, int(own)):
+        if int(before) not in (0, int(context)):
             check(cuda.cuCtxSetCurrent(before))
-
-
-def _driver() -> Any:
-    from cuda.bindings import driver
-
-    return driver
 
 
 @cache
 def capability() -> tuple[int, int]:
-    """Compute capability of the GPU."""
-    cuda = _enter()
-    device = check(cuda.cuCtxGetDevice())
-    kinds = cuda.CUdevice_attribute
-    major = check(cuda.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
-    minor = check(cuda.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
+    """Return the compute capability of the GPU."""
+    major, minor = gpu().compute_capability
     return int(major), int(minor)
 
 
 def arch() -> str:
-    """What to compile for on this GPU: "sm_80", "sm_89", "sm_90a", "sm_100a" ..."""
+    """Return the architecture to compile for: "sm_80", "sm_89", "sm_90a", "sm_100a" ..."""
     major, minor = capability()
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 @cache
 def describe() -> dict[str, str]:
-    """The GPU, its driver and the compiler, for records."""
-    cuda = _enter()
-    name = check(cuda.cuDeviceGetName(128, check(cuda.cuCtxGetDevice())))
-    driver = int(check(cuda.cuDriverGetVersion()))
+    """Return the names and versions of the GPU, its driver and the compiler, for records."""
+    number = int(check(driver().cuDriverGetVersion()))
     return {
-        "gpu": name.split(b"\0")[0].decode(),
+        "gpu": str(gpu().name),
         "arch": arch(),
-        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}",
+        "driver_cuda": f"{number // 1000}.{number % 1000 // 10}",
         "nvrtc": version(),
     }
 
 
-# --- running
+def synchronize() -> None:
+    """Wait for everything launched; GpuError if any of it failed."""
+    check(driver().cuCtxSynchronize())
+
+
+# --- launches
 class Module:
-    """A compiled source on the GPU.
+    """A source, compiled and loaded on the GPU.
 
     Parameters
     ----------
-    source : str
-    options : sequence of str
-    name : str
+    source, name : str
         As in `compile`.
     """
 
-    def __init__(self, source: str, *, options: Sequence[str] = (), name: str = "kernel.cu") -> None:
-        cuda = _enter()
-        self._cubin = compile_cached(source, arch(), options=options, name=name)
-        self._module = check(cuda.cuModuleLoadData(self._cubin))
-        self._kernels: dict[str, Any] = {}
+    def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
+        from cuda.core import ObjectCode
+
+        self._code = ObjectCode.from_cubin(compile_cached(source, arch(), name=name), name=name)
+        self._functions: dict[str, Any] = {}
 
     def __del__(self) -> None:
-        with suppress(Exception), entered() as cuda:  # at the end of the process the driver may be gone
+        with suppress(Exception), entered() as cuda:  # the code is unloaded next; no kernel of it may be running
             check(cuda.cuCtxSynchronize())
-            check(cuda.cuModuleUnload(self._module))
 
-    def kernel(self, name: str, shared: int = 0) -> Any:
-        """The kernel of an ``extern "C"`` function; `shared` bytes of dynamic shared memory are allowed to it."""
-        cuda = _enter()
-        if name not in self._kernels:
-            self._kernels[name] = check(cuda.cuModuleGetFunction(self._module, name.encode()))
+    def function(self, name: str, shared: int = 0) -> Any:
+        """Return the CUfunction of an ``extern "C"`` kernel that may use `shared` bytes of dynamic shared memory."""
+        cuda = driver()
+        if name not in self._functions:
+            try:
+                handle = self._code.get_kernel(name).handle
+            except Exception as problem:  # the exceptions of cuda.core are not public
+                raise GpuError(f"CUDA: {first_line(problem)}") from None
+            self._functions[name] = check(cuda.cuKernelGetFunction(handle))
         if shared > 48 * 1024:
-            most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(cuda.cuFuncSetAttribute(self._kernels[name], most, shared))
-        return self._kernels[name]
+            limit = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(cuda.cuFuncSetAttribute(self._functions[name], limit, shared))
+        return self._functions[name]
 
     def prepare(
         self,
@@ -183,15 +198,14 @@ class Module:
         overlap: bool = False,
         keep: object = None,
     ) -> Launch:
-        """A launch with its arguments, to be queued as often as one likes; parameters as those of `launch`.
+        """Return a launch that can be queued any number of times.
 
-        `keep` is kept alive with it: what owns the memory that the arguments point to.
+        The parameters are those of `launch`; `keep` is referenced by the result: the owners of the memory that pointers
+        within structs refer to.
         """
-        cuda, function = _enter(), self.kernel(name, shared)
-        packed = [launches.pack(a.pointer) if isinstance(a, Buffer) else launches.pack(a) for a in args]
-        pointers = np.array([p.ctypes.data for p in packed], np.uint64)
-        config = launches.configuration(cuda, grid, block, shared, cluster, overlap)
-        return Launch(function, config, pointers, (packed, args, self, keep))
+        function = self.function(name, shared)
+        config = launches.configuration(driver(), grid, block, shared, cluster, overlap)
+        return Launch(function, config, args, (self, keep))
 
     def launch(
         self,
@@ -216,7 +230,7 @@ class Module:
         shared : int
             Bytes of dynamic shared memory.
         wait : bool
-            False: only queue it; `synchronize` reports what went wrong.
+            False: the kernel is only queued; `synchronize` reports its failure.
         stream : int
             Handle of a stream of PyTorch, CuPy or CUDA; 0: the default stream.
         cluster : int
@@ -234,81 +248,89 @@ class Module:
             synchronize()
 
     def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
-        """How many clusters of `size` thread blocks of a kernel fit on the GPU at once."""
-        cuda = _enter()
-        config = launches.configuration(cuda, size, threads, shared, size, False)
-        return int(check(cuda.cuOccupancyMaxActiveClusters(self.kernel(name, shared), config)))
+        """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once."""
+        config = launches.configuration(driver(), size, threads, shared, size, False)
+        return int(check(driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
 
 
 class Launch:
-    """A kernel with its arguments, which can be queued again and again; made by `Module.prepare`."""
+    """A kernel with its launch configuration and packed arguments, from `Module.prepare`.
 
-    def __init__(self, function: Any, config: Any, pointers: NDArray[np.uint64], keep: object) -> None:
-        self._function, self._config, self._keep = function, config, (pointers, keep)
-        self._arguments, self._stream = pointers.ctypes.data, 0
+    `queue` costs one driver call: nothing is imported, checked, packed or synchronised.
+
+    Attributes
+    ----------
+    arguments : list of array
+        The parameters in their order, one element each, in the memory that the driver reads at every launch:
+        ``launch.arguments[0][0] = pointer`` changes the next one. The caller keeps the memory behind it alive.
+    """
+
+    def __init__(self, function: Any, config: Any, args: tuple[Any, ...], keep: object = None) -> None:
+        self.arguments = [launches.pack(value) for value in args]
+        self._function, self._config, self._stream, self._keep = function, config, 0, (args, keep)
+        self._addresses = np.array([value.ctypes.data for value in self.arguments], np.uint64)
+        self._address, self._launch = int(self._addresses.ctypes.data), _bindings().cuLaunchKernelEx
 
     def queue(self, stream: int = 0) -> None:
-        """Queue it on a stream."""
+        """Queue the kernel on a stream, given by its handle; 0: the default stream."""
         if stream != self._stream:
             self._config.hStream = self._stream = stream
-        check(_enter().cuLaunchKernelEx(self._config, self._function, self._arguments, 0))
+        (status,) = self._launch(self._config, self._function, self._address, 0)
+        if status:
+            if status.name in _WRONG_CONTEXT:  # another thread, or another library has changed the context
+                driver()
+                (status,) = self._launch(self._config, self._function, self._address, 0)
+            check((status,))
 
 
 def tensor_map(
     pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
 ) -> NDArray[np.uint64]:
-    """A tensor as Hopper's TMA wants it: see `fpemu.gpu.runtime.launches.tensor_map`."""
-    return launches.tensor_map(_enter(), pointer, itemsize, shape, strides, box)
+    """Encode a tensor for Hopper's TMA: see `fpemu.gpu.runtime.launches.tensor_map`."""
+    return launches.tensor_map(driver(), pointer, itemsize, shape, strides, box)
 
 
-def synchronize() -> None:
-    """Wait for everything launched; GpuError if any of it failed."""
-    check(_enter().cuCtxSynchronize())
-
-
+# --- memory
 class OutOfMemoryError(GpuError):
-    """The GPU has no room for a buffer of `nbytes`."""
+    """The GPU's memory does not suffice for a buffer of `nbytes`."""
 
     def __init__(self, text: str, nbytes: int) -> None:
         super().__init__(text)
         self.nbytes = nbytes
 
 
-@dataclass
 class Buffer:
     """Memory on the GPU; freed with the object, or by `free`.
 
     Parameters
     ----------
     nbytes : int
-        The content is undefined: `of` and `poisoned` make buffers with one.
+        The content is undefined: `of` and `poisoned` return buffers with a defined one.
 
     Raises
     ------
     OutOfMemoryError
     """
 
-    nbytes: int
-    pointer: int = 0
-
-    def __post_init__(self) -> None:
-        status, pointer = _enter().cuMemAlloc(max(self.nbytes, 16))
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self.pointer = nbytes, 0
+        status, pointer = driver().cuMemAlloc(max(nbytes, 16))
         if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
-            raise OutOfMemoryError(f"CUDA: {status.name} ({self.nbytes:,} bytes)", self.nbytes)
+            raise OutOfMemoryError(f"CUDA: {status.name} ({nbytes:,} bytes)", nbytes)
         self.pointer = int(check((status, pointer)))
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Buffer:
-        """A copy of a NumPy array."""
+        """Return a copy of a NumPy array."""
         array = np.ascontiguousarray(array)
         buffer = cls(array.nbytes)
         if array.nbytes:
-            check(_enter().cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+            check(driver().cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
         return buffer
 
     @classmethod
     def poisoned(cls, nbytes: int, byte: int = POISON) -> Buffer:
-        """A buffer for an output, every byte the poison."""
+        """Return a buffer for an output, every byte the poison."""
         buffer = cls(nbytes)
         buffer.fill(byte)
         return buffer
@@ -316,17 +338,17 @@ class Buffer:
     def fill(self, byte: int) -> None:
         """Set every byte."""
         if self.nbytes:
-            check(_enter().cuMemsetD8(self.pointer, byte, self.nbytes))
+            check(driver().cuMemsetD8(self.pointer, byte, self.nbytes))
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """A copy on the host, of the buffer's beginning."""
+        """Copy the buffer's beginning to the host."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if nbytes > self.nbytes:
             raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {nbytes}")
         return fetch(self.pointer, shape, dtype)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         if self.pointer:
             pointer, self.pointer = self.pointer, 0
             with entered() as cuda:
@@ -338,37 +360,36 @@ class Buffer:
 
 
 def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """A copy on the host of contiguous memory; it waits for all that was queued."""
+    """Copy contiguous memory to the host after all queued work."""
     out = np.empty(shape, dtype)
     synchronize()
     if out.nbytes:
-        check(_enter().cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
+        check(driver().cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
     return out
 
 
 def collect(run: Callable[[Buffer], None], shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """What `run` writes into a poisoned buffer, with every element seen to be written.
+    """Return the output of `run`, and check that it wrote every element.
 
-    An element that has the poison's own pattern may be a result: then everything runs again on another poison.
+    Where elements are equal to the poison, `run` is repeated on another poison to tell results from unwritten memory.
 
     Parameters
     ----------
     run : callable
-        Launches kernels that write the buffer it is given.
+        Launches kernels that write the buffer it is passed.
     shape, dtype
         Of the output; integers of the output's width.
 
     Raises
     ------
     GpuError
-        If elements stayed as they were.
+        If elements were not written.
     """
     dtype = np.dtype(dtype)
     buffer = Buffer.poisoned(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
     run(buffer)
     out = buffer.array(shape, dtype)
-    pattern = np.frombuffer(bytes([POISON]) * dtype.itemsize, dtype)[0]
-    if (out == pattern).any():
+    if (out == np.frombuffer(bytes([POISON]) * dtype.itemsize, dtype)[0]).any():
         buffer.fill(_OTHER_POISON)
         run(buffer)
         again = buffer.array(shape, dtype)

@@ -1,4 +1,4 @@
-"""How the driver wants to be told of a launch: parameters, a configuration with its attributes, tensors for TMA."""
+"""The driver's form of a launch: packed parameters, launch attributes, tensor maps for TMA."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from numpy.typing import NDArray
 
 from fpemu.gpu.runtime.compiler import check
 
-_TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # of TMA, by bytes: nothing but the size matters to a copy
+_TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elements, whatever they represent
 
 
 def pack(value: Any) -> NDArray[Any]:
-    """One parameter of a kernel: a NumPy value as it is, a Python int as a `long long`, a float as a `double`."""
+    """Copy one kernel parameter into memory of its own.
+
+    Parameters
+    ----------
+    value : buffer, NumPy scalar, one-element array, int or float
+        A buffer is passed by its ``pointer``, a NumPy value in its own type (structs too), a Python int as a
+        `long long`, a float as a `double`.
+    """
+    value = getattr(value, "pointer", value)
     if isinstance(value, np.ndarray | np.generic):
-        return np.ascontiguousarray(value).reshape(-1)
+        return np.array(value).reshape(-1)
     if isinstance(value, float):
         return np.array([value], np.float64)
     return np.array([value], np.uint64 if value > np.iinfo(np.int64).max else np.int64)
@@ -25,38 +33,33 @@ def pack(value: Any) -> NDArray[Any]:
 def configuration(
     cuda: Any, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared: int, cluster: int, overlap: bool
 ) -> Any:
-    """A launch's configuration for cuLaunchKernelEx; parameters as those of `fpemu.gpu.runtime.device.Module.launch`."""
+    """Return a launch's CUlaunchConfig; the parameters are those of `fpemu.gpu.runtime.device.Module.launch`."""
     config, attributes, kinds = cuda.CUlaunchConfig(), [], cuda.CUlaunchAttributeID
-    for name, sizes in (("gridDim", grid), ("blockDim", block)):
-        for axis, size in zip("XYZ", _three(sizes), strict=True):
-            setattr(config, name + axis, size)
+    for name, size in (("gridDim", grid), ("blockDim", block)):
+        sizes = size if isinstance(size, tuple) else (size,)
+        for axis, length in zip("XYZ", (*sizes, 1, 1), strict=False):
+            setattr(config, name + axis, int(length))
     config.sharedMemBytes = shared
     if cluster > 1:
-        value = cuda.CUlaunchAttributeValue()
-        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster, 1, 1
-        attributes.append((kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value))
-    if overlap:
-        value = cuda.CUlaunchAttributeValue()
-        value.programmaticStreamSerializationAllowed = 1
-        attributes.append((kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value))
-    made = []
-    for kind, value in attributes:
         attribute = cuda.CUlaunchAttribute()
-        attribute.id, attribute.value = kind, value
-        made.append(attribute)
-    config.attrs, config.numAttrs = made, len(made)
+        attribute.id, value = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cuda.CUlaunchAttributeValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster, 1, 1
+        attribute.value = value
+        attributes.append(attribute)
+    if overlap:
+        attribute = cuda.CUlaunchAttribute()
+        attribute.id, value = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, cuda.CUlaunchAttributeValue()
+        value.programmaticStreamSerializationAllowed = 1
+        attribute.value = value
+        attributes.append(attribute)
+    config.attrs, config.numAttrs = attributes, len(attributes)
     return config
-
-
-def _three(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    sizes = tuple(int(s) for s in (size if isinstance(size, tuple) else (size,)))
-    return (*sizes, *(1,) * (3 - len(sizes)))
 
 
 def tensor_map(
     cuda: Any, pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
 ) -> NDArray[np.uint64]:
-    """A tensor as TMA wants it, to be passed to a kernel as a `__grid_constant__` parameter (hopper.cuh: TensorMap).
+    """Encode a tensor for TMA, to be passed to a kernel as a `__grid_constant__` parameter (hopper.cuh: TensorMap).
 
     Parameters
     ----------
@@ -67,14 +70,14 @@ def tensor_map(
     itemsize : int
         Bytes of an element.
     shape : tuple of int
-        The last axis lies contiguous; what a tile has outside of the shape is zero.
+        The last axis is contiguous; elements of a tile outside of the shape are zero.
     strides : tuple of int
-        Bytes from one place to the next on all axes but the last, multiples of 16.
+        Bytes between consecutive indices of all axes but the last, multiples of 16.
     box : tuple of int
-        The tile, one place on the first axes where it has fewer; its lines are 128 bytes, swizzled as wgmma reads them.
+        Shape of a tile, without leading axes of length 1; its rows are 128 bytes, swizzled for wgmma.
     """
     tile = (*(1,) * (len(shape) - len(box)), *box)
-    made = check(
+    encoded = check(
         cuda.cuTensorMapEncodeTiled(
             getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[itemsize]}"),
             len(shape),
@@ -89,4 +92,4 @@ def tensor_map(
             cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
-    return np.frombuffer(ctypes.string_at(made.getPtr(), 128), np.uint64)
+    return np.frombuffer(ctypes.string_at(encoded.getPtr(), 128), np.uint64)

@@ -1,9 +1,10 @@
-"""Matrices in the GPU's memory: anybody's arrays as a pointer, a shape and strides, and results in the same kind."""
+"""Matrices in the GPU's memory: arrays of any library as pointer, shape and strides, and results of the same kind."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -14,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.gpu.runtime import callers, compiler, device, dlpack
+from fpemu.gpu.runtime import callers, compiler, device
 from fpemu.gpu.runtime.callers import is_torch
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
-_WORK: Any = 10_000  # of `numpy.shares_memory`
+_WORK: Any = 10_000  # limit of `numpy.shares_memory`
+_CUDA = (2, 13)  # of DLDeviceType: device memory and managed memory
+_DEFAULT_STREAM = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +36,9 @@ class Matrix:
     shape : tuple of int
         (..., rows, columns).
     strides : tuple of int
-        In elements, one an axis; 0 where an axis is broadcast.
+        In elements, one per axis; 0 where an axis is broadcast.
     owner : object
-        Keeps the memory alive.
+        Referenced, so that the memory is not freed.
     """
 
     pointer: int
@@ -46,132 +49,166 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the entries, each counted once however often it is broadcast."""
+        """Bytes of the entries, without their repetitions by broadcasting."""
         return self.dtype.itemsize * prod(n for n, step in zip(self.shape, self.strides, strict=True) if step)
 
     @property
     def count(self) -> int:
-        """Matrices in the stack."""
+        """Number of matrices in the stack."""
         return prod(self.shape[:-2])
 
     def offsets(self, lead: tuple[int, ...] | None = None) -> NDArray[np.int64]:
-        """Where each matrix begins, in elements from the pointer, for the leading axes broadcast to `lead`."""
-        found = np.zeros((), np.int64)
+        """Return the offset of each matrix, in elements, with the leading axes broadcast to `lead`."""
+        offsets = np.zeros((), np.int64)
         for n, step in zip(self.shape[:-2], self.strides[:-2], strict=True):
-            found = found[..., None] + np.arange(n, dtype=np.int64) * step
-        return np.ascontiguousarray(np.broadcast_to(found, self.shape[:-2] if lead is None else lead).reshape(-1))
+            offsets = offsets[..., None] + np.arange(n, dtype=np.int64) * step
+        return np.ascontiguousarray(np.broadcast_to(offsets, self.shape[:-2] if lead is None else lead).reshape(-1))
 
     def index(self, lead: tuple[int, ...]) -> NDArray[np.int64]:
-        """The number of the matrix that each product of a batch of shape `lead` takes."""
+        """Return the index of the matrix in each product of a batch of shape `lead`."""
         numbers = np.arange(self.count, dtype=np.int64).reshape(self.shape[:-2])
         return np.ascontiguousarray(np.broadcast_to(numbers, lead).reshape(-1))
 
     def broadcast(self, shape: tuple[int, ...]) -> Matrix:
-        """The same memory with axes of stride 0 where `shape` has more."""
+        """Return the same memory broadcast to a shape, by strides of 0."""
         missing = len(shape) - len(self.shape)
         steps = [0] * missing + [s if n > 1 else 0 for n, s in zip(self.shape, self.strides, strict=True)]
         return Matrix(self.pointer, self.dtype, shape, tuple(steps), self.owner)
 
 
-# --- what users pass
+# --- arguments
 
 
-def take(X: Any, who: str, *, write: bool = False) -> Matrix | Any:
-    """A GPU's array as a Matrix; anything else as it is, torch tensors and DLPack's of the CPU as NumPy arrays.
+def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
+    """Return a GPU array as a Matrix, and anything else unchanged; torch and DLPack arrays of the CPU as NumPy arrays.
 
     Parameters
     ----------
-    X, who
-        An argument and its name.
+    X, name
+        An argument and its name in messages.
     write : bool
-        It will be written: its own memory is given, never a copy.
+        The array is an output: the Matrix refers to its own memory, never to a copy.
 
     Raises
     ------
     InputError
-        An array of another GPU, or of a kind that cannot be read, or not be written.
+        An array on another GPU, or one that cannot be read, or written.
     """
     if is_torch(X):
-        found = _from_torch(X, who, write)
-        if not isinstance(found, Matrix):
-            return found
+        matrix = _from_torch(X, name, write)
+        if not isinstance(matrix, Matrix):
+            return matrix
     elif hasattr(X, "__cuda_array_interface__"):
-        found = _from_interface(X, X.__cuda_array_interface__, who, write)
+        matrix = _from_interface(X, X.__cuda_array_interface__, name, write)
     elif isinstance(X, np.ndarray) or not hasattr(X, "__dlpack__"):
         return X
-    elif dlpack.on_gpu(X):
-        found = Matrix(*dlpack.read(X, who))
+    elif on_gpu_by_dlpack(X):
+        matrix = _from_dlpack(X, name, write)
+    elif hasattr(X, "__array__"):
+        return X
     else:
-        return X if hasattr(X, "__array__") else dlpack.of_cpu(X, who)
-    if not found.pointer or 0 in found.shape:
-        return found
-    where = callers.ordinal(found.pointer)
-    if where != 0:
+        with _dlpack_errors(name):
+            return np.from_dlpack(X)
+    if not matrix.pointer or 0 in matrix.shape:
+        return matrix
+    gpu = callers.ordinal(matrix.pointer)
+    if gpu != 0:
         raise InputError(
-            f"{who} lies on GPU {where}, and fpemu.gpu runs on GPU 0: "
-            "bring it there, or choose the GPU by CUDA_VISIBLE_DEVICES"
+            f"{name} lies on GPU {gpu}, and fpemu.gpu runs on GPU 0: "
+            "copy it there, or choose the GPU by CUDA_VISIBLE_DEVICES"
         )
-    backwards = len(found.shape) > 1 and any(step < 0 for step in found.strides)
-    if write or not backwards or found.dtype.itemsize not in _WIDTHS:
-        return found
+    backwards = len(matrix.shape) > 1 and any(step < 0 for step in matrix.strides)
+    if write or not backwards or matrix.dtype.itemsize not in _WIDTHS:
+        return matrix
     callers.wait_for(X)
-    return copy(found)
+    return copy(matrix)
 
 
-def _from_torch(X: Any, who: str, write: bool) -> Matrix | NDArray[Any]:
-    """A tensor; narrower numbers than fp32, some of which NumPy does not have, as fp32."""
+def _from_torch(X: Any, name: str, write: bool) -> Matrix | NDArray[Any]:
+    """Convert a tensor; formats narrower than fp32, some of which NumPy lacks, become fp32."""
     X = X.detach()
     if X.device.type not in ("cpu", "cuda"):
-        raise InputError(f"{who} lies on {X.device}: fpemu.gpu takes arrays of the CPU and of an NVIDIA GPU")
+        raise InputError(f"{name} lies on {X.device}: fpemu.gpu takes arrays of the CPU and of an NVIDIA GPU")
     if str(X.layout) != "torch.strided" or X.is_quantized:
-        raise InputError(f"{who} is a tensor of {X.layout} and {X.dtype}: give a dense one of plain numbers")
+        raise InputError(f"{name} is a tensor of {X.layout} and {X.dtype}: pass a dense one of plain numbers")
     if not write:
-        given, X = X, X.resolve_neg()  # imag of conj() is a view whose signs are the other ones
+        original, X = X, X.resolve_neg()  # imag of conj() is a view with negated signs
         X = X.float() if X.dtype.is_floating_point and X.dtype.itemsize < 4 else X
-        if X is not given:
+        if X is not original:
             callers.wait_for(X)  # torch converts on its own stream
     elif X.is_neg():
-        raise InputError(f"{who} is a view with the signs turned: give a tensor of its own memory")
+        raise InputError(f"{name} is a view with negated signs: pass a tensor of its own memory")
     if X.device.type == "cpu":
         return np.asarray(X.resolve_conj().numpy())
-    name = str(X.dtype).removeprefix("torch.")
-    dtype = np.dtype(name if hasattr(np, name) or name == "bool" else f"V{X.dtype.itemsize}")
+    kind = str(X.dtype).removeprefix("torch.")
+    dtype = np.dtype(kind if hasattr(np, kind) or kind == "bool" else f"V{X.dtype.itemsize}")
     return Matrix(X.data_ptr(), dtype, tuple(X.shape), tuple(X.stride()), X)
 
 
-def _from_interface(X: Any, told: dict[str, Any], who: str, write: bool) -> Matrix:
-    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
-    steps = told.get("strides") or tuple(dtype.itemsize * n for n in _packed(shape))
+def _from_interface(X: Any, interface: dict[str, Any], name: str, write: bool) -> Matrix:
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    steps = interface.get("strides") or tuple(dtype.itemsize * n for n in _packed(shape))
     if any(step % dtype.itemsize for step in steps):
-        raise InputError(f"{who} has strides of {tuple(steps)} bytes: they are no multiples of its {dtype}")
-    if told.get("mask") is not None:
-        raise InputError(f"{who} is a masked array: fill in what is masked")
-    pointer, sealed = told["data"]
-    if write and sealed:
-        raise InputError(f"{who} is read-only: give an array that can be written")
+        raise InputError(f"{name} has strides of {tuple(steps)} bytes: they are no multiples of its {dtype}")
+    if interface.get("mask") is not None:
+        raise InputError(f"{name} is a masked array: fill in the masked entries")
+    pointer, read_only = interface["data"]
+    _check_writable(name, write, read_only)
     return Matrix(int(pointer or 0), dtype, shape, tuple(step // dtype.itemsize for step in steps), X)
 
 
+def _from_dlpack(X: Any, name: str, write: bool) -> Matrix:
+    """Convert an array of a library without ``__cuda_array_interface__``, ready on the default stream."""
+    from cuda.core.utils import StridedMemoryView
+
+    with _dlpack_errors(name):
+        view = StridedMemoryView.from_dlpack(X, stream_ptr=_DEFAULT_STREAM)
+        dtype = view.dtype
+    if dtype is None or dtype.kind not in "iuf":
+        raise InputError(f"{name} has elements of type {dtype}: pass fp32 or fp64 numbers")
+    _check_writable(name, write, view.readonly)
+    shape = tuple(view.shape)
+    return Matrix(int(view.ptr), dtype, shape, tuple(view.strides or _packed(shape)), (X, view))
+
+
+def on_gpu_by_dlpack(X: Any) -> bool:
+    """Return whether an object lies on an NVIDIA GPU, by its ``__dlpack_device__``."""
+    return hasattr(X, "__dlpack_device__") and int(X.__dlpack_device__()[0]) in _CUDA
+
+
+@contextmanager
+def _dlpack_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (BufferError, RuntimeError, TypeError, ValueError) as problem:
+        raise InputError(f"{name} cannot be read by DLPack: {compiler.first_line(problem)}") from None
+
+
+def _check_writable(name: str, write: bool, read_only: bool) -> None:
+    if write and read_only:
+        raise InputError(f"{name} is read-only: pass an array that can be written")
+
+
 def same_place(operands: dict[str, Any]) -> bool:
-    """Whether operands as `take` gives them are on the GPU, all of them, or none.
+    """Return whether operands from `take` are on the GPU.
 
     Raises
     ------
     InputError
-        If some are and some are not.
+        If some are on the GPU and some are not.
     """
-    there = {who: isinstance(X, Matrix) for who, X in operands.items() if X is not None}
-    if any(there.values()) and not all(there.values()):
-        here, gpu = (" and ".join(who for who, on in there.items() if on == side) for side in (False, True))
-        raise InputError(f"{here} in the CPU's memory and {gpu} on the GPU: bring them to one of the two")
-    return any(there.values())
+    on_device = {name: isinstance(X, Matrix) for name, X in operands.items() if X is not None}
+    if any(on_device.values()) and not all(on_device.values()):
+        cpu, gpu = (" and ".join(name for name, on in on_device.items() if on == side) for side in (False, True))
+        raise InputError(f"{cpu} in the CPU's memory and {gpu} on the GPU: copy them to one of the two")
+    return any(on_device.values())
 
 
-# --- to and fro
+# --- copies
 
 
 def upload(x: NDArray[Any]) -> Matrix:
-    """A copy of a NumPy array on the GPU, its layout kept where that costs no more than twice its bytes."""
+    """Copy a NumPy array to the GPU, with its strides where they span at most twice its bytes."""
     steps = x.strides
     if x.size and all(s >= 0 and s % x.itemsize == 0 for s in steps):
         low, high = np.lib.array_utils.byte_bounds(x)
@@ -185,7 +222,7 @@ def upload(x: NDArray[Any]) -> Matrix:
 
 
 def download(X: Matrix) -> NDArray[Any]:
-    """A copy as a NumPy array; it waits for all that was queued."""
+    """Copy a matrix to a NumPy array after all queued work."""
     if 0 in X.shape:
         return np.zeros(X.shape, X.dtype)
     same = X if X.strides == _packed(X.shape) else copy(X)
@@ -193,7 +230,7 @@ def download(X: Matrix) -> NDArray[Any]:
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Matrix:
-    """Memory for a result, C-contiguous; the owner is a Buffer."""
+    """Return C-contiguous memory for a result; the owner is a Buffer."""
     dtype = np.dtype(dtype)
     return _contiguous(device.Buffer(prod(shape) * dtype.itemsize), shape, dtype)
 
@@ -203,64 +240,64 @@ def _contiguous(buffer: device.Buffer, shape: tuple[int, ...], dtype: np.dtype[A
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a C-contiguous array, in elements."""
+    """Return the strides of a C-contiguous array, in elements."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def like(X: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Matrix, Any]:
-    """Memory on the GPU for a result of the kind of a caller's array, and the array itself: CuPy, torch or `Array`."""
+    """Return memory for a result and its array, of the library of X: torch, CuPy, or `Array` for any other."""
     name = np.dtype(dtype).name
     if is_torch(X):
         torch = sys.modules["torch"]
-        made = torch.empty(shape, dtype=getattr(torch, name), device=X.device)
+        result = torch.empty(shape, dtype=getattr(torch, name), device=X.device)
     elif callers.is_cupy(X):
-        made = sys.modules["cupy"].empty(shape, name)
+        result = sys.modules["cupy"].empty(shape, name)
     else:
-        made = Array(empty(shape, dtype))
-    return take(made, "D", write=True), made
+        result = Array(empty(shape, dtype))
+    return take(result, "D", write=True), result
 
 
 def as_torch(x: NDArray[Any]) -> Any:
-    """A NumPy array as a tensor of the CPU's."""
+    """Return a NumPy array as a torch tensor on the CPU."""
     return sys.modules["torch"].from_numpy(x)
 
 
 def overlap(X: Matrix, Y: Matrix) -> bool:
-    """Whether two stacks share memory; True also where that is too hard to tell."""
+    """Return whether two stacks share memory; True also where NumPy cannot decide it within its limit of work."""
     if 0 in X.shape or 0 in Y.shape:
         return False
-    x, y = (_imagined(Z) for Z in (X, Y))
+    x, y = (_addresses(Z) for Z in (X, Y))
     try:
         return bool(np.shares_memory(x, y, max_work=_WORK))
     except np.exceptions.TooHardError:
         return True
 
 
-def _imagined(X: Matrix) -> NDArray[Any]:
-    """A NumPy array at the same addresses, never to be looked into."""
-    size, code = X.dtype.itemsize, f"V{X.dtype.itemsize}"
-    told = {
+def _addresses(X: Matrix) -> NDArray[Any]:
+    """Return a NumPy array at the same addresses, whose entries must not be read."""
+    size = X.dtype.itemsize
+    interface = {
         "shape": X.shape,
         "strides": tuple(s * size for s in X.strides),
-        "typestr": f"|{code}",
+        "typestr": f"|V{size}",
         "version": 3,
         "data": (X.pointer, True),
     }
-    return np.asarray(SimpleNamespace(__array_interface__=told))
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def apart(X: Matrix) -> bool:
-    """Whether every entry has a place of its own, as far as strides that grow from axis to axis show it."""
-    reached = 0
+    """Return whether each stride exceeds the extent of the smaller ones, so that no two entries share an address."""
+    extent = 0
     for step, n in sorted((step, n) for step, n in zip(X.strides, X.shape, strict=True) if n > 1):
-        if step <= reached:
+        if step <= extent:
             return False
-        reached += (n - 1) * step
+        extent += (n - 1) * step
     return True
 
 
 class Array:
-    """A result for arrays of other kinds: whoever reads ``__cuda_array_interface__`` can use it."""
+    """A result for arrays of other libraries, with ``__cuda_array_interface__``."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._matrix, self.shape, self.dtype = matrix, matrix.shape, matrix.dtype
@@ -271,21 +308,21 @@ class Array:
         return {"shape": X.shape, "typestr": X.dtype.str, "data": (X.pointer, False), "version": 3, "stream": 1}
 
     def get(self) -> NDArray[Any]:
-        """A copy as a NumPy array."""
+        """Copy the array to a NumPy array."""
         return download(self._matrix)
 
 
-# --- kernels that move
+# --- kernels that copy
 
 
 @lru_cache(maxsize=1)
 def module() -> device.Module:
-    """``kernels/strided_copy.cu``"""
+    """Return the module of ``kernels/strided_copy.cu``."""
     return device.Module(compiler.kernel_source("strided_copy.cu"), name="strided_copy.cu")
 
 
 def copy(X: Matrix, to: Matrix | None = None) -> Matrix:
-    """`X` in memory of its own, C-contiguous, or in `to`, of the same shape and width; only queued."""
+    """Queue a copy of X to new C-contiguous memory, or to `to`, a Matrix of the same shape and width."""
     to = empty(X.shape, X.dtype) if to is None else to
     shape = (X.count, *(1, 1, *X.shape)[-2:])
     if 0 not in shape:
@@ -312,12 +349,12 @@ def _steps(X: Matrix) -> tuple[np.int64, np.int64]:
 
 
 def blocks(threads: int) -> int:
-    """Thread blocks of 256 for so many entries, not more than fill a large GPU: kernels go round."""
+    """Return the number of thread blocks of 256 for some entries, limited to fill a large GPU: each thread loops."""
     return max(1, min(-(-threads // 256), 4096))
 
 
 def table(X: Matrix, lead: tuple[int, ...] | None = None) -> device.Buffer:
-    """`Matrix.offsets` on the GPU, kept between calls."""
+    """Return `Matrix.offsets` on the GPU, cached between calls."""
     lead = X.shape[:-2] if lead is None else lead
     return _table(X.shape[:-2], X.strides[:-2], lead)
 
@@ -329,7 +366,7 @@ def _table(shape: tuple[int, ...], strides: tuple[int, ...], lead: tuple[int, ..
 
 
 def numbers(values: Iterable[int]) -> device.Buffer:
-    """Some int64 on the GPU, kept between calls."""
+    """Return int64 values on the GPU, cached between calls."""
     return _numbers(tuple(values))
 
 
@@ -339,6 +376,6 @@ def _numbers(values: tuple[int, ...]) -> device.Buffer:
 
 
 def forget() -> None:
-    """Free what is kept between calls."""
+    """Free the cached tables."""
     _table.cache_clear()
     _numbers.cache_clear()

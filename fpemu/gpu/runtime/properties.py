@@ -1,26 +1,24 @@
-"""What kernels are chosen by: numbers of the GPU at hand, or those of an H200 where there is none."""
+"""Properties of the GPU that select kernels; without a GPU those of an H200."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from fpemu.gpu.runtime import device
 
+_H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
+
 
 def multiprocessors() -> int:
-    """How many it has."""
-    return _attribute("MULTIPROCESSOR_COUNT", 132)
+    """Return the number of streaming multiprocessors."""
+    return _property("multiprocessor_count")
 
 
 def most_shared() -> int:
-    """Bytes of shared memory that a block may have."""
-    return _attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", 227 * 1024)
+    """Return the bytes of shared memory that one thread block can have."""
+    return _property("max_shared_memory_per_block_optin")
 
 
-@lru_cache(maxsize=2)
-def _attribute(name: str, else_: int) -> int:
-    if device.missing() is not None:
-        return else_
-    cuda = device._enter()
-    kind = getattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    return int(device.check(cuda.cuDeviceGetAttribute(kind, device.check(cuda.cuCtxGetDevice()))))
+@cache
+def _property(name: str) -> int:
+    return _H200[name] if device.missing() is not None else int(getattr(device.gpu().properties, name))

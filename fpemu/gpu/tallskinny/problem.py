@@ -113,7 +113,7 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None]) -> Any:
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | ({} if out is None else {"out": out})
-    with _lock, device.entered(), callers.in_turn(callers.streams(given.values())):
+    with _lock, device.entered(), callers.ordered(callers.streams(given.values())):
         taken = {who: matrices.take(X, who, write=who == "out") for who, X in given.items()}
         there = matrices.same_place(taken)
         dtype, (m, _, n) = checked(taken["A"], taken["B"])
@@ -126,7 +126,7 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None]) -> Any:
             C, made = matrices.like(A, (m, n), dtype) if there else (matrices.empty((m, n), dtype), None)
         if m and n:
             run(Problem.of(a, b, C))
-        if there and callers.strangers(given.values()):
+        if there and callers.must_synchronize(given.values()):
             device.synchronize()
         if there:
             return made
