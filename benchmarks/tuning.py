@@ -2,7 +2,7 @@
 
 The paper sweeps all valid configurations; here that would be hours of compiling. The candidates of a size are those of
 the paper's kernel that cover the product with the fewest blocks or keep most of it in flight, the first of
-`fpemu.roofline.magma_kernels.ranked`, and the kernels without shared memory where they are valid.
+`ranked` of ``experiments/magma/model.py``, and the kernels without shared memory where they are valid.
 """
 
 from __future__ import annotations
@@ -164,10 +164,11 @@ def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
 
 @cache
 def _ranked(task: Task, side: int) -> list[Any]:
+    from fpemu.reproduce import experiments
     from fpemu.roofline import gpus
-    from fpemu.roofline.magma_kernels import ranked
 
-    found = ranked(task.M, task.N, task.K, gpus.get("H200"), largest=min(side, 128), complex=task.complex)
+    sizes, options = (task.M, task.N, task.K), {"largest": min(side, 128), "complex": task.complex}
+    found = experiments.model("magma").ranked(*sizes, gpus.get("H200"), **options)
     return [kernel for _, kernel in found[:1]]
 
 

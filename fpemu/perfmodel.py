@@ -1,22 +1,26 @@
-"""The former name of `fpemu.roofline`; it is removed in the next release."""
+"""The former name of `fpemu.roofline` and of the papers' performance models; it is removed in the next release."""
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from typing import Any
 
 from fpemu import roofline
 
-_RENAMED = {"roofline": "times"}
+_PAPERS = ("dgemm_tc", "h2sgemm", "legemm", "magma", "tsm2")
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `fpemu.roofline`, with a warning."""
-    warnings.warn("fpemu.perfmodel is fpemu.roofline now", DeprecationWarning, stacklevel=2)
-    if hasattr(roofline, name):
-        return getattr(roofline, name)
-    try:
-        return importlib.import_module(f"fpemu.roofline.{_RENAMED.get(name, name)}")
-    except ImportError:
-        raise AttributeError(f"module 'fpemu.perfmodel' has no attribute {name!r}") from None
+    """Return a name of `fpemu.roofline` or a paper's ``experiments/<paper>/model.py``, with a warning."""
+    if name in _PAPERS:
+        from fpemu.reproduce import experiments
+
+        target, value = f"experiments/{name}/model.py", experiments.model(name)
+    elif name == "roofline":
+        target, value = "fpemu.roofline", roofline
+    elif hasattr(roofline, name):
+        target, value = f"fpemu.roofline.{name}", getattr(roofline, name)
+    else:
+        raise AttributeError(f"module 'fpemu.perfmodel' has no attribute {name!r}")
+    warnings.warn(f"fpemu.perfmodel.{name} is now {target}", DeprecationWarning, stacklevel=2)
+    return value

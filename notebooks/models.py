@@ -19,7 +19,7 @@
 #
 # ### A GPU as data
 #
-# A GPU is a table of numbers with their sources, `fpemu/perfmodel/gpus.toml`; a file of your own works the same way.
+# A GPU is a table of numbers with their sources, `fpemu/roofline/gpus.toml`; a file of your own works the same way.
 # Two of them decide about emulation: the lead of the matrix unit over the best native fp32, and the **ridge**, the
 # operations that a byte must be worth before the matrix unit is what one waits for.
 
@@ -33,12 +33,12 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import mma, plotting, theory
+from fpemu import mma, plotting, roofline, theory
 from fpemu.plotting import Series
 from fpemu.reproduce import experiments
-from fpemu.roofline import gpus, h2sgemm, legemm, magma, tsm2
-from fpemu.roofline import times as roofline
+from fpemu.roofline import gpus
 
+h2sgemm, legemm, magma, tsm2 = (experiments.model(paper) for paper in ("h2sgemm", "legemm", "magma", "tsm2"))
 GPUS = ("V100", "A100", "H200", "B200", "MI210", "Ascend 910A")
 table = {}
 for name in GPUS:

@@ -108,14 +108,14 @@ def finding(rows: list[dict[str, Any]]) -> str:
 
 def _speed(products: float) -> float:
     """TFLOP/s expected of so many products; NaN where there are no rows to count them."""
-    from fpemu.roofline import dgemm_tc
+    from . import model as dgemm_tc
 
     return dgemm_tc.speed(products, PEAK) if np.isfinite(products) else np.nan
 
 
 def _implied(speed: float) -> float:
     """The products that a speed in TFLOP/s stands for."""
-    from fpemu.roofline import dgemm_tc
+    from . import model as dgemm_tc
 
     return dgemm_tc.implied_products(speed, PEAK)
 

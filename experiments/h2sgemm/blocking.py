@@ -1,6 +1,6 @@
 """H2SGEMM, figures 10 and 11: traffic (Equation 9) and time over the sizes of the blocks and of the matrices.
 
-A model only: no Ascend 910A is here. The traffic is the paper's; the time is that of `fpemu.roofline.h2sgemm.speed`,
+A model only: no Ascend 910A is here. The traffic is the paper's; the time is that of `model.speed`,
 which counts the cycles of every engine of a core for Algorithm 1 at the rates of the maker's platform file.
 """
 
@@ -14,8 +14,9 @@ import numpy as np
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import h2sgemm
-from fpemu.roofline.h2sgemm import PUBLISHED
+
+from . import model as h2sgemm
+from .model import PUBLISHED
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.2, figures 10 and 11"
 TITLE = "traffic and speed over the sizes of blocks and matrices, by the model"

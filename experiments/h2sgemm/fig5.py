@@ -13,8 +13,9 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import h2sgemm
-from fpemu.roofline.h2sgemm import PUBLISHED, Block
+
+from . import model as h2sgemm
+from .model import PUBLISHED, Block
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.3.1, figure 5"
 TITLE = "blocks of A in the L1 buffer, and how full it is"

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.gpu import ceilings, groups
-from fpemu import plotting, schemes
+from fpemu import plotting, roofline, schemes
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
-from fpemu.roofline import times as roofline
 
 from ..speed._look import legend, look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, told
@@ -41,7 +40,7 @@ can be (every input read once, every output written once), not those that a prof
 ASSUMPTIONS = [
     *RULES,
     """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Work is counted here
-    (fpemu.roofline.times, with the measured ceilings as peaks), of products whose words are in memory: it says
+    (fpemu.roofline.time, with the measured ceilings as peaks), of products whose words are in memory: it says
     where a kernel could lie.""",
     """"Compute-bound" is judged by the measured speed: more than half of a roofline that memory does not bound.""",
 ]

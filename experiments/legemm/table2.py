@@ -1,6 +1,6 @@
 """LE-GEMM, Table 2: the tile that the thread parallelism model (Equations 12 to 17) chooses on a GPU.
 
-The paper gives no objective and no constraints as formulas; `fpemu.roofline.legemm` states ours. This page shows the
+The paper gives no objective and no constraints as formulas; `model.py` states the ones used here. This page shows the
 objective over the sides of the tile, the choice, and what becomes of it when the assumptions are changed one by one.
 """
 
@@ -13,8 +13,10 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import gpus, legemm
-from fpemu.roofline.legemm import Reading, Tile
+from fpemu.roofline import gpus
+
+from . import model as legemm
+from .model import Reading, Tile
 
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
 TITLE = "tiles that the thread parallelism model chooses"

@@ -8,7 +8,9 @@ from typing import Any
 from fpemu import InputError, plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import gpus, magma
+from fpemu.roofline import gpus
+
+from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.2, 5.4 and 5.8, figure 7"""
@@ -22,7 +24,7 @@ least of all configurations with blocks up to 64. (c) How many of them share the
 cannot tell them apart."""
 ASSUMPTIONS = [
     "At most 1024 threads a block, CUDA's limit; the paper does not name it. No limit of warps beyond it.",
-    """Shared memory and registers are estimated from the printed code (fpemu.roofline.magma_kernels): the compiler's
+    """Shared memory and registers are estimated from the printed code (_model_kernels.py): the compiler's
     numbers are not published.""",
     """The model's time of a product in a large batch is the larger of its traffic over 847 GB/s and its operations,
     zeros included, over the peak of a V100's tensor cores.""",

@@ -9,7 +9,8 @@ import numpy as np
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import magma
+
+from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), section 5.2.1, figure 5"""

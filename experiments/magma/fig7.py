@@ -8,10 +8,10 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import magma_kernels
 
 from ..speed._shapes import BATCHED, RULES, evaluate, line, span, told
 from ..speed._shapes import cells as _cells
+from . import model as magma
 
 __all__ = ["evaluate"]
 
@@ -112,7 +112,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             f"with DIM_X = {dim_x} {best} warps are the fastest, {found[best]:.3g} TFLOP/s, and all are "
             f"within {span(x / found[best] for x in found.values())} of that"
         )
-    idle = magma_kernels.idle_warps(magma_kernels.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
+    idle = magma.idle_warps(magma.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
     text = "; ".join(told_of) + f". Of 32 warps {idle} have no tile of the result"
     base = line(rows, shapes.BASE)
     if base:

@@ -8,7 +8,9 @@ from typing import Any
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import gpus, magma
+from fpemu.roofline import gpus
+
+from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), section 6, Equations 1 and 2, figures 8 and 9"""

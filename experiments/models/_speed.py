@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fpemu import plotting
+from fpemu import plotting, roofline
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
-from fpemu.roofline import times as roofline
 from fpemu.schemes import build
 from fpemu.schemes.base import SplitScheme
 

@@ -1,6 +1,6 @@
 """What speed the peaks of a GPU allow each scheme for fp32 products, over n, and from which n it can beat SGEMM.
 
-The model is `fpemu.roofline.times`: every phase takes the longest of its products at the peak of the matrix unit,
+The model is `fpemu.roofline.time`: every phase takes the longest of its products at the peak of the matrix unit,
 its vector operations at that of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
 """
 

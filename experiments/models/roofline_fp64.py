@@ -1,6 +1,6 @@
 """What speed the peaks of a GPU allow the Ozaki family for fp64 products, over n, and from which n it can beat DGEMM.
 
-The model is `fpemu.roofline.times`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
+The model is `fpemu.roofline.time`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpemu import plotting
+from fpemu import plotting, roofline
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
-from fpemu.roofline import times as roofline
 from fpemu.schemes import ozaki
 
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"

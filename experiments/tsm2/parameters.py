@@ -1,6 +1,6 @@
 """TSM2, section 3.6 and Algorithm 5: thresholds, t1, t2 and t3, published and by the model; ISM2's tcf.
 
-What the equations say and where they had to be corrected is in `fpemu.roofline.tsm2_model`.
+What the equations say and where they had to be corrected is in `model.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import OPEN, Claim, share
-from fpemu.roofline import gpus, tsm2
+from fpemu.roofline import gpus
+
+from . import model as tsm2
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), section 3.6, Algorithm 5, sections 4.2, 4.4, 5 and 6"""

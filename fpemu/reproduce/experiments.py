@@ -9,8 +9,8 @@ An experiment is a module with
     text: the paper, the figure's title and caption, and a list of what the paper does not say and we assume;
 ``cells(size)``
     the list of parameter dicts to evaluate, ``size`` being "quick" or "full";
-``evaluate(cell)``
-    a dict of numbers for one cell; figures that import the same ``evaluate`` share its results;
+``evaluate(cell)`` or ``evaluate(cell, device)``
+    a dict of numbers for one cell, whose products are computed on ``device`` as in `fpemu.gemm`; figures that import the same ``evaluate`` share its results;
 ``draw(rows)``
     a matplotlib figure from the rows, a row being a cell's parameters and numbers in one dict;
 ``claims(rows)``
@@ -30,7 +30,7 @@ An experiment is a module with
 ``DIGITS``
     significant digits of the columns that are not written with 9; None: all, for numbers that are exact.
 
-Modules whose name begins with an underscore are shared pieces, not figures.
+Modules whose name begins with an underscore are shared by several pages; ``model.py`` is the paper's performance model.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.mma._device import Device
 from fpemu.sweep.code import running_version, seen
+from fpemu.sweep.executors import Evaluate, Source
 from fpemu.sweep.store import Cell, Values
 
 if TYPE_CHECKING:
@@ -115,10 +117,9 @@ class Experiment:
         """Version of everything that determines a cell's numbers: see `sweep.code`."""
         return running_version(_evaluator(self.module))
 
-    @property
-    def loader(self) -> Callable[[], tuple[Callable[[Cell], Values], str]]:
-        """The function that returns `evaluate` and its version in a worker process."""
-        return functools.partial(_load_evaluator, self.name, self.root)
+    def source(self, device: Device) -> Source:
+        """The evaluation for worker processes."""
+        return Source(_load_evaluator, (self.name, self.root), self.code, device)
 
     def cells(self, size: str) -> list[Cell]:
         """The parameters to evaluate at ``size``."""
@@ -126,9 +127,14 @@ class Experiment:
             raise unknown_name("size", size, SIZES)
         return [dict(cell) for cell in self.module.cells(size)]
 
-    def evaluate(self, cell: Mapping[str, Any]) -> Values:
-        """The numbers of one cell."""
-        return dict(self.module.evaluate(dict(cell)))
+    def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
+        """The numbers of one cell; ``device`` is passed on to a page whose ``evaluate`` has this parameter."""
+        options = {"device": device} if "device" in inspect.signature(self.module.evaluate).parameters else {}
+        return dict(self.module.evaluate(dict(cell), **options))
+
+    def memory(self, cell: Mapping[str, Any]) -> float:
+        """Lower bound on the bytes of a cell's matrices: 0, since a page does not state them."""
+        return 0.0
 
     def cost(self, cell: Mapping[str, Any]) -> float:
         """Relative work of a cell; 1 where the experiment does not say."""
@@ -216,7 +222,11 @@ def using(folder: str | os.PathLike[str] | None) -> Iterator[None]:
 
 def names() -> list[str]:
     """Every experiment as ``paper/figure``, papers in order, figures in natural order (fig8 before fig10)."""
-    found = [p for p in root().glob("*/*.py") if not p.name.startswith("_") and not p.parent.name.startswith("_")]
+    found = [
+        p
+        for p in root().glob("*/*.py")
+        if not p.name.startswith("_") and not p.parent.name.startswith("_") and p.name != "model.py"
+    ]
     return sorted((f"{p.parent.name}/{p.stem}" for p in found), key=_natural)
 
 
@@ -271,16 +281,9 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     path = where / f"{name}.py"
     if name.count("/") != 1 or not path.is_file():
         raise unknown_name("experiment", name, names())
-    # a package of our own over the folder, so that figures of a paper can share a module by relative import and a
-    # folder elsewhere with the same figures is another package
-    package = "fpemu_experiments_" + hashlib.sha256(str(where).encode()).hexdigest()[:12]
-    if package not in sys.modules:
-        holder = types.ModuleType(package)
-        holder.__path__ = [str(where)]
-        sys.modules[package] = holder
     import_benchmarks()
     try:
-        module = importlib.import_module(f"{package}.{name.replace('/', '.')}")
+        module = importlib.import_module(f"{_package(where)}.{name.replace('/', '.')}")
     except (Exception, SystemExit) as problem:
         raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
     needed = ("PAPER", "TITLE", "CAPTION", "ASSUMPTIONS", "cells", "evaluate", "draw", "claims")
@@ -293,9 +296,44 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     return Experiment(name, where, module)
 
 
-def _load_evaluator(name: str, folder: Path) -> tuple[Callable[[Cell], Values], str]:
+def _load_evaluator(name: str, folder: Path) -> tuple[Evaluate, str]:
     experiment = load(name, folder)
     return experiment.evaluate, experiment.code
+
+
+def model(paper: str) -> types.ModuleType:
+    """Import a paper's own performance model, ``experiments/<paper>/model.py``.
+
+    Parameters
+    ----------
+    paper : str
+        Name of the paper's folder, such as "legemm".
+
+    Returns
+    -------
+    types.ModuleType
+        The module.
+
+    Raises
+    ------
+    InputError
+        If no experiments are installed, or the paper has no model.
+    """
+    known = sorted(path.parent.name for path in root().glob("*/model.py"))
+    if paper not in known:
+        raise unknown_name("paper with a performance model", paper, known)
+    return importlib.import_module(f"{_package(root())}.{paper}.model")
+
+
+def _package(where: Path) -> str:
+    """The name of a package over a folder of pages: modules of a paper import each other by relative imports, and
+    another folder with the same pages is another package."""
+    package = "fpemu_experiments_" + hashlib.sha256(str(where).encode()).hexdigest()[:12]
+    if package not in sys.modules:
+        holder = types.ModuleType(package)
+        holder.__path__ = [str(where)]
+        sys.modules[package] = holder
+    return package
 
 
 def _evaluator(module: types.ModuleType) -> Path:

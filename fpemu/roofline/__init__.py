@@ -1,15 +1,15 @@
-"""Performance models: those of the papers, and a roofline for every scheme on every GPU. No result is measured.
+"""Work of the schemes and their rooflines: operations and bytes counted, GPUs as data. No result is measured.
 
-`gpus` describes GPUs; `legemm`, `h2sgemm`, `dgemm_tc`, `magma` and `tsm2` are the models of the papers of these names;
-`roofline` bounds the time of the `work` of a scheme.
+`work` counts what a scheme executes, `time` bounds its duration on a GPU, and `gpus` describes the GPUs. The papers'
+own performance models are in ``experiments/<paper>/model.py``.
 """
 
 from __future__ import annotations
 
-from fpemu.roofline import dgemm_tc, gpus, h2sgemm, legemm, magma, tsm2
-from fpemu.roofline import times as roofline
+from fpemu.roofline import gpus
 from fpemu.roofline.counting import work
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.phases import Phase, Work
+from fpemu.roofline.times import BreakEven, Estimate, Span, break_even, time
 
-__all__ = ["Gpu", "Phase", "Work", "dgemm_tc", "gpus", "h2sgemm", "legemm", "magma", "roofline", "tsm2", "work"]
+__all__ = ["BreakEven", "Estimate", "Gpu", "Phase", "Span", "Work", "break_even", "gpus", "time", "work"]

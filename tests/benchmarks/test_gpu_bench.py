@@ -10,8 +10,7 @@ import pytest
 from benchmarks import timing
 from benchmarks.gpu import implementations, record, suite
 from benchmarks.gpu.case import Case
-from fpemu import InputError
-from fpemu import roofline as perfmodel
+from fpemu import InputError, roofline
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.reproduce import experiments
@@ -205,19 +204,19 @@ def test_strassen_is_found_though_it_is_in_no_registry():
 @pytest.mark.parametrize("levels", [1, 2])
 def test_the_work_of_strassen_is_that_of_its_products(levels):
     sizes = (1000, 777, 2050)
-    found, plain = (perfmodel.work(x, "H200", *sizes) for x in (Strassen(levels=levels), "staged"))
+    found, plain = (roofline.work(x, "H200", *sizes) for x in (Strassen(levels=levels), "staged"))
     assert 0.87**levels < found.operations / plain.operations < 1.1 * (7 / 8) ** levels
     assert (found.products, found.nominal) == (3 * 7**levels, plain.nominal)
-    blocks = perfmodel.work("staged", "H200", *(-(-n // 2**levels) for n in sizes), split="given")
+    blocks = roofline.work("staged", "H200", *(-(-n // 2**levels) for n in sizes), split="given")
     product = next(phase for phase in found.phases if phase.name == "product")
     assert product.products == {"fp16": 7**levels * blocks.operations}
     assert [phase.name for phase in found.phases] == ["split", "product", "sums"]
-    assert perfmodel.work(Strassen(), "H200", *sizes, split="given").bytes < found.bytes
+    assert roofline.work(Strassen(), "H200", *sizes, split="given").bytes < found.bytes
 
 
 def test_work_that_is_not_counted_is_said():
     with pytest.raises(InputError, match=r"strassen: sums of blocks are split before"):
-        perfmodel.work(Strassen(), "H200", 64, 64, 64, split="fused")
+        roofline.work(Strassen(), "H200", 64, 64, 64, split="fused")
 
 
 @pytest.mark.parametrize("name", ["turbo", "legemm 64y64", "legemm fast"])

@@ -11,7 +11,7 @@ from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.roofline import gpus
-from fpemu.roofline.tsm2_model import check
+from fpemu.roofline.tallskinny import check
 from fpemu.verify import tallskinny_cases as cases
 
 H200 = "NVIDIA H200"

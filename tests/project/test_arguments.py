@@ -21,15 +21,13 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import batched, conformance, inputs, library, metrics, mma, probing, schemes, theory
-from fpemu import roofline as perfmodel
+from fpemu import batched, conformance, inputs, library, metrics, mma, probing, roofline, schemes, theory
 from fpemu.arguments import checked, integer, number
 from fpemu.errors import GpuError, GuaranteeError, InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.gpu.batched import configuration
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.roofline import gpus, h2sgemm, legemm, magma
-from fpemu.roofline import tsm2 as tsm2_model
+from fpemu.roofline import gpus
 from fpemu.theory import Norms
 
 
@@ -144,11 +142,7 @@ GPU = gpus.get("H200")
 AMD = gpus.get("MI210")
 NORMS = Norms.of(WIDE, WIDE)
 FMA = fpemu.simt.SPECS["fp32"]
-MODEL = tsm2_model.Model(gpus.get("P100"))
-TILE = legemm.Tile(128, 128, 32)
-KERNEL = magma.Kernel((16, 16, 16), (32, 32, 32), (8, 4))
-BLOCK = h2sgemm.PUBLISHED
-WORK = perfmodel.work("ootomo", "H200", 64, 64, 64)
+WORK = roofline.work("ootomo", "H200", 64, 64, 64)
 CASE = library.lookup("cublas", "fp16", (64, 64, 64))
 EXACT = fpemu.reference.matmul(ONE, ONE, out="exact")
 
@@ -274,76 +268,14 @@ VALID = {
     "fpemu.mma.chain": row(mma.chain, [(ONE, ONE)], None, SPEC),
     "fpemu.mma.execute": row(mma.execute, np.ones((2, 4), np.float16), np.ones((4, 2), np.float16), None, SHORT),
     "fpemu.mma.gemm": row(mma.gemm, ONE, ONE, None, SPEC),
-    "fpemu.roofline.Gpu": row(perfmodel.Gpu, name="own", source="a page"),
+    "fpemu.roofline.Gpu": row(roofline.Gpu, name="own", source="a page"),
     "fpemu.roofline.Gpu.need": row(GPU.need, "sms"),
-    "fpemu.roofline.work": row(perfmodel.work, "ootomo", "H200", 64, 64, 64),
-    "fpemu.roofline.work sgemm": row(perfmodel.work, "sgemm", None, 64, 64, 64),
-    "fpemu.roofline.dgemm_tc.block_size": row(perfmodel.dgemm_tc.block_size, 1024),
-    "fpemu.roofline.dgemm_tc.implied_products": row(perfmodel.dgemm_tc.implied_products, 1e12),
-    "fpemu.roofline.dgemm_tc.memory": row(perfmodel.dgemm_tc.memory, 64, 64, 64, 3, 3),
-    "fpemu.roofline.dgemm_tc.products": row(perfmodel.dgemm_tc.products, 3),
-    "fpemu.roofline.dgemm_tc.speed": row(perfmodel.dgemm_tc.speed, 66),
+    "fpemu.roofline.work": row(roofline.work, "ootomo", "H200", 64, 64, 64),
+    "fpemu.roofline.work sgemm": row(roofline.work, "sgemm", None, 64, 64, 64),
     "fpemu.roofline.gpus.get": row(gpus.get, "H200"),
     "fpemu.roofline.gpus.read": row(gpus.read, Path(gpus.__file__).with_name("gpus.toml")),
-    "fpemu.roofline.h2sgemm.Block": row(h2sgemm.Block, 16, 16, 16),
-    "fpemu.roofline.h2sgemm.Npu": row(h2sgemm.Npu),
-    "fpemu.roofline.h2sgemm.check": row(h2sgemm.check, BLOCK),
-    "fpemu.roofline.h2sgemm.constraints": row(h2sgemm.constraints, BLOCK),
-    "fpemu.roofline.h2sgemm.cycles": row(h2sgemm.cycles, BLOCK, "A B"),
-    "fpemu.roofline.h2sgemm.fused": row(h2sgemm.fused, BLOCK),
-    "fpemu.roofline.h2sgemm.optimal_bm": row(h2sgemm.optimal_bm),
-    "fpemu.roofline.h2sgemm.peak": row(h2sgemm.peak),
-    "fpemu.roofline.h2sgemm.speed": row(h2sgemm.speed, 64, 64, 64),
-    "fpemu.roofline.h2sgemm.steady": row(h2sgemm.steady),
-    "fpemu.roofline.h2sgemm.step": row(h2sgemm.step, BLOCK, "A B"),
-    "fpemu.roofline.h2sgemm.traffic": row(h2sgemm.traffic, 64, 64, 64, BLOCK),
-    "fpemu.roofline.h2sgemm.used": row(h2sgemm.used, BLOCK),
-    "fpemu.roofline.legemm.Reading": row(legemm.Reading),
-    "fpemu.roofline.legemm.Tile": row(legemm.Tile, 16, 16, 16),
-    "fpemu.roofline.legemm.candidates": row(legemm.candidates, AMD),
-    "fpemu.roofline.legemm.check": row(legemm.check, TILE, AMD),
-    "fpemu.roofline.legemm.choose": row(legemm.choose, AMD, 64, 64, 64),
-    "fpemu.roofline.legemm.constraints": row(legemm.constraints, TILE, AMD),
-    "fpemu.roofline.legemm.fits": row(legemm.fits, TILE, AMD),
-    "fpemu.roofline.legemm.flops": row(legemm.flops, TILE),
-    "fpemu.roofline.legemm.fragment": row(legemm.fragment, AMD),
-    "fpemu.roofline.legemm.memory": row(legemm.memory, TILE),
-    "fpemu.roofline.legemm.objective": row(legemm.objective, TILE, AMD, 64, 64),
-    "fpemu.roofline.legemm.ratio": row(legemm.ratio, TILE),
-    "fpemu.roofline.legemm.registers": row(legemm.registers, TILE, 256),
-    "fpemu.roofline.legemm.shared": row(legemm.shared, TILE),
-    "fpemu.roofline.legemm.subsections": row(legemm.subsections, 64, 64),
-    "fpemu.roofline.legemm.threads": row(legemm.threads, TILE, AMD),
-    "fpemu.roofline.legemm.tlp": row(legemm.tlp, 64, 64, TILE, 4, 64),
-    "fpemu.roofline.legemm.work_cp": row(legemm.work_cp, TILE, 256),
-    "fpemu.roofline.legemm.work_dl": row(legemm.work_dl, TILE, 256),
-    "fpemu.roofline.magma.Kernel": row(magma.Kernel, (16, 16, 16), (32, 32, 32), (8, 4)),
-    "fpemu.roofline.magma.arrange": row(magma.arrange, 2, 2, 2),
-    "fpemu.roofline.magma.bound": row(magma.bound, 16, 16, 16, "planar", GPU),
-    "fpemu.roofline.magma.check": row(magma.check, KERNEL),
-    "fpemu.roofline.magma.configurations": row(one(magma.configurations), 32),
-    "fpemu.roofline.magma.crossing": row(magma.crossing, GPU, "planar"),
-    "fpemu.roofline.magma.idle_warps": row(magma.idle_warps, KERNEL),
-    "fpemu.roofline.magma.loads": row(magma.loads, 16, 16, 16, (16, 16)),
-    "fpemu.roofline.magma.occupancy": row(magma.occupancy, KERNEL, GPU),
-    "fpemu.roofline.magma.operational_intensity": row(magma.operational_intensity, 16, 16, 16),
-    "fpemu.roofline.magma.pack": row(magma.pack, 4, (16, 16, 16)),
-    "fpemu.roofline.magma.ranked": row(magma.ranked, 16, 16, 16, GPU, largest=16),
-    "fpemu.roofline.magma.registers": row(magma.registers, KERNEL),
-    "fpemu.roofline.magma.shared_memory": row(magma.shared_memory, KERNEL),
-    "fpemu.roofline.magma.traffic_reduction": row(magma.traffic_reduction, (32, 32, 32), (16, 16, 16)),
-    "fpemu.roofline.magma.utilisation": row(magma.utilisation, 4),
-    "fpemu.roofline.magma.waste": row(magma.waste, KERNEL, 16, 16, 16),
-    "fpemu.roofline.times.break_even": row(perfmodel.roofline.break_even, "ootomo", "A100", largest=64),
-    "fpemu.roofline.times.time": row(perfmodel.roofline.time, WORK, "H200"),
-    "fpemu.roofline.tsm2.Model": row(tsm2_model.Model, gpus.get("P100")),
-    "fpemu.roofline.tsm2.algorithm5": row(tsm2_model.algorithm5, MODEL, 256, 256, 4),
-    "fpemu.roofline.tsm2.block_sizes": row(tsm2_model.block_sizes, MODEL, 2, 2),
-    "fpemu.roofline.tsm2.check": row(tsm2_model.check, MODEL, 128, 4, 4, 16),
-    "fpemu.roofline.tsm2.descent": row(tsm2_model.descent, MODEL, 256, 256, 4, most=3),
-    "fpemu.roofline.tsm2.exhaustive": row(tsm2_model.exhaustive, MODEL, 256, 256, 4),
-    "fpemu.roofline.tsm2.ism2_use": row(tsm2_model.ism2_use, MODEL, 256, 256, 4, 2, 2),
-    "fpemu.roofline.tsm2.most_tcf": row(tsm2_model.most_tcf, MODEL, 256),
+    "fpemu.roofline.break_even": row(roofline.break_even, "ootomo", "A100", largest=64),
+    "fpemu.roofline.time": row(roofline.time, WORK, "H200"),
     "fpemu.probing.characterize": row(probing.characterize, instruction, a="fp16", b="fp16", d="fp32", k=4, outputs=16),
     "fpemu.probing.reveal": row(probing.reveal, multiply, 4, SHORT),
     "fpemu.probing.load": row(probing.load, "no such file"),
@@ -416,13 +348,9 @@ RESULTS = {
     "fpemu.gpu.tallskinny.Plan",
     "fpemu.gpu.tallskinny.Problem",
     "fpemu.roofline.phases",
-    "fpemu.roofline.dgemm_tc.Memory",
-    "fpemu.roofline.h2sgemm.Traffic",
-    "fpemu.roofline.legemm.Choice",
     "fpemu.roofline.times.BreakEven",
     "fpemu.roofline.times.Estimate",
     "fpemu.roofline.times.Span",
-    "fpemu.roofline.tsm2.Choice",
     "fpemu.probing.Characterized",
     "fpemu.probing.Revealed",
     "fpemu.reference.ExactMatrix",

@@ -9,11 +9,10 @@ import pytest
 from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.roofline import gpus
-from fpemu.roofline import times as roofline
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.phases import Phase, Work
 from fpemu.roofline.times import break_even, time, work
-from fpemu.schemes import ozaki, words
+from fpemu.schemes import lowering, ozaki
 from fpemu.schemes.base import SplitScheme
 
 SPLIT = [n for n in schemes.names() if isinstance(schemes.get(n), SplitScheme) and n != "staged-int8"]
@@ -57,10 +56,10 @@ def test_instructions_are_those_that_the_scheme_runs(monkeypatch, name, options,
         ran.append(-(-A.shape[-1] // spec.k))
         return np.zeros((1, 1), np.float32)
 
-    monkeypatch.setattr(words.mma, "chain", chain)
-    monkeypatch.setattr(words.mma, "gemm", gemm)
+    monkeypatch.setattr(lowering, "chain", chain)
+    monkeypatch.setattr(lowering, "gemm", gemm)
     A, B = scheme.split(np.zeros((1, K))), scheme.split(np.zeros((K, 1)))
-    words.run(A, B, scheme.plan(), spec, None)
+    lowering.run(A, B, scheme.lowering(spec), spec)
     found = work(name, "ampere", 16, 8, K, **options)
     assert found.instructions == {spec.name: float(sum(ran))}
     assert found.operations == sum(ran) * 2 * 16 * 8 * spec.k
@@ -394,7 +393,3 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
-
-
-def test_the_module_offers_what_it_says():
-    assert all(hasattr(roofline, name) for name in roofline.__all__)

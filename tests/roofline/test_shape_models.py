@@ -10,9 +10,10 @@ import pytest
 
 from fpemu import InputError
 from fpemu.reproduce import experiments
-from fpemu.roofline import gpus, magma, magma_kernels, magma_tiny, tsm2
+from fpemu.roofline import gpus
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
+magma, tsm2 = experiments.model("magma"), experiments.model("tsm2")
 PAGES = ("magma/fig5", "magma/fig8", "magma/fig17", "magma/configurations", "tsm2/parameters")
 
 
@@ -88,7 +89,7 @@ def test_packed_products_come_out_right_when_multiplied_together(shape, n):
     for paper in (True, False):
         packing = magma.pack(n, shape, paper=paper)
         if n <= min(shape):
-            assert magma_tiny.valid(packing.places)
+            assert magma.valid(packing.places)
             assert _right(packing.places, n, shape)
             assert packing.instructions == 1
         assert packing.products == len(packing.places) >= 1
@@ -101,7 +102,7 @@ def test_validity_is_what_multiplying_shows_on_random_arrangements():
     seen = set()
     for _ in range(300):
         places = [cube[i] for i in generator.choice(27, generator.integers(2, 6), replace=False)]
-        valid = magma_tiny.valid(places)
+        valid = magma.valid(places)
         assert valid == _right(places, 2, (6, 6, 6))
         seen.add(valid)
     assert seen == {True, False}
@@ -109,9 +110,7 @@ def test_validity_is_what_multiplying_shows_on_random_arrangements():
 
 def test_the_largest_arrangement_of_eight_places_by_trying_all_subsets():
     cube = list(itertools.product(range(2), repeat=3))
-    most = max(
-        count for count in range(9) for places in itertools.combinations(cube, count) if magma_tiny.valid(places)
-    )
+    most = max(count for count in range(9) for places in itertools.combinations(cube, count) if magma.valid(places))
     assert len(magma.arrange(2, 2, 2)) == most == 2
 
 
@@ -120,7 +119,7 @@ def test_more_products_fit_than_lie_on_the_diagonal():
     # no more than blocks of A, whatever the arrangement
     for grid in ((4, 2, 4), (10, 2, 5), (8, 8, 8), (16, 16, 16)):
         places = magma.arrange(*grid)
-        assert magma_tiny.valid(places)
+        assert magma.valid(places)
         assert min(grid) <= len(places) <= min(grid[0] * grid[1], grid[1] * grid[2], grid[0] * grid[2])
 
 
@@ -144,7 +143,7 @@ def test_configurations_are_all_that_section_5_8_allows_and_no_others():
     sides = range(8, 33, 8)
     tried = {
         (tensor, block, threads)
-        for tensor in magma_kernels.TENSOR
+        for tensor in magma.TENSOR
         for block in itertools.product(sides, repeat=3)
         for threads in itertools.product(range(1, 33), repeat=2)
         if _allowed(tensor, block, threads)

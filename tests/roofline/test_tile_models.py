@@ -15,11 +15,12 @@ from scipy.optimize import minimize_scalar
 from fpemu import InputError
 from fpemu.reproduce import experiments
 from fpemu.reproduce.claims import VERDICTS
-from fpemu.roofline import Gpu, dgemm_tc, gpus, h2sgemm, legemm
-from fpemu.roofline.h2sgemm import PUBLISHED, Block, Npu
-from fpemu.roofline.legemm import Reading, Tile
+from fpemu.roofline import Gpu, gpus
 
 ROOT = Path(__file__).parents[2] / "experiments"
+legemm, h2sgemm, dgemm_tc = (experiments.model(paper) for paper in ("legemm", "h2sgemm", "dgemm_tc"))
+PUBLISHED, Block, Npu = h2sgemm.PUBLISHED, h2sgemm.Block, h2sgemm.Npu
+Reading, Tile = legemm.Reading, legemm.Tile
 tiles = st.builds(Tile, *[st.sampled_from([16, 32, 48, 64, 128, 256])] * 2, st.sampled_from([16, 32, 64]))
 
 

@@ -1,7 +1,7 @@
 """How a batched kernel does its task: four kinds of kernels with their parameters, and which are valid.
 
 `Block` has the eight parameters of Abdelfattah, Tomov, Dongarra (2020), section 5.8, under the conditions that
-`fpemu.roofline.magma_kernels.check` names, and our own: how many products and blocks are under way, and how matrices
+`fpemu.roofline.wmma.check` names, and our own: how many products and blocks are under way, and how matrices
 come to shared memory and go from it.
 """
 
@@ -14,7 +14,7 @@ from fpemu.arguments import check_fields
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched.memory import SHARED, shared_bytes
 from fpemu.gpu.batched.task import Task
-from fpemu.roofline.magma_kernels import Kernel, check
+from fpemu.roofline.wmma import Kernel, check
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def validate(
     --------
     >>> validate(Block(block=(64, 40, 64), threads=(8, 4)), Task(64, 64, 64))
     Traceback (most recent call last):
-    fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): take a multiple of 16
+    fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): choose a multiple of 16
     """
     for field in fields(configuration):
         value = getattr(configuration, field.name)

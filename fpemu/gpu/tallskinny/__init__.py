@@ -52,7 +52,7 @@ def tsm2(
         "hopper": a ring of tiles filled by bulk copies, fp64 by DMMA.
     t1, t2, t3 : int, optional
         Of V2 and V3: threads of a block and rows of B in a tile; columns of C at a time; elements of A at a time.
-        Default: `fpemu.roofline.tsm2` for this GPU, and as published where that leaves a choice.
+        Default: `fpemu.roofline.tallskinny` for this GPU, and as published where that leaves a choice.
     out : array (m, n) of the GPU, optional
         Where to write C, of any positive strides; it must not share memory with A or B.
 

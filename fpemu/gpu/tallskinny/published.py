@@ -10,9 +10,8 @@ from fpemu.errors import InputError, shown, unknown_name
 from fpemu.gpu.runtime import device
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem, positive, refuse_tiles
-from fpemu.roofline import gpus, tsm2_model
-from fpemu.roofline import tsm2 as model_of
-from fpemu.roofline.tsm2_model import Model
+from fpemu.roofline import gpus, tallskinny
+from fpemu.roofline.tallskinny import Model
 from fpemu.simt.tsm2 import VERSIONS
 
 __all__ = ["OPTIMISATIONS", "VERSIONS", "gpu_model", "ism2", "parameters", "tsm2"]
@@ -59,7 +58,7 @@ def parameters(
     Raises
     ------
     InputError
-        What `fpemu.roofline.tsm2.check` refuses: the parameter and the condition by name.
+        What `fpemu.roofline.tallskinny.check` refuses: the parameter and the condition by name.
 
     Examples
     --------
@@ -73,9 +72,9 @@ def parameters(
         best2, best3 = _best(model, min(n, _MODELLED), t2, t3)
         t2, t3 = best2 if t2 is None else t2, best3 if t3 is None else t3
     if t1 is None:
-        sizes = [size for size, held in tsm2_model.block_sizes(model, t2, t3).items() if held]
+        sizes = [size for size, held in tallskinny.block_sizes(model, t2, t3).items() if held]
         t1 = min(sizes, key=lambda size: (abs(size - T1), size), default=T1)
-    tsm2_model.check(model, t1, t2, t3, n)
+    tallskinny.check(model, t1, t2, t3, n)
     return t1, t2, t3
 
 
@@ -85,7 +84,7 @@ _kept: dict[tuple[Any, ...], tuple[int, int]] = {}
 def _best(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
     """t2 and t3 with the least time, which are the same for every m and k; kept, as looking for them takes long."""
     times = (model.memory_latency, model.compute_latency, model.setup)
-    told = (model.gpu.name, model.fmt, *times, model.printed, n, t2, t3)
+    told = (model.gpu.name, model.fmt, *times, n, t2, t3)
     if told not in _kept:
         _kept[told] = _search(model, n, t2, t3)
     return _kept[told]
@@ -94,7 +93,7 @@ def _best(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, in
 def _search(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
     if t2 is not None:
         return t2, min(T3, max(1, int(model.most_t3(t2))))
-    found = [choice for choice in model_of.exhaustive(model, 1, 1, n) if t3 is None or choice.t3 == t3]
+    found = [choice for choice in tallskinny.exhaustive(model, 1, 1, n) if t3 is None or choice.t3 == t3]
     if not found:
         return min(n, 8), T3
     best = min(found, key=lambda choice: (-choice.t2, _unlike(choice.t3)))
@@ -161,7 +160,7 @@ def ism2(
         raise InputError(f"optimisation = {shown(optimisation)} must be 1, 2 or 'hopper'")
     t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
     if tcf is None:
-        tcf = min(8, model_of.most_tcf(model, max(problem.m, 1), t2, t3))
+        tcf = min(8, tallskinny.most_tcf(model, max(problem.m, 1), t2, t3))
     positive("tcf", tcf)
     if not problem.k:  # nothing to add: C is zero
         return tsm2(problem, model, "V0")

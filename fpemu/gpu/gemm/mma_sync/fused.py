@@ -31,9 +31,8 @@ from fpemu.gpu.gemm.wgmma.records import layout as place
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, catalog
-from fpemu.roofline import legemm
 from fpemu.schemes.base import Scheme, SplitScheme
-from fpemu.schemes.fp16 import Half
+from fpemu.schemes.lowering import Lowering
 
 _SIDE = 512  # of D, from which on words in memory pay
 _WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
@@ -79,19 +78,18 @@ def kernel(
     InputError
         An order that the scheme does not take; a tile that the plan does not fit.
     """
-    if spec is None or not by_plan(scheme):
+    if spec is None or not scheme.runs_by_plan:
         return None
     assert isinstance(scheme, SplitScheme)
     row = stand_in(spec)
     if row is None and spec.instruction != "wgmma":
         return None
-    if scheme.plan().accumulators == "none" and order is not None and order.promote is not None:
-        raise InputError("no chain outlives a step here (element-wise), so order takes a KOrder without promote")
     M, N, K = shape
-    how = None if general or row is None else text.fused(scheme.plan(), row, order, K)
+    lowering = scheme.lowering(spec if row is None else row, order)
+    how = None if general or row is None else text.fused(lowering, text.BYTES[str(row.a_format)], K)
     if words is None:
         words = tile.stages > 0 if tile is not None else pipeline and pays(M, N)
-    known = [] if how is None or row is None else tiles(scheme, row, how, words=words)
+    known = [] if how is None or row is None else tiles(lowering, row, how, words=words)
     if not known:
         if tile is not None:
             raise InputError(f"{scheme.name}: no tile fits this order or so many sums; leave tile= out")
@@ -110,11 +108,6 @@ def kernel(
 def pays(M: int, N: int) -> bool:
     """Whether a split in memory is made good by the kernel that takes words: where each is read several times."""
     return min(M, N) >= _SIDE
-
-
-def by_plan(scheme: Scheme) -> bool:
-    """Whether rules and plan are all of a scheme; one with a product of its own has kernels of its own."""
-    return isinstance(scheme, SplitScheme) and type(scheme).product in (SplitScheme.product, Half.product)
 
 
 def stand_in(spec: MmaSpec) -> MmaSpec | None:
@@ -140,19 +133,19 @@ def stand_in(spec: MmaSpec) -> MmaSpec | None:
     return None
 
 
-def tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, *, words: bool = False) -> list[Tile]:
-    """The tiles that the plan of a scheme can have, largest first; words: those that take words from memory."""
-    most = properties.most_shared()
+def tiles(lowering: Lowering, spec: MmaSpec, how: Fused, *, words: bool = False) -> list[Tile]:
+    """The tiles that a lowering can have, largest first; words: those of kernels that read words from memory."""
+    most, size = properties.most_shared(), text.BYTES[str(spec.a_format)]
     if words:
-        return text.copying_tiles(scheme, spec, how, most, operation.from_hopper_on())
-    return text.splitting_tiles(scheme, spec, how, most)
+        return text.copying_tiles(lowering, size, how, most, operation.from_hopper_on())
+    return text.splitting_tiles(lowering, size, how, most)
 
 
 def tiles_of(kernel: Kernel) -> list[Tile]:
     """The tiles that a kernel of this module could have, largest first; none for the kernels of any order."""
     if not isinstance(kernel, FusedKernel):
         return []
-    return tiles(kernel.scheme, kernel.row, kernel.how, words=isinstance(kernel, WordsKernel))
+    return tiles(kernel.lowering, kernel.row, kernel.how, words=isinstance(kernel, WordsKernel))
 
 
 def choose(known: list[Tile], M: int, N: int) -> Tile:
@@ -165,7 +158,7 @@ def choose(known: list[Tile], M: int, N: int) -> Tile:
     def value(tile: Tile) -> float:
         rounds = -(-(-(-M // tile.M) * -(-N // tile.N)) // properties.multiprocessors())
         share = M * N / (rounds * properties.multiprocessors() * tile.M * tile.N)
-        return legemm.ratio(legemm.Tile(tile.M, tile.N, tile.K)) * share
+        return 3 * tile.M * tile.N / (2 * (tile.M + tile.N)) * share  # LE-GEMM, Eq. 15: operations per byte
 
     return max(reversed(known), key=value)
 
@@ -185,11 +178,11 @@ class FusedKernel(Kernel):
         self.scheme: SplitScheme = scheme
         self.spec, self.order, self.tile = spec, order, tile
         self.name = f"mma {tile}"
-        self.row, self.how = row, how
-        self._shared = tile.shared(text.words_at_a_time(scheme, how), text.BYTES[str(row.a_format)])
+        self.row, self.how, self.lowering = row, how, scheme.lowering(row, order)
+        self._shared = tile.shared(text.words_at_a_time(self.lowering, how), text.BYTES[str(row.a_format)])
         # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
         self._overlap = 2 * self._shared > properties.most_shared()
-        self._splitter = Splitter(scheme.rules(), scheme._policy, words=self.words_in_memory, overlap=self._overlap)
+        self._splitter = Splitter(scheme.rules(), scheme.scaling, words=self.words_in_memory, overlap=self._overlap)
         self._launches: dict[Any, device.Launch | None] = {}
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
@@ -201,7 +194,7 @@ class FusedKernel(Kernel):
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
         """The kernel's text for operands that lie in memory so; parameters as those of `source.source`."""
-        return text.source(self.scheme, self.row, self.how, self.tile, layouts, scaled, special)
+        return text.source(self.lowering, self.row, self.how, self.tile, layouts, scaled, special)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         if self.how.longest is not None and a.source.shape[-1] > self.how.longest:

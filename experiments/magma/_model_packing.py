@@ -3,17 +3,18 @@
 Source: Abdelfattah, Tomov, Dongarra (2020), section 8.1, Fig. 16 and 17. An instruction of m×n×k, cut in squares of N,
 has R = floor(m/N) block rows in A, Q = floor(n/N) block columns in B and S = floor(k/N) block steps between them.
 A product A_i B_i may be put at (r, q, s): A_i at block (r, s) of A, B_i at block (s, q) of B; its result is block
-(r, q) of D. Other blocks of D are garbage that nobody reads. The result is right exactly if no other step contributes:
-for every s' other than s, block (r, s') of A or block (s', q) of B is empty. A block holds one operand.
+(r, q) of D. The other blocks of D are not used. The result is right exactly if no other step contributes: for every s'
+other than s, block (r, s') of A or block (s', q) of B is empty. A block holds one operand.
 
-The paper puts them on the diagonal, r = q = s: min(R, Q, S) products, floor(16/N) for 16×16×16, so a share of
-floor(16/N) 2 N^3 / 8192 of the instruction's 8192 operations is useful. It calls that the maximum. It is not: call
-block rows, columns and steps the three kinds of corners of a graph, the blocks of A, B and D its edges, the products
-its triangles; then the condition is that every edge lies in exactly one triangle. That is the Ruzsa-Szemerédi problem,
-whose answer grows faster than the side: for 1, 2, 3 and 4 blocks a side 1, 2, 6 and 9 products, where the diagonal has
-1 to 4. `arrange` finds such places, by integer programming where it is small (and then the most possible) and by
-joining smaller arrangements where it is not (then a lower bound). The operands must be finite: on the diagonal an
-infinity of one product stays out of the results of the others, here it meets their zeros and gives NaN.
+The paper puts them on the diagonal, r = q = s: min(R, Q, S) products, floor(16/N) for 16×16×16, so that a share of
+floor(16/N) 2 N^3 / 8192 of the instruction's 8192 operations is useful. The paper calls that the maximum, which it is
+not. Consider a graph whose vertices are the block rows, columns and steps, whose edges are the blocks of A, B and D and
+whose triangles are the products; the condition is that every edge lies in exactly one triangle. That is the
+Ruzsa-Szemerédi problem, whose solution grows faster than the side: for 1, 2, 3 and 4 blocks per side 1, 2, 6 and 9
+products, where the diagonal has 1 to 4. `arrange` finds such arrangements by integer programming where the grid is
+small (then with the most products possible) and by joining smaller arrangements elsewhere (a lower bound). The operands
+must be finite: on the diagonal an infinity of one product does not enter the results of the others, but here it meets
+their zeros and gives NaN.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.arguments import checked, is_size, sizes
+from fpemu.arguments import is_size, sizes
 from fpemu.errors import InputError, shown
 
 Place = tuple[int, int, int]
 """Block row, block column and block step of a product: (r, q, s)."""
 EXACT = 100
-"""Up to so many places the arrangement is found by integer programming and is a largest one (under a second)."""
+"""Largest number of places for which a largest arrangement is found by integer programming (under a second)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Packing:
 
 
 def diagonal(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
-    """The paper's arrangement (Fig. 16).
+    """Return the paper's arrangement (Fig. 16).
 
     >>> diagonal(2, 4, 2)
     ((0, 0, 0), (1, 1, 1))
@@ -55,7 +56,7 @@ def diagonal(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
 
 
 def valid(places: Sequence[Place]) -> bool:
-    """Whether every product's block of D is that product alone; the condition is in the module's text.
+    """Return whether every product's block of D is that product alone, by the condition in the module's docstring.
 
     >>> valid([(0, 0, 0), (1, 1, 0)]), valid([(0, 0, 0), (0, 1, 0)]), valid([(0, 0, 0), (0, 0, 1)])
     (True, False, False)
@@ -69,29 +70,11 @@ def valid(places: Sequence[Place]) -> bool:
     return all(sum((r, s) in in_a and (s, q) in in_b for s in steps) == 1 for r, q in results)
 
 
-@checked
 def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     """Return an arrangement of small products in a grid of blocks.
 
     It is a largest arrangement if rows · columns · steps is at most `EXACT`, else it is composed of smaller ones.
 
-    Parameters
-    ----------
-    rows, columns, steps : int
-        Block rows, block columns and block steps of the grid.
-
-    Returns
-    -------
-    tuple of Place
-        One place per product.
-
-    Raises
-    ------
-    InputError
-        Arguments that are not positive, or not integers where integers are required.
-
-    Examples
-    --------
     >>> [len(arrange(b, b, b)) for b in (1, 2, 3, 4)]
     [1, 2, 6, 9]
     """
@@ -103,44 +86,24 @@ def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
 def _arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     if rows * columns * steps <= EXACT:
         return _largest(rows, columns, steps)
-    found = [diagonal(rows, columns, steps)]
+    arrangements = [diagonal(rows, columns, steps)]
     for side in range(2, min(rows, columns, steps) + 1):
         if side**3 <= EXACT:
             outer, inner = _largest(side, side, side), _arrange(rows // side, columns // side, steps // side)
             shape = (rows // side, columns // side, steps // side)
-            found.append(
+            arrangements.append(
                 tuple((a * shape[0] + r, b * shape[1] + q, c * shape[2] + s) for a, b, c in outer for r, q, s in inner)
             )
     side = min(rows, columns, steps)
-    found += [_cyclic(odd) for odd in range(3, side + 1, 2)]
-    return max(found, key=len)
+    arrangements += [_cyclic(odd) for odd in range(3, side + 1, 2)]
+    return max(arrangements, key=len)
 
 
-@checked
 def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
-    """Return how N×N×N products are packed into instructions of a shape.
+    """Return how N×N×N products are packed into instructions: on the diagonal, as in the paper, or as many as fit.
 
-    Parameters
-    ----------
-    N : int
-        Size of the products. Where it exceeds a side of the instruction, one product takes several of them.
-    shape : (m, n, k)
-        Shape of the instruction; the paper has (16, 16, 16), (32, 8, 16) and (8, 32, 16).
-    paper : bool
-        Products on the diagonal, as in the paper (default), or as many as `arrange` places.
+    Where N exceeds a side of the instruction, one product takes several of them.
 
-    Returns
-    -------
-    Packing
-        Products, instructions, utilisation and places.
-
-    Raises
-    ------
-    InputError
-        Arguments that are not positive, or not integers where integers are required.
-
-    Examples
-    --------
     >>> pack(4, (16, 16, 16)).utilisation, pack(4, (16, 16, 16), paper=False).utilisation
     (0.0625, 0.140625)
     >>> pack(4, (8, 8, 4), paper=False).utilisation
@@ -154,31 +117,9 @@ def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
     return Packing(len(places), int(instructions), len(places) * N**3 / (instructions * m * n * k), tuple(places))
 
 
-@checked
 def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = True) -> float:
     """Return the share of an instruction's operations that is useful for N×N×N products (Fig. 17).
 
-    Parameters
-    ----------
-    N : int
-        Size of the products.
-    shape : (m, n, k)
-        Shape of the instruction.
-    paper : bool
-        As in `pack`.
-
-    Returns
-    -------
-    float
-        Share from 0 to 1.
-
-    Raises
-    ------
-    InputError
-        Arguments that are not positive, or not integers where integers are required.
-
-    Examples
-    --------
     >>> f"{100 * utilisation(8):g} %, {100 * utilisation(10):.1f} %"
     '25 %, 24.4 %'
     """
@@ -194,7 +135,7 @@ def _shape(shape: Sequence[int]) -> tuple[int, int, int]:
 def _cyclic(side: int) -> tuple[Place, ...]:
     """Places (x, x + a, x + 2a) modulo an odd side, a in a set without three terms of an arithmetic progression.
 
-    Were there another triangle, its edges' differences a, b and (a + b) / 2 would be such a progression.
+    The differences a, b and (a + b) / 2 of another triangle's edges would be such a progression.
     """
     chosen: list[int] = []
     for a in range(side):
@@ -207,7 +148,7 @@ def _cyclic(side: int) -> tuple[Place, ...]:
 
 @functools.cache
 def _largest(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
-    """A largest arrangement: one 0-1 variable a place, solved by integer programming (HiGHS)."""
+    """A largest arrangement, by integer programming with one 0-1 variable per place (HiGHS)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -219,7 +160,7 @@ def _largest(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
             edges.setdefault(edge, []).append(i)
     constraints = [(dict.fromkeys(held, 1), 1) for held in edges.values()]
     for (r, q, s), i in index.items():
-        # all three edges in use by others would make a product here that nobody asked for
+        # if other products used all three edges, their blocks would form an additional product here
         row: dict[int, int] = {}
         for edge in (("A", r, s), ("B", s, q), ("D", r, q)):
             for j in edges[edge]:
@@ -229,10 +170,10 @@ def _largest(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     entries = [(i, j, value) for i, (row, _) in enumerate(constraints) for j, value in row.items()]
     lines, variables, values = (np.array(column) for column in zip(*entries, strict=True))
     matrix = csr_array((values, (lines, variables)), shape=(len(constraints), len(places)))
-    found = milp(
+    result = milp(
         -np.ones(len(places)),
         integrality=np.ones(len(places)),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(matrix, ub=np.array([limit for _, limit in constraints])),
     )
-    return tuple(place for place, x in zip(places, found.x, strict=True) if x > 0.5)
+    return tuple(place for place, x in zip(places, result.x, strict=True) if x > 0.5)
