@@ -31,51 +31,52 @@ def microseconds(launch: Callable[[], Any], synchronize: Callable[[], Any]) -> f
 
 
 def prepared() -> dict[str, float]:
-    """Launches of fpemu: arguments packed once, or packed again for every launch."""
+    """Return the times of fpemu's launches: arguments packed once, patched, or packed again for every launch."""
     module = device.Module(SOURCE, name="empty.cu")
     arguments = (np.uint64(0), np.uint64(0), np.uint64(0), 1, 1, 1, 1.0, 0.0)
     ready = module.prepare("eight", 132, 128, *arguments)
-    return {
-        "fpemu: prepared launch": microseconds(lambda: ready.queue(0), device.synchronize),
-        "fpemu: prepare and launch": microseconds(
-            lambda: module.launch("eight", 132, 128, *arguments, wait=False), device.synchronize
-        ),
+    pointers = ready.arguments[:3]
+
+    def patched() -> None:
+        for pointer in pointers:
+            pointer[0] = 256
+        ready.queue()
+
+    calls = {
+        "fpemu: prepared launch": ready.queue,
+        "fpemu: prepared launch, three pointers patched": patched,
+        "fpemu: prepare and launch": lambda: module.launch("eight", 132, 128, *arguments, wait=False),
     }
+    return {name: microseconds(call, device.synchronize) for name, call in calls.items()}
 
 
 def core() -> dict[str, float]:
-    """Launches through cuda.core, with a launch configuration made once."""
-    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+    """Return the times of launches through cuda.core."""
+    from cuda.core import LaunchConfig, Program, ProgramOptions, launch
 
-    gpu = Device()
-    gpu.set_current()
+    gpu = device.gpu()
     stream = gpu.create_stream()
-    compiled = Program(SOURCE, "c++", ProgramOptions(arch=device.arch())).compile("cubin")
-    kernel = compiled.get_kernel("eight")
+    kernel = Program(SOURCE, "c++", ProgramOptions(arch=device.arch())).compile("cubin").get_kernel("eight")
     config = LaunchConfig(grid=132, block=128)
     overlapping = LaunchConfig(grid=132, block=128, programmatic_stream_serialization=True)
-    pointers = [gpu.allocate(256, stream=stream) for _ in range(3)]
-    integers = [int(pointer.handle) for pointer in pointers]
+    buffers = [gpu.allocate(256, stream=stream) for _ in range(3)]
+    numbers = (*(int(buffer.handle) for buffer in buffers), 1, 1, 1, 1.0, 0.0)
     scalars = (np.int64(1), np.int64(1), np.int64(1), np.float64(1.0), np.float64(0.0))
-    plain = (1, 1, 1, 1.0, 0.0)
-    return {
-        "cuda.core: launch(stream, config, kernel, Buffers, NumPy scalars)": microseconds(
-            lambda: launch(stream, config, kernel, *pointers, *scalars), stream.sync
+    calls = {
+        "cuda.core: Buffers and NumPy scalars": lambda: launch(stream, config, kernel, *buffers, *scalars),
+        "cuda.core: Python numbers": lambda: launch(stream, config, kernel, *numbers),
+        "cuda.core: Python numbers, programmatic dependent launch": lambda: launch(
+            stream, overlapping, kernel, *numbers
         ),
-        "cuda.core: launch(stream, config, kernel, ints, Python numbers)": microseconds(
-            lambda: launch(stream, config, kernel, *integers, *plain), stream.sync
-        ),
-        "cuda.core: the same, programmatic dependent launch": microseconds(
-            lambda: launch(stream, overlapping, kernel, *integers, *plain), stream.sync
-        ),
-        "cuda.core: LaunchConfig made for every launch": microseconds(
-            lambda: launch(stream, LaunchConfig(grid=132, block=128), kernel, *integers, *plain), stream.sync
+        "cuda.core: Python numbers, LaunchConfig built at every launch": lambda: launch(
+            stream, LaunchConfig(grid=132, block=128), kernel, *numbers
         ),
     }
+    return {name: microseconds(call, stream.sync) for name, call in calls.items()}
 
 
 def bindings() -> dict[str, float]:
-    """cuLaunchKernel of cuda.bindings with the argument array packed once."""
+    """Return the time of cuLaunchKernel of cuda.bindings with the argument array packed once."""
     from cuda.bindings import driver
 
     module = device.Module(SOURCE, name="empty.cu")
@@ -91,7 +92,7 @@ def bindings() -> dict[str, float]:
 
 
 def yardstick() -> dict[str, float]:
-    """The host time of torch.mm(out=) in the same process; nothing where PyTorch is not installed."""
+    """Return the time of torch.mm(out=) in the same process; nothing where PyTorch is not installed."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
@@ -104,11 +105,7 @@ def main() -> None:
     missing = device.missing()
     if missing is not None:
         raise SystemExit(f"launch_cost.py: {missing}")
-    times = {**yardstick(), **prepared(), **bindings()}
-    try:
-        times |= core()
-    except ImportError as problem:
-        times["cuda.core"] = f"not installed: {problem}"  # type: ignore[assignment]
+    times = {**yardstick(), **prepared(), **bindings(), **core()}
     print(json.dumps({**device.describe(), "microseconds": times}, indent=2))
 
 
