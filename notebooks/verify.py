@@ -72,7 +72,7 @@ print(verdict)
 verdict = verdicts["mm fp16 odd"]
 assert cases["mm fp16 odd"].shape == cases["mm fp16 odd TN"].shape == (100, 60, 1000)
 assert not verdict.equal
-assert verdict.causes[0].claim.order == KOrder(split=128, tile=64, residue_first=True)
+assert verdict.causes[0].specification.order == KOrder(split=128, tile=64, residue_first=True)
 print(verdict)
 
 # %% [markdown]
@@ -80,7 +80,7 @@ print(verdict)
 
 # %%
 verdict = verdicts["mm fp16 odd TN"]
-assert verdict.causes[0].claim.order == KOrder(split=112)
+assert verdict.causes[0].specification.order == KOrder(split=112)
 print(verdict)
 
 # %% [markdown]
@@ -92,7 +92,7 @@ print(verdict)
 # %%
 verdict = verdicts["mm tf32"]
 assert verdict.difference.patterns == ("all entries",)
-assert verdict.causes[0].claim.inputs == ("tf32", "RNE")
+assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
 print(verdict)
 
 # %% [markdown]
@@ -127,9 +127,9 @@ print(verdict)
 # %%
 verdict = verdicts["mm fp16 to fp16 split"]
 assert cases["mm fp16 to fp16 split"].shape == cases["mm fp16 odd"].shape
-assert KOrder(split=128, tile=64, residue_first=True) in [cause.claim.order for cause in verdict.causes]
-assert verdict.causes[0].claim.join is None
-assert verdict.causes[0].claim.stored == "fp16"
+assert KOrder(split=128, tile=64, residue_first=True) in [cause.specification.order for cause in verdict.causes]
+assert verdict.causes[0].specification.join is None
+assert verdict.causes[0].specification.stored == "fp16"
 print(verdict)
 
 # %% [markdown]
@@ -140,7 +140,7 @@ print(verdict)
 
 # %%
 verdict = verdicts["addmm fp32"]
-assert verdict.causes[0].claim.epilogue == "fma"
+assert verdict.causes[0].specification.epilogue == "fma"
 print(verdict)
 
 # %% [markdown]
@@ -173,7 +173,7 @@ with pd.option_context("display.max_colwidth", None, "display.width", 200):
 # %%
 assert all(verdicts[name].equal for name in ("dot fp16", "dot fp16 +=", "dot tf32", "dot ieee", "dot e4m3"))
 assert judge("dot fp16 promoted", order=KOrder(promote=64)).equal
-assert verdicts["dot e4m3 promoted"].causes[0].claim.order == KOrder(promote=32)
+assert verdicts["dot e4m3 promoted"].causes[0].specification.order == KOrder(promote=32)
 print(verdicts["dot e4m3 promoted"])
 
 # %% [markdown]
@@ -209,7 +209,7 @@ spec = fpemu.mma.spec("H200", "fp16", "fp32")
 A, B = fpemu.inputs.operands("normal", 16, 16, 300, seed=1, dtype="fp16")
 odd = KOrder(split=92, tile=40, residue_first=True)
 verdict = verify(lambda A, B: fpemu.mma.gemm(A, B, None, spec, odd), A, B, hardware="H200", seconds=600)
-assert verdict.causes[0].claim.order == odd
+assert verdict.causes[0].specification.order == odd
 print(verdict)
 
 # %% [markdown]
@@ -222,7 +222,7 @@ A, B = fpemu.inputs.operands("normal", 32, 32, 512, seed=2)
 D = fpemu.gemm(A, B, scheme="ootomo", hardware="H200", promote=64)
 assert verify(D, A, B, scheme="ootomo", hardware="H200", promote=64).equal
 verdict = verify(D, A, B, scheme="ootomo", hardware="H200", seconds=600)
-assert verdict.causes[0].claim.scheme.promote == 64
+assert verdict.causes[0].specification.scheme.promote == 64
 print(verdict)
 
 # %% [markdown]
@@ -253,6 +253,6 @@ D = fpemu.mma.gemm(A, B, None, tf32)
 D[:32] = fpemu.mma.gemm(near[0][:32], near[1], None, tf32)
 verdict = verify(D, A, B, hardware="H200", fmt="tf32", most=200)
 assert verdict.difference.patterns == ("only in rows 0 to 31 (the first)",)
-assert ("fp16", "RNE") in [cause.claim.inputs for cause in verdict.causes]
-assert verdict.causes[0].claim.inputs == ("tf32", "RNE")
+assert ("fp16", "RNE") in [cause.specification.inputs for cause in verdict.causes]
+assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
 print(verdict)

@@ -148,7 +148,7 @@ def _callable(
     """A user's function, loaded from its file."""
     import numpy as np
 
-    from fpemu.probing import watching
+    from fpemu.probing import callables
 
     names = (formats or "").split(",")
     if len(names) not in (3, 4) or k is None:
@@ -161,7 +161,7 @@ def _callable(
         if len(sizes) != 2 or not all(type(x) is int and x > 0 for x in sizes):
             raise InputError(f"--shape {shape!r} is not MxN, such as 16x8")
         about["shape"] = tuple(sizes)
-    found, attribute = watching.function(function), function.rpartition(":")[2]
+    found, attribute = callables.load_function(function), function.rpartition(":")[2]
 
     def execute(A: Any, B: Any, C: Any) -> Any:
         try:
@@ -170,7 +170,7 @@ def _callable(
         except (Exception, SystemExit) as problem:
             what = f"{type(problem).__name__}: {problem}"
             raise InputError(f"{attribute} fails on A {A.shape}, B {B.shape}, C {C.shape}: {what}") from problem
-        return watching.numbers(D, f"what {attribute} returned").values
+        return callables.as_numbers(D, f"the result of {attribute}").values
 
     return attribute, execute, about, None
 

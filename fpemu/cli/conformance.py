@@ -71,7 +71,7 @@ def gemm(
     seed: Annotated[int, typer.Option("--seed", help="Seed of drawn operands.")] = 0,
     causes: Annotated[bool, typer.Option(help="Search for the cause of a mismatch.")] = True,
     seconds: Annotated[float, typer.Option("--seconds", help="Time limit of that search.")] = 30.0,
-    device: Annotated[str | None, typer.Option("--device", help="Where the product is emulated: cpu or cuda.")] = None,
+    device: Annotated[str, typer.Option("--device", help="Where the product is emulated: cpu or cuda.")] = "cpu",
     max_entries: Annotated[int | None, MAX_ENTRIES] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
@@ -89,7 +89,7 @@ def gemm(
     """
     from fpemu import simt
     from fpemu.conformance import verify
-    from fpemu.probing import watching
+    from fpemu.probing import callables
 
     if (result is None) == (call is None):
         raise InputError("give a product to check: either --result or --callable")
@@ -104,7 +104,7 @@ def gemm(
     if options:
         _check_options(scheme, options)
     A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None, max_entries)
-    given: Any = watching.function(call) if call is not None else read_matrix(str(result), max_entries)
+    given: Any = callables.load_function(call) if call is not None else read_matrix(str(result), max_entries)
     taken: dict[str, Any] = {
         "scheme": scheme,
         "hardware": hardware,
@@ -123,16 +123,16 @@ def gemm(
         "device": device,
     }
     flags = {name: f"--{name}" for name in taken} | {"fmt": "--format", "on_range": "--on-range"}
-    with spinner("emulating the claim") as say, in_options(flags):
+    with spinner("emulating the specification") as say, in_options(flags):
         verdict = verify(
             given, A, B, C, progress=lambda what, tried: say(f"trying {what} ({tried} so far)"), **taken, **options
         )
-    if scheme is None and fmt is None and verdict.claim.spec in simt.SPECS.values():
+    if scheme is None and fmt is None and verdict.specification.spec in simt.SPECS.values():
         where = "" if hardware is None else f", not on the matrix units of {hardware}"
+        used = verdict.specification.operand
         note(
-            f"--format is not given and A and B are {verdict.claim.operand}: compared with a plain "
-            f"{verdict.claim.operand} product of ordinary cores{where}; --format fp16 (bf16, tf32 ...) names the "
-            "operands of a matrix instruction"
+            f"--format is not given and A and B are {used}: compared with a plain {used} product of ordinary"
+            f" cores{where}; --format fp16 (bf16, tf32 ...) names the operands of a matrix instruction"
         )
     if as_json:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))

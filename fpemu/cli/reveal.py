@@ -16,9 +16,9 @@ from fpemu.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
     from fpemu.mma.tree import Tree
+    from fpemu.probing.callables import CheckedCallable
     from fpemu.probing.checking import Comparison
     from fpemu.probing.reveal import Revealed
-    from fpemu.probing.watching import Watched
 
 
 def reveal(
@@ -88,12 +88,12 @@ def reveal(
     if not 0 <= at < min(M, N):
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, where N > M) to read")
     asked = _Asked(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k))
-    from fpemu.probing import checking, watching
+    from fpemu.probing import callables, checking
     from fpemu.probing.drawing import shown
 
     start = time.perf_counter()
     with spinner("probing") as say:
-        gemm = watching.Watched(asked.gemm, asked.name, lambda n: say(f"probing: {n} calls"))
+        gemm = callables.CheckedCallable(asked.gemm, asked.name, lambda n: say(f"probing: {n} calls"))
         found = checking.find(gemm, k, asked.spec, fmt=asked.inputs, out=asked.narrow, shape=(M, N), at=at)
         seconds, calls = time.perf_counter() - start, gemm.calls
         fma = checking.longest(found.tree) == 1  # no instruction that might be another: checked in any case
@@ -195,9 +195,9 @@ class _Asked:
             self.gemm, self.name = cublas.gemm(kind, layout, shape), f"cuBLAS {kind} {layout}"
             self.hardware = hardware or cublas.architecture()
         elif target is not None:
-            from fpemu.probing import watching
+            from fpemu.probing import callables
 
-            self.gemm, self.name = watching.function(target), target
+            self.gemm, self.name = callables.load_function(target), target
         self.spec = _spec(self.inputs, self.accumulator, self.hardware, instruction)
         if target is None:
             assert self.spec is not None
@@ -266,7 +266,7 @@ def _print(found: Revealed, tree: Tree, seconds: float, calls: int) -> None:
     print_text(f"K = {found.k}: {found.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
 
 
-def _compare(gemm: Watched, found: Revealed, asked: _Asked, shape: tuple[int, int], at: int) -> Comparison:
+def _compare(gemm: CheckedCallable, found: Revealed, asked: _Asked, shape: tuple[int, int], at: int) -> Comparison:
     from fpemu import formats
     from fpemu.probing import checking
 

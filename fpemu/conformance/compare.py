@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
-from fpemu.probing.watching import codes
+from fpemu.probing.callables import bits
 
 _LOST = 2**62  # the distance between a NaN and a number
 _TILES = (8, 16, 32, 64, 128, 256)
@@ -73,7 +73,7 @@ def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.
 
     Two NaN with different codes and zeros of different signs are 1 apart; a NaN and a number 2^62.
     """
-    x, y = codes(got), codes(expected)
+    x, y = bits(got), bits(expected)
     if got.dtype.kind == "i":
         return np.asarray(np.abs(got.astype(np.int64) - expected.astype(np.int64)))
     unit = np.int64(1) << np.int64(max(0, _fraction(got.dtype) - formats.get(fmt).fraction_bits))
@@ -113,7 +113,7 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
             f"got is {got.dtype} of shape {got.shape} and expected is {expected.dtype} of shape {expected.shape}: "
             "compare two matrices of one shape and dtype, floating-point or signed integers"
         )
-    x, y = codes(got), codes(expected)
+    x, y = bits(got), bits(expected)
     wrong = x != y
     if not wrong.any():
         return None

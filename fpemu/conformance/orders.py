@@ -1,4 +1,4 @@
-"""Orders over K that libraries and kernels are known to have, the plain ones first."""
+"""Summation orders over K of libraries and kernels, the common ones first."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ _TILES = (64, 32, 128, 16, 8, 256)
 PROMOTIONS = (16, 32, 64, 128, 256, 512)
 
 
-def splits(K: int) -> list[int]:
-    """Lengths of slices: powers of two, and 2 to 16 slices of about the same length, rounded up to whole grains."""
-    found = [2**i for i in range(4, 14)]
-    for slices in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 32):
-        length = -(-K // slices)
-        found += [-(-length // grain) * grain for grain in _GRAINS]
-    return [length for length in dict.fromkeys(found) if length < K]
-
-
 def orders(K: int, promote: int | None = None) -> Iterator[KOrder]:
-    """Orders of one product, each once, with a promotion that stays as it is."""
+    """Orders of one product, each once, with a fixed promotion interval."""
     yield KOrder(promote=promote)
-    lengths = splits(K)
+    lengths = _slice_lengths(K)
     for tile in _TILES:
         if tile < K and K % tile:
             yield KOrder(tile=tile, residue_first=True, promote=promote)
@@ -40,6 +31,15 @@ def orders(K: int, promote: int | None = None) -> Iterator[KOrder]:
             yield KOrder(length, promote=promote, join=join)
 
 
+def _slice_lengths(K: int) -> list[int]:
+    """Powers of two, and the lengths of 2 to 32 slices of about equal length, rounded up to whole grains."""
+    lengths = [2**i for i in range(4, 14)]
+    for slices in (*range(2, 17), 24, 32):
+        length = -(-K // slices)
+        lengths += [-(-length // grain) * grain for grain in _GRAINS]
+    return [length for length in dict.fromkeys(lengths) if length < K]
+
+
 def promotions(order: KOrder | None, spec: MmaSpec, K: int) -> Iterator[KOrder]:
     """The order with other promotion intervals."""
     base = KOrder() if order is None else order
@@ -49,17 +49,15 @@ def promotions(order: KOrder | None, spec: MmaSpec, K: int) -> Iterator[KOrder]:
 
 
 def interleaved(K: int, spec: MmaSpec) -> Iterator[tuple[str, Tree]]:
-    """K dealt out in chunks to several accumulators in turn, which are added at the end: sliced K."""
+    """Chunks of K dealt to several accumulators in turn, which are added at the end (sliced K)."""
     for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
         for chunk in (8, 16, 32, 4, 1, 64, 128):
-            if chunk * lanes > K or (chunk < spec.block and spec.arithmetic != "fma"):
-                continue
-            yield f"{lanes} accumulators that take {chunk} of k in turn", dealt(K, lanes, chunk, spec)
+            if chunk * lanes <= K and (chunk >= spec.block or spec.arithmetic == "fma"):
+                yield f"{lanes} accumulators that take {chunk} of k in turn", dealt(K, lanes, chunk, spec)
 
 
 def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
     """The tree of `interleaved`."""
-    fma = spec.arithmetic == "fma"
     parts = []
     for lane in range(lanes):
         blocks = tuple(
@@ -68,5 +66,5 @@ def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
             for k in range(start, min(start + chunk, K), spec.block)
         )
         if blocks:
-            parts.append(Chain(blocks, "fma" if fma else "instruction"))
+            parts.append(Chain(blocks, "fma" if spec.arithmetic == "fma" else "instruction"))
     return Sum(tuple(parts)) if len(parts) > 1 else parts[0]

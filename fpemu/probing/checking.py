@@ -13,14 +13,21 @@ from fpemu import formats, mma
 from fpemu.errors import InputError, entries
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.tree import Tree
+from fpemu.probing.callables import CallError, CheckedCallable
 from fpemu.probing.naming import chains_of, name_order
 from fpemu.probing.reveal import Revealed, reveal
-from fpemu.probing.watching import CallError, Watched
 from fpemu.rounding import round_to
 
 
 def find(
-    gemm: Watched, k: int, spec: MmaSpec | None, *, fmt: str, out: str | None, shape: tuple[int, int], at: int = 0
+    gemm: CheckedCallable,
+    k: int,
+    spec: MmaSpec | None,
+    *,
+    fmt: str,
+    out: str | None,
+    shape: tuple[int, int],
+    at: int = 0,
 ) -> Revealed:
     """`fpemu.probing.reveal` of a callable nothing is known of.
 
@@ -33,7 +40,7 @@ def find(
     inputs = formats.get(fmt)
     M, N = shape
     A, B = operands(inputs, M, k, N, 1)
-    first = gemm.twice(A, B).values
+    first = gemm.repeat(A, B).values
     if not np.isfinite(first).all():
         raise InputError(
             f"{gemm.name} returns what is not finite for random operands: {entries(~np.isfinite(first), first)}"
@@ -93,7 +100,7 @@ def plain(inputs: formats.FloatFormat, block: int) -> MmaSpec:
     return MmaSpec(inputs, inputs, "fp32", k=block, block=block, F=25)
 
 
-def contradiction(gemm: Watched, k: int, inputs: formats.FloatFormat, shape: tuple[int, int]) -> str | None:
+def contradiction(gemm: CheckedCallable, k: int, inputs: formats.FloatFormat, shape: tuple[int, int]) -> str | None:
     """What in a callable's answers fits no tree, or None where that does not show."""
     place = disagreement(gemm, k, inputs, shape)
     if place:
@@ -119,7 +126,7 @@ def contradiction(gemm: Watched, k: int, inputs: formats.FloatFormat, shape: tup
     )
 
 
-def disagreement(gemm: Watched, k: int, inputs: formats.FloatFormat, shape: tuple[int, int]) -> list[int]:
+def disagreement(gemm: CheckedCallable, k: int, inputs: formats.FloatFormat, shape: tuple[int, int]) -> list[int]:
     """A place of D at which equal operands give another sum than at [0, 0]; [] where none was seen."""
     if max(shape) == 1:
         return []
@@ -159,7 +166,7 @@ class Comparison:
 
 
 def compare(
-    gemm: Watched,
+    gemm: CheckedCallable,
     found: Revealed,
     specs: list[MmaSpec],
     *,

@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fpemu
 from fpemu import mma, schemes, simt
-from fpemu.conformance.claim import Claim, evaluate
+from fpemu.conformance.evaluation import evaluate
 from fpemu.conformance.orders import dealt
+from fpemu.conformance.specification import Specification
 from fpemu.mma import KOrder
 
 LINES = 24  # rows and columns kept
@@ -40,7 +41,7 @@ class Case:
     fmt: str
     shape: tuple[int, int, int]
     seed: int
-    stand_in: Claim
+    stand_in: Specification
     layout: str = "NN"
     out: str = "fp32"
     alpha: float = 1.0
@@ -90,32 +91,40 @@ def cases() -> list[Case]:
         },
     )
     found = [
-        Case("mm fp16", "torch", "fp16", (512, 512, 512), 1, Claim(fp16)),
-        Case("mm fp16 deep", "torch", "fp16", (512, 512, 8192), 2, Claim(fp16, order=KOrder(4096))),
-        Case("mm fp16 odd", "torch", "fp16", (100, 60, 1000), 3, Claim(fp16, order=KOrder(128, 64, True))),
-        Case("mm fp16 odd TN", "torch", "fp16", (100, 60, 1000), 3, Claim(fp16, order=KOrder(112)), "TN"),
-        Case("mm fp16 to fp16", "torch", "fp16", (512, 512, 512), 4, Claim(fp16, out="fp16"), out="fp16"),
+        Case("mm fp16", "torch", "fp16", (512, 512, 512), 1, Specification(fp16)),
+        Case("mm fp16 deep", "torch", "fp16", (512, 512, 8192), 2, Specification(fp16, order=KOrder(4096))),
+        Case("mm fp16 odd", "torch", "fp16", (100, 60, 1000), 3, Specification(fp16, order=KOrder(128, 64, True))),
+        Case("mm fp16 odd TN", "torch", "fp16", (100, 60, 1000), 3, Specification(fp16, order=KOrder(112)), "TN"),
+        Case("mm fp16 to fp16", "torch", "fp16", (512, 512, 512), 4, Specification(fp16, out="fp16"), out="fp16"),
         Case(
             "mm fp16 to fp16 split",
             "torch",
             "fp16",
             (100, 60, 1000),
             5,
-            Claim(fp16, order=KOrder(128, 64, True), out="fp16", stored="fp16"),
+            Specification(fp16, order=KOrder(128, 64, True), out="fp16", stored="fp16"),
             out="fp16",
         ),
-        Case("mm bf16", "torch", "bf16", (256, 256, 4096), 6, Claim(bf16, order=KOrder(1408))),
-        Case("mm tf32", "torch", "tf32", (512, 512, 512), 7, Claim(tf32, inputs=_TF32)),
-        Case("mm tf32 split", "torch", "tf32", (160, 96, 512), 8, Claim(tf32, inputs=_TF32, order=KOrder(64)), "TN"),
-        Case("mm fp32", "torch", "fp32", (1024, 1024, 1024), 9, Claim(fp32)),
-        Case("mm fp32 sliced", "torch", "fp32", (512, 512, 512), 10, Claim(fp32, order=dealt(512, 4, 8, fp32))),
+        Case("mm bf16", "torch", "bf16", (256, 256, 4096), 6, Specification(bf16, order=KOrder(1408))),
+        Case("mm tf32", "torch", "tf32", (512, 512, 512), 7, Specification(tf32, inputs=_TF32)),
+        Case(
+            "mm tf32 split",
+            "torch",
+            "tf32",
+            (160, 96, 512),
+            8,
+            Specification(tf32, inputs=_TF32, order=KOrder(64)),
+            "TN",
+        ),
+        Case("mm fp32", "torch", "fp32", (1024, 1024, 1024), 9, Specification(fp32)),
+        Case("mm fp32 sliced", "torch", "fp32", (512, 512, 512), 10, Specification(fp32, order=dealt(512, 4, 8, fp32))),
         Case(
             "addmm fp32",
             "torch",
             "fp32",
             (128, 128, 128),
             11,
-            Claim(fp32, alpha=1.3, beta=0.7, epilogue="fma"),
+            Specification(fp32, alpha=1.3, beta=0.7, epilogue="fma"),
             alpha=1.3,
             beta=0.7,
         ),
@@ -125,41 +134,51 @@ def cases() -> list[Case]:
             "fp16",
             (256, 256, 256),
             12,
-            Claim(fp16, alpha=1.3, beta=0.7, epilogue="fma", out="fp16"),
+            Specification(fp16, alpha=1.3, beta=0.7, epilogue="fma", out="fp16"),
             out="fp16",
             alpha=1.3,
             beta=0.7,
         ),
-        Case("dot fp16", "triton", "fp16", (128, 128, 1024), 13, Claim(fp16), kernel={"BK": 64}),
+        Case("dot fp16", "triton", "fp16", (128, 128, 1024), 13, Specification(fp16), kernel={"BK": 64}),
         Case(
             "dot fp16 promoted",
             "triton",
             "fp16",
             (128, 128, 1024),
             14,
-            Claim(fp16, order=KOrder(promote=64)),
+            Specification(fp16, order=KOrder(promote=64)),
             kernel={"BK": 64, "PROMOTE": True},
         ),
-        Case("dot fp16 +=", "triton", "fp16", (128, 128, 1024), 14, Claim(fp16), kernel={"BK": 64, "PLUS": True}),
-        Case("dot tf32", "triton", "tf32", (128, 128, 512), 15, Claim(tf32), kernel={"BK": 32}),
+        Case(
+            "dot fp16 +=", "triton", "fp16", (128, 128, 1024), 14, Specification(fp16), kernel={"BK": 64, "PLUS": True}
+        ),
+        Case("dot tf32", "triton", "tf32", (128, 128, 512), 15, Specification(tf32), kernel={"BK": 32}),
         Case(
             "dot tf32x3",
             "triton",
             "tf32",
             (128, 128, 512),
             16,
-            Claim(tf32, tf32x3),
+            Specification(tf32, tf32x3),
             kernel={"BK": 32, "PRECISION": "tf32x3"},
         ),
-        Case("dot ieee", "triton", "fp32", (128, 128, 512), 17, Claim(fp32), kernel={"BK": 32, "PRECISION": "ieee"}),
-        Case("dot e4m3", "triton", "e4m3", (128, 128, 2048), 18, Claim(e4m3), "TN", kernel={"BK": 128}),
+        Case(
+            "dot ieee",
+            "triton",
+            "fp32",
+            (128, 128, 512),
+            17,
+            Specification(fp32),
+            kernel={"BK": 32, "PRECISION": "ieee"},
+        ),
+        Case("dot e4m3", "triton", "e4m3", (128, 128, 2048), 18, Specification(e4m3), "TN", kernel={"BK": 128}),
         Case(
             "dot e4m3 promoted",
             "triton",
             "e4m3",
             (128, 128, 2048),
             19,
-            Claim(e4m3, order=KOrder(promote=32)),
+            Specification(e4m3, order=KOrder(promote=32)),
             "TN",
             kernel={"BK": 128, "IMPRECISE": 32},
         ),
@@ -169,7 +188,7 @@ def cases() -> list[Case]:
             "e4m3",
             (128, 128, 2048),
             19,
-            Claim(e4m3, order=KOrder(promote=128)),
+            Specification(e4m3, order=KOrder(promote=128)),
             "TN",
             kernel={"BK": 128, "IMPRECISE": 128},
         ),
@@ -179,9 +198,9 @@ def cases() -> list[Case]:
             "fp16",
             (128, 128, 1024),
             20,
-            Claim(mma.spec("V100", "fp16", "fp32"), order=KOrder(promote=32)),
+            Specification(mma.spec("V100", "fp16", "fp32"), order=KOrder(promote=32)),
         ),
-        Case("wgmma chained", "fpemu", "fp16", (128, 128, 256), 21, Claim(fp16)),
+        Case("wgmma chained", "fpemu", "fp16", (128, 128, 256), 21, Specification(fp16)),
     ]
     return found
 
@@ -257,11 +276,11 @@ def emulated(case: Case) -> Any:
 
 def measured(case: Case) -> Any:
     """The kept part of the product on the GPU."""
-    from fpemu.probing.watching import take
+    from fpemu.probing.callables import as_matrix
 
     call, operands = on_gpu(case)
     rows, columns = case.kept()
-    return np.ascontiguousarray(take(call(*operands), case.name).values[rows][:, columns])
+    return np.ascontiguousarray(as_matrix(call(*operands), case.name).values[rows][:, columns])
 
 
 def origin(is_emulated: bool) -> dict[str, str]:

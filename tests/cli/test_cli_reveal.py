@@ -20,6 +20,7 @@ from fpemu.mma import tree as trees
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import Chain, Sum
 from fpemu.probing import drawing, pictures
+from fpemu.probing.callables import load_function
 
 FP16 = mma.spec("hopper", "fp16", "fp32")
 FP32 = simt.SPECS["fp32"]
@@ -193,7 +194,7 @@ def test_an_order_that_depends_on_the_place_is_told(probed, capsys):
         ("flushes", "flushes subnormal"),
         ("raises", "raised RuntimeError for A (20, 50) and B (50, 3) in float16: an illegal address"),
         ("shape", "returned an array of shape (3,)"),
-        ("words", "what probed.py:words returned holds <U1, not numbers"),
+        ("words", "the result of probed.py:words holds <U1, not numbers"),
         ("nothing", "returned None"),
         ("changes", "changes its operand A"),
         ("nan", "not finite"),
@@ -251,14 +252,12 @@ def test_wrong_words_are_refused_in_one_line(tmp_path, monkeypatch, capsys, word
 
 
 def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(tmp_path):
-    from fpemu.probing import watching
-
     (tmp_path / "json.py").write_text("def f(A, B):\n    from beside_json import g\n    return g(A, B)\n")
     (tmp_path / "beside_json.py").write_text("def g(A, B):\n    return A @ B\n")
     before = sys.modules["json"]
     path = list(sys.path)
     try:
-        call = watching.function(f"{tmp_path / 'json.py'}:f")
+        call = load_function(f"{tmp_path / 'json.py'}:f")
         assert sys.modules["json"] is before
         assert call(np.ones((1, 2)), np.ones((2, 1)))[0, 0] == 2
     finally:

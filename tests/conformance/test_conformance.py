@@ -131,7 +131,7 @@ def test_an_order_that_no_list_has_is_found_by_probing_the_callable():
     found = verify(library, *HALF, hardware="H200", seconds=60)
     assert found.causes[0].text.endswith("found by probes")
     assert set(calls) == {HALF[0].shape}
-    assert verify(library, *HALF, hardware="H200", order=found.causes[0].claim.order).equal
+    assert verify(library, *HALF, hardware="H200", order=found.causes[0].specification.order).equal
 
 
 def test_what_is_asked_for_an_order_comes_as_the_operands_of_the_check():
@@ -183,7 +183,7 @@ def test_arrays_of_another_library_are_taken_and_asked_with(monkeypatch):
     A, B = rounded("bf16", "RNE")
     A, B = Tensor(A), Tensor(np.asfortranarray(B))
     found = verify(library, A, B, hardware="H200", seconds=60)
-    assert found.claim.spec == spec
+    assert found.specification.spec == spec
     assert found.causes[0].text.endswith("found by probes")
     assert seen == {(Tensor, "torch.bfloat16", "cuda", False)}
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_operands_that_do_not_tell_are_called_so(name):
     found = verify(product(SAME[name]), *SAME[name], hardware="H200")
     assert found.equal
     assert 0 < len(found.alike) == found.tried
-    assert f"do not tell it from {found.tried} others ({found.tried} alternatives tried)" in str(found)
+    assert f"do not distinguish it from {found.tried} others ({found.tried} alternatives tried)" in str(found)
 
 
 def test_operands_that_tell_leave_nothing_beside_the_claim():
@@ -327,23 +327,23 @@ def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
 @pytest.mark.parametrize(
     ("result", "operands", "claim", "words"),
     [
-        (changing, HALF, {}, "changes its operand A, so that later calls would see other numbers: 1 of 3200 entries"),
+        (changing, HALF, {}, "changes its operand A, which later calls would read: 1 of 3200 entries"),
         (failing, HALF, {}, "raised RuntimeError for A (20, 160) and B (160, 24) in float16: no GPU"),
         (leaving, HALF, {}, "raised SystemExit for A (20, 160) and B (160, 24) in float16: 0"),
         (restless, HALF, {}, "not deterministic: two calls"),
         (lambda A, B: None, HALF, {}, "returned None"),
         (lambda A, B: product((A, B))[:3], HALF, {}, "(3, 24)"),
-        (lambda A, B: [[1], [1, 2]], HALF, {}, "what the callable returned is no array that NumPy can hold"),
-        (lambda A, B: np.full((20, 24), "a"), HALF, {}, "what the callable returned holds <U1, not numbers"),
-        (product(), SINGLE, {"accumulate": "fp16"}, "ordinary cores, which add in fp32: fmt= says another format"),
+        (lambda A, B: [[1], [1, 2]], HALF, {}, "the result of the callable is no array that NumPy can hold"),
+        (lambda A, B: np.full((20, 24), "a"), HALF, {}, "the result of the callable holds <U1, not numbers"),
+        (product(), SINGLE, {"accumulate": "fp16"}, "ordinary cores, which add in fp32: fmt= gives another format"),
         (product(), SINGLE, {"accumulate": "fp61"}, "unknown format 'fp61'"),
         (product(), SINGLE, {"instruction": "wgmma"}, "no matrix instruction for fp32; it has bf16, e4m3"),
-        (product(), [np.float64(x) for x in SINGLE], {}, "out= says another format of D, fmt= of A and B"),
+        (product(), [np.float64(x) for x in SINGLE], {}, "out= gives another format of D, fmt= of A and B"),
         (product(), HALF, {"fmt": ""}, "unknown format ''"),
         (product, ("normal",), {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed = -1"),
         (lambda A, B: np.float64(product((A, B))), HALF, {}, "the result is float64"),
         (np.zeros((20, 24), np.float32), (HALF[0], HALF[0]), {}, "24"),
-        (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "say fmt="),
+        (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "give fmt="),
         (np.zeros((20, 24), np.int32), SINGLE, {"fmt": "int8"}, "float32"),
         (np.zeros((20, 24), np.float32), HALF, {"hardware": "H2O0"}, "did you mean"),
         (np.zeros((20, 24), np.float32), HALF, {"beta": 2}, "beta needs C"),
@@ -411,14 +411,14 @@ def test_the_command_says_equal_or_why_not(files, capsys):
     ("line", "words"),
     [
         ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--accumulate is fp16, and a plain product in fp32 is"),
-        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--format says another format of A and B"),
-        ("A32.npy B32.npy -r D.npy -H H200 -I wgmma", "--format says another format of A and B"),
-        ("A.npy B32.npy -r D.npy -H H200", "say --format of both"),
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--format gives another format of A and B"),
+        ("A32.npy B32.npy -r D.npy -H H200 -I wgmma", "--format gives another format of A and B"),
+        ("A.npy B32.npy -r D.npy -H H200", "give --format of both"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 --accumulate fp32", "--accumulate belongs to a plain product"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 --format fp16", "--format belongs to a plain product"),
         ("A.npy B.npy -r D.npy", "needs --hardware, such as 'H200' or 'ampere'"),
         ("A.npy B.npy -r D.npy -s ootomo", "give --hardware, such as 'ampere', 'H200'"),
-        ("A32.npy B32.npy --callable library.py:wide -H H200", "--out says another format of D, --format of A and B"),
+        ("A32.npy B32.npy --callable library.py:wide -H H200", "--out gives another format of D, --format of A and B"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O instruction=mma", "goes by --instruction"),

@@ -220,8 +220,8 @@ VALID = {
     "fpemu.batched.as_complex": row(batched.as_complex, PAIR),
     "fpemu.batched.interleaved": row(batched.interleaved, ONE),
     "fpemu.batched.planar": row(batched.planar, ONE),
-    "fpemu.conformance.Claim": row(conformance.Claim, SPEC),
-    "fpemu.conformance.Claim.change": row(conformance.Claim(SPEC).change, alpha=2.0),
+    "fpemu.conformance.Specification": row(conformance.Specification, SPEC),
+    "fpemu.conformance.Specification.change": row(conformance.Specification(SPEC).change, alpha=2.0),
     "fpemu.conformance.compare": row(conformance.compare, ONE, ONE, "fp16"),
     "fpemu.conformance.verify": row(conformance.verify, 2 * WIDE, ONE, ONE, hardware="A100", causes=False),
     "fpemu.conformance.verify scheme": row(

@@ -1,0 +1,223 @@
+"""The deviations from a specification that the search for a cause tries, the likely ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats, mma, simt
+from fpemu.conformance import orders
+from fpemu.conformance.deviation import Deviation, deviation, other_instructions
+from fpemu.conformance.evaluation import EPILOGUES
+from fpemu.conformance.scheme_deviations import option, options, other_schemes
+from fpemu.conformance.specification import Specification, describe_order
+from fpemu.errors import InputError
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.probing.callables import bits
+
+Array = NDArray[Any]
+_MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
+_FACTORS = {
+    "BA": "B A, the operands in the other order",
+    "A'B": "the transpose of A times B",
+    "AB'": "A times the transpose of B",
+    "(AB)'": "the transpose of A B",
+    "A'B'": "the transpose of A times that of B",
+}
+
+
+def single_deviations(
+    s: Specification, A: Array, B: Array, C: Array | None, D: Array, factor: float = 1.0
+) -> Iterator[Deviation]:
+    """Every deviation in one respect, for these operands and a result that is about `factor` times the specified."""
+    K = A.shape[1]
+    yield from _scale(s, factor)
+    yield from _operands(s, A, B)
+    yield from _inputs(s, A, B)
+    yield from _results(s, D)
+    yield from _epilogues(s, C)
+    if s.scheme is not None:
+        yield from options(s)
+    yield from _promotions(s, K)
+    yield from _orders(s, K)
+    if s.scheme is None and s.spec is not None:
+        yield from _accumulators(s, s.spec)
+        yield from _instructions(s, s.spec, A)
+    yield from other_schemes(s, A, D)
+    if s.scheme is None and s.spec is not None:
+        for text, tree in orders.interleaved(K, s.spec):
+            yield deviation("order", text, order=tree)
+
+
+def _scale(s: Specification, factor: float) -> Iterator[Deviation]:
+    """Another alpha: a power of two, or a number of few digits."""
+    if factor == 1 or s.beta != 0 or s.is_integer:
+        return
+    alpha = s.alpha * factor
+    power = s.alpha * float(np.copysign(2.0 ** np.round(np.log2(abs(factor))), factor))
+    for value in dict.fromkeys((power, *(float(f"{alpha:.{digits}g}") for digits in (1, 2, 3, 4, 6)))):
+        if value != s.alpha and abs(value / alpha - 1) < 0.01:
+            yield deviation("scale", f"alpha is {value:g}, not {s.alpha:g}", alpha=value)
+
+
+def _operands(s: Specification, A: Array, B: Array) -> Iterator[Deviation]:
+    """Exchanged or transposed operands, and a shorter K."""
+    (M, K), (_, N) = A.shape, B.shape
+    fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N, "A'B'": M == N == K}
+    for place, text in _FACTORS.items():
+        if fits[place] and place != s.place:
+            yield deviation("operands", f"the result is {text}", place=place)
+    for grain in (1, 8, 16, 32, 64, 128):
+        length = (K - 1) // grain * grain
+        if length and s.length is None:
+            text = f"the last {K - length} of k are left out" if K - length > 1 else "the last k is left out"
+            yield deviation("operands", text, length=length)
+
+
+def _inputs(s: Specification, A: Array, B: Array) -> Iterator[Deviation]:
+    """Roundings of A and B before the product, and flushed subnormals."""
+    fmt = s.operand
+    if isinstance(fmt, str):
+        return
+    subnormal = any(((x != 0) & (np.abs(x) < fmt.min_normal)).any() for x in (A, B))
+    if s.flush != "inputs" and subnormal:
+        yield deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs")
+    for name in dict.fromkeys((fmt.name, "tf32", "fp16", "bf16", "fp32", "e4m3", "e5m2")):
+        other = formats.get(name)
+        wider = other.precision > fmt.precision or (name != fmt.name and other.emax > fmt.emax)
+        if wider or (other.contains(A).all() and other.contains(B).all()):
+            continue
+        if max(np.abs(x[np.isfinite(x)]).max(initial=0) for x in (A, B)) > other.max:
+            continue
+        for mode, words in _MODES.items():
+            if (name, mode) != s.inputs:
+                yield deviation("inputs", f"A and B are rounded to {name} {words} first", inputs=(name, mode))
+
+
+def _results(s: Specification, D: Array) -> Iterator[Deviation]:
+    """Conversions of the result."""
+    if s.out in formats.names():
+        out = formats.get(s.out)
+        nans = np.unique(bits(D)[np.isnan(D)])
+        if len(nans) == 1 and D.dtype == out.dtype:
+            text = f"NaN has the code 0x{int(nans[0]):0{2 * D.dtype.itemsize}X}"
+            yield deviation("result", text, nan=int(nans[0]))
+        if D.dtype.itemsize >= 4 and (D != 0)[np.isfinite(D)].any():
+            for name in ("fp16", "bf16", "tf32", "e4m3"):
+                fmt = formats.get(name)
+                if fmt.precision < out.precision and fmt.contains(D).all():
+                    for mode, words in _MODES.items():
+                        yield deviation("result", f"the result is rounded to {name} {words}", out=name, rounding=mode)
+        if s.scheme is None and s.accumulator not in ("", s.out):
+            if D.dtype.itemsize > out.dtype.itemsize or s.out in ("bf16", "tf32"):
+                yield deviation("result", f"the result is not rounded to {s.out}", out=s.accumulator)
+            for mode, words in _MODES.items():
+                if mode != s.rounding:
+                    yield deviation("result", f"the result is rounded to {s.out} {words}", rounding=mode)
+        if s.flush != "result" and not (np.abs(D[np.isfinite(D)]) >= out.min_normal).all():
+            yield deviation("flush", "subnormal results are flushed to zero", flush="result")
+    if not s.relu and (D >= 0).all():
+        yield deviation("epilogue", "negative results are replaced by zero (ReLU)", relu=True)
+
+
+def _epilogues(s: Specification, C: Array | None) -> Iterator[Deviation]:
+    if s.alpha == 1 and C is None:
+        return
+    for kind, text in EPILOGUES.items():
+        needs_c = kind in ("fma", "fma-c", "first", "alpha-last", "no-beta", "beta-1")
+        needs_alpha = kind in ("alpha-last", "alpha-on-A", "no-alpha")
+        idle = (needs_c and C is None) or (needs_alpha and s.alpha == 1) or (kind == "beta-1" and s.beta == 1)
+        if kind != s.epilogue and not idle:
+            yield deviation("epilogue", f"the epilogue: {text}", epilogue=kind)
+
+
+def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
+    if s.scheme is not None:
+        name = s.scheme.promote_option
+        if not hasattr(s.scheme, name) or (isinstance(s.order, KOrder) and s.order.promote is not None):
+            return
+        same = {"instruction", s.spec.k if s.spec is not None else None}
+        for value in (None, "instruction", *orders.PROMOTIONS, 1, 2, 4, 8):
+            if name != "block" and {value, getattr(s.scheme, name)} == same:
+                continue
+            if not isinstance(value, int) or (value < K and (value < 16) == (name == "block")):
+                yield from option(s, name, value, "promotion")
+    elif s.spec is not None and (s.order is None or isinstance(s.order, KOrder)):
+        for order in orders.promotions(s.order, s.spec, K):
+            text = "no promotion" if order.promote is None else f"promotion every {order.promote} of k"
+            text += " (one instruction)" * (order.promote == s.spec.k != 1)
+            if order.promote is not None and order.split is None and order.tile is None:
+                text += f", or split in slices of {order.promote}, which is the same"
+            yield deviation("promotion", text, order=order)
+
+
+def _orders(s: Specification, K: int) -> Iterator[Deviation]:
+    """Orders over K, and split-K with partial sums in the format of D."""
+    promote = s.order.promote if isinstance(s.order, KOrder) else None
+    narrow = s.scheme is None and s.out != s.accumulator and not (s.join or s.stored)
+    for order in orders.orders(K, promote):
+        text = describe_order(replace(order, promote=None))
+        if order != (s.order or KOrder()):
+            yield deviation("order", text, order=order)
+        if narrow and order.split is not None and order.join == "ascending":
+            stored = f"{text}, the slices stored in {s.out}"
+            yield deviation("order", f"{stored} and added in fp32", order=order, stored=s.out)
+            yield deviation("order", f"{stored} and added in {s.out}", order=order, join=s.out)
+
+
+def _accumulators(s: Specification, spec: MmaSpec) -> Iterator[Deviation]:
+    """The other accumulator format of the instruction; partial sums stored in the format of the result."""
+    other = "fp16" if s.accumulator == "fp32" else "fp32"
+    a, b = str(spec.a_format), str(spec.b_format)
+    row = _row(spec.architecture, a if a == b else (a, b), other, spec.instruction, spec.k)
+    if row is not None:
+        yield deviation("accumulator", f"the accumulator is {other}", spec=row)
+    if s.stored is None and s.out != s.accumulator and s.order is not None:
+        yield deviation("join", f"the slices are stored in {s.out} before they are added", stored=s.out)
+
+
+def _instructions(s: Specification, spec: MmaSpec, A: Array) -> Iterator[Deviation]:
+    """Other instructions with the same formats, ordinary cores, and other input formats on the same hardware."""
+    rows = [r for r in mma.catalog.rows() if r.a_format == spec.a_format and r.d_format == spec.d_format]
+    yield from other_instructions(spec, rows)
+    if spec.is_integer:
+        return
+    for name in ("fp32", "fp64"):
+        if spec != simt.SPECS[name] and formats.get(name).precision >= formats.get(s.out).precision:
+            text = f"ordinary cores: FMAs in {name}"
+            yield deviation("hardware", text, spec=simt.SPECS[name])
+            if s.inputs is not None:
+                yield deviation("hardware", f"{text}, inputs not rounded", spec=simt.SPECS[name], inputs=None)
+    for name in ("tf32", "fp16", "bf16") if A.dtype == np.float32 else ():
+        for arch in dict.fromkeys((spec.architecture, "hopper", "ampere")):
+            row = _row(arch, name, "fp32") if name != str(spec.a_format) else None
+            if row is not None and arch in mma.catalog.architectures():
+                text = f"the instruction is {row.name}, with A and B rounded to {name} to nearest even"
+                yield deviation("hardware", text, spec=row, inputs=(name, "RNE"))
+
+
+def _row(arch: str, pair: Any, d: str, instruction: str | None = None, k: int | None = None) -> MmaSpec | None:
+    """A row of the catalogue, if there is one."""
+    try:
+        return mma.spec(arch, pair, d, instruction, k)
+    except InputError:
+        return None
+
+
+def other_units(s: Specification) -> Iterator[Deviation]:
+    """Truncating units with other constants than any in the catalogue, for results that nothing else explains."""
+    spec = s.spec
+    if spec is None or spec.arithmetic != "truncated" or s.scheme is not None:
+        return
+    for block in (4, 8, 16, 32):
+        for F in dict.fromkeys((spec.F, 23, 24, 25, 26, 13)):
+            for final in ("RZ", "RNE"):
+                kept = 13 if F == 13 else None
+                if (block, F, final) != (spec.block, spec.F, spec.final) and not (kept and s.accumulator != "fp32"):
+                    k = max(block, spec.k // block * block)
+                    unit = spec.replace(block=block, k=k, F=F, final=final, fraction_bits=kept, E0=None)
+                    yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", spec=unit)

@@ -1,0 +1,261 @@
+"""The bit-exact specification of a product, as frozen data."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import formats, mma, schemes, simt
+from fpemu.arguments import check_fields, keywords
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.mma import KOrder, MmaSpec, tree
+from fpemu.mma.tree import Tree
+from fpemu.probing import drawing
+from fpemu.schemes import Scheme
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Specification:
+    """Specification of D = alpha A B + beta C, in every detail that affects its bits.
+
+    Parameters
+    ----------
+    spec : MmaSpec or None
+        The instruction (None: a scheme that uses none).
+    scheme : Scheme or None
+        None: a plain product on the instruction.
+    order : KOrder or tree, optional
+        Summation order over K. Default: one chain.
+    alpha, beta : float
+        Factors of the product and of C.
+    out : str
+        Format of D; where it is narrower than the accumulator's, the result is rounded to it once, to nearest.
+    inputs : (format, mode) or None
+        Format and rounding mode of a conversion of A and B before the product.
+    place : {"AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"}
+        Operands of the product and their transposes.
+    epilogue : str
+        Use of alpha, beta and C: a key of `fpemu.conformance.evaluation.EPILOGUES`.
+    rounding : str
+        Rounding mode of the conversion to `out`.
+    flush : {"", "inputs", "result"}
+        Subnormal numbers that become zero.
+    join, stored : str, optional
+        Format of the reduction of split-K partial sums, and format to which only the partial sums are rounded before
+        (a workspace).
+    relu : bool
+        Negative results become zero.
+    length, nan : int, optional
+        Length in k to which the operands are truncated; code of every NaN of D.
+    on_range : str
+        Overflow policy of a scheme.
+    """
+
+    spec: MmaSpec | None
+    scheme: Scheme | None = None
+    order: KOrder | Tree | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
+    out: str = "fp32"
+    inputs: tuple[str, str] | None = None
+    place: Literal["AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"] = "AB"
+    epilogue: str = "separate"
+    rounding: str = "RNE"
+    flush: Literal["", "inputs", "result"] = ""
+    join: str | None = None
+    stored: str | None = None
+    relu: bool = False
+    length: int | None = None
+    nan: int | None = None
+    on_range: str = "raise"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def change(self, **fields: Any) -> Specification:
+        """A copy with some fields changed."""
+        keywords("field of a specification", fields, self.__dataclass_fields__)
+        return replace(self, **fields)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is a plain product of the integer instruction."""
+        return self.scheme is None and self.spec is not None and self.spec.is_integer
+
+    @property
+    def operand(self) -> FloatFormat | str:
+        """Format of A and B: of the scheme, or of the instruction."""
+        if self.scheme is not None:
+            return self.scheme.operand
+        assert self.spec is not None
+        return self.spec.a_format
+
+    @property
+    def accumulator(self) -> str:
+        """Format of the product before its conversion to `out`."""
+        if self.scheme is not None:
+            return self.scheme.operand.name
+        return "" if self.spec is None else str(self.spec.d_format)
+
+    def __str__(self) -> str:
+        instruction = "ordinary cores" if self.spec is None else self.spec.name
+        parts = [instruction] if self.scheme is None else [_describe_scheme(self.scheme), instruction]
+        parts.append(describe_order(self.order))
+        if (self.alpha, self.beta) != (1.0, 0.0):
+            parts.append(f"alpha = {self.alpha:g}, beta = {self.beta:g}")
+        if self.inputs is not None:
+            parts.append(f"A and B rounded to {self.inputs[0]} by {self.inputs[1]}")
+        if self.spec is None or self.out != str(self.spec.d_format):
+            parts.append(f"D in {self.out}")
+        return ", ".join(parts)
+
+
+class Specified:
+    """Adds the former name `claim` of the attribute `specification`."""
+
+    specification: Specification
+
+    @property
+    def claim(self) -> Specification:
+        """The attribute `specification`, by its former name."""
+        warnings.warn("the attribute claim is now specification", DeprecationWarning, stacklevel=2)
+        return self.specification
+
+
+def from_arguments(
+    A: Array,
+    A_format: str | None,
+    D_format: str | None,
+    *,
+    scheme: str | Scheme | None,
+    hardware: Any,
+    order: Any,
+    alpha: Any,
+    beta: Any,
+    fmt: str | None,
+    out: str | None,
+    accumulate: str | None,
+    instruction: str | None,
+    k: int | None,
+    on_range: str,
+    options: dict[str, Any],
+) -> Specification:
+    """The specification that the arguments of `verify` define.
+
+    `A_format` and `D_format` are the formats that the dtypes of A and D define; without them and without `fmt`, A's
+    NumPy dtype decides.
+    """
+    order = tree.order_of(order)
+    if scheme is not None:
+        if fmt is not None or accumulate is not None:
+            wrong = "fmt=" if accumulate is None else "accumulate="
+            raise InputError(f"{wrong} belongs to a plain product: a scheme defines its formats itself")
+        if isinstance(order, tree.Chain | tree.Sum):
+            raise InputError("a scheme takes a KOrder: a tree is an order of one plain product")
+        options |= {name: v for name, v in (("instruction", instruction), ("k", k)) if v is not None}
+        chosen = schemes.build(scheme, options)
+        chosen.check_order(order, options)
+        out = formats.get(out or chosen.operand).name
+        return Specification(chosen.spec(hardware), chosen, order, alpha, beta, out, on_range=on_range)
+    if options:
+        named = ["scheme", "hardware", "order", "alpha", "beta", "device", "fmt", "out", "accumulate"]
+        raise unknown_name("argument of verify", next(iter(options)), [*named, "instruction", "k"])
+    spec = plain_instruction(
+        hardware, (A_format or _format_of(A.dtype)) if fmt is None else fmt, accumulate, instruction, k
+    )
+    d = str(spec.d_format)
+    if spec.is_integer:
+        if alpha != 1 or beta not in (0, 1) or out not in (None, "int32"):
+            raise InputError("an int8 product has an int32 result, alpha = 1 and beta = 0 or 1")
+        return Specification(spec, None, order, alpha, beta, d)
+    narrow = d if D_format is None or formats.get(D_format).precision >= formats.get(d).precision else D_format
+    out = formats.get(out or narrow).name
+    if formats.get(out).precision > formats.get(d).precision:
+        raise InputError(f"D in {out} is wider than the accumulator of {spec}, which is {d}")
+    return Specification(spec, None, order, alpha, beta, out)
+
+
+def plain_instruction(
+    hardware: Any, fmt: str, accumulate: str | None = None, instruction: str | None = None, k: int | None = None
+) -> MmaSpec:
+    """The instruction of a plain product; FMAs of ordinary cores for fp32 and fp64 without a matrix instruction."""
+    if isinstance(hardware, MmaSpec):
+        return hardware
+    name = fmt if fmt in ("int8", "int32") else formats.get(fmt).name
+    arch = hardware is not None and mma.catalog.architecture(hardware)
+    has_format = arch and any(row.architecture == arch and str(row.a_format) == name for row in mma.catalog.rows())
+    if name in ("fp32", "fp64") and instruction is None and not has_format:
+        if accumulate is not None and formats.get(accumulate).name != name:
+            raise InputError(
+                f"accumulate= is {accumulate}, and a plain product in {name} is one of ordinary cores, which add in"
+                f" {name}: fmt= gives another format of A and B"
+            )
+        return simt.SPECS[name]
+    if hardware is None:
+        raise InputError(f"the specification of a product in {name} needs hardware=, such as 'H200' or 'ampere'")
+    try:
+        return mma.spec(hardware, name, accumulate, instruction, k)
+    except InputError as problem:
+        raise problem if has_format else InputError(f"{problem}; fmt= gives another format of A and B") from None
+
+
+def with_input_rounding(specification: Specification, A: Array, B: Array) -> Specification:
+    """The specification with A and B rounded to nearest, if they do not lie in a plain instruction's input format.
+
+    tf32 is an exception: the instruction reads fp32 words and ignores their low 13 bits.
+    """
+    if specification.scheme is not None or specification.inputs is not None:
+        return specification
+    fmt = specification.operand
+    if isinstance(fmt, str):
+        for x, name in ((A, "A"), (B, "B")):
+            if x.dtype.kind not in "iu":
+                raise InputError(f"{name} has dtype {x.dtype}: the specification takes {fmt}")
+        return specification
+    same = fmt.name in ("fp16", "fp32", "fp64", "tf32") and A.dtype == B.dtype == fmt.dtype
+    if same or (fmt.contains(A).all() and fmt.contains(B).all()):
+        return specification
+    return specification.change(inputs=(fmt.name, "RNE"))
+
+
+def _format_of(dtype: np.dtype[Any]) -> str:
+    name = {"f2": "fp16", "f4": "fp32", "f8": "fp64", "i1": "int8"}.get(dtype.str[1:])
+    if name is None:
+        raise InputError(f"A has dtype {dtype}: give the format of A and B by fmt=")
+    return name
+
+
+def _describe_scheme(scheme: Scheme) -> str:
+    """A scheme with the options that differ from the published ones."""
+    changed = [(o.name, getattr(scheme, o.name)) for o in scheme.info.options if getattr(scheme, o.name) != o.default]
+    chosen = [f"{name} = {','.join(value) if isinstance(value, tuple) else value}" for name, value in changed]
+    return scheme.name + (f" with {', '.join(chosen)}" if chosen else "")
+
+
+def describe_order(order: KOrder | Tree | None) -> str:
+    """An order in words.
+
+    Examples
+    --------
+    >>> describe_order(KOrder(split=128, tile=64, residue_first=True))
+    'split in slices of 128, the residue of tiles of 64 first'
+    """
+    if order is None or order == KOrder():
+        return "one chain"
+    if not isinstance(order, KOrder):
+        return "a tree: " + drawing.text(order).splitlines()[0]
+    parts = []
+    if order.split is not None:
+        parts.append(f"split in slices of {order.split}" + (f" joined {order.join}" * (order.join != "ascending")))
+    if order.tile is not None:
+        parts.append(f"the residue of tiles of {order.tile} first" if order.residue_first else f"tiles of {order.tile}")
+    if order.promote is not None:
+        parts.append(f"promoted every {order.promote}")
+    return ", ".join(parts)
