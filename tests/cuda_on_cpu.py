@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
-import importlib.machinery
 import re
 import subprocess
 import sys
-import types
 
 import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Room
+from fpemu.gpu.gemm.kernel import Kernel, Workspace
 from fpemu.gpu.runtime import callers, device, launches
-from fpemu.schemes import base, ranges, words
+from fpemu.schemes import base, lowering, ranges
 
 SHIM = r"""
 #include <setjmp.h>
@@ -189,18 +187,18 @@ class Emulated(Kernel):
     """A kernel that multiplies the words it finds in memory by the emulator: what stands for one of the GPU's."""
 
     def __init__(self, scheme, spec, order):
-        self.name, self.scheme, self.spec, self.order, self.room = "emulated", scheme, spec, order, Room()
+        self.name, self.scheme, self.spec, self.order, self.room = "emulated", scheme, spec, order, Workspace()
 
     def prepare(self, X, who, on_range):
-        policy = self.scheme._policy(on_range)
+        policy = self.scheme.scaling(on_range)
         return splitting.prepare(X, who, self.scheme.rules(), on_range, policy, room=self.room)
 
     def multiply(self, a, b, D, alpha, beta, C):
         with np.errstate(all="ignore"):
             A, B = (self._words(x) for x in (a, b))
             spec = self.spec
-            T = words.run(A, B, self.scheme.plan(), spec, self.order)
-            ready = [ranges.Ready(np.zeros(0), (), self._exponents(x), None) for x in (a, b)]
+            T = lowering.run(A, B, self.scheme.lowering(spec, self.order), spec)
+            ready = [ranges.Prepared(np.zeros(0), (), self._exponents(x), None) for x in (a, b)]
             T = ranges.undo(T, *ready)
             c = None if C is None else view(C)
             d = np.broadcast_to(base.scaled(T, c, alpha, beta), D.shape).copy()
@@ -236,8 +234,5 @@ def view(X):
 
 def emulated_kernels(patch):
     """`Emulated` in place of all kernels of split schemes."""
-    room = types.ModuleType("fpemu.gpu.stand_in")
-    room.__spec__ = importlib.machinery.ModuleSpec(room.__name__, None)
-    room.kernel = lambda scheme, spec, sizes, order: Emulated(scheme, spec, order)
-    patch.setitem(sys.modules, room.__name__, room)
-    patch.setattr(sys.modules["fpemu.gpu.gemm.choice"], "BUILDERS", ("stand_in",))
+    choice = sys.modules["fpemu.gpu.gemm.choice"]
+    patch.setattr(choice, "BUILDERS", (lambda scheme, spec, sizes, order: Emulated(scheme, spec, order),))

@@ -152,8 +152,9 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
     options = {name: value for name, value in hints.items() if name != "mma"}
     if "tile" in options:
         row = fused.stand_in(spec)
-        how = None if row is None else source.fused(scheme.plan(), row, None, shape[2])
-        tiles = [] if row is None or how is None else fused.tiles(scheme, row, how)
+        lowering = None if row is None else scheme.lowering(row)
+        how = None if lowering is None else source.fused(lowering, source.BYTES[str(row.a_format)], shape[2])
+        tiles = [] if how is None else fused.tiles(lowering, row, how)
         fitting = [tile for tile in tiles if options["tile"] == (tile.M, tile.N)]
         if not fitting:
             known = ", ".join(map(str, tiles))

@@ -21,6 +21,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
+from fpemu.schemes.lowering import lower, run
 from fpemu.schemes.words import Plan
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figures 8 and 9"
@@ -114,7 +115,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         if method == "large first":
             rules = H2sgemm(sb=12).rules()
             plan = Plan(((0, 0), (0, 1), (1, 0)), exponent=12, accumulators="each", join="as-run")
-            D = words.run(words.split(A, rules), words.split(B, rules), plan, spec)
+            D = run(words.split(A, rules), words.split(B, rules), lower(rules, plan, spec), spec)
         else:
             D = schemes.gemm(A, B, scheme=H2sgemm(sb=12), hardware=spec)
     return {"error": metrics.relative_l2(D, exact)}

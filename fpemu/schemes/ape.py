@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, TwoParts, register
-from fpemu.schemes.words import Plan, Word
+from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.words import Plan
 
 
 @register
@@ -45,9 +46,6 @@ class Ape(TwoParts):
     accumulators: str = choose.accumulators("each")
     step: int | str | None = choose.turns(None)
     promote: int | str | None = choose.promotion(None)
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.parts(self.residual_scale)
 
     def plan(self) -> Plan:
         return replace(self.sums(self.residual_scale, self.step, self.promote), join="as-run")

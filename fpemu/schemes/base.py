@@ -1,7 +1,7 @@
 """What a scheme is: a frozen object whose fields are its options, in a registry by name.
 
-An instance is a scheme with its choices made; `get(name)` returns the one with the published choices. A split scheme
-states its words (`rules`) and which of their products run where (`plan`); everything else is here, once.
+An instance is a scheme with its options chosen; `get(name)` returns the one with the published values. A split scheme
+states its words (`rules`) and the plan of their products (`plan`); `SplitScheme` runs both by `lowering`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,104 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma, simt
-from fpemu.arguments import LARGEST, checked, integer, keywords
+from fpemu import simt
+from fpemu.arguments import checked, keywords
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FP16, FP32, FloatFormat
-from fpemu.mma import MmaSpec
+from fpemu.mma import catalog
 from fpemu.mma._device import Device
+from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum
+from fpemu.schemes import lowering as lowerings
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, words
-from fpemu.schemes.info import Option, SchemeInfo
-from fpemu.schemes.words import Plan, Word
+from fpemu.schemes.lowering import Lowering
+from fpemu.schemes.options import Option, SchemeInfo
+from fpemu.schemes.ranges import OverflowPolicy, Prepared
+from fpemu.schemes.words import Accumulators, Plan, Word
 
 Array = NDArray[Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A product alpha · A·B + beta · C by a scheme, its arguments checked.
+
+    Parameters
+    ----------
+    A, B : array (..., M, K) and (..., K, N)
+        Operands in the scheme's operand format.
+    C : array or None
+        Addend; None where beta = 0.
+    alpha, beta : scalars of the operand format
+    spec : MmaSpec or None
+        Matrix instruction; None: ordinary cores.
+    order : KOrder, tree or None
+        Summation order over K as given.
+    lowering : Lowering or None
+        Of a split scheme, in this order on this instruction.
+    on_range : OverflowPolicy
+    device : {"cpu", "cuda", "auto"}
+    """
+
+    scheme: Scheme
+    A: Array
+    B: Array
+    C: Array | None
+    alpha: Any
+    beta: Any
+    spec: Any
+    order: Any
+    lowering: Lowering | None
+    on_range: OverflowPolicy
+    device: Device = "cpu"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the product."""
+        return (*np.broadcast_shapes(self.A.shape[:-2], self.B.shape[:-2]), self.A.shape[-2], self.B.shape[-1])
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of D, with the batch axes of C."""
+        return self.shape if self.C is None else np.broadcast_shapes(self.shape, self.C.shape)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to multiply: alpha = 0, or no entries."""
+        return self.alpha == 0 or self.A.shape[-1] == 0 or 0 in self.result_shape
+
+    def finish(self, D: Array | None) -> Array:
+        """The result with the NaN patterns of the hardware; None stands for a product of zero."""
+        fmt = self.scheme.operand
+        if D is None:
+            D = np.zeros(self.shape, fmt.dtype)
+            if self.C is not None:
+                with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                    D = np.asarray(self.beta * np.broadcast_to(self.C, self.result_shape))
+                if self.scheme.rounds_once and np.isfinite(self.beta):  # an exact zero is +0
+                    D = np.where(self.C == 0, fmt.dtype.type(0), D)
+        nan = np.isnan(D)
+        if nan.any():
+            D = np.array(D)
+            D.view(fmt.code_dtype)[nan] = self.scheme.nan_code(self.spec)
+        return np.asarray(D)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scheme(ABC):
-    """A way to multiply matrices: `product` gives A·B, everything around it is common to all."""
+    """A way to multiply matrices: `product` gives A·B; alpha, beta and C are common to all schemes.
+
+    Class attributes declare capabilities: `needs_hardware` (runs on a matrix instruction), `runs_by_plan` (rules and
+    plan are the whole scheme, so that every kernel for plans runs it), `limited` (some finite entries are refused under
+    every overflow policy), `promote_option` (name of the option for the promotion interval).
+    """
 
     info: ClassVar[SchemeInfo]
     needs_hardware: ClassVar[bool] = True
+    runs_by_plan: ClassVar[bool] = False
+    limited: ClassVar[bool] = False
     promote_option: ClassVar[str] = "promote"
 
     def __post_init__(self) -> None:
@@ -65,60 +141,52 @@ class Scheme(ABC):
         return False
 
     def check(self) -> None:  # noqa: B027 (a hook: most schemes have nothing to add)
-        """Refuse choices that contradict one another."""
+        """Raise InputError for options that contradict one another."""
 
     def refuse(self, why: str) -> None:
         """Raise InputError in the scheme's name."""
         raise InputError(f"{self.name}: {why}")
 
     def check_order(self, order: Any, given: Collection[str] = ()) -> None:
-        """Refuse an order whose promotion contradicts one chosen for the scheme (a published default gives way), and a
-        tree unless the scheme makes one plain product."""
+        """Raise InputError for a promotion interval given twice, and for a tree where the scheme takes none.
+
+        `given` lists the options that the caller has named; a published default gives way to the order.
+        """
         if isinstance(order, Chain | Sum) and not self.takes_trees:
             self.refuse("a tree is an order of one plain product: this scheme takes a KOrder")
-        mine, theirs = getattr(self, self.promote_option, None), getattr(order, "promote", None)
+        interval, other = getattr(self, self.promote_option, None), getattr(order, "promote", None)
         default = getattr(type(self), self.promote_option, None)
-        if mine is not None and theirs is not None and (self.promote_option in given or mine != default):
-            self.refuse(f"{self.promote_option}={mine!r} and order.promote={theirs} say the same thing twice: give one")
+        if interval is not None and other is not None and (self.promote_option in given or interval != default):
+            self.refuse(
+                f"{self.promote_option}={interval!r} and order.promote={other} say the same thing twice: give one"
+            )
+
+    def check_policy(self, on_range: OverflowPolicy) -> None:  # noqa: B027
+        """Raise InputError for an overflow policy that the options rule out."""
+
+    def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:  # noqa: B027
+        """Raise InputError for entries that the policy refuses: their number and the first of them."""
 
     @abstractmethod
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec | None:
         """The matrix instruction that the scheme runs on (None for a scheme that uses none)."""
 
-    @abstractmethod
-    def product(
-        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
-    ) -> Array:
-        """A·B in the format `operand`: (..., M, K) times (..., K, N), the batch axes broadcast, K >= 1."""
+    def lowering(self, spec: MmaSpec | None, order: Any = None) -> Lowering | None:
+        """The products of words in the order run; None for a scheme without words."""
+        return None
 
-    def evaluate(
-        self,
-        A: Array,
-        B: Array,
-        C: Array | None,
-        alpha: Any,
-        beta: Any,
-        spec: MmaSpec | None,
-        order: Any,
-        on_range: str,
-        device: Device = "cpu",
-    ) -> Array:
-        """alpha · (A·B) + beta · C, each operation outside the product rounded to the format `operand`."""
-        T = self.product(A, B, spec, order, on_range, device)
-        return scaled(T, C, alpha, beta)
+    @abstractmethod
+    def product(self, call: Call) -> Array:
+        """A·B of a call in the format `operand`, without alpha, beta and C; K >= 1."""
+
+    def evaluate(self, call: Call) -> Array:
+        """The result of a call, each operation outside the product rounded to the format `operand`."""
+        return scaled(self.product(call), call.C, call.alpha, call.beta)
 
     def nan_code(self, spec: MmaSpec | None) -> int:
         """The code of every NaN of the result: the instruction's, unless its results are widened to `operand`."""
-        own = spec is not None and str(spec.d_format) == self.operand.name
-        return int((spec if own else simt.SPECS[self.operand.name]).nan_code or 0)  # type: ignore[union-attr]
-
-    @abstractmethod
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N))."""
-
-    @abstractmethod
-    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
-        """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K."""
+        widened = spec is None or str(spec.d_format) != self.operand.name
+        return int((simt.SPECS[self.operand.name] if widened else spec).nan_code or 0)  # type: ignore[union-attr]
 
 
 def scaled(T: Array, C: Array | None, alpha: Any, beta: Any) -> Array:
@@ -126,6 +194,16 @@ def scaled(T: Array, C: Array | None, alpha: Any, beta: Any) -> Array:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         t = T if alpha == 1 else alpha * T
         return t if C is None else np.asarray(t + beta * C)
+
+
+def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, out: str | None) -> MmaSpec:
+    """The instruction of `hardware` for words of format `low`, by the options `instruction` and `k` of a scheme."""
+    if hardware is None:
+        scheme.refuse("runs on a matrix instruction: give hardware=, such as 'ampere', 'H200' or an MmaSpec")
+    assert hardware is not None
+    if isinstance(hardware, MmaSpec) and (scheme.instruction, scheme.k) != (None, None):
+        scheme.refuse("an MmaSpec is one instruction already: leave instruction= and k= out")
+    return catalog.spec(hardware, low, out, scheme.instruction, scheme.k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +216,7 @@ class SplitScheme(Scheme):
         Matrix instruction and its length in k; None: the widest.
     """
 
+    runs_by_plan: ClassVar[bool] = True
     scales_rows: ClassVar[bool] = False
 
     instruction: str | None = choose.name("which matrix instruction, None: the widest", "mma | wgmma | tcgen05 | mfma")
@@ -149,12 +228,12 @@ class SplitScheme(Scheme):
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Which products run, and where they are summed."""
+        """The products of words, their accumulators and the final combination."""
 
     @property
     def takes_trees(self) -> bool:
         plan = self.plan()
-        return len(plan.products) == 1 and plan.promote is None and plan.accumulators != "none"
+        return len(plan.products) == 1 and plan.promote is None and plan.accumulators != Accumulators.NONE
 
     @property
     def accumulator_format(self) -> str:
@@ -164,14 +243,14 @@ class SplitScheme(Scheme):
     def check(self) -> None:
         plan = self.plan()
         step, default_step = (getattr(s, "step", getattr(s, "correction_step", None)) for s in (self, type(self)))
-        if plan.accumulators == "one" and plan.combine_in == "fp64":
+        if plan.accumulators == Accumulators.ONE and plan.combine_in == "fp64":
             self.refuse("accumulators='one' leaves nothing to combine, so combine_in='fp64' has no effect")
-        if plan.accumulators == "one" and plan.exponent and len({i + j for i, j in plan.products}) > 1:
+        if plan.accumulators == Accumulators.ONE and plan.exponent and len({i + j for i, j in plan.products}) > 1:
             self.refuse(
                 f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
                 "residual_scale=1, or accumulators='band' or 'each'"
             )
-        if plan.accumulators == "each" and step != default_step:
+        if plan.accumulators == Accumulators.EACH and step != default_step:
             self.refuse("products with an accumulator each do not take turns, so the step has no effect")
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
@@ -183,12 +262,7 @@ class SplitScheme(Scheme):
             Without hardware; if it lacks the instruction; if an MmaSpec's formats are not those of the words.
         """
         low, out = self.rules()[0].format, self.accumulator_format
-        if hardware is None:
-            self.refuse("runs on a matrix instruction: give hardware=, such as 'ampere', 'H200' or an MmaSpec")
-        assert hardware is not None
-        if isinstance(hardware, MmaSpec) and (self.instruction, self.k) != (None, None):
-            self.refuse("an MmaSpec is one instruction already: leave instruction= and k= out")
-        spec = mma.spec(hardware, low.name, out, self.instruction, self.k)
+        spec = matrix_instruction(self, hardware, low.name, out)
         have = tuple(str(f) for f in (spec.a_format, spec.b_format, spec.c_format, spec.d_format))
         if have != (low.name, low.name, out, out):
             self.refuse(
@@ -211,69 +285,31 @@ class SplitScheme(Scheme):
             self.refuse(f"split takes an X of fp32 numbers (np.float32(X) rounds): {entries(~good, wide)}")
         return words.split(wide, self.rules())
 
-    def product(
-        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
-    ) -> Array:
+    def lowering(self, spec: MmaSpec | None, order: Any = None) -> Lowering:
+        """The products of words in the order run on an instruction, in an order over K."""
         assert spec is not None
-        rules, policy = self.rules(), self._policy(on_range)
-        a = ranges.prepare(A, "A", rules, on_range, policy, self.name)
-        b = ranges.prepare(B, "B", rules, on_range, policy, self.name)
-        T = words.run(a.words, b.words, self.plan(), spec, order, device)
-        return ranges.patch(ranges.undo(T, a, b), A, B, a.special, b.special)
+        return lowerings.lower(self.rules(), self.plan(), spec, order)
 
-    def _policy(self, on_range: str) -> str:
-        return "scale-rows" if self.scales_rows else on_range
+    def scaling(self, on_range: str) -> OverflowPolicy:
+        """The overflow policy whose powers of two scale the operands."""
+        return OverflowPolicy.SCALE_ROWS if self.scales_rows else OverflowPolicy(on_range)
 
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), entry by entry, for these operands and the published order.
+    def check_policy(self, on_range: OverflowPolicy) -> None:
+        if self.accumulator_format == "fp16" and on_range.scales:
+            self.refuse(f"on_range='{on_range}' brings products to 2^26, above what an fp16 accumulator holds")
 
-        A running bound: what the split loses is computed exactly; what the accumulators lose is bounded by the
-        rounding errors of their blocks. Holds for alpha = 1, beta = 0 and finite results.
+    def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
+        self.prepare(X, name, on_range)
 
-        Parameters
-        ----------
-        A, B : array_like, (..., M, K) and (..., K, N)
-            fp32 numbers, finite.
+    def prepare(self, X: Array, name: str, on_range: str) -> Prepared:
+        """Scale operand "A" or "B" by its policy and split it, after `check_operand`."""
+        return ranges.prepare(X, name, self.rules(), on_range, self.scaling(on_range), self.name)
 
-        Returns
-        -------
-        float64 array (..., M, N)
-        """
-        A, B = ranges.matrices(A, B, FP32)
-        ranges.policy(on_range)
-        with np.errstate(all="ignore"):  # words that overflow have an infinite bound
-            return self._running_bound(A, B, hardware, on_range)
-
-    def _running_bound(self, A: Array, B: Array, hardware: str | MmaSpec | None, on_range: str) -> Array:
-        spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
-        a = ranges.prepare(A, "A", rules, on_range, self._policy(on_range), self.name)
-        b = ranges.prepare(B, "B", rules, on_range, self._policy(on_range), self.name)
-        (wa, la, da), (wb, lb, db) = (words.magnitudes(x.values, rules, spec) for x in (a, b))
-        lost = da @ abs(b.values) + abs(a.values) @ db + da @ db
-        for i in range(len(rules)):
-            for j in range(len(rules)):
-                if (i, j) not in plan.products:
-                    lost = lost + wa[i] @ wb[j]
-        lost = lost + words.accumulation_error(lambda i, j: la[i] @ lb[j], plan, spec, A.shape[-1])
-        least = 2.0**-120 if spec.arithmetic == "flushed" else 2 * spec.operand_formats[3].min_subnormal
-        lost = lost * (1 + 2.0**-20) + A.shape[-1] * len(plan.products) * least
-        return np.asarray(np.ldexp(lost, -(a.exponents + b.exponents)) + 2.0**-149)
-
-    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
-        """Factor g with abs(D - AB) <= g · |A||B| for an inner dimension of K, as long as no word is subnormal."""
-        K = integer("K", K, 0, LARGEST)
-        spec, rules, plan = self.spec(hardware), self.rules(), self.plan()
-        sizes, left = [], 1.0
-        for word in rules:
-            sizes.append(left * (1 + word.unit))
-            left *= word.unit
-        if left <= 2.0**-24:
-            left = 0.0  # what is left is a multiple of x's last place and smaller than it
-        lost = 2 * left + left**2
-        lost += sum(
-            sizes[i] * sizes[j] for i in range(len(rules)) for j in range(len(rules)) if (i, j) not in plan.products
-        )
-        return float(lost + words.accumulation_error(lambda i, j: sizes[i] * sizes[j], plan, spec, K))
+    def product(self, call: Call) -> Array:
+        assert call.lowering is not None
+        a, b = self.prepare(call.A, "A", call.on_range), self.prepare(call.B, "B", call.on_range)
+        T = lowerings.run(a.words, b.words, call.lowering, call.spec, call.device)
+        return ranges.patch(ranges.undo(T, a, b), call.A, call.B, a.special, b.special)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,14 +320,20 @@ class TwoParts(SplitScheme):
     the ones where it differs, and adds the names that it has for its scale, its steps and its promotion.
     """
 
+    word_format: ClassVar[FloatFormat] = FP16
+
     high_rounding: str = choose.rounding("RNE", "rounding of the high part")
     residual_rounding: str = choose.rounding("RNE", "rounding of the residual")
     products: tuple[str, ...] | None = choose.products(("rh", "hr", "hh"), "hr")
     accumulators: str = choose.accumulators("band")
     combine_in: str = choose.combine_in()
 
-    def parts(self, scale: float, fmt: FloatFormat = FP16) -> tuple[Word, ...]:
+    def rules(self) -> tuple[Word, ...]:
+        return self.words_of_scale(getattr(self, "residual_scale"))  # noqa: B009 (a field of most subclasses)
+
+    def words_of_scale(self, scale: float) -> tuple[Word, ...]:
         """The two words."""
+        fmt = self.word_format
         return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
 
     def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:

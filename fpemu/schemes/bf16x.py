@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 
 from fpemu.formats import BF16
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, SplitScheme, exponent_of, register
+from fpemu.schemes.base import SplitScheme, exponent_of, register
+from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan, Word, pairs
 
 NINE = tuple(f"{i}{s - i}" for s in range(6, 1, -1) for i in range(3, 0, -1) if 1 <= s - i <= 3)

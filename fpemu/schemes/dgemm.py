@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.formats import FP64, FloatFormat
-from fpemu.schemes.base import SchemeInfo, register
+from fpemu.schemes.base import register
+from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.sgemm import Baseline
 
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, TwoParts, register
-from fpemu.schemes.words import Plan, Word
+from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.words import Plan
 
 FOUR = ("rr", "rh", "hr", "hh")
 
@@ -46,9 +47,6 @@ class Egemm(TwoParts):
     accumulators: str = choose.accumulators("one")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.parts(self.residual_scale)
 
     def plan(self) -> Plan:
         return self.sums(self.residual_scale, self.step, self.promote)

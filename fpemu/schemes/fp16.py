@@ -9,13 +9,11 @@ Error: |D - AB| <= (2^-10 + K/L · eps) |A||B| with L and eps the length and the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fpemu.formats import FP16
-from fpemu.mma import MmaSpec
-from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import Array, SchemeInfo, SplitScheme, register
+from fpemu.schemes.base import SplitScheme, register
+from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan, Word
 
 
@@ -43,13 +41,6 @@ class Half(SplitScheme):
 
     def rules(self) -> tuple[Word, ...]:
         return (Word("h", FP16, self.high_rounding),)
-
-    def product(
-        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
-    ) -> Array:
-        if self.accumulator == "fp16" and on_range in ("scale", "scale-rows"):
-            self.refuse(f"on_range={on_range!r} brings products to 2^26, above what an fp16 accumulator holds")
-        return super().product(A, B, spec, order, on_range, device)
 
     def plan(self) -> Plan:
         return Plan(((0, 0),), accumulators="one", promote=self.promote)

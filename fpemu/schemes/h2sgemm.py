@@ -21,7 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, TwoParts, register
+from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan, Word
 
 
@@ -60,7 +61,7 @@ class H2sgemm(TwoParts):
             self.refuse("element-wise needs a step: a length in k or 'instruction'")
 
     def rules(self) -> tuple[Word, ...]:
-        return self.parts(2.0**self.sb)
+        return self.words_of_scale(2.0**self.sb)
 
     def plan(self) -> Plan:
         plan = self.sums(2.0**self.sb, self.step, self.promote)

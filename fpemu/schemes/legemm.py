@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, TwoParts, register
-from fpemu.schemes.words import BIT_CUT, Plan, Word
+from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.words import BIT_CUT, Plan
 
 
 @register
@@ -46,9 +47,6 @@ class Legemm(TwoParts):
     products: tuple[str, ...] | None = choose.products(("hh", "hr", "rh"), "hr")
     correction_step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.parts(self.residual_scale)
 
     def plan(self) -> Plan:
         return self.sums(self.residual_scale, self.correction_step, self.promote)

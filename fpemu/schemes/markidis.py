@@ -18,8 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, TwoParts, register
-from fpemu.schemes.words import Plan, Word
+from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.words import Plan
 
 REFINED = {"both": ("rr", "hr", "rh", "hh"), "A": ("rh", "hh")}
 
@@ -55,9 +56,6 @@ class Markidis(TwoParts):
 
     def kept(self) -> tuple[str, ...]:
         return REFINED[self.refine] if self.products is None else self.products
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.parts(self.residual_scale)
 
     def plan(self) -> Plan:
         return self.sums(self.residual_scale, self.step, self.promote)

@@ -23,7 +23,8 @@ from typing import ClassVar
 
 from fpemu import formats
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, SplitScheme, exponent_of, register
+from fpemu.schemes.base import SplitScheme, exponent_of, register
+from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import BIT_CUT, Plan, Word, pairs
 
 DIGITS = "1234"

@@ -16,12 +16,13 @@ Error: |D - AB| <= (3·2^-22 + (K/k + L + 2) 2^-24 + ...) |A||B|.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fpemu.formats import TF32
+from fpemu.formats import TF32, FloatFormat
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, register
+from fpemu.schemes.base import register
 from fpemu.schemes.ootomo import Ootomo
-from fpemu.schemes.words import Word
+from fpemu.schemes.options import SchemeInfo
 
 
 @register
@@ -41,9 +42,8 @@ class OotomoTf32(Ootomo):
         bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
     )
 
+    word_format: ClassVar[FloatFormat] = TF32
+
     high_rounding: str = choose.rounding("RNE", "rounding of the high part", cut=False)
     residual_rounding: str = choose.rounding("RNE", "rounding of the residual", cut=False)
     residual_scale: float = choose.scale(1.0)
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.parts(self.residual_scale, TF32)

@@ -1,4 +1,4 @@
-"""The choices that a scheme leaves open, as fields of a frozen dataclass: each with its check, meaning and values.
+"""Published facts about a scheme, and its options as fields of a frozen dataclass: check, meaning and values of each.
 
 A check takes the option's full name ("ootomo option promote") and the value given; it returns the value to keep or
 raises InputError.
@@ -7,7 +7,7 @@ raises InputError.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,66 @@ from fpemu import arguments
 from fpemu.errors import InputError, shown
 from fpemu.rounding import mode_of
 from fpemu.schemes.words import BIT_CUT
+
+
+@dataclass(frozen=True)
+class Option:
+    """Choice that a scheme leaves open.
+
+    Attributes
+    ----------
+    name : str
+        Keyword of the option.
+    default : object
+        Published value.
+    meaning : str
+        Description in one line.
+    values : str
+        Accepted values.
+    """
+
+    name: str
+    default: Any
+    meaning: str
+    values: str
+
+
+@dataclass(frozen=True)
+class SchemeInfo:
+    """Published facts about a scheme.
+
+    Parameters
+    ----------
+    name, title : str
+        Name in this package, and title for figures.
+    paper : str
+        Authors, venue and year; "" for a scheme without a paper.
+    year : int, optional
+        Year of publication.
+    doi : str
+        "" if there is none.
+    parts : tuple of str
+        The formula of every word.
+    products : tuple of str
+        The products of words, in the order run; the first letter is A's word.
+    range : str
+        Which magnitudes the words hold without loss.
+    bound : str
+        Error relative to |A||B|, as a formula; `fpemu.theory.bound` evaluates it.
+    options : tuple of Option
+        Choices that the scheme leaves open.
+    """
+
+    name: str
+    title: str
+    paper: str = ""
+    year: int | None = None
+    doi: str = ""
+    parts: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
+    range: str = ""
+    bound: str = ""
+    options: tuple[Option, ...] = ()
 
 
 def option(default: Any, check: Callable[[str, Any], Any], meaning: str, values: str) -> Any:

@@ -42,9 +42,8 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec, exactness
-from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, build, register
+from fpemu.schemes.base import Call, build, register
 from fpemu.schemes.errorfree import merging
 from fpemu.schemes.errorfree.base import ErrorFree, finite
 from fpemu.schemes.errorfree.blocks import Cost, block, pieces
@@ -52,6 +51,7 @@ from fpemu.schemes.errorfree.counting import length, needed_for, row_sums
 from fpemu.schemes.errorfree.products import SliceProducts, Tally, lengths
 from fpemu.schemes.errorfree.report import Report
 from fpemu.schemes.errorfree.split import ADAPTIVE, Slices, left_out, split, within_range
+from fpemu.schemes.options import SchemeInfo
 
 Array = NDArray[Any]
 WORDS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8", "fp64")
@@ -290,17 +290,8 @@ class Ozaki(ErrorFree):
 
     # --- the product
 
-    def multiply(
-        self,
-        A: Array,
-        B: Array,
-        spec: MmaSpec,
-        order: Any,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        C: Any = None,
-        device: Device = "cpu",
-    ) -> tuple[Array, Report]:
+    def multiply(self, call: Call) -> tuple[Array, Report]:
+        A, B, spec, order = call.A, call.B, call.spec, call.order
         (M, K), N = A.shape, B.shape[1]
         bits = self.slice_bits(spec, K, order)
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
@@ -314,10 +305,14 @@ class Ozaki(ErrorFree):
             a = self._cut(A[i], 1, bits, spec, sA)
             for j in pieces(N, columns):
                 b = self._cut(B[:, j], 0, bits, spec, sB)
-                multiply = SliceProducts(a, b, spec, order, self.carrier, self.k_block, self.exponents == "row", device)
+                multiply = SliceProducts(
+                    a, b, spec, order, self.carrier, self.k_block, self.exponents == "row", call.device
+                )
                 if self.mode == "CR":
                     total, broken = merging.exact_sum(multiply)
-                    rounded = total.round_to(self.operand, alpha, beta, None if C is None else C[i, j])
+                    rounded = total.round_to(
+                        self.operand, call.alpha, call.beta, None if call.C is None else call.C[i, j]
+                    )
                     D[i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
                 else:
                     D[i, j] = self._sum(multiply, d, fast)

@@ -34,13 +34,14 @@ from numpy.typing import NDArray
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, register
+from fpemu.schemes.base import Call, register
 from fpemu.schemes.errorfree import crt, scaling
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.products import backend_of, instruction_product, integer_product
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import times
 from fpemu.schemes.errorfree.sums import ExactSum
+from fpemu.schemes.options import SchemeInfo
 
 Array = NDArray[Any]
 _CHAIN = 2**16  # products of int8 in one int32 sum: 2^14 · 2^16 = 2^30 < 2^31
@@ -71,19 +72,10 @@ class Ozaki2(ErrorFree):
         return crt.basis(self.moduli or (15 if self.operand.name == "fp64" else 8))
 
     @np.errstate(all="ignore")  # what underflows is cut off
-    def multiply(
-        self,
-        A: Array,
-        B: Array,
-        spec: MmaSpec,
-        order: Any,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        C: Any = None,
-        device: Device = "cpu",
-    ) -> tuple[Array, Report]:
+    def multiply(self, call: Call) -> tuple[Array, Report]:
+        A, B, spec, order = call.A, call.B, call.spec, call.order
         basis = self.basis()
-        mu, nu = self._exponents(A, B, spec, order, device)
+        mu, nu = self._exponents(A, B, spec, order, call.device)
         X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
         size, worst = crt.check(X, Y, basis)
         vanished = [int(np.sum(Z.any(axis=x) & ~W.any(axis=x))) for Z, W, x in ((A, X, 1), (B, Y, 0))]
@@ -92,7 +84,7 @@ class Ozaki2(ErrorFree):
         parts = crt.parts(X), crt.parts(Y)
         for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
             x, y = (crt.residues(part, p) for part in parts)
-            t[i] = crt.digit(self._product(x, y, p // 2, spec, order, device), p, q)
+            t[i] = crt.digit(self._product(x, y, p // 2, spec, order, call.device), p, q)
         total = ExactSum(-mu, -nu, basis.bits)
         for limb, place in crt.integers(t, basis):
             total.add(limb, place)
@@ -113,7 +105,7 @@ class Ozaki2(ErrorFree):
             underflow=bool(vanished),
             faults=(*(() if worst is None else (self._fault(worst, *bits),)), *self._vanished(vanished)),
         )
-        return total.round_to(self.operand, alpha, beta, C), report
+        return total.round_to(self.operand, call.alpha, call.beta, call.C), report
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
         """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N)).

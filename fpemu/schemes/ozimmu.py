@@ -37,13 +37,13 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.formats import FP64
 from fpemu.mma import MmaSpec
-from fpemu.mma._device import Device
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, register
+from fpemu.schemes.base import Call, register
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.products import SliceProducts, Tally, device_of, integer_product
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import FIXED, Slices, left_out, split, within_range
+from fpemu.schemes.options import SchemeInfo
 
 Array = NDArray[Any]
 INT32 = 2**31 - 1
@@ -91,22 +91,13 @@ class Ozimmu(ErrorFree):
             return 1
         return self.group or 1 << max(0, 31 - 2 * self.slice_bits(K) - (K - 1).bit_length())
 
-    def multiply(
-        self,
-        A: Array,
-        B: Array,
-        spec: MmaSpec,
-        order: Any,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        C: Any = None,
-        device: Device = "cpu",
-    ) -> tuple[Array, Report]:
+    def multiply(self, call: Call) -> tuple[Array, Report]:
+        A, B, spec, order = call.A, call.B, call.spec, call.order
         K = A.shape[1]
         bits = self.slice_bits(K)
         s = self.slices or self._automatic(A, B, bits)
         a, b = self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
-        multiply = SliceProducts(a, b, spec, order, self.carrier, device=device)
+        multiply = SliceProducts(a, b, spec, order, self.carrier, device=call.device)
         sums = list(_sums(len(a), len(b), s, self.sharing(K)))
         bound = max((len(pairs) for pairs in sums), default=0) * multiply.bound
 

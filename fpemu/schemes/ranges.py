@@ -1,9 +1,10 @@
-"""Operands on their way in and results on their way out: shapes, exact widening, range policies, NaN and Inf."""
+"""Operands checked, scaled by an overflow policy and split; results unscaled, with the outputs of NaN and Inf."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,26 @@ POLICIES = {
     "scale": "one power of two per matrix brings its largest entry to [2^13, 2^14); undone at the end",
     "scale-rows": "one power of two per row of A and per column of B; undone at the end",
 }
-TOP = 14  # binary exponent below which the largest entry is brought by scaling
+TOP = 14  # scaling brings the largest entry below 2^TOP
 
 
-def policy(on_range: str) -> str:
-    """Check the name of a range policy."""
-    return str(choice("on_range", on_range, POLICIES))
+class OverflowPolicy(StrEnum):
+    """Treatment of entries that the words cannot hold; see `POLICIES`."""
+
+    RAISE = "raise"
+    PROPAGATE = "propagate"
+    SCALE = "scale"
+    SCALE_ROWS = "scale-rows"
+
+    @property
+    def scales(self) -> bool:
+        """Whether operands are multiplied by powers of two."""
+        return self in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS)
+
+
+def policy(on_range: str) -> OverflowPolicy:
+    """The overflow policy of a name."""
+    return OverflowPolicy(choice("on_range", on_range, POLICIES))
 
 
 # --- operands
@@ -109,8 +124,8 @@ def scalar(value: Any, who: str, fmt: FloatFormat) -> Any:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """An operand split: its finite values times 2^exponents, their words, and which rows (columns) had NaN or Inf."""
+class Prepared:
+    """A split operand: its finite values times 2^exponents, their words, and the rows (columns) with NaN or Inf."""
 
     values: Array
     words: tuple[Array, ...]
@@ -118,7 +133,7 @@ class Ready:
     special: NDArray[np.bool_] | None
 
 
-def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Ready:
+def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Prepared:
     """Scale an operand by its policy, split it, and check that its words hold it.
 
     Parameters
@@ -126,32 +141,32 @@ def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: s
     X : array (..., M, K) or (..., K, N) of fp32
     who : {"A", "B"}
     on_range : str
-        What to do about entries out of range.
+        Overflow policy.
     scaling : str
-        Which scaling to apply: "scale", "scale-rows", anything else none.
+        "scale" or "scale-rows"; anything else scales nothing.
     """
     finite = np.isfinite(X)
     special = None
     if not finite.all():
-        if on_range == "raise":
+        if on_range == OverflowPolicy.RAISE:
             raise InputError(
                 f"{who}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' gives what SGEMM gives"
             )
         special = np.asarray(~finite.all(axis=-1 if who == "A" else -2))
         X = np.where(finite, X, np.float32(0))
     values, exponents = X.astype(np.float64), np.zeros((1, 1), np.int32)
-    if scaling in ("scale", "scale-rows"):
-        axes = (-2, -1) if scaling == "scale" else ((-1,) if who == "A" else (-2,))
+    if scaling in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS):
+        axes = (-2, -1) if scaling == OverflowPolicy.SCALE else ((-1,) if who == "A" else (-2,))
         exponents = _exponents(values, axes, rules[0].format)
         values = np.ldexp(values, exponents)
-    parts = []
-    for word, scaled, part, _ in steps(values, rules):
-        if on_range != "propagate":
+    words = []
+    for word, scaled, value, _ in steps(values, rules):
+        if on_range != OverflowPolicy.PROPAGATE:
             over = word.overflows(scaled)
             if over.any():
                 raise InputError(_overflow(who, word, over, X, on_range, scheme, first=word is rules[0]))
-        parts.append(part)
-    return Ready(values, tuple(parts), exponents, special)
+        words.append(value)
+    return Prepared(values, tuple(words), exponents, special)
 
 
 def _exponents(x: Array, axes: tuple[int, ...], fmt: FloatFormat) -> NDArray[np.int32]:
@@ -169,7 +184,7 @@ def _overflow(who: str, word: Word, over: Array, X: Array, on_range: str, scheme
     return f"{who}: {part} of {scheme} overflows: {entries(over, X)}; {', '.join(cures)}"
 
 
-def undo(T: Array, a: Ready, b: Ready) -> Array:
+def undo(T: Array, a: Prepared, b: Prepared) -> Array:
     """T without the operands' powers of two: exact in float64, then one rounding (only a subnormal result rounds)."""
     if not (a.exponents.any() or b.exponents.any()):
         return T

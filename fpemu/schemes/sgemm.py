@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
-from fpemu.arguments import LARGEST, integer
 from fpemu.mma import MmaSpec, catalog
-from fpemu.schemes import ranges
-from fpemu.schemes.base import Scheme, SchemeInfo, register
-from fpemu.schemes.words import growth
+from fpemu.schemes.base import Call, Scheme, register
+from fpemu.schemes.options import SchemeInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +34,8 @@ class Baseline(Scheme):
         if not (hardware is None or isinstance(hardware, MmaSpec)):
             catalog.architecture(hardware)
 
-    def product(self, A: Any, B: Any, spec: MmaSpec | None, order: Any, on_range: str) -> NDArray[Any]:
-        return np.asarray(simt.gemm(A, B, fmt=self.operand, order=order))
-
-    def error_bound(
-        self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise"
-    ) -> NDArray[Any]:
-        """Bound on abs(D - AB), entry by entry, for one ascending chain (float64, (..., M, N))."""
-        A, B = ranges.matrices(A, B, self.operand)
-        with np.errstate(over="ignore", invalid="ignore"):
-            sizes = abs(A).astype(np.float64) @ abs(B).astype(np.float64)
-        tiny = A.shape[-1] * self.operand.min_subnormal
-        return np.asarray(self.relative_bound(A.shape[-1]) * sizes * (1 + 2.0**-20) + tiny)
-
-    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
-        """Factor g with abs(D - AB) <= g |A||B|."""
-        return growth(integer("K", K, 0, LARGEST), self.operand.unit_roundoff)
+    def product(self, call: Call) -> NDArray[Any]:
+        return np.asarray(simt.gemm(call.A, call.B, fmt=self.operand, order=call.order, device=call.device))
 
 
 @register

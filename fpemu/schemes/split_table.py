@@ -10,7 +10,7 @@ import numpy as np
 from fpemu.arguments import checked, is_real, number, unwrapped
 from fpemu.errors import InputError, shown
 from fpemu.formats import FP32, FloatFormat
-from fpemu.schemes import ranges, words
+from fpemu.schemes import words
 from fpemu.schemes.base import Scheme, SplitScheme, build
 
 
@@ -149,7 +149,7 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
         raise InputError(f"{given!r} is not a finite number of fp32's range")
     rules = chosen.rules()
     one = single.reshape(1, 1)
-    ready = ranges.prepare(one, "A", rules, "propagate", "scale-rows" if chosen.scales_rows else "", chosen.name)
+    ready = chosen.prepare(one, "A", "propagate")
     shift = int(ready.exponents[0, 0])
     rows = []
     for word, _, value, left in words.steps(ready.values, rules):

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SchemeInfo, TwoParts, register
-from fpemu.schemes.words import Plan, Word
+from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.words import Plan
 
 
 @register
@@ -45,9 +46,6 @@ class Staged(TwoParts):
     residual_scale: float = choose.scale(1.0)
     accumulators: str = choose.accumulators("one")
     stage: int | str | None = choose.interval(64, "length in k of a stage", none=False)
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.parts(self.residual_scale)
 
     def plan(self) -> Plan:
         return self.sums(self.residual_scale, None if self.accumulators == "each" else self.stage, self.stage)

@@ -24,19 +24,21 @@ loss is a rounding to nearest: about 2^-18.7 √K max|a| max|b| for entries spre
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
 from fpemu.formats import FP16
-from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma import catalog
+from fpemu.mma.gemm import chain
+from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges, words
-from fpemu.schemes.base import SchemeInfo, SplitScheme, register
+from fpemu.schemes import ranges
+from fpemu.schemes.base import Call, SplitScheme, register
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.words import Plan, Word
 
 Array = NDArray[Any]
@@ -49,7 +51,7 @@ CHUNK = 2**16
 """Of k: 2 · 127^2 · 2^16 < 2^31, so that int32 holds the corrections"""
 
 
-class Parts(NamedTuple):
+class Split(NamedTuple):
     """An operand scaled and split, in float64."""
 
     values: Array
@@ -70,6 +72,7 @@ class Parts(NamedTuple):
 class StagedInt8(SplitScheme):
     """One product in fp16, promoted every stage, and two corrections in int8."""
 
+    runs_by_plan: ClassVar[bool] = False
     scales_rows: ClassVar[bool] = True
     promote_option: ClassVar[str] = "stage"
 
@@ -97,7 +100,7 @@ class StagedInt8(SplitScheme):
         """
         spec = super().spec(hardware)
         if not isinstance(hardware, MmaSpec):
-            mma.spec(str(hardware), "int8", "int32")
+            catalog.spec(str(hardware), "int8", "int32")
         return spec
 
     def rules(self) -> tuple[Word, ...]:
@@ -107,27 +110,27 @@ class StagedInt8(SplitScheme):
         """Of the fp16 words: the corrections of the exact stages, then hh."""
         return Plan(((1, 0), (0, 1), (0, 0)), 0, "one", TURN, self.stage)
 
-    def product(
-        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
-    ) -> Array:
-        assert spec is not None
-        a, b = self.parts(A, "A", on_range), self.parts(B, "B", on_range)
-        path = KOrder() if order is None else order
-        path = path if path.promote is not None else replace(path, promote=self.stage)
-        slow = self.stages(A.shape[-1])
-        ra, rb = (np.where(s, x.r, 0).astype(np.float16) for x, s in ((a, slow), (b, slow[:, None])))
+    def product(self, call: Call) -> Array:
+        assert call.lowering is not None
+        a, b = self.split_operand(call.A, "A", call.on_range), self.split_operand(call.B, "B", call.on_range)
+        slow = self.stages(call.A.shape[-1])
         ha, hb = (x.h.astype(np.float16) for x in (a, b))
+        ra, rb = (np.where(s, x.r, 0).astype(np.float16) for x, s in ((a, slow), (b, slow[:, None])))
+        (acc,) = call.lowering.accumulators
         total: Any = None
-        for k in (slice(start, start + CHUNK) for start in range(0, A.shape[-1], CHUNK)):
-            terms = [(x[..., k], y[..., k, :]) for x, y in ((ra, hb), (ha, rb), (ha, hb))]
-            total = mma.chain(terms, total, spec, path, step=TURN, device=device)
+        for k in (slice(start, start + CHUNK) for start in range(0, call.A.shape[-1], CHUNK)):
+            terms = [((ha, ra)[i][..., k], (hb, rb)[j][..., k, :]) for i, j in acc.products]
+            total = chain(terms, total, call.spec, acc.order, step=acc.turn, device=call.device)
             fast = ~slow[k]
             whole = (a.low[..., k] * fast) @ b.high[..., k, :] + (a.high[..., k] * fast) @ b.low[..., k, :]
             total = total + whole.astype(np.float32)
         with np.errstate(over="ignore", under="ignore"):
             wide = total.astype(np.float64) / (a.factors * b.factors)
             T = np.ldexp(wide, -(a.exponents + b.exponents)).astype(np.float32)
-        return ranges.patch(T, A, B, a.special, b.special)
+        return ranges.patch(T, call.A, call.B, a.special, b.special)
+
+    def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
+        self.split_operand(X, name, on_range)
 
     def stages(self, K: int) -> NDArray[np.bool_]:
         """For every k whether its stage is exact."""
@@ -135,7 +138,7 @@ class StagedInt8(SplitScheme):
         stage = np.arange(K) // self.stage
         return np.zeros(K, bool) if self.exact is None else stage % self.exact == 0
 
-    def parts(self, X: Array, who: str, on_range: str) -> Parts:
+    def split_operand(self, X: Array, name: str, on_range: str) -> Split:
         """The words of an operand, fp32 (..., M, K) or (..., K, N).
 
         Raises
@@ -143,39 +146,15 @@ class StagedInt8(SplitScheme):
         InputError
             NaN or Inf, with on_range="raise".
         """
-        axis = -1 if who == "A" else -2
-        ready = ranges.prepare(X, who, (), on_range, "", self.name)
+        axis = -1 if name == "A" else -2
+        ready = ranges.prepare(X, name, (), on_range, "", self.name)
         factors, exponents = scales(np.max(abs(ready.values), axis=axis, keepdims=True, initial=0.0))
         values = np.ldexp(ready.values * factors, exponents)
         with np.errstate(under="ignore"):
             h = values.astype(np.float32).astype(np.float16).astype(np.float64)
             r = (values - h).astype(np.float16).astype(np.float64)
         high, low = (np.clip(np.rint(np.ldexp(x, e)), -TOP, TOP) for x, e in ((h, HIGH), (values - h, LOW)))
-        return Parts(values, h, r, high, low, factors, exponents, ready.special)
-
-    def _running_bound(self, A: Array, B: Array, hardware: str | MmaSpec | None, on_range: str) -> Array:
-        spec, plan, K = self.spec(hardware), self.plan(), A.shape[-1]
-        a, b, slow = self.parts(A, "A", on_range), self.parts(B, "B", on_range), self.stages(K)
-        # x s = h + q + d: what multiplies h is q, an integer or r; h + g is what multiplies q
-        qa, qb = (np.where(s, x.r, np.ldexp(x.low, -LOW)) for x, s in ((a, slow), (b, slow[:, None])))
-        ga, gb = (np.where(s, 0, np.ldexp(x.high, -HIGH) - x.h) for x, s in ((a, slow), (b, slow[:, None])))
-        da, db = (abs(x.values - x.h - q) for x, q in ((a, qa), (b, qb)))
-        ha, hb, qa, qb, ga, gb = (abs(x) for x in (a.h, b.h, qa, qb, ga, gb))
-        lost = da @ abs(b.values) + ha @ db + qa @ (qb + db) + qa @ gb + ga @ qb
-        # subnormal operands keep the exponent emin on truncating hardware
-        la, lb, sa, sb = (np.where(x == 0, 0, np.maximum(x, FP16.min_normal)) for x in (ha, hb, qa, qb))
-        sums = {(0, 0): la @ lb, (1, 0): sa @ (lb + gb), (0, 1): (la + ga) @ sb}
-        lost = lost + words.accumulation_error(lambda i, j: sums[i, j], plan, spec, K)
-        joins = 2 * -(-K // CHUNK) + 1
-        lost = lost + words.growth(joins, 2.0**-24) * (sum(sums.values()) + lost)
-        lost = lost * (1 + 2.0**-20) + K * 3 * 2 * spec.operand_formats[3].min_subnormal
-        wide = lost / (a.factors * b.factors)
-        return np.asarray(np.ldexp(wide, -(a.exponents + b.exponents)) + 2.0**-149)
-
-    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
-        """inf: 8 bits are cut relative to the largest entry, so that a small entry of |A||B| may lose everything."""
-        self.spec(hardware)
-        return float("inf")
+        return Split(values, h, r, high, low, factors, exponents, ready.special)
 
 
 def scales(largest: Array) -> tuple[Array, NDArray[np.int32]]:

@@ -31,27 +31,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import entries
-from fpemu.formats import FP32
-from fpemu.mma import MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges
-from fpemu.schemes.base import Scheme, SchemeInfo
+from fpemu.schemes.base import Call, Scheme
+from fpemu.schemes.lowering import Lowering
+from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.staged import Staged
-from fpemu.schemes.words import growth
 
 Array = NDArray[Any]
-_LEFT = ("11", "12", "12 21 22 11", "22", "21 22", "21 22 11", "11 21")
-_RIGHT = ("11", "21", "22", "22 12 11 21", "12 11", "22 12 11", "22 12")
-"""The blocks that the operands of the seven products are sums of"""
-_JOINS = ((0, 1), (0, 5, 4, 2), (0, 5, 6, 3), (0, 5, 6, 4))
-"""The products that the blocks of the result are sums of"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strassen(Scheme):
     """Seven products by `staged`, and sums of blocks."""
 
+    limited = True
     promote_option = "stage"
 
     info = SchemeInfo(
@@ -90,18 +86,23 @@ class Strassen(Scheme):
         """The matrix instruction that the products run on: see `Staged.spec`."""
         return self.staged.spec(hardware)
 
-    def product(
-        self, A: Array, B: Array, spec: MmaSpec | None, order: Any, on_range: str, device: Device = "cpu"
-    ) -> Array:
-        a, rows = self._finite(A, "A", on_range)
-        b, columns = self._finite(B, "B", on_range)
+    def lowering(self, spec: MmaSpec | None, order: Any = None) -> Lowering:
+        """The lowering of `staged`, which runs every product of blocks."""
+        return self.staged.lowering(spec, order)
+
+    def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
+        self._finite(X, name, on_range)
+
+    def product(self, call: Call) -> Array:
+        a, rows = self._finite(call.A, "A", call.on_range)
+        b, columns = self._finite(call.B, "B", call.on_range)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             products = [
-                self.inner.product(x, y, spec, order, "propagate", device)
+                self.inner.product(replace(call, A=x, B=y, on_range=OverflowPolicy.PROPAGATE))
                 for x, y in zip(left(a), right(b), strict=True)
             ]
-            T = join(products)[..., : A.shape[-2], : B.shape[-1]]
-        return ranges.patch(T, A, B, rows, columns)
+            T = join(products)[..., : call.A.shape[-2], : call.B.shape[-1]]
+        return ranges.patch(T, call.A, call.B, rows, columns)
 
     def _finite(self, X: Array, who: str, on_range: str) -> tuple[Array, NDArray[np.bool_] | None]:
         """Finite entries, zeros for the others, which rows (columns) have such."""
@@ -113,42 +114,6 @@ class Strassen(Scheme):
                 "matrix by a power of two"
             )
         return ready.values.astype(np.float32), ready.special
-
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), entry by entry, for these operands and the published order.
-
-        The running bounds of the seven products, what the sums of blocks before them lose, and the roundings after.
-        Holds for alpha = 1, beta = 0 and finite results.
-
-        Parameters
-        ----------
-        A, B : array_like, (..., M, K) and (..., K, N)
-            fp32 numbers, finite.
-
-        Returns
-        -------
-        float64 array (..., M, N)
-        """
-        A, B = ranges.matrices(A, B, FP32)
-        a, _ = self._finite(A, "A", on_range)
-        b, _ = self._finite(B, "B", on_range)
-        lost, size = [], []
-        with np.errstate(all="ignore"):
-            parts = zip(left(a), right(b), _lost(a, _LEFT), _lost(b, _RIGHT), strict=True)
-            for x, y, dx, dy in parts:
-                wide_x, wide_y = (abs(z.astype(np.float64)) for z in (x, y))
-                own = self.inner.error_bound(x, y, hardware, "propagate")
-                lost.append(own + dx @ wide_y + wide_x @ dy + dx @ dy)
-                size.append(wide_x @ wide_y + lost[-1])
-            rounded = growth(3, 2.0**-24)
-            found = [sum(lost[p] + rounded * size[p] for p in one) * (1 + 2.0**-20) + 2.0**-148 for one in _JOINS]
-        upper, lower = (np.concatenate(half, axis=-1) for half in (found[:2], found[2:]))
-        return np.asarray(np.concatenate([upper, lower], axis=-2)[..., : A.shape[-2], : B.shape[-1]])
-
-    def relative_bound(self, K: int, hardware: str | MmaSpec | None = None) -> float:
-        """inf: an error is relative to the largest entries of other blocks, so that an entry may lose everything."""
-        self.spec(hardware)
-        return float("inf")
 
 
 def left(A: Array) -> list[Array]:
@@ -182,13 +147,3 @@ def blocks(X: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     even = np.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, rows % 2), (0, columns % 2)])
     m, n = even.shape[-2] // 2, even.shape[-1] // 2
     return (even[..., :m, :n], even[..., :m, n:]), (even[..., m:, :n], even[..., m:, n:])
-
-
-def _lost(X: Array, sums: tuple[str, ...]) -> list[Array]:
-    """What the additions lose at most, for the operands of one side."""
-    quarters = blocks(abs(X.astype(np.float64)))
-    found = []
-    for names in sums:
-        terms = [quarters[int(name[0]) - 1][int(name[1]) - 1] for name in names.split()]
-        found.append(growth(len(terms) - 1, 2.0**-24) * sum(terms[1:], terms[0]))
-    return found

@@ -20,7 +20,7 @@ from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 
 gemm = sys.modules["fpemu.gpu.gemm"]
-call = sys.modules["fpemu.gpu.gemm.call"]
+call = sys.modules["fpemu.gpu.gemm.choice"]
 choice = sys.modules["fpemu.gpu.gemm.choice"]
 pytestmark = pytest.mark.skipif(device.missing() is None, reason="there is a GPU: here a processor stands in for one")
 

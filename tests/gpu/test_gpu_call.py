@@ -309,7 +309,7 @@ def test_an_old_gpu_and_none(gpu, monkeypatch):
 
 @stand_in_only
 def test_an_order_that_no_kernel_has_is_refused(gpu, monkeypatch):
-    monkeypatch.setattr(sys.modules["fpemu.gpu.stand_in"], "kernel", lambda *given: None)
+    monkeypatch.setattr(choice, "BUILDERS", (lambda *given: None,))
     with pytest.raises(
         InputError, match=r"^ootomo: no kernel of fpemu\.gpu runs it .* on hopper wgmma .* leave the order out"
     ):
@@ -429,9 +429,8 @@ def test_a_kernel_that_computes_something_else_is_noticed_and_shown(gpu, monkeyp
     for changed in ({"code": "other"}, {"variants": [{"variant": "sgemm", "more": 1}]}, {"variants": None}):
         assert kernelrecord.kept_from(made | changed, 0, 5) == []
     capsys.readouterr()
-    room = sys.modules["fpemu.gpu.stand_in"]
     wrong = mma.spec("volta").replace(architecture="hopper")
-    monkeypatch.setattr(room, "kernel", lambda scheme, spec, *rest: Spoilt(scheme, spec, wrong))
+    monkeypatch.setattr(choice, "BUILDERS", (lambda scheme, spec, *rest: Spoilt(scheme, spec, wrong),))
     choice.find.cache_clear()
     assert main([*arguments[:-2], "--seed", "1"]) == 1
     said = capsys.readouterr().err

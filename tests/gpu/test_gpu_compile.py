@@ -87,7 +87,7 @@ def test_a_source_with_an_error_is_reported_with_the_compilers_words():
     ],
 )
 def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_the_reason(constant, value, reason):
-    schedule = schedules.schedule(build("staged", {}).plan(), mma.spec("hopper", "fp16"), None)
+    schedule = schedules.schedule(build("staged", {}).lowering(mma.spec("hopper", "fp16")))
     text, count = re.subn(
         rf"(int {constant}) = \d+;", rf"\1 = {value};", schedules.source(schedule, schedules.Tile(32))
     )

@@ -9,7 +9,8 @@ import pytest
 
 import fpemu
 from fpemu import mma
-from fpemu.gpu.gemm.wgmma import records, schedules, splits
+from fpemu.gpu.gemm import kernel as records
+from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.schedules import CHUNK, K, Schedule, Tile
 from fpemu.gpu.runtime import device, matrices
@@ -42,7 +43,7 @@ RUN = [
 
 
 def scheduled(name, options, order=None) -> Schedule | None:
-    return schedules.schedule(build(name, options).plan(), SPEC, order)
+    return schedules.schedule(build(name, options).lowering(SPEC, order))
 
 
 def sliced(s: Schedule, A, B):
@@ -101,12 +102,12 @@ def multiplied(s: Schedule, A, B):
 @pytest.mark.parametrize(("name", "options", "order"), RUN)
 def test_a_schedule_gives_the_bits_of_the_scheme_whatever_the_length(name, options, order):
     scheme, rng = build(name, options), np.random.default_rng(3)
-    s = schedules.schedule(scheme.plan(), SPEC, order)
+    s = schedules.schedule(scheme.lowering(SPEC, order))
     assert s is not None
     for length in (1, 16, 40, 64, 130, 200, 448):
         A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, length), (length, 7)))
         a, b = (
-            ranges.prepare(X, who, scheme.rules(), "raise", scheme._policy("raise"), name)
+            ranges.prepare(X, who, scheme.rules(), "raise", scheme.scaling("raise"), name)
             for X, who in ((A, "A"), (B, "B"))
         )
         with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ import pytest
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.wgmma import splits
-from fpemu.gpu.gemm.wgmma.records import record
+from fpemu.gpu.gemm.kernel import record
 from fpemu.gpu.runtime import compiler
 from fpemu.schemes import build, ranges, strassen
 from fpemu.schemes.strassen import Strassen

@@ -86,10 +86,10 @@ def matrix(x):
 
 def prepared(scheme, X, who, on_range, words=False):
     """As `Kernel.prepare` leaves it, by NumPy; words: with them."""
-    ready = ranges.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), scheme.name)
+    ready = ranges.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), scheme.name)
     found = Prepared(matrix(X), who)
     lines = (*X.shape[:-2], X.shape[-2] if who == "A" else X.shape[-1])
-    if scheme._policy(on_range).startswith("scale"):
+    if scheme.scaling(on_range).startswith("scale"):
         one = ready.exponents[..., 0] if who == "A" else ready.exponents[..., 0, :]
         found.exponents = device.Buffer.of(np.broadcast_to(one, lines).astype(np.int32))
     if on_range != "raise":

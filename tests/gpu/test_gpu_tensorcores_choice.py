@@ -15,7 +15,7 @@ from fpemu.mma import KOrder
 from fpemu.schemes.base import build
 
 needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
-SPLIT = [name for name in schemes.names() if fused.by_plan(schemes.get(name))]
+SPLIT = [name for name in schemes.names() if schemes.get(name).runs_by_plan]
 
 
 def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
@@ -33,8 +33,7 @@ def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
 
 def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
     class Own(type(schemes.get("ootomo"))):
-        def product(self, *args):
-            return super().product(*args)
+        runs_by_plan = False  # it would have a product of its own
 
     scheme = Own()
     assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None
@@ -66,7 +65,7 @@ def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
 )
 def test_what_runs_in_one_kernel(options, order, expected):
     scheme = build("ootomo", options)
-    how = source.fused(scheme.plan(), scheme.spec("A100"), order, 300)
+    how = source.fused(scheme.lowering(scheme.spec("A100"), order), 2, 300)
     assert (how and (how.turn, how.passes, how.promote, how.stretch)) == expected
 
 
@@ -82,7 +81,8 @@ def test_large_products_take_words_from_memory_and_narrow_ones_split_in_their_lo
     assert stages(511, 4096, 64) == 0
     assert stages(10**6, 16, 64) == stages(64, 64, 10**4) == 0
     assert stages(4096, 4096, 64, pipeline=False) == 0
-    small = source.splitting_tiles(scheme, fused.stand_in(spec), source.fused(scheme.plan(), spec, None, 64), 1 << 16)
+    lowering = scheme.lowering(spec)
+    small = source.splitting_tiles(lowering, 2, source.fused(lowering, 2, 64), 1 << 16)
     assert stages(4096, 4096, 64, tile=small[0]) == 0
     kernel = fused.kernel(scheme, spec, (64, 64, 64), words=True)
     texts = {kernel.source((layout, "ALONG_K"), False, True) for layout in source.LAYOUTS}

@@ -70,7 +70,7 @@ def test_operands_come_out_as_from_splitting_call_after_call(policy, host):
     scheme, rng = schemes.get("h2sgemm"), np.random.default_rng(7)
     rules = scheme.rules()
     for words in (True, False):
-        splitter = operands.Splitter(rules, scheme._policy, words=words)
+        splitter = operands.Splitter(rules, scheme.scaling, words=words)
         for call, (M, N, K) in enumerate([(33, 70, 130), (33, 70, 130), (5, 9, 64), (33, 70, 130), (40, 3, 1100)]):
             A, B = wide(rng, (2, M, K)), np.ascontiguousarray(wide(rng, (N, K))).T
             if call % 2 == 0:
@@ -78,13 +78,13 @@ def test_operands_come_out_as_from_splitting_call_after_call(policy, host):
             pair = [(matrices.upload(A), "A"), (matrices.upload(B), "B")]
             for who in (pair, pair[:1], pair[1:], pair):  # memory that comes again, one operand or both
                 for (X, letter), got in zip(who, splitter.prepare(who, policy), strict=True):
-                    scaling = scheme._policy(policy)
+                    scaling = scheme.scaling(policy)
                     assert_same(got, splitting.prepare(X, letter, rules, policy, scaling, keep=words), rules)
 
 
 def test_operands_that_come_again_are_not_described_again(host):
     scheme, rng = schemes.get("legemm"), np.random.default_rng(8)
-    splitter = operands.Splitter(scheme.rules(), scheme._policy, words=True)
+    splitter = operands.Splitter(scheme.rules(), scheme.scaling, words=True)
     pair = [(matrices.upload(wide(rng, shape)), who) for shape, who in (((20, 30), "A"), ((30, 10), "B"))]
     steps = [splitter.prepare(pair, "raise") and set(map(id, splitter._kept.values())) for _ in range(5)]
     assert steps[1] == steps[2] == steps[4]

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
-from fpemu.gpu.gemm.call import check_out, checked, direct
-from fpemu.gpu.gemm.choice import architecture, find, kernel, refuse_hardware
+from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.gemm import patching
+from fpemu.gpu.gemm.choice import architecture, check_out, direct, find, kernel, refuse_hardware, validate
 from fpemu.gpu.gemm.kernel import Kernel, Prepared
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
-
-if TYPE_CHECKING:
-    from fpemu.mma import KOrder
-    from fpemu.mma.tree import OrderResult
-    from fpemu.schemes import Scheme
+from fpemu.mma.order import KOrder
+from fpemu.mma.tree import OrderResult, order_of
+from fpemu.schemes.base import Call, Scheme
+from fpemu.schemes.call import Policy
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.ranges import OverflowPolicy
 
 __all__ = ["architecture", "gemm", "kernel", "release"]
 
@@ -35,7 +37,7 @@ def gemm(
     scheme: str | Scheme,
     alpha: Any = 1.0,
     beta: Any = 0.0,
-    on_range: str = "raise",
+    on_range: Policy = "raise",
     order: KOrder | OrderResult | None = None,
     out: Any = None,
     **options: Any,
@@ -62,8 +64,8 @@ def gemm(
     on_range : str
         Overflow policy, as in `fpemu.gemm`.
     order : KOrder, optional
-        Summation order over K. Default: the kernel's, which `fpemu.gpu.gemm.kernel` returns. Another order is accepted if a
-        kernel has it.
+        Summation order over K. Default: the kernel's, which `fpemu.gpu.gemm.kernel` returns. Another order is accepted
+        if a kernel has it.
     out : array (..., M, N) of the GPU, optional
         Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous. After an
         InputError or a GuaranteeError it is unchanged.
@@ -85,29 +87,22 @@ def gemm(
     GpuError
         No GPU, one that is too old or has too little memory, or a run that failed.
     """
-    from fpemu.mma.tree import order_of
-
     refuse_hardware(options)
-    order = order_of(order, trees=False)
+    path = order_of(order, trees=False)
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
-    given = {"A": A, "B": B} | {who: X for who, X in (("C", C), ("out", out)) if X is not None}
+    given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
+    request = (scheme, alpha, beta, on_range, path, options)
     with _lock, device.entered(), callers.ordered(callers.streams(given.values())):
-        taken, there, call = _with_memory(
-            lambda: _taken(given, (scheme, alpha, beta, on_range, order, options)), _no_copy
-        )
-        c = call.arguments["C"]
-        shape = call.shape if c is None else np.broadcast_shapes(call.shape, c.shape)
-        if "out" in taken:
-            check_out(taken, shape, call.scheme.operand.dtype)
-        if call.empty and not there:
+        operands, on_device, call = _with_memory(lambda: _received(given, request), _no_copy)
+        if "out" in operands:
+            check_out(operands, call.result_shape, call.scheme.operand.dtype)
+        if call.empty and not on_device:
             return _returned(call.finish(None), A)
-        D = _with_memory(
-            lambda: _computed(taken, call, shape, there, given, order), lambda p: _too_little(p, call, shape)
-        )
-        if there and callers.must_synchronize(given.values()):
+        D = _with_memory(lambda: _computed(operands, call, on_device, given), lambda p: _too_little(p, call))
+        if on_device and callers.must_synchronize(given.values()):
             device.synchronize()
-        return D if there else _returned(D, A)
+        return D if on_device else _returned(D, A)
 
 
 def release() -> None:
@@ -115,8 +110,6 @@ def release() -> None:
 
     It may be several times that of the largest operands. A call for which memory is too little does it by itself.
     """
-    from fpemu.gpu.errorfree import gemm as errorfree
-
     with _lock:
         find.cache_clear()
         matrices.forget()
@@ -125,106 +118,77 @@ def release() -> None:
 
 
 # --- the run
-def _taken(given: dict[str, Any], asked: tuple[Any, ...]) -> tuple[dict[str, Any], bool, Any]:
-    """The arguments as matrices, whether they are on the GPU, and the call, checked."""
-    taken = {who: matrices.take(X, who, write=who == "out") for who, X in given.items()}
-    return taken, matrices.same_place(taken), checked(taken, *asked)
+def _received(given: dict[str, Any], request: tuple[Any, ...]) -> tuple[dict[str, Any], bool, Call]:
+    """The arrays as matrices, whether they are on the GPU, and the checked call."""
+    operands = {name: matrices.take(X, name, write=name == "out") for name, X in given.items()}
+    return operands, matrices.same_place(operands), validate(operands, *request)
 
 
-def _computed(
-    taken: dict[str, Any], call: Any, shape: tuple[int, ...], there: bool, given: dict[str, Any], order: Any
-) -> Any:
+def _computed(operands: dict[str, Any], call: Call, on_device: bool, given: dict[str, Any]) -> Any:
     """The result: of the kind that A is on the GPU, else a NumPy array."""
-    from fpemu.schemes.errorfree.base import ErrorFree
-
-    chosen, spec, alpha, beta = (call.scheme, *(call.arguments[name] for name in ("spec", "alpha", "beta")))
-    operands = {
-        who: _on_gpu(taken[who], call, who)
-        for who in "ABC"
-        if call.arguments[who] is not None and (who == "C" or not call.empty)
-    }
-    a, b, c = (operands.get(who) for who in "ABC")
-    if "out" in taken:
-        D, made = taken["out"], given["out"]
-    elif there:
-        D, made = matrices.like(given["A"], shape, chosen.operand.dtype)
+    scheme, shape = call.scheme, call.result_shape
+    given_out = operands.get("out")
+    a, b = (None if call.empty else _on_gpu(operands[name], getattr(call, name), scheme) for name in "AB")
+    c = None if call.C is None else _on_gpu(operands["C"], call.C, scheme)
+    if given_out is not None:
+        D, result = given_out, given["out"]
+    elif on_device:
+        D, result = matrices.like(given["A"], shape, scheme.operand.dtype)
     else:
-        D, made = matrices.empty(shape, chosen.operand.dtype), None
+        D, result = matrices.empty(shape, scheme.operand.dtype), None
     if a is None or b is None:
-        _alone(D, c, beta, chosen, spec)
-    elif isinstance(chosen, ErrorFree):
-        own = D if "out" not in taken else matrices.empty(shape, D.dtype)  # nobody sees what breaks a condition
-        _errorfree(a, b, c, own, alpha, beta, chosen, spec, order)
-        if own is not D:
-            matrices.copy(own, D)
+        _without_product(D, c, call)
+    elif isinstance(scheme, ErrorFree):
+        private = D if given_out is None else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
+        report = errorfree.gemm(a, b, private, scheme, call.spec, call.alpha, call.beta, c, call.order)
+        if not report.ok:
+            raise GuaranteeError("; ".join(fault.message for fault in report.faults))
+        if private is not D:
+            matrices.copy(private, D)
     else:
-        found = find(chosen, spec, (*shape[-2:], a.shape[-1]), order)
-        _run(found, a, b, c, D, alpha, beta, call.on_range, mine="out" not in taken)
-    return made if there else matrices.download(D)
+        kernel = find(scheme, call.spec, (*shape[-2:], a.shape[-1]), call.order)
+        _multiply(kernel, a, b, c, D, call, output_is_private=given_out is None)
+    return result if on_device else matrices.download(D)
 
 
-def _run(
-    found: Kernel,
-    A: Matrix,
-    B: Matrix,
-    C: Matrix | None,
-    D: Matrix,
-    alpha: Any,
-    beta: Any,
-    on_range: str,
-    *,
-    mine: bool,
+def _multiply(
+    kernel: Kernel, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, call: Call, *, output_is_private: bool
 ) -> None:
-    """Multiply into D; `mine`: if the operands are refused, nobody sees D, so that the GPU need not wait to know it."""
-    from fpemu.gpu.gemm import patching
+    """Split A and B, run the product kernel, and check the operands' range.
 
-    a, b = found.both(A, B, on_range)
-    if not mine:
-        _check_range(found, a, b, on_range)
-    found.multiply(a, b, D, alpha, beta, C)
-    if mine:
-        _check_range(found, a, b, on_range)
-    if on_range != "raise" and a.special is not None and b.special is not None:
-        patching.patch(a, b, D, alpha, beta, C, found.scheme.nan_code(found.spec))
+    output_is_private : bool
+        D was allocated by this call. The range check may then follow the product, because D is discarded if the check
+        raises.
+    """
+    a, b = kernel.both(A, B, call.on_range)
+    if not output_is_private:
+        _check_range(kernel, a, b, call.on_range)
+    kernel.multiply(a, b, D, call.alpha, call.beta, C)
+    if output_is_private:
+        _check_range(kernel, a, b, call.on_range)
+    if call.on_range != OverflowPolicy.RAISE and a.special is not None and b.special is not None:
+        patching.patch(a, b, D, call.alpha, call.beta, C, kernel.scheme.nan_code(kernel.spec))
 
 
-def _check_range(found: Kernel, a: Prepared, b: Prepared, on_range: str) -> None:
-    """Raise what `fpemu.gemm` raises about entries out of range: it is asked about the operand concerned."""
-    from fpemu.schemes import ranges
-    from fpemu.schemes.base import SplitScheme
-    from fpemu.schemes.strassen import Strassen
-
-    scheme = found.scheme
-    if on_range == "propagate" and isinstance(scheme, SplitScheme):
+def _check_range(kernel: Kernel, a: Prepared, b: Prepared, on_range: OverflowPolicy) -> None:
+    """Raise the scheme's InputError for an operand in which the split has counted entries out of range."""
+    if on_range == OverflowPolicy.PROPAGATE and not kernel.scheme.limited:
         return
     for x in (a, b):
         if x.faults is None:
             continue
-        wild, beyond = (int(n) for n in x.faults.array(2, np.uint64))
-        if beyond or (wild and on_range == "raise"):
-            host = matrices.download(x.source)
-            if isinstance(scheme, Strassen):  # which has no words of its own, and a limit under every policy
-                scheme._finite(host, x.who, on_range)
-            elif isinstance(scheme, SplitScheme):
-                ranges.prepare(host, x.who, scheme.rules(), on_range, scheme._policy(on_range), scheme.name)
+        nonfinite_count, overflow_count = (int(n) for n in x.faults.array(2, np.uint64))
+        if overflow_count or (nonfinite_count and on_range == OverflowPolicy.RAISE):
+            kernel.scheme.check_operand(matrices.download(x.source), x.who, on_range)
             raise GpuError(
-                f"{found.name}: {wild} entries of {x.who} were found NaN or infinite, {beyond} beyond their "
-                "words, on the GPU alone"
+                f"{kernel.name}: {nonfinite_count} entries of {x.who} were found NaN or infinite, {overflow_count} "
+                "beyond their words, on the GPU alone"
             )
 
 
-def _errorfree(
-    A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, alpha: Any, beta: Any, scheme: Any, spec: Any, order: Any
-) -> None:
-    from fpemu.gpu.errorfree import gemm as errorfree
-
-    report = errorfree.gemm(A, B, D, scheme, spec, alpha, beta, C, order)
-    if not report.ok:
-        raise GuaranteeError("; ".join(fault.message for fault in report.faults))
-
-
-def _alone(D: Matrix, C: Matrix | None, beta: Any, scheme: Scheme, spec: Any) -> None:
-    """D = beta · C: there is no product."""
+def _without_product(D: Matrix, C: Matrix | None, call: Call) -> None:
+    """D = beta · C: there is nothing to multiply."""
+    scheme, beta = call.scheme, call.beta
     if 0 in D.shape:
         return
     c = None if C is None else C.broadcast(D.shape)
@@ -245,18 +209,16 @@ def _alone(D: Matrix, C: Matrix | None, beta: Any, scheme: Scheme, spec: Any) ->
         *(np.int64(n) for n in (*D.shape[-2:], D.strides[-2], *steps)),
         real(0),
         real(beta),
-        np.uint64(scheme.nan_code(spec)),
+        np.uint64(scheme.nan_code(call.spec)),
         np.int32(scheme.rounds_once and bool(np.isfinite(beta))),
         wait=False,
     )
 
 
 # --- memory
-def _on_gpu(taken: Any, call: Any, who: str) -> Matrix:
-    """An operand on the GPU: where it is, if it is there and of a dtype that kernels read."""
-    if isinstance(taken, Matrix) and direct(taken.dtype, call.scheme):
-        return taken
-    return matrices.upload(call.arguments[who])
+def _on_gpu(X: Any, checked: Any, scheme: Scheme) -> Matrix:
+    """An operand on the GPU: the caller's array if it is there in a dtype that kernels read, else a copy."""
+    return X if isinstance(X, Matrix) and direct(X.dtype, scheme) else matrices.upload(checked)
 
 
 def _returned(D: Any, A: Any) -> Any:
@@ -289,26 +251,16 @@ def _no_copy(problem: BaseException) -> GpuError:
     )
 
 
-def _too_little(problem: BaseException, call: Any, shape: tuple[int, ...]) -> GpuError:
-    """What was asked for, what is free, and what to lower."""
-    from fpemu.schemes.errorfree.base import ErrorFree
-
-    if isinstance(call.scheme, ErrorFree) and isinstance(problem, GpuError):  # which says it itself
+def _too_little(problem: BaseException, call: Call) -> GpuError:
+    """An error with the bytes needed, the bytes free, and the sizes to lower."""
+    if isinstance(call.scheme, ErrorFree) and isinstance(problem, GpuError):  # its message has them already
         return problem
-    one = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
-    piece = f", {one / 1e9:.2f} GB of it in one piece" if one else ""
-    needed, (M, N) = max(_needed(call, shape), one), shape[-2:]
+    largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
+    one_piece = f", {largest / 1e9:.2f} GB of it in one piece" if largest else ""
+    words = 0 if call.lowering is None else sum(word.format.code_dtype.itemsize for word in call.lowering.words)
+    size = (call.A.size + call.B.size) * (call.scheme.operand.dtype.itemsize + words) + 8 * prod(call.result_shape)
+    *batch, M, N = call.result_shape
     return GpuError(
-        f"out of memory: A, B, D and their words take {needed / 1e9:.2f} GB or more{piece}, and "
-        f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(shape[:-2])}), M ({M}) or N ({N})"
+        f"out of memory: A, B, D and their words take {max(size, largest) / 1e9:.2f} GB or more{one_piece}, and "
+        f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(batch)}), M ({M}) or N ({N})"
     )
-
-
-def _needed(call: Any, shape: tuple[int, ...]) -> int:
-    from fpemu.schemes.base import SplitScheme
-
-    A, B = call.arguments["A"], call.arguments["B"]
-    words = 0
-    if isinstance(call.scheme, SplitScheme):
-        words = sum(rule.format.code_dtype.itemsize for rule in call.scheme.rules())
-    return int((A.size + B.size) * (call.scheme.operand.dtype.itemsize + words)) + 8 * prod(shape)

@@ -1,28 +1,33 @@
-"""Which kernel of the GPU at hand runs what: `fpemu.gpu.gemm.kernel`, and what it refuses."""
+"""A request of `fpemu.gpu.gemm`: its arguments checked on arrays of the GPU, and the kernel that runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fpemu.arguments import sizes as check_sizes
 from fpemu.errors import GpuError, InputError, shown
+from fpemu.gpu.gemm import ordinary
 from fpemu.gpu.gemm.kernel import Kernel
-from fpemu.gpu.runtime import device
+from fpemu.gpu.gemm.mma_sync import fused
+from fpemu.gpu.gemm.wgmma import staged_int8, strassen
+from fpemu.gpu.gemm.wgmma import words as wgmma
+from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.mma import catalog
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+from fpemu.mma.tree import OrderResult, order_of
+from fpemu.schemes import call as calls
+from fpemu.schemes.base import Call, Scheme, build
+from fpemu.schemes.errorfree.base import ErrorFree
 
-if TYPE_CHECKING:
-    from fpemu.mma import KOrder, MmaSpec
-    from fpemu.mma.tree import OrderResult
-    from fpemu.schemes import Scheme
-
-BUILDERS = ("gemm.wgmma.staged_int8", "gemm.wgmma.strassen", "gemm.wgmma.words", "gemm.mma_sync.fused")
-"""The modules with kernels of schemes on matrix instructions, in the order in which they are asked. Each has
-``kernel(scheme, spec, (M, N, K), order)``, which gives a Kernel, or None for what it does not do: a scheme with a
-product of its own is not all in its rules and plan."""
+BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
+"""The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
+order) and returns a Kernel, or None for a product that it does not run."""
 _LEAST = (8, 0)  # compute capability
 
 
@@ -32,11 +37,8 @@ class NoKernelError(InputError):
 
 def architecture() -> str:
     """The architecture of the GPU at hand, as `fpemu.mma.catalog` names it."""
-    from fpemu.mma import catalog
-
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
-
     return catalog.architecture(device.arch().rstrip("a"))
 
 
@@ -66,13 +68,6 @@ def refuse_hardware(options: Mapping[str, Any]) -> None:
             )
 
 
-@lru_cache(maxsize=256)
-def rehearse(scheme: Scheme, spec: MmaSpec | None, order: KOrder | None, on_range: str) -> None:
-    """Raise what the scheme itself refuses, order or policy: it is asked for a product without rows."""
-    a, b = (np.zeros(shape, scheme.operand.dtype) for shape in ((0, 1), (1, 1)))
-    scheme.product(a, b, spec, order, on_range)
-
-
 @lru_cache(maxsize=16)
 def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], order: KOrder | None) -> Kernel:
     """The kernel of a scheme, an instruction, sizes (M, N, K) and an order, kept with its buffers.
@@ -82,21 +77,14 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
     NoKernelError
         If there is none.
     """
-    from fpemu.gpu.gemm import ordinary
-
     if spec is None:
         return ordinary.Ordinary(scheme, sizes[2], order)
-    for name in BUILDERS:
-        found = _builder(name)(scheme, spec, sizes, order)
-        if found is not None:
-            assert isinstance(found, Kernel)
-            return found
-    asked = "" if order is None else f" in the order {order}: leave the order out for the kernels' own"
-    raise NoKernelError(f"{scheme.name}: no kernel of fpemu.gpu runs it with these options on {spec}{asked}")
-
-
-def _builder(name: str) -> Any:
-    return import_module(f"fpemu.gpu.{name}").kernel
+    for builder in BUILDERS:
+        result = builder(scheme, spec, sizes, order)
+        if result is not None:
+            return result
+    request = "" if order is None else f" in the order {order}: leave the order out for the kernels' own"
+    raise NoKernelError(f"{scheme.name}: no kernel of fpemu.gpu runs it with these options on {spec}{request}")
 
 
 def kernel(
@@ -130,19 +118,103 @@ def kernel(
     GpuError
         No GPU, or one that is too old.
     """
-    from fpemu import schemes
-    from fpemu.mma.tree import order_of
-    from fpemu.schemes.errorfree.base import ErrorFree
-
     refuse_hardware(options)
-    chosen = schemes.build(scheme, options)
+    chosen = build(scheme, options)
     need_a_gpu(chosen)
     if isinstance(chosen, ErrorFree):
         raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
     path: KOrder | None = order_of(order, trees=False)
-    chosen.check_order(path, options)
     check_sizes(M=M, N=N, K=K)
-    spec = chosen.spec(architecture())
-    rehearse(chosen, spec, path, "propagate")
+    hardware = architecture() if chosen.needs_hardware else None
+    configured = calls.configure(scheme, hardware, "propagate", path, options)
     with device.entered():
-        return find(chosen, spec, (int(M), int(N), int(K)), path)
+        return find(configured.scheme, configured.spec, (int(M), int(N), int(K)), path)
+
+
+# --- arguments
+def validate(
+    operands: Mapping[str, Any],
+    scheme: str | Scheme,
+    alpha: Any,
+    beta: Any,
+    on_range: str,
+    order: KOrder | None,
+    options: Mapping[str, Any],
+) -> Call:
+    """The checked call, with zeros in place of arrays on the GPU that have the dtype of the scheme's operands."""
+    on_gpu = {name: (X.shape, X.dtype) for name, X in operands.items() if isinstance(X, Matrix) and name in "ABC"}
+    if len(on_gpu) < len({*operands} - {"out"}):
+        return _call(operands, scheme, alpha, beta, on_range, order, options)
+    typed = tuple((name, type(value), value) for name, value in options.items())  # 64.0 and 64 are equal keys
+    request = (tuple(on_gpu.items()), scheme, (type(alpha), alpha), (type(beta), beta), on_range, order, typed)
+    try:
+        call = _call_like(*request)
+    except TypeError:  # an argument is not hashable: a list of products, or a wrong argument
+        call = _call_like.__wrapped__(*request)
+    read = {"A": call.alpha != 0, "B": call.alpha != 0, "C": call.beta != 0}
+    converted = [name for name, (_, dtype) in on_gpu.items() if read[name] and not direct(dtype, call.scheme)]
+    if not converted:
+        return call
+    given = {name: _zeros(shape, dtype, call.scheme) for name, (shape, dtype) in on_gpu.items()}
+    given |= {name: matrices.download(operands[name]) for name in converted}
+    return _call(given, scheme, alpha, beta, on_range, order, options)
+
+
+@lru_cache(maxsize=256)
+def _call_like(
+    kinds: tuple[Any, ...],
+    scheme: str | Scheme,
+    alpha: Any,
+    beta: Any,
+    on_range: str,
+    order: Any,
+    options: tuple[tuple[str, type, Any], ...],
+) -> Call:
+    """The call with zeros of some shapes and dtypes; checking takes longer than a small product."""
+    given = {name: value for name, _, value in options}
+    zeros = {name: _zeros(shape, dtype, build(scheme, given)) for name, (shape, dtype) in kinds}
+    return _call(zeros, scheme, alpha[1], beta[1], on_range, order, given)
+
+
+def _call(
+    operands: Mapping[str, Any],
+    scheme: str | Scheme,
+    alpha: Any,
+    beta: Any,
+    on_range: str,
+    order: Any,
+    options: Mapping[str, Any],
+) -> Call:
+    chosen = build(scheme, options)
+    need_a_gpu(chosen)
+    hardware = architecture() if chosen.needs_hardware else None
+    A, B, C = (operands.get(name) for name in "ABC")
+    return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options)
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any, scheme: Scheme) -> Any:
+    """Zeros in one entry's memory: of the scheme's own dtype where another one would be converted to it in full."""
+    number = dtype.kind in "fiu" and dtype.itemsize <= 8
+    return np.broadcast_to(np.zeros((), scheme.operand.dtype if number else dtype), shape)
+
+
+def check_out(operands: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> None:
+    """Raise InputError for an `out` that does not fit the result, or shares memory with an operand."""
+    out = operands["out"]
+    if not isinstance(out, Matrix) or out.dtype != dtype or out.shape != shape:
+        fits = False
+    else:
+        fits = 0 in shape or ((out.strides[-1] == 1 or shape[-1] == 1) and matrices.apart(out))
+    if not fits:
+        raise InputError(
+            f"out must be an array on the GPU of shape {shape} and dtype {dtype} whose last axis is "
+            "contiguous, every entry with a place of its own"
+        )
+    for name, X in operands.items():
+        if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, out):
+            raise InputError(f"out shares memory with {name}: give it memory of its own")
+
+
+def direct(dtype: Any, scheme: Scheme) -> bool:
+    """Whether kernels read numbers of this dtype: the scheme's own, and the Ozaki family fp32 too."""
+    return bool(dtype == scheme.operand.dtype or (dtype == np.float32 and isinstance(scheme, ErrorFree)))

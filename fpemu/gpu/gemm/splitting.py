@@ -15,7 +15,7 @@ import numpy as np
 
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm.kernel import Prepared, Room
+from fpemu.gpu.gemm.kernel import Prepared, Workspace
 from fpemu.gpu.runtime import compiler, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.ranges import TOP
@@ -63,7 +63,7 @@ def prepare(
     scaling: str,
     *,
     keep: bool = True,
-    room: Room | None = None,
+    room: Workspace | None = None,
 ) -> Prepared:
     """An operand's words, exponents, special rows and faults; only queued.
 
@@ -80,7 +80,7 @@ def prepare(
     keep : bool
         False: the words are not wanted in memory, the kernel splits in its own loads. Words that overflow are counted
         all the same, but under "propagate", which does not ask.
-    room : Room, optional
+    room : Workspace, optional
         Buffers to be used again; without it they are made anew, which takes time.
 
     Returns
@@ -90,7 +90,7 @@ def prepare(
     """
     if X.dtype != np.float32 or len(rules) > MOST_WORDS:
         raise InputError(f"{who}: at most {MOST_WORDS} words of fp32 numbers, not {len(rules)} of {X.dtype}")
-    room = Room() if room is None else room
+    room = Workspace() if room is None else room
     found = Prepared(X, who)
     lines, fmt, K = X.count * found.rows, rules[0].format, X.shape[-1 if who == "A" else -2]
     found.special = None if on_range == "raise" else room.zeros(f"{who} special", lines)
@@ -146,7 +146,7 @@ def within(rules: Sequence[Word]) -> float:
 
 
 def _survey(
-    found: Prepared, rules: Sequence[Word], whole: bool, top: int, bound: float, room: Room, *, counted_later: bool
+    found: Prepared, rules: Sequence[Word], whole: bool, top: int, bound: float, room: Workspace, *, counted_later: bool
 ) -> None:
     """Exponents, if they are wanted; special rows and faults, if nobody else finds them."""
     X, who, module = found.source, found.who, _module(tuple(rules))

@@ -2,8 +2,8 @@
 
 With sum over k of |x_ik y_kj| <= 2^24 every partial sum of a float32 product, in whatever order and with or without
 fused multiply-adds, is an integer of at most 24 bits, so no operation rounds; the same in float64 to 2^53. A BLAS that
-multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma._device.matmul`), gives the exact integers then:
-those of the instruction, where that is exact too.
+multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma._device.matmul`), gives the exact integers
+then: those of the instruction, where that is exact too.
 """
 
 from __future__ import annotations

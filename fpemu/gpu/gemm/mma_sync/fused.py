@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Prepared
+from fpemu.gpu.gemm.kernel import Kernel, Prepared, keep
+from fpemu.gpu.gemm.kernel import layout as place
 from fpemu.gpu.gemm.mma_sync import operation
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.mma_sync.general import GeneralKernel
 from fpemu.gpu.gemm.mma_sync.operands import Splitter
 from fpemu.gpu.gemm.mma_sync.source import Fused
 from fpemu.gpu.gemm.mma_sync.tiles import Tile
-from fpemu.gpu.gemm.wgmma.records import keep
-from fpemu.gpu.gemm.wgmma.records import layout as place
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, catalog

@@ -6,6 +6,7 @@ slices and accumulators added in the emulator's order, by kernels of ``kernels/s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -14,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, Room
+from fpemu.gpu.gemm.kernel import Kernel, Prepared, Workspace
 from fpemu.gpu.gemm.mma_sync import operation
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma.order import Run, plan
+from fpemu.mma.order import Run
 from fpemu.schemes.base import SplitScheme
-from fpemu.schemes.words import _with_promotion, in_k
+from fpemu.schemes.words import Product
 
 _STRIPE = 4096  # rows and columns of D at a time, at most
 _BYTES = 2**30  # of gathered words, at most
@@ -55,7 +56,7 @@ class Chain:
 
 
 def lay_out(
-    chains: list[list[Run]], products: list[tuple[int, int]], k: int, promoted: bool, shifts: list[int] | None = None
+    chains: list[list[Run]], products: Sequence[Product], k: int, promoted: bool, exponents: Sequence[int] | None = None
 ) -> Chain:
     """The runs of some chains one after another, each padded with zeros to whole instructions.
 
@@ -63,14 +64,14 @@ def lay_out(
     ----------
     products : list of (int, int)
         Words of A and B that the terms of the runs stand for.
-    shifts : list of int, optional
-        For each chain, the power of two that it is added with.
+    exponents : sequence of int, optional
+        For each product, the power of two with which its chains are added.
     """
     source: list[NDArray[np.int32]] = []
     words: list[tuple[int, int, int]] = []
     cuts: list[int] = []
     scales: list[int] = []
-    for number, chain in enumerate(chains):
+    for chain in chains:
         for run in chain:
             count = -(-(run.stop - run.start) // k)
             ks = np.full(count * k, -1, np.int32)
@@ -78,7 +79,7 @@ def lay_out(
             source.append(ks)
             words.append((*products[run.term], count * k))
             cuts += [0] * count
-            scales += [0 if shifts is None else shifts[number]] * count
+            scales += [0 if exponents is None else exponents[run.term]] * count
         cuts[-1] = 1
     word_a, word_b = (np.concatenate([np.full(n, w[side], np.uint8) for *w, n in words]) for side in (0, 1))
     marks = np.array(cuts, np.uint8) if promoted else None
@@ -91,39 +92,28 @@ class GeneralKernel(Kernel):
     def __init__(self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None) -> None:
         self.scheme, self.spec, self.order = scheme, spec, order
         self.name = f"{row.instruction} of any order"
-        self.row, self._plan, self._room = row, scheme.plan(), Room()
+        self.row, self.lowering, self._room = row, scheme.lowering(row, order), Workspace()
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
         return operation.prepare(self.scheme, X, who, on_range, self._room)
 
     def source(self) -> str:
         """The kernels' text."""
-        assert isinstance(self.scheme, SplitScheme)
-        return text.general_source(self.scheme, self.row)
+        return text.general_source(self.lowering, self.row)
 
     def groups(self, K: int) -> list[list[Chain]]:
         """For each accumulator its slices, in the order in which they are added."""
-        order = KOrder() if self.order is None else self.order
-        if self._plan.accumulators == "none":
-            return [order.sequence([self._blocks(order, chains) for chains in order.segments(K)])]  # type: ignore[list-item]
-        found = []
-        for band, products in self._plan.groups():
-            path = _with_promotion(order, self._plan.promoted(band, self.row))
-            step = in_k(self._plan.step, self.row) if len(products) > 1 else None
-            slices = plan(path, K, len(products), step)
-            promoted = path.promote is not None
-            found.append([lay_out(s, products, self.row.k, promoted) for s in order.sequence(slices)])
-        return found
-
-    def _blocks(self, order: KOrder, chains: list[list[tuple[int, int]]]) -> Chain:
-        """Element-wise: every block of a step is a chain of its own, added with its power of two."""
-        step = in_k(self._plan.step or "instruction", self.row)
-        assert step is not None
-        cuts = [(k, min(k + step, b)) for chain in chains for a, b in chain for k in range(a, b, step)]
-        products = list(self._plan.products)
-        runs = [[Run(t, k, end)] for k, end in cuts for t in range(len(products))]
-        shifts = [-self._plan.exponent * (i + j) for _ in cuts for i, j in products]
-        return lay_out(runs, products, self.row.k, True, shifts)
+        lowering, order = self.lowering, self.order or KOrder()
+        if lowering.block is not None:  # every run is a chain of its own, added with its power of two
+            owners = [lowering.products]
+            scales = [[-lowering.exponent * (i + j) for i, j in lowering.products]]
+        else:
+            owners, scales = [acc.products for acc in lowering.accumulators], [None] * len(lowering.accumulators)
+        promoted = [lowering.block is not None or acc.interval is not None for acc in lowering.accumulators]
+        return [
+            [lay_out(chains, products, self.row.k, cut, scale) for chains in order.sequence(slices)]
+            for slices, products, cut, scale in zip(lowering.runs(K), owners, promoted, scales, strict=False)
+        ]
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         if 0 in D.shape:

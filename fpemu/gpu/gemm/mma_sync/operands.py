@@ -1,7 +1,7 @@
-"""Operands made ready for a kernel of mma.sync: words in memory, or what is to be known of them without.
+"""Operands prepared for a kernel of mma.sync: words in memory, or only exponents, special rows and faults.
 
-As `fpemu.gpu.gemm.splitting.prepare`, whose kernels these are, but for both operands of a product in one launch, and with
-the launches kept for operands that come again: small products take less time than it takes to describe them.
+The kernels of `fpemu.gpu.gemm.splitting.prepare`, for both operands of a product in one launch. Launches are kept for
+operands that come again: describing a small product takes longer than computing it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Prepared
+from fpemu.gpu.gemm.kernel import Prepared, keep, record
 from fpemu.gpu.gemm.mma_sync import operation
-from fpemu.gpu.gemm.wgmma.records import keep, record
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.ranges import TOP

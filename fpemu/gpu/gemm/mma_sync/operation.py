@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, Room
+from fpemu.gpu.gemm.kernel import Kernel, Prepared, Workspace
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import Scheme, SplitScheme
@@ -29,10 +29,10 @@ PROBLEM = np.dtype(
 _SMALL = 4  # blocks a multiprocessor
 
 
-def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Room) -> Prepared:
+def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Workspace) -> Prepared:
     """Exponents, special rows and faults of an operand that is split where it is read."""
     assert isinstance(scheme, SplitScheme)
-    return splitting.prepare(X, who, scheme.rules(), on_range, scheme._policy(on_range), keep=False, room=room)
+    return splitting.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), keep=False, room=room)
 
 
 def layout(X: Matrix, who: str) -> str:

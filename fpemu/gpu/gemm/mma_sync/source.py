@@ -15,9 +15,9 @@ from fpemu.gpu.gemm.mma_sync import tiles
 from fpemu.gpu.gemm.mma_sync.tiles import Tile
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler
-from fpemu.mma import KOrder, MmaSpec
-from fpemu.schemes.base import SplitScheme
-from fpemu.schemes.words import Plan, in_k
+from fpemu.mma.spec import MmaSpec
+from fpemu.schemes.lowering import Lowering
+from fpemu.schemes.words import Join
 
 BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 OLD = ("volta", "turing")  # before sm_80
@@ -52,55 +52,47 @@ class Fused:
     longest: int | None = None
 
 
-def fused(plan: Plan, spec: MmaSpec, order: KOrder | None, K: int) -> Fused | None:
-    """How a plan runs in one kernel; None if its order needs `general_source`."""
-    order = KOrder() if order is None else order
+def fused(lowering: Lowering, size: int, K: int) -> Fused | None:
+    """How a lowering runs in one kernel on words of `size` bytes; None if its order needs `general_source`."""
+    order = lowering.order
     if order.split is not None or (order.tile is not None and order.tile < K):
         return None
-    how = _fused(plan, spec, order.promote, None)
+    how = _fused(lowering, size)
     if how is not None and order.tile is None:
         return how
-    how = _fused(plan, spec, order.promote, K) if how is None else how
+    how = _fused(lowering.within(K), size) if how is None else how
     return None if how is None else replace(how, longest=K)
 
 
-def _fused(plan: Plan, spec: MmaSpec, promote: int | None, K: int | None) -> Fused | None:
-    """With K, what is as long as K is taken for endless: the bits are the same."""
-    groups, wise = plan.groups(), plan.accumulators == "none"
-    step = in_k(plan.step, spec)
-    intervals: list[int] = []
-    turns: set[int | None] = set()
-    for band, products in groups:
-        interval = step or spec.k if wise else promote or plan.promoted(band, spec)
-        turn = None if len(products) == 1 else min((x for x in (step, interval) if x), default=None)
-        if K is not None and not wise:
-            interval = None if interval and interval >= K else interval
-            turn = None if turn and turn >= K else turn
-        if (interval or 0) % spec.k or (turn or 0) % spec.k or (turn and interval and interval % turn):
+def _fused(lowering: Lowering, size: int) -> Fused | None:
+    accumulators, k = lowering.accumulators, lowering.k
+    intervals, turns = [], set()
+    for acc in accumulators:
+        interval = lowering.block or acc.interval
+        many = len(acc.products) > 1
+        turn = min((x for x in (acc.turn, interval) if x), default=None) if many else None
+        if (interval or 0) % k or (turn or 0) % k or (turn and interval and interval % turn):
             return None
         intervals.append(interval or 0)
-        if wise:
-            turns.add(interval)
-        elif len(products) > 1:
-            turns.add(turn)
+        if many or lowering.block:
+            turns.add(turn or lowering.block)
     if len(turns) > 1:
         return None
-    chosen = turns.pop() if turns else spec.k
-    many = max(len(products) for _, products in groups)
-    if chosen is None and many > 1 and any(intervals[g] for g, (_, p) in enumerate(groups) if len(p) > 1):
+    chosen = turns.pop() if turns else k
+    if chosen is None and any(p and len(acc.products) > 1 for p, acc in zip(intervals, accumulators, strict=True)):
         return None
-    passes = [0] * len(plan.products)
+    passes = [0] * len(lowering.products)
     if chosen is None:
-        for _, products in groups:
-            for number, product in enumerate(products):
-                passes[plan.products.index(product)] = number
-    turn = chosen or spec.k
-    least = max(turn, 64 if BYTES[str(spec.a_format)] == 1 else 32)
+        for acc in accumulators:
+            for number, product in enumerate(acc.products):
+                passes[lowering.products.index(product)] = number
+    turn = chosen or k
+    least = max(turn, 64 if size == 1 else 32)
     stretch = next(iter(_stretches(least, turn, intervals)), None)
     if stretch is None:
         return None
-    lasting = sum(not _short(p, len(products), turn) for p, (_, products) in zip(intervals, groups, strict=True))
-    totals = 1 if wise else sum(p > 0 for p in intervals)
+    lasting = sum(not _short(p, len(acc.products), turn) for p, acc in zip(intervals, accumulators, strict=True))
+    totals = 1 if lowering.block else sum(p > 0 for p in intervals)
     return Fused(turn, tuple(passes), tuple(intervals), stretch, lasting + totals)
 
 
@@ -118,42 +110,35 @@ def _short(interval: int, products: int, turn: int) -> bool:
     return 0 < interval <= turn and products == 1
 
 
-def words(scheme: SplitScheme) -> int:
-    """How many words of the split are multiplied; those after them are never made."""
-    return 1 + max(max(pair) for pair in scheme.plan().products)
-
-
-def splitting_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int) -> list[Tile]:
+def splitting_tiles(lowering: Lowering, size: int, how: Fused, shared: int) -> list[Tile]:
     """The tiles that a plan can have where loads split, largest first: within the registers, and `shared` bytes."""
     short = any(0 < p <= how.turn for p in how.promote)
-    size = BYTES[str(spec.a_format)]
-    return tiles.splitting(how.stretch, how.sums, words_at_a_time(scheme, how), size, short, shared)
+    return tiles.splitting(how.stretch, how.sums, words_at_a_time(lowering, how), size, short, shared)
 
 
-def copying_tiles(scheme: SplitScheme, spec: MmaSpec, how: Fused, shared: int, bulk: bool = False) -> list[Tile]:
+def copying_tiles(lowering: Lowering, size: int, how: Fused, shared: int, bulk: bool = False) -> list[Tile]:
     """The same where words come from memory: rows of 128 bytes in shared memory are best, then longer, then shorter.
 
     bulk: TMA brings them, but where a sum is promoted after every instruction: threads that copy are faster there.
     """
-    size = BYTES[str(spec.a_format)]
     known = _stretches(max(how.turn, 64 // size), how.turn, how.promote)
     stretches = sorted(known, key=lambda K: (K * size < 128, K))
     return tiles.copying(
-        stretches, how.sums, words_at_a_time(scheme, how), size, shared, bulk and spec.k not in how.promote
+        stretches, how.sums, words_at_a_time(lowering, how), size, shared, bulk and lowering.k not in how.promote
     )
 
 
-def words_at_a_time(scheme: SplitScheme, how: Fused) -> tuple[int, int]:
+def words_at_a_time(lowering: Lowering, how: Fused) -> tuple[int, int]:
     """How many words of A and of B any pass over K needs."""
-    passes = [{p for p, at in zip(scheme.plan().products, how.passes, strict=True) if at == n} for n in how.passes]
+    passes = [{p for p, at in zip(lowering.products, how.passes, strict=True) if at == n} for n in how.passes]
     return max(len({i for i, _ in p}) for p in passes), max(len({j for _, j in p}) for p in passes)
 
 
 # --- texts
 def source(
-    scheme: SplitScheme, spec: MmaSpec, how: Fused, tile: Tile, layouts: tuple[str, str], scaled: bool, special: bool
+    lowering: Lowering, spec: MmaSpec, how: Fused, tile: Tile, layouts: tuple[str, str], scaled: bool, special: bool
 ) -> str:
-    """The text of the kernel that does it all.
+    """The text of the kernel that splits, multiplies and writes D.
 
     Parameters
     ----------
@@ -164,7 +149,6 @@ def source(
     special : bool
         Whether entries may be NaN or infinite, or too large for their words.
     """
-    plan = scheme.plan()
     numbers = {
         "M": tile.M,
         "N": tile.N,
@@ -179,9 +163,10 @@ def source(
     return "".join(
         (
             f"#define MMA_SYNC {mma_text(spec)}\n#define FPEMU_CUTS_LARGE {int(special)}\n",
-            _head(scheme, spec),
-            _plan(plan, spec, how),
-            "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  // where neighbours in memory lie; by four: aligned\n",
+            _head(lowering, spec),
+            _plan(lowering, spec, how),
+            "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  "
+            "// where neighbours in memory lie; by four: aligned\n",
             f"struct Tile {{\n  static constexpr int {_constants(numbers)};\n"
             f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)};\n"
             f"  static constexpr bool SCALED = {_bool(scaled)}, SPECIAL = {_bool(special)};\n"
@@ -191,57 +176,54 @@ def source(
     )
 
 
-def general_source(scheme: SplitScheme, spec: MmaSpec) -> str:
+def general_source(lowering: Lowering, spec: MmaSpec) -> str:
     """The text of the kernels that run any order."""
-    plan = scheme.plan()
-    how = Fused(spec.k, (0,) * len(plan.products), (0,) * len(plan.groups()), spec.k, 0)
+    how = Fused(spec.k, (0,) * len(lowering.products), (0,) * len(lowering.accumulators), spec.k, 0)
     return "".join(
         (
             instructions.prelude(spec),
-            _head(scheme, spec),
-            _plan(plan, spec, how),
+            _head(lowering, spec),
+            _plan(lowering, spec, how),
             compiler.kernel_source("split_gemm_any_order.cu"),
         )
     )
 
 
-def _head(scheme: SplitScheme, spec: MmaSpec) -> str:
+def _head(lowering: Lowering, spec: MmaSpec) -> str:
     half = str(spec.d_format) == "fp16"
     return "".join(
         (
             '#include "split.cuh"\n#include "carrier.cuh"\n',
             f"#define FPEMU_HALF_SUMS {int(half)}\n",
-            splitting.definition(scheme.rules()[: words(scheme)]),
+            splitting.definition(lowering.words),
         )
     )
 
 
-def _plan(plan: Plan, spec: MmaSpec, how: Fused) -> str:
-    groups = plan.groups()
-    group = [next(g for g, (_, products) in enumerate(groups) if p in products) for p in plan.products]
-    wise = plan.accumulators == "none"
+def _plan(lowering: Lowering, spec: MmaSpec, how: Fused) -> str:
+    bands, products, wise = [acc.band for acc in lowering.accumulators], lowering.products, lowering.block is not None
     totals = np.cumsum([0, *(p > 0 for p in how.promote)])
     size = BYTES[str(spec.a_format)]
     numbers = {
-        "WORDS": 1 + max(max(p) for p in plan.products),
-        "PRODUCTS": len(plan.products),
-        "GROUPS": len(groups),
-        "BANDS": 1 + max(band for band, _ in groups),
+        "WORDS": len(lowering.words),
+        "PRODUCTS": len(products),
+        "GROUPS": len(bands),
+        "BANDS": 1 + max(bands),
         "PASSES": 1 + max(how.passes),
         "TOTALS": 1 if wise else int(totals[-1]),
         "ELEMENT": size,
         "MMA_K": spec.k,
         "MMA_BYTES": spec.k * size,
         "TURN": how.turn,
-        "EXPONENT": plan.exponent,
+        "EXPONENT": lowering.exponent,
     }
-    flags = {"JOIN_AS_RUN": plan.join == "as-run", "JOIN_IN_DOUBLE": plan.combine_in == "fp64", "ELEMENT_WISE": wise}
+    flags = {"JOIN_AS_RUN": lowering.join == Join.AS_RUN, "JOIN_IN_DOUBLE": lowering.in_double, "ELEMENT_WISE": wise}
     tables = {
-        "word_a": [i for i, _ in plan.products],
-        "word_b": [j for _, j in plan.products],
-        "group": group,
+        "word_a": [i for i, _ in products],
+        "word_b": [j for _, j in products],
+        "group": lowering.accumulator_of,
         "pass": list(how.passes),
-        "band": [band for band, _ in groups],
+        "band": bands,
         "promote": list(how.promote),
         "total": [0 if wise else int(t) for t in totals[:-1]],
     }

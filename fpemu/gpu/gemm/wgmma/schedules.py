@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from fpemu.gpu.runtime import constants
 from fpemu.gpu.runtime.compiler import kernel_source
-from fpemu.mma.order import KOrder
-from fpemu.mma.spec import MmaSpec
-from fpemu.schemes.words import Plan, in_k
+from fpemu.schemes.lowering import Accumulator, Lowering
+from fpemu.schemes.words import Join
 
 K = 16  # of one wgmma on fp16
 CHUNK = 64  # of k in a stage of the pipeline
@@ -46,7 +45,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What runs in a block of k, and when sums are added outside: a `Plan` as ``kernels/hopper_gemm.cu`` runs it.
+    """The products in a block of k and the additions outside: a `Lowering` as ``kernels/hopper_gemm.cu`` runs it.
 
     Parameters
     ----------
@@ -102,45 +101,42 @@ class Schedule:
         }
 
 
-def schedule(plan: Plan, spec: MmaSpec, order: KOrder | None) -> Schedule | None:
-    """A plan as the kernel runs it, bit for bit; None if it does not."""
-    order = KOrder() if order is None else order
+def schedule(lowering: Lowering) -> Schedule | None:
+    """A lowering as the kernel runs it, bit for bit; None if it does not."""
+    order = lowering.order
     if order.join != "ascending" or order.tile not in (None, order.promote) or order.residue_first:
         return None
-    groups = sorted(plan.groups(), key=lambda group: group[0])
-    if plan.accumulators == "none" or len(groups) > 2 or (len(groups) > 1 and groups[0][0] > 0):
+    accumulators = sorted(lowering.accumulators, key=lambda acc: acc.band)
+    main, rest = accumulators[0], accumulators[1] if len(accumulators) > 1 else None
+    if lowering.block is not None or len(accumulators) > 2 or len(lowering.words) > 2:
         return None
-    if len(groups) > 1 and (plan.combine_in, plan.join, groups[1][0]) != ("fp32", "smallest-first", 1):
-        return None
-    intervals = [order.promote or plan.promoted(band, spec) for band, _ in groups]
-    if intervals[1:] not in ([], [None]):
-        return None
-    promote, words = intervals[0], 1 + max(max(i, j) for i, j in plan.products)
-    lengths = (promote, None)
-    turns = [_turn(in_k(plan.step, spec), products, lengths[g]) for g, (_, products) in enumerate(groups)]
-    if words > 2 or None in turns:
+    if rest is not None:
+        combination = (lowering.in_double, lowering.join, rest.band)
+        if main.band > 0 or combination != (False, Join.SMALLEST_FIRST, 1) or rest.interval is not None:
+            return None
+    turns = [_turn(acc) for acc in accumulators]
+    if None in turns:
         return None
     block = max(CHUNK, *(t or 0 for t in turns))
-    main, rest = groups[0][1], groups[1][1] if len(groups) > 1 else []
     found = Schedule(
-        words,
-        block,
-        tuple(main),
-        tuple(rest),
-        turns[0] or block,
-        turns[-1] or block,
-        promote,
-        plan.exponent,
-        order.split,
+        words=len(lowering.words),
+        block=block,
+        main=main.products,
+        rest=() if rest is None else rest.products,
+        main_turn=turns[0] or block,
+        rest_turn=turns[-1] or block,
+        promote=main.interval,
+        exponent=lowering.exponent,
+        split=order.split,
     )
     return found if _fits(found) else None
 
 
-def _turn(step: int | None, products: list[tuple[int, int]], promote: int | None) -> int | None:
-    """After how many k the products of an accumulator take turns; 0: there is one product; None: never."""
-    if len(products) == 1:
+def _turn(acc: Accumulator) -> int | None:
+    """The length in k after which the products of an accumulator alternate; 0: one product; None: never."""
+    if len(acc.products) == 1:
         return 0
-    return promote if step is None else step if promote is None else min(step, promote)
+    return min((length for length in (acc.turn, acc.interval) if length is not None), default=None)
 
 
 def _fits(s: Schedule) -> bool:

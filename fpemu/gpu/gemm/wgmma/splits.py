@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FP16
-from fpemu.gpu.gemm.kernel import Prepared, Room
-from fpemu.gpu.gemm.wgmma.records import keep, record
+from fpemu.gpu.gemm.kernel import Prepared, Workspace, keep, record
 from fpemu.gpu.runtime import device, matrices, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
@@ -142,7 +141,7 @@ class Splitter:
     """
 
     def __init__(self, kind: str, settings: dict[str, Any], words: int = 2) -> None:
-        self._kind, self._words, self._settings, self._room = KINDS[kind], words, settings, Room()
+        self._kind, self._words, self._settings, self._room = KINDS[kind], words, settings, Workspace()
         self._held: dict[str, device.Buffer] = {}
         self._turns = {"A": 0, "B": 0}
         self._launches: dict[Any, tuple[list[Prepared], list[device.Buffer], list[device.Launch]]] = {}

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.kernel import Kernel, Prepared
-from fpemu.gpu.gemm.wgmma.records import TASK, keep, layout, places, record, result
+from fpemu.gpu.gemm.kernel import TASK, Kernel, Prepared, keep, layout, places, record, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import Splitter, tiles
 from fpemu.gpu.runtime import constants, device

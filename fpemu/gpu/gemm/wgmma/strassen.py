@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, Room
+from fpemu.gpu.gemm.kernel import RESULT, Kernel, Prepared, Workspace, keep, layout, places, record, result
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
-from fpemu.gpu.gemm.wgmma.records import RESULT, keep, layout, places, record, result
 from fpemu.gpu.gemm.wgmma.splits import Chunked, Splitter
 from fpemu.gpu.runtime import constants, device
 from fpemu.gpu.runtime.matrices import Matrix
@@ -86,7 +85,7 @@ class StrassenKernel(Kernel):
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         assert scheme.levels is not None
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
-        self._rooms, self._joins = {who: Room() for who in ("A", "B", "D")}, dict[Any, device.Launch]()
+        self._rooms, self._joins = {who: Workspace() for who in ("A", "B", "D")}, dict[Any, device.Launch]()
         self._splitter = Splitter("sums", {"limit": scheme.limit}) if self.levels == 1 else None
 
     def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:

@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, Room
-from fpemu.gpu.gemm.mma_sync.fused import by_plan
+from fpemu.gpu.gemm.kernel import TASK, Kernel, Prepared, Workspace, keep, layout, places, record, result
 from fpemu.gpu.gemm.wgmma import schedules, splits
-from fpemu.gpu.gemm.wgmma.records import TASK, keep, layout, places, record, result
 from fpemu.gpu.gemm.wgmma.schedules import SMALL, Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import Splitter
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme, SplitScheme
 
 PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
@@ -48,10 +45,10 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
     order : KOrder or None
         None, or an order with promotions that the kernel can make.
     """
-    if not by_plan(scheme) or spec is None or min(shape) < 1 or spec != mma.spec("hopper", "fp16"):
+    if not scheme.runs_by_plan or spec is None or min(shape) < 1 or spec != catalog.spec("hopper", "fp16"):
         return None
     assert isinstance(scheme, SplitScheme)
-    found = schedules.schedule(scheme.plan(), spec, order)
+    found = schedules.schedule(scheme.lowering(spec, order))
     if found is None or len(scheme.rules()) != found.words or scheme.accumulator_format != "fp32":
         return None
     return Hopper(scheme, spec, order, found, choose(shape, found))
@@ -95,7 +92,7 @@ class Hopper(Kernel):
     ) -> None:
         self.scheme, self.spec, self.order, self.tile = scheme, spec, order, tile
         self.schedule, self.name = schedule, f"hopper {tile}"
-        self._rules, self._policy, self._room = scheme.rules(), scheme._policy, Room()
+        self._rules, self._policy, self._room = scheme.rules(), scheme.scaling, Workspace()
         self._splitter = Splitter("halves", {"shift": 2.0 ** self._rules[-1].exponent}, len(self._rules))
         self._launches: dict[Any, device.Launch] = {}
 
