@@ -100,3 +100,14 @@ def narrow(pattern: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
         code = f"u{width // 8}"
         narrow = np.where(nan, raw.astype(code), narrow.view(code)).view(dtype)
     return narrow
+
+
+def product_shape(A: NDArray[Any], B: NDArray[Any]) -> tuple[int, ...]:
+    """Return the shape (..., M, N) of A (..., M, K) times B (..., K, N), leading axes broadcast."""
+    if A.shape[-1] != B.shape[-2]:
+        raise InputError(f"A of shape {A.shape} and B of shape {B.shape} do not share K (columns of A, rows of B)")
+    try:
+        lead = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    except ValueError:
+        raise InputError(f"leading axes of A {A.shape} and B {B.shape} do not broadcast") from None
+    return (*lead, A.shape[-2], B.shape[-1])

@@ -74,8 +74,8 @@ def gemm_on_gpu(
 def matmul(X: NDArray[Any], Y: NDArray[Any], device: Device = "cpu") -> NDArray[Any]:
     """Multiply integer matrices whose sums are exact in any order of summation.
 
-    X (..., M, K) and Y (..., K, N) are float32 or float64, and the caller has proved that the sum over k of |x||y| is at
-    most 2^24 (float32) or 2^53 (float64). Unless device="cpu", a large product runs on the GPU.
+    X (..., M, K) and Y (..., K, N) are float32 or float64, and the caller has proved that sum |x||y| over k is
+    at most 2^24 (float32) or 2^53 (float64). Unless device="cpu", a large product runs on the GPU.
     """
     if resolve(device) == "cuda":
         from fpemu.gpu.emulation import chains

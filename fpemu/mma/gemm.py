@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -11,16 +12,15 @@ from numpy.typing import NDArray
 from fpemu.arguments import instance, integer
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
-from fpemu.formats import FloatFormat
-from fpemu.mma import _device, operands, readable
+from fpemu.mma import _device, numpy_chain, operands
 from fpemu.mma._device import Backend, Device
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
 from fpemu.rounding import round_to
 
-_ENTRIES = 2**20  # of D worked on at a time where slices are joined
-_ENTRIES_CUDA = 2**27  # there: B travels to the GPU once for so many
+_ENTRIES = 2**20  # entries of D computed at a time where slices are added
+_ENTRIES_CUDA = 2**27  # the same on a GPU, to which B is copied once for as many entries
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
@@ -157,98 +157,91 @@ def chain(
     step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
     As, Bs = _check_terms(terms, spec)
-    M = As[0].shape[-2]
-    N = Bs[0].shape[-1]
-    lead = operands.broadcast_shape([As[0].shape[:-2], Bs[0].shape[:-2]], "A and B")
-    if C is not None:
-        C = operands.check_values(C, _c_format(spec), "C")
-        lead = operands.broadcast_shape([lead, C.shape[:-2]], "A, B and C")
-        try:
-            C = np.broadcast_to(C, (*lead, M, N))
-        except ValueError:
-            raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
+    C = None if C is None else operands.check_values(C, spec.d_format if spec.c_format is None else spec.c_format, "C")
+    shape, C = operands.broadcast(As[0], Bs[0], C)
+    run = partial(_run, spec=spec, use=use, device=device)
     with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
         if isinstance(order, KOrder) and order.split is None:
-            D = _run(As, Bs, C, spec, order, step, use, device, lead)
-        else:  # some rows at a time: the results of slices wait for one another
-            D = np.empty((*lead, M, N), readable.outer_dtype(spec))
+            D = run(As, Bs, C, shape, order=order, step=step)
+        else:  # some rows at a time, because the results of all slices are held until they are added
+            D = np.empty(shape, spec.outer_dtype)
             most = _ENTRIES_CUDA if use == "cuda" else _ENTRIES
-            rows = max(1, most // max(1, D[..., :1, :].size))
-            for some in (slice(i, i + rows) for i in range(0, M, rows)):
-                c = None if C is None else C[..., some, :]
-                a = [A[..., some, :] for A in As]
+            height = max(1, most // max(1, D[..., :1, :].size))
+            for rows in (slice(i, i + height) for i in range(0, shape[-2], height)):
+                c = None if C is None else C[..., rows, :]
+                a = [A[..., rows, :] for A in As]
+                part = (*shape[:-2], a[0].shape[-2], shape[-1])
                 if isinstance(order, KOrder):
-                    D[..., some, :] = _run(a, Bs, c, spec, order, step, use, device, lead)
+                    D[..., rows, :] = run(a, Bs, c, part, order=order, step=step)
                 else:
-                    D[..., some, :] = _by_tree(a[0], Bs[0], c, spec, order, use, device, lead)
-        return _bits(D, spec, _adds_outside(order, C is not None))
+                    D[..., rows, :] = _evaluate_tree(a[0], Bs[0], c, part, order, spec, run)
+        return _with_nan_codes(D, spec, _adds_outside(order, C is not None))
 
 
 def _run(
     As: list[NDArray[Any]],
     Bs: list[NDArray[Any]],
     C: NDArray[Any] | None,
+    shape: tuple[int, ...],
+    *,
     spec: MmaSpec,
     order: KOrder,
     step: int | None,
     use: str,
     device: Device,
-    lead: tuple[int, ...],
 ) -> NDArray[Any]:
-    """Compute the slices of the order and add them; the result (*lead, M, N) shares no memory with the operands."""
-    a = [operands.flatten(x, lead) for x in As]
-    b = [operands.flatten(x, lead) for x in Bs]
-    shape = (len(a[0].of), As[0].shape[-2], Bs[0].shape[-1])
-    start = np.zeros(shape, _accumulator(spec)) if C is None else C.reshape(shape).astype(_accumulator(spec))
+    """Compute the slices of the order and add them; the result (..., M, N) shares no memory with the operands."""
+    a = [operands.flatten(x, shape[:-2]) for x in As]
+    b = [operands.flatten(x, shape[:-2]) for x in Bs]
+    stack = (len(a[0].index), *shape[-2:])
+    start = np.zeros(stack, _accumulator(spec)) if C is None else C.reshape(stack).astype(_accumulator(spec))
     slices = plan(order, As[0].shape[-1], len(As), step)
-    whole = (*lead, *shape[-2:])
-    if not slices or 0 in shape:
-        return start.reshape(whole)
+    if not slices or 0 in stack:
+        return start.reshape(shape)
 
-    def part(runs: list[list[Run]]) -> NDArray[Any]:
-        A, cuts = operands.gather([x.matrices for x in a], runs, spec.a_format, spec.k, -1)
-        B, _ = operands.gather([x.matrices for x in b], runs, spec.b_format, spec.k, -2)
+    def chain(chains: list[list[Run]], first: NDArray[Any]) -> NDArray[Any]:
+        A, ends = operands.gather([x.matrices for x in a], chains, spec.a_format, spec.k, -1)
+        B, _ = operands.gather([x.matrices for x in b], chains, spec.b_format, spec.k, -2)
         if order.promote is None:
-            cuts[:] = False
-        first = start if order.split is None else np.zeros(shape, start.dtype)
+            ends[:] = False
         if use == "numpy":
-            return readable.chain(A[a[0].of], B[b[0].of], first, spec, cuts)
+            return numpy_chain.chain(A[a[0].index], B[b[0].index], first, spec, ends)
         if use == "cuda":
-            return _device.gemm_on_gpu(A, B, a[0].of, b[0].of, first, spec, cuts, device)
+            return _device.gemm_on_gpu(A, B, a[0].index, b[0].index, first, spec, ends, device)
         from fpemu.mma import compiled  # numba is slow to import
 
-        return compiled.chain(A, B, a[0].of, b[0].of, first, spec, cuts)
+        return compiled.chain(A, B, a[0].index, b[0].index, first, spec, ends)
 
     if order.split is None:
-        return part(slices[0]).reshape(whole)
-    outer = readable.outer_dtype(spec)
-    joined = order.join_slices(part(runs).astype(outer, copy=False) for runs in order.sequence(slices))
-    return (joined if C is None else start.astype(outer, copy=False) + joined).reshape(whole)
+        return chain(slices[0], start).reshape(shape)
+    outer = spec.outer_dtype
+    total = order.join_slices(
+        chain(chains, np.zeros(stack, start.dtype)).astype(outer, copy=False) for chains in order.sequence(slices)
+    )
+    return (total if C is None else start.astype(outer, copy=False) + total).reshape(shape)
 
 
-def _by_tree(
+def _evaluate_tree(
     A: NDArray[Any],
     B: NDArray[Any],
     C: NDArray[Any] | None,
-    spec: MmaSpec,
+    shape: tuple[int, ...],
     tree: Tree,
-    use: str,
-    device: Device,
-    lead: tuple[int, ...],
+    spec: MmaSpec,
+    run: Callable[..., NDArray[Any]],
 ) -> NDArray[Any]:
-    """A tree's value. C begins a tree that is one chain from zero, else it is added last."""
+    """Return the value of a tree. C starts a tree that is one chain from zero; otherwise it is added last."""
     check(tree, A.shape[-1], spec)
-    outer = readable.outer_dtype(spec)
+    outer = spec.outer_dtype
     block = spec if spec.k == spec.block else spec.replace(k=spec.block)
-    step = spec if spec.arithmetic == "fma" else block if spec.is_integer else FMA_SPECS["fp32"]
-    whole = (*lead, A.shape[-2], B.shape[-1])
+    fma = spec if spec.arithmetic == "fma" else block if spec.is_integer else FMA_SPECS["fp32"]
 
     operands.carry(A, spec.a_format, wide_a := np.empty(A.shape, operands.carrier(spec.a_format)))
     operands.carry(B, spec.b_format, wide_b := np.empty(B.shape, operands.carrier(spec.b_format)))
 
     def chain(node: Chain, start: NDArray[Any] | None) -> NDArray[Any]:
-        own = step if node.kind == "fma" else block
-        padded = np.full((len(node.blocks), own.k), -1)
+        instruction = fma if node.kind == "fma" else block
+        padded = np.full((len(node.blocks), instruction.k), -1)
         for row, positions in zip(padded, node.blocks, strict=True):
             row[: len(positions)] = positions
         ks = padded.ravel()
@@ -258,10 +251,10 @@ def _by_tree(
         b[..., ks >= 0, :] = wide_b[..., ks[ks >= 0], :]
         start = C if start is None and node is tree else start
         if start is not None:
-            start = np.broadcast_to(start, whole).astype(_accumulator(own), copy=False)
-            if str(own.d_format) == "fp16":  # a sum outside is wider than the accumulator that goes on from it
+            start = np.broadcast_to(start, shape).astype(_accumulator(instruction), copy=False)
+            if str(instruction.d_format) == "fp16":  # a sum outside the instruction is wider than its accumulator
                 start = np.asarray(round_to(start, "fp16")).astype(start.dtype, copy=False)
-        return _run([a], [b], start, own, KOrder(), None, use, device, lead)
+        return run([a], [b], start, shape, spec=instruction, order=KOrder(), step=None)
 
     def add(x: NDArray[Any], y: NDArray[Any], fmt: str | None) -> NDArray[Any]:
         if fmt is None:
@@ -270,17 +263,17 @@ def _by_tree(
         return np.asarray(round_to(x.astype(np.float64) + y.astype(np.float64), fmt)).astype(outer)
 
     D = evaluate(tree, chain, add)
-    whole_chain = isinstance(tree, Chain) and tree.start is None
-    return D if C is None or whole_chain else C.astype(outer) + D.astype(outer, copy=False)
+    single_chain = isinstance(tree, Chain) and tree.start is None
+    return D if C is None or single_chain else C.astype(outer) + D.astype(outer, copy=False)
 
 
 def _accumulator(spec: MmaSpec) -> Any:
-    """Carrier of C and D between instructions."""
+    """Return the carrier of C and D between instructions."""
     return np.int32 if spec.is_integer else np.float64 if str(spec.d_format) == "fp64" else np.float32
 
 
 def _adds_outside(order: KOrder | Tree, with_c: bool) -> bool:
-    """Whether ordinary additions have a part in D, and not instructions alone."""
+    """Whether D is the result of an addition outside the instruction."""
     if isinstance(order, KOrder):
         return order.split is not None or order.promote is not None
     if with_c and not (isinstance(order, Chain) and order.start is None):
@@ -290,25 +283,20 @@ def _adds_outside(order: KOrder | Tree, with_c: bool) -> bool:
     return isinstance(order, Sum)
 
 
-def _bits(D: NDArray[Any], spec: MmaSpec, added_outside: bool) -> NDArray[Any]:
-    """D in its own dtype, every NaN with the pattern of the hardware."""
+def _with_nan_codes(D: NDArray[Any], spec: MmaSpec, added_outside: bool) -> NDArray[Any]:
+    """Return D in its own dtype, every NaN with the code of the hardware."""
     if isinstance(spec.d_format, str):
         return D
     D = D.astype(spec.d_format.dtype, copy=False)
     if spec.payloads and not added_outside:
         return D
-    nan = np.isnan(D)
-    if nan.any():
+    if (nan := np.isnan(D)).any():
         D.view(spec.d_format.code_dtype)[nan] = spec.nan_code
     return D
 
 
 def _check_spec(spec: Any) -> MmaSpec:
     return instance("spec", spec, MmaSpec, "from fpemu.mma.spec(hardware, ...)")
-
-
-def _c_format(spec: MmaSpec) -> FloatFormat | str:
-    return spec.d_format if spec.c_format is None else spec.c_format
 
 
 def _check_terms(terms: Sequence[tuple[Any, Any]], spec: MmaSpec) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
@@ -319,5 +307,4 @@ def _check_terms(terms: Sequence[tuple[Any, Any]], spec: MmaSpec) -> tuple[list[
     for A, B in zip(As, Bs, strict=True):
         if As[0].shape != A.shape or Bs[0].shape != B.shape:
             raise InputError(f"terms of different shapes: {As[0].shape}, {A.shape} and {Bs[0].shape}, {B.shape}")
-    operands.check_pair(As[0], Bs[0])
     return As, Bs

@@ -1,6 +1,6 @@
 """Operands as a function of (seed, class, test, element): a counter-based generator and the classes drawn from it.
 
-``fpemu/gpu/kernels/generator.cuh`` draws the same operands on a GPU, so that one failed test can be reproduced on the CPU.
+``fpemu/gpu/kernels/generator.cuh`` draws the same operands on a GPU: a failed test can be reproduced on the CPU.
 A `Recipe` gives the distribution of one operand in a class; both implementations read it.
 
 Source of the generator: Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -128,6 +129,16 @@ class MmaSpec:
     def is_integer(self) -> bool:
         """Whether this is the integer instruction."""
         return self.arithmetic == "integer"
+
+    @property
+    def outer_dtype(self) -> Any:
+        """Type of the additions outside the instruction: fp32, fp64 for an fp64 D, int32 for integers."""
+        return {"fp64": np.float64, "int32": np.int32}.get(str(self.d_format), np.float32)
+
+    @cache  # noqa: B019 (specifications are few and long-lived)
+    def half_precision(self) -> MmaSpec:
+        """Return the half-precision instruction that a "via-half" one is converted to."""
+        return self.replace(a_format="fp16", b_format="fp16", arithmetic="truncated", k=self.k // 2, block=self.k // 2)
 
     def replace(self, **changes: Any) -> MmaSpec:
         """A copy with some fields changed, marked as custom unless a name is given."""

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
-from fpemu.mma.readable import outer_dtype
 from fpemu.mma.spec import FMA_SPECS, MmaSpec
 
 TILE = 64  # rows and columns of D of one thread block
@@ -76,7 +75,7 @@ def chain(
     K, most = A.shape[-1], _most() // max(A.itemsize, C.itemsize)  # entries of A, B or C
     columns = min(N, _whole_tiles(most // max(K, TILE)))
     rows = _whole_tiles(most // max(K, columns))
-    D = np.empty(C.shape, outer_dtype(spec) if cuts.any() else C.dtype)
+    D = np.empty(C.shape, spec.outer_dtype if cuts.any() else C.dtype)
     one = np.zeros(1, np.int64)
     for p, (i, j) in enumerate(zip(index_a, index_b, strict=True)):
         for m in range(0, M, rows):
@@ -139,7 +138,7 @@ class Run:
     ) -> None:
         self.shape = shape
         self._module, self._buffers, self._K, self._promote = _module(source(spec)), buffers, K, promote
-        self._dtype = np.dtype(np.int32 if spec.is_integer else outer_dtype(spec))
+        self._dtype = np.dtype(np.int32 if spec.is_integer else spec.outer_dtype)
 
     def launch(self, D: device.Buffer, *, wait: bool = True) -> None:
         """Compute D into a buffer."""

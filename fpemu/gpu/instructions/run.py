@@ -208,7 +208,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
         raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {shown(spec)}")
     n, saturate = integer("n", n, 1, none=True), flag("saturate", saturate)
     A, B = _values(A, spec.a_format, "A"), _values(B, spec.b_format, "B")
-    operands.check_pair(A, B)
+    operands.broadcast(A, B, None)
     if A.shape[-1] != spec.k:
         raise InputError(f"A has K = {A.shape[-1]}: one instruction of {spec} takes K = {spec.k}")
     M, N = A.shape[-2], B.shape[-1]
@@ -219,29 +219,25 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
         raise device.GpuError(str(device.missing()))
     if not ins.exists_on(device.arch()):
         raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {ins.ptx}")
-    lead = operands.broadcast_shape([A.shape[:-2], B.shape[:-2]], "A and B")
     out_dtype = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
     patterns = np.dtype(f"u{out_dtype.itemsize}")
     if C is None:
         C = np.zeros((M, N), patterns)
     else:
         C = _values(C, spec.c_format if spec.c_format is not None else spec.d_format, "C")
-        lead = operands.broadcast_shape([lead, C.shape[:-2]], "A, B and C")
-    try:
-        C = np.broadcast_to(C, (*lead, M, N)).reshape(-1, M, N)
-    except ValueError:
-        raise InputError(f"C of shape {C.shape} does not fit D of shape {(*lead, M, N)}") from None
+    shape, C = operands.broadcast(A, B, C)
+    C = C.reshape(-1, M, N)
     if C.size == 0:
-        return np.zeros((*lead, M, N), out_dtype)
-    a, b = operands.flatten(A, lead), operands.flatten(np.swapaxes(B, -1, -2), lead)
+        return np.zeros(shape, out_dtype)
+    a, b = operands.flatten(A, shape[:-2]), operands.flatten(np.swapaxes(B, -1, -2), shape[:-2])
     A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in ((a.matrices, ins.m), (b.matrices, ins.n)))
     D = np.empty(C.shape, patterns)
     step = max(1, _OUTPUTS // (M * N))
     module = _module(spec, n, saturate)
     for first in range(0, len(C), step):
         some = slice(first, first + step)
-        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a.of[some], b.of[some])
-    return D.view(out_dtype).reshape(*lead, M, N)
+        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a.index[some], b.index[some])
+    return D.view(out_dtype).reshape(shape)
 
 
 def _run(

@@ -1,4 +1,4 @@
-// What one matrix instruction computes, over bit patterns: the CUDA form of fpemu.mma.readable, all arithmetics.
+// What one matrix instruction computes, over bit patterns: the CUDA form of fpemu.mma.numpy_chain, all arithmetics.
 //
 // A Spec is a struct of constants that fpemu.gpu.emulation.specification writes from an MmaSpec: types A, B, C, D (formats) and K,
 // BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K codes of a row

@@ -19,7 +19,6 @@ from fpemu.mma.compiled.exact import Exact
 from fpemu.mma.compiled.fma import Fma16, Fma32, Fma64, Payloads64
 from fpemu.mma.compiled.panel import WIDTH, panels
 from fpemu.mma.compiled.truncated import Truncated32, Truncated64
-from fpemu.mma.readable import half_spec, outer_dtype
 from fpemu.mma.spec import MmaSpec
 from fpemu.parallel import threads
 
@@ -37,7 +36,7 @@ def chain(
     spec: MmaSpec,
     cuts: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """Compute `fpemu.mma.readable.chain` for A (stack, M, K), B (stack, K, N), C (products, M, N) in their carriers.
+    """Compute `fpemu.mma.numpy_chain.chain` for A (stack, M, K), B (stack, K, N), C (products, M, N) in their carriers.
 
     Product p is A[index_a[p]] B[index_b[p]] + C[p]. The three arrays are overwritten: C may become the result.
     """
@@ -51,7 +50,7 @@ def chain(
         for x, fmt in zip((A, B), spec.operand_formats, strict=False):
             x[np.abs(x) < fmt.min_normal] = 0
     params = parameters(spec, bool(_bounded(A, B, C, spec)))
-    dtype = outer_dtype(spec) if cuts.any() else C.dtype
+    dtype = spec.outer_dtype if cuts.any() else C.dtype
     out = C if dtype == C.dtype else np.empty(C.shape, dtype)  # in place: a row of C is read before it is written
     fa, fb, _, _ = spec.operand_formats
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
@@ -178,7 +177,7 @@ def _via_half(
 
     For fp16 the sum is rounded to fp32 and then to fp16, which equals one rounding (24 >= 2 * 11 + 2).
     """
-    half, fmt = half_spec(spec), spec.operand_formats[3]
+    half, fmt = spec.half_precision(), spec.operand_formats[3]
     k = np.arange(spec.k)
     turn = np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
     out = C
