@@ -1,0 +1,236 @@
+"""`fpemu.gemm` and `fpemu.certify`, and the check of their arguments, which `fpemu.gpu.gemm` shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.mma import _device
+from fpemu.mma._device import Device
+from fpemu.mma.order import KOrder
+from fpemu.mma.spec import MmaSpec
+from fpemu.mma.tree import AnyOrder, order_of
+from fpemu.schemes import ranges
+from fpemu.schemes.base import Call, Scheme, build, get, names
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.report import Certified, Report
+from fpemu.schemes.lowering import Lowering
+from fpemu.schemes.ranges import OverflowPolicy
+
+Policy = Literal["raise", "propagate", "scale", "scale-rows"]
+
+
+def gemm(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    on_range: Policy = "raise",
+    order: AnyOrder | None = None,
+    device: Device = "cpu",
+    **options: Any,
+) -> NDArray[Any]:
+    """Return D = alpha · (A B by a scheme) + beta · C.
+
+    Parameters
+    ----------
+    A : array_like (..., M, K)
+        fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
+        broadcast.
+    B : array_like (..., K, N)
+        As A.
+    C : array_like (..., M, N), optional
+        Not read if beta = 0.
+    scheme : str or Scheme
+        One of `names()`.
+    hardware : str or MmaSpec, optional
+        An architecture ("ampere"), a GPU ("H200") or a spec. Only sgemm and dgemm do without.
+    alpha, beta : real numbers
+        Rounded to fp32 (fp64), as a call of BLAS does; then t = fp32(alpha · product) and
+        D = fp32(t + fp32(beta · C)); one rounding of it all in ozaki's CR mode. A and B are not read if alpha = 0.
+    on_range : {"raise", "propagate", "scale", "scale-rows"}
+        Overflow policy, for entries that the words cannot hold. "raise": an error that counts them. "propagate": the
+        overflow that the hardware produces. "scale", "scale-rows": a power of two per matrix, or per row of A and
+        column of B, that brings the largest entry to [2^13, 2^14), undone at the end. NaN and Inf inputs are such
+        entries; with every policy but "raise" they give the result of SGEMM. The Ozaki family covers all of fp64 and
+        needs no policy: NaN and Inf propagate as in DGEMM.
+    order : KOrder, tree or Revealed, optional
+        Summation order over K within every product chain of the scheme. Its `promote` replaces the scheme's. A tree is
+        accepted by schemes that make one plain product.
+    device : {"cpu", "cuda", "auto"}
+        Device that computes the products: the CPU, an NVIDIA GPU of any kind, or with "auto" a GPU for large products
+        if there is one; with the same bits. It also applies to the products that error-free schemes compute by BLAS.
+    **options
+        The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
+
+    Returns
+    -------
+    array (..., M, N)
+        D, float32 or the format of the scheme's operands; every NaN has the pattern of the hardware.
+
+    Raises
+    ------
+    InputError
+        Unknown names and options, values that do not fit, shapes that do not match, entries out of range; no GPU that
+        can be used.
+    GuaranteeError
+        A condition of an error-free scheme does not hold; `certify` returns the result and the report all the same.
+
+    Examples
+    --------
+    >>> A = np.float32([[0.1, 1.0]]); B = np.float32([[3.0], [1e-4]])
+    >>> [gemm(A, B, scheme=s, hardware="ampere").item() for s in ("fp16", "ootomo")]
+    [0.3000267744064331, 0.3000999689102173]
+    """
+    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options)
+    return call.finish(None if call.empty else call.scheme.evaluate(call))
+
+
+def certify(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    on_range: Policy = "raise",
+    order: AnyOrder | None = None,
+    device: Device = "cpu",
+    **options: Any,
+) -> Certified:
+    """Return the result of an error-free scheme with a report of the conditions that were checked.
+
+    Parameters
+    ----------
+    A, B : array_like (..., M, K) and (..., K, N)
+        Operands, as in `gemm`.
+    C : array_like (..., M, N), optional
+        Addend, as in `gemm`.
+    scheme : str or Scheme
+        An error-free scheme: ozaki, ozimmu or ozaki2.
+    hardware : str or MmaSpec, optional
+        An architecture, a GPU or an instruction, as in `gemm`.
+    alpha, beta : real numbers
+        As in `gemm`.
+    on_range : str
+        As in `gemm`.
+    order : KOrder, optional
+        As in `gemm`.
+    device : {"cpu", "cuda", "auto"}
+        As in `gemm`.
+    **options
+        The scheme's choices.
+
+    Returns
+    -------
+    Certified
+        ``D``, the combined ``report``, and the ``reports`` of the single products. A violated condition is a fault in
+        the report, not an exception: D is then the result that the hardware would return.
+
+    Raises
+    ------
+    InputError
+        As `gemm`; a scheme that rests on no condition.
+
+    Examples
+    --------
+    >>> result = certify([[0.1, 0.2]], [[3.0], [0.5]], scheme="ozaki", hardware="ampere", mode="CR")
+    >>> result.D.item(), result.report.ok, result.report.complete
+    (0.4, True, True)
+    """
+    chosen = get(scheme)
+    if not isinstance(chosen, ErrorFree):
+        able = [name for name in names() if isinstance(get(name), ErrorFree)]
+        raise InputError(f"{chosen.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
+    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options)
+    assert isinstance(call.scheme, ErrorFree)
+    if call.empty:
+        return Certified(call.finish(None), Report(call.scheme.name, str(call.spec)), ())
+    result = call.scheme.certified(call)
+    return Certified(call.finish(result.D), result.report, result.reports)
+
+
+class Configuration(NamedTuple):
+    """A scheme with its options on an instruction, in an order over K."""
+
+    scheme: Scheme
+    spec: MmaSpec | None
+    lowering: Lowering | None
+    on_range: OverflowPolicy
+
+
+def validate(
+    A: Any,
+    B: Any,
+    C: Any,
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None,
+    alpha: Any,
+    beta: Any,
+    on_range: str,
+    order: AnyOrder | None,
+    device: Device,
+    options: Mapping[str, Any],
+) -> Call:
+    """The checked call of `gemm`, `certify` or `fpemu.gpu.gemm` with these arguments.
+
+    Raises
+    ------
+    InputError
+        As `gemm`, except for entries out of range: `Scheme.check_operand` finds these.
+    """
+    order = order_of(order)
+    chosen = configure(scheme, hardware, on_range, order, options)
+    fmt = chosen.scheme.operand
+    alpha, beta = ranges.scalar(alpha, "alpha", fmt), ranges.scalar(beta, "beta", fmt)
+    a, b = ranges.matrices(A, B, fmt, read=bool(alpha != 0))
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    c = ranges.addend(C, shape, beta, fmt)
+    _device.resolve(device)
+    return Call(chosen.scheme, a, b, c, alpha, beta, chosen.spec, order, chosen.lowering, chosen.on_range, device)
+
+
+def configure(
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None,
+    on_range: str,
+    order: AnyOrder | None,
+    options: Mapping[str, Any],
+) -> Configuration:
+    """Check everything in a call but its arrays and scalars. Equal requests are checked once."""
+    typed = tuple((name, type(value), value) for name, value in options.items())  # 64.0 and 64 are equal keys
+    if order is None or isinstance(order, KOrder):
+        try:
+            return _kept_configuration(scheme, hardware, on_range, order, typed)
+        except TypeError:  # an argument is not hashable: a list of products, or a wrong argument
+            pass
+    return _configuration(scheme, hardware, on_range, order, typed)
+
+
+def _configuration(
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None,
+    on_range: str,
+    order: AnyOrder | None,
+    typed: tuple[tuple[str, type, Any], ...],
+) -> Configuration:
+    options = {name: value for name, _, value in typed}
+    chosen, policy = build(scheme, options), ranges.policy(on_range)
+    chosen.check_order(order, options)
+    spec = chosen.spec(hardware)
+    chosen.check_policy(policy)
+    return Configuration(chosen, spec, chosen.lowering(spec, order), policy)
+
+
+_kept_configuration = lru_cache(maxsize=256)(_configuration)
