@@ -10,12 +10,13 @@ An experiment is a module with
 ``cells(size)``
     the list of parameter dicts to evaluate, ``size`` being "quick" or "full";
 ``evaluate(cell)`` or ``evaluate(cell, device)``
-    a dict of numbers for one cell, whose products are computed on ``device`` as in `fpemu.gemm`; figures that import the same ``evaluate`` share its results;
+    a dict of numbers for one cell, with its products computed on ``device`` as in `fpemu.gemm`; figures that import the
+    same ``evaluate`` share its results;
 ``draw(rows)``
     a matplotlib figure from the rows, a row being a cell's parameters and numbers in one dict;
 ``claims(rows)``
-    the published statements and what the rows say about them (:class:`fpemu.reproduce.claims.Claim`); it must also work on
-    the rows of one seed and on a part of the sizes. Optionally
+    the published statements and what the rows say about them (:class:`fpemu.reproduce.claims.Claim`); it must also
+    work on the rows of one seed and on a part of the sizes. Optionally
 ``cost(cell)``
     relative work of a cell, for the time left;
 ``finding(rows)``
@@ -31,6 +32,8 @@ An experiment is a module with
     significant digits of the columns that are not written with 9; None: all, for numbers that are exact.
 
 Modules whose name begins with an underscore are shared by several pages; ``model.py`` is the paper's performance model.
+A folder's ``_pages.py`` declares pages that share their code: its mapping ``PAGES`` has an object for each figure. The
+title is the first argument of its constructor; its ``attributes`` are the page's own, all others the module's.
 """
 
 from __future__ import annotations
@@ -222,12 +225,26 @@ def using(folder: str | os.PathLike[str] | None) -> Iterator[None]:
 
 def names() -> list[str]:
     """Every experiment as ``paper/figure``, papers in order, figures in natural order (fig8 before fig10)."""
-    found = [
-        p
-        for p in root().glob("*/*.py")
-        if not p.name.startswith("_") and not p.parent.name.startswith("_") and p.name != "model.py"
-    ]
-    return sorted((f"{p.parent.name}/{p.stem}" for p in found), key=_natural)
+    files = [p for p in root().glob("*/*.py") if p.name[0] != "_" and p.parent.name[0] != "_" and p.name != "model.py"]
+    tables = [f"{path.parent.name}/{stem}" for path in root().glob("[!_]*/_pages.py") for stem in _titles(path)]
+    return sorted([*(f"{p.parent.name}/{p.stem}" for p in files), *tables], key=_natural)
+
+
+def _titles(table: Path) -> dict[str, str]:
+    """The figures that a ``_pages.py`` declares, each with its title, read without executing the module."""
+    for statement in _syntax(table).body:
+        match statement:
+            case ast.Assign([ast.Name("PAGES")], ast.Dict(keys, values)):
+                pairs = zip(keys, values, strict=True)
+                return {key.value: value.args[0].value for key, value in pairs}  # type: ignore[union-attr,attr-defined]
+    return {}
+
+
+def _syntax(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+        raise InputError(f"{path} is not a readable page: {problem}") from problem
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
@@ -261,10 +278,10 @@ def title(name: str) -> str:
         If the page cannot be read or is not Python.
     """
     path = root() / f"{name}.py"
-    try:
-        page = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        raise InputError(f"{path} is not a readable page: {problem}") from problem
+    table = path.with_name("_pages.py")
+    if not path.is_file() and table.is_file():
+        return _titles(table).get(path.stem, "")
+    page = _syntax(path)
     for statement in page.body:
         if (
             isinstance(statement, ast.Assign)
@@ -279,11 +296,18 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     """The experiment ``paper/figure``."""
     where = root() if folder is None else folder.resolve()
     path = where / f"{name}.py"
-    if name.count("/") != 1 or not path.is_file():
+    table = path.with_name("_pages.py")
+    shared = name.count("/") == 1 and not path.is_file() and table.is_file() and path.stem in _titles(table)
+    if name.count("/") != 1 or not (path.is_file() or shared):
         raise unknown_name("experiment", name, names())
     import_benchmarks()
+    path = table if shared else path
     try:
-        module = importlib.import_module(f"{_package(where)}.{name.replace('/', '.')}")
+        module = importlib.import_module(f"{_package(where)}.{path.parent.name}.{path.stem}")
+        if shared:
+            stem = name.partition("/")[2]
+            pages, module = module, types.ModuleType(f"{_package(where)}.{name.replace('/', '.')}")
+            vars(module).update({**vars(pages), **pages.PAGES[stem].attributes, "__name__": module.__name__})
     except (Exception, SystemExit) as problem:
         raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
     needed = ("PAPER", "TITLE", "CAPTION", "ASSUMPTIONS", "cells", "evaluate", "draw", "claims")

@@ -15,6 +15,13 @@ from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = sorted(f"bounds/{name.replace('-', '_')}" for name in schemes.names())
+
+
+def curves(experiment):
+    """The curves of a figure in the module's table."""
+    return experiment.module.PAGES[experiment.name.split("/")[1]].curves
+
+
 every = pytest.mark.parametrize("name", NAMES)
 
 
@@ -49,9 +56,9 @@ def verdicts(experiment, rows):
 
 
 def test_every_scheme_has_a_page_and_no_page_is_left_over():
-    pages = {f"bounds/{p.stem}" for p in (ROOT / "bounds").glob("*.py") if not p.name.startswith("_")}
-    assert pages == set(NAMES)
-    assert {experiments.load(name, ROOT).evaluator for name in NAMES} == {"bounds._bounds"}
+    assert {name for name in experiments.names() if name.startswith("bounds/")} == set(NAMES)
+    assert {experiments.load(name, ROOT).evaluator for name in NAMES} == {"bounds._pages"}
+    assert all(experiments.title(name) == experiments.load(name, ROOT).title for name in NAMES)
 
 
 @every
@@ -62,10 +69,10 @@ def test_the_cells_are_products_of_the_scheme_that_the_page_is_named_after(name)
         assert {cell["scheme"] for cell in cells} == {name.split("/")[1].replace("_", "-")}
         assert {cell["k"] for cell in cells} >= {16, 1024, longest} <= set(range(longest + 1))
         assert {cell["data"] for cell in cells} == {"positive", "zero mean", "phi = 1"}
-    for curve in experiment.module.PAGE.curves:
+    for curve in curves(experiment):
         schemes.build(cells[0]["scheme"], curve.options).spec(curve.hardware)  # refuses what does not exist
     told = {(h, a) for h, a, _ in experiment.module.SPECS}
-    assert {h for h, _ in told} == {curve.hardware for curve in experiment.module.PAGE.curves} - {None}
+    assert {h for h, _ in told} == {curve.hardware for curve in curves(experiment)} - {None}
 
 
 @every
@@ -185,7 +192,7 @@ def test_the_figure_names_its_axes_and_keeps_the_legend_outside(name):
     assert figure.axes[0].get_ylabel()
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert len(set(labels)) == len(labels) == len(experiment.module.PAGE.curves) + 2
+    assert len(set(labels)) == len(labels) == len(curves(experiment)) + 2
     extent = legend.get_window_extent()
     assert not any(extent.overlaps(axis.get_window_extent()) for axis in figure.axes)
     assert 0 <= extent.x0 < extent.x1 <= figure.bbox.x1
@@ -193,7 +200,7 @@ def test_the_figure_names_its_axes_and_keeps_the_legend_outside(name):
         low, high = axis.get_ylim()
         markers = [line for line in axis.lines if line.get_marker() != "None"]
         lines = [line for line in axis.lines if line.get_marker() == "None" and len(line.get_xdata())]
-        assert len(lines) == 2 * len(markers) == 2 * len(experiment.module.PAGE.curves)
+        assert len(lines) == 2 * len(markers) == 2 * len(curves(experiment))
         assert all(low < y < high for line in (*markers, *lines) for y in line.get_ydata())
         looks = {(line.get_color(), line.get_marker()) for line in markers}
         assert len(looks) == len(markers)

@@ -12,7 +12,7 @@ from fpemu.reproduce import experiments
 from fpemu.sweep.store import canonical
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-NAMES = [f"{p.parent.name}/{p.stem}" for p in ROOT.glob("*/*.py") if not p.name.startswith("_")]
+NAMES = experiments.names()
 
 
 @pytest.fixture(params=sorted(NAMES))

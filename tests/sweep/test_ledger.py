@@ -503,8 +503,7 @@ def test_the_other_figures_are_drawn_and_the_status_is_1(folder, capsys):
 def test_the_inventory_names_every_page_and_no_other():
     papers = inventory.read(ROOT / "experiments" / "items.toml")
     named = [page for paper in papers for page in paper.pages]
-    there = [f"{p.parent.name}/{p.stem}" for p in (ROOT / "experiments").glob("*/*.py") if p.name[0] != "_"]
-    assert sorted(named) == sorted(there)
+    assert sorted(named) == sorted(experiments.names())
     for paper in papers:
         assert {page.split("/")[0] for page in paper.pages} <= {paper.folder}
         labels = [item.item for item in paper.items]

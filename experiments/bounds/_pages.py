@@ -1,6 +1,6 @@
-"""What the pages of the bounds share: a scheme's error over k, measured and bounded before the product is computed.
+"""The figures of the bounds: a scheme's error over k, measured and bounded before the product is computed.
 
-A page names its scheme and its curves. A curve is a piece of hardware with options of the scheme.
+`PAGES` has one figure for each scheme. A curve of a figure is a hardware with options of the scheme.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, plotting, reference, schemes, theory
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep.store import canonical
@@ -42,6 +43,7 @@ DATA: dict[str, tuple[str, dict[str, float]]] = {
 _TITLES = {"positive": "uniform in [0, 1]", "zero mean": "uniform in [-1, 1]", "phi = 1": r"$\varphi$ = 1"}
 _WORDS = {"positive": "[0, 1]", "zero mean": "[-1, 1]", "phi = 1": "φ = 1"}
 FACTOR = 10.0
+KIND = "M"
 DIGITS = {"deviation": 6}
 """A difference of squares that nearly cancel: the processor's order of summation shows from the twelfth digit on."""
 _SIZES: dict[str, dict[str, Any]] = {
@@ -54,7 +56,7 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 50) + 1e5)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """The measured error and its bounds, relative to |A||B|; "worst: NAME" and "rms: NAME" are a bound's parts.
 
     Where norms bound no entry, there are no columns of the worst case.
@@ -62,8 +64,8 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     scheme, hardware, options = cell["scheme"], cell["hardware"], cell["options"]
     chosen = schemes.build(scheme, options)
     A, B, S, norms = _problem(cell["data"], cell["k"], cell["rows"], cell["seed"], chosen.operand.name)
-    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware)
-    residual = reference.matmul(A, B, D, beta=-1)
+    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware, device=device)
+    residual = reference.matmul(A, B, D, beta=-1, device=device)
     error = np.abs(residual) / S
     bound = theory.bound(scheme, hardware, norms=norms, M=cell["rows"], N=cell["rows"], **options)
     found = {
@@ -92,13 +94,10 @@ class Curve:
     """One colour of a figure."""
 
     hardware: str | None
+    series: Series
     options: Mapping[str, Any] = field(default_factory=dict)
-    look: Series | None = None
-    """None: as figures show this hardware"""
-
-    @property
-    def series(self) -> Series:
-        return self.look or plotting.HARDWARE[str(self.hardware)]
+    words: str = "fp16"
+    """Operand format of the instruction"""
 
     @property
     def label(self) -> str:
@@ -106,22 +105,25 @@ class Curve:
 
     def of(self, rows: Sequence[Row], data: str) -> list[Row]:
         """The rows of this curve with one class of data, k ascending."""
-        mine = (self.hardware, canonical(dict(self.options)), data)
-        found = [row for row in rows if (row["hardware"], canonical(row["options"]), row["data"]) == mine]
-        return sorted(found, key=lambda row: (row["k"], row["seed"]))
-
-
-def chips(*names: str) -> tuple[Curve, ...]:
-    """Curves of architectures with the scheme's published choices."""
-    return tuple(Curve(name) for name in names)
+        curve = (self.hardware, canonical(dict(self.options)), data)
+        selected = [row for row in rows if (row["hardware"], canonical(row["options"]), row["data"]) == curve]
+        return sorted(selected, key=lambda row: (row["k"], row["seed"]))
 
 
 @dataclass(frozen=True)
-class Page:
-    """The figure of one scheme; its methods are what a page of `fpemu.reproduce.experiments` must have."""
+class Figure:
+    """The figure of one scheme; its methods are the functions of a page of `fpemu.reproduce.experiments`."""
 
+    title: str
     scheme: str
     curves: tuple[Curve, ...]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What sets this page apart from the other pages of the module."""
+        words = {(c.hardware, c.words, "int32" if c.words == "int8" else "fp32"): 0 for c in self.curves if c.hardware}
+        texts = {"TITLE": self.title, "CAPTION": self.caption, "SPECS": list(words)}
+        return texts | {name: getattr(self, name) for name in ("cells", "draw", "claims", "finding")}
 
     @property
     def caption(self) -> str:
@@ -337,3 +339,70 @@ def _powers(values: Sequence[float]) -> str:
 
 def _span(values: Sequence[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def _chips(names: str, words: str = "fp16") -> tuple[Curve, ...]:
+    """Curves of architectures with the scheme's published choices."""
+    return tuple(Curve(name, plotting.HARDWARE[name], words=words) for name in names.split())
+
+
+def _variants(*variants: tuple[str, dict[str, Any], str, str]) -> tuple[Curve, ...]:
+    """Curves on Ampere's int8 instruction: label, options, colour and marker of each."""
+    return tuple(
+        Curve("ampere", Series(f"Ampere, {label}", colour, marker), options, "int8")
+        for label, options, colour, marker in variants
+    )
+
+
+_FOUR = _chips("volta ampere hopper cdna2")
+_BF16 = _chips("ampere hopper cdna2 cdna3", "bf16")
+_OZAKI = (
+    Curve("turing", Series("Turing, DP", plotting.PURPLE, "p"), {"mode": "DP"}),
+    Curve("turing", Series("Turing, CR", plotting.GREEN, "D"), {"mode": "CR"}),
+    Curve("turing", Series("Turing, 4 slices", plotting.VERMILION, "o"), {"mode": "DP", "slices": 4}),
+    Curve("ampere", Series("Ampere int8, 9 slices", plotting.ORANGE, "^"), {"words": "int8", "slices": 9}, "int8"),
+)
+_OZIMMU = _variants(
+    ("automatic", {}, plotting.ORANGE, "^"),
+    ("8 slices", {"slices": 8}, plotting.BLUE, "s"),
+    ("4 slices", {"slices": 4}, plotting.VERMILION, "o"),
+)
+_OZAKI2 = _variants(
+    ("15 moduli", {"moduli": 15}, plotting.ORANGE, "^"),
+    ("12 moduli", {"moduli": 12}, plotting.BLUE, "s"),
+    ("8 moduli", {"moduli": 8}, plotting.VERMILION, "o"),
+)
+PAGES = {
+    "ape": Figure("bounds and errors of APE", "ape", _FOUR),
+    "bf16x3": Figure("bounds and errors of bf16x3", "bf16x3", _BF16),
+    "bf16x6": Figure("bounds and errors of bf16x6", "bf16x6", _BF16),
+    "bf16x9": Figure("bounds and errors of bf16x9", "bf16x9", _BF16),
+    "dgemm": Figure(
+        "bounds and errors of DGEMM", "dgemm", (Curve(None, Series("chain of fp64 FMAs", plotting.BLACK, "s")),)
+    ),
+    "egemm": Figure("bounds and errors of EGEMM-TC", "egemm", _FOUR),
+    "fp16": Figure("bounds and errors of plain fp16", "fp16", _FOUR),
+    "h2sgemm": Figure("bounds and errors of H2SGEMM", "h2sgemm", _chips("volta ampere hopper ascend910a")),
+    "legemm": Figure("bounds and errors of LE-GEMM", "legemm", _FOUR),
+    "markidis": Figure("bounds and errors of Markidis' scheme", "markidis", _FOUR),
+    "multiword": Figure("bounds and errors of multiword arithmetic", "multiword", _FOUR),
+    "ootomo": Figure("bounds and errors of Ootomo's scheme", "ootomo", _FOUR),
+    "ootomo_tf32": Figure(
+        "bounds and errors of Ootomo's scheme, tf32", "ootomo-tf32", _chips("ampere hopper cdna3", "tf32")
+    ),
+    "ozaki": Figure("bounds and errors of the Ozaki scheme", "ozaki", _OZAKI),
+    "ozaki2": Figure("bounds and errors of Ozaki scheme II", "ozaki2", _OZAKI2),
+    "ozimmu": Figure("bounds and errors of ozIMMU", "ozimmu", _OZIMMU),
+    "sgemm": Figure(
+        "bounds and errors of SGEMM", "sgemm", (Curve(None, Series("chain of fp32 FMAs", plotting.BLACK, "s")),)
+    ),
+    "staged": Figure("bounds and errors of the staged scheme", "staged", _FOUR),
+    "staged_int8": Figure(
+        "bounds and errors of staged accumulation with corrections in int8", "staged-int8", _chips("ampere hopper")
+    ),
+}
+
+
+def draw(rows: list[Row], name: str) -> Any:
+    """The picture of a page, with all the code that draws it."""
+    return PAGES[name].draw(rows)
