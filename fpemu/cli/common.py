@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 
     from fpemu.cli.display import Bars, WordTable
     from fpemu.mma import KOrder
+    from fpemu.mma._device import Device
     from fpemu.mma.tree import Tree
-    from fpemu.sweep import Grid, Store
-    from fpemu.sweep.run import Plan
 
 # options that several commands have
 HARDWARE: Any = typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
@@ -41,14 +41,15 @@ ON_RANGE: Any = typer.Option(
     "--on-range",
     help="Overflow policy, for operands outside the range of a scheme's words: raise, propagate, scale, scale-rows.",
 )
-WORKER_TIMEOUT: Any = typer.Option(
-    "--worker-timeout", metavar="SECONDS", help="With Dask: how long to wait when no worker is left."
-)
 ALPHA: Any = typer.Option("--alpha", help="α in α·A·B + β·C.")
 BETA: Any = typer.Option("--beta", help="β in α·A·B + β·C.")
 C_FILE: Any = typer.Option("--c", "-c", metavar="C", help="A matrix file for C.")
 MAX_ENTRIES: Any = typer.Option(
     "--max-entries", metavar="N", min=1, help="Largest number of entries of a matrix file; default: 2^30."
+)
+JOBS: Any = typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4.")
+DEVICE: Any = typer.Option(
+    "--device", help="cpu, cuda, or auto: large products on the GPU if there is one. The same bits."
 )
 AS_JSON: Any = typer.Option("--json", help="Print the result as JSON.")
 
@@ -193,19 +194,22 @@ def show(value: float) -> str:
     return f"{value:.3e}" if math.isfinite(value) and value and not 0.01 <= abs(value) < 1e5 else f"{value:.4g}"
 
 
-def show_plan(grid: Grid, plan: Plan, results: Store, jobs: int) -> None:
-    """Print how many cells a run would evaluate, and the estimated time."""
-    from fpemu.sweep.run import estimate
+@contextmanager
+def resumable(command: list[str]) -> Iterator[None]:
+    """After Ctrl-C print the command that continues from the stored results, and exit with status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"fpemu: interrupted; finished cells are stored: '{shlex.join(command)}' continues from them")
+        raise typer.Exit(130) from None
 
-    todo = plan.todo
-    again = sum(name in plan.failed_before for name in todo)
-    counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
-    console().print(f"{grid.name}: {counts}" + (f", {again} of which failed before" if again else ""))
-    console().print(f"results: {results.path}")
-    if todo:
-        seconds, basis = estimate(grid, plan, jobs)
-        by = f" by {jobs} process{'es' * (jobs > 1)}"
-        console().print(f"time: {basis}" if seconds is None else f"time: about {duration(seconds)}{by} ({basis})")
+
+def parse_device(name: str) -> Device:
+    """Check the argument of --device; "cpu" for "auto" on a machine without a GPU that can be used."""
+    from fpemu.mma._device import resolve
+
+    resolved = resolve(name)
+    return "auto" if name == "auto" and resolved == "cuda" else resolved
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from fpemu.cli.common import (
     ALPHA,
     BETA,
     C_FILE,
+    DEVICE,
     HARDWARE,
     MAX_ENTRIES,
     ON_RANGE,
@@ -20,6 +21,7 @@ from fpemu.cli.common import (
     finite,
     in_options,
     note,
+    parse_device,
     parse_options,
     parse_order,
     read_matrix,
@@ -27,7 +29,6 @@ from fpemu.cli.common import (
     spinner,
     table,
 )
-from fpemu.cli.map_arguments import DEVICE, parse_device
 from fpemu.errors import GuaranteeError, InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def gemm(
     order: Annotated[str | None, ORDER] = None,
     on_range: Annotated[str, ON_RANGE] = "raise",
     option: Annotated[list[str] | None, OPTION] = None,
-    device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
+    device: Annotated[str, DEVICE] = "auto",
     compare: Annotated[
-        bool, typer.Option(help="Put SGEMM beside the schemes asked for, or DGEMM if their operands are fp64.")
+        bool, typer.Option(help="Add SGEMM to the schemes, or DGEMM if their operands are fp64.")
     ] = True,
     max_entries: Annotated[int | None, MAX_ENTRIES] = None,
 ) -> None:
@@ -72,19 +73,17 @@ def gemm(
     the slices are complete, so that they add up to A and B. Exit status 1 if a condition of such a scheme does not hold
     for these matrices.
     """
-    from fpemu import devices, mma, reference
-    from fpemu import matrix_io as matrixio
+    from fpemu import matrix_io, mma, reference, schemes
     from fpemu.schemes import ranges
 
-    where = parse_device(device)
     names = _schemes(scheme or ["all"])
-    every = names == _every_scheme()
-    options, way = parse_options(option), _order(order)
-    ranges.policy(on_range)  # of all schemes: each would be left out
+    every = names == list(schemes.names())
+    options = parse_options(option)
+    ranges.policy(on_range)  # otherwise each of several schemes would be left out
     if output is not None:
         if len(names) > 1:
-            raise InputError(f"--output writes the result of one scheme, and {len(names)} are asked for")
-        matrixio.check_output(output)
+            raise InputError(f"--output writes the result of one scheme, and --scheme names {len(names)}")
+        matrix_io.check_output(output)
     if options and every:
         raise InputError("--option needs --scheme: no option belongs to all the schemes")
     if c is not None and beta == 0:
@@ -92,14 +91,15 @@ def gemm(
     if c is None and beta != 0:
         raise InputError("β is given without C: add --c")
     architecture = mma.catalog.architecture(hardware)
-
-    _check_options(names, options)
-    fmt = _operands(names, options)
+    chosen = _divide(names, options)
+    operands = {schemes.build(name, its_options).operand.name for name, its_options in chosen.items()}
+    fmt = "fp64" if operands == {"fp64"} else "fp32"
     A, B, C = _inputs(a, b, c, fmt, max_entries)
-    alpha, beta = _scalar("alpha", alpha, fmt), _scalar("beta", beta, fmt)
-    with devices.on(where):
-        R = reference.matmul(A, B, C, alpha=alpha, beta=beta)
-        S = R if fmt == "fp64" else reference.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
+    scalars = {"alpha": _scalar("alpha", alpha, fmt), "beta": _scalar("beta", beta, fmt)}
+    where = parse_device(device)
+    call = {"hardware": hardware, "on_range": on_range, "order": _order(order), "device": where, **scalars}
+    R = reference.matmul(A, B, C, **scalars, device=where)
+    S = R if fmt == "fp64" else reference.matmul(A, B, C, **scalars, out=fmt, device=where)
     advice = "its errors compare infinities: multiply A or B by a power of two first"
     _note_overflow("the exact product", R, (A, B), advice)
     M, K, N = A.shape[0], A.shape[1], B.shape[1]
@@ -115,44 +115,45 @@ def gemm(
         numbers=6,
     )
     plain = "dgemm" if fmt == "fp64" else "sgemm"
-    shown = names if every or not compare or plain in names else [*names, plain]
-    certificates, left_out, broken = [], [], False
-    for n, name in enumerate(shown, 1):
-        own = _own(name, options) if name in names else {}
+    if compare:
+        chosen.setdefault(plain, {})
+    certificates, left_out, violated = [], [], False
+    for n, (name, its_options) in enumerate(chosen.items(), 1):
         start = time.perf_counter()
         try:
-            with spinner(f"{name} ({n} of {len(shown)})"), devices.on(where), in_options(_OPTIONS):
-                D, report = _run(A, B, C, name, hardware, alpha, beta, on_range, way, own)
+            with spinner(f"{name} ({n} of {len(chosen)})"), in_options(_OPTIONS):
+                D, report = _multiply(name, A, B, C, **call, **its_options)
         except (InputError, GuaranteeError) as problem:
             if not every:
                 raise
             left_out.append(f"{name} is left out: {problem}")  # this hardware or these data do not allow it
-            broken |= isinstance(problem, GuaranteeError)
+            violated |= isinstance(problem, GuaranteeError)
             continue
         seconds = time.perf_counter() - start
         _note_overflow(name, D, (R,), "the exact product is finite there; --on-range scale may avoid the overflow")
-        result.add_row(name, *[show(e) for e in _errors(D, R, S, A, B, C, alpha, beta, fmt)], f"{seconds:.2f}")
+        errors = _errors(D, R, S, A, B, C, fmt=fmt, **scalars)
+        result.add_row(name, *[show(error) for error in errors], f"{seconds:.2f}")
         if report is not None:
             certificates.append(_certificate(report))
         if output is not None and name in names:
-            matrixio.write(output, D)
+            matrix_io.write(output, D)
             note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")
     console().print(result)
     for line in certificates:
         console().print(line)
     for reason in left_out:
         note(reason)
-    if broken:
+    if violated:
         raise typer.Exit(1)
 
 
-def _note_overflow(what: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...], advice: str) -> None:
+def _note_overflow(name: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...], advice: str) -> None:
     """Note the infinities and NaN in D if all of the arrays ``finite`` are so."""
     import numpy as np
 
     count = np.count_nonzero(~np.isfinite(D))
     if count and all(np.isfinite(x).all() for x in finite):
-        note(f"{what} overflows in {count} of {D.size} entries: {advice}")
+        note(f"{name} overflows in {count} of {D.size} entries: {advice}")
 
 
 def _order(text: str | None) -> KOrder | None:
@@ -164,16 +165,12 @@ def _order(text: str | None) -> KOrder | None:
     return order
 
 
-def _every_scheme() -> list[str]:
+def _schemes(requested: list[str]) -> list[str]:
+    """The schemes of --scheme, each once, in their order; an unknown name is an InputError."""
     from fpemu import schemes
 
-    return list(schemes.names())
-
-
-def _schemes(asked: list[str]) -> list[str]:
-    """The schemes asked for, each once, in the order asked; an unknown name is an InputError."""
-    known = _every_scheme()
-    names = [name.strip() for text in asked for name in text.split(",") if name.strip()]
+    known = list(schemes.names())
+    names = [name.strip() for text in requested for name in text.split(",") if name.strip()]
     if not names:
         raise InputError("no scheme is named")
     if "all" in names:
@@ -186,46 +183,33 @@ def _schemes(asked: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _operands(names: list[str], options: dict[str, Any]) -> str:
-    """The format that A, B and C are read in: fp64 if it is the operands' of every scheme, else fp32."""
+def _divide(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each scheme with those of the options that it has; InputError for an option that none of the schemes has."""
     from fpemu import schemes
 
-    found = {name: schemes.build(name, _own(name, options)).operand.name for name in names}
-    return "fp64" if set(found.values()) == {"fp64"} else "fp32"
-
-
-def _own(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that a scheme has."""
-    from fpemu import schemes
-
-    return {option: options[option] for option in options if option in {o.name for o in schemes.get(name).info.options}}
-
-
-def _check_options(names: list[str], options: dict[str, Any]) -> None:
-    """Refuse an option that none of the schemes has: each goes to those that have it."""
-    from fpemu import schemes
-
-    known = sorted({option.name for name in names for option in schemes.get(name).info.options})
+    known = {name: [option.name for option in schemes.get(name).info.options] for name in names}
+    every = sorted({option for its_options in known.values() for option in its_options})
     for option in options:
-        if option not in known:
-            raise unknown_name(f"{' or '.join(names)} option", option, known or ["(none)"])
+        if option not in every:
+            raise unknown_name(f"{' or '.join(names)} option", option, every or ["(none)"])
+    return {name: {o: value for o, value in options.items() if o in known[name]} for name in names}
 
 
 def _inputs(a: str, b: str, c: str | None, fmt: str, max_entries: int | None) -> tuple[Any, Any, Any]:
     """A, B and C in a format and of fitting shapes, with a note on each that was rounded."""
-    from fpemu import matrix_io as matrixio
+    from fpemu import matrix_io
 
     names = dict.fromkeys(name for name in (a, b, c) if name is not None)
     read = {name: read_matrix(name, max_entries) for name in names}
     (M, K), (L, N) = read[a].shape, read[b].shape
     if K != L:
-        raise InputError(f"{a} is {M}×{K} and {b} is {L}×{N}: the columns of A and the rows of B must be as many")
+        raise InputError(f"{a} is {M}×{K} and {b} is {L}×{N}: A must have as many columns as B has rows")
     if c is not None and read[c].shape != (M, N):
         rows, columns = read[c].shape
         raise InputError(f"{c} is {rows}×{columns} and the product is {M}×{N}: C must have its shape")
     rounded = {}
     for name, matrix in read.items():
-        rounded[name], changed = matrixio.to_format(matrix, name, fmt)
+        rounded[name], changed = matrix_io.to_format(matrix, name, fmt)
         if changed:
             note(changed)
     return rounded[a], rounded[b], None if c is None else rounded[c]
@@ -238,43 +222,33 @@ def _scalar(name: str, value: float, fmt: str) -> float:
     return rounded
 
 
-def _run(
-    A: NDArray[Any],
-    B: NDArray[Any],
-    C: NDArray[Any] | None,
-    name: str,
-    hardware: str,
-    alpha: float,
-    beta: float,
-    on_range: str,
-    order: KOrder | None,
-    options: dict[str, Any],
+def _multiply(
+    name: str, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None, **call: Any
 ) -> tuple[NDArray[Any], Report | None]:
-    """The result of a scheme, with what it certifies if it is an error-free one."""
+    """The result of a scheme, and the report of an error-free one."""
     from fpemu import schemes
 
-    call: dict[str, Any] = {"scheme": name, "hardware": hardware, "alpha": alpha, "beta": beta, "on_range": on_range}
     if not isinstance(schemes.get(name), schemes.ErrorFree):
-        return schemes.gemm(A, B, C, order=order, **call, **options), None
-    found = schemes.certify(A, B, C, order=order, **call, **options)
-    if not found.report.ok:
-        raise GuaranteeError("; ".join(fault.message for fault in found.report.faults))
-    return found.D, found.report
+        return schemes.gemm(A, B, C, scheme=name, **call), None
+    certified = schemes.certify(A, B, C, scheme=name, **call)
+    if not certified.report.ok:
+        raise GuaranteeError("; ".join(fault.message for fault in certified.report.faults))
+    return certified.D, certified.report
 
 
 def _certificate(report: Report) -> str:
-    """A report in a line; what a scheme does not check is not mentioned."""
+    """A report in a line, without the conditions that the scheme does not check."""
     products = f"{report.products or 0} products"
     if report.slices is not None:
         a, b = report.slices
         products = f"{a} slice{'s' * (a != 1)} of A, {b} of B, {report.products} of {a * b} products"
     checks = {"each exact": report.exact, "slices complete": report.complete}
-    found = [f"{what}: {'yes' if true else 'no'}" for what, true in checks.items() if true is not None]
-    return f"{report.scheme}: {', '.join([products, *found])}"
+    results = [f"{name}: {'yes' if true else 'no'}" for name, true in checks.items() if true is not None]
+    return f"{report.scheme}: {', '.join([products, *results])}"
 
 
 def _errors(
-    D: NDArray[Any], R: Any, S: Any, A: Any, B: Any, C: Any, alpha: float, beta: float, fmt: str
+    D: NDArray[Any], R: Any, S: Any, A: Any, B: Any, C: Any, *, alpha: float, beta: float, fmt: str
 ) -> tuple[float, ...]:
     """The numbers of a row: D against the exact result, R in fp64 and S in the operands' format."""
     import numpy as np

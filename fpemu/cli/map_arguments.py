@@ -1,8 +1,7 @@
-"""What the user wrote for a map: ranges, sizes, seeds, names, a device; and what follows from it."""
+"""Parsers of the arguments of a map: ranges, sizes, seeds and names."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,31 +9,25 @@ from fpemu.cli.common import parse_options
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.devices import Device
     from fpemu.schemes import Scheme
     from fpemu.sweep.axes import Number
-
-OFFSETS = ("offset_symmetric", "offset_nonnegative")
-SIZES = ("M", "N", "K")
-DEVICE = "cpu, cuda, or auto: large products on the GPU if there is one. The same bits."
-"""Help of --device."""
 
 
 def scale_option(scheme: Scheme) -> str:
     """The option of a scheme that scales its residual."""
     from fpemu import schemes
 
-    def found(one: Scheme) -> list[str]:
+    def scales(one: Scheme) -> list[str]:
         return [option.name for option in one.info.options if option.name in ("sb", "residual_scale")]
 
-    if not found(scheme):
-        able = ", ".join(name for name in schemes.names() if found(schemes.get(name)))
+    if not scales(scheme):
+        able = ", ".join(name for name in schemes.names() if scales(schemes.get(name)))
         raise InputError(f"{scheme.name} does not scale a residual; the schemes that do: {able}")
-    return found(scheme)[0]
+    return scales(scheme)[0]
 
 
 def parse_axis(flag: str, pairs: list[str]) -> tuple[str, list[Number], dict[str, Any]]:
-    """The one name with several values, its values, and the others with theirs."""
+    """The name of the option with several values, its values, and the other options."""
     from fpemu.sweep.axes import parse_range
 
     fixed, swept = {}, {}
@@ -86,47 +79,10 @@ def parse_seeds(text: str) -> int | list[int]:
 
 
 def parse_metric(name: str) -> str:
-    """The name of an error measure, whatever it was called by."""
+    """The full name of an error measure."""
     from fpemu import metrics
 
     if name == "effective_bits":
         known = ", ".join(one for one in metrics.names() if one != name)
         raise InputError(f"--metric effective_bits grows as the error shrinks; a map is of an error: {known}")
     return metrics.get(name).__name__
-
-
-def parse_device(name: str, scheduler: str | None = None) -> Device:
-    """A device that can be used: here, or, if a scheduler has workers elsewhere, as they will find.
-
-    Raises
-    ------
-    InputError
-        An unknown one; "cuda" without a GPU.
-    """
-    from fpemu import devices
-
-    if name == "auto":
-        return "auto"
-    return "cuda" if name == "cuda" and scheduler is not None else devices.resolve(name)
-
-
-def repeated(flag: str, values: list[str]) -> list[str]:
-    """A flag before each of its values.
-
-    >>> repeated("-O", ["a=1", "b=2"])
-    ['-O', 'a=1', '-O', 'b=2']
-    """
-    return [piece for value in values for piece in (flag, value)]
-
-
-def stem(command: str, *words: str) -> str:
-    """Name of a map's files: words for people, and a hash of the command, in which everything is."""
-    text = "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in words if word)
-    return f"{text[:150]}-{hashlib.sha256(command.encode()).hexdigest()[:8]}"
-
-
-def has_equation6(scheme: Any) -> bool:
-    """Whether the scheme has the two parts that equation 6 is about, of the operands as they are given."""
-    from fpemu.formats import FP16
-
-    return not scheme.scales_rows and [(word.format, word.rounding) for word in scheme.rules()] == [(FP16, "RNE")] * 2

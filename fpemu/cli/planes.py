@@ -1,90 +1,39 @@
-"""``fpemu sweep scaling`` and ``fpemu sweep plane``: the map of an error over two parameters, and the best setting."""
+"""``fpemu sweep scaling`` and ``fpemu sweep plane``: maps of an error over two parameters, and the best setting."""
 
 from __future__ import annotations
 
-import shlex
-import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import (
-    WORKER_TIMEOUT,
-    check_folder,
-    console,
-    note,
-    parse_options,
-    print_text,
-    progress,
-    show,
-    show_plan,
-    table,
-)
-from fpemu.cli.map_arguments import (
-    DEVICE,
-    OFFSETS,
-    SIZES,
-    has_equation6,
-    parse_axis,
-    parse_device,
-    parse_integers,
-    parse_metric,
-    parse_seeds,
-    parse_size,
-    repeated,
-    scale_option,
-    stem,
-)
+from fpemu.cli.common import check_folder, console, parse_options, print_text, show, table
+from fpemu.cli.map_arguments import parse_axis, parse_integers, parse_metric, parse_seeds, parse_size, scale_option
+from fpemu.cli.run_options import RunOptions, with_run_options
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
-    from fpemu.devices import Device
-    from fpemu.sweep import Store
+    from fpemu.schemes import Scheme
     from fpemu.sweep.axes import Number
     from fpemu.sweep.maps import Map
     from fpemu.sweep.planes import Plane
 
-# --- the options that both commands have
-_Fixed = Annotated[
-    list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="Another option of the scheme.")
-]
+_OFFSETS = ("offset_symmetric", "offset_nonnegative")
+_SIZES = ("M", "N", "K")
+
+# --- the options of both commands
 _Hardware = Annotated[str, typer.Option("--hardware", "-H", help="An architecture or a GPU.")]
 _Size = Annotated[str, typer.Option("--size", metavar="MxNxK", help="Sizes of the product.")]
-_Seeds = Annotated[str, typer.Option("--seeds", help="How many seeds, or which: 0,5,7 or 0:9. The map shows the mean.")]
+_Seeds = Annotated[
+    str,
+    typer.Option("--seeds", help="Number of seeds, or a list or range of them: 0,5,7 or 0:9. The map shows the mean."),
+]
 _Metric = Annotated[str, typer.Option("--metric", help="The error: see 'fpemu list metrics'.")]
 _Factor = Annotated[float, typer.Option("--factor", help="Largest error of a good setting, relative to the best.")]
-_Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4.")
-]
-_Executor = Annotated[str | None, typer.Option("--executor", "-e", help="processes (default) or dask.")]
-_Scheduler = Annotated[str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A Dask scheduler.")]
-_Device = Annotated[str, typer.Option("--device", help=DEVICE)]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, count the cells, estimate the time.")]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Evaluate stored cells again.")]
-_Export = Annotated[
-    list[str] | None, typer.Option("--export", metavar="OUT", help="All rows as OUT.csv or OUT.parquet too.")
-]
 _Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the map.")]
 
 
-@dataclass(frozen=True)
-class _How:
-    """The options of both commands about running and writing."""
-
-    factor: float
-    jobs: int | None
-    executor: str | None
-    scheduler: str | None
-    worker_timeout: float
-    device: Device
-    dry_run: bool
-    fresh: bool
-    export: list[str]
-    output: str
-
-
+@with_run_options
 def scaling(
     scheme: Annotated[str, typer.Option("--scheme", "-s", help="A scheme that scales its residual.")] = "h2sgemm",
     sb: Annotated[str, typer.Option("--sb", metavar="RANGE", help="Binary exponents of the scale.")] = "-2:24",
@@ -92,26 +41,24 @@ def scaling(
         str, typer.Option("--offset", metavar="RANGE", help="Offset exponents of the inputs.")
     ] = "-20:15",
     hardware: _Hardware = "ascend910a",
-    distribution: Annotated[str, typer.Option("--inputs", help="offset_symmetric or offset_nonnegative.")] = OFFSETS[0],
-    option: _Fixed = None,
+    distribution: Annotated[str, typer.Option("--inputs", help="offset_symmetric or offset_nonnegative.")] = _OFFSETS[
+        0
+    ],
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="Another option of the scheme.")
+    ] = None,
     size: _Size = "48x48x512",
     seeds: _Seeds = "3",
     metric: _Metric = "relative_l2",
     factor: _Factor = 1.5,
-    jobs: _Jobs = None,
-    executor: _Executor = None,
-    scheduler: _Scheduler = None,
-    worker_timeout: Annotated[float, WORKER_TIMEOUT] = 600,
-    device: _Device = "auto",
-    dry_run: _DryRun = False,
-    fresh: _Fresh = False,
-    export: _Export = None,
     output: _Output = "maps",
+    *,
+    options: RunOptions,
 ) -> None:
     """Map the error over the scaling exponent of the residual and the offset exponent of the inputs.
 
     For each offset exponent the best scaling exponents, and the single one that serves most of them; overflow is
-    hatched. Schemes of two fp16 parts rounded to nearest are drawn with the bounds of H2SGEMM's equation 6. A range is
+    hatched. Schemes of two fp16 words rounded to nearest are drawn with the bounds of H2SGEMM's equation 6. A range is
     first:last or first:last:step, both included, or a list a,b,c. Writes PNG, SVG, PDF, CSV and JSON.
     """
     from fpemu import schemes
@@ -119,10 +66,10 @@ def scaling(
     from fpemu.sweep.axes import parse_range
     from fpemu.sweep.maps import Map
 
-    chosen, where = schemes.get(scheme), parse_device(device, scheduler)
+    chosen = schemes.get(scheme)
     scale = scale_option(chosen)
-    if distribution not in OFFSETS:
-        raise unknown_name("distribution with an offset exponent", distribution, OFFSETS)
+    if distribution not in _OFFSETS:
+        raise unknown_name("distribution with an offset exponent", distribution, _OFFSETS)
     exponents, offsets = (
         parse_integers(name, parse_range(name, text), least=2) for name, text in (("--sb", sb), ("--offset", offset))
     )
@@ -132,8 +79,7 @@ def scaling(
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
     values: list[Number] = list(exponents) if scale == "sb" else [2.0**e for e in exponents]
-    M, N, K = parse_size(size)
-    metric, fixings = parse_metric(metric), [f"{name}={value}" for name, value in fixed.items()]
+    sizes, metric = parse_size(size), parse_metric(metric)
     grid = Grid(
         title=f"{chosen.name} over its scaling exponent",
         inputs=[{"name": distribution, "exponent": offsets}],
@@ -142,54 +88,34 @@ def scaling(
         metrics=[metric],
         seeds=parse_seeds(seeds),
         on_range="propagate",
-        M=M,
-        N=N,
-        K=K,
+        **dict(zip(_SIZES, sizes, strict=True)),
     )
-    command = [
-        "fpemu",
-        "sweep",
-        "scaling",
-        "--scheme",
-        chosen.name,
-        "--sb",
-        sb,
-        "--offset",
-        offset,
-        "--hardware",
-        hardware,
-        "--inputs",
-        distribution,
-        *repeated("-O", option or []),
-        "--size",
-        size,
-        "--seeds",
-        seeds,
-        "--metric",
-        metric,
-        "--factor",
-        f"{factor:g}",
-    ]
+    command = _command(
+        ["scaling"],
+        {"--scheme": chosen.name, "--sb": sb, "--offset": offset, "--hardware": hardware, "--inputs": distribution},
+        {"-O": option or [], "--size": size, "--seeds": seeds, "--metric": metric, "--factor": f"{factor:g}"},
+    )
     built = schemes.build(chosen, {**fixed, scale: values[0]})
-    interval = "[-2^e,\\,2^e]" if distribution == OFFSETS[0] else "[0,\\,2^e]"
-    this = Map(
+    fixings = [f"{name}={value}" for name, value in fixed.items()]
+    interval = "[-2^e,\\,2^e]" if distribution == _OFFSETS[0] else "[0,\\,2^e]"
+    requested = Map(
         "scaling",
-        ", ".join([chosen.name, *fixings]) + f" on {hardware}, {M}×{N}×{K}",
-        stem(shlex.join(command), "scaling", chosen.name, *fixings, hardware, distribution, metric, f"{M}x{N}x{K}"),
-        shlex.join(command),
+        ", ".join([chosen.name, *fixings]) + f" on {hardware}, {'×'.join(map(str, sizes))}",
+        [chosen.name, *fixings, hardware, distribution, metric, "x".join(map(str, sizes))],
+        command,
         built,
         grid,
         metric,
-        "offset exponent",
-        "sb",
+        ("offset exponent", "sb"),
         ("inputs.exponent", f"scheme.{scale}"),
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
         exponents=scale != "sb",
-        equation6=has_equation6(built),
+        equation6=_has_equation6(built),
     )
-    _do(this, _How(factor, jobs, executor, scheduler, worker_timeout, where, dry_run, fresh, export or [], output))
+    _evaluate(requested, factor, output, options)
 
 
+@with_run_options
 def plane(
     scheme: Annotated[str, typer.Argument(metavar="SCHEME", help="A scheme.")],
     option: Annotated[
@@ -206,15 +132,9 @@ def plane(
     seeds: _Seeds = "3",
     metric: _Metric = "relative_l2",
     factor: _Factor = 1.5,
-    jobs: _Jobs = None,
-    executor: _Executor = None,
-    scheduler: _Scheduler = None,
-    worker_timeout: Annotated[float, WORKER_TIMEOUT] = 600,
-    device: _Device = "auto",
-    dry_run: _DryRun = False,
-    fresh: _Fresh = False,
-    export: _Export = None,
     output: _Output = "maps",
+    *,
+    options: RunOptions,
 ) -> None:
     """Map the error over a numeric option of a scheme and a parameter of its inputs or a size.
 
@@ -226,169 +146,107 @@ def plane(
     from fpemu.sweep import Grid
     from fpemu.sweep.maps import Map
 
-    chosen, where = schemes.get(scheme), parse_device(device, scheduler)
+    chosen = schemes.get(scheme)
     y, values, fixed = parse_axis("--option", option)
-    x, places, given = parse_axis("--parameter", parameter)
+    x, swept, parameters = parse_axis("--parameter", parameter)
     known = [one.name for one in chosen.info.options]
     for name in (y, *fixed):
         if name not in known:
             raise unknown_name(f"{chosen.name} option", name, known or ["(none)"])
     inputs.describe(distribution)
     metric = parse_metric(metric)
-    everything: dict[str, Any] = {**dict(zip(SIZES, parse_size(size), strict=True)), "seeds": parse_seeds(seeds)}
+    axes: dict[str, Any] = {**dict(zip(_SIZES, parse_size(size), strict=True)), "seeds": parse_seeds(seeds)}
     drawn: dict[str, Any] = {}
-    for name, value in {**given, x: places}.items():
+    for name, value in {**parameters, x: swept}.items():
         if name == "seed":
-            everything["seeds"] = value if name == x else [value]
+            axes["seeds"] = value if name == x else [value]
         else:
-            (everything if name in SIZES else drawn)[name] = value
+            (axes if name in _SIZES else drawn)[name] = value
+    machine = hardware if chosen.needs_hardware else ""
     grid = Grid(
         title=f"{chosen.name} over {y} and {x}",
         inputs=[{"name": distribution, **drawn}],
         schemes=[{"name": chosen.name, **fixed, y: values}],
-        hardware=hardware if chosen.needs_hardware else (),
+        hardware=machine or (),
         metrics=[metric],
         on_range="propagate",
-        **everything,
+        **axes,
     )
-    fixings = [f"{name}={value}" for name, value in {**fixed, **given}.items() if name not in SIZES]
-    on = hardware if chosen.needs_hardware else ""
-    command = [
-        "fpemu",
-        "sweep",
+    fixings = [f"{name}={value}" for name, value in {**fixed, **parameters}.items() if name not in _SIZES]
+    command = _command(
+        ["plane", chosen.name],
+        {"-O": option, "-P": parameter, "--inputs": distribution, "--hardware": hardware, "--size": size},
+        {"--seeds": seeds, "--metric": metric, "--factor": f"{factor:g}"},
+    )
+    sizes = [name if name == x else str(axes[name]) for name in _SIZES]
+    of_grid = x in (*_SIZES, "seed")
+    requested = Map(
         "plane",
-        chosen.name,
-        *repeated("-O", option),
-        *repeated("-P", parameter),
-        "--inputs",
-        distribution,
-        "--hardware",
-        hardware,
-        "--size",
-        size,
-        "--seeds",
-        seeds,
-        "--metric",
-        metric,
-        "--factor",
-        f"{factor:g}",
-    ]
-    own = x in (*SIZES, "seed")
-    labels = (x if own else f"{x} (inputs {distribution})", f"{y} ({chosen.name})")
-    sizes = "×".join(name if name == x else str(everything[name]) for name in SIZES)
-    this = Map(
-        "plane",
-        ", ".join([chosen.name, *fixings]) + f" on {on}" * bool(on) + f", {sizes}",
-        stem(
-            shlex.join(command), "plane", chosen.name, y, distribution, x, *fixings, on, metric, sizes.replace("×", "x")
-        ),
-        shlex.join(command),
+        ", ".join([chosen.name, *fixings]) + f" on {machine}" * bool(machine) + f", {'×'.join(sizes)}",
+        [chosen.name, y, distribution, x, *fixings, machine, metric, "x".join(sizes)],
+        command,
         schemes.build(chosen, {**fixed, y: values[0]}),
         grid,
         metric,
-        x,
-        y,
-        (x if own else f"inputs.{x}", f"scheme.{y}"),
-        labels,
+        (x, y),
+        (x if of_grid else f"inputs.{x}", f"scheme.{y}"),
+        (x if of_grid else f"{x} (inputs {distribution})", f"{y} ({chosen.name})"),
     )
-    _do(this, _How(factor, jobs, executor, scheduler, worker_timeout, where, dry_run, fresh, export or [], output))
+    _evaluate(requested, factor, output, options)
 
 
-# --- running and showing
-def _do(this: Map, how: _How) -> None:
-    from fpemu.sweep import Store, maps
-    from fpemu.sweep.export import check_target, export
-    from fpemu.sweep.run import EXECUTORS, failure
+def _command(head: list[str], *options: dict[str, str | list[str]]) -> list[str]:
+    """The command that makes a map again; a list is an option that is repeated."""
+    words = ["fpemu", "sweep", *head]
+    for name, value in (pair for part in options for pair in part.items()):
+        words += [word for one in ([value] if isinstance(value, str) else value) for word in (name, one)]
+    return words
 
-    if not how.factor >= 1:
-        raise InputError(f"--factor {how.factor}: a number from 1 is needed; 1 accepts only the best setting")
-    if how.executor is not None and how.executor not in EXECUTORS:
-        raise unknown_name("executor", how.executor, EXECUTORS)
-    for target in how.export:
-        check_target(target)
-    check_folder(how.output)
-    for path in this.paths(how.output):
+
+def _has_equation6(scheme: Scheme) -> bool:
+    """Whether the scheme has the two words that equation 6 is about, of the operands as they are given."""
+    from fpemu.formats import FP16
+
+    return not scheme.scales_rows and [(word.format, word.rounding) for word in scheme.rules()] == [(FP16, "RNE")] * 2
+
+
+def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -> None:
+    from fpemu.sweep import maps
+    from fpemu.sweep.run import check_failures
+
+    if not factor >= 1:
+        raise InputError(f"--factor {factor}: a number from 1 is needed; 1 accepts only the best setting")
+    check_folder(output)
+    for path in requested.paths(output):
         check_writable(path, make_folders=True)
-    try:
-        with Store() as results:
-            if how.dry_run:
-                _count(this, how, results)
-                return
-            rows = _rows(this, how, results)
-    except KeyboardInterrupt:
-        print(
-            f"fpemu: interrupted; what is finished is kept: '{_again(this, how)}' goes on from there", file=sys.stderr
-        )
-        raise typer.Exit(130) from None
-    for target in how.export:
-        export(rows, target)
-        note(f"wrote {target}: {len(rows)} rows")
-    paths = maps.write(this, rows, how.factor, how.output)
-    found = this.plane(rows)
-    console().print(_best(this, found, how.factor))
-    print_text(maps.answer(found, how.factor), indent="")
-    console().print(
-        f"{paths[0].with_suffix('').as_posix()}.{{{','.join(p.suffix[1:] for p in paths)}}}", soft_wrap=True
-    )
-    failed = [(cell, row["error"]) for cell, row in zip(this.grid.cells(), rows, strict=True) if "error" in row]
-    if failed:
-        raise failure(this.grid.name, failed, len(rows))
+    stem = requested.paths(output)[0].with_suffix("").as_posix()
+    again = [*requested.command, *([] if output == "maps" else ["-o", output])]
+    rows = options.evaluate(requested.grid, again)
+    if rows is None:
+        console().print(f"map: {stem}", soft_wrap=True)
+        return
+    paths = maps.write(requested, rows, factor, output)
+    plane = requested.plane(rows)
+    console().print(_best(requested, plane, factor))
+    print_text(maps.answer(plane, factor), indent="")
+    console().print(f"{stem}.{{{','.join(path.suffix[1:] for path in paths)}}}", soft_wrap=True)
+    check_failures(requested.grid, rows)
 
 
-def _count(this: Map, how: _How, results: Store) -> None:
-    from fpemu import devices
-    from fpemu.sweep.run import default_jobs, survey
-
-    plan = survey(this.grid, "quick", results)
-    with devices.on(how.device if how.scheduler is None else "auto"):
-        show_plan(this.grid, plan.afresh() if how.fresh else plan, results, how.jobs or default_jobs())
-    console().print(f"map: {this.paths(how.output)[0].with_suffix('').as_posix()}", soft_wrap=True)
-
-
-def _rows(this: Map, how: _How, results: Store) -> list[dict[str, Any]]:
-    from fpemu.sweep.run import default_jobs, run
-
-    with progress() as bars:
-        return run(
-            this.grid,
-            results=results,
-            jobs=how.jobs or default_jobs(),
-            executor=how.executor,
-            scheduler=how.scheduler,
-            device=how.device,
-            fresh=how.fresh,
-            progress=bars,
-            keep_failures=True,
-            worker_timeout=how.worker_timeout,
-        )
-
-
-def _again(this: Map, how: _How) -> str:
-    """The command that continues an interrupted map."""
-    jobs = None if how.jobs is None else str(how.jobs)
-    output = None if how.output == "maps" else how.output
-    device = None if how.device == "auto" else how.device
-    timeout = None if how.worker_timeout == 600 else f"{how.worker_timeout:g}"
-    given = [("--executor", how.executor), ("--scheduler", how.scheduler), ("--worker-timeout", timeout)]
-    given += [("--device", device), ("-j", jobs), ("-o", output)]
-    given += [("--export", target) for target in how.export]
-    return " ".join([this.command, *(f"{name} {shlex.quote(value)}" for name, value in given if value is not None)])
-
-
-def _best(this: Map, found: Plane, factor: float) -> Any:
+def _best(requested: Map, plane: Plane, factor: float) -> Any:
     from fpemu.sweep import maps, planes
 
-    shown = table(
-        f"{this.title}: the best {this.y} for each {this.x}",
-        this.x,
-        f"best {this.y} (within {100 * (planes.TIE - 1):.0f} %)",
-        f"{this.y} within a factor of {factor:g}",
-        f"smallest {this.metric}",
+    lines = table(
+        f"{requested.title}: the best {plane.y} for each {plane.x}",
+        plane.x,
+        f"best {plane.y} (within {100 * (planes.TIE - 1):.0f} %)",
+        f"{plane.y} within a factor of {factor:g}",
+        f"smallest {requested.metric}",
         numbers=1,
     )
-    near = planes.losses(found) <= factor
-    for index, one in enumerate(planes.best(found)):
-        good = [y for y, fine in zip(found.ys, near[:, index].tolist(), strict=True) if fine]
-        ranges = [planes.spans(ys, found.ys, maps.shown(found.ys)) for ys in (one.ys, good)]
-        shown.add_row(maps.shown(found.xs)(one.x), *ranges, show(one.error))
-    return shown
+    near = planes.losses(plane) <= factor
+    for index, one in enumerate(planes.best(plane)):
+        good = [y for y, fine in zip(plane.ys, near[:, index].tolist(), strict=True) if fine]
+        ranges = [planes.spans(ys, plane.ys, maps.notation(plane.ys)) for ys in (one.ys, good)]
+        lines.add_row(maps.notation(plane.xs)(one.x), *ranges, show(one.error))
+    return lines

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import EXPERIMENTS, check_folder, console, note, progress, table
-from fpemu.cli.map_arguments import DEVICE, parse_device
+from fpemu.cli.common import (
+    DEVICE,
+    EXPERIMENTS,
+    JOBS,
+    check_folder,
+    console,
+    note,
+    parse_device,
+    progress,
+    resumable,
+    table,
+)
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.devices import Device
+    from fpemu.mma._device import Device
     from fpemu.reproduce.experiments import Experiment
     from fpemu.reproduce.figures import Written
     from fpemu.sweep import Store
@@ -28,11 +37,8 @@ def reproduce(
     full: Annotated[
         bool, typer.Option("--full", help="The sizes and runs of the paper, as far as an hour allows.")
     ] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help=DEVICE)] = "auto",
+    jobs: Annotated[int | None, JOBS] = None,
+    device: Annotated[str, DEVICE] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
     output: Annotated[
         str | None,
@@ -53,18 +59,14 @@ def reproduce(
     """
     from fpemu.sweep.run import CellError
 
-    try:
+    again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
+    again += [] if device == "auto" else ["--device", device]
+    again += [] if output is None else ["-o", output]
+    again += [] if experiments is None else ["--experiments", experiments]
+    again += [word for name in formats or [] for word in ("--format", name)]
+    with resumable(again):
         size, folder = "full" if full else "quick", "figures" if output is None else output
         failed = _reproduce(figure, size, jobs, parse_device(device), fresh, folder, formats or [])
-    except KeyboardInterrupt:
-        again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
-        again += [] if device == "auto" else ["--device", device]
-        again += [] if output is None else ["-o", output]
-        again += [] if experiments is None else ["--experiments", experiments]
-        again += [word for name in formats or [] for word in ("--format", name)]
-        hint = f"'{shlex.join(again)}' goes on from there"
-        print(f"fpemu: interrupted; what is finished is kept: {hint}", file=sys.stderr)
-        raise typer.Exit(130) from None
     if failed:
         cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
         pages = [name for name in failed if name not in cells]
@@ -104,16 +106,24 @@ def _all(
 ) -> dict[str, BaseException]:
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
     from fpemu.reproduce import figures
+    from fpemu.sweep.executors import LocalWorkers
     from fpemu.sweep.run import run
 
     written: dict[str, Written] = {}
     done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
     failed: dict[str, BaseException] = {}
-    with progress() as bars:
+    with progress() as bars, LocalWorkers(jobs) if jobs > 1 else nullcontext() as workers:
         for experiment in chosen:
             try:
                 rows = run(
-                    experiment, size, results=results, jobs=jobs, device=device, progress=bars, fresh=fresh, done=done
+                    experiment,
+                    size,
+                    results=results,
+                    device=device,
+                    progress=bars,
+                    fresh=fresh,
+                    done=done,
+                    workers=workers,
                 )
                 written[experiment.name] = figures.write(experiment, size, rows, folder, formats)
             except OSError:  # results cannot be stored or files not written: every further figure would fail

@@ -1,4 +1,4 @@
-"""Parameter sweeps: the cells to evaluate (grid), their evaluation (run, executors, cluster) and the results (store)."""
+"""Parameter sweeps: the cells (grid), their evaluation (run, executors, cluster) and the stored results (store)."""
 
 from typing import Any
 

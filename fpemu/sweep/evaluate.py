@@ -11,9 +11,10 @@ from typing import Any
 
 from fpemu import inputs, metrics, reference, schemes
 from fpemu.mma import KOrder
+from fpemu.mma._device import Device
 
 
-def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
+def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float]:
     """The metrics of one cell, by name.
 
     Parameters
@@ -22,6 +23,8 @@ def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
         As in `fpemu.sweep.Grid.cells`: M, N, K, seed, inputs and its parameters ("inputs.exponent"), scheme and its
         options ("scheme.sb"), hardware (None for a scheme without a matrix instruction), parts of an order
         ("order.split"), on_range, out (format of the exact product) and metrics (a list of names).
+    device : {"auto", "cpu", "cuda"}
+        Where the product is computed, as in `fpemu.gemm`.
 
     Returns
     -------
@@ -47,8 +50,8 @@ def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
     """
     options, order = part(cell, "scheme"), part(cell, "order")
     fmt = schemes.build(cell["scheme"], options).operand.name
-    drawn = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
-    A, B = _operands(*drawn)
+    operands = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
+    A, B = _operands(*operands)
     D = schemes.gemm(
         A,
         B,
@@ -56,18 +59,20 @@ def evaluate(cell: Mapping[str, Any]) -> dict[str, float]:
         hardware=cell["hardware"],
         on_range=cell["on_range"],
         order=KOrder(**order) if order else None,
+        device=device,
         **options,
     )
-    found = {}
+    errors = {}
     for name in cell["metrics"]:
         measure = metrics.get(name)
+        exact = _exact(operands, fmt if measure is metrics.max_ulps else cell["out"], device)
         if measure is metrics.max_ulps:
-            found[name] = metrics.max_ulps(D, _exact(*drawn, fmt), fmt)
+            errors[name] = metrics.max_ulps(D, exact, fmt)
         elif measure is metrics.normwise:
-            found[name] = metrics.normwise(D, _exact(*drawn, cell["out"]), A, B)
+            errors[name] = metrics.normwise(D, exact, A, B)
         else:
-            found[name] = measure(D, _exact(*drawn, cell["out"]))
-    return found
+            errors[name] = measure(D, exact)
+    return errors
 
 
 def part(cell: Mapping[str, Any], of: str) -> dict[str, Any]:
@@ -85,7 +90,5 @@ def _operands(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int
 
 
 @functools.lru_cache(maxsize=4)
-def _exact(
-    name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str, out: str
-) -> Any:
-    return reference.matmul(*_operands(name, parameters, M, N, K, seed, fmt), out=out)
+def _exact(operands: tuple[Any, ...], out: str, device: Device) -> Any:
+    return reference.matmul(*_operands(*operands), out=out, device=device)

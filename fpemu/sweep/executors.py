@@ -1,9 +1,9 @@
-"""Where cells are evaluated: in this process or in local processes; `fpemu.sweep.cluster` adds the workers of Dask.
+"""Evaluation of cells in this process or in local worker processes; `fpemu.sweep.cluster` adds the workers of Dask.
 
-An executor yields batches of entries as they arrive; the first batch is empty and says that evaluation has started. An
-exception in a cell is stored in its entry and does not stop the others. A worker process that dies (out of memory, for
-example) takes its cells with it: the cells under way are evaluated again one at a time, and a cell whose worker dies a
-second time has failed.
+An executor yields batches of entries as they arrive; an empty first batch announces that evaluation has started. An
+exception in a cell is stored in its entry, and the other cells continue. A worker process that dies (out of memory, for
+example) takes its cells with it: these cells are evaluated again one at a time, and a cell whose worker dies a second
+time has failed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 
-from fpemu import devices
-from fpemu.devices import Device
 from fpemu.errors import InputError
+from fpemu.mma._device import Device, resolve
 from fpemu.parallel import cores
 from fpemu.sweep.store import Cell, Entry, as_numbers
 
 Batches = Generator[list[Entry], None, None]
-Todo = Mapping[str, Cell]
-DIED = "its worker process died twice: killed, or out of memory"
 Cost = Callable[[Mapping[str, Any]], float]
-Evaluate = Callable[[Cell], Mapping[str, Any]]
+Evaluate = Callable[[Cell, Device], Mapping[str, Any]]
+DIED = "its worker process died twice: killed, or out of memory"
 _BATCH_SECONDS = 0.05
-"""Quick cells are evaluated and stored together for as long as this: a task and a transaction cost milliseconds."""
+"""Quick cells are evaluated and stored together for this long: a task and a transaction cost milliseconds."""
 _MOST_CELLS = 32
 """The largest number of cells of a task."""
 _WATCH_SECONDS = 2.0
@@ -53,60 +52,56 @@ class Source:
 
     Attributes
     ----------
-    loader : callable
-        Returns the function and the version of its code in the process that calls it; must be picklable.
+    load : callable
+        ``load(*arguments)`` returns the function and the version of its code in the process that calls it.
+    arguments : tuple
     code : str
         Version of the code under which the results will be stored.
     """
 
-    loader: Callable[[], tuple[Evaluate, str]]
+    load: Callable[..., tuple[Evaluate, str]]
+    arguments: tuple[Any, ...]
     code: str
-    numpy: str = np.__version__
     device: Device = "cpu"
-
-    def load(self) -> Evaluate:
-        """Import the function, and compare its code with the version under which the results will be stored.
-
-        Raises
-        ------
-        WorkerError
-            The version of the code or of NumPy differs in this process.
-        """
-        try:
-            function, code = self.loader()
-        except Exception as problem:
-            raise WorkerError(f"a worker cannot load the code of the cells: {problem}") from problem
-        if (code, np.__version__) != (self.code, self.numpy):
-            raise WorkerError(
-                f"a worker has other code than this process: code {code[:12]}, NumPy {np.__version__} there, "
-                f"{self.code[:12]}, {self.numpy} here; install the same versions on all machines"
-            )
-        return function
+    numpy: str = np.__version__
 
 
-_load = functools.lru_cache(maxsize=8)(Source.load)
+@functools.lru_cache(maxsize=8)
+def _function(source: Source) -> Evaluate:
+    """Load the function of a source in this process, and compare the versions of its code and of NumPy."""
+    try:
+        if source.device == "cuda":
+            resolve("cuda")
+        function, code = source.load(*source.arguments)
+    except Exception as problem:
+        raise WorkerError(f"a worker cannot evaluate the cells: {problem}") from problem
+    if (code, np.__version__) != (source.code, source.numpy):
+        raise WorkerError(
+            f"a worker has other code than this process: code {code[:12]}, NumPy {np.__version__} there, "
+            f"{source.code[:12]}, {source.numpy} here; install the same versions on all machines"
+        )
+    return function
 
 
-def attempt(evaluate: Callable[[Cell], Mapping[str, Any]], name: str, cell: Cell) -> Entry:
+def attempt(evaluate: Evaluate, name: str, cell: Cell, device: Device) -> Entry:
     """Evaluate one cell: an entry with its numbers, or the error as text, since not every exception can be pickled."""
     start = time.perf_counter()
     try:
-        values, error = as_numbers(evaluate(cell)), ""
+        values, error = as_numbers(evaluate(cell, device)), ""
     except (Exception, SystemExit) as problem:
         kind = "" if isinstance(problem, InputError) else f"{type(problem).__name__}: "
         values, error = None, " ".join(f"{kind}{problem}".split())
     return Entry(name, cell, values, error, time.perf_counter() - start)
 
 
-def here(evaluate: Callable[[Cell], Mapping[str, Any]], todo: Todo, device: Device = "cpu") -> Batches:
+def here(evaluate: Evaluate, todo: Mapping[str, Cell], device: Device = "cpu") -> Batches:
     """Evaluate one cell after another in this process."""
     batch: list[Entry] = []
     yield batch
     since = time.perf_counter()
     try:
         for name, cell in todo.items():
-            with devices.on(device):
-                batch.append(attempt(evaluate, name, cell))
+            batch.append(attempt(evaluate, name, cell, device))
             if time.perf_counter() - since > _BATCH_SECONDS:
                 yield batch
                 batch, since = [], time.perf_counter()
@@ -117,102 +112,121 @@ def here(evaluate: Callable[[Cell], Mapping[str, Any]], todo: Todo, device: Devi
         yield batch
 
 
-def processes(source: Source, todo: Todo, jobs: int, cost: Cost = lambda cell: 1.0) -> Batches:
-    """Evaluate cells in local processes, each with its share of the cores."""
-    left = dict(todo)
-    while left:
-        count = min(jobs, len(left))
-        with _pool(count) as pool:
-            under_way = yield from stream(pool, source, left, 3 * count, BrokenProcessPool, starting(count), cost)
-        yield from _one_by_one(source, left, under_way)
+class Workers:
+    """Workers behind the interface of `concurrent.futures`, started by the first cells and kept until `close`."""
 
+    _death: type[BaseException]
+    """Raised by a future whose worker died."""
 
-def _one_by_one(source: Source, left: dict[str, Cell], suspects: list[str]) -> Batches:
-    """Evaluate the cells that were under way when a process died, one at a time in a pool of one process."""
-    while suspects:
-        with _pool(1) as pool:
-            _check_start(pool)
-            while suspects:
-                name = suspects.pop(0)
-                cell = left.pop(name)
-                if (yield from stream(pool, source, {name: cell}, 1, BrokenProcessPool, starting(1))):
-                    yield [Entry(name, cell, None, DIED, 0.0)]
-                    break  # with a new process
+    def _connect(self) -> Executor:
+        """Return the executor, started where necessary."""
+        raise NotImplementedError
 
+    def _restart(self) -> None:
+        """Replace the executor after the death of a worker, if it cannot do so by itself."""
 
-def stream(
-    pool: Executor,
-    source: Source,
-    left: dict[str, Cell],
-    window: int | Callable[[], int],
-    death: type[BaseException],
-    start: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    cost: Cost | None = None,
-    watch: Callable[[], None] | None = None,
-) -> Generator[list[Entry], None, list[str]]:
-    """Evaluate the cells of ``left``, at most ``window`` tasks submitted at a time, and drop those that are done.
+    def close(self, *, at_once: bool = False) -> None:
+        """End the workers, with ``at_once`` in the middle of a cell; the next `evaluate` starts others."""
+        raise NotImplementedError
 
-    Parameters
-    ----------
-    death : exception
-        Raised by a future whose worker died.
-    start : callable
-        Gives the context in which cells are submitted, since that may start a worker.
-    cost : callable, optional
-        Relative work of a cell. A task then has several cells, as many as are expected to take `_BATCH_SECONDS` at the
-        pace of the last task, at most `_MOST_CELLS`; by default it has one.
-    watch : callable, optional
-        Called while no task finishes, every `_WATCH_SECONDS`.
+    def _window(self) -> int:
+        """Return the number of tasks that are submitted at a time."""
+        raise NotImplementedError
 
-    Returns
-    -------
-    list of str
-        Empty if all cells are done. Otherwise a worker died: the keys of the cells that were under way.
+    def _watch(self) -> None:
+        """Raise an error if no task can finish; called every `_WATCH_SECONDS` in which none does."""
 
-    Raises
-    ------
-    WorkerError, ConnectionError
-        No worker can evaluate the cells, or the scheduler is lost.
-    """
-    waiting: dict[Future[list[Entry]], list[str]] = {}
-    queue, lost, pace = list(reversed(left.items())), list[str](), math.inf
-    while True:
-        room = (window() if callable(window) else window) - len(waiting)
-        with start():
-            while queue and room > 0 and not lost:
-                task, room = _task(queue, cost, pace), room - 1
-                names = [name for name, _ in task]
+    def _submitting(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which tasks are submitted, since that may start a worker."""
+        return contextlib.nullcontext()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def evaluate(self, source: Source, todo: Mapping[str, Cell], cost: Cost = lambda cell: 1.0) -> Batches:
+        """Evaluate cells.
+
+        Parameters
+        ----------
+        source : Source
+        todo : mapping of key to cell
+        cost : callable
+            Relative work of a cell. A task has as many cells as are expected to take `_BATCH_SECONDS` at the pace of
+            the last task, at most `_MOST_CELLS`.
+
+        Raises
+        ------
+        WorkerError, ConnectionError
+            No worker can evaluate the cells, or the scheduler is lost.
+        """
+        left = dict(todo)
+        try:
+            while left:
+                suspects = yield from self._stream(source, left, cost)
+                if suspects:
+                    self._restart()
+                for name in suspects:
+                    cell = left.pop(name)
+                    if (yield from self._stream(source, {name: cell})):
+                        self._restart()
+                        yield [Entry(name, cell, None, DIED, 0.0)]
+        except BaseException:  # on Ctrl-C, or when results cannot be stored: do not wait for long cells
+            self.close(at_once=True)
+            raise
+
+    def _stream(
+        self, source: Source, left: dict[str, Cell], cost: Cost | None = None
+    ) -> Generator[list[Entry], None, list[str]]:
+        """Evaluate the cells of ``left`` and remove those that are done; a task has one cell if there is no ``cost``.
+
+        Returns the keys of the cells that were under way when a worker died.
+        """
+        pool = self._connect()
+        waiting: dict[Future[list[Entry]], list[str]] = {}
+        queue, lost, pace = list(reversed(left.items())), list[str](), math.inf
+        while True:
+            free = self._window() - len(waiting)
+            with self._submitting():
+                while queue and free > 0 and not lost:
+                    task, free = _task(queue, cost, pace), free - 1
+                    names = [name for name, _ in task]
+                    try:
+                        waiting[pool.submit(_work, source, task)] = names
+                    except self._death:
+                        lost += names
+            if not waiting:
+                return lost
+            batch: list[Entry] = []
+            if pace == math.inf:
+                yield batch
+            done = wait(waiting, timeout=_WATCH_SECONDS, return_when=FIRST_COMPLETED).done
+            if not done:
+                self._watch()
+            for future in done:
+                names = waiting.pop(future)
                 try:
-                    waiting[pool.submit(_work, source, task)] = names
-                except death:
+                    entries = future.result()
+                except self._death:
                     lost += names
-        if not waiting:
-            return lost
-        batch: list[Entry] = []
-        if pace == math.inf:
-            yield batch
-        done = wait(waiting, timeout=_WATCH_SECONDS if watch else None, return_when=FIRST_COMPLETED).done
-        if watch is not None and not done:
-            watch()
-        for future in done:
-            names = waiting.pop(future)
-            try:
-                entries = future.result()
-                batch += entries
-                for name in names:
-                    del left[name]
-                work = sum(cost(entry.cell) for entry in entries) if cost else 1.0
-                pace = sum(entry.seconds for entry in entries) / max(work, 1e-9)
-            except death:
-                lost += names
-            except WorkerError:
-                raise
-            except CancelledError as problem:
-                raise ConnectionError("the workers are gone") from problem
-            except Exception as problem:
-                raise WorkerError(f"a worker cannot take a cell: {type(problem).__name__}: {problem}") from problem
-        if batch:
-            yield batch
+                except WorkerError:
+                    raise
+                except CancelledError as problem:
+                    raise ConnectionError("the workers are gone") from problem
+                except Exception as problem:
+                    raise WorkerError(f"a worker cannot take a cell: {type(problem).__name__}: {problem}") from problem
+                else:
+                    batch += entries
+                    for name in names:
+                        del left[name]
+                    work = sum(cost(entry.cell) for entry in entries) if cost else 1.0
+                    pace = sum(entry.seconds for entry in entries) / max(work, 1e-9)
+            if batch:
+                yield batch
 
 
 def _task(queue: list[tuple[str, Cell]], cost: Cost | None, pace: float) -> list[tuple[str, Cell]]:
@@ -226,45 +240,54 @@ def _task(queue: list[tuple[str, Cell]], cost: Cost | None, pace: float) -> list
 
 
 def _work(source: Source, task: list[tuple[str, Cell]]) -> list[Entry]:
-    evaluate = _load(source)
-    if source.device == "cuda":
+    evaluate = _function(source)
+    return [attempt(evaluate, name, cell, source.device) for name, cell in task]
+
+
+class LocalWorkers(Workers):
+    """Local worker processes, at most ``jobs``, each with its share of the cores."""
+
+    _death = BrokenProcessPool
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._pool: ProcessPoolExecutor | None = None
+        self._others: set[Any] = set()
+
+    def _connect(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._others = set(multiprocessing.active_children())
+            # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_prepare)
+        return self._pool
+
+    def _restart(self) -> None:
+        self.close(at_once=True)
         try:
-            devices.resolve("cuda")
-        except InputError as problem:
-            raise WorkerError(f"a worker cannot take part: {problem}") from problem
-    with devices.on(source.device):
-        return [attempt(evaluate, name, cell) for name, cell in task]
+            with self._submitting():
+                started = self._connect().submit(os.getpid)
+            started.result()
+        except BrokenProcessPool as problem:
+            raise InputError(
+                "worker processes end as soon as they start; a script that runs a sweep with jobs > 1 must do so under "
+                "if __name__ == '__main__'"
+            ) from problem
 
+    def _window(self) -> int:
+        return 3 * self.jobs
 
-# --- local processes
-@contextlib.contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    before = set(multiprocessing.active_children())
-    # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare)
-    try:
-        yield pool
-    except BaseException:
-        # on Ctrl-C, or when results cannot be stored: do not wait for long cells that are still running
+    def _submitting(self) -> contextlib.AbstractContextManager[None]:
+        return starting(self.jobs)
+
+    def close(self, *, at_once: bool = False) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
+        for child in set(multiprocessing.active_children()) - self._others if at_once else ():
             child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _check_start(pool: ProcessPoolExecutor) -> None:
-    """Raise InputError if no process starts, which would otherwise count as a failure of every cell."""
-    try:
-        with starting(1)():
-            started = pool.submit(os.getpid)
-        started.result()
-    except BrokenProcessPool as problem:
-        raise InputError(
-            "worker processes end as soon as they start; a script that runs a sweep with jobs > 1 must do so under "
-            "if __name__ == '__main__'"
-        ) from problem
+        pool.shutdown(wait=True)
 
 
 def share(jobs: int) -> dict[str, str]:
@@ -277,29 +300,25 @@ def share(jobs: int) -> dict[str, str]:
     return dict.fromkeys(names, str(max(1, cores() // jobs))) | {"FPEMU_PROCESSES": str(jobs)}
 
 
-def starting(jobs: int) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """The context in which worker processes start: with their share of the cores, and with Ctrl-C deferred to its end.
+@contextlib.contextmanager
+def starting(jobs: int) -> Iterator[None]:
+    """Start worker processes in this context: with their share of the cores, and with Ctrl-C deferred to its end.
 
     The processes inherit a signal mask that blocks SIGINT, so that only this process handles Ctrl-C.
     """
-
-    @contextlib.contextmanager
-    def context() -> Iterator[None]:
-        variables, has_masks = share(jobs), hasattr(signal, "pthread_sigmask")
-        before = {name: os.environ.get(name) for name in variables}
-        with _deferred_interrupt():
-            resource_tracker.ensure_running()  # started with the first worker, it would unblock SIGINT again
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_masks else None
-            os.environ.update(variables)
-            try:
-                yield
-            finally:
-                for name, value in before.items():
-                    os.environ.pop(name) if value is None else os.environ.update({name: value})
-                if mask is not None:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    return context
+    variables, has_masks = share(jobs), hasattr(signal, "pthread_sigmask")
+    before = {name: os.environ.get(name) for name in variables}
+    with _deferred_interrupt():
+        resource_tracker.ensure_running()  # started with the first worker, it would unblock SIGINT again
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_masks else None
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import runpy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
@@ -19,7 +19,9 @@ import numpy as np
 
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.files import read_toml
+from fpemu.mma._device import Device
 from fpemu.sweep import entries
+from fpemu.sweep.executors import Evaluate, Source
 from fpemu.sweep.store import Cell, Values
 
 Entry = str | Mapping[str, Any]
@@ -138,12 +140,11 @@ class Grid:
     @functools.cached_property
     def code(self) -> str:
         """The version of all code that determines a cell's numbers."""
-        return _load_evaluator()[1]
+        return _evaluator()[1]
 
-    @property
-    def loader(self) -> Callable[[], tuple[Callable[[Cell], Mapping[str, Any]], str]]:
-        """The function that returns the evaluator and its version in a worker process."""
-        return _load_evaluator
+    def source(self, device: Device) -> Source:
+        """The evaluation for worker processes."""
+        return Source(_evaluator, (), self.code, device)
 
     def cells(self, size: str = "quick") -> list[Cell]:
         """Every cell, with cells that share operands side by side; a grid has only one ``size``."""
@@ -156,11 +157,15 @@ class Grid:
             for out in self._outs
         ]
 
-    def evaluate(self, cell: Mapping[str, Any]) -> Values:
+    def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
         """The metrics of one cell."""
         from fpemu.sweep.evaluate import evaluate
 
-        return evaluate(cell)
+        return evaluate(cell, device)
+
+    def memory(self, cell: Mapping[str, Any]) -> float:
+        """Lower bound on the bytes of a cell's matrices: operands in four bytes, and the exact product in eight."""
+        return 4.0 * (cell["M"] + cell["N"]) * cell["K"] + 8.0 * cell["M"] * cell["N"]
 
     def cost(self, cell: Mapping[str, Any]) -> float:
         """Relative work of a cell, in about a nanosecond: M N K for each product of words, and a constant."""
@@ -293,7 +298,7 @@ class Grid:
                     inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
 
 
-def _load_evaluator() -> tuple[Callable[[Cell], Mapping[str, Any]], str]:
+def _evaluator() -> tuple[Evaluate, str]:
     from fpemu.sweep import evaluate
     from fpemu.sweep.code import running_version
 

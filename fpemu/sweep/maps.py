@@ -1,4 +1,4 @@
-"""A map of a sweep written out: picture (PNG, SVG, PDF), data (CSV) and provenance (JSON), the same bytes each time."""
+"""Files of a map: picture (PNG, SVG, PDF), data (CSV) and provenance (JSON), the same bytes each time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,29 +44,29 @@ _PACKAGES = ("numpy", "numba", "matplotlib")
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """What is swept and how its axes are called.
+    """A sweep over two parameters, and the names of its axes.
 
     Parameters
     ----------
     kind : str
         "scaling" or "plane".
     title : str
-        Of the picture: scheme, what is fixed, hardware.
-    stem : str
-        Name of the files, without suffix.
-    command : str
-        That makes the map again.
+        Title of the picture: scheme, fixed parameters, hardware.
+    words : list of str
+        Words in the name of the files, after the kind.
+    command : list of str
+        Command that makes the map again.
     scheme : Scheme
         With the first value of the swept option.
     grid : Grid
     metric : str
-        The column that is drawn.
-    x, y : str
-        Names of the axes, short.
+        Column that is drawn.
+    names : (str, str)
+        Short names of the axes x and y.
     columns : (str, str)
         Columns of the rows that hold x and y.
     labels : (str, str)
-        What stands at the axes.
+        Labels of the axes.
     exponents : bool
         y is the binary exponent of its column, not the value.
     equation6 : bool
@@ -74,13 +75,12 @@ class Map:
 
     kind: str
     title: str
-    stem: str
-    command: str
+    words: list[str]
+    command: list[str]
     scheme: Scheme
     grid: Grid
     metric: str
-    x: str
-    y: str
+    names: tuple[str, str]
     columns: tuple[str, str]
     labels: tuple[str, str]
     exponents: bool = False
@@ -89,15 +89,17 @@ class Map:
     def plane(self, rows: Sequence[Mapping[str, Any]]) -> Plane:
         """The rows over the two axes."""
         x, y = self.columns
-        up = [int(math.log2(row[y])) if self.exponents else row[y] for row in rows]
-        short = [
-            {self.x: row[x], self.y: value, "error": row.get(self.metric)} for row, value in zip(rows, up, strict=True)
-        ]
-        return planes.plane(short, self.x, self.y, "error")
+        values = [int(math.log2(row[y])) if self.exponents else row[y] for row in rows]
+        points = [(row[x], value, row.get(self.metric)) for row, value in zip(rows, values, strict=True)]
+        return planes.plane(
+            [dict(zip((*self.names, "error"), point, strict=True)) for point in points], *self.names, "error"
+        )
 
     def paths(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """The files that `write` writes."""
-        return [Path(folder) / f"{self.stem}.{suffix}" for suffix in SUFFIXES]
+        """The files that `write` writes: readable words and a hash of the command."""
+        words = [re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in (self.kind, *self.words) if word]
+        digest = hashlib.sha256(shlex.join(self.command).encode()).hexdigest()[:8]
+        return [Path(folder) / f"{'-'.join(words)[:150]}-{digest}.{suffix}" for suffix in SUFFIXES]
 
 
 def show(value: Number) -> str:
@@ -109,10 +111,10 @@ def show(value: Number) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e9 else f"{value:g}"
 
 
-def shown(values: Sequence[Number]) -> Callable[[Number], str]:
-    """How the values of an axis are written: as powers of two where all are and they do not stay between 1/8 and 1024.
+def notation(values: Sequence[Number]) -> Callable[[Number], str]:
+    """The function that writes the values of an axis: as powers of two if all are, and some are outside [1/8, 1024].
 
-    >>> shown([16, 4096])(16), shown([256, 1024])(256)
+    >>> notation([16, 4096])(16), notation([256, 1024])(256)
     ('2^4', '256')
     """
     powers = all(value > 0 and math.frexp(value)[0] == 0.5 for value in values)
@@ -122,20 +124,20 @@ def shown(values: Sequence[Number]) -> Callable[[Number], str]:
 
 
 def _tick(values: Sequence[Number]) -> Callable[[Number], str]:
-    write = shown(values)
+    write = notation(values)
     return lambda value: re.sub(r"^2\^(.+)$", r"$2^{\1}$", write(value))
 
 
-def answer(found: Plane, factor: float) -> str:
-    """One line: which single y is within ``factor`` of the best at the most x."""
-    one = planes.single(found, factor)
+def answer(plane: Plane, factor: float) -> str:
+    """One line: the single y that is within ``factor`` of the best at the most x."""
+    one = planes.single(plane, factor)
     if not one.ys:
-        return f"no {found.y} has a finite error anywhere"
-    left = len(found.xs) - one.points
-    which = planes.spans(one.ys, found.ys, shown(found.ys)) + (" (each)" if len(one.ys) > 1 else "")
+        return f"no {plane.y} has a finite error anywhere"
+    left = len(plane.xs) - one.points
+    values = planes.spans(one.ys, plane.ys, notation(plane.ys)) + (" (each)" if len(one.ys) > 1 else "")
     return (
-        f"{found.y} = {which} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
-        f"{found.x}" + (f"; at {left} more no {found.y} has a finite error" if left else "")
+        f"{plane.y} = {values} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
+        f"{plane.x}" + (f"; at {left} more no {plane.y} has a finite error" if left else "")
     )
 
 
@@ -144,80 +146,82 @@ def largest(exponent: Number) -> int:
     return int(exponent) - 1
 
 
-def draw(this: Map, found: Plane) -> Figure:
+def draw(requested: Map, plane: Plane) -> Figure:
     """The picture."""
     from fpemu import plotting
 
     with plotting.style():
         figure, axes = plotting.figure(height=4.2, width=5.4)
-        lines = planes.bounds(found, largest) if this.equation6 else {}
-        mesh = planes.draw(axes[0, 0], found, lines=lines, labels=(_tick(found.xs), _tick(found.ys)))
-        axes[0, 0].set(xlabel=this.labels[0], ylabel=this.labels[1])
-        axes[0, 0].set_title(this.title, loc="left")
-        plotting.colour_bar(figure, mesh, axes[0, 0], _ERRORS[this.metric])
+        lines = planes.bounds(plane, largest) if requested.equation6 else {}
+        mesh = planes.draw(axes[0, 0], plane, lines=lines, labels=(_tick(plane.xs), _tick(plane.ys)))
+        axes[0, 0].set(xlabel=requested.labels[0], ylabel=requested.labels[1])
+        axes[0, 0].set_title(requested.title, loc="left")
+        plotting.colour_bar(figure, mesh, axes[0, 0], _ERRORS[requested.metric])
         plotting.legend_below(figure, axes[0, 0], 3 if lines else 2)
     return figure
 
 
-def write(this: Map, rows: list[Row], factor: float, folder: str | os.PathLike[str]) -> list[Path]:
+def write(requested: Map, rows: list[Row], factor: float, folder: str | os.PathLike[str]) -> list[Path]:
     """Write the five files; each is rendered before the first is written, and each appears whole or not at all."""
     from fpemu import plotting
 
-    data = tables.table(rows, dict.fromkeys(_parameters(this, rows)))  # parameters are exact: all their digits
-    rows = tables.parse(data, this.stem)  # the picture and the record show the data as written
-    found = this.plane(rows)
-    made = draw(this, found)
-    record = provenance(this, rows, found, factor, data)
+    data = tables.table(rows, dict.fromkeys(_parameters(requested, rows)))  # parameters are exact: all their digits
+    rows = tables.parse(data, requested.paths("")[0].stem)  # the picture and the record show the data as written
+    plane = requested.plane(rows)
+    figure = draw(requested, plane)
+    record = provenance(requested, rows, plane, factor, data)
     contents = (
-        plotting.png(made),
-        plotting.svg(made),
-        plotting.pdf(made),
+        plotting.png(figure),
+        plotting.svg(figure),
+        plotting.pdf(figure),
         data,
         (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(),
     )
-    paths = this.paths(folder)
+    paths = requested.paths(folder)
     for path, content in zip(paths, contents, strict=True):
         write_atomic(path, content)
     return paths
 
 
-def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: bytes) -> dict[str, Any]:
+def provenance(requested: Map, rows: list[Row], plane: Plane, factor: float, data: bytes) -> dict[str, Any]:
     """Everything needed to make the map again, and what it says."""
-    spec = this.scheme.spec(rows[0]["hardware"])
+    spec = requested.scheme.spec(rows[0]["hardware"])
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
-    smallest = planes.best(found)
+    smallest = planes.best(plane)
     record = {
-        "sweep": this.kind,
-        "title": this.title,
-        "command": this.command,
+        "sweep": requested.kind,
+        "title": requested.title,
+        "command": shlex.join(requested.command),
         "cells": len(rows),
         "failed": sum("error" in row for row in rows),
-        "parameters": {name: list(dict.fromkeys(row.get(name) for row in rows)) for name in _parameters(this, rows)},
-        "metric": this.metric,
+        "parameters": {
+            name: list(dict.fromkeys(row.get(name) for row in rows)) for name in _parameters(requested, rows)
+        },
+        "metric": requested.metric,
         "hardware": None if spec is None else {name: getattr(spec, name) for name in fields},
         "best": [
-            {this.x: one.x, "error": one.error if math.isfinite(one.error) else None, this.y: list(one.ys)}
+            {plane.x: one.x, "error": one.error if math.isfinite(one.error) else None, plane.y: list(one.ys)}
             for one in smallest
         ],
         "tie": planes.TIE,
         "factor": factor,
-        "answer": answer(found, factor),
+        "answer": answer(plane, factor),
     }
-    if this.equation6:
+    if requested.equation6:
         record["equation 6"] = [
             {
-                this.x: x,
+                plane.x: x,
                 "printed": _ends(planes.equation6(largest(x), largest(x), printed=True)),
                 "holds": _ends(planes.equation6(largest(x), largest(x))),
             }
-            for x in found.xs
+            for x in plane.xs
         ]
     root = Path(fpemu.__file__).resolve().parents[1]
     return record | {
-        "data": {"file": f"{this.stem}.csv", "sha256": hashlib.sha256(data).hexdigest()},
+        "data": {"file": f"{requested.paths('')[0].stem}.csv", "sha256": hashlib.sha256(data).hexdigest()},
         "code": {
             "version": fpemu.__version__,
-            "sha256": this.grid.code,
+            "sha256": requested.grid.code,
             "revision": revision(root / "experiments"),
         },
         "versions": {
@@ -227,9 +231,9 @@ def provenance(this: Map, rows: list[Row], found: Plane, factor: float, data: by
     }
 
 
-def _parameters(this: Map, rows: list[Row]) -> list[str]:
+def _parameters(requested: Map, rows: list[Row]) -> list[str]:
     """The columns that are not results."""
-    numbers = (*this.grid.cells()[0]["metrics"], "error")
+    numbers = (*requested.grid.cells()[0]["metrics"], "error")
     return list(dict.fromkeys(name for row in rows for name in row if name not in numbers))
 
 

@@ -91,8 +91,8 @@ def plane(rows: Sequence[Row], x: str, y: str, value: str) -> Plane:
     xs, ys = (tuple(sorted({row[name] for row in rows})) for name in (x, y))
     runs: dict[tuple[Number, Number], list[float]] = {}
     for row in rows:
-        found = row.get(value)
-        runs.setdefault((row[x], row[y]), []).append(math.nan if found is None else float(found))
+        error = row.get(value)
+        runs.setdefault((row[x], row[y]), []).append(math.nan if error is None else float(error))
     errors = np.array([[np.mean(runs.get((a, b), [math.nan])) for a in xs] for b in ys])
     return Plane(x, y, xs, ys, errors)
 

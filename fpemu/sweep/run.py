@@ -1,20 +1,21 @@
-"""Evaluate the cells of an experiment or a grid that are not in the store yet, and return all its rows."""
+"""Evaluate the cells of an experiment or a grid that are not stored yet, and return all its rows."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
+import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fpemu import devices
-from fpemu.devices import Device
-from fpemu.errors import InputError
+from fpemu.errors import InputError, unknown_name
+from fpemu.mma._device import Device, resolve
 from fpemu.parallel import cores
 from fpemu.sweep import executors, store
+from fpemu.sweep.executors import Batches, LocalWorkers, Source, Workers
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -46,8 +47,10 @@ class Job(Protocol):
     @property
     def loader(self) -> Callable[[], tuple[executors.Evaluate, str]]: ...
     def cells(self, size: str) -> list[Cell]: ...
-    def evaluate(self, cell: Mapping[str, Any]) -> Values: ...
+    def evaluate(self, cell: Cell, device: Device = "cpu") -> Mapping[str, Any]: ...
     def cost(self, cell: Mapping[str, Any]) -> float: ...
+    def memory(self, cell: Mapping[str, Any]) -> float: ...
+    def source(self, device: Device) -> Source: ...
 
 
 def run(
@@ -64,6 +67,7 @@ def run(
     keep_failures: bool = False,
     fresh: bool = False,
     done: set[str] | None = None,
+    workers: Workers | None = None,
 ) -> list[Row]:
     """Evaluate the missing cells and return every row, in the order of the cells.
 
@@ -96,6 +100,8 @@ def run(
         Evaluate stored cells again; each cell's old numbers stay until its new ones replace them.
     done : set of str, optional
         Keys that a fresh run does not evaluate again, since an earlier one did; the keys that it evaluates are added.
+    workers : Workers, optional
+        Workers that several runs share, in place of ``jobs``, ``executor`` and ``scheduler``.
 
     Returns
     -------
@@ -108,7 +114,8 @@ def run(
         If cells failed, after all the others have been evaluated. A later run tries them again.
     InputError
         If ``jobs`` or ``worker_timeout`` is not positive, the executor or the device is not available, the store is
-        read-only although cells are missing, or a number has the name of a parameter.
+        read-only although cells are missing, a cell needs more memory than this machine has, or a number has the name
+        of a parameter.
     OSError
         If storing fails later, or the Dask cluster is lost. Stored cells remain; the next run continues from them.
     KeyboardInterrupt
@@ -118,18 +125,26 @@ def run(
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
     if not worker_timeout > 0:
         raise InputError(f"worker_timeout is {worker_timeout}: a positive number of seconds is needed")
-    if device != "auto" and not (device == "cuda" and scheduler is not None):  # whose workers are other machines
-        devices.resolve(device)
+    executor = _executor(executor, scheduler)
+    if scheduler is None:  # the workers of a scheduler may be on other machines
+        resolve(device)
     plan = survey(job, size, results)
     done = set() if done is None else done
     plan = plan.afresh(done) if fresh else plan
-    failed: dict[str, str] = {}
-    if plan.todo:
+    todo = plan.todo
+    if todo:
         results.check_writable()
-    batches = _batches(job, plan.todo, jobs, executor, scheduler, device, worker_timeout)
-    # closing: after an interrupt the processes end at once, not when the generator is collected
-    with _bar(job, plan, progress) as advance, contextlib.closing(batches) as source:
-        for batch in source:
+    if scheduler is None:
+        check_memory(job, todo.values())
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        if workers is None and todo:
+            workers = _workers(job, todo, jobs, executor, scheduler, worker_timeout)
+            stack.enter_context(workers or contextlib.nullcontext())
+        batches = _batches(job, todo, workers, device)
+        stack.enter_context(contextlib.closing(batches))  # ends the workers after an interrupt
+        advance = stack.enter_context(_bar(job, plan, progress))
+        for batch in batches:
             for entry in batch:
                 _row(job, entry.cell, entry.values or {})
             if batch:
@@ -147,7 +162,7 @@ def run(
         raise failure(job.name, [(plan.cells[name], error) for name, error in failed.items()], len(plan.cells))
     return [
         {**_plain(cell), "error": failed[name]} if name in failed else _row(job, cell, plan.stored[name].values)
-        for name, cell in zip(plan.keys, plan.listed, strict=True)
+        for name, cell in plan.cells.items()
     ]
 
 
@@ -157,6 +172,14 @@ def failure(name: str, failed: Sequence[tuple[Mapping[str, Any], str]], total: i
     return CellError(
         f"{name}: {len(failed)} of {total} cells failed; the first, {store.canonical(dict(cell))}: {error}"
     )
+
+
+def check_failures(job: Job, rows: Sequence[Row]) -> None:
+    """Raise CellError if rows of a run with ``keep_failures`` failed."""
+    pairs = zip(job.cells("quick"), rows, strict=True)
+    failed = [(cell, row["error"]) for cell, row in pairs if "error" in row]
+    if failed:
+        raise failure(job.name, failed, len(rows))
 
 
 def default_jobs() -> int:
@@ -173,14 +196,10 @@ def keys(job: Job, cells: list[Cell]) -> list[str]:
 # --- missing and stored cells
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a job, and which of them are stored."""
+    """The cells of a job, and the stored ones among them."""
 
-    listed: list[Cell]
-    """In the job's order"""
-    keys: list[str]
-    """Their keys, in the same order"""
     cells: dict[str, Cell]
-    """The distinct cells by key"""
+    """By key, in the job's order"""
     stored: dict[str, Known]
     failed_before: dict[str, str]
     """The error of each cell whose last evaluation failed"""
@@ -199,8 +218,7 @@ class Plan:
 def survey(job: Job, size: str, results: Store) -> Plan:
     """Look up a job's cells in the store; log a line if stored rows are damaged."""
     listed = job.cells(size)
-    names = keys(job, listed)
-    cells = dict(zip(names, listed, strict=True))
+    cells = dict(zip(keys(job, listed), listed, strict=True))
     known, damaged = results.read(list(cells))
     stored = {name: row for name, row in known.items() if _fits(cells[name], row.values)}
     if damaged:
@@ -211,7 +229,7 @@ def survey(job: Job, size: str, results: Store) -> Plan:
             len(known) + len(damaged),
             store.canonical(cells[damaged[0]]),
         )
-    return Plan(listed, names, cells, stored, results.failures(list(cells)))
+    return Plan(cells, stored, results.failures(list(cells)))
 
 
 def _fits(cell: Mapping[str, Any], values: Values) -> bool:
@@ -220,11 +238,25 @@ def _fits(cell: Mapping[str, Any], values: Values) -> bool:
     return not values.keys() & cell.keys() and (not isinstance(wanted, list) or values.keys() == set(wanted))
 
 
-def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
+def check_memory(job: Job, cells: Iterable[Cell]) -> None:
+    """Raise InputError if the matrices of a cell do not fit into this machine's memory."""
+    cell = max(cells, key=job.memory, default=None)
+    if cell is None or not hasattr(os, "sysconf"):
+        return
+    needed, available = job.memory(cell), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
+        sizes = "×".join(str(cell[name]) for name in ("M", "N", "K"))
+        raise InputError(
+            f"{job.name}: the matrices of M×N×K = {sizes} take {needed / 1e9:.4g} GB, and this machine has "
+            f"{available / 1e9:.4g} GB of memory: choose smaller sizes"
+        )
+
+
+def estimate(job: Job, plan: Plan, jobs: int, device: Device = "cpu") -> tuple[float | None, str]:
     """Estimate the seconds that the missing cells of a plan, at least one, will take; also name the basis.
 
-    The estimate scales the seconds of stored cells of the same job, or of its cheapest cell evaluated now (on the
-    device set by `fpemu.devices.on`), with `cost`. Of a large cell of a grid, some rows and columns are evaluated. The
+    The estimate scales the seconds of stored cells of the same job, or of its cheapest cell evaluated now on
+    ``device``, with `cost`. Of a large cell of a grid, some rows and columns are evaluated. The
     number is None if the cell fails.
     """
     todo = plan.todo
@@ -237,9 +269,9 @@ def estimate(job: Job, plan: Plan, jobs: int) -> tuple[float | None, str]:
         whole = min(todo.values(), key=job.cost)
         cell = _trial(job, whole)
         try:
-            job.evaluate(cell)  # compiles, and draws the operands that neighbours share
+            job.evaluate(cell, device)  # compiles, and draws the operands that neighbours share
             start = time.perf_counter()
-            job.evaluate(cell)
+            job.evaluate(cell, device)
         except (Exception, SystemExit) as problem:
             return None, f"unknown: the cell {store.canonical(cell)} failed: {problem}"
         done, seconds = job.cost(cell), time.perf_counter() - start
@@ -256,31 +288,34 @@ def _trial(job: Job, cell: Cell) -> Cell:
     return cell
 
 
-def _batches(
-    job: Job,
-    todo: dict[str, Cell],
-    jobs: int,
-    executor: str | None,
-    scheduler: str | None,
-    device: Device,
-    worker_timeout: float,
-) -> executors.Batches:
+def _executor(executor: str | None, scheduler: str | None) -> str:
     if executor is None:
-        executor = "processes" if scheduler is None else "dask"
+        return "processes" if scheduler is None else "dask"
     if executor not in EXECUTORS:
-        raise InputError(f"unknown executor {executor!r}: known: {', '.join(EXECUTORS)}")
+        raise unknown_name("executor", executor, EXECUTORS)
     if executor == "processes" and scheduler is not None:
         raise InputError("a scheduler's address needs the executor dask")
-    if not todo:
-        return _nothing()
-    if executor == "processes" and (jobs == 1 or _is_quick(job, todo, jobs)):
-        return executors.here(job.evaluate, todo, device)
-    source = executors.Source(job.loader, job.code, device=device)
-    if executor == "processes":
-        return executors.processes(source, todo, jobs, job.cost)
-    from fpemu.sweep import cluster
+    return executor
 
-    return cluster.workers(source, todo, jobs, scheduler, job.cost, worker_timeout)
+
+def _workers(
+    job: Job, todo: Mapping[str, Cell], jobs: int, executor: str, scheduler: str | None, worker_timeout: float
+) -> Workers | None:
+    """Return the workers that evaluate the cells; None: this process."""
+    if executor == "dask":
+        from fpemu.sweep.cluster import DaskWorkers
+
+        return DaskWorkers(jobs, scheduler, worker_timeout)
+    return None if jobs == 1 or _is_quick(job, todo, jobs) else LocalWorkers(min(jobs, len(todo)))
+
+
+def _batches(job: Job, todo: Mapping[str, Cell], workers: Workers | None, device: Device) -> Batches:
+    if not todo:
+        yield []
+    elif workers is None:
+        yield from executors.here(job.evaluate, todo, device)
+    else:
+        yield from workers.evaluate(job.source(device), todo, job.cost)
 
 
 def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
@@ -290,10 +325,6 @@ def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
     """
     saved = 1 - 1 / jobs
     return all("metrics" in cell for cell in todo.values()) and saved * sum(map(job.cost, todo.values())) < _START
-
-
-def _nothing() -> executors.Batches:
-    yield []
 
 
 @contextlib.contextmanager

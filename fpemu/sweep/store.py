@@ -1,10 +1,9 @@
 """Stored results: one durable row per cell, under a key that covers everything that determines its numbers.
 
 The key is the SHA-256 of a canonical JSON of the evaluator's name, the cell's parameters, and the versions of the code
-and of NumPy. Rows are written in transactions, so an interrupted run leaves whole rows or none. Failed cells have a
-table with their error messages until they are evaluated.
-
-A row that does not match its checksum (see `fpemu.sweep.results_file`) counts as missing.
+and of NumPy. Rows are written to an SQLite file in transactions, so an interrupted run leaves whole rows or none. A
+second table holds the error messages of failed cells until they are evaluated. Each row holds a checksum of its other
+columns; a row that does not match it counts as missing.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -24,12 +24,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.errors import InputError
-from fpemu.sweep import results_file
 
 Cell = dict[str, Any]
 Values = dict[str, float]
 
+VERSION = 1
+_COLUMNS = {
+    "cells": ("key", "evaluator", "cell", "code", "numbers", "seconds"),
+    "failures": ("key", "evaluator", "cell", "code", "error", "seconds"),
+}
+"""The columns of each table that the row's checksum covers."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS {} (
+    key TEXT PRIMARY KEY,
+    evaluator TEXT NOT NULL,
+    cell TEXT NOT NULL,
+    code TEXT NOT NULL,
+    {} TEXT NOT NULL,
+    seconds REAL NOT NULL,
+    checksum TEXT
+) WITHOUT ROWID
+"""
 _BATCH = 500  # keys in one query: below the limit on variables of every SQLite
+# SQLite's result codes for a file that is no results file or a damaged one, not for one that cannot be reached
+_FOREIGN, _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB}, {sqlite3.SQLITE_CORRUPT}
 
 
 class Entry(NamedTuple):
@@ -97,19 +115,22 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path) if path is not None else default_path()
-        self._refusal: Exception | None = None  # why the file cannot be written
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._refusal: Exception | None = None  # the reason why the file cannot be written
+        self._copy = contextlib.ExitStack()
         try:
             try:
-                self._db = results_file.open_writable(self.path)
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._db = _connect(self.path, _prepare)
             except (OSError, sqlite3.Error) as refusal:
-                if results_file.is_foreign(refusal) or not self.path.is_file():
+                if _code(refusal) in _FOREIGN | _DAMAGED or not self.path.is_file():
                     raise
                 self._refusal = refusal
-                self._db, self._copy = results_file.open_read_only(self.path)
+                self._db = _open_read_only(self.path, self._copy)
         except (OSError, sqlite3.Error, InputError) as problem:
             elsewhere = "set FPEMU_CACHE to another folder"
-            if results_file.is_foreign(problem) or isinstance(problem, InputError):
+            if _code(problem) in _DAMAGED:
+                text = f"the results file {self.path} is damaged ({problem}): move it away, or {elsewhere}"
+            elif _code(problem) in _FOREIGN or isinstance(problem, InputError):
                 text = f"{self.path} is not a results file ({problem}): move it away, or {elsewhere}"
             else:
                 text = f"cannot open the results file {self.path}: {problem}; {elsewhere}"
@@ -128,7 +149,7 @@ class Store:
             try:
                 with self._db:
                     self._db.execute("BEGIN IMMEDIATE")
-                    self._db.execute(f"PRAGMA user_version = {results_file.VERSION}")
+                    self._db.execute(f"PRAGMA user_version = {VERSION}")
                 return
             except sqlite3.Error as refusal:
                 problem = refusal
@@ -138,18 +159,14 @@ class Store:
 
     def get(self, key: str) -> Values | None:
         """The numbers stored under ``key``, or None."""
-        stored = self.find([key])
+        stored, _ = self.read([key])
         return stored[key].values if key in stored else None
-
-    def find(self, keys: Sequence[str]) -> dict[str, Known]:
-        """The numbers and seconds of those of ``keys`` that are finished; a damaged row counts as missing."""
-        return self.read(keys)[0]
 
     def read(self, keys: Sequence[str]) -> tuple[dict[str, Known], list[str]]:
         """The numbers and seconds of those of ``keys`` that are finished, and the keys whose rows are damaged."""
         stored, damaged = {}, []
         for name, columns in self._select("cells", keys):
-            values = None if columns is None else results_file.numbers_of(columns[4], columns[5])
+            values = None if columns is None else _numbers(columns[4], columns[5])
             if columns is None or values is None:
                 damaged.append(name)
             else:
@@ -163,28 +180,16 @@ class Store:
 
     def _select(self, table: str, keys: Sequence[str]) -> Iterator[tuple[str, list[Any] | None]]:
         """The keys that have rows, with the rows' columns, or None where these do not match the row's checksum."""
-        with self._talking("read"):
-            present = results_file.columns_of(self._db, table)
-        if not present:
-            return
-        verified = "checksum" in present  # a file of the previous version that cannot be migrated has none
-        selected = ", ".join([*results_file.COLUMNS[table], "checksum" if verified else "NULL"])
         for start in range(0, len(keys), _BATCH):
             some = keys[start : start + _BATCH]
-            with self._talking("read"):
+            with self._errors("read"):
+                selected = ", ".join([*_COLUMNS[table], "checksum"])
                 query = f"SELECT {selected} FROM {table} WHERE key IN ({','.join('?' * len(some))})"
                 rows = self._db.execute(query, some).fetchall()
             requested = {name.encode(): name for name in some}
             for *columns, checksum in rows:
                 if columns[0] in requested:
-                    valid = not verified or checksum == results_file.checksum(*columns).encode()
-                    yield requested[columns[0]], columns if valid else None
-
-    def put(
-        self, key: str, evaluator: str, cell: Mapping[str, Any], code: str, values: Mapping[str, Any], seconds: float
-    ) -> None:
-        """Store a cell's numbers: on the disk when this returns."""
-        self.keep(evaluator, code, [Entry(key, cell, values, "", seconds)])
+                    yield requested[columns[0]], columns if checksum == _checksum(*columns).encode() else None
 
     def keep(self, evaluator: str, code: str, entries: Iterable[Entry]) -> None:
         """Store cells that finished or failed, in one transaction: on the disk when this returns.
@@ -197,22 +202,21 @@ class Store:
             result = e.error if e.values is None else json.dumps(as_numbers(e.values))
             # an error message may quote a file name whose bytes are not text
             head = (e.key, evaluator, canonical(dict(e.cell)), code, result.encode(errors="backslashreplace").decode())
-            checksum = results_file.checksum(*(text.encode() for text in head), float(e.seconds))
+            checksum = _checksum(*(text.encode() for text in head), float(e.seconds))
             (failed if e.values is None else finished).append((*head, float(e.seconds), checksum))
-        with self._talking("write to"), self._db:
+        with self._errors("write to"), self._db:
             self._db.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?)", finished)
             self._db.executemany("DELETE FROM failures WHERE key = ?", ((row[0],) for row in finished))
             self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
 
     def __len__(self) -> int:
-        with self._talking("read"):
+        with self._errors("read"):
             return int(self._db.execute("SELECT COUNT(*) FROM cells").fetchone()[0])
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
-        if self._copy is not None:
-            self._copy.cleanup()
+        self._copy.close()
 
     def __enter__(self) -> Store:
         return self
@@ -223,12 +227,12 @@ class Store:
         self.close()
 
     @contextlib.contextmanager
-    def _talking(self, verb: str) -> Iterator[None]:
+    def _errors(self, verb: str) -> Iterator[None]:
         """SQLite's errors as OSError with the name of the results file."""
         try:
             yield
         except sqlite3.Error as problem:
-            damaged = results_file.is_foreign(problem)
+            damaged = _code(problem) in _FOREIGN | _DAMAGED
             advice = "the file is damaged: move it away" if damaged else "rows stored before remain, run again then"
             raise OSError(f"cannot {verb} the results file {self.path}: {problem}; {advice}") from problem
 
@@ -247,3 +251,90 @@ def as_numbers(values: Mapping[str, Any]) -> Values:
         if isinstance(value, int | np.integer) and not math.isinf(number) and int(number) != int(value):
             raise TypeError(f"result {name!r} = {value} does not fit a float")
     return numbers
+
+
+# --- rows and the file
+def _checksum(*columns: bytes | float) -> str:
+    """The SHA-256 of a row's other columns: texts as bytes, seconds as a float."""
+    return hashlib.sha256(repr(columns).encode()).hexdigest()
+
+
+def _numbers(text: Any, seconds: Any) -> Values | None:
+    """A row's numbers, at least one; None if the row holds anything else, or no duration."""
+    try:
+        values = json.loads(text)
+        numbers = [*values.values(), seconds]
+        if len(numbers) < 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
+            return None
+        return as_numbers(values) if 0 <= seconds < math.inf else None
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _code(problem: Exception) -> int | None:
+    """SQLite's result code without its extension; None for another error."""
+    if not isinstance(problem, sqlite3.Error):
+        return None
+    return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+def _open_read_only(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
+    """Open the file where SQLite can write nothing beside it; ``stack`` removes the copy if a log must be replayed."""
+    address, log = path.absolute().as_uri(), Path(f"{path}-wal")
+    try:
+        return _connect(f"{address}?mode=ro", _check_schema)
+    except sqlite3.OperationalError:
+        if not log.exists() or log.stat().st_size == 0:
+            return _connect(f"{address}?mode=ro&immutable=1", _check_schema)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fpemu-"))
+    for file in (path, log):
+        shutil.copyfile(file, Path(folder, file.name))
+    db = _connect(Path(folder, path.name), _check_schema)
+    db.execute("PRAGMA query_only=ON")  # a row written to the copy would be lost
+    return db
+
+
+def _connect(address: str | Path, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
+    db = sqlite3.connect(address, timeout=60, uri=isinstance(address, str))
+    db.text_factory = bytes  # text that is not UTF-8 is damage to one row, not an error of the query
+    try:
+        prepare(db)
+    except UnicodeDecodeError as problem:  # SQLite's message quotes a damaged schema
+        db.close()
+        raise sqlite3.DatabaseError("its schema is damaged") from problem
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Create the tables; a second process waits up to 60 s for a lock."""
+    _check_schema(db)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    if _version(db) == VERSION:
+        return
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        for table, columns in _COLUMNS.items():
+            db.execute(_SCHEMA.format(table, columns[4]))
+        db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _check_schema(db: sqlite3.Connection) -> None:
+    """Raise unless the file is empty or holds the tables of this version."""
+    tables = {name.decode(errors="replace") for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    version = _version(db)
+    if version > VERSION:
+        raise InputError(f"its schema {version} belongs to a newer version of fpemu")
+    for table, columns in _COLUMNS.items() if tables else ():
+        present = {name.decode(errors="replace") for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
+        lacking = [name for name in (*columns, "checksum") if name not in present]
+        if lacking:
+            raise sqlite3.DatabaseError(f"its table {table} lacks {', '.join(lacking)}")
+        db.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 1").fetchall()
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])

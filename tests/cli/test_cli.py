@@ -602,7 +602,7 @@ def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
     monkeypatch.setattr(sweep.Grid, "read", interrupted)
     Path("g.toml").touch()
     assert main(arguments) == 130
-    assert f"'fpemu {' '.join(arguments)}' goes on from there" in capsys.readouterr().err
+    assert f"'fpemu {' '.join(arguments)}' continues from them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -620,7 +620,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "fpemu: interrupted; what is finished is kept: 'fpemu reproduce paper' goes on from there" in err
+    assert "fpemu: interrupted; finished cells are stored: 'fpemu reproduce paper' continues from them" in err
     assert "Traceback" not in err
     assert not Path("figures").exists()
     assert main(["reproduce", "paper"]) == 0

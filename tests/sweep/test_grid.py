@@ -17,7 +17,7 @@ from fpemu.sweep import Grid, Store, frame, run
 from fpemu.sweep.evaluate import evaluate
 from fpemu.sweep.export import export
 from fpemu.sweep.run import estimate, survey
-from fpemu.sweep.store import canonical, key
+from fpemu.sweep.store import Entry, canonical, key
 
 TOML = """
 title = "H2SGEMM over its scaling exponent"
@@ -347,7 +347,7 @@ def test_the_estimate_grows_with_the_work(tmp_path):
 
 def test_the_estimate_of_a_large_cell_measures_a_part_of_it(tmp_path, monkeypatch):
     measured = []
-    monkeypatch.setattr(Grid, "evaluate", lambda grid, cell: measured.append(cell))
+    monkeypatch.setattr(Grid, "evaluate", lambda grid, cell, device: measured.append(cell))
     grid = _small(schemes=["ozaki"], hardware="A100", M=1500, N=3000, K=1500)
     with Store(tmp_path / "r.sqlite") as results:
         seconds, basis = estimate(grid, survey(grid, "quick", results), 1)
@@ -364,7 +364,11 @@ def test_a_stored_row_without_all_metrics_is_evaluated_again(file, capsys):
     grid = Grid.read("small.toml")
     cell = next(cell for cell in grid.cells() if cell["K"] == 4)
     with Store() as results:
-        results.put(key(grid.evaluator, cell, grid.code), grid.evaluator, cell, grid.code, {"max_relative": 1.0}, 0.1)
+        results.keep(
+            grid.evaluator,
+            grid.code,
+            [Entry(key(grid.evaluator, cell, grid.code), cell, {"max_relative": 1.0}, "", 0.1)],
+        )
     capsys.readouterr()
     assert main(["sweep", "small.toml", "--dry-run"]) == 0
     assert "5 cells: 4 stored, 1 to do" in capsys.readouterr().out
@@ -479,7 +483,7 @@ def test_the_package_offers_it():
 def test_an_interrupt_names_the_command_that_goes_on(file, capsys, monkeypatch):
     evaluated = []
 
-    def interrupted(grid, cell):
+    def interrupted(grid, cell, device):
         evaluated.append(cell)
         if len(evaluated) == 5:
             raise KeyboardInterrupt
@@ -487,6 +491,6 @@ def test_an_interrupt_names_the_command_that_goes_on(file, capsys, monkeypatch):
 
     monkeypatch.setattr(Grid, "evaluate", interrupted)
     assert main(["sweep", "grid.toml", "-j", "1", "--fresh", "--export", "my table.csv"]) == 130
-    assert "'fpemu sweep grid.toml -j 1 --export 'my table.csv'' goes on from there" in capsys.readouterr().err
+    assert "'fpemu sweep grid.toml -j 1 --export 'my table.csv'' continues from them" in capsys.readouterr().err
     with Store() as results:
         assert len(results) == 4

@@ -297,7 +297,7 @@ def test_an_interrupted_map_says_all_of_the_command(folder, capsys, monkeypatch)
     given = ["-e", "processes", "--export", "my rows.csv", "-o", "other"]
     assert main(["sweep", "scaling", "--sb", "0,12", "--offset", "-9,0", *_SMALL, *given]) == 130
     err = capsys.readouterr().err
-    assert "--factor 1.5 --executor processes -j 1 -o other --export 'my rows.csv'' goes on from there" in err
+    assert "--factor 1.5 --executor processes -j 1 -o other --export 'my rows.csv'' continues from them" in err
 
 
 def test_scaling_writes_a_map_and_says_what_is_best(folder, capsys):

@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import subprocess
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from fpemu.errors import InputError
 from fpemu.reproduce import claims, experiments, figures
 from fpemu.sweep import CellError, Grid, Store, code, executors, maps, run
 from fpemu.sweep import store as store_module
+from fpemu.sweep.executors import LocalWorkers, WorkerError
 from fpemu.sweep.run import keys
+from fpemu.sweep.store import Entry
 
 PAGE = '''
 """A made-up figure."""
@@ -94,7 +97,7 @@ def _evaluated(folder):
 def test_numbers_come_back_as_they_went_in(tmp_path):
     values = {"a": 0.1, "tiny": 5e-324, "nan": float("nan"), "inf": float("-inf"), "count": 3, "half": np.float16(0.1)}
     with Store(tmp_path / "deep" / "results.sqlite") as results:
-        results.put("k", "paper.fig", {"n": 1}, "code", values, 0.5)
+        results.keep("paper.fig", "code", [Entry("k", {"n": 1}, values, "", 0.5)])
         assert results.get("other") is None
     with Store(tmp_path / "deep" / "results.sqlite") as results:
         back = results.get("k")
@@ -141,7 +144,7 @@ def test_what_is_no_number_is_refused(tmp_path):
     with Store(tmp_path / "r.sqlite") as results:
         for bad in ("text", None, [1.0], 2**60 + 1):
             with pytest.raises((TypeError, ValueError)):
-                results.put("k", "e", {}, "c", {"a": bad}, 0.0)
+                results.keep("e", "c", [Entry("k", {}, {"a": bad}, "", 0.0)])
         assert len(results) == 0
 
 
@@ -208,7 +211,7 @@ def test_rows_of_cells_that_failed_are_given_if_asked_for(folder, monkeypatch):
         assert rows[1] == {"n": 1, "kind": "odd", "error": "ValueError: no luck"}
         names = keys(experiment, experiment.cells("quick"))
         assert results.failures(names) == {names[1]: "ValueError: no luck"}
-        assert set(results.find(names)) == {names[0], *names[2:]}
+        assert set(results.read(names)[0]) == {names[0], *names[2:]}
         monkeypatch.delenv("FPEMU_TEST_FAIL")
         assert "error" not in run(experiment, results=results, keep_failures=True)[1]
         assert results.failures(names) == {}
@@ -341,42 +344,35 @@ def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
     assert refused < 30 * FACTOR
 
 
-def _downgrade(path):
-    """Make a results file one of before checksums."""
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute("ALTER TABLE cells DROP COLUMN checksum")
-        db.execute("ALTER TABLE failures DROP COLUMN checksum")
-        db.execute("PRAGMA user_version = 0")
-
-
-def test_a_store_without_checksums_is_migrated_once(folder, caplog):
-    experiment = experiments.load("paper/fig2")
-    with Store() as results:
-        rows = run(experiment, results=results)
-    _downgrade(store_module.default_path())
-    _change("numbers", "CAST(X'7BFF7D' AS TEXT)")  # no checksum for a row that cannot be read
-    _evaluated(folder)
-    with Store() as results:
-        assert str(run(experiment, results=results)) == str(rows)
-    assert _evaluated(folder) == [1]
-    _change("numbers", "replace(numbers, '0.1', '0.2')")
-    with Store() as results:
-        assert str(run(experiment, results=results)) == str(rows)
-    assert _evaluated(folder) == [1]
-    assert len(caplog.messages) == 2
-
-
-def test_a_store_of_a_newer_version_is_refused(folder):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("PRAGMA user_version = 7", "its schema 7 belongs to a newer version of fpemu"),
+        ("ALTER TABLE failures DROP COLUMN checksum", "its table failures lacks checksum"),
+        ("DROP TABLE cells", "its table cells lacks key"),
+    ],
+)
+def test_a_store_of_another_version_is_refused(folder, change, reason):
     Store().close()
     with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
-        db.execute("PRAGMA user_version = 7")
-    with pytest.raises(InputError, match=r"results\.sqlite is not a results file \(its schema 7 belongs to a newer"):
+        db.execute(change)
+    with pytest.raises(InputError, match=rf"results\.sqlite is not a results file \({reason}"):
+        Store()
+
+
+def test_a_damaged_page_of_the_file_is_called_damage(folder):
+    Store().close()
+    path = store_module.default_path()
+    content = bytearray(path.read_bytes())
+    content[100:108] = b"\xff" * 8  # the header of the first page's tree
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"the results file \S*results\.sqlite is damaged \(.*malformed"):
         Store()
 
 
 def test_an_error_message_that_is_no_text_is_stored(tmp_path):
     with Store(tmp_path / "r.sqlite") as results:
-        results.keep("e", "c", [store_module.Entry("k", {}, None, "no file b\udcff", 0.0)])
+        results.keep("e", "c", [Entry("k", {}, None, "no file b\udcff", 0.0)])
         assert results.failures(["k"]) == {"k": "no file b\\udcff"}
 
 
@@ -430,12 +426,12 @@ def test_the_bar_stays_in_the_display(folder):
 # --- the choice of processes
 def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(executors, "processes", lambda source, todo, jobs, cost: started.append(jobs) or iter(()))
+    monkeypatch.setattr(LocalWorkers, "evaluate", lambda self, *arguments: started.append(self.jobs) or iter(()))
     grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
     with Store(tmp_path / "r.sqlite") as results:
         assert len(run(grid, results=results, jobs=4)) == 50
         assert started == []
-        large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048)
+        large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048, seeds=4)
         with contextlib.suppress(KeyError, AttributeError):
             run(large, results=results, jobs=4)
     assert started == [4]
@@ -509,16 +505,46 @@ def test_a_result_that_is_no_number_is_a_failure(folder):
 
 
 def test_workers_refuse_other_code(folder):
-    from dataclasses import replace
-
-    from fpemu.sweep.executors import Source, WorkerError
-
     experiment = experiments.load("paper/fig2")
-    source = Source(experiment.code, str(experiment.root), experiment.name)
-    assert source.load()({"n": 3})["value"] == experiment.evaluate({"n": 3})["value"]
-    for other in (replace(source, code="0" * 64), replace(source, numpy="1.0"), replace(source, name="paper/fig99")):
-        with pytest.raises(WorkerError, match=r"a worker (has other code|cannot load)"):
-            other.load()
+    source = experiment.source("cpu")
+    assert executors._function(source)({"n": 3}, "cpu")["value"] == experiment.evaluate({"n": 3})["value"]
+    missing = (*source.arguments[:0], "paper/fig99", experiment.root)
+    for change in ({"code": "0" * 64}, {"numpy": "1.0"}, {"arguments": missing}):
+        with pytest.raises(WorkerError, match=r"a worker (has other code|cannot evaluate the cells: unknown exp)"):
+            executors._function(replace(source, **change))
+
+
+def test_pages_share_the_processes_of_a_pool(folder):
+    """The second page is evaluated by the process of the first; the pool survives a page that fails."""
+    for figure, result in (("fig3", "os.getpid()"), ("fig4", "os.getpid()"), ("fig5", "None")):
+        path = _page(folder, figure=figure)
+        path.write_text(path.read_text().replace('SCALE * cell["n"]', result))
+    with Store() as results, LocalWorkers(1) as workers:
+        first = run(experiments.load("paper/fig3"), results=results, workers=workers)
+        with pytest.raises(CellError, match="4 of 4 cells failed"):
+            run(experiments.load("paper/fig5"), results=results, workers=workers)
+        second = run(experiments.load("paper/fig4"), results=results, workers=workers)
+    assert len({row["value"] for row in first + second}) == 1
+    assert first[0]["value"] != os.getpid()
+
+
+def test_the_device_reaches_pages_that_take_it(folder):
+    path = _page(folder, figure="fig3")
+    path.write_text(
+        path.read_text().replace("evaluate(cell):", "evaluate(cell, device):").replace("SCALE *", "len(device) *")
+    )
+    with Store() as results:
+        for options in ({}, {"jobs": 2}):
+            rows = run(experiments.load("paper/fig3"), results=results, device="cpu", fresh=True, **options)
+            assert [row["value"] for row in rows] == [0, 3, 6, 9]
+
+
+def test_a_cell_that_exceeds_the_memory_is_refused_before_the_run(tmp_path):
+    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=[2, 10**6], N=10**6, K=2)
+    with Store(tmp_path / "r.sqlite") as results:
+        with pytest.raises(InputError, match=r"M×N×K = 1000000×1000000×2 take 8000 GB, and this machine has"):
+            run(grid, results=results)
+        assert len(results) == 0
 
 
 def test_unknown_executors(folder):
@@ -621,34 +647,37 @@ def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monke
         _ = grid.code
 
 
-@pytest.mark.parametrize(
-    "room", [(), ("theory",), ("perfmodel",), ("batched",), ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")]
-)
-def test_every_numeric_module_counts(room):
-    """What computes a number imports nothing that is not in the number's key."""
-    counted = (*code._NUMERIC, *room)
+def test_every_numeric_module_counts():
+    """No module that computes a number imports one that is not in the number's key."""
     # checks of arguments refuse a call and leave every number as it is
     uncounted = {"arguments", "errors", "files", "hints", "kernelcache"}
-    listed = {path.relative_to(code._PACKAGE).as_posix() for path in code._files(counted)}
-    for path in (path for path in code._files(counted) if path.suffix == ".py"):
-        for name in re.findall(r"^from fpemu\.(\w+)", path.read_text(), re.MULTILINE):
-            if name not in uncounted:
-                assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
-        for names in re.findall(r"^from fpemu import (.+)$", path.read_text(), re.MULTILINE):
-            for name in set(names.split(", ")) - uncounted:
-                assert f"{name}.py" in listed or f"{name}/__init__.py" in listed, f"{path} uses fpemu.{name}"
+    files = [path for path in code._numeric_files() if path.suffix == ".py"]
+    listed = {path.relative_to(code._PACKAGE).parts[0].removesuffix(".py") for path in files}
+    for path in files:
+        text = path.read_text()
+        names = set(re.findall(r"^from fpemu\.(\w+)", text, re.MULTILINE))
+        names |= {
+            name for line in re.findall(r"^from fpemu import (.+)$", text, re.MULTILINE) for name in line.split(", ")
+        }
+        assert names - uncounted <= listed, path
 
 
-def test_a_page_that_imports_the_theory_hangs_on_it(folder, monkeypatch):
-    plain = experiments.load("paper/fig2").code
-    page = _page(folder, figure="fig3")
-    page.write_text("import fpemu.theory\n" + page.read_text())
-    assert code._rooms(page) == ("theory",)
-    assert experiments.load("paper/fig3").code != plain
-    fresh, text = experiments.load("paper/fig3").code, code._text
-    monkeypatch.setattr(code, "_text", lambda entries: text(entries) + b"changed" * ("theory" in entries))
-    assert code.code_version(page) != fresh
-    assert experiments.load("paper/fig2").code == plain
+def test_code_of_a_module_beside_the_page_counts(tmp_path):
+    page, model = tmp_path / "fig1.py", tmp_path / "model.py"
+    page.write_text(
+        "from . import model\nfrom .model import two\ndef evaluate(cell):\n    return model.one() + two()\n"
+    )
+
+    def version(one="1", two="2", three="3"):
+        model.write_text(
+            "".join(
+                f"def {n}():\n    return {v}\n" for n, v in zip(("one", "two", "three"), (one, two, three), strict=True)
+            )
+        )
+        return code.code_version(page)
+
+    assert version(three="4") == version()
+    assert len({version(), version(one="4"), version(two="4")}) == 3
 
 
 # --- what is written out

@@ -244,7 +244,7 @@ def test_ctrl_c_is_one_line(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("fpemu: interrupted; what is finished is kept")
+    assert err.splitlines()[-1].startswith("fpemu: interrupted; finished cells are stored")
     assert _count(tmp_path / "results.sqlite") > 0
 
 
