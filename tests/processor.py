@@ -1,4 +1,4 @@
-"""A GPU made of a processor for the error-free schemes: one thread a block, NumPy in the place of cuBLAS."""
+"""A simulated GPU for the error-free schemes: kernels compiled for the CPU, one thread per block, NumPy for cuBLAS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpemu.gpu.runtime.matrices import Matrix
 
 
 class Memory:
-    """Bytes at an address that the kernels may use, poisoned."""
+    """Simulate `device.Buffer` in host memory, poisoned."""
 
     def __init__(self, nbytes, content=None):
         self.nbytes = nbytes
@@ -51,7 +51,7 @@ def view(address, shape, strides, dtype):
 
 
 class Processor:
-    """What `errorfree.Device` does, one thread a block; it checks that products are exact."""
+    """Simulate `errorfree.machine.Device`, one thread per block, and check that products are exact."""
 
     def __init__(self, folder):
         self.folder, self._libraries, self.products, self.free = folder, {}, [], 1 << 32
@@ -92,16 +92,16 @@ class Processor:
             library.set_block(x, y, z, *sizes)
             function(*packed)
 
-    def gemm(self, kind, M, N, K, A, a, B, b, D, d, *, batch=1):
+    def gemm(self, kind, M, N, K, A, B, D, *, batch=1):
         low, high, limit = PRODUCTS[kind]
         self.products.append((kind, M, N, K, batch))
         sizes = np.dtype(low).itemsize, np.dtype(high).itemsize
         for i in range(batch):
-            X = view(A + sizes[0] * a.batch * i, (M, K), (a.row, 1), low).astype(np.float64)
-            Y = view(B + sizes[0] * b.batch * i, (N, K), (b.row, 1), low).astype(np.float64)
+            X = view(A.pointer + sizes[0] * A.batch * i, (M, K), (A.row, 1), low).astype(np.float64)
+            Y = view(B.pointer + sizes[0] * B.batch * i, (N, K), (B.row, 1), low).astype(np.float64)
             assert (abs(X) @ abs(Y).T).max() <= limit
-            assert kind != "int8" or (K % 16, a.row % 16, b.row % 16) == (0, 0, 0)
-            view(D + sizes[1] * d.batch * i, (M, N), (d.row, 1), high)[...] = X @ Y.T
+            assert kind != "int8" or (K % 16, A.row % 16, B.row % 16) == (0, 0, 0)
+            view(D.pointer + sizes[1] * D.batch * i, (M, N), (D.row, 1), high)[...] = X @ Y.T
 
 
 def pack(value):

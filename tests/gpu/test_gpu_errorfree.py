@@ -37,7 +37,7 @@ def work(processor, monkeypatch):
     """A workspace on the processor; mode CR takes 24 moduli or none, so that few kernels have to be compiled."""
     found = modular.moduli_for
     monkeypatch.setattr(modular, "moduli_for", lambda bits: 24 if (found(bits) or 99) <= 24 else None)
-    monkeypatch.setattr(modular, "pieces_of", lambda longest: 6 if longest <= 88 else 9)
+    monkeypatch.setattr(modular, "words_of", lambda longest: 6 if longest <= 88 else 9)
     return Workspace(processor)
 
 
@@ -260,9 +260,9 @@ def test_a_kernel_that_is_changed_on_purpose_is_noticed(work):
     A, B = wide(rng, (8, 40)), wide(rng, (40, 8))
     machine, honest = work.machine, work.machine.gemm
 
-    def spoilt(kind, M, N, K, A, a, B, b, D, d, *, batch=1):
-        honest(kind, M, N, K, A, a, B, b, D, d, batch=batch)
-        view(D, (1,), (1,), PRODUCTS[kind][1])[0] += 1
+    def spoilt(kind, M, N, K, A, B, D, *, batch=1):
+        honest(kind, M, N, K, A, B, D, batch=batch)
+        view(D.pointer, (1,), (1,), PRODUCTS[kind][1])[0] += 1
 
     machine.gemm = spoilt
     try:

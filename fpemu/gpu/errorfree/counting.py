@@ -1,8 +1,8 @@
 """Algorithm 3 of Mukunoki et al. (2020) on the GPU: the number of slices, by sums in NumPy's order.
 
-NumPy adds the n terms of a row in pairs: up to 128 of them by eight accumulators that take turns, more as the sum of
+NumPy sums the n terms of a row pairwise: up to 128 terms by eight interleaved accumulators, more terms as the sum of
 the first half (rounded down to a multiple of 8) and of the second. The order depends on n alone, so the sums here have
-the same bits, and every comparison decides the same.
+the same bits, and every comparison the same result.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.errorfree.machine import Workspace, source
+from fpemu.gpu.errorfree.machine import Workspace, int32
 from fpemu.gpu.errorfree.operands import RULES, SHARED, Loaded, Rows, Span, Splitting, load, padded
 from fpemu.schemes.ozimmu import Ozimmu
 
-_PIECE = 128
+_LEAF = 128
 _BLOCKS = 528
 
 
 class Pairing(NamedTuple):
-    """How a sum of n terms is taken: pieces, then merges of two pieces (the second into the first), in levels."""
+    """A pairwise sum: leaves, then merges of two of them (the second into the first), by levels."""
 
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -34,20 +34,20 @@ class Pairing(NamedTuple):
 
 @lru_cache(maxsize=64)
 def pairing(n: int) -> Pairing:
-    """NumPy's order for n terms.
+    """Return NumPy's order for n terms.
 
     Examples
     --------
     >>> pairing(300).sizes, pairing(300).merges, pairing(300).levels
     ((72, 72, 72, 84), ((0, 1), (2, 3), (0, 2)), (0, 2, 3))
     """
-    pieces: list[tuple[int, int]] = []
+    leaves: list[tuple[int, int]] = []
     merges: list[list[tuple[int, int]]] = []
 
     def node(start: int, size: int) -> tuple[int, int]:
-        if size <= _PIECE:
-            pieces.append((start, size))
-            return len(pieces) - 1, 0
+        if size <= _LEAF:
+            leaves.append((start, size))
+            return len(leaves) - 1, 0
         half = size // 2 - size // 2 % 8
         (left, below), (right, beside) = node(start, half), node(start + half, size - half)
         level = max(below, beside)
@@ -58,8 +58,8 @@ def pairing(n: int) -> Pairing:
     node(0, n)
     levels = np.cumsum([0, *(len(level) for level in merges)]).tolist()
     return Pairing(
-        tuple(s for s, _ in pieces),
-        tuple(n for _, n in pieces),
+        tuple(s for s, _ in leaves),
+        tuple(n for _, n in leaves),
         tuple(m for level in merges for m in level),
         tuple(levels),
     )
@@ -71,7 +71,7 @@ PLAN = np.dtype(
 
 
 def _plan(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
-    """The pairing of n terms as the kernels take it, and bytes of shared memory that it needs."""
+    """Return the pairing of n terms as a kernel argument, and its bytes of shared memory."""
     how = pairing(n)
     tables = [
         work.table(np.array(x if len(x) else [0], np.int32).reshape(-1)).pointer
@@ -81,55 +81,32 @@ def _plan(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
 
 
 def row_sums(work: Workspace, X: Loaded, top: int, name: str) -> int:
-    """|X| e over 2^top: the address of (rows,) doubles."""
+    """Queue |X| e / 2^top; return the address of (rows,) doubles."""
     plan, shared = _plan(work, X.K)
     sums = work.get(f"sums of {name}", 8 * X.rows)
-    work.machine.launch(
-        source("counting.cu"),
-        "row_sums",
-        min(X.rows, 1 << 16),
-        256,
-        X.pointer,
-        X.pitch,
-        np.int32(X.rows),
-        np.int32(top),
-        plan,
-        sums,
-        shared=shared,
-    )
+    row = (X.pointer, X.pitch, *int32(X.rows, top), plan, sums)
+    work.launch("counting.cu", "row_sums", min(X.rows, 1 << 16), 256, *row, shared=shared)
     return sums.pointer
 
 
 def needed(work: Workspace, X: Rows, span: Span, other: Rows, top: int, how: Splitting, u: float, printed: bool) -> int:
-    """Algorithm 3's d for the rows of X against the other operand, whose largest entry is 2^top; waits for the GPU."""
+    """Return Algorithm 3's d for the rows of X and the other operand, largest entry 2^top; waits for the GPU."""
     K, rows, name = X.loaded.K, X.loaded.rows, X.name
-    turned = load(work, other.operand.turned, "the other turned")
-    weights = row_sums(work, turned, top, name)
+    weights = row_sums(work, load(work, other.operand.transposed, "the other transposed"), top, name)
     plan, shared = _plan(work, K)
     factor = 2 * np.sqrt(K) * u
-    own = shared + 8 * (K + K // _PIECE * 8 + 8)
-    tame = span.tame and own <= SHARED
-    count = 53 // how.bits + 4  # as a rule: an accuracy of 53 bits
+    doubles = shared + 8 * (K + K // _LEAF * 8 + 8)
+    count = 53 // how.bits + 4  # suffices for an accuracy of 53 bits in most cases
     while True:
         failed = work.zeros(f"failed of {name}", 4 * count)
-        given = (
-            *X.arguments,
-            weights,
-            np.int32(how.bits),
-            np.int32(RULES[how.rule]),
-            np.int32(how.room),
-            np.int32(printed),
-            np.float64(factor),
-            np.int32(count),
-            plan,
-        )
-        if tame:
+        rule = int32(how.bits, RULES[how.rule], how.room, printed)
+        row = (*X.arguments, weights, *rule, np.float64(factor), *int32(count), plan)
+        if span.moderate and doubles <= SHARED:
             grid = min(rows, 1 << 16)
-            work.machine.launch(source("counting.cu"), "criterion_doubles", grid, 512, *given, failed, shared=own)
+            work.launch("counting.cu", "criterion_doubles", grid, 512, *row, failed, shared=doubles)
         else:
             scratch = work.get("terms", _BLOCKS * 18 * padded(K, 8))
-            grid = min(rows, _BLOCKS)
-            work.machine.launch(source("counting.cu"), "criterion", grid, 256, *given, scratch, failed, shared=shared)
+            work.launch("counting.cu", "criterion", min(rows, _BLOCKS), 256, *row, scratch, failed, shared=shared)
         good = np.flatnonzero(failed.array(count, np.int32)[2:] == 0)
         if len(good):
             return int(good[0]) + 2
@@ -140,27 +117,15 @@ _BINS = 4096  # fp64 spans 2098 bits, a significand 53
 
 
 def bits_needed(work: Workspace, X: Rows, how: Splitting, precision: int) -> NDArray[np.int64]:
-    """How many entries of X need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
+    """Return the number of entries of X that need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
     counts = work.zeros("bits needed", 8 * _BINS)
-    work.machine.launch(
-        source("slices.cu"),
-        "bits_needed",
-        min(X.loaded.rows, 528),
-        256,
-        X.loaded.pointer,
-        X.loaded.pitch,
-        np.int32(X.loaded.rows),
-        np.int32(X.loaded.K),
-        np.int32(how.room),
-        np.int32(how.headroom),
-        np.int32(precision),
-        counts,
-    )
+    row = (X.loaded.pointer, X.loaded.pitch, *int32(X.loaded.rows, X.loaded.K, how.room, how.headroom, precision))
+    work.launch("slices.cu", "bits_needed", min(X.loaded.rows, 528), 256, *row, counts)
     return counts.array(_BINS, np.int64)
 
 
 def automatic(sides: Iterable[NDArray[np.int64]], scheme: Ozimmu, bits: int) -> int:
-    """The smallest number of slices that loses no more than `loss` bits an entry on average."""
+    """Return the smallest number of slices that loses at most `loss` bits per entry on average."""
     counts = sum(sides, np.zeros(_BINS, np.int64))
     sizes = np.arange(_BINS)
     most = max(1, -(-int(sizes[counts > 0].max(initial=0)) // bits))

@@ -1,14 +1,14 @@
-"""The Ozaki family on the GPU: products of slices or residues by cuBLAS, splits and sums by kernels of ours.
+"""The Ozaki family on the GPU: products of slices or residues by cuBLAS, splits and sums by this package's kernels.
 
-The results are those of `fpemu.gemm` bit for bit. Why that is so:
+The results are those of `fpemu.gemm` bit for bit, because
 
-* Digits, exponents and counts are integers and comparisons, and made the same way (kernels/slices.cuh, counting.cu).
-* The products are exact: sums of |x||y| stay within what fp32 (2^24), fp64 (2^53) or int32 hold, so that neither
-  cuBLAS' order nor its instruction matters.
-* Modes DP and SP and `ozimmu` add them in the stated order, one rounding each.
-* Mode CR and `ozaki2` round an exact integer once. How it is found makes no difference, so mode CR takes the shortest
-  way, residues modulo small numbers (`method="residues"`), where the exponents of a row and a column spread over some
-  300 bits together at most, and slices on one grid elsewhere.
+* slices, exponents and counts are integers and comparisons, computed in the same way (kernels/slices.cuh, counting.cu);
+* the products are exact: sums of |x||y| stay within the exact range of fp32 (2^24), fp64 (2^53) or int32, so that
+  neither cuBLAS' order nor its instruction matters;
+* modes DP and SP and `ozimmu` add them in the stated order, with one rounding each;
+* mode CR and `ozaki2` round an exact integer once. Mode CR computes it by residues modulo small numbers
+  (`method="residues"`) where the exponents of a row and a column span at most about 300 bits together, else by slices
+  on one grid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree import scheme2
 from fpemu.gpu.errorfree.counting import automatic, bits_needed, needed
 from fpemu.gpu.errorfree.machine import Workspace, workspace
-from fpemu.gpu.errorfree.operands import Digits, Operand, Rows, Span, Splitting, cut, survey
+from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Splitting, split, survey
 from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, exactness
@@ -40,7 +40,7 @@ from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import INT32, Ozimmu
 
 METHODS = ("auto", "residues", "slices")
-_CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # digits of so few bits are fp16 numbers, and the products the same
+_CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # slices of so few bits are fp16 numbers with the same products
 VIEW = [("at", "u8"), ("row", "i8"), ("column", "i8"), ("narrow", "i4"), ("unused", "i4")]
 END = np.dtype(
     [
@@ -61,12 +61,12 @@ END = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One product: its operands, and how it ends."""
+    """One product: its operands, and the scaling and output of its epilogue."""
 
     work: Workspace
     A: Rows
     B: Rows
-    end: Any  # rows and columns with NaN or Inf are told of once `survey` or the scheme has found them
+    end: Any  # of type END; `survey` clears the tables of rows and columns with NaN or Inf if there are none
     spec: MmaSpec
     order: KOrder | None
     method: str
@@ -77,16 +77,16 @@ class Problem:
         return self.A.loaded.rows, self.B.loaded.rows, self.A.loaded.K
 
     def survey(self) -> tuple[Span, Span]:
-        """The exponents of A and of B; rows without NaN and Inf need not be looked at again."""
+        """Return the exponents of A and B; if all rows are finite, the epilogue does not check them again."""
         a, b = survey(self.work, self.A, self.B)
         for span, field in ((a, "rows"), (b, "columns")):
-            if not span.odd:
+            if not span.nonfinite:
                 self.end[field] = 0
         return a, b
 
     @property
     def plain(self) -> bool:
-        """D is the sum times a power of two, rounded."""
+        """Whether D is the rounded sum times a power of two."""
         alpha = float(self.end["alpha"][0])
         return isfinite(alpha) and frexp(alpha)[0] == 0.5 and not self.end["has_c"][0]
 
@@ -105,7 +105,7 @@ def gemm(
     method: str = "auto",
     work: Workspace | None = None,
 ) -> Report:
-    """D = alpha · (A·B by a scheme) + beta · C on the GPU, and what was checked; waits for the GPU.
+    """Compute D = alpha · (A·B by a scheme) + beta · C on the GPU; waits for the GPU.
 
     Parameters
     ----------
@@ -115,25 +115,25 @@ def gemm(
         In the scheme's operand format. Undefined where the report has faults.
     scheme : Ozaki, Ozimmu or Ozaki2
     spec : MmaSpec
-        What the scheme's conditions are checked for: ``scheme.spec(hardware)``.
+        Specification that the scheme's conditions are checked for: ``scheme.spec(hardware)``.
     C : Matrix (..., M, N), optional
         Strides of 0 broadcast it.
     method : {"auto", "residues", "slices"}
-        How mode CR is computed.
+        Algorithm of mode CR.
     work : Workspace, optional
-        Buffers to use, and keep.
+        Buffers, which persist.
 
     Returns
     -------
     Report
-        Of the first matrix of a batch with a fault, else of the first.
+        The conditions checked, of the first matrix of a batch with a fault, else of the first.
 
     Raises
     ------
     InputError
-        A scheme of another kind, or an option that is for the CPU alone.
+        A scheme of another family, or an option that only the CPU supports.
     GpuError
-        No GPU, too little memory, a run that failed.
+        No GPU, too little memory, or a failed run.
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
@@ -196,46 +196,47 @@ def _problem(
 
 
 # --- ozaki
-def _splitting(scheme: Ozaki, spec: MmaSpec, bits: int) -> Splitting:
-    return Splitting(bits, scheme.split, spec.is_integer)
-
-
 def _ozaki(x: Problem, scheme: Ozaki) -> Report:
     """Modes DP and SP."""
     M, N, K = x.shape
     bits = scheme.slice_bits(x.spec, K, x.order)
-    how, kind = _splitting(scheme, x.spec, bits), _CARRIED.get(scheme.words, scheme.words)
+    how = Splitting(bits, scheme.split, x.spec.is_integer)
+    kind = _CARRIED.get(scheme.words, scheme.words)
     u, printed = published._UNIT[scheme.operand.name], scheme.slices == "printed"
     spans = x.survey()
 
-    def count(mine: Rows, other: Rows) -> int:
-        return needed(x.work, mine, spans[mine is x.B], other, spans[other is x.B].top, how, u, printed)
+    def count(rows: Rows, other: Rows) -> int:
+        return needed(x.work, rows, spans[rows is x.B], other, spans[other is x.B].top, how, u, printed)
 
     d = scheme.slices if isinstance(scheme.slices, int) else count(x.A, x.B)
     other = d
     if scheme.slices is None:
-        mine = count(x.B, x.A)
-        d, other = (mine, mine) if mine > d + 1 else (d, max(d, mine))
-    a = cut(x.work, x.A, spans[0], how, d, kind)
+        of_b = count(x.B, x.A)
+        d, other = (of_b, of_b) if of_b > d + 1 else (d, max(d, of_b))
+    a = split(x.work, x.A, spans[0], how, d, kind)
     if not a.complete:
         other = d
     elif printed:
         other = count(x.B, x.A)
-    b = cut(x.work, x.B, spans[1], how, other, kind, backwards=True)
+    b = split(x.work, x.B, spans[1], how, other, kind, backwards=True)
     fast, d = not a.complete if scheme.fast is None else scheme.fast, max(d, other)
     pairs = list(published._pairs(a.slices, b.slices, d, fast))
     report = _sliced(x, scheme, bits, a, b, K, scheme.k_block, products=len(pairs), fast=fast)
     if not report.ok:
         return report
-    how_added = Sum([Term(p, q) for p, q in pairs], False, scheme.operand, _chunk(x, scheme.k_block, a, b, K))
-    add_up(x.work, a, b, M, N, how_added, _may_overflow(spans, scheme.operand, K), K, x.end)
+    total = Sum([Term(p, q) for p, q in pairs], False, scheme.operand, _exact_length(a, b, K))
+    add_up(x.work, a, b, M, N, total, _may_overflow(spans, scheme.operand, K), K, x.end)
     return report
 
 
-def _chunk(x: Problem, k_block: int | None, a: Digits, b: Digits, K: int) -> int:
-    """Length in k that one product of cuBLAS may sum exactly: all of it, unless only the scheme's blocks are exact."""
-    limit = {"int8": INT32, "fp64": 2**53}.get(a.kind, 2**24)
-    most = limit // max(1, a.largest * b.largest)
+def _exact_products(a: Slices, b: Slices) -> int:
+    """Return the number of products of slices whose sum is exact in cuBLAS."""
+    return {"int8": INT32, "fp64": 2**53}.get(a.kind, 2**24) // max(1, a.largest * b.largest)
+
+
+def _exact_length(a: Slices, b: Slices, K: int) -> int:
+    """Return the length along K of one exact product by cuBLAS: all of K, if its sums are exact."""
+    most = _exact_products(a, b)
     return a.width if most >= K else max(1, most // 16 * 16 or most)
 
 
@@ -244,9 +245,9 @@ def _may_overflow(spans: tuple[Span, Span], fmt: FloatFormat, K: int) -> bool:
 
 
 def _sliced(
-    x: Problem, scheme: Any, bits: int, a: Digits, b: Digits, K: int, k_block: int | None, *faults: Fault, **more: Any
+    x: Problem, scheme: Any, bits: int, a: Slices, b: Slices, K: int, k_block: int | None, *faults: Fault, **more: Any
 ) -> Report:
-    """The report of a product of slices, as `fpemu.schemes.errorfree.products` makes it."""
+    """Return the report of a product of slices, equal to that of `fpemu.schemes.errorfree.products`."""
     spec, order = x.spec, x.order
     largest = a.largest, b.largest
     size = largest[0] * largest[1]
@@ -292,9 +293,9 @@ def _ozaki_once(x: Problem, scheme: Ozaki) -> Report:
     bits, kind = scheme.slice_bits(x.spec, K, x.order), _CARRIED.get(scheme.words, scheme.words)
     spans = x.survey()
     if scheme.bits is not None and scheme.bits > replace(scheme, bits=None).slice_bits(x.spec, K, x.order):
-        how = _splitting(scheme, x.spec, bits)  # exact all the same, if the digits are as small as they need not be
+        how = Splitting(bits, scheme.split, x.spec.is_integer)  # exact only if the entries happen to be small enough
         a, b = (
-            cut(x.work, X, span, how, -(-span.width // bits) + 2, kind)
+            split(x.work, X, span, how, -(-span.width // bits) + 2, kind)
             for X, span in zip((x.A, x.B), spans, strict=True)
         )
         report = _sliced(x, scheme, bits, a, b, K, scheme.k_block, products=a.slices * b.slices, fast=False)
@@ -306,20 +307,18 @@ def _ozaki_once(x: Problem, scheme: Ozaki) -> Report:
         raise InputError(f"method='residues': the exponents spread over {spread} bits, too many: take method='slices'")
     if count is not None and x.method != "slices":
         return _by_residues(x, spans, scheme, count)
-    # digits to nearest on one grid: at most 2^bits from a grid that begins a bit higher, and bits + 1 of them a slice;
-    # the sum is the same with any, so they are such that all of K is one exact sum
+    # Slices rounded to nearest on one grid that begins a bit higher: bits + 1 bits each, entries of at most 2^bits. Any
+    # slices give the same sum; these make the sum over all of K exact.
     bits = min(bits, replace(scheme, bits=None, k_block=None).slice_bits(x.spec, K, x.order))
     how = Splitting(bits, "nearest", True, 1) if kind == "int8" else Splitting(bits + 1, "nearest", False, 1)
     sides = []
     for X, span, backwards in ((x.A, spans[0], False), (x.B, spans[1], True)):
         slices = max(1, -(-(span.width + how.headroom + 1) // how.bits))
-        sides.append(cut(x.work, X, span, how, slices, kind, backwards=backwards))
+        sides.append(split(x.work, X, span, how, slices, kind, backwards=backwards))
     a, b = sides
-    size = max(1, a.largest * b.largest)
-    limit = {"int8": INT32, "fp64": 2**53}.get(kind, 2**24)
-    room = limit // (K * size)
+    room = _exact_products(a, b) // K
     if room < 1:
-        raise InputError(f"ozaki: K = {K} is too long for exact sums in {kind} words: multiply in pieces along K")
+        raise InputError(f"ozaki: K = {K} is too long for exact sums in {kind} words: split the product along K")
     round_exactly(x.work, a, b, M, N, how.bits, room, x.plain, x.end)
     return _sliced(x, scheme, how.bits, a, b, K, scheme.k_block, products=a.slices * b.slices, fast=False)
 
@@ -332,7 +331,6 @@ def _by_residues(x: Problem, spans: tuple[Span, Span], scheme: Any, count: int) 
     )
     ends = modular.Exponents(x.A.low, x.B.low, -1, 0)
     modular.multiply(x.work, a, b, count, ends, M, N, x.end, once=True, plain=x.plain)
-    cuts = [r.found.array(2, np.int32).tolist() for r in (a, b)]
     spread = (spans[0].norm + spans[1].norm + 1) // 2 + 1
     P = float(sum(np.log2(p) for p in modular.ALL[:count]))
     chain = min(K, modular.CHAIN) * 2**14
@@ -344,7 +342,7 @@ def _by_residues(x: Problem, spans: tuple[Span, Span], scheme: Any, count: int) 
         exact=True,
         sum_bound=chain,
         sum_limit=INT32,
-        complete=not any(c for c, _ in cuts),
+        complete=not any(residues.flags.array(2, np.int32)[0] for residues in (a, b)),
         crt=True,
         crt_bits=(float(spread), P),
         int32=True,
@@ -363,19 +361,16 @@ def _ozimmu(x: Problem, scheme: Ozimmu) -> Report:
     s = scheme.slices or automatic(
         (bits_needed(x.work, X, how, scheme.operand.precision) for X in (x.A, x.B)), scheme, bits
     )
-    a, b = cut(x.work, x.A, spans[0], how, s, "int8"), cut(x.work, x.B, spans[1], how, s, "int8", backwards=True)
+    a, b = split(x.work, x.A, spans[0], how, s, "int8"), split(x.work, x.B, spans[1], how, s, "int8", backwards=True)
     sums = list(integers._sums(a.slices, b.slices, s, scheme.sharing(K)))
     most = max((len(pairs) for pairs in sums), default=0)
     bound = most * K * a.largest * b.largest
-    faults = []
-    if bound > INT32:
-        faults.append(
-            Fault(
-                "int32-overflow",
-                f"{scheme.name}: int32 sums of {most} products over K = {K} may reach "
-                f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group",
-            )
-        )
+    overflow = Fault(
+        "int32-overflow",
+        f"{scheme.name}: int32 sums of {most} products over K = {K} may reach "
+        f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group",
+    )
+    faults = [overflow] * (bound > INT32)
     work = {"products": sum(map(len, sums)), "fast": True, "int32": bound <= INT32, "int32_bound": bound}
     report = _sliced(x, scheme, bits, a, b, K, None, *faults, **work)
     if not report.ok:

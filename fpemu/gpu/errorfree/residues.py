@@ -1,8 +1,8 @@
 """Exact products of integers on the GPU by their residues: int8 products through cuBLAS, and back by the CRT.
 
-Besides the moduli of `fpemu.schemes.errorfree.crt` there are smaller primes here, 48 moduli in all: enough for exact
-products of any two matrices whose rows and columns spread over some 150 bits each, which is how CR mode is computed
-without slices: its result is the exact sum rounded once, however the sum is found.
+Smaller primes follow the moduli of `fpemu.schemes.errorfree.crt`, 48 moduli in all: they suffice for exact products of
+matrices whose rows and columns each span up to about 150 bits. Mode CR is computed by them without slices, because its
+result is the exact sum rounded once, by whatever method.
 """
 
 from __future__ import annotations
@@ -13,52 +13,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpemu.gpu.errorfree.machine import Memory, Workspace, source
+from fpemu.gpu.errorfree.machine import Workspace, int32, source
 from fpemu.gpu.errorfree.operands import Rows, padded
-from fpemu.gpu.runtime.cublas import Strides
+from fpemu.gpu.runtime.cublas import Stack
+from fpemu.gpu.runtime.device import Buffer
 from fpemu.schemes.errorfree.crt import MODULI
 
-ALL = (
-    *MODULI,
-    167,
-    163,
-    157,
-    151,
-    149,
-    139,
-    137,
-    131,
-    127,
-    113,
-    109,
-    107,
-    103,
-    101,
-    97,
-    89,
-    83,
-    79,
-    73,
-    71,
-    67,
-    61,
-    59,
-    53,
-    47,
-    43,
-    41,
-    37,
-)
+_SMALLER = "167 163 157 151 149 139 137 131 127 113 109 107 103 101 97 89 83 79 73 71 67 61 59 53 47 43 41 37"
+ALL = (*MODULI, *map(int, _SMALLER.split()))
 """Pairwise coprime; N moduli are the first N."""
 CHAIN = 1 << 16
 """Products of int8 in one int32 sum: 2^14 · 2^16 = 2^30."""
-_PIECES = 8  # of 15 bits: more would not add up exactly in floats
+_WORDS = 8  # words of 15 bits whose sum is exact in fp32
 PANEL = 12 << 30
-"""Bytes of products held at a time, at most."""
+"""Limit of the bytes of products in memory at a time."""
 
 
 def moduli_for(bits: int) -> int | None:
-    """How many moduli it takes for integers |C| <= 2^bits, None if there are not enough.
+    """Return the number of moduli for integers |C| <= 2^bits, None if there are too few.
 
     Examples
     --------
@@ -75,7 +47,7 @@ def moduli_for(bits: int) -> int | None:
 
 @lru_cache(maxsize=64)
 def definitions(count: int) -> str:
-    """The constants that kernels/crt.cu and residues.cu want before them."""
+    """Return the constants that precede kernels/crt.cu and residues.cu."""
     moduli = ALL[:count]
     P = math.prod(moduli)
     limbs = -(-P.bit_length() // 32)
@@ -110,22 +82,22 @@ def definitions(count: int) -> str:
 
 @lru_cache(maxsize=64)
 def crt_source(count: int, once: bool = False, plain: bool = True, narrow: bool = False) -> str:
-    """kernels/crt.cu for so many moduli."""
+    """Return kernels/crt.cu for a number of moduli."""
     kind = f"#define ONCE {int(once)}\n#define PLAIN {int(plain)}\n#define RESULT Binary{32 if narrow else 64}\n"
     return definitions(count) + kind + source("crt.cu")
 
 
 @lru_cache(maxsize=64)
-def residues_source(count: int, pieces: int) -> str:
-    """kernels/residues.cu for so many moduli, and integers of so many pieces of 15 bits."""
-    factors = [[_centred(pow(2, 15 * j, p), p) for p in ALL[:count]] for j in range(pieces)]
+def residues_source(count: int, words: int) -> str:
+    """Return kernels/residues.cu for a number of moduli, and integers of some words of 15 bits."""
+    factors = [[_centred(pow(2, 15 * j, p), p) for p in ALL[:count]] for j in range(words)]
     rows = ", ".join("{" + ", ".join(f"{f}.0f" for f in row) + "}" for row in factors)
-    own = f"constexpr int PIECES = {pieces};\nconstexpr float FACTOR[PIECES][N] = {{{rows}}};\n"
-    return definitions(count) + own + source("residues.cu")
+    constants = f"constexpr int PIECES = {words};\nconstexpr float FACTOR[PIECES][N] = {{{rows}}};\n"
+    return definitions(count) + constants + source("residues.cu")
 
 
-def pieces_of(longest: int) -> int:
-    """Pieces of 15 bits that hold integers below 2^longest in magnitude: they have two bits to spare."""
+def words_of(longest: int) -> int:
+    """Return the number of 15-bit words of integers below 2^longest in magnitude, with two bits to spare."""
     return -(-(longest + 2) // 15)
 
 
@@ -136,54 +108,41 @@ def _centred(x: int, p: int) -> int:
 class Residues(NamedTuple):
     """Residues of some rows: int8 (moduli, all_rows, width)."""
 
-    data: Memory
+    data: Buffer
     all_rows: int
     width: int
-    found: Memory  # int32: whether a number was no integer; rows of which nothing is left
+    flags: Buffer  # int32: whether a number was no integer; the number of rows that became zero
 
     @property
     def plane(self) -> int:
-        """Bytes from one modulus to the next."""
+        """Bytes per modulus."""
         return self.all_rows * self.width
 
 
-def residues(work: Workspace, X: Rows, count: int, shifts: Memory, sign: int, more: int, longest: int) -> Residues:
-    """Residues of trunc(x 2^shift) with shift = sign · shifts[row] + more, below 2^longest in magnitude."""
+def residues(work: Workspace, X: Rows, count: int, shifts: Buffer, sign: int, more: int, longest: int) -> Residues:
+    """Queue the residues of trunc(x 2^shift), shift = sign · shifts[row] + more, below 2^longest in magnitude."""
     K, rows, name = X.loaded.K, X.loaded.rows, X.name
     all_rows, width = padded(rows, 16), padded(K, 128)
     data = work.get(f"residues of {name}", count * all_rows * width)
-    found = work.zeros(f"cutting of {name}", 8)
-    pieces = pieces_of(longest)
-    grid, shift = min(all_rows, 1 << 16), (shifts, np.int32(sign), np.int32(more))
-    given = (X.loaded.pointer, X.loaded.pitch, np.int32(rows), np.int32(all_rows), np.int32(K), *shift)
-    if pieces <= _PIECES:
-        program = residues_source(count, pieces)
-        work.machine.launch(program, "residues_by_pieces", grid, 256, *given, data, width, all_rows * width, found)
-        return Residues(data, all_rows, width, found)
+    flags = work.zeros(f"cutting of {name}", 8)
+    words, grid = words_of(longest), min(all_rows, 1 << 16)
+    numbers = (X.loaded.pointer, X.loaded.pitch, *int32(rows, all_rows, K), shifts, *int32(sign, more))
+    out = (data, width, all_rows * width, flags)
+    if words <= _WORDS:
+        work.machine.launch(residues_source(count, words), "residues_by_pieces", grid, 256, *numbers, *out)
+        return Residues(data, all_rows, width, flags)
     powers = np.zeros((longest + 1, padded(count, 4)), np.uint8)
     powers[:, :count] = [[pow(2, s, p) for p in ALL[:count]] for s in range(longest + 1)]
-    work.machine.launch(
-        residues_source(count, 1),
-        "residues",
-        grid,
-        256,
-        *given,
-        work.table(powers),
-        np.int32(len(powers)),
-        data,
-        width,
-        all_rows * width,
-        found,
-        shared=powers.nbytes,
-    )
-    return Residues(data, all_rows, width, found)
+    table, text = (work.table(powers), *int32(len(powers))), residues_source(count, 1)
+    work.machine.launch(text, "residues", grid, 256, *numbers, *table, *out, shared=powers.nbytes)
+    return Residues(data, all_rows, width, flags)
 
 
 class Exponents(NamedTuple):
-    """A' = A 2^(sign · rows[i] + more), B' alike with columns[j]; `more` is what both add up to."""
+    """Scaling of A' = A 2^(sign · rows[i] + more) and of B' with columns[j]; `more` is the sum of both."""
 
-    rows: Memory
-    columns: Memory
+    rows: Buffer
+    columns: Buffer
     sign: int
     more: int
 
@@ -201,7 +160,7 @@ def multiply(
     once: bool,
     plain: bool,
 ) -> None:
-    """D from the residues of A and of B, some rows at a time."""
+    """Compute D from the residues of A and B, some rows at a time."""
     parts = -(-a.width // CHAIN)
     pitch = padded(b.all_rows, 32)
     rows = panel(work, M, count * parts * pitch * 4)
@@ -209,47 +168,24 @@ def multiply(
     stride = rows * pitch
     program = crt_source(count, once, plain or not once, bool(end["D"]["narrow"][0]))
     for first in range(0, M, rows):
-        some = min(rows, a.all_rows - first)
+        height = min(rows, a.all_rows - first)
         for part in range(parts):
             k, length = part * CHAIN, min(CHAIN, a.width - part * CHAIN)
-            work.machine.gemm(
-                "int8",
-                some,
-                b.all_rows,
-                length,
-                a.data.pointer + first * a.width + k,
-                Strides(a.width, a.plane),
-                b.data.pointer + k,
-                Strides(b.width, b.plane),
-                T.pointer + 4 * part * stride,
-                Strides(pitch, parts * stride),
-                batch=count,
-            )
-        some = min(rows, M - first)
+            A = Stack(a.data.pointer + first * a.width + k, a.width, a.plane)
+            B = Stack(b.data.pointer + k, b.width, b.plane)
+            D = Stack(T.pointer + 4 * part * stride, pitch, parts * stride)
+            work.machine.gemm("int8", height, b.all_rows, length, A, B, D, batch=count)
+        height = min(rows, M - first)
         if parts > 1:
-            work.machine.launch(program, "fold", 1 << 14, 256, T, stride, np.int32(parts))
-        work.machine.launch(
-            program,
-            "rebuild",
-            (-(-N // 256), min(some, 65535)),
-            256,
-            T,
-            parts * stride,
-            pitch,
-            np.int32(some),
-            np.int32(N),
-            exponents.rows,
-            exponents.columns,
-            np.int32(exponents.sign),
-            np.int32(exponents.more),
-            np.int32(first),
-            end,
-        )
+            work.machine.launch(program, "fold", 1 << 14, 256, T, stride, *int32(parts))
+        products = (T, parts * stride, pitch, *int32(height, N), exponents.rows, exponents.columns)
+        last = (*int32(exponents.sign, exponents.more, first), end)
+        work.machine.launch(program, "rebuild", (-(-N // 256), min(height, 65535)), 256, *products, *last)
 
 
 def panel(work: Workspace, M: int, row_bytes: int) -> int:
-    """Rows of D at a time, a multiple of 16."""
+    """Return the number of rows of D to compute at a time, a multiple of 16."""
     most = min(PANEL, (work.machine.room() + work.held("products")) // 2)
     held = max(16, most // row_bytes // 16 * 16)
-    pieces = -(-M // held)
-    return min(padded(-(-M // pieces), 16), padded(M, 16))
+    panels = -(-M // held)
+    return min(padded(-(-M // panels), 16), padded(M, 16))

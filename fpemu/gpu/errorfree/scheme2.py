@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu.errorfree import residues as modular
-from fpemu.gpu.errorfree.machine import Memory, Workspace, source
+from fpemu.gpu.errorfree.machine import Workspace, int32
 from fpemu.gpu.errorfree.operands import SHARED, Rows, padded
-from fpemu.gpu.runtime.cublas import Strides
+from fpemu.gpu.runtime.cublas import Stack
+from fpemu.gpu.runtime.device import Buffer
 from fpemu.schemes.errorfree.report import Report
 from fpemu.schemes.ozaki2 import Ozaki2
 
 LONGEST = 1 << 18
 """Products of leading bits in one int32 sum: 2^12 · 2^18 = 2^30"""
-_SPARE = 12  # bits that an integer may have beyond the square root of P
+_SPARE = 12  # bits of an integer beyond the square root of P
 
 
 def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: Any) -> Report:
-    """D = alpha · (A B by the scheme) + beta · C, and what was checked. Waits for the GPU."""
+    """Compute D = alpha · (A B by the scheme) + beta · C; return the report. Waits for the GPU."""
     basis = scheme.basis()
     count, P = len(basis.moduli), basis.product
     K, M, N = A.loaded.K, A.loaded.rows, B.loaded.rows
@@ -33,8 +34,8 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
     a = modular.residues(work, A, count, mu, 1, 0, longest)
     b = modular.residues(work, B, count, nu, 1, 0, longest)
     modular.multiply(work, a, b, count, modular.Exponents(mu, nu, 1, 0), M, N, end, once=False, plain=True)
-    found = [x.found.array(2, np.int32).tolist() for x in (a, b)]
-    vanished = [rows for _, rows in found]
+    flags = [x.flags.array(2, np.int32).tolist() for x in (a, b)]
+    vanished = [rows for _, rows in flags]
     vanished = vanished if any(vanished) else []
     bits = math.log2(max(size, 1.0)), math.log2(P)
     chain = min(K, modular.CHAIN) * (basis.moduli[0] // 2) ** 2
@@ -46,7 +47,7 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
         exact=True,
         sum_bound=chain,
         sum_limit=2**31 - 1,
-        complete=not any(cut for cut, _ in found),
+        complete=not any(fractions for fractions, _ in flags),
         crt=worst is None,
         crt_bits=bits,
         int32=True,
@@ -56,127 +57,67 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
     )
 
 
-def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int) -> tuple[Memory, Memory]:
-    """mu of every row of A and nu of every column of B: int32."""
+def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int) -> tuple[Buffer, Buffer]:
+    """Return mu of every row of A and nu of every column of B, int32."""
     K = A.loaded.K
     if rule != "accurate":
         limit = Fraction(P - 1, 8) if rule == "fast" else _limit(P, K)
-        h, g = _parts(limit)
-        most = h - 1 - (g < 1)  # the room for sums of 4
+        h, g = _scaled(limit)
+        most = h - 1 - (g < 1)  # leaves two bits for sums of 4
         return _squares(work, A, h, g, rule, most), _squares(work, B, h, g, rule, most)
-    h, g = _parts(_limit(P, K))
+    h, g = _scaled(_limit(P, K))
     sides = [_leading(work, X) for X in (A, B)]
     (a, first_a, zero_a), (b, first_b, zero_b) = sides
     M, N, width = A.loaded.rows, B.loaded.rows, padded(K, 128)
-    parts = -(-width // LONGEST)  # of K, each in an int32 sum
+    parts = -(-width // LONGEST)  # blocks of K, each with an int32 sum
     size, pitch = 4 if parts == 1 else 8, padded(N, 32)
     rows, columns = work.zeros("largest of A", size * M), work.zeros("largest of B", size * N)
     step = modular.panel(work, M, 4 * parts * pitch)
     T, stride = work.get("products", 4 * parts * step * pitch), step * pitch
     for start in range(0, M, step):
-        some = min(step, padded(M, 16) - start)
+        count = min(step, padded(M, 16) - start)
         for part, k in enumerate(range(0, width, LONGEST)):
-            work.machine.gemm(
-                "int8",
-                some,
-                padded(N, 16),
-                min(LONGEST, width - k),
-                a.pointer + start * width + k,
-                Strides(width),
-                b.pointer + k,
-                Strides(width),
-                T.pointer + 4 * part * stride,
-                Strides(pitch),
-            )
-        grid = (min(-(-N // 256), 1024), max(1, min(some // 32, 64)))
-        name, more = ("largest_sums", ()) if parts == 1 else ("largest_long_sums", (np.int32(parts), stride))
-        work.machine.launch(
-            source("scaling.cu"),
-            name,
-            grid,
-            256,
-            T,
-            *more,
-            pitch,
-            np.int32(min(some, M - start)),
-            np.int32(N),
-            np.uint64(rows.pointer + size * start),
-            columns,
-        )
-    found = []
+            X, Y = Stack(a.pointer + start * width + k, width), Stack(b.pointer + k, width)
+            D = Stack(T.pointer + 4 * part * stride, pitch)
+            work.machine.gemm("int8", count, padded(N, 16), min(LONGEST, width - k), X, Y, D)
+        grid = (min(-(-N // 256), 1024), max(1, min(count // 32, 64)))
+        name, long = ("largest_sums", ()) if parts == 1 else ("largest_long_sums", (*int32(parts), stride))
+        sizes = (*long, pitch, *int32(min(count, M - start), N))
+        work.launch("scaling.cu", name, grid, 256, T, *sizes, np.uint64(rows.pointer + size * start), columns)
+    powers = []
     for n, first, zero, largest, name in ((M, first_a, zero_a, rows, "A"), (N, first_b, zero_b, columns, "B")):
-        mu = work.get(f"powers of {name}", 4 * n)
-        work.machine.launch(
-            source("scaling.cu"),
-            "accurate",
-            -(-n // 256),
-            256,
-            np.int32(n),
-            first,
-            zero,
-            largest,
-            np.int32(parts > 1),
-            np.int32(h),
-            np.float64(g),
-            mu,
-        )
-        found.append(mu)
-    return found[0], found[1]
+        powers.append(work.get(f"powers of {name}", 4 * n))
+        row = (*int32(n), first, zero, largest, *int32(parts > 1, h), np.float64(g), powers[-1])
+        work.launch("scaling.cu", "accurate", -(-n // 256), 256, *row)
+    return powers[0], powers[1]
 
 
-def _leading(work: Workspace, X: Rows) -> tuple[Memory, Memory, Memory]:
+def _leading(work: Workspace, X: Rows) -> tuple[Buffer, Buffer, Buffer]:
     rows, K = X.loaded.rows, X.loaded.K
     all_rows, width = padded(rows, 16), padded(K, 128)
     out = work.get(f"leading of {X.name}", all_rows * width)
     first, zero = work.get(f"first of {X.name}", 4 * rows), work.get(f"zero of {X.name}", 4 * rows)
-    kept = 8 * K if 8 * K <= SHARED else 0
-    work.machine.launch(
-        source("scaling.cu"),
-        "leading",
-        min(all_rows, 1 << 16),
-        512,
-        *X.arguments[:3],
-        np.int32(all_rows),
-        np.int32(K),
-        np.int32(kept > 0),
-        out,
-        width,
-        first,
-        zero,
-        X.special,
-        shared=kept,
-    )
+    shared = 8 * K if 8 * K <= SHARED else 0
+    row = (*X.arguments[:3], *int32(all_rows, K, shared > 0), out, width, first, zero, X.special)
+    work.launch("scaling.cu", "leading", min(all_rows, 1 << 16), 512, *row, shared=shared)
     return out, first, zero
 
 
-def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int) -> Memory:
-    rows, kept = X.loaded.rows, 8 * X.loaded.K if 8 * X.loaded.K <= SHARED else 0
+def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int) -> Buffer:
+    rows, shared = X.loaded.rows, 8 * X.loaded.K if 8 * X.loaded.K <= SHARED else 0
     mu = work.get(f"powers of {X.name}", 4 * rows)
-    work.machine.launch(
-        source("scaling.cu"),
-        "by_squares",
-        min(rows, 1 << 16),
-        512,
-        *X.arguments,
-        np.int32(kept > 0),
-        np.int32(h),
-        np.float64(g),
-        np.int32(rule == "fast"),
-        np.int32(most),
-        mu,
-        X.special,
-        shared=kept,
-    )
+    row = (*X.arguments, *int32(shared > 0, h), np.float64(g), *int32(rule == "fast", most), mu, X.special)
+    work.launch("scaling.cu", "by_squares", min(rows, 1 << 16), 512, *row, shared=shared)
     return mu
 
 
 def _limit(P: int, K: int) -> Fraction:
-    """As `fpemu.schemes.errorfree.scaling` has it."""
+    """Return the limit of `fpemu.schemes.errorfree.scaling`."""
     return Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
 
 
-def _parts(limit: Fraction) -> tuple[int, float]:
-    """limit = g 4^h with g in [1, 4), rounded down to 51 fraction bits."""
+def _scaled(limit: Fraction) -> tuple[int, float]:
+    """Return h and g of limit = g 4^h, g in [1, 4) rounded down to 51 fraction bits."""
     h = 0
     while limit >= 4 ** (h + 1):
         h += 1
@@ -184,21 +125,21 @@ def _parts(limit: Fraction) -> tuple[int, float]:
 
 
 def _check(
-    work: Workspace, A: Rows, B: Rows, mu: Memory, nu: Memory, limit: float
+    work: Workspace, A: Rows, B: Rows, mu: Buffer, nu: Buffer, limit: float
 ) -> tuple[float, tuple[int, int] | None]:
-    """A bound of 2 sum|a'||b'| by one fp64 product, and where it is largest if it is not below the limit."""
+    """Return a bound of 2 sum|a'||b'| by one fp64 product, and the index of its maximum if it reaches the limit."""
     sides = []
     for X, power in ((A, mu), (B, nu)):
         rows, width = X.loaded.rows, padded(X.loaded.K, 16)
         sizes = work.zeros(f"sizes of {X.name}", 8 * rows * width)
-        work.machine.launch(source("scaling.cu"), "sizes", min(rows, 1 << 16), 256, *X.arguments, power, sizes, width)
+        work.launch("scaling.cu", "sizes", min(rows, 1 << 16), 256, *X.arguments, power, sizes, width)
         sides.append((sizes, rows, width))
     (x, M, width), (y, N, _) = sides
     T = work.get("products", 8 * M * N)
-    work.machine.gemm("fp64", M, N, width, x.pointer, Strides(width), y.pointer, Strides(width), T.pointer, Strides(N))
+    work.machine.gemm("fp64", M, N, width, Stack(x.pointer, width), Stack(y.pointer, width), Stack(T.pointer, N))
     place, most = work.zeros("largest place", 16), work.zeros("largest sum", 8)
     for kernel in ("largest_double", "where_double"):
-        work.machine.launch(source("scaling.cu"), kernel, 1024, 256, T, M * N, most, place)
+        work.launch("scaling.cu", kernel, 1024, 256, T, M * N, most, place)
     top = float(most.array(1, np.float64)[0])
     bound = 2 * top * (1 + (A.loaded.K + 8) * 2.0**-52)
     return bound, None if bound < limit else divmod(int(place.array(1, np.int64)[0]) - 1, N)

@@ -1,4 +1,4 @@
-"""Sums of exact products of slices on the GPU: in the operands' format and a stated order, or exact, rounded once."""
+"""Sums of exact products of slices on the GPU: in a format and a stated order, or exact and rounded once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.formats import FloatFormat
-from fpemu.gpu.errorfree.machine import Workspace, source
-from fpemu.gpu.errorfree.operands import CARRIERS, Digits, padded
+from fpemu.gpu.errorfree.machine import Workspace, int32
+from fpemu.gpu.errorfree.operands import CARRIERS, Slices, padded
 from fpemu.gpu.errorfree.residues import panel
-from fpemu.gpu.runtime.cublas import Strides
+from fpemu.gpu.runtime.cublas import Stack
 
 _MOST = 64  # as in kernels/exact_sums.cu
 PAIRS = np.dtype([("a", "i4", _MOST), ("b", "i4", _MOST), ("more", "i4", _MOST), ("count", "i4"), ("parts", "i4")])
-_AT_ONCE = 16  # products held at a time
-_TAME = 900  # exponents this near to zero leave products and their powers of two exact
+_AT_ONCE = 16  # products in memory at a time
+_EXACT_RANGE = 900  # products of numbers with smaller exponents, scaled by powers of two, are exact in fp64
 _PRODUCT = {"int8": 0, "fp64": 2}
 
 
@@ -34,8 +34,8 @@ class Term(NamedTuple):
 
 def queue_products(
     work: Workspace,
-    a: Digits,
-    b: Digits,
+    a: Slices,
+    b: Slices,
     terms: Sequence[Term],
     k_block: int,
     first: int,
@@ -44,12 +44,12 @@ def queue_products(
     stride: int,
     pitch: int,
 ) -> None:
-    """Queue the products of some terms for some rows of A: a T for every k-block of every term, one after another."""
+    """Queue the products of some terms and rows of A; consecutive matrices T are the k-blocks of each term."""
     size = CARRIERS[a.kind][1]
     blocks = range(0, a.width, k_block)
     start = 0
     while start < len(terms):
-        # neighbours that differ by one slice of A, and none or one of B, are a batch
+        # consecutive terms whose slice of A advances by one, and that of B by zero or one, form a batch
         p, q, length, _ = terms[start]
         count, step = 1, 0
         while start + count < len(terms) and length == 1 and terms[start + count].length == 1:
@@ -64,19 +64,10 @@ def queue_products(
                 break
         for block, k in enumerate(blocks):
             K = length * a.width if len(blocks) == 1 else min(k_block, a.width - k)
-            work.machine.gemm(
-                a.kind,
-                rows,
-                b.all_rows,
-                K,
-                a.place(p) + size * (first * a.stride + k),
-                Strides(a.stride, a.width),
-                b.place(q) + size * k,
-                Strides(b.stride, -step * b.width),
-                T + (8 if a.kind == "fp64" else 4) * (start * len(blocks) + block) * stride,
-                Strides(pitch, len(blocks) * stride),
-                batch=count,
-            )
+            A = Stack(a.place(p) + size * (first * a.stride + k), a.stride, a.width)
+            B = Stack(b.place(q) + size * k, b.stride, -step * b.width)
+            at = T + (8 if a.kind == "fp64" else 4) * (start * len(blocks) + block) * stride
+            work.machine.gemm(a.kind, rows, b.all_rows, K, A, B, Stack(at, pitch, len(blocks) * stride), batch=count)
         start += count
 
 
@@ -88,11 +79,11 @@ class Sum(NamedTuple):
     terms : list of Term
         In their order.
     by_tops : bool
-        Exponents are tops and the terms' `more`, not those of the slices.
+        The exponents are the rows' tops and the terms' `more` instead of those of the slices.
     fmt : FloatFormat
-        The format of the additions.
+        Format of the additions.
     k_block : int
-        Length in k of what one product sums.
+        Length along K of one product.
     """
 
     terms: list[Term]
@@ -102,9 +93,9 @@ class Sum(NamedTuple):
 
 
 def add_up(
-    work: Workspace, a: Digits, b: Digits, M: int, N: int, how: Sum, may_overflow: bool, K: int, end: Any
+    work: Workspace, a: Slices, b: Slices, M: int, N: int, how: Sum, may_overflow: bool, K: int, end: Any
 ) -> None:
-    """D from the sum of the terms, finished."""
+    """Compute D from the sum of the terms."""
     parts = -(-a.width // how.k_block)
     item = 8 if a.kind == "fp64" else 4
     pitch, at_once = padded(N, 32), max(1, min(_AT_ONCE, len(how.terms)))
@@ -115,13 +106,13 @@ def add_up(
     total = work.get("sums", rows * N * (4 if narrow else 8))
     spare = work.get("sums brought down", rows * N * (4 if narrow else 8)) if may_overflow else 0
     back = K.bit_length() + 2 - how.fmt.emax
-    # tops are the exponents of first slices and the bits of one (26 at most); the terms' `more` takes the others off
+    # a top is the exponent of the first slice plus its bits (26 at most); the terms' `more` accounts for later slices
     farthest = a.deepest + b.deepest + 52 + max((abs(term.more) for term in how.terms), default=0)
-    tame = parts == 1 and not may_overflow and farthest <= _TAME and (not narrow or a.kind != "fp64")
+    exact = parts == 1 and not may_overflow and farthest <= _EXACT_RANGE and (not narrow or a.kind != "fp64")
     exponents = (a.tops, b.tops) if how.by_tops else (a.exponents, b.exponents)
     for first in range(0, M, rows):
-        some, held = min(rows, M - first), min(rows, a.all_rows - first)
-        grid = (-(-N // 256), min(some, 65535))
+        count, held = min(rows, M - first), min(rows, a.all_rows - first)
+        grid = (-(-N // 256), min(count, 65535))
         for start in range(0, len(how.terms), at_once):
             terms = how.terms[start : start + at_once]
             queue_products(work, a, b, terms, how.k_block, first, held, T.pointer, stride, pitch)
@@ -131,59 +122,32 @@ def add_up(
                 if name == "more" or not how.by_tops:
                     pairs[column][0, : len(terms)] = [getattr(term, name) for term in terms]
             pairs["count"], pairs["parts"] = len(terms), parts
-            products = (T, np.int32(_PRODUCT.get(a.kind, 1)), stride, pitch, np.int32(some), np.int32(N), pairs)
-            sides = (exponents[0], np.int32(a.all_rows), exponents[1], np.int32(b.all_rows))
-            last = (np.int32(first), np.int32(start == 0))
-            if tame:
-                work.machine.launch(
-                    source("exact_sums.cu"),
-                    "add_tame_products",
-                    (grid[0], min(-(-some // 4), 65535)),
-                    256,
-                    total,
-                    np.int32(narrow),
-                    *products,
-                    *sides,
-                    *last,
+            kind = _PRODUCT.get(a.kind, 1)
+            products = (T, *int32(kind), stride, pitch, *int32(count, N), pairs)
+            sides = (exponents[0], *int32(a.all_rows), exponents[1], *int32(b.all_rows))
+            last = int32(first, start == 0)
+            if exact:
+                tile = (grid[0], min(-(-count // 4), 65535))
+                work.launch(
+                    "exact_sums.cu", "add_tame_products", tile, 256, total, *int32(narrow), *products, *sides, *last
                 )
                 continue
-            work.machine.launch(
-                source("exact_sums.cu"),
-                "add_products",
-                grid,
-                256,
-                total,
-                spare,
-                np.int32(narrow),
-                *products,
-                *sides,
-                a.tops,
-                b.tops,
-                np.int32(back),
-                *last,
-            )
-        work.machine.launch(
-            source("exact_sums.cu"),
-            "finish",
-            grid,
-            256,
-            total,
-            spare,
-            np.int32(narrow),
-            np.int32(some),
-            np.int32(N),
-            a.tops,
-            b.tops,
-            np.int32(back),
-            np.int32(first),
-            end,
-        )
+            scaled = (total, spare, *int32(narrow), *products, *sides, a.tops, b.tops, *int32(back), *last)
+            work.launch("exact_sums.cu", "add_products", grid, 256, *scaled)
+        result = (total, spare, *int32(narrow, count, N), a.tops, b.tops, *int32(back, first), end)
+        work.launch("exact_sums.cu", "finish", grid, 256, *result)
 
 
 def round_exactly(
-    work: Workspace, a: Digits, b: Digits, M: int, N: int, bits: int, room: int, plain: bool, end: Any
+    work: Workspace, a: Slices, b: Slices, M: int, N: int, bits: int, room: int, plain: bool, end: Any
 ) -> int:
-    """D from the exact sum of all products of slices on one grid, `room` of them in one accumulator; how many T."""
+    """Compute D from the exact sum of all products of slices on one grid; return the number of matrices T.
+
+    room : int
+        Products that one accumulator holds exactly.
+    plain : bool
+        D is the sum times a power of two.
+    """
     s, t = a.slices, b.slices
     terms = []
     for g in range(s + t - 2, -1, -1):  # the lowest weight first
@@ -196,31 +160,11 @@ def round_exactly(
     T = work.get("products", len(terms) * stride * item)
     offsets = work.table(np.array([term.more for term in terms], np.int32))
     for first in range(0, M, rows):
-        some, held = min(rows, M - first), min(rows, a.all_rows - first)
+        count, held = min(rows, M - first), min(rows, a.all_rows - first)
         for i, term in enumerate(terms):
-            queue_products(
-                work, a, b, [term], term.length * a.width, first, held, T.pointer + item * i * stride, stride, pitch
-            )
-        digits = terms[-1].more // 32 + 3
-        work.machine.launch(
-            source("exact_sums.cu"),
-            "round_products",
-            (-(-N // 256), min(some, 65535)),
-            256,
-            T,
-            np.int32(_PRODUCT.get(a.kind, 1)),
-            stride,
-            pitch,
-            np.int32(some),
-            np.int32(N),
-            np.int32(len(terms)),
-            offsets,
-            np.int32(digits),
-            a.tops,
-            b.tops,
-            np.int32(-(s + t) * bits),
-            np.int32(first),
-            np.int32(plain),
-            end,
-        )
+            at = T.pointer + item * i * stride
+            queue_products(work, a, b, [term], term.length * a.width, first, held, at, stride, pitch)
+        products = (T, *int32(_PRODUCT.get(a.kind, 1)), stride, pitch, *int32(count, N, len(terms)), offsets)
+        scale = (*int32(terms[-1].more // 32 + 3), a.tops, b.tops, *int32(-(s + t) * bits, first, plain))
+        work.launch("exact_sums.cu", "round_products", (-(-N // 256), min(count, 65535)), 256, *products, *scale, end)
     return len(terms)

@@ -47,9 +47,10 @@ KINDS = {
 """Products of fp16, bf16, tf32 and fp32 are summed in fp32, of fp64 in fp64, of int8 in int32."""
 
 
-class Strides(NamedTuple):
-    """Elements from one row to the next, and from one matrix of a batch to the next."""
+class Stack(NamedTuple):
+    """A batch of matrices: the address of the first, and elements between rows and between matrices."""
 
+    pointer: int
     row: int
     batch: int = 0
 
@@ -86,21 +87,7 @@ class Blas:
         self._check("cublasGetVersion", self._library.cublasGetVersion_v2(self._handle, ctypes.byref(number)))
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
-    def gemm(
-        self,
-        kind: str,
-        M: int,
-        N: int,
-        K: int,
-        A: int,
-        a: Strides,
-        B: int,
-        b: Strides,
-        D: int,
-        d: Strides,
-        *,
-        batch: int = 1,
-    ) -> None:
+    def gemm(self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1) -> None:
         """Queue D = A B^T for a batch of matrices.
 
         Parameters
@@ -108,10 +95,8 @@ class Blas:
         kind : str
             One of `KINDS`.
         M, N, K : int
-            A is (M, K), B (N, K), D (M, N); int8 requires that K and the rows' strides are multiples of 16.
-        A, B, D : int
-            Addresses.
-        a, b, d : Strides
+            A is (M, K), B (N, K), D (M, N); int8 requires that K and the row strides are multiples of 16.
+        A, B, D : Stack
             A batch stride of 0 uses the same matrix in every product.
 
         Raises
@@ -120,43 +105,27 @@ class Blas:
             If cuBLAS rejects the product.
         """
         types = KINDS[kind]
-        what = f"a product of {M} x {K} by {K} x {N} in {kind}"
-        if max(M, N, K, a.row, b.row, d.row) >= 2**31:
-            raise GpuError(f"cuBLAS: {what}: sizes and strides must be below 2^31")
+        product = f"a product of {M} x {K} by {K} x {N} in {kind}"
+        if max(M, N, K, A.row, B.row, D.row) >= 2**31:
+            raise GpuError(f"cuBLAS: {product}: sizes and strides must be below 2^31")
         scalars = self._scalars[types.compute]
         alpha, beta = ctypes.byref(scalars, 0), ctypes.byref(scalars, ctypes.sizeof(scalars) // 2)
         device.driver()
-        status = self._library.cublasGemmStridedBatchedEx(
-            self._handle,
-            1,
-            0,
-            N,
-            M,
-            K,
-            alpha,
-            ctypes.c_void_p(B),
-            types.operand,
-            b.row,
-            ctypes.c_longlong(b.batch),
-            ctypes.c_void_p(A),
-            types.operand,
-            a.row,
-            ctypes.c_longlong(a.batch),
-            beta,
-            ctypes.c_void_p(D),
-            types.result,
-            d.row,
-            ctypes.c_longlong(d.batch),
-            batch,
-            types.compute,
-            -1,
+        a, b, d = (
+            (ctypes.c_void_p(X.pointer), code, X.row, ctypes.c_longlong(X.batch))
+            for X, code in ((A, types.operand), (B, types.operand), (D, types.result))
         )
-        self._check(what, status)
+        transposed, plain, default_algorithm = 1, 0, -1
+        sizes = (self._handle, transposed, plain, N, M, K)
+        status = self._library.cublasGemmStridedBatchedEx(
+            *sizes, alpha, *b, *a, beta, *d, batch, types.compute, default_algorithm
+        )
+        self._check(product, status)
 
     @staticmethod
-    def _check(what: str, status: int) -> None:
+    def _check(call: str, status: int) -> None:
         if status:
-            raise GpuError(f"cuBLAS: {what}: CUBLAS_STATUS_{_STATUS.get(status, status)}")
+            raise GpuError(f"cuBLAS: {call}: CUBLAS_STATUS_{_STATUS.get(status, status)}")
 
 
 @lru_cache(maxsize=1)
