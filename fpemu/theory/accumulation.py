@@ -1,34 +1,38 @@
-"""What a chain of instructions loses when it sums products, at worst.
+"""Worst-case error of chains of instructions that sum products.
 
-A block adds L products p to the accumulator c. Let P = sum |p| of the block and W the same with every operand taken at
-least as large as the smallest normal number of its format (a subnormal operand keeps that exponent). It loses at most
+A block adds L products p to the accumulator c. Let P = sum |p| of the block, and W the same sum with every operand
+taken as at least the smallest normal number of its format (a subnormal operand keeps that exponent). The error of a
+block is at most
 
     tau max(|c|, W) + pi W + rho (|c| + P) + absolute
 
-"truncated": tau = L 2^-F, for L of the L + 1 terms lose less than 2^(e_max - F) each and the one with the largest
-exponent nothing (as long as F bits hold it), rho = 2^-23 (RZ) or u (RNE). "exact", "fma": rho = u alone. "flushed":
-rho = u, pi = u log2 L of the pairwise sums. CDNA3: pi = L 2^-24 of the products' own alignment, tau = 2^-32,
-rho = 2^-24 + 2^-31. "via-half": pi = 2 (L/2 2^-F + 2^-23), rho = u. The floor E0 and subnormal results are absolute.
+"truncated": tau = L 2^-F, because L of the L + 1 terms lose less than 2^(e_max - F) each and the term with the largest
+exponent loses nothing (as long as F bits hold it); rho = 2^-23 (RZ) or u (RNE). "exact", "fma": rho = u alone.
+"flushed": rho = u, pi = u log2 L from the pairwise sums. CDNA3: pi = L 2^-24 from the products' own alignment,
+tau = 2^-32, rho = 2^-24 + 2^-31. "via-half": pi = 2 (L/2 2^-F + 2^-23), rho = u. The minimum alignment exponent and
+subnormal results contribute absolute errors.
 
-Truncation lets no sum of magnitudes grow, so |c| <= sum of P up to there, and the mass of a product is charged once per
-block from its own to the end of its chain: (blocks) (tau + rho) S for one chain, where blocks of zeros (padding) cost
-nothing. Arithmetics that round to nearest let it grow by (1 + tau + rho) a block. A product's mass lies in one slice
-and one chain, hence the longest chain counts, not their sum. Additions outside round to nearest.
+Truncation never increases a sum of magnitudes, so that |c| is at most the sum of P so far, and the magnitude of a
+product contributes once per block from its own block to the end of its chain: (blocks) (tau + rho) S for one chain.
+Blocks of zeros (padding) contribute nothing. Arithmetics that round to nearest let the sum grow by (1 + tau + rho) per
+block. A product belongs to one slice and one chain, so that the longest chain counts and not the sum of all chains.
+Additions outside the instruction round to nearest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+
+import numpy as np
 
 from fpemu import formats
 from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.schemes.words import growth
+from fpemu.schemes.lowering import Chains
 from fpemu.theory import walk
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import Bound, Part
@@ -37,7 +41,7 @@ from fpemu.theory.splits import Operands, Size
 
 @dataclass(frozen=True)
 class Step:
-    """Largest error of one block, by what it is proportional to; see the module."""
+    """Largest error of one block as coefficients; see the module's docstring."""
 
     tau: float
     pi: float
@@ -48,17 +52,15 @@ class Step:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(spec: MmaSpec) -> Step:
-        """Of an instruction.
+        """The coefficients of an instruction.
 
-        Examples
-        --------
         >>> import fpemu
         >>> step = Step.of(fpemu.mma.spec("hopper"))
         >>> step.tau == 2.0**-21, step.rho == 2.0**-23
         (True, True)
         """
         if spec.is_integer:
-            raise InputError(f"{spec.name}: sums of integers are exact modulo 2^32; there is no error to bound")
+            raise InputError(f"{spec.name}: sums of integers are exact modulo 2^32 and have no error to bound")
         a, b, c, d = spec.operand_formats
         u, least, L = d.unit_roundoff, d.min_subnormal, spec.block
         if spec.arithmetic in ("exact", "fma"):
@@ -66,164 +68,74 @@ class Step:
         if spec.arithmetic == "flushed":
             return Step(0.0, growth(math.log2(L), u), u, 2 * L * d.min_normal, True)
         if spec.arithmetic in ("cdna3", "cdna3-fp8"):
-            apart = 3 if spec.arithmetic == "cdna3-fp8" else 0
-            return Step(2.0**-32, (L + apart) * 2.0**-24, u + 2.0**-31 + 2.0**-54, least / 2 + 2.0**-157, True)
-        held = max(c.precision - 1, a.precision + b.precision - 2) <= spec.F
-        # no grid is finer than that of the floor E0, nor, beside a subnormal sum, than that of the smallest normal one
+            extra = 3 if spec.arithmetic == "cdna3-fp8" else 0
+            return Step(2.0**-32, (L + extra) * 2.0**-24, u + 2.0**-31 + 2.0**-54, least / 2 + 2.0**-157, True)
+        representable = max(c.precision - 1, a.precision + b.precision - 2) <= spec.F
+        # the alignment grid is at least that of the minimum alignment exponent and, beside a subnormal sum, of emin
         floor = (L + 1) * 2.0 ** (max(c.emin, c.emin if spec.E0 is None else spec.E0) - spec.F)
         if spec.arithmetic == "via-half":
-            half = (L // 2 + (not held)) * 2.0**-spec.F + (2.0**-10 if d.name == "fp16" else 2.0**-23)
+            half = (L // 2 + (not representable)) * 2.0**-spec.F + (2.0**-10 if d.name == "fp16" else 2.0**-23)
             return Step(0.0, 2 * half * (1 + half), u, 2 * (floor + least) + least / 2, True)
-        tau = (L + (not held)) * 2.0**-spec.F
+        tau = (L + (not representable)) * 2.0**-spec.F
         if spec.final == "RNE":
             return Step(tau, 0.0, u, floor + least / 2, True)
         rho = 2.0 * u if spec.fraction_bits is None else 2.0**-spec.fraction_bits
         return Step(tau, 0.0, rho, floor + least, False)
 
 
-class _Chain(NamedTuple):
-    """Equal chains: how many, blocks of a product in one, blocks before the next product, turns."""
-
-    number: int
-    blocks: int
-    first: int
-    rounds: int
-
-
-@dataclass(frozen=True)
-class Chains:
-    """How many blocks, chains and slices a sum over K has. Blocks and first are those of the longest chain."""
-
-    slices: int
-    """Slices, joined at the end"""
-    chains: int
-    """Chains in a slice, added outside"""
-    blocks: int
-    """Blocks that hold any of a product's terms, in a chain, for each product"""
-    first: int
-    """Of these, the ones before another product takes its turn"""
-    rounds: int
-    """How often products take turns in the longest chain"""
-    total: int
-    """All chains of all slices"""
-    total_blocks: int
-    """All blocks, for each product"""
-    even: float
-    """How many equal chains would have the same sum of squares of their lengths"""
-
-    @staticmethod
-    @lru_cache(maxsize=1024)
-    def of(order: KOrder, K: int, spec: MmaSpec, step: int | None = None, fresh: bool = False) -> Chains:
-        """Of an order over K; with `step`, products take turns after so many k; if `fresh`, each step is a chain."""
-        size = min(order.split or K, K)
-        whole, rest = divmod(K, size)
-        lengths = [(whole, size), (1, rest)] if rest else [(whole, size)]
-        found = [(count, _slice(order, length, spec.block, step, fresh)) for count, length in lengths]
-        parts = [chain for _, slice_ in found for chain in slice_]
-        blocks = sum(n * chain.number * chain.blocks for n, slice_ in found for chain in slice_)
-        squares = sum(n * chain.number * chain.blocks**2 for n, slice_ in found for chain in slice_)
-        return Chains(
-            slices=whole + (rest > 0),
-            chains=max(sum(chain.number for chain in slice_) for _, slice_ in found),
-            blocks=max(chain.blocks for chain in parts),
-            first=min(chain.first for chain in parts),
-            rounds=max(chain.rounds for chain in parts),
-            total=sum(n * chain.number for n, slice_ in found for chain in slice_),
-            total_blocks=blocks,
-            even=blocks**2 / squares,
-        )
-
-    def joins(self, order: KOrder) -> int:
-        """Most additions that the result of a slice goes through."""
-        return math.ceil(math.log2(self.slices)) if order.join == "pairwise" else self.slices - 1
-
-
-def _slice(order: KOrder, length: int, block: int, step: int | None, fresh: bool) -> list[_Chain]:
-    """The chains of a slice."""
-    if order.tile is not None:
-        chains = [(1, [b - a for a, b in chain]) for chain in replace(order, split=None).segments(length)[0]]
-    else:
-        chains = [(n, [size]) for n, size in _cut(length, order.promote)]
-    if fresh:
-        chains = [(n * m, [part]) for n, sizes in chains for size in sizes for m, part in _cut(size, step)]
-    return [
-        _Chain(
-            n,
-            sum(_blocks(size, block, step) for size in sizes),
-            -(-min(step or length, sizes[0]) // block),
-            sum(-(-size // (step or length)) for size in sizes),
-        )
-        for n, sizes in chains
-    ]
-
-
-def _cut(length: int, size: int | None) -> list[tuple[int, int]]:
-    """(how many, length) of the pieces of a length cut after every `size`."""
-    size = min(size or length, length)
-    whole, rest = divmod(length, size)
-    return [(whole, size), (1, rest)] if rest else [(whole, size)]
-
-
-def _blocks(length: int, block: int, step: int | None) -> int:
-    if step is None:
-        return -(-length // block)
-    whole, rest = divmod(length, step)
-    return whole * -(-step // block) - (-rest // block)
-
-
 @dataclass(frozen=True)
 class Term:
-    """A product of words as an accumulator meets it; all over S = (|A||B|)_ij."""
+    """A product of words in an accumulator; all sizes relative to S = (|A||B|)_ij."""
 
     size: float
-    """Sum of magnitudes, at worst"""
+    """Largest sum of magnitudes"""
     inflated: float
-    """The same with subnormal operands at their exponent"""
+    """The same with subnormal operands taken as normal"""
     typical: walk.Steps
 
 
-def worst(terms: Sequence[Term], spec: MmaSpec, order: KOrder, chains: Chains, turns: bool, over_D: float) -> float:
-    """The most that the chains of one accumulator lose, additions outside and joins included; over S.
+def growth(count: float, error: float) -> float:
+    """(1 + error)^count - 1."""
+    return float(np.expm1(count * np.log1p(error)))
 
-    Parameters
-    ----------
-    terms : the products in the order run
-    turns : bool
-        Whether they take turns, or each runs over a whole chain before the next.
-    over_D : float
-        An absolute error of the result times this is relative to S.
+
+def worst(terms: Sequence[Term], spec: MmaSpec, order: KOrder, chains: Chains, turns: bool, over_D: float) -> float:
+    """Largest error of the chains of one accumulator relative to S, including promotions and joins of slices.
+
+    `turns`: the terms alternate within a chain, else each runs over a whole chain before the next. `over_D` converts an
+    absolute error of the result to one relative to S.
     """
     size = sum(t.size for t in terms)
-    lost = inside(terms, spec, chains, turns, over_D)
-    if not math.isfinite(lost):
+    error = inside(terms, spec, chains, turns, over_D)
+    if not math.isfinite(error):
         return math.inf
     outside = outer(spec)
-    lost += growth(chains.chains - 1 + chains.joins(order), outside.unit_roundoff) * (size + lost)
-    if spec.d_format != outside and chains.total > 1:  # fp16 results added in fp32 and rounded at the end
+    error += growth(chains.chains - 1 + chains.joins(order), outside.unit_roundoff) * (size + error)
+    if spec.d_format != outside and chains.total > 1:  # fp16 results are added in fp32 and rounded at the end
         fmt = spec.operand_formats[3]
-        lost += fmt.unit_roundoff * (size + lost) + fmt.min_subnormal * over_D
-    return lost
+        error += fmt.unit_roundoff * (size + error) + fmt.min_subnormal * over_D
+    return error
 
 
 def inside(terms: Sequence[Term], spec: MmaSpec, chains: Chains, turns: bool, over_D: float) -> float:
-    """The most that the chains of one accumulator lose, without what happens outside; over S."""
-    step, T = Step.of(spec), len(terms)
-    eps, n = step.tau + step.rho, T * chains.blocks
+    """Largest error of the chains of one accumulator relative to S, without additions outside the instruction."""
+    step, count = Step.of(spec), len(terms)
+    eps, n = step.tau + step.rho, count * chains.blocks
     along, entering = 0.0, 0.0
     for i, term in enumerate(terms):
         along += (n - i * (chains.first if turns else chains.blocks)) * eps * term.size
-        if step.pi or step.tau:  # where nothing is aligned, exponents do not count; those of tiny terms may be infinite
+        if step.pi or step.tau:  # without alignment the exponents, which may be infinite for tiny terms, have no effect
             entering += step.pi * (1 + eps) * term.inflated + step.tau * (term.inflated - term.size)
-    entering += T * chains.total_blocks * step.absolute * over_D
+    entering += count * chains.total_blocks * step.absolute * over_D
     if not step.grows or n * eps == 0:
         return along + entering
-    more = growth(n, eps)
-    # the sums of magnitudes do not fall along a chain while what they are multiplied by later does: the mean will do
-    return along * more / (n * eps) + entering * (1 + more)
+    factor = growth(n, eps)
+    # sums of magnitudes do not decrease along a chain and the factors that follow them do, so that the mean is a bound
+    return along * factor / (n * eps) + entering * (1 + factor)
 
 
 def outer(spec: MmaSpec) -> formats.FloatFormat:
-    """The format of additions outside the core."""
+    """The format of additions outside the instruction."""
     return formats.FP64 if str(spec.d_format) == "fp64" else formats.FP32
 
 
@@ -242,7 +154,7 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
     order : KOrder, optional
         Default: one chain, k ascending.
     M, N : int
-        Shape of the result: among how many entries `Bound.probable` looks for the largest error.
+        Shape of the result; `Bound.probable` bounds the largest error among M N entries.
 
     Returns
     -------
@@ -253,7 +165,7 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
     Raises
     ------
     InputError
-        An integer instruction, which loses nothing; a negative M or N.
+        An integer instruction, whose sums are exact; a negative M or N.
 
     Examples
     --------
@@ -274,30 +186,30 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
     floors = [f.min_normal if least < f.min_normal else 0.0 for f, least in zip((a, b), data.smallest, strict=True)]
     inflated = data.product(Size(1.0, floors[0]), Size(1.0, floors[1]))
     term = Term(1.0, inflated, walk.Steps(walk.Data.of(norms)))
-    chains = Chains.of(order, norms.K, spec)
-    most = worst([term], spec, order, chains, False, data.over_D)
+    chains = Chains.of(order, norms.K, spec.block)
+    error = worst([term], spec, order, chains, False, data.over_D)
     drift = walk.drift([term.typical], spec, order, chains, False)
     tail = drift.data.tail(drift.data.mean, drift.data.deviation**2)
-    parts = [Part("accumulation", most * (1 + 2.0**-20), *drift.relative, tail)]
+    parts = [Part("accumulation", error * (1 + 2.0**-20), *drift.relative, tail)]
     if spec.arithmetic == "flushed" and any(floors):
-        lost = [Size(0.0, f) for f in floors]
-        gone = data.product(lost[0], Size(1.0)) + data.product(Size(1.0), lost[1])
+        flushed = [Size(0.0, f) for f in floors]
+        lost = data.product(flushed[0], Size(1.0)) + data.product(Size(1.0), flushed[1])
         likely = [min(f / mean, 1.0) ** 1.5 for f, mean in zip(floors, data.mean, strict=True)]
-        parts.append(Part("underflow", gone * (1 + 2.0**-20), 0.0, math.hypot(*likely) * norms.spread, norms.uneven))
-    if math.isfinite(most):
-        parts += overflow(spec, data.S * (1 + most), walk.Data.of(norms))
+        parts.append(Part("underflow", lost * (1 + 2.0**-20), 0.0, math.hypot(*likely) * norms.spread, norms.uneven))
+    if math.isfinite(error):
+        parts += overflow(spec, data.S * (1 + error), walk.Data.of(norms))
     return Bound(tuple(parts), count)
 
 
 def entries(M: int, N: int) -> int:
-    """M N, after a check."""
+    """M N, after a check of both."""
     for name, value in (("M", M), ("N", N)):
         integer(name, value, 0, LARGEST)
     return int(M) * int(N)
 
 
 def overflow(spec: MmaSpec, size: float, data: walk.Data) -> list[Part]:
-    """A part without bound if sums of magnitudes up to `size` need not stay within the instruction's results."""
+    """An infinite part if sums of magnitudes up to `size` may exceed the instruction's largest result."""
     top = spec.operand_formats[3].max
     if size < top:
         return []

@@ -1,46 +1,74 @@
-"""A-priori error bounds of every scheme: from its words, its plan of products, an instruction and an order over K.
+"""A-priori error bounds of every scheme, from its lowering on an instruction and from norms of the operands.
 
 The parts of a split scheme:
 
-split                 what the words leave of A and B: delta_A |A||B| + |A| delta_B |B| + ...
-underflow             what they leave besides because a word is subnormal, or flushed
-products left out     words i and j whose product the plan does not run
-sums of <products>    a part for each accumulator: truncation, rounding, promotion, splits over K, joins of these
-combination           the accumulators added, and powers of two undone
+split                 residual of the words of A and B: delta_A |A||B| + |A| delta_B |B| + ...
+underflow             additional residual where a word is subnormal, or flushed to zero
+products left out     products of words i and j that the plan omits
+sums of <products>    a part for each accumulator: truncation, rounding, promotion, reduction of slices over K
+combination           addition of the accumulators, and division by powers of two
 out of range          infinite, where a word may overflow; overflow: where a sum may
 
-worst holds for finite operands with these norms, alpha = 1 and beta = 0, whatever the result is. bias and deviation
-are the model of `fpemu.theory.walk` and of `fpemu.theory.splits`: operands as independent random numbers. For data
-that spread over many octaves (phi = 2, lognormal) a few elements decide, and `probable` may be loose: up to about
+`worst` holds for finite operands with these norms, alpha = 1 and beta = 0, for every result. `bias` and `deviation`
+follow from `fpemu.theory.walk` and `fpemu.theory.splits`, which take the operands as independent random numbers. For
+data that spread over many octaves (phi = 2, lognormal) few elements dominate, and `probable` may be loose: up to about
 twenty times the error, and more than a hundred times where hardware reads subnormal words as zero (CDNA 2).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fpemu import simt
 from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.schemes import ranges, words
+from fpemu.schemes import ranges
 from fpemu.schemes.base import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.sgemm import Baseline
 from fpemu.schemes.staged_int8 import StagedInt8
-from fpemu.schemes.words import growth
+from fpemu.schemes.words import Join, Product
 from fpemu.theory import accumulation, eightbits, splits, walk
-from fpemu.theory.accumulation import Chains, Term
+from fpemu.theory.accumulation import Term, growth
+from fpemu.theory.errorfree import bound_parts
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import LEAST_TAIL, Bound, Part
-from fpemu.theory.splits import Operands, Size, Typical, Worst
+from fpemu.theory.splits import Operands, Size
 
 _SLACK = 1 + 2.0**-20
-"""The norms come from float64 products, and terms of higher order from float64 sums"""
-Sum = tuple[str, int, list[Term], float, walk.Drift]
-"""An accumulator: its name, band and terms, what it loses at worst and on average"""
+"""Covers the roundings of the norms (float64 products) and of the sums of parts"""
+_FP32 = 2.0**-24
+"""Unit roundoff of fp32"""
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """An accumulator with its terms and the error of its sum, at worst and on random operands."""
+
+    name: str
+    band: int
+    terms: list[Term]
+    worst: float
+    drift: walk.Drift
+
+    @property
+    def size(self) -> float:
+        """Largest sum of the magnitudes of its terms."""
+        return sum(t.size for t in self.terms)
+
+    @property
+    def mean(self) -> float:
+        """Mean of its sum on random operands."""
+        return sum(t.typical.drift for t in self.terms)
+
+    @property
+    def variance(self) -> float:
+        """Variance of its sum on random operands."""
+        return sum(t.typical.variance for t in self.terms)
 
 
 @checked
@@ -68,13 +96,13 @@ def bound(
     norms : Norms
         Of A and B: `Norms.of`, or `Norms.sample` for a distribution.
     M, N : int
-        Shape of the result: among how many entries `Bound.probable` looks for the largest error.
+        Shape of the result; `Bound.probable` bounds the largest error among M N entries.
     order : KOrder, optional
         Order of addition within every product chain.
     on_range : {"raise", "propagate", "scale", "scale-rows"}
-        As for `fpemu.gemm`. Where a word may overflow, which "raise" refuses, the bound is infinite.
+        As for `fpemu.gemm`. Where a word may overflow, which is an error with "raise", the bound is infinite.
     **options
-        The scheme's choices.
+        The scheme's options.
 
     Returns
     -------
@@ -84,7 +112,7 @@ def bound(
     Raises
     ------
     InputError
-        What `fpemu.gemm` refuses: unknown names and options, contradictions; a negative M or N.
+        As `fpemu.gemm`: unknown names and options, contradictions; also a negative M or N.
 
     Examples
     --------
@@ -103,16 +131,14 @@ def bound(
     spec = built.spec(hardware)
     path = KOrder() if order is None else order
     if isinstance(built, ErrorFree):
-        from fpemu.theory.errorfree import bound_parts
-
         return Bound(tuple(bound_parts(built, spec if spec is not None else hardware, norms, order)), entries)
     if norms.is_zero:
         return Bound((Part("sums", 0.0), *_beside_zero(built, norms, policy)), entries)
     if isinstance(built, Baseline):
-        found = accumulation.chain(simt.SPECS[built.operand.name], norms, path)
-        return Bound(found.parts, entries)
+        return Bound(accumulation.chain(simt.SPECS[built.operand.name], norms, path).parts, entries)
     if not isinstance(built, SplitScheme) or spec is None:
         raise InputError(f"bound: no bound is known for the scheme {built.name!r}")
+    built.check_policy(policy)
     parts = _Product(built, spec, norms, path, policy).parts()
     if isinstance(built, StagedInt8):
         parts += eightbits.corrections(built, norms)
@@ -120,8 +146,8 @@ def bound(
 
 
 def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:
-    """Words that overflow give NaN even times zero."""
-    if not isinstance(scheme, SplitScheme) or scheme.scales_rows or on_range in ("scale", "scale-rows"):
+    """Words that overflow give NaN even if multiplied by zero."""
+    if not isinstance(scheme, SplitScheme) or scheme.scaling(on_range).scales:
         return []
     tops = ((norms.max_A, norms.min_A), (norms.max_B, norms.min_B))
     over = [splits.worst(scheme.rules(), *sizes).overflow for sizes in tops if norms.K and sizes[0]]
@@ -129,41 +155,30 @@ def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:
 
 
 class _Product:
-    """A product by a split scheme: its words, and what their sums lose."""
+    """The parts of the error of one product by a split scheme."""
 
     def __init__(self, scheme: SplitScheme, spec: MmaSpec, norms: Norms, order: KOrder, on_range: str) -> None:
-        self.scheme, self.spec, self.norms, self.order = scheme, spec, norms, order
-        self.rules, self.plan = scheme.rules(), scheme.plan()
-        self.scaling = "scale-rows" if scheme.scales_rows else on_range
-        if getattr(scheme, "accumulator_format", "fp32") == "fp16" and on_range in ("scale", "scale-rows"):
-            scheme.refuse(f"on_range={on_range!r} brings products to 2^26, above what an fp16 accumulator holds")
+        self.spec, self.norms, self.order = spec, norms, order
+        self.rules, self.lowering = scheme.rules(), scheme.lowering(spec, order)
+        self.scaling = scheme.scaling(on_range)
         self.data = Operands.of(norms, self.scaling, self.rules[0].format.emax)
         self.random = walk.Data.of(norms)
-        self.worst = [self._worst(i) for i in (0, 1)]
-        self.typical = [self._typical(i) for i in (0, 1)]
+        flushed, d = spec.arithmetic == "flushed", self.data
+        self.worst = [splits.worst(self.rules, d.largest[i], d.smallest[i], flushed) for i in (0, 1)]
+        self.typical = [
+            splits.typical(self.rules, d.mean[i], d.rms[i], d.largest[i], d.smallest[i], flushed) for i in (0, 1)
+        ]
         self.terms = {(i, j): self._term(i, j) for i in range(len(self.rules)) for j in range(len(self.rules))}
 
     def parts(self) -> list[Part]:
-        """Every part, worst cases with their slack."""
-        found = [*self._split(), *self._left_out()]
-        sums = self._sums()
-        found += [
-            Part(f"sums of {name}", lost, *drift.relative, self._tail(terms)) for name, _, terms, lost, drift in sums
+        """All parts, the worst cases with their slack."""
+        parts, sums = [*self._split(), *self._left_out()], self._sums()
+        parts += [
+            Part(f"sums of {s.name}", s.worst, *s.drift.relative, self.random.tail(s.mean, s.variance)) for s in sums
         ]
-        found += self._combination(sums)
-        found = [replace(part, worst=part.worst * _SLACK) for part in found]
-        return found + self._out_of_range(sums, sum(p.worst for p in found))
-
-    def _tail(self, terms: list[Term]) -> float:
-        return self.random.tail(sum(t.typical.drift for t in terms), sum(t.typical.variance for t in terms))
-
-    def _worst(self, side: int) -> Worst:
-        flushed = self.spec.arithmetic == "flushed"
-        return splits.worst(self.rules, self.data.largest[side], self.data.smallest[side], flushed)
-
-    def _typical(self, side: int) -> Typical:
-        d, flushed = self.data, self.spec.arithmetic == "flushed"
-        return splits.typical(self.rules, d.mean[side], d.rms[side], d.largest[side], d.smallest[side], flushed)
+        parts += self._combination(sums)
+        parts = [replace(part, worst=part.worst * _SLACK) for part in parts]
+        return parts + self._out_of_range(sums, sum(p.worst for p in parts))
 
     def _term(self, i: int, j: int) -> Term:
         (a, b), (s, t), one = self.worst, self.typical, self.data.product
@@ -177,37 +192,27 @@ class _Product:
         return Term(one(a.words[i], b.words[j]), one(a.inflated[i], b.inflated[j]), steps)
 
     def _split(self) -> list[Part]:
-        (a, b), (s, t), d, norms = self.worst, self.typical, self.data, self.norms
+        (a, b), (s, t), d, norms, r = self.worst, self.typical, self.data, self.norms, self.random
         x = Size(1.0)
         ra, rb = (Size(w.left.relative) for w in (a, b))
         relative = d.product(ra, x) + d.product(x, rb) + d.product(ra, rb)
         whole = d.product(a.left, x) + d.product(x, b.left) + d.product(a.left, b.left)
-        r = self.random
         bias = s.left_mean + t.left_mean
-        # a loss in proportion to C, and one that is random
+        # an error proportional to C, and a random one
         random = math.hypot(s.left_rms, t.left_rms) * norms.spread
         along = math.hypot(bias * r.whole, (s.left_drift + t.left_drift) * r.mean)
         mean = bias * r.size
-        parts = [
-            Part(
-                "split",
-                relative,
-                mean,
-                math.sqrt(max(random**2 + along**2 - mean**2, 0.0)),
-                max(norms.uneven, LEAST_TAIL),
-            )
-        ]
-        if whole > relative:
-            parts.append(self._underflow(whole - relative))
-        return parts
+        deviation = math.sqrt(max(random**2 + along**2 - mean**2, 0.0))
+        parts = [Part("split", relative, mean, deviation, max(norms.uneven, LEAST_TAIL))]
+        return parts if whole <= relative else [*parts, self._underflow(whole - relative)]
 
     def _underflow(self, worst: float) -> Part:
-        """Lost of every element at most T, of random ones `small_rms`; of the entries that suffer most, more."""
+        """Every element loses at most T, random elements lose `small_rms`; entries with few large terms lose more."""
         (a, b), (s, t), d, K = self.worst, self.typical, self.data, self.norms.K
         S = d.mean[0] * d.mean[1] * K  # of most entries
         usual = math.hypot(s.small_rms * d.rms[1], t.small_rms * d.rms[0]) * math.sqrt(K) / S
         ratios = [rms / mean for mean, rms in zip(d.mean, d.rms, strict=True)]
-        # entries that are small, and single elements that are lost in them
+        # small entries, and single elements that are lost in them
         most = math.hypot(s.small_rms * d.over_A * ratios[1], t.small_rms * d.over_B * ratios[0]) / math.sqrt(K)
         big = [min(top, 3 * rms) / mean for top, rms, mean in zip(d.largest, d.rms, d.mean, strict=True)]
         single = max(a.left.absolute * big[1] * d.over_A, b.left.absolute * big[0] * d.over_B) / K
@@ -217,102 +222,86 @@ class _Product:
         return Part("underflow", worst, max(min(mean, 1.0), -1.0), usual, tail)
 
     def _left_out(self) -> list[Part]:
-        out = [pair for pair in self.terms if pair not in self.plan.products]
-        lost = [self.terms[pair] for pair in out]
-        if not lost:
+        pairs = [pair for pair in self.terms if pair not in self.lowering.products]
+        terms = [self.terms[pair] for pair in pairs]
+        if not terms:
             return []
         r = self.random
-        share = sum(t.typical.mean for t in lost)
-        squares = sum(t.typical.variance for t in lost) + (share * r.whole) ** 2
-        squares += sum(self.typical[0].drift[i] * self.typical[1].drift[j] for i, j in out) ** 2
+        share = sum(t.typical.mean for t in terms)
+        squares = sum(t.typical.variance for t in terms) + (share * r.whole) ** 2
+        squares += sum(self.typical[0].drift[i] * self.typical[1].drift[j] for i, j in pairs) ** 2
         bias = share * r.size
-        return [
-            Part(
-                "products left out",
-                sum(t.size for t in lost),
-                bias,
-                math.sqrt(max(squares - bias**2, 0.0)),
-                max(self.norms.uneven, LEAST_TAIL),
-            )
-        ]
+        deviation = math.sqrt(max(squares - bias**2, 0.0))
+        tail = max(self.norms.uneven, LEAST_TAIL)
+        return [Part("products left out", sum(t.size for t in terms), bias, deviation, tail)]
 
-    def _sums(self) -> list[Sum]:
-        """For each accumulator: name, band, terms, what it loses at worst and on average."""
-        plan, spec = self.plan, self.spec
-        if plan.accumulators == "none":
-            return [self._blocks()]
-        found = []
-        for band, products in plan.groups():
-            terms = [self.terms[p] for p in products]
-            promote = plan.promoted(band, spec)
-            order = self.order if promote is None else replace(self.order, promote=self.order.promote or promote)
-            step = words.in_k(plan.step, spec) if len(terms) > 1 else None
-            chains = Chains.of(order, self.norms.K, spec, step)
-            over = math.ldexp(self.data.over_D, -plan.exponent * band)
-            lost = accumulation.worst(terms, spec, order, chains, step is not None, over)
-            drift = walk.drift([t.typical for t in terms], spec, order, chains, step is not None)
-            found.append((self._name(products), band, terms, lost, drift))
-        return found
+    def _sums(self) -> list[_Sum]:
+        """The accumulators with the error of each."""
+        lowering, spec = self.lowering, self.spec
+        if lowering.block is not None:
+            return [self._element_wise()]
+        sums = []
+        for acc in lowering.accumulators:
+            terms = [self.terms[p] for p in acc.products]
+            chains = lowering.chains(acc, self.norms.K, spec.block)
+            over, turns = math.ldexp(self.data.over_D, -lowering.exponent * acc.band), acc.turn is not None
+            worst = accumulation.worst(terms, spec, acc.order, chains, turns, over)
+            drift = walk.drift([t.typical for t in terms], spec, acc.order, chains, turns)
+            sums.append(_Sum(self._name(acc.products), acc.band, terms, worst, drift))
+        return sums
 
-    def _name(self, products: list[tuple[int, int]]) -> str:
+    def _name(self, products: Sequence[Product]) -> str:
         return ", ".join(self.rules[i].name + self.rules[j].name for i, j in products)
 
-    def _blocks(self) -> Sum:
-        """Every step of every product from zero, added to one total outside."""
-        plan, spec, K = self.plan, self.spec, self.norms.K
-        if self.order.promote is not None:
-            raise InputError("no chain outlives a step here (element-wise), so order takes a KOrder without promote")
-        step = words.in_k(plan.step or "instruction", spec)
-        chains = Chains.of(self.order, K, spec, step, fresh=True)
-        terms = [self.terms[p] for p in plan.products]
-        lost, drift = 0.0, walk.Drift(self.random)
-        for (i, j), term in zip(plan.products, terms, strict=True):
-            over = math.ldexp(self.data.over_D, -plan.exponent * (i + j))
-            lost += accumulation.inside([term], spec, chains, False, over)
+    def _element_wise(self) -> _Sum:
+        """Every block of every product starts from zero and is added to one total outside."""
+        lowering, spec = self.lowering, self.spec
+        chains = lowering.chains(lowering.accumulators[0], self.norms.K, spec.block)
+        terms = [self.terms[p] for p in lowering.products]
+        worst, drift = 0.0, walk.Drift(self.random)
+        for (i, j), term in zip(lowering.products, terms, strict=True):
+            over = math.ldexp(self.data.over_D, -lowering.exponent * (i + j))
+            worst += accumulation.inside([term], spec, chains, False, over)
             drift += walk.inside([term.typical], spec, chains, False)
-        size, unit = sum(t.size for t in terms), 2.0**-24
-        if plan.exponent:  # a power of two undone: only a subnormal rounds
-            lost += 2.0**-150 * chains.total * len(terms) * self.data.over_D
-        lost += growth(chains.chains * len(terms) - 1 + chains.joins(self.order), unit) * (size + lost)
-        mean, variance = sum(t.typical.drift for t in terms), sum(t.typical.variance for t in terms)
-        slices = chains.slices
-        drift += walk.outside(self.random, chains.total * len(terms), mean / slices, variance / slices, unit)
+        result = _Sum(self._name(lowering.products), 0, terms, worst, drift)
+        if lowering.exponent:  # division by a power of two rounds subnormal results only
+            worst += 2.0**-150 * chains.total * len(terms) * self.data.over_D
+        joins = chains.joins(self.order)
+        worst += growth(chains.chains * len(terms) - 1 + joins, _FP32) * (result.size + worst)
+        mean, variance, slices = result.mean, result.variance, chains.slices
+        drift += walk.outside(self.random, chains.total * len(terms), mean / slices, variance / slices, _FP32)
         if slices > 1:
-            drift += walk.outside(self.random, chains.joins(self.order), mean, variance, unit)
-        return self._name(list(plan.products)), 0, terms, lost, drift
+            drift += walk.outside(self.random, joins, mean, variance, _FP32)
+        return replace(result, worst=worst, drift=drift)
 
-    def _combination(self, sums: list[Sum]) -> list[Part]:
-        """The accumulators joined in the plan's order, and the scaling of the operands undone."""
-        plan, norms = self.plan, self.norms
-        unit = 2.0**-53 if plan.combine_in == "fp64" else 2.0**-24
-        if plan.join != "as-run":
-            sums = sorted(sums, key=lambda s: -s[1])
-        size, mean, variance, lost, drift = 0.0, 0.0, 0.0, 0.0, walk.Drift(self.random)
-        for index, (_, band, terms, error, _) in enumerate(sums):
-            size += sum(t.size for t in terms) + error
-            mean += sum(t.typical.drift for t in terms)
-            variance += sum(t.typical.variance for t in terms)
+    def _combination(self, sums: list[_Sum]) -> list[Part]:
+        """The error of adding the accumulators in the plan's order, and of undoing the scaling of the operands."""
+        lowering, norms = self.lowering, self.norms
+        unit = 2.0**-53 if lowering.in_double else _FP32
+        if lowering.join != Join.AS_RUN:
+            sums = sorted(sums, key=lambda s: -s.band)
+        size, mean, variance, worst, drift = 0.0, 0.0, 0.0, 0.0, walk.Drift(self.random)
+        for index, s in enumerate(sums):
+            size += s.size + s.worst
+            mean += s.mean
+            variance += s.variance
             if index:
-                lost += unit * (size + lost)
+                worst += unit * (size + worst)
                 drift += walk.rounding(self.random, mean, variance, unit)
-            if plan.exponent and band:  # a power of two undone: only a subnormal rounds
-                lost += 2.0**-150 * self.data.over_D
-        if plan.combine_in == "fp64" and len(sums) > 1:
-            lost += 2.0**-24 * (size + lost) + 2.0**-150 * self.data.over_D
-            drift += walk.rounding(self.random, mean, variance, 2.0**-24)
-        if self.scaling in ("scale", "scale-rows"):
-            lost += 2.0**-150 * norms.flat_AB / norms.max_A / norms.max_B / norms.K
+            if lowering.exponent and s.band:  # division by a power of two rounds subnormal results only
+                worst += 2.0**-150 * self.data.over_D
+        if lowering.in_double and len(sums) > 1:
+            worst += _FP32 * (size + worst) + 2.0**-150 * self.data.over_D
+            drift += walk.rounding(self.random, mean, variance, _FP32)
+        if self.scaling.scales:
+            worst += 2.0**-150 * norms.flat_AB / norms.max_A / norms.max_B / norms.K
         tail = self.random.tail(mean, 2 * variance)
-        return [Part("combination", lost, *drift.relative, tail)] if lost else []
+        return [Part("combination", worst, *drift.relative, tail)] if worst else []
 
-    def _out_of_range(self, sums: list[Sum], lost: float) -> list[Part]:
-        for w, who in zip(self.worst, "AB", strict=True):
-            if w.overflow:
-                return [Part(f"out of range: word {w.overflow} of {who}", math.inf, 0.0, math.inf)]
-        largest = max(
-            math.ldexp(sum(t.size for t in terms) + error, self.plan.exponent * band)
-            for _, band, terms, error, _ in sums
-        )
-        data = self.random
-        found = accumulation.overflow(self.spec, self.data.S * max(largest, 1.0), data)
-        return found or accumulation.overflow(simt.SPECS["fp32"], self.norms.largest * (1 + lost), data)
+    def _out_of_range(self, sums: list[_Sum], worst: float) -> list[Part]:
+        for split, operand in zip(self.worst, "AB", strict=True):
+            if split.overflow:
+                return [Part(f"out of range: word {split.overflow} of {operand}", math.inf, 0.0, math.inf)]
+        largest = max(math.ldexp(s.size + s.worst, self.lowering.exponent * s.band) for s in sums)
+        overflow = accumulation.overflow(self.spec, self.data.S * max(largest, 1.0), self.random)
+        return overflow or accumulation.overflow(simt.SPECS["fp32"], self.norms.largest * (1 + worst), self.random)

@@ -13,17 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes.lowering import Chains
 from fpemu.theory.losses import Products, losses
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import LEAST_TAIL
-
-if TYPE_CHECKING:
-    from fpemu.theory.accumulation import Chains
 
 _STRETCHES = 24
 

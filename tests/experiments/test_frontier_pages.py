@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import mma, schemes
+from fpemu import mma, schemes, theory
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler
@@ -155,13 +155,12 @@ def test_the_bounds_hold():
             for option in OPTIONS:
                 scheme = schemes.build("staged-int8", {"exact": option})
                 lost = abs(fpemu.gemm(A, B, scheme=scheme, hardware="H200") - exact)
-                running = scheme.error_bound(A, B, "H200")
-                assert (lost <= running).all(), (kind, K, option)
-                assert scheme.relative_bound(K, "H200") == np.inf
+                assert (lost <= theory.entrywise(scheme, "H200", A=A, B=B)).all(), (kind, K, option)
                 if kind != "wide":
-                    parts = corrections(scheme, Norms.of(A, B))
-                    more = schemes.build("staged", {}).relative_bound(K, "H200")
-                    assert (lost <= (sum(p.worst for p in parts) + more) * size).all(), (kind, K, option)
+                    norms = Norms.of(A, B)
+                    more = theory.bound("staged", "H200", norms=norms).worst
+                    worst = sum(p.worst for p in corrections(scheme, norms)) + more
+                    assert (lost <= worst * size).all(), (kind, K, option)
 
 
 def test_the_part_of_eight_bits_is_typical_of_random_operands():
@@ -207,7 +206,7 @@ def test_strassen_takes_seven_products_and_meets_its_bound_and_sgemms_error():
         A, B = draw(rng, (48, 1024), kind), draw(rng, (32, 1024), kind).T
         for levels in (1, 2):
             D = fpemu.gemm(A, B, scheme=Strassen(levels=levels), hardware="H200")
-            bound = Strassen(levels=levels).error_bound(A, B, "H200")
+            bound = theory.entrywise(Strassen(levels=levels), "H200", A=A, B=B)
             assert (abs(D - A.astype(float) @ B.astype(float)) <= bound).all()
             if kind in ("uniform", "phi"):
                 assert error(D, A, B) < (0.6, 1.6)[levels - 1] * error(fpemu.gemm(A, B, scheme="sgemm"), A, B)

@@ -291,8 +291,6 @@ VALID = {
     "fpemu.schemes.format_split": row(schemes.format_split, 0.1, "ootomo"),
     **{f"fpemu.schemes.Scheme {name}": row(type(schemes.get(name))) for name in schemes.names()},
     "fpemu.schemes.SplitScheme.split": row(schemes.get("ootomo").split, ONE),
-    "fpemu.schemes.Scheme.error_bound": row(schemes.get("ootomo").error_bound, ONE, ONE, "A100"),
-    "fpemu.schemes.Scheme.relative_bound": row(schemes.get("ootomo").relative_bound, 4, "A100"),
     "fpemu.simt.fma": row(fpemu.simt.fma, 1.0, 1.0, 1.0),
     "fpemu.simt.gemm": row(fpemu.simt.gemm, WIDE, WIDE),
     "fpemu.simt.ism2": row(fpemu.simt.ism2, WIDE, WIDE),
@@ -303,6 +301,7 @@ VALID = {
     "fpemu.theory.Bound.probable": row(theory.bound("ootomo", "A100", norms=NORMS).probable, 0.1),
     "fpemu.theory.bound": row(theory.bound, "ootomo", "A100", norms=NORMS),
     "fpemu.theory.chain": row(theory.chain, SPEC, NORMS),
+    "fpemu.theory.entrywise": row(theory.entrywise, "ootomo", "A100", A=ONE, B=ONE),
     **{
         f"fpemu.theory.bias.{name}": row(getattr(theory.bias, name), SPEC, 16)
         for name in ("positive", "towards_zero", "downwards", "promotion_interval")

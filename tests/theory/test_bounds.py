@@ -13,9 +13,10 @@ import fpemu
 from fpemu import inputs, mma, reference, schemes
 from fpemu.mma import KOrder
 from fpemu.schemes import ErrorFree
+from fpemu.schemes.lowering import Chains
 from fpemu.schemes.words import Word, split
 from fpemu.theory import Bound, Norms, Part, bound
-from fpemu.theory.accumulation import Chains, Step, chain
+from fpemu.theory.accumulation import Step, chain
 from fpemu.theory.splits import Operands, Size, worst
 
 ARCHITECTURES = ("volta", "ampere", "hopper", "cdna2", "cdna3", "ideal")
@@ -93,7 +94,7 @@ def test_a_chain_costs_one_block_for_each_sixteen_products_on_hopper() -> None:
 
 
 def test_pairwise_joins_cost_a_logarithm() -> None:
-    found = Chains.of(KOrder(split=16), 1600, mma.spec("hopper"))
+    found = Chains.of(KOrder(split=16), 1600, 16)
     assert (found.joins(KOrder()), found.joins(KOrder(join="pairwise"))) == (99, 7)
 
 
@@ -111,9 +112,8 @@ def test_pairwise_joins_cost_a_logarithm() -> None:
 @pytest.mark.parametrize("step", [None, 16, 40])
 def test_chains_are_counted_as_the_plan_lays_them_out(order: KOrder, step: int | None) -> None:
     K, L = 333, 8
-    spec = mma.spec("ampere")
     laid = mma.order.plan(order, K, 2, step)
-    found = Chains.of(order, K, spec, step)
+    found = Chains.of(order, K, L, step)
     first = [[sum(-(-(r.stop - r.start) // L) for r in runs if r.term == 0) for runs in chains] for chains in laid]
     assert found.slices == len(laid)
     assert found.chains == max(map(len, laid))

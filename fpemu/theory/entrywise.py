@@ -1,0 +1,106 @@
+"""Error bounds for given operands, entry by entry: `bound` times |A||B|, or tighter ones that follow from the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.arguments import checked
+from fpemu.mma import MmaSpec
+from fpemu.schemes import strassen
+from fpemu.schemes.base import Scheme, build
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.theory.accumulation import growth
+from fpemu.theory.bounds import bound
+from fpemu.theory.norms import Norms
+
+Floats = NDArray[np.float64]
+_LEFT = ("11", "12", "12 21 22 11", "22", "21 22", "21 22 11", "11 21")
+_RIGHT = ("11", "21", "22", "22 12 11 21", "12 11", "22 12 11", "22 12")
+"""The blocks whose sums are the operands of Strassen's seven products"""
+_JOINS = ((0, 1), (0, 5, 4, 2), (0, 5, 6, 3), (0, 5, 6, 4))
+"""The products whose sums are the blocks of the result"""
+
+
+@checked
+def entrywise(
+    scheme: str | Scheme,
+    hardware: str | MmaSpec | None = None,
+    *,
+    A: Any,
+    B: Any,
+    on_range: str = "raise",
+    **options: Any,
+) -> Floats:
+    """Return a bound on |D - AB| for every entry of a product D of given operands.
+
+    Parameters
+    ----------
+    scheme : str or Scheme
+        One of `fpemu.schemes.names`, or a scheme itself, such as `Strassen()`.
+    hardware : str or MmaSpec, optional
+        As for `fpemu.gemm`.
+    A, B : array_like (M, K) and (K, N)
+        Finite operands.
+    on_range : {"raise", "propagate", "scale", "scale-rows"}
+        As for `fpemu.gemm`.
+    **options
+        The scheme's options.
+
+    Returns
+    -------
+    float64 array (M, N)
+        Bound for alpha = 1, beta = 0. Infinite where none is known.
+
+    Raises
+    ------
+    InputError
+        As `fpemu.gemm`.
+
+    Notes
+    -----
+    The error-free schemes evaluate the digits that they omit. Strassen's algorithm adds the bounds of its products and
+    of the additions before and after. For the other schemes the bound is `fpemu.theory.bound` times |A||B|.
+
+    Examples
+    --------
+    >>> A, B = np.ones((2, 64), np.float32), np.ones((64, 3), np.float32)
+    >>> bool((entrywise("ootomo", "A100", A=A, B=B) < 1e-4).all())
+    True
+    """
+    built = build(scheme, options)
+    if isinstance(built, ErrorFree):
+        return np.asarray(built.error_bound(A, B, hardware, on_range))
+    a, b = (np.asarray(X, np.float64) for X in (A, B))
+    with np.errstate(all="ignore"):
+        if isinstance(built, strassen.Strassen):
+            return _strassen(built, a.astype(np.float32), b.astype(np.float32), hardware)
+        worst = bound(built, hardware, norms=Norms.of(a, b), on_range=on_range).worst
+        sizes = np.abs(a) @ np.abs(b) * (1 + 2.0**-40)
+        return np.where(sizes == 0, 0.0, worst * sizes)
+
+
+def _strassen(scheme: strassen.Strassen, A: Any, B: Any, hardware: str | MmaSpec | None) -> Floats:
+    """The bounds of the seven products, the errors of the sums of blocks before them, and the roundings after."""
+    lost, size = [], []
+    operands = zip(strassen.left(A), strassen.right(B), _lost(A, _LEFT), _lost(B, _RIGHT), strict=True)
+    for x, y, dx, dy in operands:
+        wide_x, wide_y = (np.abs(z.astype(np.float64)) for z in (x, y))
+        product = entrywise(scheme.inner, hardware, A=x, B=y, on_range="propagate")
+        lost.append(product + dx @ wide_y + wide_x @ dy + dx @ dy)
+        size.append(wide_x @ wide_y + lost[-1])
+    rounded = growth(3, 2.0**-24)
+    quarters = [sum(lost[p] + rounded * size[p] for p in join) * (1 + 2.0**-20) + 2.0**-148 for join in _JOINS]
+    return np.asarray(np.block([quarters[:2], quarters[2:]])[: A.shape[0], : B.shape[1]])
+
+
+def _lost(X: Any, sums: tuple[str, ...]) -> list[Floats]:
+    """Largest errors of the additions for the operands of one side."""
+    quarters = strassen.blocks(np.abs(X.astype(np.float64)))
+    lost = []
+    for names in sums:
+        terms = [quarters[int(row) - 1][int(column) - 1] for row, column in names.split()]
+        lost.append(growth(len(terms) - 1, 2.0**-24) * sum(terms[1:], terms[0]))
+    return lost
