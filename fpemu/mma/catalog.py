@@ -1,9 +1,8 @@
-"""The table of hardware as data: each row a matrix instruction, with its evidence and source.
+"""The hardware catalogue: one row per matrix instruction, with the evidence for its arithmetic and the source.
 
-NVIDIA: a truncated fused dot product; the exponent floor follows E0 = emin(D) - (F - 18).
-Every Hopper row was compared on an H200 with 10^9 outputs of the hardware. tcgen05 and the rows of consumer Blackwell
-were not run, nor are there recordings of them. AMD rows rest on the literature; the Ascend row is a stand-in, since no
-bit-level description is public.
+NVIDIA: a truncated fused dot product with minimum alignment exponent E0 = emin(D) - (F - 18). Every Hopper row agrees
+with 10^9 outputs of an H200. tcgen05 and the rows of consumer Blackwell were not run, and no recordings of them exist.
+AMD rows rest on the literature. The Ascend row is an assumption, because no bit-level description is public.
 """
 
 from __future__ import annotations
@@ -30,21 +29,11 @@ _B200 = _REPLAY.format("B200")
 _AMD_NAN = 0x7FC00000
 _INVALID = 0xFFF8 << 48  # of DMMA: what Inf - Inf and Inf · 0 give
 
-# Default instruction of an architecture: its widest. The others are asked for by name.
-_DEFAULT_INSTRUCTION = {
-    "volta": "mma",
-    "turing": "mma",
-    "ampere": "mma",
-    "ada": "mma",
-    "hopper": "wgmma",
-    "blackwell": "tcgen05",
-    "blackwell-rtx": "mma",
-    "cdna1": "mfma",
-    "cdna2": "mfma",
-    "cdna3": "mfma",
-    "ascend910a": "cube",
-    "ideal": "ideal",
-}
+_DEFAULT_INSTRUCTION = {arch: "mma" for arch in ("volta", "turing", "ampere", "ada", "blackwell-rtx")}
+_DEFAULT_INSTRUCTION |= {"hopper": "wgmma", "blackwell": "tcgen05", "cdna1": "mfma", "cdna2": "mfma", "cdna3": "mfma"}
+_DEFAULT_INSTRUCTION |= {"ascend910a": "cube", "ideal": "ideal"}
+"""The widest instruction of each architecture."""
+
 _GPUS = {
     "volta": ("V100", "Titan V", "GV100", "sm_70"),
     "turing": ("T4", "Titan RTX", "RTX 2080", "Quadro RTX 6000", "sm_75"),
@@ -61,236 +50,152 @@ _GPUS = {
 }
 
 
-def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int, **fields: Any) -> MmaSpec:
-    k = int(shape.rsplit("k", 1)[1])
+def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int | None = None, **fields: Any) -> MmaSpec:
+    """One row; `block` is limited to the k of the shape, and is k by default."""
+    k = int(shape.rpartition("k")[2])
     out = d if d in INTEGERS else formats.get(d).name
-    name = f"{arch} {instruction} {shape} {ab}->{out}"
-    return MmaSpec(
-        ab, ab, d, k=k, block=block, name=name, architecture=arch, instruction=instruction, shape=shape, **fields
-    )
+    names: dict[str, Any] = {
+        "name": f"{arch} {instruction} {shape} {ab}->{out}",
+        "architecture": arch,
+        "instruction": instruction,
+    }
+    return MmaSpec(ab, ab, d, k=k, block=min(block or k, k), shape=shape, **names, **fields)
 
 
-def _nvidia(
+def _truncated(
     arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, F: int, evidence: str, source: str
 ) -> list[MmaSpec]:
-    """Rows of the truncated fused dot product; a shape shorter than `block` is one shorter block."""
-    emin = formats.get(d).emin
-    rows = []
-    for shape in shapes.split():
-        length = min(block, int(shape.rsplit("k", 1)[1]))
-        rows.append(
-            _row(
-                arch,
-                instruction,
-                shape,
-                ab,
-                d,
-                length,
-                F=F,
-                E0=emin - (F - 18),
-                final="RNE" if d == "fp16" else "RZ",
-                evidence=evidence,
-                source=source,
-            )
-        )
-    return rows
+    """Rows of NVIDIA's truncated fused dot product."""
+    known: dict[str, Any] = {"F": F, "E0": formats.get(d).emin - (F - 18), "evidence": evidence, "source": source}
+    return [_row(arch, instruction, shape, ab, d, block, **known) for shape in shapes.split()]
 
 
-def _fp8_13(arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, evidence: str, source: str) -> Any:
+def _fp8_13(
+    arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, evidence: str, source: str
+) -> list[MmaSpec]:
     """fp8 on Ada and on Hopper's wgmma: 13 fraction bits throughout; the floor is that of the fp16 rows."""
-    rows = []
-    for shape in shapes.split():
-        length = min(block, int(shape.rsplit("k", 1)[1]))
-        half = d == "fp16"
-        note = "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
-        rows.append(
-            _row(
-                arch,
-                instruction,
-                shape,
-                ab,
-                d,
-                length,
-                F=13,
-                E0=-21 if half else -126,
-                final="RNE" if half else "RZ",
-                fraction_bits=None if half else 13,
-                evidence=evidence,
-                source=source + note,
-            )
-        )
-    return rows
+    half = d == "fp16"
+    source += "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
+    known: dict[str, Any] = {"F": 13, "E0": -21 if half else -126, "fraction_bits": None if half else 13}
+    known |= {"evidence": evidence, "source": source}
+    return [_row(arch, instruction, shape, ab, d, block, **known) for shape in shapes.split()]
 
 
-def _converted(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
+def _via_half(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
     """fp8 through mma.sync on Hopper: issued as half-precision instructions."""
-    measured = arch == "hopper"
-    evidence = "measured" if measured else "claimed"
-    source = f"{_H200}; machine code: HMMA on unpacked halves" if measured else "the rule of an H200; not run"
-    k, final = int(shape.rpartition("k")[2]), "RNE" if d == "fp16" else "RZ"
-    return _row(
-        arch,
-        "mma",
-        shape,
-        ab,
-        d,
-        k,
-        arithmetic="via-half",
-        F=25,
-        E0=formats.get(d).emin - 7,
-        final=final,
-        evidence=evidence,
-        source=source,
-    )
+    known: dict[str, Any] = {"evidence": "claimed", "source": "the rule of an H200; not run"}
+    if arch == "hopper":
+        known = {"evidence": "measured", "source": f"{_H200}; machine code: HMMA on unpacked halves"}
+    return _row(arch, "mma", shape, ab, d, arithmetic="via-half", F=25, E0=formats.get(d).emin - 7, **known)
 
 
 def _fp64(arch: str, shape: str) -> MmaSpec:
     """NVIDIA's fp64: a chain of IEEE FMAs that keeps payloads of NaN."""
-    measured = arch == "hopper"
-    evidence = "measured" if measured else "claimed"
-    source = f"{_H200}, payloads of NaN included" if measured else f"{_MMASIM}; NaN as on an H200"
-    return _row(
-        arch,
-        "mma",
-        shape,
-        "fp64",
-        "fp64",
-        1,
-        arithmetic="fma",
-        payloads=True,
-        nan_code=_INVALID,
-        evidence=evidence,
-        source=source,
-    )
+    known: dict[str, Any] = {"evidence": "claimed", "source": f"{_MMASIM}; NaN as on an H200"}
+    if arch == "hopper":
+        known = {"evidence": "measured", "source": f"{_H200}, payloads of NaN included"}
+    return _row(arch, "mma", shape, "fp64", "fp64", 1, arithmetic="fma", payloads=True, nan_code=_INVALID, **known)
 
 
 def _int8(arch: str, instruction: str, shape: str) -> MmaSpec:
     """Integers, without the .satfinite option."""
-    measured = {"mma": _H200, "wgmma": _WGMMA}.get(instruction) if arch == "hopper" else None
-    evidence, source = "definition", "exact; assumed to wrap modulo 2^32, as an H200 does"
-    if measured:
-        evidence = "measured"
-        source = f"exact, modulo 2^32 (with .satfinite: the exact sum, stopped once at the ends of int32); {measured}"
-    k = int(shape.rpartition("k")[2])
-    return _row(arch, instruction, shape, "int8", "int32", k, arithmetic="integer", evidence=evidence, source=source)
+    known: dict[str, Any] = {"evidence": "definition", "source": "exact; assumed to wrap modulo 2^32, as an H200 does"}
+    if arch == "hopper":
+        exact = "exact, modulo 2^32 (with .satfinite: the exact sum, stopped once at the ends of int32)"
+        known = {"evidence": "measured", "source": f"{exact}; {_H200 if instruction == 'mma' else _WGMMA}"}
+    return _row(arch, instruction, shape, "int8", "int32", arithmetic="integer", **known)
 
 
 def _build() -> list[MmaSpec]:
     rows: list[MmaSpec] = []
+    both = "m16n8k16 m16n8k8"
     for d in ("fp32", "fp16"):
-        rows += _nvidia("volta", "mma", "m8n8k4", "fp16", d, 4, 23, "replayed", _V100)
-        rows += _nvidia("turing", "mma", "m16n8k8", "fp16", d, 8, 24, "claimed", _FASI)
-        rows += _nvidia("ampere", "mma", "m16n8k16 m16n8k8", "fp16", d, 8, 24, "replayed", _A100)
-        rows += _nvidia("ada", "mma", "m16n8k16 m16n8k8", "fp16", d, 8, 24, "replayed", _ADA)
-        rows += _nvidia("hopper", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "measured", _H200)
-        rows += _nvidia("hopper", "wgmma", "m64nNk16", "fp16", d, 16, 25, "measured", _WGMMA)
-        rows += _nvidia("blackwell", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "replayed", _B200)
-        rows += _nvidia("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "claimed", _NOT_RUN)
-        rows += _nvidia("blackwell-rtx", "mma", "m16n8k16 m16n8k8", "fp16", d, 16, 25, "claimed", _NOT_RUN)
-    for ab, shapes, tf in (("bf16", "m16n8k16 m16n8k8", 1), ("tf32", "m16n8k8 m16n8k4", 2)):
-        rows += _nvidia("ampere", "mma", shapes, ab, "fp32", 8 // tf, 24, "replayed", _A100)
-        rows += _nvidia("ada", "mma", shapes, ab, "fp32", 8 // tf, 24, "replayed", _ADA)
-        rows += _nvidia("hopper", "mma", shapes, ab, "fp32", 16 // tf, 25, "measured", _H200)
-        rows += _nvidia("hopper", "wgmma", f"m64nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "measured", _WGMMA)
-        rows += _nvidia("blackwell", "mma", shapes, ab, "fp32", 16 // tf, 25, "replayed", _B200)
-        rows += _nvidia("blackwell", "tcgen05", f"m128nNk{16 // tf}", ab, "fp32", 16 // tf, 25, "claimed", _NOT_RUN)
-        rows += _nvidia("blackwell-rtx", "mma", shapes, ab, "fp32", 16 // tf, 25, "claimed", _NOT_RUN)
+        rows += _truncated("volta", "mma", "m8n8k4", "fp16", d, 4, 23, "replayed", _V100)
+        rows += _truncated("turing", "mma", "m16n8k8", "fp16", d, 8, 24, "claimed", _FASI)
+        rows += _truncated("ampere", "mma", both, "fp16", d, 8, 24, "replayed", _A100)
+        rows += _truncated("ada", "mma", both, "fp16", d, 8, 24, "replayed", _ADA)
+        rows += _truncated("hopper", "mma", both, "fp16", d, 16, 25, "measured", _H200)
+        rows += _truncated("hopper", "wgmma", "m64nNk16", "fp16", d, 16, 25, "measured", _WGMMA)
+        rows += _truncated("blackwell", "mma", both, "fp16", d, 16, 25, "replayed", _B200)
+        rows += _truncated("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "claimed", _NOT_RUN)
+        rows += _truncated("blackwell-rtx", "mma", both, "fp16", d, 16, 25, "claimed", _NOT_RUN)
+    for ab, shapes, k in (("bf16", both, 16), ("tf32", "m16n8k8 m16n8k4", 8)):
+        rows += _truncated("ampere", "mma", shapes, ab, "fp32", k // 2, 24, "replayed", _A100)
+        rows += _truncated("ada", "mma", shapes, ab, "fp32", k // 2, 24, "replayed", _ADA)
+        rows += _truncated("hopper", "mma", shapes, ab, "fp32", k, 25, "measured", _H200)
+        rows += _truncated("hopper", "wgmma", f"m64nNk{k}", ab, "fp32", k, 25, "measured", _WGMMA)
+        rows += _truncated("blackwell", "mma", shapes, ab, "fp32", k, 25, "replayed", _B200)
+        rows += _truncated("blackwell", "tcgen05", f"m128nNk{k}", ab, "fp32", k, 25, "claimed", _NOT_RUN)
+        rows += _truncated("blackwell-rtx", "mma", shapes, ab, "fp32", k, 25, "claimed", _NOT_RUN)
     for ab in ("e4m3", "e5m2"):
         for d in ("fp32", "fp16"):
             rows += _fp8_13("ada", "mma", "m16n8k32 m16n8k16", ab, d, 16, "replayed", _ADA)
             rows += _fp8_13("hopper", "wgmma", "m64nNk32", ab, d, 32, "measured", _WGMMA)
             for arch in ("hopper", "blackwell"):
-                rows += [_converted(arch, shape, ab, d) for shape in ("m16n8k32", "m16n8k16")]
+                rows += [_via_half(arch, shape, ab, d) for shape in ("m16n8k32", "m16n8k16")]
     for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
         for d in ("fp32", "fp16"):
-            rows += _nvidia("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _NOT_RUN)
-            rows += _nvidia("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _NOT_RUN)
+            rows += _truncated("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _NOT_RUN)
+            rows += _truncated("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _NOT_RUN)
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
-        for s in ("m8n8k4", "m16n8k16", "m16n8k8") if arch in ("hopper", "blackwell") else ("m8n8k4",):
-            rows.append(_fp64(arch, s))
-    rows += [
-        _int8(*where)
-        for where in (
-            ("turing", "mma", "m8n8k16"),
-            ("ampere", "mma", "m16n8k32"),
-            ("ada", "mma", "m16n8k32"),
-            ("hopper", "mma", "m16n8k32"),
-            ("hopper", "wgmma", "m64nNk32"),
-            ("blackwell", "mma", "m16n8k32"),
-            ("blackwell", "tcgen05", "m128nNk32"),
-            ("blackwell-rtx", "mma", "m16n8k32"),
-            ("cdna1", "mfma", "m16n16k16"),
-            ("cdna2", "mfma", "m16n16k16"),
-            ("cdna3", "mfma", "m16n16k32"),
-            ("ascend910a", "cube", "m16n16k32"),
-            ("ideal", "ideal", "m16n16k32"),
-        )
-    ]
-    return rows + _amd() + _others()
+        shapes = "m8n8k4 m16n8k16 m16n8k8" if arch in ("hopper", "blackwell") else "m8n8k4"
+        rows += [_fp64(arch, shape) for shape in shapes.split()]
+    rows += [_int8(*row.split()) for row in _INT8.strip().splitlines()]
+    return rows + _amd() + _exact_sums()
+
+
+_INT8 = """
+turing mma m8n8k16
+ampere mma m16n8k32
+ada mma m16n8k32
+hopper mma m16n8k32
+hopper wgmma m64nNk32
+blackwell mma m16n8k32
+blackwell tcgen05 m128nNk32
+blackwell-rtx mma m16n8k32
+cdna1 mfma m16n16k16
+cdna2 mfma m16n16k16
+cdna3 mfma m16n16k32
+ascend910a cube m16n16k32
+ideal ideal m16n16k32
+"""
 
 
 def _amd() -> list[MmaSpec]:
-    def row(arch: str, shape: str, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
-        nan = _AMD_NAN if d == "fp32" else None
-        return _row(
-            arch,
-            "mfma",
-            shape,
-            ab,
-            d,
-            block,
-            arithmetic=arithmetic,
-            final="RNE",
-            nan_code=nan,
-            F=24,
-            evidence="claimed",
-            source=_MMASIM,
-        )
+    def row(arch: str, k: int, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
+        known: dict[str, Any] = {
+            "nan_code": _AMD_NAN if d == "fp32" else None,
+            "evidence": "claimed",
+            "source": _MMASIM,
+        }
+        return _row(arch, "mfma", f"m16n16k{k}", ab, d, block, arithmetic=arithmetic, final="RNE", **known)
 
-    rows = [row("cdna1", "m16n16k4", "fp32", 1, "fma")]
-    rows += [row("cdna1", "m16n16k16", "fp16", 4, "exact"), row("cdna1", "m16n16k8", "bf16", 2, "exact")]
-    rows += [row("cdna2", "m16n16k4", "fp64", 1, "fma", "fp64"), row("cdna2", "m16n16k4", "fp32", 1, "fma")]
-    rows += [row("cdna2", "m16n16k16", "fp16", 4, "flushed"), row("cdna2", "m16n16k16", "bf16", 4, "flushed")]
-    rows += [row("cdna2", "m16n16k8", "bf16", 2, "flushed")]  # without the suffix _1k
-    rows += [row("cdna3", "m16n16k4", "fp64", 1, "fma", "fp64"), row("cdna3", "m16n16k4", "fp32", 1, "fma")]
-    rows += [row("cdna3", "m16n16k16", ab, 8, "cdna3") for ab in ("fp16", "bf16")]
-    rows += [row("cdna3", "m16n16k8", "tf32", 4, "cdna3")]
-    rows += [row("cdna3", "m16n16k32", ab, 16, "cdna3-fp8") for ab in ("e4m3fnuz", "e5m2fnuz")]
+    rows = [
+        row("cdna1", 4, "fp32", 1, "fma"),
+        row("cdna1", 16, "fp16", 4, "exact"),
+        row("cdna1", 8, "bf16", 2, "exact"),
+    ]
+    rows += [row("cdna2", 4, "fp64", 1, "fma", "fp64"), row("cdna2", 4, "fp32", 1, "fma")]
+    rows += [row("cdna2", 16, "fp16", 4, "flushed"), row("cdna2", 16, "bf16", 4, "flushed")]
+    rows += [row("cdna2", 8, "bf16", 2, "flushed")]  # without the suffix _1k
+    rows += [row("cdna3", 4, "fp64", 1, "fma", "fp64"), row("cdna3", 4, "fp32", 1, "fma")]
+    rows += [row("cdna3", 16, ab, 8, "cdna3") for ab in ("fp16", "bf16")] + [row("cdna3", 8, "tf32", 4, "cdna3")]
+    rows += [row("cdna3", 32, ab, 16, "cdna3-fp8") for ab in ("e4m3fnuz", "e5m2fnuz")]
     return rows
 
 
-def _others() -> list[MmaSpec]:
-    rows = [
-        _row(
-            "ascend910a",
-            "cube",
-            "m16n16k16",
-            "fp16",
-            "fp32",
-            16,
-            arithmetic="exact",
-            final="RNE",
-            evidence="assumed",
-            source="16 products and the accumulator added exactly, one RNE",
-        )
-    ]
-    lengths = {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
-    for ab, k in lengths.items():
-        for d in ("fp32", "fp16") if ab not in ("bf16", "tf32") else ("fp32",):
-            rows.append(
-                _row(
-                    "ideal",
-                    "ideal",
-                    f"m16n16k{k}",
-                    ab,
-                    d,
-                    k,
-                    arithmetic="exact",
-                    final="RNE",
-                    evidence="definition",
-                    source="exact block sum, one RNE",
-                )
-            )
+def _exact_sums() -> list[MmaSpec]:
+    """The Ascend cube and the ideal tensor core."""
+    known: dict[str, Any] = {"arithmetic": "exact", "final": "RNE"}
+    assumed: dict[str, Any] = {
+        "evidence": "assumed",
+        "source": "16 products and the accumulator added exactly, one RNE",
+    }
+    defined: dict[str, Any] = {"evidence": "definition", "source": "exact block sum, one RNE"}
+    rows = [_row("ascend910a", "cube", "m16n16k16", "fp16", "fp32", **known, **assumed)]
+    for ab, k in {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}.items():
+        for d in ("fp32",) if ab in ("bf16", "tf32") else ("fp32", "fp16"):
+            rows.append(_row("ideal", "ideal", f"m16n16k{k}", ab, d, **known, **defined))
     return rows
 
 
@@ -423,46 +328,47 @@ def spec(
     pair = ab_format if isinstance(ab_format, tuple) else (ab_format, ab_format)
     if len(pair) != 2:
         raise InputError(f"ab_format = {shown(ab_format)} must be a format, or a pair of formats: A's and B's")
-    a, b = (_name(f, arch) for f in pair)
+    a, b = (_format_name(f, arch) for f in pair)
     if a != b and not any({a, b} == mixed for mixed in _MIXED_PAIRS):
         raise InputError(f"A in {a} with B in {b}: only e4m3 and e5m2 may be mixed")
-    found = [r for r in rows() if r.architecture == arch and str(r.a_format) == a]
-    if not found:
-        have = sorted({str(r.a_format) for r in rows() if r.architecture == arch})
-        raise InputError(f"{arch} has no matrix instruction for {a}; it has {', '.join(have)}")
-    d = _name(cd_format, arch) if cd_format is not None else None
-    if d is None:
-        d = "fp32" if any(str(r.d_format) == "fp32" for r in found) else str(found[0].d_format)
-    found = _narrow(found, "d_format", d, f"{arch} {a} ->", "results in")
+    of_arch = [r for r in rows() if r.architecture == arch]
+    matches = [r for r in of_arch if str(r.a_format) == a]
+    if not matches:
+        known = ", ".join(sorted({str(r.a_format) for r in of_arch}))
+        raise InputError(f"{arch} has no matrix instruction for {a}; it has {known}")
+    if cd_format is not None:
+        d = _format_name(cd_format, arch)
+    else:
+        d = "fp32" if any(str(r.d_format) == "fp32" for r in matches) else str(matches[0].d_format)
+    matches = _select(matches, "d_format", d, f"{arch} {a} ->", "results in")
     default = _DEFAULT_INSTRUCTION[arch]
-    if instruction is not None or any(r.instruction == default for r in found):
-        found = _narrow(found, "instruction", instruction or default, f"{arch} {a}->{d}:", "instruction")
+    if instruction is not None or any(r.instruction == default for r in matches):
+        matches = _select(matches, "instruction", instruction or default, f"{arch} {a}->{d}:", "instruction")
     if k is not None:
-        found = _narrow(found, "k", k, f"{arch} {found[0].instruction} {a}->{d}:", "k =")
-    row = max(found, key=lambda r: r.k)
+        matches = _select(matches, "k", k, f"{arch} {matches[0].instruction} {a}->{d}:", "k =")
+    row = max(matches, key=lambda r: r.k)
     return row if a == b else _mixed(row, b)
 
 
 def _mixed(row: MmaSpec, b: str) -> MmaSpec:
-    """The row with B in the other fp8 format."""
-    measured = row.evidence == "measured"
-    source = _MIXED if measured else f"the rule of {row.a_format} alone: {row.source}"
+    """Return the row with B in the other fp8 format."""
+    source = _MIXED if row.evidence == "measured" else f"the rule of {row.a_format} alone: {row.source}"
     evidence = "claimed" if row.evidence == "replayed" else row.evidence
-    return row.replace(
-        b_format=b, name=row.name.replace(str(row.a_format), f"{row.a_format}x{b}"), evidence=evidence, source=source
-    )
+    name = row.name.replace(str(row.a_format), f"{row.a_format}x{b}")
+    return row.replace(b_format=b, name=name, evidence=evidence, source=source)
 
 
-def _name(fmt: Any, arch: str) -> str:
+def _format_name(fmt: Any, arch: str) -> str:
     if isinstance(fmt, str) and fmt in INTEGERS:
         return fmt
     name = formats.get(fmt).name
     return name + "fnuz" if arch == "cdna3" and name in ("e4m3", "e5m2") else name
 
 
-def _narrow(found: list[MmaSpec], field: str, value: object, who: str, what: str) -> list[MmaSpec]:
-    kept = [r for r in found if str(getattr(r, field)) == str(value)]
-    if not kept:
-        have = sorted({str(getattr(r, field)) for r in found})
-        raise InputError(f"{who} no {what} {value}; it has {', '.join(have)}")
-    return kept
+def _select(candidates: list[MmaSpec], field: str, value: object, prefix: str, what: str) -> list[MmaSpec]:
+    """Return the rows with this value, or raise an error that starts with `prefix` and lists the values."""
+    matches = [r for r in candidates if str(getattr(r, field)) == str(value)]
+    if not matches:
+        known = ", ".join(sorted({str(getattr(r, field)) for r in candidates}))
+        raise InputError(f"{prefix} no {what} {value}; it has {known}")
+    return matches

@@ -193,7 +193,7 @@ def _run(
     """Compute the slices of the order and add them; the result (..., M, N) shares no memory with the operands."""
     a = [operands.flatten(x, shape[:-2]) for x in As]
     b = [operands.flatten(x, shape[:-2]) for x in Bs]
-    stack = (len(a[0].index), *shape[-2:])
+    stack = (len(a[0].indices), *shape[-2:])
     start = np.zeros(stack, _accumulator(spec)) if C is None else C.reshape(stack).astype(_accumulator(spec))
     slices = plan(order, As[0].shape[-1], len(As), step)
     if not slices or 0 in stack:
@@ -205,12 +205,12 @@ def _run(
         if order.promote is None:
             ends[:] = False
         if use == "numpy":
-            return numpy_chain.chain(A[a[0].index], B[b[0].index], first, spec, ends)
+            return numpy_chain.chain(A[a[0].indices], B[b[0].indices], first, spec, ends)
         if use == "cuda":
-            return _device.gemm_on_gpu(A, B, a[0].index, b[0].index, first, spec, ends, device)
+            return _device.gemm_on_gpu(A, B, a[0].indices, b[0].indices, first, spec, ends, device)
         from fpemu.mma import compiled  # numba is slow to import
 
-        return compiled.chain(A, B, a[0].index, b[0].index, first, spec, ends)
+        return compiled.chain(A, B, a[0].indices, b[0].indices, first, spec, ends)
 
     if order.split is None:
         return chain(slices[0], start).reshape(shape)

@@ -76,7 +76,7 @@ class Stack(NamedTuple):
     """The matrices of one operand with leading axes flattened, and the index of the matrix that each product uses."""
 
     matrices: NDArray[Any]  # (stack, rows, columns), a view where possible
-    index: NDArray[np.int64]  # (products,)
+    indices: NDArray[np.int64]  # (products,)
 
 
 def flatten(x: NDArray[Any], lead: tuple[int, ...]) -> Stack:

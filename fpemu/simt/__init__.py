@@ -1,4 +1,4 @@
-"""GEMM on ordinary cores: chains of fused multiply-adds, and the tall-and-skinny algorithms that consist of them."""
+"""GEMM on FMA units: chains of fused multiply-adds, and the tall-and-skinny algorithms that consist of them."""
 
 from fpemu.simt.chains import SPECS, fma, gemm
 from fpemu.simt.ism2 import ism2

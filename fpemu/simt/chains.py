@@ -1,7 +1,6 @@
-"""Ordinary cores: GEMM as chains of fused multiply-adds in fp16, fp32 or fp64, each step exactly one rounding.
+"""FMA units: GEMM as chains of fused multiply-adds in fp16, fp32 or fp64, with exactly one rounding per step.
 
-The proof that no step rounds twice stands in `fpemu.mma.fma`, the arithmetic that both forms share with the matrix
-instructions that are FMA chains.
+`fpemu.mma.fma` contains the arithmetic and the proof that no step rounds twice.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu import arrays, formats
-from fpemu.errors import InputError, entries
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
+from fpemu.mma import operands
 from fpemu.mma._device import Backend, Device
 from fpemu.mma.gemm import gemm as _gemm
 from fpemu.mma.spec import FMA_SPECS
@@ -49,8 +48,8 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
     >>> fma(np.float16(0.1), np.float16(10), np.float16(-1), "fp16")
     np.float16(-0.0002441)
     """
-    fmt = _format(fmt)
-    x, y, z = (_values(v, fmt, name) for name, v in (("a", a), ("b", b), ("c", c)))
+    fmt = fma_format(fmt)
+    x, y, z = (arrays.as_float64(operands.as_values(v, fmt, n), n) for v, n in ((a, "a"), (b, "b"), (c, "c")))
     try:
         np.broadcast_shapes(x.shape, y.shape, z.shape)
     except ValueError:
@@ -103,20 +102,12 @@ def gemm(
     >>> gemm(np.float32([[1, 2**-24]]), np.float32([[1], [1]])).item()
     1.0
     """
-    return _gemm(A, B, C, SPECS[_format(fmt).name], order, backend=backend, device=device)
+    return _gemm(A, B, C, SPECS[fma_format(fmt).name], order, backend=backend, device=device)
 
 
-def _values(x: Any, fmt: FloatFormat, name: str) -> NDArray[np.float64]:
-    wide = arrays.as_float64(x, name)
-    good = np.asarray(fmt.contains(wide))
-    if not good.all():
-        what = f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them)"
-        raise InputError(f"{what}: {entries(~good, wide)}")
-    return wide
-
-
-def _format(fmt: FloatFormat | str) -> FloatFormat:
-    found = formats.get(fmt)
-    if found.name not in SPECS:
-        raise InputError(f"ordinary cores have FMAs in {', '.join(SPECS)}, not in {found}")
-    return found
+def fma_format(fmt: FloatFormat | str) -> FloatFormat:
+    """Return the format of FMA units, by name or as a FloatFormat."""
+    fmt = formats.get(fmt)
+    if fmt.name not in SPECS:
+        raise InputError(f"ordinary cores have FMAs in {', '.join(SPECS)}, not in {fmt}")
+    return fmt

@@ -1,28 +1,28 @@
 """ISM2: a tall and skinny matrix times a small one, with the two optimisations of its paper.
 
-Source: Rivera, Chen, Xiong, Song, Tao (2020), section 5, Algorithms 6 and 7. Fewer threads than A has rows: each does
-tcf rows, so many apart as there are threads.
+Source: Rivera, Chen, Xiong, Song, Tao (2020), section 5, Algorithms 6 and 7. The number of threads is smaller than the
+number of rows of A: each thread computes tcf rows, whose distance is the number of threads.
 
-1   Algorithm 6: one row after another, each as TSM2's V3 does it
-2   Algorithm 7: all rows of a thread with one tile of B, then with the next; what C has so far goes through memory
+1   Algorithm 6: the rows of a thread one after another, each as in TSM2's V3
+2   Algorithm 7: all rows of a thread with one tile of B, then with the next; partial sums of C are stored in memory
 
-In the second, a sum is stored and loaded again after every t1 products, in its own format, so nothing is rounded by it:
-both are the chain of fused multiply-adds that TSM2 has. The readable forms below walk through the loops as published,
-with the corrections of `fpemu.simt.tsm2` and these of Algorithm 7: line 20 loads ahead while r + total threads < m, not
-<= m; currA is loaded when a thread comes to another row or another tile, where the printed lines go on with what they
-loaded ahead for the row before.
+In Algorithm 7 a partial sum is stored and loaded after every t1 products in its own format, which rounds nothing: both
+optimisations compute TSM2's chain of fused multiply-adds. The NumPy reference implementation executes the published
+loops, with the corrections of `fpemu.simt.tsm2` and these of Algorithm 7: line 20 prefetches while r + total threads <
+m, not <= m; currA is loaded when a thread begins another row or another tile, whereas the printed lines continue with
+the elements prefetched for the previous row.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from fpemu.arguments import checked
+from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma._device import Backend
+from fpemu.mma._device import Backend, Device
 from fpemu.simt.chains import gemm
-from fpemu.simt.tiles import Tiles, Walk, columns, positive
+from fpemu.simt.tiles import Threads, Tiles
 from fpemu.simt.tsm2 import add, load, prefetched, store
 
 
@@ -39,6 +39,7 @@ def ism2(
     t3: int | None = None,
     fmt: FloatFormat | str = "fp32",
     backend: Backend = "compiled",
+    device: Device = "cpu",
 ) -> Any:
     """Return D = A B + C as ISM2 computes it.
 
@@ -59,7 +60,10 @@ def ism2(
     fmt : {"fp32", "fp64", "fp16"} or FloatFormat
         Format of the operands and of D.
     backend : {"compiled", "numpy"}
-        One chain for each element, or the optimisation's loops one after another: the same bits.
+        Compiled implementation, one chain per element; or NumPy reference implementation, which executes the published
+        loops. The same bits.
+    device : {"cpu", "cuda", "auto"}
+        As in `fpemu.mma.gemm`; backend="numpy" runs on the CPU only.
 
     Returns
     -------
@@ -79,46 +83,46 @@ def ism2(
     """
     if optimisation not in (1, 2):
         raise InputError(f"optimisation = {optimisation} must be 1 or 2")
-    positive("tcf", tcf)
-    tiles = Tiles.of(t1, t2, t3, columns(B))
+    integer("tcf", tcf, 1, LARGEST)
+    tiles = Tiles.of(t1, t2, t3, B)
     if backend != "numpy":
-        return gemm(A, B, C, fmt=fmt, backend=backend)
-    walk = Walk.over(A, B, C, fmt)
+        return gemm(A, B, C, fmt=fmt, backend=backend, device=device)
+    threads = Threads.of(A, B, C, fmt)
     if optimisation == 1:
-        for rows in rounds(walk.A.shape[-2], tcf, tiles.t1):
-            prefetched(walk.rows(rows), tiles)
+        for rows in concurrent_rows(threads.A.shape[-2], tcf, tiles.t1):
+            prefetched(threads.rows(rows), tiles)
     else:
-        interleaved(walk, tiles, tcf)
-    return walk.result()
+        interleaved(threads, tiles, tcf)
+    return threads.result()
 
 
-def interleaved(walk: Walk, tiles: Tiles, tcf: int) -> None:
-    """Algorithm 7: for every tile of B the rows in turn, what C has of them loaded ahead and stored again."""
-    A, B, C = walk.A, walk.B, walk.C
+def interleaved(threads: Threads, tiles: Tiles, tcf: int) -> None:
+    """Execute Algorithm 7: every tile of B with all rows of a thread, the partial sums of the next rows prefetched."""
+    A, B, C = threads.A, threads.B, threads.C
     m, (k, n) = A.shape[-2], B.shape[-2:]
-    turns = rounds(m, tcf, tiles.t1)
+    groups = concurrent_rows(m, tcf, tiles.t1)
     for p in range(0, n, tiles.t2):
         curr_b = B[..., : tiles.t1, p : p + tiles.t2]
         for j in range(0, k, tiles.t1):
             next_b = B[..., j + tiles.t1 : j + 2 * tiles.t1, p : p + tiles.t2]
-            registers = load(C[..., turns[0], :], p, tiles.t2) if turns else []
-            for turn, rows in enumerate(turns):
-                ahead = load(C[..., turns[turn + 1], :], p, tiles.t2) if turn + 1 < len(turns) else []
-                own = walk.rows(rows)
-                curr_a = own.A[..., j : j + tiles.t3]
+            registers = load(C[..., groups[0], :], p, tiles.t2) if groups else []
+            for group, rows in enumerate(groups):
+                ahead = load(C[..., groups[group + 1], :], p, tiles.t2) if group + 1 < len(groups) else []
+                part = threads.rows(rows)
+                curr_a = part.A[..., j : j + tiles.t3]
                 for l in range(j, min(j + tiles.t1, k), tiles.t3):  # noqa: E741 (the paper's name)
-                    next_a = own.A[..., l + tiles.t3 : l + 2 * tiles.t3]
-                    add(own, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
+                    next_a = part.A[..., l + tiles.t3 : l + 2 * tiles.t3]
+                    add(part, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
                     curr_a = next_a
-                store(own.C, p, registers)
+                store(part.C, p, registers)
                 registers = ahead
             curr_b = next_b
 
 
-def rounds(m: int, tcf: int, t1: int) -> list[slice]:
-    """The rows that all threads do at a time: m / (t1 tcf) blocks of t1 threads, rounded up, and the rows from there.
+def concurrent_rows(m: int, tcf: int, t1: int) -> list[slice]:
+    """The rows that all threads compute at the same time: m / (t1 tcf) blocks of t1 threads, rounded up.
 
-    >>> rounds(10, 2, 4)
+    >>> concurrent_rows(10, 2, 4)
     [slice(0, 8, None), slice(8, 10, None)]
     """
     threads = max(-(-m // (t1 * tcf)), 1) * t1

@@ -1,4 +1,4 @@
-"""The tiles of TSM2 and ISM2: their three parameters, and the operands that the readable algorithms walk over."""
+"""Parameters of TSM2 and ISM2, and the state of the threads in the NumPy reference implementation of their loops."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from fpemu.arguments import LARGEST, integer
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma import fma as _fma
-from fpemu.mma import operands
-from fpemu.simt.chains import SPECS, _format
+from fpemu.mma import fma, operands
+from fpemu.simt.chains import SPECS, fma_format
 
 Array = NDArray[Any]
-T1, T3 = 128, 4
-"""Published for the K40c and the P100 (sections 4.2 and 4.4)."""
+_T1, _T3 = 128, 4  # published for the K40c and the P100 (sections 4.2 and 4.4)
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,10 @@ class Tiles:
     t1 : int
         Rows of B in a tile, and threads in a block.
     t2 : int
-        Columns of C that a thread works on at a time.
+        Columns of C that a thread computes at a time.
     t3 : int
-        Elements of A that a thread loads at a time. It divides t1: line 17 of Algorithm 3 (25 of Algorithm 4) would run
-        beyond the tile of B else.
+        Elements of A that a thread loads at a time. It must divide t1: otherwise line 17 of Algorithm 3 (25 of
+        Algorithm 4) reads beyond the tile of B.
 
     Raises
     ------
@@ -47,32 +45,23 @@ class Tiles:
 
     def __post_init__(self) -> None:
         for name in ("t1", "t2", "t3"):
-            positive(name, getattr(self, name))
+            integer(name, getattr(self, name), 1, LARGEST)
         if self.t1 % self.t3:
             raise InputError(f"t3 = {self.t3} must divide t1 = {self.t1}: a tile of B is read t3 rows at a time")
 
     @classmethod
-    def of(cls, t1: int | None, t2: int | None, t3: int | None, n: int) -> Tiles:
-        """The parameters given; the others as published, t2 all of C's columns."""
-        return cls(T1 if t1 is None else t1, max(n, 1) if t2 is None else t2, T3 if t3 is None else t3)
-
-
-def columns(B: Any) -> int:
-    """How many columns B has; 1 for a scalar, which the product itself refuses."""
-    shape = as_array(B, "B").shape
-    return int(shape[-1]) if shape else 1
-
-
-def positive(name: str, value: Any) -> None:
-    """Refuse a value that is no positive integer."""
-    integer(name, value, 1, LARGEST)
+    def of(cls, t1: int | None, t2: int | None, t3: int | None, B: Any) -> Tiles:
+        """The given parameters; by default those published, with t2 all columns of B."""
+        shape = as_array(B, "B").shape
+        columns = max(shape[-1], 1) if shape else 1
+        return cls(_T1 if t1 is None else t1, columns if t2 is None else t2, _T3 if t3 is None else t3)
 
 
 @dataclass(frozen=True, eq=False)
-class Walk:
-    """What the readable algorithms walk over: values in float64, and the format of their fused multiply-adds.
+class Threads:
+    """Operands in float64, and the format of the fused multiply-adds.
 
-    All threads take a step at once: `C` and the registers hold a number for every row of A.
+    One thread per row of A. All threads execute a step at once: `C` and the registers hold one number per row.
     """
 
     A: Array
@@ -80,37 +69,30 @@ class Walk:
     B: Array
     """(..., k, n)"""
     C: Array
-    """(..., m, n), which the algorithms change in place"""
+    """(..., m, n); the algorithms overwrite it"""
     fmt: FloatFormat
 
     @classmethod
-    def over(cls, A: Any, B: Any, C: Any, fmt: FloatFormat | str) -> Walk:
-        """Operands checked as `fpemu.simt.gemm` does; without C it is +0."""
-        found = _format(fmt)
-        a, b = (operands.check_values(x, found, who) for x, who in ((A, "A"), (B, "B")))
-        operands.check_pair(a, b)
-        lead = operands.broadcast_shape([a.shape[:-2], b.shape[:-2]], "A and B")
-        c = np.zeros((a.shape[-2], b.shape[-1])) if C is None else operands.check_values(C, found, "C")
-        lead = operands.broadcast_shape([lead, c.shape[:-2]], "A, B and C")
-        shape = (*lead, a.shape[-2], b.shape[-1])
-        try:
-            start = np.broadcast_to(c, shape)
-        except ValueError:
-            raise InputError(f"C of shape {c.shape} does not fit D of shape {shape}") from None
+    def of(cls, A: Any, B: Any, C: Any, fmt: FloatFormat | str) -> Threads:
+        """Check the operands as `fpemu.simt.gemm` does; the default C is +0."""
+        fmt = fma_format(fmt)
+        a, b = operands.check_values(A, fmt, "A"), operands.check_values(B, fmt, "B")
+        shape, start = operands.broadcast(a, b, None if C is None else operands.check_values(C, fmt, "C"))
+        start = np.zeros(shape) if start is None else start
         with np.errstate(invalid="ignore"):  # signalling NaN
-            return cls(a.astype(np.float64), b.astype(np.float64), start.astype(np.float64), found)
+            return cls(a.astype(np.float64), b.astype(np.float64), start.astype(np.float64), fmt)
 
-    def rows(self, some: slice) -> Walk:
-        """The rows of some threads, views of this one's."""
-        return Walk(self.A[..., some, :], self.B, self.C[..., some, :], self.fmt)
+    def rows(self, rows: slice) -> Threads:
+        """The threads of some rows, as views."""
+        return Threads(self.A[..., rows, :], self.B, self.C[..., rows, :], self.fmt)
 
     def fma(self, a: Array, b: Array, c: Array) -> Array:
-        """One step of every thread, rounded once: a and c a number a thread, b one for all of them."""
+        """a·b + c of every thread, rounded once; b is the same number in all threads."""
         with np.errstate(all="ignore"):
-            return _fma.fma(a, b[..., None], c, self.fmt)
+            return fma.fma(a, b[..., None], c, self.fmt)
 
     def result(self) -> Array:
-        """C in its format, every NaN with the pattern of `fpemu.simt.gemm`."""
+        """C in its format, every NaN with the code of `fpemu.simt.gemm`."""
         D = self.C.astype(self.fmt.dtype)
         D.view(self.fmt.code_dtype)[np.isnan(D)] = SPECS[self.fmt.name].nan_code or 0
         return D

@@ -3,21 +3,21 @@
 Source: Rivera, Chen, Xiong, Song, Tao, ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020),
 Algorithms 1 to 4. The paper's names: C (m×n) += A (m×k) B (k×n), a thread for each row.
 
-V0   inner products (Algorithm 1): a thread finishes one element of C after the other
-V1   outer products (Algorithm 2): a thread keeps its row of C in registers and reads each element of A once
-V2   with tiles of B in shared memory (Algorithm 3)
-V3   with the next tiles of A and B loaded ahead (Algorithm 4)
+V0   inner products (Algorithm 1): a thread computes the elements of its row of C one after another
+V1   outer products (Algorithm 2): a thread holds its row of C in registers and reads each element of A once
+V2   tiles of B in shared memory (Algorithm 3)
+V3   the next tiles of A and B prefetched (Algorithm 4)
 
-In all of them an element of C takes its k products one after another, ascending, in one accumulator: the same chain of
-fused multiply-adds, whatever t1, t2 and t3. So the fast form is `fpemu.simt.gemm`; the readable ones below walk through
-the loops as published, corrected where the printed text would leave a matrix or read the wrong element:
+In all versions an element of C accumulates its k products in ascending order: the same chain of fused multiply-adds,
+whatever t1, t2 and t3. The compiled implementation is therefore `fpemu.simt.gemm`. The NumPy reference implementation
+below executes the published loops, corrected where the printed text would leave a matrix or read the wrong element:
 
 * Algorithm 2, lines 4, 10 and 15, end at register n, not k; Algorithm 3, line 19, loads A[thread, l + 1], not l + 2;
   Algorithms 3, line 28, and 4, line 46, store column p + t2 - 1, not p + t2.
-* Algorithm 4, lines 21 and 27, load ahead while there are rows of B and columns of A left: bounded by k, not by n.
+* Algorithm 4, lines 21 and 27, prefetch while rows of B and columns of A remain: bounded by k, not by n.
 * currB is indexed from the beginning of its tile: [l - j ... l - j + t3].
-* Tiles that reach beyond a matrix are cut. A kernel that pads them instead must pad A with -0 and B with +0, or the
-  other way round: c + (-0) is c for every c, while c + (+0) turns a -0 into +0.
+* Tiles that extend beyond a matrix are shortened. A kernel that pads them instead must pad A with -0 and B with +0, or
+  vice versa: c + (-0) is c for every c, while c + (+0) turns a -0 into +0.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Any
 from fpemu.arguments import checked, choice
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma._device import Backend
+from fpemu.mma._device import Backend, Device
 from fpemu.simt.chains import gemm
-from fpemu.simt.tiles import Array, Tiles, Walk, columns
+from fpemu.simt.tiles import Array, Threads, Tiles
 
 VERSIONS = ("V0", "V1", "V2", "V3")
 
@@ -46,6 +46,7 @@ def tsm2(
     t3: int | None = None,
     fmt: FloatFormat | str = "fp32",
     backend: Backend = "compiled",
+    device: Device = "cpu",
 ) -> Any:
     """Return D = A B + C as TSM2 computes it.
 
@@ -66,7 +67,10 @@ def tsm2(
     fmt : {"fp32", "fp64", "fp16"} or FloatFormat
         Format of the operands and of D.
     backend : {"compiled", "numpy"}
-        One chain for each element, or the version's loops one after another: the same bits.
+        Compiled implementation, one chain per element; or NumPy reference implementation, which executes the published
+        loops. The same bits.
+    device : {"cpu", "cuda", "auto"}
+        As in `fpemu.mma.gemm`; backend="numpy" runs on the CPU only.
 
     Returns
     -------
@@ -89,44 +93,39 @@ def tsm2(
         given = [name for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None]
         if given:
             raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
-    tiles = Tiles.of(t1, t2, t3, columns(B))
+    tiles = Tiles.of(t1, t2, t3, B)
     if backend != "numpy":
-        return gemm(A, B, C, fmt=fmt, backend=backend)
-    walk = Walk.over(A, B, C, fmt)
+        return gemm(A, B, C, fmt=fmt, backend=backend, device=device)
+    threads = Threads.of(A, B, C, fmt)
     if version == "V0":
-        inner(walk)
+        inner(threads)
     elif version == "V1":
-        outer(walk)
-    elif version == "V2":
-        shared(walk, tiles)
+        outer(threads)
     else:
-        prefetched(walk, tiles)
-    return walk.result()
+        (shared if version == "V2" else prefetched)(threads, tiles)
+    return threads.result()
 
 
-def inner(walk: Walk) -> None:
-    """Algorithm 1: C[thread, i] in memory takes one product after another."""
-    A, B, C = walk.A, walk.B, walk.C
+def inner(threads: Threads) -> None:
+    """Execute Algorithm 1: C[thread, i] in memory accumulates one product after another."""
+    A, B, C = threads.A, threads.B, threads.C
     for i in range(B.shape[-1]):
         for j in range(B.shape[-2]):
-            C[..., i] = walk.fma(A[..., j], B[..., j, i], C[..., i])
+            C[..., i] = threads.fma(A[..., j], B[..., j, i], C[..., i])
 
 
-def outer(walk: Walk) -> None:
-    """Algorithm 2: a row of C in registers, an element of A for all of them."""
-    A, B, C = walk.A, walk.B, walk.C
-    registers = [C[..., j] for j in range(B.shape[-1])]
+def outer(threads: Threads) -> None:
+    """Execute Algorithm 2: a row of C in registers, each element of A read once."""
+    A, B, C = threads.A, threads.B, threads.C
+    registers = load(C, 0, B.shape[-1])
     for i in range(B.shape[-2]):
-        tmp = A[..., i]
-        for j in range(B.shape[-1]):
-            registers[j] = walk.fma(tmp, B[..., i, j], registers[j])
-    for j, register in enumerate(registers):
-        C[..., j] = register
+        add(threads, registers, A[..., i : i + 1], B[..., i : i + 1, :])
+    store(C, 0, registers)
 
 
-def shared(walk: Walk, tiles: Tiles) -> None:
-    """Algorithm 3: t1×t2 of B in shared memory, t3 elements of A in registers."""
-    A, B, C = walk.A, walk.B, walk.C
+def shared(threads: Threads, tiles: Tiles) -> None:
+    """Execute Algorithm 3: t1×t2 of B in shared memory, t3 elements of A in registers."""
+    A, B, C = threads.A, threads.B, threads.C
     k, n = B.shape[-2:]
     for p in range(0, n, tiles.t2):
         registers = load(C, p, tiles.t2)
@@ -134,13 +133,13 @@ def shared(walk: Walk, tiles: Tiles) -> None:
             curr_b = B[..., j : j + tiles.t1, p : p + tiles.t2]
             for l in range(j, min(j + tiles.t1, k), tiles.t3):  # noqa: E741 (the paper's name)
                 curr_a = A[..., l : l + tiles.t3]
-                add(walk, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
+                add(threads, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
         store(C, p, registers)
 
 
-def prefetched(walk: Walk, tiles: Tiles) -> None:
-    """Algorithm 4: what the next turns of both loops need is loaded before the sums of this one."""
-    A, B, C = walk.A, walk.B, walk.C
+def prefetched(threads: Threads, tiles: Tiles) -> None:
+    """Execute Algorithm 4: the operands of the next iterations of both loops are loaded before the sums of this one."""
+    A, B, C = threads.A, threads.B, threads.C
     k, n = B.shape[-2:]
     for p in range(0, n, tiles.t2):
         registers = load(C, p, tiles.t2)
@@ -150,25 +149,25 @@ def prefetched(walk: Walk, tiles: Tiles) -> None:
             next_b = B[..., j + tiles.t1 : j + 2 * tiles.t1, p : p + tiles.t2]
             for l in range(j, min(j + tiles.t1, k), tiles.t3):  # noqa: E741 (the paper's name)
                 next_a = A[..., l + tiles.t3 : l + 2 * tiles.t3]
-                add(walk, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
+                add(threads, registers, curr_a, curr_b[..., l - j : l - j + tiles.t3, :])
                 curr_a = next_a
             curr_b = next_b
         store(C, p, registers)
 
 
 def load(C: Array, p: int, t2: int) -> list[Array]:
-    """C_1 ... C_t2 of every thread, fewer at the end of a row."""
+    """Load C_1 ... C_t2 of every thread, fewer at the end of a row."""
     return [C[..., q].copy() for q in range(p, min(p + t2, C.shape[-1]))]
 
 
 def store(C: Array, p: int, registers: list[Array]) -> None:
-    """The registers back to their columns."""
+    """Store the registers in their columns."""
     for q, register in enumerate(registers, p):
         C[..., q] = register
 
 
-def add(walk: Walk, registers: list[Array], a: Array, b: Array) -> None:
-    """C_q += A[1...t3] × currB[1...t3, q], for every q: a fused multiply-add for each element of A, in their order."""
+def add(threads: Threads, registers: list[Array], a: Array, b: Array) -> None:
+    """Compute C_q += A[1...t3] × currB[1...t3, q] for every q: one fused multiply-add per element of A, in order."""
     for q in range(len(registers)):
         for s in range(a.shape[-1]):
-            registers[q] = walk.fma(a[..., s], b[..., s, q], registers[q])
+            registers[q] = threads.fma(a[..., s], b[..., s, q], registers[q])

@@ -15,10 +15,9 @@ import fpemu
 from fpemu import simt
 from fpemu.errors import InputError
 from fpemu.simt import ism2, tsm2
-from fpemu.simt.ism2 import rounds
-from fpemu.simt.tiles import Tiles, Walk
+from fpemu.simt.ism2 import concurrent_rows
+from fpemu.simt.tiles import Threads, Tiles
 from fpemu.simt.tsm2 import VERSIONS
-from fpemu.sweep import code
 
 NAMES = ["fp16", "fp32", "fp64"]
 TILES = [{"t1": 4, "t2": 2, "t3": 2}, {"t1": 6, "t2": 1, "t3": 3}, {"t1": 1, "t2": 3, "t3": 1}, {"t1": 8, "t3": 8}, {}]
@@ -153,7 +152,7 @@ def test_the_readable_forms_load_what_the_paper_counts():
         (lambda w: prefetched(w, tiles), n // 2),
     ):
         A, tally = reads(a.copy())
-        run(Walk(A, b, np.zeros((m, n)), fpemu.FP64))
+        run(Threads(A, b, np.zeros((m, n)), fpemu.FP64))
         assert tally[0] == m * k * times
 
 
@@ -161,7 +160,7 @@ def test_the_readable_forms_load_what_the_paper_counts():
     ("m", "tcf", "t1"), [(1, 1, 128), (100, 4, 8), (1024, 8, 128), (1025, 8, 128), (7, 3, 1), (0, 2, 4)]
 )
 def test_every_row_is_done_once_by_m_over_tcf_threads(m, tcf, t1):
-    turns = rounds(m, tcf, t1)
+    turns = concurrent_rows(m, tcf, t1)
     assert [r for turn in turns for r in range(m)[turn]] == list(range(m))
     assert len(turns) <= tcf
     if m % (t1 * tcf) == 0 and m:
@@ -172,33 +171,6 @@ def test_the_package_has_what_the_module_had():
     assert {"SPECS", "fma", "gemm"} <= set(simt.__all__)
     assert fpemu.simt.gemm is simt.chains.gemm
     assert simt.tsm2 is tsm2
-
-
-def test_pages_hang_on_the_rooms_that_they_import(tmp_path):
-    page = tmp_path / "page.py"
-    tall = ("simt/tiles.py", "simt/tsm2.py", "simt/ism2.py")
-    for text, rooms in (
-        ("from fpemu import simt", ()),
-        ("from fpemu.simt import tsm2", tall),
-        ("from fpemu.simt.ism2 import ism2", tall),
-        ("from fpemu import batched", ("batched",)),
-        ("from fpemu.batched import hgemm\nfrom fpemu.simt import ism2", ("batched", *tall)),
-    ):
-        page.write_text(f"{text}\n\n\ndef evaluate(cell):\n    return cell\n")
-        assert code._rooms(page) == rooms
-    assert (code._PACKAGE / "batched" / "real.py") in code._SEEN
-
-
-def test_what_batched_computes_with_counts():
-    """A number of a page that imports it hangs on nothing that its key does not hold."""
-    counted = {
-        p.relative_to(code._PACKAGE).as_posix() for p in code._files((*code._NUMERIC, "batched", "simt/tiles.py"))
-    }
-    for path in (code._PACKAGE / "batched").glob("*.py"):
-        for line in path.read_text().splitlines():
-            if line.startswith("from fpemu."):
-                name = line.split()[1].split(".")[1]
-                assert name in ("arguments", "errors") or {f"{name}.py", f"{name}/__init__.py"} & counted, line
 
 
 ONE = np.ones((2, 2), np.float32)
@@ -234,7 +206,10 @@ ONE = np.ones((2, 2), np.float32)
             ((ONE, None), r"B takes real numbers"),
             ((ONE, ONE + np.eye(2) * 2.0**-30), r"B has entries that are not values of fp32"),
             ((ONE, ONE, np.ones((3, 2))), r"C of shape \(3, 2\) does not fit D of shape \(2, 2\)"),
-            ((np.ones((2, 2, 2)), np.ones((3, 2, 2))), r"leading axes of A and B do not broadcast"),
+            (
+                (np.ones((2, 2, 2)), np.ones((3, 2, 2))),
+                r"leading axes of A \(2, 2, 2\) and B \(3, 2, 2\) do not broadcast",
+            ),
         )
     ],
 )

@@ -236,7 +236,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     module = _module(spec, n, saturate)
     for first in range(0, len(C), step):
         some = slice(first, first + step)
-        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a.index[some], b.index[some])
+        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a.indices[some], b.indices[some])
     return D.view(out_dtype).reshape(shape)
 
 
