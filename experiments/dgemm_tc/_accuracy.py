@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import FAILS, HOLDS, Claim, share
 
@@ -51,15 +52,19 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["n"] * cell["rows"] * (cell["rows"] + 2000))  # the second part: splitting
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     n, rows, mode = cell["n"], cell["rows"], cell["mode"]
     plain, precision = {"DP": ("dgemm", "fp64"), "SP": ("sgemm", "fp32")}[mode]
     A, B = inputs.operands(cell["inputs"], rows, rows, n, cell["seed"], dtype=precision, phi=cell["phi"])
-    exact = reference.matmul(A, B, out=precision, method="flint" if n * rows**2 <= 2**25 else "auto")
-    rounded = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode="CR", precision=precision)
+    exact = reference.matmul(A, B, out=precision, method="flint" if n * rows**2 <= 2**25 else "auto", device=device)
+    rounded = schemes.gemm(
+        A, B, scheme="ozaki", hardware=cell["hardware"], mode="CR", precision=precision, device=device
+    )
     return {
-        "GEMM": metrics.max_relative(schemes.gemm(A, B, scheme=plain), exact),
-        "TC": metrics.max_relative(schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode=mode), exact),
+        "GEMM": metrics.max_relative(schemes.gemm(A, B, scheme=plain, device=device), exact),
+        "TC": metrics.max_relative(
+            schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode=mode, device=device), exact
+        ),
         "CR": metrics.max_relative(rounded, exact),
         "CR differing": float(np.count_nonzero(rounded != exact)),
     }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
@@ -74,13 +75,13 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["n"] * cell["rows"] * (cell["rows"] + 2000))
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """Errors of DGEMM-TC (SGEMM-TC) and of DGEMM (SGEMM) in every order, relative to the entry and to |A||B|."""
     fmt, n, rows = MODES[cell["mode"]], cell["n"], cell["rows"]
     A, B = inputs.operands(cell["inputs"], rows, rows, n, cell["seed"], fmt, phi=cell["phi"])
-    exact = reference.matmul(A, B, out=fmt)
-    results = {name: simt.gemm(A, B, fmt=fmt, order=order) for name, order in ORDERS.items()}
-    results["TC"] = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode=cell["mode"])
+    exact = reference.matmul(A, B, out=fmt, device=device)
+    results = {name: simt.gemm(A, B, fmt=fmt, order=order, device=device) for name, order in ORDERS.items()}
+    results["TC"] = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode=cell["mode"], device=device)
     found = {}
     for name, D in results.items():
         found[name] = metrics.max_relative(D, exact)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import mma, plotting, round_to
+from fpemu.mma._device import Device
 from fpemu.mma.exactness import published_bits, slice_bits, word_bits
 from fpemu.reproduce.claims import Claim, share
 
@@ -69,19 +70,21 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """Bits per slice, and the share of outputs inexact with them: the formula's, cut to what words hold, derived."""
     spec = next(row for row in mma.catalog.rows() if row.name == cell["instruction"])
     formula, derived = published_bits(cell["k"]), slice_bits(spec, cell["k"])
     numbers = {}
     for name, bits in zip(BITS, (formula, min(formula, word_bits(spec.a_format)), derived, derived + 1), strict=True):
         numbers[f"{name} bits"] = float(bits)
-        for kind, wrong in zip(KINDS, _inexact(spec, bits, **cell), strict=True):
+        for kind, wrong in zip(KINDS, _inexact(spec, bits, device=device, **cell), strict=True):
             numbers[f"{name} inexact {kind}"] = wrong
     return numbers
 
 
-def _inexact(spec: mma.MmaSpec, bits: int, m: int, n: int, k: int, seed: int, **_: Any) -> list[float]:
+def _inexact(
+    spec: mma.MmaSpec, bits: int, m: int, n: int, k: int, seed: int, device: Device = "cpu", **_: Any
+) -> list[float]:
     """The share of outputs that are not the exact integer, for each kind of digits."""
     if bits == 0:
         return [0.0] * len(KINDS)  # no digits, no products
@@ -91,7 +94,7 @@ def _inexact(spec: mma.MmaSpec, bits: int, m: int, n: int, k: int, seed: int, **
     x = rng.integers(low, top, (2, m, k), endpoint=True)
     y = rng.integers(low, top, (2, k, n), endpoint=True)
     D = np.ldexp(
-        mma.gemm(_words(x, spec, bits), _words(y, spec, bits), spec=spec).astype(np.float64),
+        mma.gemm(_words(x, spec, bits), _words(y, spec, bits), spec=spec, device=device).astype(np.float64),
         0 if spec.is_integer else 2 * bits,
     )
     return [float(wrong) for wrong in (x @ y != D).mean(axis=(1, 2))]  # sums below 2^53: exact in float64 too

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -67,17 +68,17 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = _operands(cell["family"], cell["n"], cell["seed"])
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     bound = 2 * np.sqrt(A.shape[1]) * 2.0**-53 * (abs(A) @ abs(B).sum(axis=1))
     found = {}
     for name, setting in METHODS.items():
-        D = schemes.gemm(A, B, hardware=cell["hardware"], **setting)
+        D = schemes.gemm(A, B, hardware=cell["hardware"], device=device, **setting)
         found[f"{name} relative"] = metrics.max_relative(D, exact)
         found[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
         found[f"{name} equation 1"] = float(np.max(abs(D - exact).sum(axis=1) / bound))
-    rounded = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode="CR")
+    rounded = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode="CR", device=device)
     return found | {"CR differing": float(np.count_nonzero(rounded != exact))}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting, reference, round_to, schemes
 from fpemu.mma import KOrder
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes.staged_int8 import StagedInt8
@@ -71,20 +72,20 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     name, parameters = DATA[cell["data"]]
     A, B = inputs.operands(name, cell["rows"], cell["rows"], cell["K"], cell["seed"], **parameters)
-    exact, point = reference.matmul(A, B), cell["point"]  # a product by BLAS depends on the processor
+    exact, point = reference.matmul(A, B, device=device), cell["point"]  # a product by BLAS depends on the processor
     if point in WORDS:
-        return {"error": float(metrics.relative_l2(_words(A, B, WORDS[point][1]), exact))}
+        return {"error": float(metrics.relative_l2(_words(A, B, WORDS[point][1], device=device), exact))}
     scheme, options = POINTS[point][1:] if point in POINTS else ("sgemm", {})
     hardware = None if scheme == "sgemm" else "H200"
     chosen, options = (scheme, options) if scheme else (Strassen(**options), {})
-    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware, **options)
+    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware, device=device, **options)
     return {"error": float(metrics.relative_l2(D, exact))}
 
 
-def _words(A: Any, B: Any, bits: int) -> Any:
+def _words(A: Any, B: Any, bits: int, device: Device = "cpu") -> Any:
     """Corrections on integers of so many bits, in exact arithmetic; 0: on e4m3 words, as wgmma sums them."""
     scheme = StagedInt8()
     a, b = scheme.parts(A, "A", "raise"), scheme.parts(B, "B", "raise")
@@ -100,12 +101,12 @@ def _words(A: Any, B: Any, bits: int) -> Any:
     word = integer if bits else e4m3
     (ra, ha), (rb, hb) = ((word(x.values - x.h, low), word(x.h, high)) for x in (a, b))
     if bits:
-        corrections = reference.matmul(ra, hb) + reference.matmul(ha, rb)
+        corrections = reference.matmul(ra, hb, device=device) + reference.matmul(ha, rb, device=device)
     else:
         spec, order = mma.spec("H200", "e4m3", "fp32"), KOrder(promote=64)
-        sums = mma.chain([(ra, hb), (ha, rb)], spec=spec, order=order, step=64)
+        sums = mma.chain([(ra, hb), (ha, rb)], spec=spec, order=order, step=64, device=device)
         corrections = sums.astype(np.float64) * (low * high / 448**2)
-    total = reference.matmul(a.h, b.h) + corrections
+    total = reference.matmul(a.h, b.h, device=device) + corrections
     return np.ldexp(total / (a.factors * b.factors), -(a.exponents + b.exponents))
 
 

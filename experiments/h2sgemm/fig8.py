@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -67,11 +68,13 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     return {
-        name: metrics.relative_l2(schemes.gemm(A, B, hardware=cell["hardware"], on_range="propagate", **setting), exact)
+        name: metrics.relative_l2(
+            schemes.gemm(A, B, hardware=cell["hardware"], on_range="propagate", device=device, **setting), exact
+        )
         for name, setting in SETTINGS.items()
     }
 

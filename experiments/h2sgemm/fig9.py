@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -89,11 +90,11 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["m"] * cell["n"] * cell["k"] + 10**6)  # the second part: what a cell costs whatever its size
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=0)
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     return {
-        name: metrics.relative_l2(schemes.gemm(A, B, hardware=cell["hardware"], **setting), exact)
+        name: metrics.relative_l2(schemes.gemm(A, B, hardware=cell["hardware"], device=device, **setting), exact)
         for name, setting in SETTINGS.items()
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep import planes
 from fpemu.sweep.planes import Plane
@@ -72,17 +73,17 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     choice = {"scheme": "h2sgemm", "combine": cell["combine"], "hardware": cell["hardware"], "on_range": "propagate"}
-    four = schemes.gemm(A, B, sb=RECOMMENDED, products=("rr", "rh", "hr", "hh"), **choice)
+    four = schemes.gemm(A, B, sb=RECOMMENDED, products=("rr", "rh", "hr", "hh"), device=device, **choice)
     numbers = {
-        "SGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="sgemm"), exact),
+        "SGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="sgemm", device=device), exact),
         "with rr": metrics.relative_l2(four, exact),
     }
     for sb in SCALES:
-        numbers[f"sb={sb}"] = metrics.relative_l2(schemes.gemm(A, B, sb=sb, **choice), exact)
+        numbers[f"sb={sb}"] = metrics.relative_l2(schemes.gemm(A, B, sb=sb, device=device, **choice), exact)
     return numbers
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma import KOrder
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import words
@@ -100,14 +101,16 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["m"] * cell["n"] * cell["k"] + 10**6)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """The cells at block 0 run the instruction as it is, the others with a block of that length."""
-    A, B, exact = _operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], cell["exponent"])
+    A, B, exact = _operands(
+        cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], cell["exponent"], device=device
+    )
     method = cell["method"]
     if method in SGEMM:
-        D = schemes.gemm(A, B, scheme="sgemm", hardware=None, order=SGEMM[method])
+        D = schemes.gemm(A, B, scheme="sgemm", hardware=None, order=SGEMM[method], device=device)
     elif method in ("term-wise", "element-wise"):
-        D = schemes.gemm(A, B, scheme=H2sgemm(sb=12, combine=method), hardware=cell["hardware"])
+        D = schemes.gemm(A, B, scheme=H2sgemm(sb=12, combine=method), hardware=cell["hardware"], device=device)
     else:
         # "cube" and "wgmma" with another length of the block, the arithmetic unchanged
         base = mma.spec("hopper" if method == "truncated" else "ascend910a", "fp16")
@@ -117,14 +120,16 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
             plan = Plan(((0, 0), (0, 1), (1, 0)), exponent=12, accumulators="each", join="as-run")
             D = run(words.split(A, rules), words.split(B, rules), lower(rules, plan, spec), spec)
         else:
-            D = schemes.gemm(A, B, scheme=H2sgemm(sb=12), hardware=spec)
+            D = schemes.gemm(A, B, scheme=H2sgemm(sb=12), hardware=spec, device=device)
     return {"error": metrics.relative_l2(D, exact)}
 
 
 @functools.lru_cache(maxsize=1)
-def _operands(kind: str, m: int, n: int, k: int, seed: int, exponent: int) -> tuple[Any, Any, Any]:
+def _operands(
+    kind: str, m: int, n: int, k: int, seed: int, exponent: int, device: Device = "cpu"
+) -> tuple[Any, Any, Any]:
     A, B = inputs.operands(kind, m, n, k, seed, exponent=exponent)
-    return A, B, reference.matmul(A, B)
+    return A, B, reference.matmul(A, B, device=device)
 
 
 _LOOK = {

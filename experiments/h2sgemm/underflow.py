@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.mma import KOrder
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import words
@@ -73,28 +74,31 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     gpu = cell["hardware"]
     found = {
-        "HGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="fp16", hardware=gpu), exact),
-        "SGEMM chain": metrics.relative_l2(schemes.gemm(A, B, scheme="sgemm", hardware=None), exact),
+        "HGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="fp16", hardware=gpu, device=device), exact),
+        "SGEMM chain": metrics.relative_l2(schemes.gemm(A, B, scheme="sgemm", hardware=None, device=device), exact),
         "SGEMM pairwise": metrics.relative_l2(
-            schemes.gemm(A, B, scheme="sgemm", hardware=None, order=KOrder(split=16, join="pairwise")), exact
+            schemes.gemm(A, B, scheme="sgemm", hardware=None, order=KOrder(split=16, join="pairwise"), device=device),
+            exact,
         ),
     }
     for sb in SCALES:
         scheme = H2sgemm(sb=sb)
-        D = schemes.gemm(A, B, scheme=scheme, hardware=gpu)
+        D = schemes.gemm(A, B, scheme=scheme, hardware=gpu, device=device)
         (ha, ra), (hb, rb) = (unscaled(X, scheme) for X in (A, B))
-        held, left_out = reference.matmul(ha + ra, hb + rb), reference.matmul(ra, rb)
+        held, left_out = reference.matmul(ha + ra, hb + rb, device=device), reference.matmul(ra, rb, device=device)
         parts = {"words": exact - held, "left out": left_out, "sums": held - left_out - D}
         size = _norm(exact)
         found[f"sb={sb} error"] = metrics.relative_l2(D, exact)
         found |= {f"sb={sb} {name}": _norm(part) / size for name, part in parts.items()}
     four = H2sgemm(sb=12, products=("rr", "rh", "hr", "hh"))
-    return found | {"sb=12 four": metrics.relative_l2(schemes.gemm(A, B, scheme=four, hardware=gpu), exact)}
+    return found | {
+        "sb=12 four": metrics.relative_l2(schemes.gemm(A, B, scheme=four, hardware=gpu, device=device), exact)
+    }
 
 
 def _norm(X: NDArray[Any]) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
@@ -53,9 +54,12 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["n"] ** 3 + 200**3)  # the second part: what a cell costs whatever its size
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    A, B, against = _operands(cell["n"], cell["seed"])
-    results = {name: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"]) for name, scheme in METHODS.items()}
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+    A, B, against = _operands(cell["n"], cell["seed"], device=device)
+    results = {
+        name: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
+        for name, scheme in METHODS.items()
+    }
     found = {
         f"{name} {measure} {ref}": float(METRICS[measure](P, against[ref]))
         for name, P in results.items()
@@ -67,9 +71,16 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=1)
-def _operands(n: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+def _operands(n: int, seed: int, device: Device = "cpu") -> tuple[Any, Any, dict[str, Any]]:
     A, B = inputs.operands("uniform", n, n, n, seed, low=-1.0, high=1.0)
-    return A, B, {"s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere"), "exact": reference.matmul(A, B)}
+    return (
+        A,
+        B,
+        {
+            "s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere", device=device),
+            "exact": reference.matmul(A, B, device=device),
+        },
+    )
 
 
 _LOOK = {

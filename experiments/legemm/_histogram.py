@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -58,11 +59,11 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["m"] * cell["n"] * cell["k"])
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    A, B, against = _operands(cell["m"], cell["n"], cell["k"], cell["seed"])
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+    A, B, against = _operands(cell["m"], cell["n"], cell["k"], cell["seed"], device=device)
     found: dict[str, float] = {}
     for name, scheme in METHODS.items():
-        P = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"])
+        P = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
         for ref in REFERENCES:
             found |= {f"{name} {ref} {what}": value for what, value in summary(P - against[ref]).items()}
     return found
@@ -93,10 +94,10 @@ def bins() -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _operands(m: int, n: int, k: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+def _operands(m: int, n: int, k: int, seed: int, device: Device = "cpu") -> tuple[Any, Any, dict[str, Any]]:
     A, B = inputs.operands("uniform", m, n, k, seed, low=-1.0, high=1.0)
-    s = schemes.gemm(A, B, scheme="sgemm", hardware="ampere").astype(np.float64)
-    return A, B, {"s": s, "exact": reference.matmul(A, B)}
+    s = schemes.gemm(A, B, scheme="sgemm", hardware="ampere", device=device).astype(np.float64)
+    return A, B, {"s": s, "exact": reference.matmul(A, B, device=device)}
 
 
 _LOOK = {

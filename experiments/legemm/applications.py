@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 
 from ._accuracy import PLATFORMS
@@ -61,15 +62,16 @@ def cost(cell: dict[str, Any]) -> float:
     return float(repeats * cell["rows"] * cell["width"] * cell["inner"])
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """Of every scheme: its error, "moved" (share of points elsewhere), "inertia" over fp64's, "iterations"."""
     run = {"BERT": _bert, "scores": _scores, "k-means": _kmeans}[cell["application"]]
     drawn = _draw(cell["application"], cell["rows"], cell["width"], cell["inner"], cell["seed"])
-    exact = run([x.astype(np.float64) for x in drawn], reference.matmul)  # BLAS depends on the processor
+    product = functools.partial(reference.matmul, device=device)  # BLAS depends on the processor
+    exact = run([x.astype(np.float64) for x in drawn], product)
     found: dict[str, float] = {}
     for method in METHODS:
         hardware = None if method == "sgemm" else cell["hardware"]
-        product = functools.partial(schemes.gemm, scheme=method, hardware=hardware)
+        product = functools.partial(schemes.gemm, scheme=method, hardware=hardware, device=device)
         found |= {f"{method} {what}": x for what, x in _judge(run(drawn, product), exact, drawn[0]).items()}
     return found
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -84,18 +85,25 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["K"] * (cell["m"] * cell["n"] + 200 * (cell["m"] + cell["n"])))
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    A, B, against = _operands(cell["m"], cell["n"], cell["K"], cell["data"], cell["seed"])
-    P = schemes.gemm(A, B, scheme="legemm", hardware=cell["hardware"])
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+    A, B, against = _operands(cell["m"], cell["n"], cell["K"], cell["data"], cell["seed"], device=device)
+    P = schemes.gemm(A, B, scheme="legemm", hardware=cell["hardware"], device=device)
     found = {f"{measure} {ref}": float(METRICS[measure](P, against[ref])) for measure in METRICS for ref in REFERENCES}
     return found | {f"SGEMM {name}": float(METRICS[name](against["s"], against["exact"])) for name in METRICS}
 
 
 @functools.lru_cache(maxsize=1)
-def _operands(m: int, n: int, k: int, data: str, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+def _operands(m: int, n: int, k: int, data: str, seed: int, device: Device = "cpu") -> tuple[Any, Any, dict[str, Any]]:
     low, high = RANGES[data]
     A, B = inputs.operands("uniform", m, n, k, seed, low=low, high=high)
-    return A, B, {"s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere"), "exact": reference.matmul(A, B)}
+    return (
+        A,
+        B,
+        {
+            "s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere", device=device),
+            "exact": reference.matmul(A, B, device=device),
+        },
+    )
 
 
 _LOOK = {

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -47,10 +48,13 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["n"] ** 3 + 200**3)  # the second part: what a cell costs whatever its size
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands("uniform", cell["n"], cell["n"], cell["n"], cell["seed"], low=-1.0, high=1.0)
-    results = {mode: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"]) for mode, scheme in MODES.items()}
-    against = {"s": results["SGEMM"], "exact": reference.matmul(A, B)}
+    results = {
+        mode: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
+        for mode, scheme in MODES.items()
+    }
+    against = {"s": results["SGEMM"], "exact": reference.matmul(A, B, device=device)}
     return {
         f"{mode} {measure} {ref}": float(METRICS[measure](P, against[ref]))
         for mode, P in results.items()

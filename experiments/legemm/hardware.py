@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
@@ -53,12 +54,13 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     low, high = DATA[cell["data"]]
     A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     return {
-        name: metrics.relative_l2(schemes.gemm(A, B, scheme=name, hardware=cell["hardware"]), exact) for name in SCHEMES
+        name: metrics.relative_l2(schemes.gemm(A, B, scheme=name, hardware=cell["hardware"], device=device), exact)
+        for name in SCHEMES
     }
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 from fpemu.rounding import round_to
@@ -77,53 +78,60 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    A, B, sums = _operands(cell["rows"], cell["k"], cell["seed"])
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+    A, B, sums = _operands(cell["rows"], cell["k"], cell["seed"], device=device)
     found = {}
     for name in METHODS:
-        for what, value in budget(A, B, name, cell["hardware"], sums[name]).items():
+        for what, value in budget(A, B, name, cell["hardware"], sums[name], device=device).items():
             found[f"{name} {what}"] = value
     return found
 
 
 @functools.lru_cache(maxsize=1)
-def _operands(rows: int, k: int, seed: int) -> tuple[Floats, Floats, dict[str, list[Floats]]]:
+def _operands(rows: int, k: int, seed: int, device: Device = "cpu") -> tuple[Floats, Floats, dict[str, list[Floats]]]:
     A, B = inputs.operands("uniform", rows, rows, k, seed, low=-1.0, high=1.0)
-    return A, B, {name: summed(A, B, name) for name in METHODS}
+    return A, B, {name: summed(A, B, name, device=device) for name in METHODS}
 
 
-def budget(A: Floats, B: Floats, scheme: str, hardware: str, sums: list[Floats] | None = None) -> dict[str, float]:
+def budget(
+    A: Floats, B: Floats, scheme: str, hardware: str, sums: list[Floats] | None = None, device: Device = "cpu"
+) -> dict[str, float]:
     """Relative L2 norms: the "error", the "part" each cause has in it, and what is "left" once it is removed.
 
     ``sums`` are `summed`'s, where they are known.
     """
-    sums = summed(A, B, scheme) if sums is None else sums
+    sums = summed(A, B, scheme, device=device) if sums is None else sums
     exact = sums[-1]
     spec = mma.spec(hardware, "fp16", "fp32")
     truncates = spec.arithmetic == "truncated"
     specs = [spec, spec.replace(final="RNE"), spec.replace(final="RNE", F=WIDE)] if truncates else [spec]
-    runs = [schemes.gemm(A, B, scheme=scheme, hardware=s).astype(np.float64) for s in specs]
+    runs = [schemes.gemm(A, B, scheme=scheme, hardware=s, device=device).astype(np.float64) for s in specs]
     runs += runs[-1:] * (3 - len(runs))
-    results = [*runs, *([flushed(A, B, scheme)] if spec.arithmetic == "flushed" else sums[:1]), *sums]
+    results = [*runs, *([flushed(A, B, scheme, device=device)] if spec.arithmetic == "flushed" else sums[:1]), *sums]
     found = {"error": metrics.relative_l2(results[0], exact)}
     size = _norm(exact)
     for part, before, after in zip(PARTS, results[:-1], results[1:], strict=True):
         found[f"part {part}"] = _norm(before - after) / size
         found[f"left after {part}"] = metrics.relative_l2(after, exact)
-    alone = schemes.gemm(A, B, scheme=scheme, hardware=spec.replace(F=WIDE)) if truncates else results[0]
+    alone = schemes.gemm(A, B, scheme=scheme, hardware=spec.replace(F=WIDE), device=device) if truncates else results[0]
     return found | {"without alignment alone": metrics.relative_l2(alone, exact)}
 
 
-def summed(A: Floats, B: Floats, scheme: str) -> list[Floats]:
+def summed(A: Floats, B: Floats, scheme: str, device: Device = "cpu") -> list[Floats]:
     """Exact sums: of the words as fp16 holds them; unbounded; with all products; and of the matrices themselves."""
     rules, kept = _choices(scheme)
     every = [(i, j) for i in range(len(rules)) for j in range(len(rules))]
     a, b = (words(X, rules, unbounded=False) for X in (A, B))
     wide_a, wide_b = (words(X, rules, unbounded=True) for X in (A, B))
-    return [total(a, b, kept), total(wide_a, wide_b, kept), total(wide_a, wide_b, every), reference.matmul(A, B)]
+    return [
+        total(a, b, kept, device=device),
+        total(wide_a, wide_b, kept, device=device),
+        total(wide_a, wide_b, every, device=device),
+        reference.matmul(A, B, device=device),
+    ]
 
 
-def flushed(A: Floats, B: Floats, scheme: str) -> Floats:
+def flushed(A: Floats, B: Floats, scheme: str, device: Device = "cpu") -> Floats:
     """The exact sum of the words as CDNA2 reads them: zero where the fp16 number is subnormal."""
     rules, kept = _choices(scheme)
     read = []
@@ -131,7 +139,7 @@ def flushed(A: Floats, B: Floats, scheme: str) -> Floats:
         stored = words(X, rules, unbounded=False)
         tiny = [abs(np.ldexp(w, r.exponent)) < r.format.min_normal for w, r in zip(stored, rules, strict=True)]
         read.append([np.where(zero, 0.0, w) for zero, w in zip(tiny, stored, strict=True)])
-    return total(read[0], read[1], kept)
+    return total(read[0], read[1], kept, device=device)
 
 
 def _norm(X: Floats) -> float:
@@ -156,11 +164,11 @@ def words(X: Floats, rules: Sequence[Word], *, unbounded: bool) -> list[Floats]:
     return found
 
 
-def total(a: list[Floats], b: list[Floats], products: Sequence[tuple[int, int]]) -> Floats:
+def total(a: list[Floats], b: list[Floats], products: Sequence[tuple[int, int]], device: Device = "cpu") -> Floats:
     """The sum of the products of words, exact and rounded once to fp64."""
     left = np.concatenate([a[i] for i, _ in products], axis=1)
     right = np.concatenate([b[j] for _, j in products], axis=0)
-    return np.asarray(reference.matmul(left, right))
+    return np.asarray(reference.matmul(left, right, device=device))
 
 
 _LOOK = {

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -68,14 +69,14 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     low, high = DATA[cell["data"]]
     A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     found = {}
     for scheme, split, accumulation in settings():
         options = SPLITS[split] | ACCUMULATIONS[accumulation]
-        D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], **options)
+        D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device, **options)
         found[f"{scheme} {accumulation} {split}"] = metrics.relative_l2(D, exact)
         found[f"{scheme} {accumulation} {split} mred"] = metrics.mred(D, exact)
     return found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import formats, inputs, metrics, mma, plotting, reference, round_to, simt
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
@@ -63,18 +64,18 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["batch"] * cell["n"] ** 3)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     n = cell["n"]
     A, B = inputs.operands(
         cell["inputs"], n, n, n, cell["seed"], "fp16", batch=cell["batch"], low=cell["low"], high=1.0
     )
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     results = {}
     for name, (hardware, d) in METHODS.items():
-        D = mma.gemm(A, B, spec=mma.spec(hardware, "fp16", d))
+        D = mma.gemm(A, B, spec=mma.spec(hardware, "fp16", d), device=device)
         results[name] = D if d == "fp16" else round_to(D, formats.FP16)
     # beyond its range the kernel for tiny matrices is emulated too, not drawn: rows have the same columns
-    results[SMALL] = simt.gemm(A, B, fmt="fp16")
+    results[SMALL] = simt.gemm(A, B, fmt="fp16", device=device)
     results["once"] = round_to(exact, formats.FP16)
     found = {}
     for name, D in results.items():

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, mma, plotting, reference
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
@@ -82,10 +83,12 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] * cell["m"] * cell["n"])
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """Means of the error, as (a) and (b) have them, their standard errors, and the rms relative error of (c)."""
-    A, B, exact = _problem(cell["inputs"], cell["low"], cell["ab"], cell["m"], cell["n"], cell["k"], cell["seed"])
-    D = mma.gemm(A, B, spec=mma.spec(cell["hardware"], cell["ab"], "fp32")).astype(np.float64)
+    A, B, exact = _problem(
+        cell["inputs"], cell["low"], cell["ab"], cell["m"], cell["n"], cell["k"], cell["seed"], device=device
+    )
+    D = mma.gemm(A, B, spec=mma.spec(cell["hardware"], cell["ab"], "fp32"), device=device).astype(np.float64)
     rms = np.sqrt(np.mean(exact**2))
     errors = {
         "relative loss": (exact - D) / np.abs(exact),
@@ -100,9 +103,11 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=2)  # the instructions of one problem are neighbours among the cells
-def _problem(name: str, low: float, ab: str, m: int, n: int, k: int, seed: int) -> tuple[NDArray[Any], ...]:
+def _problem(
+    name: str, low: float, ab: str, m: int, n: int, k: int, seed: int, device: Device = "cpu"
+) -> tuple[NDArray[Any], ...]:
     A, B = inputs.operands(name, m, n, k, seed, ab, low=low, high=1.0)
-    return A, B, reference.matmul(A, B)
+    return A, B, reference.matmul(A, B, device=device)
 
 
 _LOOK = {

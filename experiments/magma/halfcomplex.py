@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference
 from fpemu.batched import hcgemm
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -71,10 +72,10 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["batch"] * cell["n"] ** 3)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     n, batch = cell["n"], cell["batch"]
     A, B = inputs.operands(cell["inputs"], n, n, n, cell["seed"], "fp16", batch=(2, batch), low=cell["low"], high=1.0)
-    exact = product(A, B)
+    exact = product(A, B, device=device)
     A, B = (np.moveaxis(x, 0, -1) for x in (A, B))
     results = {name: hcgemm(A, B, hardware=cell["hardware"], **options) for name, options in METHODS.items()}
     results[SMALL] = hcgemm(A, B, accumulate="fp16", kernel="magma-small")
@@ -87,11 +88,11 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def product(A: NDArray[Any], B: NDArray[Any]) -> NDArray[np.float64]:
+def product(A: NDArray[Any], B: NDArray[Any], device: Device = "cpu") -> NDArray[np.float64]:
     """Both parts of the exact product of planar operands, each one real product rounded once to fp64."""
     (ar, ai), (br, bi) = A, B
-    real = reference.matmul(np.concatenate([ar, -ai], -1), np.concatenate([br, bi], -2))
-    return np.stack([real, reference.matmul(np.concatenate([ar, ai], -1), np.concatenate([bi, br], -2))])
+    real = reference.matmul(np.concatenate([ar, -ai], -1), np.concatenate([br, bi], -2), device=device)
+    return np.stack([real, reference.matmul(np.concatenate([ar, ai], -1), np.concatenate([bi, br], -2), device=device)])
 
 
 _COLORS = {"one kernel": plotting.GREEN, "four calls": plotting.VERMILION, "three products": plotting.BLUE}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference
 from fpemu.batched import hgemm
 from fpemu.mma import MmaSpec
+from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -57,17 +58,17 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["groups"] * SIDE**3)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     n, g = cell["n"], SIDE // cell["n"]
     A, B = inputs.operands(cell["inputs"], n, n, n, cell["seed"], "fp16", batch=(cell["groups"], g), low=-1.0, high=1.0)
     spec = _spec(cell["hardware"], cell["accumulate"])
-    alone, exact = mma.gemm(A, B, None, spec), reference.matmul(A, B)
+    alone, exact = mma.gemm(A, B, None, spec, device=device), reference.matmul(A, B, device=device)
     options = {"hardware": cell["hardware"], "accumulate": cell["accumulate"]}
     infinite = B.copy()
     infinite[:, 0, 0, 0] = np.inf
     found = {"alone relative_l2": metrics.relative_l2(hgemm(A, B, **options), exact)}
     for how in ARRANGEMENTS:
-        sums = together(A, B, how, lambda x, y: mma.gemm(x, y, None, spec))
+        sums = together(A, B, how, lambda x, y: mma.gemm(x, y, None, spec, device=device))
         results = together(A, B, how, lambda x, y: hgemm(x, y, **options))
         others = together(A, infinite, how, lambda x, y: hgemm(x, y, **options))[:, 1:]
         found[f"{how} differing"] = float(np.mean(_codes(sums) != _codes(alone)))

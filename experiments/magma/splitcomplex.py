@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference
 from fpemu.batched import complex_gemm
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -66,8 +67,8 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] + 500)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    A, B, exact = _problem(cell["inputs"], cell["m"], cell["k"], cell["scale"], cell["seed"])
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+    A, B, exact = _problem(cell["inputs"], cell["m"], cell["k"], cell["scale"], cell["seed"], device=device)
     found = {}
     for scheme in SCHEMES:
         for way, options in WAYS.items():
@@ -79,12 +80,12 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=2)  # both architectures have the same problems, one after another
-def _problem(name: str, m: int, k: int, scale: int, seed: int) -> tuple[NDArray[Any], ...]:
+def _problem(name: str, m: int, k: int, scale: int, seed: int, device: Device = "cpu") -> tuple[NDArray[Any], ...]:
     """A and B, imaginary parts times 2^-scale, and both parts of the exact product, each rounded once to fp64."""
     A, B = inputs.operands(name, m, m, k, seed, "fp32", batch=2, low=-1.0, high=1.0)
     (ar, ai), (br, bi) = ((x[0], np.ldexp(x[1], -scale)) for x in (A, B))
-    real = reference.matmul(np.concatenate([ar, -ai], -1), np.concatenate([br, bi], -2))
-    imaginary = reference.matmul(np.concatenate([ar, ai], -1), np.concatenate([bi, br], -2))
+    real = reference.matmul(np.concatenate([ar, -ai], -1), np.concatenate([br, bi], -2), device=device)
+    imaginary = reference.matmul(np.concatenate([ar, ai], -1), np.concatenate([bi, br], -2), device=device)
     return ar + 1j * ai, br + 1j * bi, np.stack([real, imaginary])
 
 

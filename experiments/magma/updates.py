@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference
 from fpemu.batched import hgemm
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -76,10 +77,10 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["batch"] * cell["n"] ** 2 * cell["k"] * cell["updates"])
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     n, K = cell["n"], cell["k"] * cell["updates"]
     A, B = inputs.operands(cell["inputs"], n, n, K, cell["seed"], "fp16", batch=cell["batch"], low=-1.0, high=1.0)
-    exact = reference.matmul(A, B)
+    exact = reference.matmul(A, B, device=device)
     results = {name: updated(A, B, cell["k"], options) for name, options in _OPTIONS.items()}
     results[ONE] = hgemm(A, B, hardware="ideal")
     found = {}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, plotting, reference, schemes
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
@@ -82,13 +83,13 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 2000))
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     rows, precision = cell["rows"], cell["precision"]
     A, B = inputs.operands(cell["inputs"], rows, rows, cell["k"], cell["seed"], precision, phi=cell["phi"])
-    head = reference.matmul(A, B)
-    tail = reference.matmul(A, B, head, beta=-1)
+    head = reference.matmul(A, B, device=device)
+    tail = reference.matmul(A, B, head, beta=-1, device=device)
     return {
-        name: _median(schemes.gemm(A, B, hardware=cell["hardware"], **setting), head, tail)
+        name: _median(schemes.gemm(A, B, hardware=cell["hardware"], device=device, **setting), head, tail)
         for name, setting in METHODS[precision].items()
     }
 

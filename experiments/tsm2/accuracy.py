@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, simt
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
@@ -62,12 +63,14 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["m"] * cell["n"] * cell["k"] + 10**5)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     fmt = cell["format"]
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], fmt, low=0.0, high=1.0)
-    D = simt.gemm(A, B, fmt=fmt).astype(np.float64)
-    head = reference.matmul(A, B)
-    tail = reference.matmul(A, B, head, beta=-1)  # the exact product is head + tail: fp64 chains need both
+    D = simt.gemm(A, B, fmt=fmt, device=device).astype(np.float64)
+    head = reference.matmul(A, B, device=device)
+    tail = reference.matmul(
+        A, B, head, beta=-1, device=device
+    )  # the exact product is head + tail: fp64 chains need both
     error = (D - head) - tail
     return {
         "relative_l2": float(np.sqrt(np.sum(error**2) / np.sum(head**2))),

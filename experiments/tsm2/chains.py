@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt
+from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
@@ -62,17 +63,17 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["k"] + 1000)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    A, B, exact = _problem(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"])
-    results = {name: simt.gemm(A, B, fmt="fp32", order=order) for name, order in CHAINS.items()}
-    results |= {name: schemes.gemm(A, B, scheme=name, hardware=cell["hardware"]) for name in SCHEMES}
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+    A, B, exact = _problem(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], device=device)
+    results = {name: simt.gemm(A, B, fmt="fp32", order=order, device=device) for name, order in CHAINS.items()}
+    results |= {name: schemes.gemm(A, B, scheme=name, hardware=cell["hardware"], device=device) for name in SCHEMES}
     return {name: metrics.relative_l2(D, exact) for name, D in results.items()}
 
 
 @functools.lru_cache(maxsize=2)  # both architectures have the same problems, one after another
-def _problem(name: str, m: int, n: int, k: int, seed: int) -> tuple[NDArray[Any], ...]:
+def _problem(name: str, m: int, n: int, k: int, seed: int, device: Device = "cpu") -> tuple[NDArray[Any], ...]:
     A, B = inputs.operands(name, m, n, k, seed, "fp32", low=0.0, high=1.0)
-    return A, B, reference.matmul(A, B)
+    return A, B, reference.matmul(A, B, device=device)
 
 
 _LOOK = {

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting, reference
+from fpemu.mma._device import Device
 from fpemu.mma.order import Join
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
@@ -65,31 +66,33 @@ def cost(cell: dict[str, Any]) -> float:
     return float(cell["m"] * cell["n"] * cell["k"] + 10**6)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     fmt = cell["format"]
     A, B = inputs.operands(
         cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], fmt, low=cell["low"], high=1.0
     )
     chain = tsm2(A, B, fmt=fmt)
-    head = reference.matmul(A, B)
-    tail = reference.matmul(A, B, head, beta=-1)  # the exact product is head + tail: fp64 chains need both
+    head = reference.matmul(A, B, device=device)
+    tail = reference.matmul(
+        A, B, head, beta=-1, device=device
+    )  # the exact product is head + tail: fp64 chains need both
     found = {}
     for join in JOINS:
         order = mma.KOrder(split=-(-cell["k"] // cell["slices"]), join=join)
-        D = gemm(A, B, fmt=fmt, order=order)
+        D = gemm(A, B, fmt=fmt, order=order, device=device)
         error = (D.astype(np.float64) - head) - tail
         found[f"{join} relative_l2"] = float(np.sqrt(np.sum(error**2) / np.sum(head**2)))
         found[f"{join} normwise"] = metrics.normwise(D.astype(np.float64), head, A, B)
         found[f"{join} differing"] = float(np.mean(chain != D))
     if cell["slices"] == 1:
         rows, k = WALKED
-        found["versions differing"] = _differing(A[:rows, :k], B[:k], fmt)
+        found["versions differing"] = _differing(A[:rows, :k], B[:k], fmt, device=device)
     return found
 
 
-def _differing(A: Any, B: Any, fmt: str) -> float:
+def _differing(A: Any, B: Any, fmt: str, device: Device = "cpu") -> float:
     """Entries of all versions and optimisations, walked as published, whose bits are not the chain's."""
-    chain = gemm(A, B, fmt=fmt)
+    chain = gemm(A, B, fmt=fmt, device=device)
     forms = [tsm2(A, B, version=version, fmt=fmt, backend="numpy") for version in VERSIONS]
     forms += [tsm2(A, B, version="V3", t1=32, t2=3, t3=8, fmt=fmt, backend="numpy")]
     forms += [ism2(A, B, optimisation=i, tcf=2, t1=2, t2=4, t3=2, fmt=fmt, backend="numpy") for i in (1, 2)]
