@@ -22,7 +22,7 @@ from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.reference.arguments import Floats, Ints, Operands, finite, integers, span, specials
 from fpemu.rounding import Rounding, round_to
-from fpemu.sticky import Heads
+from fpemu.sticky import Significands
 
 _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
@@ -89,11 +89,11 @@ def combine(given: Operands, V: NDArray[Any], E: Ints) -> ExactMatrix:
 
 
 # --- one rounding
-def heads(V: NDArray[Any], E: Ints, denominator: int = 1) -> Heads:
-    """The leading bits of V * 2^E / denominator, V an array of Python integers."""
+def _leading_bits(V: NDArray[Any], E: Ints, denominator: int = 1) -> Significands:
+    """Return the leading bits of V * 2^E / denominator, V an array of Python integers."""
     magnitude, rest = np.abs(V), np.zeros(V.shape, bool)
     if denominator != 1:
-        # enough bits in the quotient for a full head; what the division leaves only has to be known as non-zero
+        # the quotient has at least 62 bits; a non-zero remainder sets the sticky bit
         up = np.maximum(0, denominator.bit_length() + 64 - _lengths(magnitude))
         magnitude = magnitude << up.astype(object)
         rest = (magnitude % denominator).astype(bool)
@@ -103,7 +103,7 @@ def heads(V: NDArray[Any], E: Ints, denominator: int = 1) -> Heads:
         top = magnitude >> cut.astype(object)
         rest = rest | ((top << cut.astype(object)) != magnitude).astype(bool)
         magnitude = top
-    return Heads((V < 0).astype(bool), magnitude.astype(np.uint64), rest, np.asarray(E + cut))
+    return Significands((V < 0).astype(bool), magnitude.astype(np.uint64), rest, np.asarray(E + cut))
 
 
 def _lengths(V: NDArray[Any]) -> Ints:
@@ -143,7 +143,7 @@ class ExactMatrix:
         ``mode`` is RNE, RNA, RZ, RU, RD or ODD ("to-odd"); ``saturate`` clips overflow to the largest finite value.
         """
         saturate = flag("saturate", saturate)
-        out = heads(self.significand, self.exponent, self.denominator).round_to(fmt, mode, saturate=saturate)
+        out = _leading_bits(self.significand, self.exponent, self.denominator).round_to(fmt, mode, saturate=saturate)
         return with_specials(out, self.special, formats.get(fmt), saturate)
 
     def fraction(self, *index: int) -> Fraction:

@@ -23,7 +23,7 @@ from fpemu.mma import _device
 from fpemu.mma._device import Device
 from fpemu.parallel import map_threads
 from fpemu.reference.arguments import Floats, Ints, span
-from fpemu.sticky import Heads, bits_of
+from fpemu.sticky import Significands, bit_lengths
 
 BLOCK = 1 << 23
 """Entries of the result worked on at a time: bounds the memory of the limbs."""
@@ -91,7 +91,7 @@ def _round(sums: list[Ints], exponent: Ints, width: int, fmt: FloatFormat, out: 
 
     def some(place: tuple[slice, slice]) -> None:
         limbs = [x[place] for x in sums]
-        out[place] = _heads(_limbs(limbs, width), limbs, exponent[place], width).round_to(fmt)
+        out[place] = _leading_bits(_limbs(limbs, width), limbs, exponent[place], width).round_to(fmt)
 
     batch, M, N = out.shape
     several, height = max(1, _CHUNK // max(1, M * N)), max(1, _CHUNK // max(1, N))
@@ -184,16 +184,16 @@ def _carry(sums: list[Ints], width: int) -> None:
         sums[d] &= (1 << width) - 1
 
 
-def _heads(negative: NDArray[np.bool_], limbs: list[Ints], exponent: Ints, width: int) -> Heads:
+def _leading_bits(negative: NDArray[np.bool_], limbs: list[Ints], exponent: Ints, width: int) -> Significands:
     """The leading 62 bits of limbs[0] * 2^(width (n-1)) + ... + limbs[n-1], with the rest as a sticky bit."""
     full = np.uint64(width)
-    head = limbs[0].astype(np.uint64)
-    sticky = np.zeros(head.shape, bool)
-    left_out = np.zeros(head.shape, dtype=np.int64)
+    leading = limbs[0].astype(np.uint64)
+    sticky = np.zeros(leading.shape, bool)
+    left_out = np.zeros(leading.shape, dtype=np.int64)
     for limb in (x.astype(np.uint64) for x in limbs[1:]):
-        take = np.clip(62 - bits_of(head), 0, width).astype(np.uint64)
+        take = np.clip(62 - bit_lengths(leading), 0, width).astype(np.uint64)
         drop = full - take
-        head = (head << take) | (limb >> drop)
+        leading = (leading << take) | (limb >> drop)
         sticky |= (limb & ((np.uint64(1) << drop) - np.uint64(1))) != 0
         left_out += drop.astype(np.int64)
-    return Heads(negative, head, sticky, exponent + left_out)
+    return Significands(negative, leading, sticky, exponent + left_out)

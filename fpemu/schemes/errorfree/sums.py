@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.sticky import Heads, Ints, bits_of
+from fpemu.sticky import Ints, Significands, bit_lengths
 
 WIDTH = 52
 """Bits of a limb"""
@@ -141,7 +141,7 @@ class ExactSum:
                 limbs, exponent = _scaled(S, alpha, exponents[some])
             else:
                 limbs, exponent = _combined(S, alpha, exponents[some], beta, addend[some])
-            out[some] = _heads(limbs, exponent).round_to(fmt)
+            out[some] = _significands(limbs, exponent).round_to(fmt)
         return out.reshape(self.shape)
 
     def _chunks(self) -> Iterator[slice]:
@@ -241,7 +241,7 @@ def _combined(S: Ints, alpha: float, exponent: Ints, beta: float, C: NDArray[Any
     return limbs, exponent - origin * WIDTH + np.where(follows, away - near, 0)
 
 
-def _heads(limbs: Ints, exponent: Ints) -> Heads:
+def _significands(limbs: Ints, exponent: Ints) -> Significands:
     """The leading 62 bits of the integers, in units of 2^exponent."""
     negative = limbs[-1] < 0
     limbs = limbs * np.where(negative, -1, 1)
@@ -260,8 +260,8 @@ def _heads(limbs: Ints, exponent: Ints) -> Heads:
             np.copyto(rest, below, where=here)
             np.copyto(place, i * WIDTH, where=here)
     # n bits of the first limb and 62 - n of the 62 that follow it
-    n = bits_of(first.view(np.uint64))
+    n = bit_lengths(first.view(np.uint64))
     following = (second << 10) | (third >> (WIDTH - 10))
     head = (first << (62 - n)) | (following >> n)
     dropped = (following & ((1 << n) - 1)) | (third & ((1 << (WIDTH - 10)) - 1))
-    return Heads(negative, head.view(np.uint64), rest | (dropped != 0), exponent + place + (n - 62))
+    return Significands(negative, head.view(np.uint64), rest | (dropped != 0), exponent + place + (n - 62))
