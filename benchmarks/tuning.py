@@ -26,7 +26,7 @@ from fpemu.gpu.batched import memory, source
 from fpemu.gpu.batched.choice import form
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime import compiler, device, matrices
 
 TOLERANCE = 0.03
 """A configuration serves a range of sizes if it is nowhere slower than the fastest by more than this share."""
@@ -199,7 +199,7 @@ class Bench:
 def compile_all(tasks: Iterable[Task]) -> None:
     """Compile the kernels of all candidates side by side."""
     texts = {source.plan(task, c, True).source: None for task in tasks for c in candidates(task)}
-    device.compile_all(list(texts), device.arch())
+    compiler.compile_all(list(texts), device.arch())
 
 
 def measure(size: int, complex: bool, batch: int) -> list[Measured]:
@@ -238,7 +238,7 @@ def resumed(path: str | Path, about: dict[str, Any]) -> list[Measured]:
 
 def _texts() -> str:
     """Return a digest of the kernels."""
-    texts = [path.read_bytes() for path in sorted(device.KERNELS.glob("batched*.cu*"))]
+    texts = [path.read_bytes() for path in sorted(compiler.KERNELS.glob("batched*.cu*"))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 

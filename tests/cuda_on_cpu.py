@@ -12,13 +12,14 @@ import hashlib
 import re
 import subprocess
 import sys
+import types
 
 import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Workspace
-from fpemu.gpu.runtime import callers, device, launches
+from fpemu.gpu.gemm.kernel import Kernel
+from fpemu.gpu.gemm.splitting import Splitter
+from fpemu.gpu.runtime import callers, compiler, device, launches
 from fpemu.schemes import base, lowering, ranges
 
 SHIM = r"""
@@ -144,10 +145,18 @@ class HostModule:
             subprocess.run(command, check=True)
         self.library = ctypes.CDLL(str(library))
 
-    def launch(self, name, grid, block, *arguments, wait=True, **_):
+    def prepare(self, name, grid, block, *arguments, keep=None, **_):
         packed = [launches.pack(x) for x in arguments]
         pointers = (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
-        getattr(self.library, f"run_{name}")(ctypes.c_uint(int(grid)), ctypes.c_uint(block), pointers)
+        run = getattr(self.library, f"run_{name}")
+
+        def queue():
+            run(ctypes.c_uint(int(grid)), ctypes.c_uint(block), pointers)
+
+        return types.SimpleNamespace(queue=queue, keep=(keep, packed, arguments))
+
+    def launch(self, name, grid, block, *arguments, **_):
+        self.prepare(name, grid, block, *arguments).queue()
 
 
 def fetch(pointer, shape, dtype):
@@ -163,7 +172,7 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "Buffer", HostBuffer)
     patch.setattr(device, "Module", HostModule)
     patch.setattr(device, "missing", lambda: None)
-    patch.setattr(device, "compile_all", lambda sources, arch: None)
+    patch.setattr(compiler, "compile_all", lambda sources, arch: None)
     patch.setattr(device, "synchronize", lambda: None)
     patch.setattr(device, "fetch", fetch)
     patch.setattr(device, "entered", contextlib.nullcontext)
@@ -187,11 +196,11 @@ class Emulated(Kernel):
     """A kernel that multiplies the words it finds in memory by the emulator: what stands for one of the GPU's."""
 
     def __init__(self, scheme, spec, order):
-        self.name, self.scheme, self.spec, self.order, self.room = "emulated", scheme, spec, order, Workspace()
+        self.name, self.scheme, self.spec, self.order = "emulated", scheme, spec, order
+        self.splitter = Splitter(scheme.rules(), scheme.scaling, words=True)
 
-    def prepare(self, X, who, on_range):
-        policy = self.scheme.scaling(on_range)
-        return splitting.prepare(X, who, self.scheme.rules(), on_range, policy, room=self.room)
+    def prepare_operands(self, operands, on_range):
+        return self.splitter.prepare(operands, on_range)
 
     def multiply(self, a, b, D, alpha, beta, C):
         with np.errstate(all="ignore"):

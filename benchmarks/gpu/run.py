@@ -18,7 +18,7 @@ from benchmarks import timing
 from benchmarks.gpu import cublas, implementations, suite
 from benchmarks.gpu.case import SEED, STEADY, Case
 from benchmarks.gpu.record import FORMAT, Record, Row
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import compiler, device
 from fpemu.verify import records
 
 
@@ -121,7 +121,7 @@ def compile_all(cases: Sequence[Case]) -> None:
     texts: dict[str, None] = {}
     for case in distinct.values():
         texts |= dict.fromkeys(getattr(suite.module(case.kind), "sources", _nothing)(case))
-    device.compile_all(list(texts), device.arch())
+    compiler.compile_all(list(texts), device.arch())
 
 
 def _nothing(case: Case) -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import device
+from fpemu.digests import _mix
+from fpemu.gpu.runtime import compiler, device
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.verify.digests import _mix
 
 _THREADS, _BLOCKS = 256, 1056
 _FORMATS = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
@@ -19,7 +19,7 @@ _FORMATS = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
 @cache
 def kernels() -> device.Module:
     """Compile `kernels/bench.cu`, once in a process."""
-    return device.Module(device.kernel_source("bench.cu"), name="bench.cu")
+    return device.Module(compiler.kernel_source("bench.cu"), name="bench.cu")
 
 
 def run(name: str, *arguments: Any) -> None:
@@ -74,7 +74,7 @@ def fetch(pointer: int, first: int, count: int, dtype: Any) -> NDArray[Any]:
 
 
 def digest(pointer: int, nbytes: int, bits: int = 32) -> str:
-    """Return the digest of memory that `fpemu.verify.digests` defines, of its words of 32 or 64 bits."""
+    """Return the digest of memory that `fpemu.digests` defines, of its words of 32 or 64 bits."""
     out = Buffer(_BLOCKS * 8)
     run(f"digest_{bits}", out, np.uint64(pointer), nbytes * 8 // bits)
     return f"{int(out.array(_BLOCKS, np.uint64).sum(dtype=np.uint64)):016x}"

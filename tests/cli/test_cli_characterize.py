@@ -12,7 +12,7 @@ from fpemu import InputError, gpu, mma
 from fpemu.cli import main
 from fpemu.gpu.instructions import fragments
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import compiler
 
 
 def test_the_command_prints_a_row_and_its_evidence(capsys):
@@ -120,7 +120,7 @@ def test_answers_of_no_product_are_no_fragments():
         fragments.find(mma.spec("hopper", "fp16", "fp32", "wgmma"))
 
 
-@pytest.mark.skipif(device.compiler_missing() is not None, reason="no NVRTC")
+@pytest.mark.skipif(compiler.compiler_missing() is not None, reason="no NVRTC")
 def test_the_kernel_of_fragments_compiles():
     for spec in {str(r.a_format): r for r in instructions.rows("sm_80")}.values():
-        assert device.compile(fragments.source(spec), "sm_80", name=spec.name)[:4] == b"\x7fELF"
+        assert compiler.compile(fragments.source(spec), "sm_80", name=spec.name)[:4] == b"\x7fELF"

@@ -8,16 +8,16 @@ import hostile
 import numpy as np
 import pytest
 
-from fpemu import mma
+from fpemu import digests, mma
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.emulation.specification import HostLibrary
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, codes, values
-from fpemu.verify import failures
 from fpemu.verify import instructions as verify
+from fpemu.verify import reproducers
 
 ROWS = mma.catalog.rows()
 DISTINCT = list({emulation.definition(row): row for row in reversed(ROWS)}.values())[::-1]  # one of each arithmetic
@@ -25,7 +25,7 @@ WGMMA = mma.spec("H200", "fp16", "fp32")
 SEED = 0xFEDCBA9876543210
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
-needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
+needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 needs_gpu = pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))
 
 
@@ -198,22 +198,22 @@ def hunt(spec, fake, kind):
     A, B, C = streams.operands(spec, kind, SEED, 0, 8, tile.m, tile.n)
     theirs, ours = verify.execute_codes(A, B, C, fake).reshape(-1), verify.execute_codes(A, B, C, spec).reshape(-1)
     index = int(np.flatnonzero(theirs != ours)[0])
-    return failures.locate(spec, kind, SEED, index, int(theirs[index])), hardware, int(ours[index])
+    return reproducers.locate(spec, kind, SEED, index, int(theirs[index])), hardware, int(ours[index])
 
 
 @pytest.mark.parametrize("kind", ["any-bits", "finite", "leftover", "near-one", "deep"])
 def test_a_failure_is_found_again_from_its_index_and_made_small(kind):
     failure, hardware, ours = hunt(WGMMA, WGMMA.replace(F=24), kind)
     assert failure.emulated == ours != failure.hardware
-    small = failures.shrink(failure, hardware)
+    small = reproducers.shrink(failure, hardware)
     assert small.hardware != small.emulated
     assert small.terms() <= 3 <= failure.terms()
-    again = failures.locate(WGMMA, kind, SEED, 0, 0)  # any other: its operands in the places of the small one
+    again = reproducers.locate(WGMMA, kind, SEED, 0, 0)  # any other: its operands in the places of the small one
     alone = replace(again, a=small.a, b=small.b, c=small.c)
-    assert failures.shrink(replace(alone, hardware=small.hardware, emulated=small.emulated), hardware) == replace(
+    assert reproducers.shrink(replace(alone, hardware=small.hardware, emulated=small.emulated), hardware) == replace(
         small, where=again.where
     )
-    text = failures.describe(small)
+    text = reproducers.describe(small)
     assert f"0x{small.hardware:08x}" in text
     assert f"0x{small.emulated:08x}" in text
     assert "F = 25" in text
@@ -223,9 +223,9 @@ def test_the_picture_shows_what_each_rule_did():
     a, b = np.zeros(16, np.float16), np.zeros(16, np.float16)
     a[:4], b[:4] = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1, 1, 1]
     operands = (tuple(x.view(np.uint16).tolist()) for x in (a, b))
-    failure = failures.Failure(WGMMA, *operands, int(np.float32(2**23).view(np.uint32)), 0, 0xBF400000)
-    rows = failures.describe(failure).splitlines()
-    assert "  block 1 of 1: largest exponent 23, F = 25: cut below 2^-2" in rows
+    failure = reproducers.Mismatch(WGMMA, *operands, int(np.float32(2**23).view(np.uint32)), 0, 0xBF400000)
+    rows = reproducers.describe(failure).splitlines()
+    assert "  block 1 of 1: largest exponent 23, F = 25: truncated below 2^-2" in rows
     lost = next(row for row in rows if "-0.125" in row.replace("−", "-") and "exponent" in row)
     assert "|1" in lost  # the eighth lies below the grid
     assert any("sum" in row and row.endswith("-0.75") for row in rows)
@@ -234,7 +234,7 @@ def test_the_picture_shows_what_each_rule_did():
 def test_converted_fp8_is_shown_as_its_two_half_precision_blocks():
     spec = mma.spec("hopper", "e4m3", "fp16", instruction="mma")
     failure, hardware, _ = hunt(spec, spec.replace(arithmetic="truncated"), "uniform")
-    text = failures.describe(failures.shrink(failure, hardware))
+    text = reproducers.describe(reproducers.shrink(failure, hardware))
     assert "block 2 of 2" in text
     assert "then c is added" in text
 
@@ -243,15 +243,15 @@ def test_converted_fp8_is_shown_as_its_two_half_precision_blocks():
 @needs_nvrtc
 @pytest.mark.parametrize("spec", [WGMMA, mma.spec("hopper", "int8"), mma.spec("hopper", "fp64")], ids=str)
 def test_the_verification_compiles_for_hopper(spec):
-    assert len(device.compile(verify.source(spec), "sm_90a")) > 1000
+    assert len(compiler.compile(verify.source(spec), "sm_90a")) > 1000
 
 
 def test_the_digest_depends_on_every_bit_and_its_place():
     D = np.arange(64, dtype=np.uint32).reshape(4, 16)
-    whole = verify.digest(D)
-    assert whole == (verify.digest(D[:2]) + verify.digest(D[2:], first=32)) % 2**64
-    assert whole != verify.digest(D[::-1])
-    assert whole != verify.digest(D ^ np.uint32(1 << 31))
+    whole = digests.digest(D)
+    assert whole == (digests.digest(D[:2]) + digests.digest(D[2:], first=32)) % 2**64
+    assert whole != digests.digest(D[::-1])
+    assert whole != digests.digest(D ^ np.uint32(1 << 31))
 
 
 @needs_gpu
@@ -269,4 +269,4 @@ def test_the_gpu_computes_what_the_catalog_says(spec):
     if spec.architecture != mma.catalog.architecture(device.arch()) or spec.evidence != "measured":
         pytest.skip(f"{spec}: not this GPU's, or not measured")
     found = verify.verify(spec, outputs=10**6, seed=11)
-    assert found.mismatches == 0, failures.describe(next(verify.first_failures(found, spec)))
+    assert found.mismatches == 0, reproducers.describe(next(verify.first_failures(found, spec)))

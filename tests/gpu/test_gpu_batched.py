@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,13 @@ from batched_on_cpu import differing, gpu, hostile, needs_compiler
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.runtime import compiler, device, properties
-from fpemu.verify import batched_cases as cases
-from fpemu.verify import batched_suite as suite
+from fpemu.gpu.runtime import compiler, properties
+from fpemu.verify.batched import Batched
+from fpemu.verify.records import Record
 
 __all__ = ["gpu"]
 
-needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
+needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 RECORD = Path(__file__).parents[1] / "data" / "verified" / "h200_batched.json"
 
 
@@ -112,11 +111,10 @@ def test_the_kernels_compile_for_gpus(arch):
 
 
 def test_the_record_has_no_mismatch_and_its_products_can_be_emulated_again():
-    if not RECORD.exists():
-        pytest.skip("no record")
-    record = json.loads(RECORD.read_text())
-    assert record["mismatches"] == record["failed"] == 0
-    assert [g["group"] for g in record["groups"]] == sorted(g.name for g in cases.groups())
-    for entry in record["groups"]:
-        kept = entry["replay"][0]
-        assert suite.replay(entry, kept, record["seed"], record["architecture"]) == kept["digest"], entry["group"]
+    record = Record.read(RECORD)
+    assert record.ok
+    assert record.text() == RECORD.read_text()
+    assert [outcome.group for outcome in record.outcomes] == Batched().groups()
+    for outcome in record.outcomes:
+        number, digest = next(iter(outcome.digests.items()))
+        assert Batched(record.seed).replay(record, outcome, number) == digest, outcome.group

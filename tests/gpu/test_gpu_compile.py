@@ -13,14 +13,14 @@ from fpemu import InputError, gpu, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.gemm.wgmma import schedules
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import compiler, device
 from fpemu.kernelcache import KernelCache
 from fpemu.schemes import build
 from fpemu.verify import instructions as verify
 
 ARCHES = ("sm_80", "sm_90a", "sm_100a")
 needs_compiler = pytest.mark.skipif(
-    device.compiler_missing() is not None, reason=device.compiler_missing() or "NVRTC is here"
+    compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here"
 )
 
 
@@ -40,7 +40,7 @@ def test_every_instruction_of_an_architecture_compiles(arch):
         wide = spec.instruction == "wgmma"
         for n in (8, 24, 256) if wide else (None,):
             for saturate in (False, True) if spec.is_integer else (False,):
-                cubin = device.compile(instructions.source(spec, n=n, saturate=saturate), arch, name=spec.name)
+                cubin = compiler.compile(instructions.source(spec, n=n, saturate=saturate), arch, name=spec.name)
                 assert machine(cubin) == int(re.sub(r"\D", "", arch)), spec.name
 
 
@@ -55,9 +55,9 @@ def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tm
     assert ("truncated", True) in shortest or arch != "sm_90a"
     sources = [verify.source(row) for row in shortest.values()]
     sources.append(chains.source(next(row for row in rows if row.payloads)))
-    device.compile_all(sources, arch)
+    compiler.compile_all(sources, arch)
     for source in sources:
-        assert machine(device.compile_cached(source, arch)) == int(re.sub(r"\D", "", arch))
+        assert machine(compiler.compile_cached(source, arch)) == int(re.sub(r"\D", "", arch))
 
 
 @needs_compiler
@@ -66,13 +66,13 @@ def test_wgmma_is_in_sm_90a_alone():
     for arch in ("sm_80", "sm_100a"):
         assert {s.instruction for s in instructions.rows(arch)} == {"mma"}
         with pytest.raises(device.GpuError, match="wgmma"):
-            device.compile(instructions.source(mma.spec("hopper", "fp16")), arch)
+            compiler.compile(instructions.source(mma.spec("hopper", "fp16")), arch)
 
 
 @needs_compiler
 def test_a_source_with_an_error_is_reported_with_the_compilers_words():
     with pytest.raises(device.GpuError, match=r"odd\.cu\(1\).*undefined"):
-        device.compile('extern "C" __global__ void f() { undefined(); }', "sm_80", name="odd.cu")
+        compiler.compile('extern "C" __global__ void f() { undefined(); }', "sm_80", name="odd.cu")
 
 
 @needs_compiler
@@ -93,30 +93,30 @@ def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_
     )
     assert count == 1
     with pytest.raises(device.GpuError, match=reason):
-        device.compile(text, "sm_90a")
+        compiler.compile(text, "sm_90a")
 
 
 @needs_compiler
 def test_cubins_are_kept_and_a_changed_source_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
     one, two = (f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in (1, 2))
-    first = device.compile_cached(one, "sm_80")
+    first = compiler.compile_cached(one, "sm_80")
     (kept,) = (tmp_path / "cubins").glob("*.cubin")
     cubins = KernelCache("cubins")
     assert cubins.load(kept.name) == first
     cubins.save(kept.name, b"from the disk")
-    assert device.compile_cached(one, "sm_80") == b"from the disk"
-    assert device.compile_cached(two, "sm_80") not in (first, b"from the disk")
+    assert compiler.compile_cached(one, "sm_80") == b"from the disk"
+    assert compiler.compile_cached(two, "sm_80") not in (first, b"from the disk")
 
 
 @needs_compiler
 def test_many_sources_are_compiled_side_by_side_and_a_faulty_one_stops_none(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
     sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in ("1", "wrong", "3")]
-    device.compile_all(sources, "sm_80")
+    compiler.compile_all(sources, "sm_80")
     kept = {KernelCache("cubins").load(path.name) for path in (tmp_path / "cubins").glob("*.cubin")}
     assert len(kept) == 2
-    assert device.compile_cached(sources[0], "sm_80") in kept
+    assert compiler.compile_cached(sources[0], "sm_80") in kept
 
 
 def test_every_row_of_the_catalog_either_has_an_instruction_or_says_why_not():

@@ -17,13 +17,13 @@ from fpemu.gpu.errorfree import counting, operands, scheme2
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.machine import Workspace
-from fpemu.gpu.runtime import cublas, device
+from fpemu.gpu.runtime import compiler, cublas, device
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
-needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
+needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 needs_gpu = pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))
 
 

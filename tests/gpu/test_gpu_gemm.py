@@ -295,4 +295,4 @@ def test_the_kernel_of_every_arithmetic_compiles(arch):
     assert set(kernels) == {"truncated", "exact", "fma", "flushed", "cdna3", "cdna3-fp8", "via-half", "integer"}
     kernels["narrow"] = BASE
     for row in kernels.values():
-        assert device.compile(chains.source(row), arch, name="emulated_gemm.cu")[:4] == b"\x7fELF"
+        assert compiler.compile(chains.source(row), arch, name="emulated_gemm.cu")[:4] == b"\x7fELF"

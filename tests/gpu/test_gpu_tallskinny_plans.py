@@ -7,16 +7,16 @@ import pytest
 
 from fpemu import InputError
 from fpemu.gpu import tallskinny
-from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.runtime import compiler, device, properties
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.roofline import gpus
 from fpemu.roofline.tallskinny import check
-from fpemu.verify import tallskinny_cases as cases
+from fpemu.verify.tallskinny import FORMATS
 
 H200 = "NVIDIA H200"
 needs_compiler = pytest.mark.skipif(
-    device.compiler_missing() is not None, reason=device.compiler_missing() or "NVRTC is here"
+    compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here"
 )
 
 
@@ -47,7 +47,7 @@ def test_parameters_are_the_published_ones_where_the_model_leaves_a_choice():
     assert published.parameters(model, 20480, 20480, 16, t1=64, t3=8)[::2] == (64, 8)
 
 
-@pytest.mark.parametrize("fmt", cases.FORMATS)
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_whatever_is_chosen_can_run(fmt):
     for name, capability in ((H200, (9, 0)), ("NVIDIA A100-SXM4-80GB", (8, 0)), ("Tesla V100-SXM2-16GB", (7, 0))):
         model = published.gpu_model(name, capability, fmt)
@@ -109,7 +109,7 @@ def test_a_large_a_has_parameters_of_its_own(an_h200):
 
 
 def test_shared_memory_of_a_plan_is_what_a_block_can_have(an_h200):
-    for fmt in cases.FORMATS:
+    for fmt in FORMATS:
         for make in (columns, rows):
             for m, n in ((1, 1), (20480, 16), (20480, 2), (30720, 16), (10**6, 5), (300, 40)):
                 found = hopper.tsm2(make(fmt, m, 4096, n), 132)
@@ -180,11 +180,11 @@ def test_the_published_kernels_compile(an_h200):
         (published.tsm2(by_columns, published.here("fp32"), "V3"), "sm_80"),
         (published.ism2(by_rows, published.here("fp64"), 2), "sm_90a"),
     ):
-        assert device.compile(made.source, arch, name=made.file)[:4] == b"\x7fELF"
+        assert compiler.compile(made.source, arch, name=made.file)[:4] == b"\x7fELF"
 
 
 @needs_compiler
-@pytest.mark.parametrize("fmt", cases.FORMATS)
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_the_kernels_for_hopper_compile(fmt, an_h200):
     """Those with instructions of the machine's that the stand-ins replace: all of them."""
     for made in [
@@ -192,4 +192,4 @@ def test_the_kernels_for_hopper_compile(fmt, an_h200):
         hopper.tsm2(rows(fmt, 2048, 777, 4), 132),
         hopper.ism2(columns(fmt, 10**7, 8, 4), 132),
     ]:
-        assert device.compile(made.source, "sm_90a", name=made.file)[:4] == b"\x7fELF"
+        assert compiler.compile(made.source, "sm_90a", name=made.file)[:4] == b"\x7fELF"

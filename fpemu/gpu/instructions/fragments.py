@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import compiler, device
 from fpemu.mma.spec import MmaSpec
 
 LANES = 32
@@ -75,7 +75,7 @@ class Fragments:
 
 def source(spec: MmaSpec) -> str:
     """The CUDA C++ text of the kernel."""
-    return instructions.prelude(spec) + device.kernel_source("fragments.cu")
+    return instructions.prelude(spec) + compiler.kernel_source("fragments.cu")
 
 
 def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:

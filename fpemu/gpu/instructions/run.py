@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fpemu.arguments import flag, integer
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import catalog, operands
 from fpemu.mma.spec import MmaSpec
 
@@ -173,7 +173,7 @@ def prelude(spec: MmaSpec, n: int | None = None, saturate: bool = False) -> str:
 
 def source(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> str:
     """The CUDA C++ text of the kernel that `execute` runs."""
-    return prelude(spec, n, saturate) + device.kernel_source("instruction.cu")
+    return prelude(spec, n, saturate) + compiler.kernel_source("instruction.cu")
 
 
 @cache

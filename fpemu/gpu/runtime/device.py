@@ -24,43 +24,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import launches
-from fpemu.gpu.runtime.compiler import (
-    KERNELS,
-    check,
-    compile,
-    compile_all,
-    compile_cached,
-    compiler_missing,
-    first_line,
-    kernel_source,
-    version,
-)
-
-__all__ = [
-    "KERNELS",
-    "Buffer",
-    "GpuError",
-    "Launch",
-    "Module",
-    "OutOfMemoryError",
-    "arch",
-    "capability",
-    "check",
-    "collect",
-    "compile",
-    "compile_all",
-    "compile_cached",
-    "compiler_missing",
-    "describe",
-    "driver",
-    "entered",
-    "fetch",
-    "gpu",
-    "kernel_source",
-    "missing",
-    "synchronize",
-    "tensor_map",
-]
+from fpemu.gpu.runtime.compiler import check, compile_cached, compiler_missing, first_line, version
 
 POISON = 0xAB  # every byte of an output before a launch
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
