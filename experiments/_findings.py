@@ -58,8 +58,9 @@ def shown(value: Any, form: str = ".3g") -> str | None:
         return "" if value else None
     if isinstance(value, Mapping):
         texts = {label: text for label, item in value.items() if (text := shown(item, form))}
-        separator = "; " if any("," in text or "," in str(label) for label, text in texts.items()) else ", "
-        return separator.join(f"{label} {text}" for label, text in texts.items()) or None
+        nested = any(isinstance(item, Mapping) for item in value.values())
+        separator = "; " if nested or any("," in text for text in texts.values()) else ", "
+        return separator.join(f"{label}{':' * nested} {text}" for label, text in texts.items()) or None
     if hasattr(value, "__iter__") and getattr(value, "ndim", 1):
         items = list(value)
         if not items or isinstance(items[0], str):
@@ -71,7 +72,8 @@ def shown(value: Any, form: str = ".3g") -> str | None:
 
 def _number(value: Any, form: str) -> str:
     specification = re.match(r"[^a-z]*[a-z]", form)
-    return format(100 * value if form.endswith("%") else value, specification[0] if specification else "")
+    text = format(100 * value if form.endswith("%") else value, specification[0] if specification else "")
+    return f"{float(text):.0f}" if "e+0" in text and value < 1e6 else text
 
 
 def _unit(form: str) -> str:

@@ -10,6 +10,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import cells as _cells
 from ..speed._record import evaluate, told
@@ -94,34 +95,21 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Speeds at the largest n, and the errors that they go with."""
     n = max((row["M"] for row in rows), default=0)
-    parts = []
-    for who in ("dgemm", "ozaki DP", "ozaki CR", *OTHERS):
-        row = next((row for row in line(rows, who, "phi 0.1") if row["M"] == n), None)
-        if row is not None:
-            parts.append(
-                f"{look(who).label} {row['speed']:.4g} GFLOP/s with a relative error of {row['relative_l2']:.2g}"
-            )
-    text = f"At n = {n} and phi = 0.1: {'; '.join(parts)}. " if parts else ""
-    own = {row["contender"]: row for who in MODES for row in line(rows, who, "phi 0.1") if row["M"] == n}
-    DP, CR = own.get("ozaki DP", {}), own.get("ozaki CR", {})
-    if "gemms" in DP and "gemms" in CR and CR["first"] > DP["first"]:
-        text += (
-            f"CR mode is the faster one: it finds the exact sum from {CR['gemms']:g} products of residues on int8 and "
-            f"rounds it once, where DP mode adds {DP['gemms']:g} products of slices up in fp64. "
-        )
-    return text + _small(rows)
-
-
-def _small(rows: list[dict[str, Any]]) -> str:
-    """What a call of the smallest n waits for."""
-    least = next(iter(line(rows, "ozaki DP", "phi 0.1")), None)
-    if least is None or "part products" not in least:
-        return ""
-    whole = 2e-6 * least["M"] ** 3 / least["speed"]  # ms
-    return (
-        f"At n = {least['M']} a call in DP mode takes {whole:.3g} ms, and its products "
-        f"{1e3 * least['part products']:.2g}: the rest is splitting and waiting for the number of slices, which hides "
-        "what the range of inputs costs. "
+    last = {row["contender"]: row for who in ("dgemm", *MODES, *OTHERS) for row in line(rows, who, "phi 0.1")[-1:]}
+    last = {who: row for who, row in last.items() if row["M"] == n}
+    labels = {who: look(who).label for who in last}
+    DP, CR = last.get("ozaki DP", {}), last.get("ozaki CR", {})
+    products = {"DP": DP.get("gemms"), "CR": CR.get("gemms")} if {"gemms"} <= set(DP) & set(CR) else {}
+    least = next(iter(line(rows, "ozaki DP", "phi 0.1")), {})
+    parts = {}
+    if "part products" in least:
+        parts = {"call": 2e-6 * least["M"] ** 3 / least["speed"], "products": 1e3 * least["part products"]}
+    return paragraph(
+        (f"GFLOP/s at n = {n}, φ = 0.1", {labels[who]: row["speed"] for who, row in last.items()}, ".4g"),
+        ("relative L2 error", {labels[who]: row["relative_l2"] for who, row in last.items()}, ".2g"),
+        ("products: slices in fp16 in DP mode, residues in int8 in CR mode", products, "g"),
+        ("CR mode is faster than DP mode", bool(products) and CR["first"] > DP["first"]),
+        (f"milliseconds of a call in DP mode at n = {least.get('M')}", parts, ".2g"),
+        ("the rest is splitting and waiting for the number of slices", bool(parts)),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._record import cells as _cells
 from ..speed._record import evaluate, told
@@ -108,16 +109,13 @@ def _ends(values: list[float]) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The shares at the largest n and at the smallest; published: about 70 % in products at n = 7168."""
-    found = []
-    for number, said in ((-1, " (published: about 70 % products in DP mode at 7168)"), (0, "")):
-        parts = []
-        for who, name in zip(MODES, ("DP", "CR"), strict=True):
-            own = line(rows, who, "phi 0.1")
-            if own:
-                shares = ", ".join(f"{100 * value:.3g} % {part}" for part, value in _shares(own[number]).items())
-                parts.append(f"{name} mode at n = {own[number]['M']}: {shares}")
-        if parts:
-            found.append(f"With phi = 0.1, {'; '.join(parts)}{said}. ")
-    more = "Splitting grows with n^2 and products with n^3: small products are mostly splitting, in either mode."
-    return "".join([*found, more]) if found else ""
+    lines = {name: own for who, name in zip(MODES, ("DP", "CR"), strict=True) if (own := line(rows, who, "phi 0.1"))}
+    shares = {
+        f"{name} mode, n = {own[i]['M']}": {part: x for part, x in _shares(own[i]).items()}
+        for i in (-1, 0)
+        for name, own in lines.items()
+    }
+    return paragraph(
+        ("shares of the time, φ = 0.1 (published: about 70 % products in DP mode at n = 7168)", shares, ".3g%"),
+        ("splitting grows with n², products with n³: small products are mostly splitting", bool(shares)),
+    )

@@ -7,7 +7,8 @@ from typing import Any
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
-from ..speed._look import legend, over_n, plain_ticks
+from .._findings import paragraph
+from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import cells as _cells
 from ..speed._record import evaluate, told
 from ._speed import ASSUMPTIONS, line, ratios, span
@@ -56,10 +57,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """At the largest n."""
-    own = {who: found[-1] for who in WHO if (found := line(rows, who, "phi 0.1"))}
-    parts = [
-        f"{who} {row['speed']:.4g} GFLOP/s at n = {row['M']}, error {row['relative_l2']:.2g}"
-        for who, row in own.items()
-    ]
-    return f"At the largest sizes: {'; '.join(parts)}." if parts else ""
+    last = {look(who).label: of[-1] for who in WHO if (of := line(rows, who, "phi 0.1"))}
+    return paragraph(
+        ("GFLOP/s at the largest n", {f"{who}, n = {row['M']}:": row["speed"] for who, row in last.items()}, ".4g"),
+        ("relative L2 error", {who: row["relative_l2"] for who, row in last.items()}, ".2g"),
+    )

@@ -10,6 +10,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._record import at, evaluate, one_gpu, told
 from ..speed._record import cells as _cells
@@ -109,10 +110,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The table."""
-    parts = []
-    for who in ("dgemm", *MODES):
-        speeds = [x for x in _speeds(rows, who) if np.isfinite(x)]
-        if speeds:
-            parts.append(f"{MODES.get(who, 'cublasDgemm')} {', '.join(f'{x:.4g}' for x in speeds)}")
-    return f"GFLOP/s at n = {N} for phi = 0.1, 1 and 2 on the {one_gpu()}: {'; '.join(parts)}." if parts else ""
+    speeds = {
+        MODES.get(who, "cublasDgemm"): ", ".join(f"{x:.4g}" for x in _speeds(rows, who) if np.isfinite(x))
+        for who in ("dgemm", *MODES)
+    }
+    return paragraph((f"GFLOP/s at n = {N} for φ = 0.1, 1 and 2 on the {one_gpu()}", speeds))

@@ -10,6 +10,7 @@ from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._record import RULES, at, evaluate, told
 from ..speed._record import cells as _cells
@@ -128,14 +129,14 @@ def _area(tile: str) -> int:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The best block, and what the second buffer brings on a GPU."""
     both = {tile: pair for tile, pair in _speeds(rows).items() if None not in pair}
     if not both:
         return ""
     best = max(both, key=lambda tile: both[tile][1] or 0)
     one, two = both[best]
-    return (
-        f"The fastest block is {best.replace('x', '×')}: {two:.3g} TFLOP/s with two buffers and {one:.3g} with one, "
-        f"{(two or 0) / (one or 1):.3g} times (published: {DOUBLE / SINGLE:.3g}). Thread blocks that share a "
-        "multiprocessor hide loads too, so that the gain by the second buffer depends on how many of them fit."
+    return paragraph(
+        ("fastest block", best.replace("x", "×")),
+        ("TFLOP/s there", {"one buffer": one, "two buffers": two}),
+        (f"gain by the second buffer (published: {DOUBLE / SINGLE:.3g}×)", (two or 0) / (one or 1), ".3g×"),
+        ("thread blocks that share a multiprocessor hide loads too: the gain depends on how many of them fit", True),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, look, over_n
 from ..speed._record import RULES, evaluate, told
 from ..speed._record import cells as _cells
@@ -119,17 +120,14 @@ def _ends(values: list[float], unit: str = " TFLOP/s") -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Shares of the peak of three products at the largest sizes."""
-    parts = []
-    for who in WHO[1:]:
-        row = next(iter(_line(rows, "c", who)[::-1]), None)
-        if row is not None and "first / three products" in row:
-            parts.append(f"{look(who).label} {100 * row['first / three products']:.3g} % at {row['M']}")
-    text = f"Of three products of the library they reach: {', '.join(parts)} (published: 77 %). " if parts else ""
-    short = next(iter(_line(rows, "a", "h2sgemm term-wise")), None)
-    if short is not None and "first / sgemm" in short:
-        text += (
-            f"At m = n = {short['M']} H2SGEMM is {short['first / sgemm']:.3g} times as fast as SGEMM, at the largest "
-            f"{_line(rows, 'a', 'h2sgemm term-wise')[-1].get('first / sgemm', 0):.3g} times. "
-        )
-    return text
+    last = {look(who).label: row for who in WHO[1:] for row in _line(rows, "c", who)[-1:]}
+    shares = {f"{who}, n = {row['M']}:": row.get("first / three products") for who, row in last.items()}
+    ends = _line(rows, "a", "h2sgemm term-wise")[:: max(len(_line(rows, "a", "h2sgemm term-wise")) - 1, 1)]
+    return paragraph(
+        ("share of three products of the library (published: 77 %)", shares, ".3g%"),
+        (
+            "term-wise H2SGEMM over SGEMM, k = 2816, smallest and largest m = n",
+            {f"{row['M']}:": row.get("first / sgemm") for row in ends},
+            ".3g×",
+        ),
+    )

@@ -12,6 +12,7 @@ from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
@@ -187,24 +188,23 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Mean errors on the two platforms, and what becomes of k-means."""
-    parts = []
-    for hardware, platform in PLATFORMS.items():
-        for name in ("BERT", "scores"):
-            means = {
-                m: float(np.mean(v)) for m in ("fp16", "legemm", "sgemm") if (v := _values(rows, name, hardware, m))
-            }
-            if len(means) == 3:
-                parts.append(
-                    f"{platform.split()[0]}, {name}: {means['fp16']:.2g} with fp16, {means['legemm']:.2g} with "
-                    f"LE-GEMM, {means['sgemm']:.2g} with SGEMM"
-                )
-    moved = {m: [x for hardware in PLATFORMS for x in _values(rows, "k-means", hardware, m)] for m in METHODS}
-    text = f"Mean errors of the results on the {'; on the '.join(parts)}. " if parts else ""
-    if moved["fp16"]:
-        text += (
-            f"k-means puts {100 * max(moved['fp16']):.2g} % of the points elsewhere with fp16 at most, and "
-            f"{100 * max(moved['legemm']):.2g} % with LE-GEMM; SGEMM leaves {100 * max(moved['sgemm']):.2g} % "
-            "elsewhere too, where another rounding starts another path. "
-        )
-    return text
+    compared = ("fp16", "legemm", "sgemm")
+    means = {
+        f"{name} on the {platform.split()[0]}": {
+            plotting.SCHEMES[method].label: float(np.mean(errors))
+            for method in compared
+            if (errors := _values(rows, name, hardware, method))
+        }
+        for hardware, platform in PLATFORMS.items()
+        for name in ("BERT", "scores")
+    }
+    moved = {
+        plotting.SCHEMES[method].label: max(shares)
+        for method in compared
+        if (shares := [x for hardware in PLATFORMS for x in _values(rows, "k-means", hardware, method)])
+    }
+    return paragraph(
+        ("mean errors of the results", means, ".2g"),
+        ("largest share of the points that k-means leaves in another cluster than fp64 does", moved, ".2g%"),
+        ("another rounding starts another path, with SGEMM too", bool(moved) and moved["SGEMM (fp32)"] > 0),
+    )

@@ -12,6 +12,7 @@ from fpemu import plotting, roofline, schemes
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
 from ..speed._look import legend, look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, told
 from ..speed._record import cells as _cells
@@ -165,16 +166,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Where the ridge is, and how far each is from its roofline."""
     tops, points = _ceilings(rows), _points(rows)
     if not points:
         return ""
-    least = min(point.intensity for point in points.values())
-    parts = ", ".join(f"{look(who).label} {100 * point.part:.3g} %" for who, point in points.items())
-    memory = [look(who).label for who, point in points.items() if point.bound == "memory"]
-    limited = f"memory limits {', '.join(memory)}" if memory else "memory limits none of them"
-    return (
-        f"The ridge of fp16 products on the {one_gpu()} lies at {tops['fp16'] / tops['bandwidth']:.3g} operations a "
-        f"byte; at n = {N} every scheme has {least:.3g} or more, and {limited}. Of their rooflines they reach: "
-        f"{parts}."
+    limited = [look(who).label for who, point in points.items() if point.bound == "memory"]
+    return paragraph(
+        (f"ridge of fp16 products on the {one_gpu()}, operations a byte", tops["fp16"] / tops["bandwidth"]),
+        (f"least operational intensity of the schemes at n = {N}", min(point.intensity for point in points.values())),
+        ("limited by memory", ", ".join(limited) or "none"),
+        ("share of its roofline", {look(who).label: point.part for who, point in points.items()}, ".3g%"),
     )

@@ -11,6 +11,7 @@ from benchmarks.gpu import applications
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, reduction, share
 
+from .._findings import paragraph
 from ..speed._look import legend, look
 from ..speed._record import RULES, evaluate, told
 from ..speed._record import cells as _cells
@@ -156,34 +157,30 @@ def _base(rows: list[dict[str, Any]], row: dict[str, Any]) -> float | None:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The speed-ups of the largest sizes by scheme, and what fp16 alone does to the results."""
-    parts = []
-    for panel in PANELS:
-        largest = {who: own[-1] for who in WHO if (own := _over(rows, panel, who))}
-        speeds = ", ".join(f"{look(who).label} {row['speed-up']:.3g}" for who, row in largest.items() if who != "sgemm")
-        if speeds:
-            parts.append(f"{panel}: {speeds}")
-    text = f"Speed-ups over SGEMM at the largest sizes are, {'; '.join(parts)}. " if parts else ""
-    for panel in ("BERT", "linear"):
-        errors = {who: found[-1]["relative_l2"] for who in WHO if (found := _over(rows, panel, who))}
-        if {"fp16", "sgemm", "staged"} <= set(errors):
-            text += (
-                f"The result of {panel} errs by {errors['fp16']:.2g} with fp16, {errors['sgemm']:.2g} with SGEMM and "
-                f"{errors['staged']:.2g} with the staged scheme. "
-            )
-        if {"legemm", "staged"} <= set(errors):
-            text += (
-                f"LE-GEMM's {errors['legemm']:.2g} comes from its sums over all of K within the tensor cores, which "
-                "truncate; staged adds them up outside, 64 of K at a time. "
-            )
-    iterations = {who: [row["iterations"] for row in _over(rows, "k-means", who) if "iterations" in row] for who in WHO}
-    counts = {who: found for who, found in iterations.items() if found}
-    if {"sgemm", "fp16"} <= set(counts):
-        text += (
-            f"k-means ends after {_ends(counts['sgemm'])} iterations with SGEMM and {_ends(counts['fp16'])} with fp16. "
-        )
-    return text
-
-
-def _ends(values: list[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{x:g}" for x in (min(values), max(values))))
+    largest = {panel: {who: own[-1] for who in WHO if (own := _over(rows, panel, who))} for panel in PANELS}
+    speeds = {
+        panel: {look(who).label: row["speed-up"] for who, row in of.items() if who != "sgemm"}
+        for panel, of in largest.items()
+    }
+    errors = {
+        panel: {look(who).label: row["relative_l2"] for who, row in largest[panel].items()}
+        for panel in ("BERT", "linear")
+    }
+    iterations = {
+        look(who).label: [row["iterations"] for row in _over(rows, "k-means", who) if "iterations" in row]
+        for who in WHO
+    }
+    promoted = all(
+        "staged" in largest[panel] and largest[panel]["legemm"]["relative_l2"] > largest[panel]["staged"]["relative_l2"]
+        for panel in errors
+        if "legemm" in largest[panel]
+    )
+    return paragraph(
+        ("speed-ups over SGEMM at the largest sizes", speeds),
+        ("relative L2 errors of the results", errors, ".2g"),
+        (
+            "LE-GEMM sums over all of K in the tensor cores, which truncate; staged adds partial sums of 64 outside",
+            any(errors.values()) and promoted,
+        ),
+        ("iterations of k-means", iterations, ".3g"),
+    )

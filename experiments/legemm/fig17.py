@@ -11,6 +11,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._record import RULES, evaluate, squares, told
 from ..speed._record import cells as _cells
@@ -106,11 +107,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The gains by size."""
-    parts = []
-    for other, (name, published) in PUBLISHED.items():
-        gains = _gains(rows, other)
-        if gains:
-            each = ", ".join(f"{x:.3g} at {n}" for n, x in gains.items())
-            parts.append(f"{name} is worth {each} (published: {published:g} on an A800)")
-    return f"On one kernel and one GPU {'; '.join(parts)}." if parts else ""
+    return paragraph(
+        *(
+            (
+                f"gain by {name} (published: {published:g}× on an A800)",
+                {f"n = {n}:": x for n, x in _gains(rows, other).items()},
+                ".3g×",
+            )
+            for other, (name, published) in PUBLISHED.items()
+        )
+    )

@@ -8,6 +8,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, at, evaluate, squares, told
 from ..speed._record import cells as _cells
@@ -100,11 +101,10 @@ def _span(values: list[float], of: str) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The three at the largest n, and the scheme that leaves no compromise."""
     n = max((row["M"] for row in squares(rows, "legemm mma")), default=0)
-    own = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None and _timed(row)}
-    parts = [
-        f"{(_NAMES.get(who) or look(who)).label} {_timed(row):.3g} TFLOP/s with a MRED of {row['mred']:.2g}"
-        for who, row in own.items()
-    ]
-    return f"At n = {n}, splits included: {'; '.join(parts)}." if parts else ""
+    measured = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None and _timed(row)}
+    labels = {who: (_NAMES.get(who) or look(who)).label for who in measured}
+    return paragraph(
+        (f"TFLOP/s at n = {n}, splits included", {labels[who]: _timed(row) for who, row in measured.items()}),
+        ("MRED", {labels[who]: row["mred"] for who, row in measured.items()}, ".2g"),
+    )

@@ -11,6 +11,7 @@ from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, reduction, share
 
+from .._findings import paragraph
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, at, evaluate, told
 from ..speed._record import cells as _cells
@@ -143,23 +144,24 @@ def _range(values: Any) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What the speed-ups are made of: numbers of products, and the library's own use of the tensor cores."""
     n = max((int(row["M"]) for row in rows if row["contender"] == "legemm mma"), default=0)
-    own = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None}
-    speed = {who: whole for who, row in own.items() if (whole := _whole(row))}
+    measured = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None}
+    speed = {who: whole for who, row in measured.items() if (whole := _whole(row))}
     if not {"legemm mma", "sgemm", "fp16 mma", "fp16", "markidis mma"} <= set(speed):
         return ""
-    text = (
-        f"At n = {n} LE-GEMM runs at {speed['legemm mma']:.3g} TFLOP/s, {speed['legemm mma'] / speed['sgemm']:.3g} "
-        f"times SGEMM. One product of the same kernel runs at {speed['fp16 mma']:.3g}, "
-        f"{speed['fp16 mma'] / speed['legemm mma']:.3g} "
-        "times LE-GEMM with its three: a scheme of three products is faster than plain fp16 only where that is written "
-        f"worse. LE-GEMM is {speed['legemm mma'] / speed['markidis mma']:.3g} times as fast as Markidis' four products "
-        f"on the same kernel, where the number of products lets {4 / 3:.3g} expect. "
+    ours, four = speed["legemm mma"], 4 / 3
+    return paragraph(
+        (f"TFLOP/s at n = {n}, with the split", {look(who).label: x for who, x in speed.items()}),
+        ("LE-GEMM over SGEMM", ours / speed["sgemm"], ".3g×"),
+        ("one fp16 product over LE-GEMM's three, on the same kernel", speed["fp16 mma"] / ours, ".3g×"),
+        (
+            f"LE-GEMM over Markidis' four products, on the same kernel (ratio of the numbers of products: {four:.3g})",
+            ours / speed["markidis mma"],
+            ".3g×",
+        ),
+        (
+            "three products of the staged scheme over one of the library",
+            3 * speed["staged"] / speed["fp16"] if "staged" in speed else None,
+            ".3g×",
+        ),
     )
-    if "staged" in speed:
-        text += (
-            f"The same three products on wgmma run at {speed['staged']:.3g} TFLOP/s ({look('staged').label}), "
-            f"{3 * speed['staged'] / speed['fp16']:.3g} times the library's one. "
-        )
-    return text

@@ -8,6 +8,7 @@ from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ._look import legend, look
 from ._record import RULES, at, evaluate, one_gpu, told
 from ._record import cells as _cells
@@ -183,26 +184,22 @@ def _span(values: list[Any], unit: str) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Who is on the frontier, by speed, and what limits."""
     own = [row for row in rows if row["data"] == "symmetric" and "first" in row and row.get("relative_l2")]
     best = [
         row for row in own if not any(o["first"] > row["first"] and o["relative_l2"] < row["relative_l2"] for o in own)
     ]
-    parts = [
-        f"{look(row['contender']).label} ({row['first']:.3g} TFLOP/s, error {row['relative_l2']:.2g})"
-        for row in sorted(best, key=lambda row: -row["first"])
+    best.sort(key=lambda row: -row["first"])
+    frontier = [
+        f"{look(row['contender']).label} ({row['first']:.3g} TFLOP/s, error {row['relative_l2']:.2g})" for row in best
     ]
-    text = f"Nobody is faster and more accurate on uniform [-1, 1] than {'; '.join(parts)}. "
-    staged, plain = at(rows, "staged", N, N, N), at(rows, "fp16", N, N, N)
-    if staged is not None and plain is not None and "sustained" in staged and "sustained" in plain:
-        text += (
-            f"Three products of words keep the tensor cores at {3 * staged['first']:.3g} TFLOP/s in the first launches "
-            f"and {3 * staged['sustained']:.3g} sustained, where the library's one product has {plain['first']:.3g} "
-            f"and {plain['sustained']:.3g}. "
-        )
-    if staged is not None and "power_W" in staged:
-        text += (
-            f"Sustained, staged draws {staged['power_W']:.3g} W at {staged['clock_MHz']:.4g} MHz on the {one_gpu()}: "
-            "what is left is set by power, not by the pipe. "
-        )
-    return text
+    staged, plain = at(rows, "staged", N, N, N) or {}, at(rows, "fp16", N, N, N) or {}
+    rates = {}
+    if "sustained" in staged and "sustained" in plain:
+        rates["first launches"] = {"staged": 3 * staged["first"], "library": plain["first"]}
+        rates["sustained"] = {"staged": 3 * staged["sustained"], "library": plain["sustained"]}
+    power = f"{staged['power_W']:.3g} W at {staged['clock_MHz']:.4g} MHz" if "power_W" in staged else ""
+    return paragraph(
+        ("neither faster nor more accurate on uniform [-1, 1] is any other than", "; ".join(frontier)),
+        ("TFLOP/s of the tensor cores, three products of staged and one of the library", rates),
+        (f"staged, sustained, on the {one_gpu()}, where power limits it", power),
+    )

@@ -8,6 +8,7 @@ from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ._look import legend, look, over_n, plain_ticks
 from ._record import RULES, at, evaluate, told
 from ._record import cells as _cells
@@ -95,21 +96,16 @@ def _span(values: list[float]) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What the split costs in each shape, and where a scheme with it is slower than SGEMM."""
-    text, slower = "", []
+    loss, slower = {}, []
     for who in WHO:
-        parts = []
         for shape in SHAPES:
             own = [row for row in _line(rows, who, shape) if "split_first" in row]
             if own:
-                loss = 100 * (1 - own[-1]["split_first"] / own[-1]["first"])
-                parts.append(f"{loss:.2g} % in {shape} at {own[-1]['M']}")
+                last = own[-1]
+                loss[f"{look(who).label}, {shape}, n = {last['M']}:"] = 1 - last["split_first"] / last["first"]
             slower += [
-                f"{look(who).label} in {shape} at {n} ({x:.3g}×)"
+                f"{look(who).label}, {shape}, n = {n} ({x:.3g}×)"
                 for n, x in _over(rows, who, shape, "split_first").items()
                 if x < 1
             ]
-        text += f"{look(who).label} loses to the split {', '.join(parts)}. " if parts else ""
-    if slower:
-        text += f"With the split these are slower than SGEMM: {', '.join(slower)}. "
-    return text
+    return paragraph(("cost of the split", loss, ".2g%"), ("slower than SGEMM with the split", "; ".join(slower)))

@@ -8,6 +8,7 @@ from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ._look import legend, look, over_n
 from ._record import RULES, at, evaluate, squares, told
 from ._record import cells as _cells
@@ -113,18 +114,11 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Where the speed goes over n, and what the split costs."""
     own = [row for row in squares(rows, "staged") if {"first", "sustained", "split_first"} <= set(row)]
-    if not own:
-        return ""
-    least, most = min(own, key=lambda row: row["first"]), max(own, key=lambda row: row["first"])
-    loss = ", ".join(f"{100 * (1 - row['split_first'] / row['first']):.2g} % at {row['M']}" for row in own)
-    text = (
-        f"Staged runs at {least['first']:.3g} TFLOP/s at n = {least['M']} and {most['first']:.3g} at {most['M']} in "
-        f"the first launches. The split costs {loss} of that. "
+    ends = sorted(own, key=lambda row: row["first"])[:: max(len(own) - 1, 1)]
+    three = {f"n = {row['M']}:": row.get("sustained / three products") for row in own}
+    return paragraph(
+        ("staged, first launches, slowest and fastest, TFLOP/s", {f"n = {row['M']}:": row["first"] for row in ends}),
+        ("cost of the split", {f"n = {row['M']}:": 1 - row["split_first"] / row["first"] for row in own}, ".2g%"),
+        ("sustained, without the split, over three products of the library", three, ".3g×"),
     )
-    ratios = [(row["M"], row["sustained / three products"]) for row in own if "sustained / three products" in row]
-    if ratios:
-        each = ", ".join(f"{x:.3g} at {n}" for n, x in ratios)
-        text += f"Sustained, without the split, it has these multiples of three products of the library: {each}. "
-    return text
