@@ -15,10 +15,9 @@ from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import codes, values
 from fpemu.probing import characterize
-from fpemu.probing.arithmetic import aimed, search
-from fpemu.probing.arithmetic.fit import Answers
-from fpemu.probing.arithmetic.maker import Maker, holds
-from fpemu.probing.arithmetic.pool import NO_LEVEL
+from fpemu.probing.arithmetic import directed, search, separating
+from fpemu.probing.arithmetic.fit import Results
+from fpemu.probing.arithmetic.probes import NO_LEVEL, Builder, holds
 
 FIELDS = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 DRAWN = [
@@ -104,16 +103,16 @@ def test_what_only_a_tie_with_a_rest_far_below_shows_is_recovered(spec, F):
     assert (found.spec.arithmetic, found.spec.block, found.spec.F) == (spec.arithmetic, spec.block, F)
     assert spec.final in {s.final for s in (found.spec, *found.alike)}
     less = spec.replace(F=F - 1)
-    pool = aimed.draw(spec.operand_formats, spec.k, [spec, found.spec, less], np.random.default_rng(12345), 10_000)
-    answers = Answers(spec.operand_formats, spec.k, pool, np.zeros(len(pool), spec.d_format.code_dtype))
-    mine, theirs, others = answers.predicted([found.spec, spec, less])
-    assert np.array_equal(mine, theirs)
-    assert (others != theirs).any()
+    pool = separating.draw(spec.operand_formats, spec.k, [spec, found.spec, less], np.random.default_rng(12345), 10_000)
+    results = Results(spec.operand_formats, spec.k, pool, np.zeros(len(pool), spec.d_format.code_dtype))
+    expected = results.codes(spec)
+    assert np.array_equal(results.codes(found.spec), expected)
+    assert (results.codes(less) != expected).any()
 
 
 def test_what_random_operands_contradict_is_asked_and_the_search_goes_on(monkeypatch):
     spec = MmaSpec("e2m3", "e2m3", "fp16", k=4, block=4, arithmetic="via-half", F=21)
-    monkeypatch.setattr(search, "separating", lambda answers, specs, seed: answers.pool.take(np.empty(0, np.int64)))
+    monkeypatch.setattr(search, "separating", lambda results, specs, seed: results.probes.take(np.empty(0, np.int64)))
     assert found_in(spec, outputs=0).spec.arithmetic == "truncated"
     told = []
     found = found_in(spec, outputs=2000, report=told.append)
@@ -125,16 +124,16 @@ def test_what_random_operands_contradict_is_asked_and_the_search_goes_on(monkeyp
 
 
 def test_a_probes_level_is_the_highest_exponent_of_its_terms():
-    maker = Maker(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
+    builder = Builder(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
     for e in (-28, -20, 0):
-        maker.around(e, 2)
-    asked = [e for _, e, *_ in maker.rows]
-    pool = maker.pool()
+        directed.around(builder, e, 2)
+    asked = [e for _, e, *_ in builder.rows]
+    pool = builder.probes()
 
     def exponent(x, emin):
         return -np.inf if x == 0 else max(int(np.floor(np.log2(abs(x)))), emin)
 
-    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), maker.formats[:3], strict=True))
+    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), builder.formats[:3], strict=True))
     off = 0
     for p, q, r, level, wanted in zip(a, b, c, pool.levels, asked, strict=True):
         highest = max([exponent(x, -14) + exponent(y, -14) for x, y in zip(p, q, strict=True)] + [exponent(r, -126)])
@@ -263,18 +262,18 @@ def test_bad_arguments_are_refused_in_one_line(options, message):
 
 
 def test_a_probes_numbers_are_values_of_their_formats_and_its_product_what_was_asked():
-    maker = Maker(mma.spec("hopper", "e4m3", "fp16", "wgmma").operand_formats, 32)
+    builder = Builder(mma.spec("hopper", "e4m3", "fp16", "wgmma").operand_formats, 32)
     for e in range(-18, 17):
-        a, b = maker.product(e, -1)
+        a, b = builder.product(e, -1)
         assert a * b == -(2.0**e)
-        assert holds(maker.formats[0], a)
-        assert maker.formats[1].contains(b)
-    assert maker.product(17) is None
-    assert maker.product(-19) is None
-    maker.add("too long", [(q, maker.product(0)) for q in range(33)])
-    maker.add("one", [(0, maker.product(3))], 2.0)
-    maker.add("one", [(0, maker.product(3))], 2.0)
-    assert len(maker.pool()) == 1
+        assert holds(builder.formats[0], a)
+        assert builder.formats[1].contains(b)
+    assert builder.product(17) is None
+    assert builder.product(-19) is None
+    builder.add("too long", [(q, builder.product(0)) for q in range(33)])
+    builder.add("one", [(0, builder.product(3))], 2.0)
+    builder.add("one", [(0, builder.product(3))], 2.0)
+    assert len(builder.probes()) == 1
 
 
 def flushes_inputs(A, B, C):

@@ -1,38 +1,34 @@
-"""Characterising a matrix instruction from outside: its row of the catalog, found by directed probes alone.
+"""The arithmetic of a matrix instruction as a specification, from directed probes of a callable.
 
-Three rounds: sums at levels of exponents with specials; then what lies beside the last bit that the first round found,
-and the positions that are added in one rounding; then, as long as specs are left that some operands tell apart, such
-operands. Random operands come last and verify; those that the row found does not answer are asked as probes, and the
-search goes on.
+First come sums at several levels and special values; then terms near the last bits that the first round found, and the
+positions that are added in one rounding; then operands that distinguish the remaining specifications, while there are
+any. Random operands verify the result; those that contradict it become probes, and the search continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu import arguments
 from fpemu import formats as known
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
-from fpemu.probing.arithmetic import evidence, integers, questions
-from fpemu.probing.arithmetic.candidates import preferred, structures
+from fpemu.probing.arithmetic import evidence, integers
+from fpemu.probing.arithmetic.candidates import ALIGNED, preferred, structures
+from fpemu.probing.arithmetic.directed import first_round
 from fpemu.probing.arithmetic.evidence import Finding
-from fpemu.probing.arithmetic.fit import Answers
-from fpemu.probing.arithmetic.pool import Formats, Pool
+from fpemu.probing.arithmetic.fit import Results
+from fpemu.probing.arithmetic.instruction import Execute, Instruction, Verification
+from fpemu.probing.arithmetic.probes import Formats, Probes
 from fpemu.probing.arithmetic.search import Report, Search
 from fpemu.probing.arithmetic.specials import nan_rule, specials
-from fpemu.probing.arithmetic.verifying import Verified, verify
 
-_ROUNDS = 4  # of verifications, all but the last followed by a further search
-Execute = Callable[[Any, Any, Any], Any]
+_ROUNDS = 4  # largest number of verifications; a further search follows all but the last
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ def characterize(
     name : str
         Name of the specification.
     report : callable (text), optional
-        Function called with a short line before every step.
+        Function called with a short text before every step.
 
     Returns
     -------
@@ -131,7 +127,10 @@ def characterize(
     if shape is not None:
         arguments.integers("shape", shape, 1, 2**20, length=2)
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
-        return integers.characterize(execute, (a, b, d), k, shape, outputs, seed, name)
+        integer = Instruction(execute, ("int8", "int8", "int32", "int32"), shape)
+        spec, findings, probes, why = integers.probe_integers(integer, (a, b, d), k, name)
+        held = Verification(first=why) if spec is None else integer.verify(spec, outputs, seed)
+        return Characterized(spec, findings, probes, held.outputs, held.mismatches, held.first)
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
     possible = structures(formats, k)
     if not possible:
@@ -139,83 +138,53 @@ def characterize(
             f"characterize: no arithmetic has A in {formats[0]}, B in {formats[1]}, C in {formats[2]}"
             f" and D in {formats[3]} with k = {k}"
         )
-    told = report or (lambda text: None)
-    ask = Asker(execute, formats, shape)
-    special, pool = specials(formats, k), questions.first(formats, k)
-    told(f"asking {len(special) + len(pool):,} probes")
-    given = ask(special)
-    answers = Answers(formats, k, special.join(pool), np.concatenate([given, ask(pool)]))
-    search = Search(ask, answers, possible, told)
-    search.directed()
-    search.aimed()
-    code, payloads, nan_text = nan_rule(special, given, formats)
-    direct = evidence.direct(special, given, formats, nan_text)
-    if not search.kept or code is None:
-        why = evidence.contradiction(search.answers, possible) if not search.kept else nan_text
-        return Characterized(None, direct, len(search.answers.pool), 0, 0, why)
+    report = report or (lambda text: None)
+    instruction = Instruction(execute, formats, shape)
+    special, directed = specials(formats, k), first_round(formats, k)
+    report(f"running {len(special) + len(directed):,} probes")
+    of_specials = instruction.results(special)
+    D = np.concatenate([of_specials, instruction.results(directed)])
+    search = Search(instruction, Results(formats, k, special.join(directed), D), possible, report)
+    search.probe_directed()
+    search.probe_separating()
+    code, payloads, nan_text = nan_rule(special, of_specials, formats)
+    direct = evidence.direct(special, of_specials, formats, nan_text)
+    if not search.specs or code is None:
+        why = evidence.contradiction(search.results, possible) if not search.specs else nan_text
+        return Characterized(None, direct, len(search.results.probes), 0, 0, why)
     fields: dict[str, Any] = {"nan_code": code, "name": name, "evidence": "custom"}
     if payloads:
         fields["payloads"] = True
-    spec, held = _verified(ask, search, fields, outputs, seed, told)
-    answers = search.answers
-    kept = [s.replace(**fields) for s in search.kept]
-    if spec.arithmetic in ("truncated", "via-half"):
-        top = answers.reach(spec)
-        kept += [] if top is None else [spec.replace(E0=top, name=name)]
-    findings = (*evidence.fields(answers, spec, kept), *direct)
-    alike = tuple(s for s in dict.fromkeys(kept) if s != spec)
-    return Characterized(spec, findings, len(answers.pool), held.outputs, held.mismatches, held.first, alike)
+    spec, held = _verified(search, fields, outputs, seed, report)
+    results = search.results
+    specs = [s.replace(**fields) for s in search.specs]
+    if spec.arithmetic in ALIGNED:
+        top = results.reach(spec)
+        specs += [] if top is None else [spec.replace(E0=top, name=name)]
+    findings = (*evidence.fields(results, spec, specs), *direct)
+    alike = tuple(s for s in dict.fromkeys(specs) if s != spec)
+    return Characterized(spec, findings, len(results.probes), held.outputs, held.mismatches, held.first, alike)
 
 
 def _verified(
-    ask: Asker, search: Search, fields: dict[str, Any], outputs: int, seed: int, told: Report
-) -> tuple[MmaSpec, Verified]:
-    """The plainest spec left and what random operands say of it; what they contradict is asked, and the search goes on.
+    search: Search, fields: dict[str, Any], outputs: int, seed: int, report: Report
+) -> tuple[MmaSpec, Verification]:
+    """The preferred specification and its verification; mismatching operands become probes, and the search continues.
 
-    Each time the random operands are others, so that none that the spec was found with verify it.
+    Each verification draws other operands, so that none of the operands of the search verify its result.
     """
     for turn in range(_ROUNDS):
-        spec = preferred(search.kept).replace(**fields)
-        told(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
-        held = verify(ask, spec, outputs, (seed + turn) % 2**64)
+        spec = preferred(search.specs).replace(**fields)
+        report(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
+        held = search.instruction.verify(spec, outputs, (seed + turn) % 2**64)
         if not held.mismatches or turn == _ROUNDS - 1:
             break
-        before = search.answers, search.found
-        search.put(reduce(Pool.join, held.differing))
-        if search.kept and preferred(search.kept).replace(**fields) == spec:  # alone they are answered as by the spec
+        before = search.results, search.found
+        search.probe(reduce(Probes.join, held.examples))
+        if search.specs and preferred(search.specs).replace(**fields) == spec:  # as single probes they do not mismatch
             break
-        search.aimed()
-        if not search.kept:  # no arithmetic known gives all these answers
-            search.answers, search.found = before
+        search.probe_separating()
+        if not search.specs:  # no known arithmetic gives all these results
+            search.results, search.found = before
             break
     return spec, held
-
-
-class Asker:
-    """Puts probes and random operands to the instruction."""
-
-    def __init__(self, execute: Execute, formats: Formats, shape: tuple[int, int] | None) -> None:
-        self.execute, self.formats, self.shape = execute, formats, shape
-
-    def __call__(self, pool: Pool) -> NDArray[Any]:
-        """One code of D for each probe."""
-        A, B, C = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), self.formats[:3], strict=True))
-        if self.shape is None:
-            return self.run(A[:, None, :], B[:, :, None], C[:, None, None]).reshape(-1)
-        M, N = self.shape
-        many, out = min(M, N), []
-        for first in range(0, len(A), many):  # probes on the diagonal of D
-            some = slice(first, first + many)
-            i = np.arange(len(A[some]))
-            a, b, c = np.zeros((M, A.shape[1]), A.dtype), np.zeros((B.shape[1], N), B.dtype), np.zeros((M, N), C.dtype)
-            a[i], b[:, i], c[i, i] = A[some], B[some].T, C[some]
-            out.append(self.run(a, b, c)[i, i])
-        return np.concatenate(out)
-
-    def run(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
-        """Codes of D."""
-        D = np.asarray(self.execute(A.copy(), B.copy(), C.copy()))  # which it may use as it likes
-        fd = self.formats[3]
-        if D.shape != C.shape or D.dtype != fd.dtype:
-            raise InputError(f"the instruction returned {D.dtype} of shape {D.shape}, not {fd.dtype} of {C.shape}")
-        return codes(D, fd)

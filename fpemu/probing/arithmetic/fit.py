@@ -1,9 +1,8 @@
-"""From the answers of probes to the specs that give them: elimination, without a search over all fields at once.
+"""The specifications consistent with the results of probes, by elimination level by level.
 
-Where the largest exponent of a block is e, its terms are cut below 2^U(e), U(e) = max(e, E0) - F. At one level e that
-is one unknown number beside the final rounding and the fraction bits of D, and the probes of the level leave few of
-these. The table of U over all levels then gives F and E0. What is left is held against all probes, those over several
-blocks too.
+At a level e, terms are truncated below 2^U(e), U(e) = max(e, E0) - F. This is one unknown number beside the final
+rounding and the fraction bits of D, and the probes of the level leave few of its values. The table of U over all levels
+gives F and E0; the remaining candidates are compared with all probes, those over several blocks included.
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from fpemu.formats import FP16
 from fpemu.mma import fused
 from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
-from fpemu.probing.arithmetic.candidates import NO_FLOOR, Structure, floors, preferred, spec_of, top_of
-from fpemu.probing.arithmetic.pool import DEPTH, NO_LEVEL, Formats, Pool
+from fpemu.probing.arithmetic.candidates import ALIGNED, NO_FLOOR, Structure, floors, preferred, spec_of, top_of
+from fpemu.probing.arithmetic.probes import DEPTH, NO_LEVEL, Formats, Probes
 from fpemu.rounding import round_to
 
-_ABOVE = 4  # places above a level, from where on nothing of a block is left
-_PLAIN, _MANY = 8, 12  # candidates held against all probes together: the plainest, and some of all
-_ENOUGH = 32  # candidates that agree with all probes, from where on only the plainest of the others are tried
-_TRIES = 4  # times that others are tried where there are fewer
-_TOLD = 16  # of the probes that took some away, held against all the others at once
-_TERMS = 2**20  # products of candidates and probes worked on at a time
+_ABOVE = 4  # positions above a level from which on every term of a block vanishes
+_PLAIN, _MANY = 8, 12  # candidates compared with all probes together: the simplest, and some of all
+_ENOUGH = 32  # consistent candidates from which on only the simplest of the others are tried
+_TRIES = 4  # rounds in which others are tried while there are fewer
+_ELIMINATING = 16  # eliminating probes that are applied to all other candidates at once
+_TERMS = 2**20  # products of candidates and probes processed at a time
+Rows = NDArray[np.int64]  # candidates: F, E0, fraction bits
 
 
 @dataclass(frozen=True)
-class Fields:
-    """What a truncated block has beside its length, as arrays over candidates (`fused.block` takes them for a spec)."""
+class _Fields:
+    """The fields that `fused.block` reads from a specification, as arrays over candidates."""
 
     operand_formats: Formats
     F: NDArray[np.int64]
@@ -43,10 +43,9 @@ class Fields:
     final: str
 
     @classmethod
-    def of(cls, formats: Formats, rows: NDArray[np.int64], final: str) -> Fields:
+    def of(cls, formats: Formats, rows: Rows, final: str) -> _Fields:
         """From rows (F, E0, fraction bits)."""
-        F, E0, bits = (rows[:, i, None, None, None] for i in range(3))
-        return cls(formats, F, E0, bits, final)
+        return cls(formats, *(rows[:, i, None, None, None] for i in range(3)), final)
 
     def block(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
         """One block for every candidate: a (n, 1, L), b (n, L, 1), c (n, 1, 1) or (candidates, n, 1, 1)."""
@@ -54,51 +53,49 @@ class Fields:
             return np.asarray(fused.block(a, b, c, cast(MmaSpec, self)))
 
 
-class Answers:
-    """Probes with what the instruction returned, and the specs that agree with them."""
+class Results:
+    """Probes with the codes D that an instruction returned, and the specifications consistent with them."""
 
-    def __init__(self, formats: Formats, k: int, pool: Pool, D: NDArray[Any]) -> None:
-        self.formats, self.k, self.pool, self.D = formats, k, pool, D
-        a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), formats[:3], strict=True))
+    def __init__(self, formats: Formats, k: int, probes: Probes, D: NDArray[Any]) -> None:
+        self.formats, self.k, self.probes, self.D = formats, k, probes, D
+        a, b, c = (values(x, f) for x, f in zip((probes.A, probes.B, probes.C), formats[:3], strict=True))
         self.a, self.b, self.c = a[:, None, :], b[:, :, None], c[:, None, None]
         with np.errstate(invalid="ignore"):
             self.wide = [x.astype(np.float64) for x in (self.a, self.b, self.c)]
             self.d = values(D, formats[3]).astype(np.float64)
-        self.order = np.random.default_rng(0).permutation(len(pool))  # a few of any kind settle most
-        self.open: dict[tuple[Structure, str], NDArray[np.int64]] = {}  # candidates that no probe took away so far
-        self.proven: dict[tuple[Structure, str], NDArray[np.int64]] = {}  # and those that agree with all
+        self.order = np.random.default_rng(0).permutation(len(probes))  # a few probes of each kind eliminate most
+        self._open: dict[tuple[Structure, str], Rows] = {}  # candidates that no probe has eliminated so far
+        self._consistent: dict[tuple[Structure, str], Rows] = {}  # candidates that are consistent with all probes
 
-    def extended(self, more: Pool, D: NDArray[Any]) -> Answers:
-        """With the answers of further probes."""
-        made = Answers(self.formats, self.k, self.pool.join(more), np.concatenate([self.D, D]))
+    def extended(self, more: Probes, D: NDArray[Any]) -> Results:
+        """With the results of further probes."""
+        results = Results(self.formats, self.k, self.probes.join(more), np.concatenate([self.D, D]))
         if (more.levels == NO_LEVEL).all():
-            new = np.arange(len(self.pool), len(made.pool))
-            made.open = {key: made._filter(*key, rows, new)[0] for key, rows in self.open.items()}
-            made.proven = {key: made._filter(*key, rows, new)[0] for key, rows in self.proven.items()}
-        return made
+            new = np.arange(len(self.probes), len(results.probes))
+            for old, filtered in ((self._open, results._open), (self._consistent, results._consistent)):
+                filtered.update({key: results._filter(*key, rows, new)[0] for key, rows in old.items()})
+        return results
 
-    # --- one spec against all
-    def differ(self, spec: MmaSpec, some: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
-        """Which answers the emulation of a spec does not give; any NaN is as good as another."""
+    # --- one specification
+    def codes(self, spec: MmaSpec, some: NDArray[Any] | slice = slice(None)) -> NDArray[Any]:
+        """The codes that a specification gives."""
         D = mma.execute(self.a[some], self.b[some], self.c[some], spec, backend="numpy")
-        mine, theirs = codes(D, self.formats[3]).reshape(-1), self.D[some]
-        both = np.isnan(D.reshape(-1)) & np.isnan(self.d[some])
-        return np.asarray((mine != theirs) & ~both)
+        return codes(D, self.formats[3]).reshape(-1)
+
+    def mismatches(self, spec: MmaSpec, some: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
+        """The results that a specification does not reproduce; all NaN count as equal."""
+        expected = self.codes(spec, some)
+        both_nan = np.isnan(np.asarray(values(expected, self.formats[3]))) & np.isnan(self.d[some])
+        return np.asarray((expected != self.D[some]) & ~both_nan)
 
     def fits(self, spec: MmaSpec) -> bool:
-        """Whether all answers are those of a spec."""
-        step, n = 64, len(self.order)
-        first = 0
-        while first < n:
-            if self.differ(spec, self.order[first : first + step]).any():
-                return False
-            first, step = first + step, 8 * step
-        return True
+        """Whether a specification reproduces all results."""
+        return not any(self.mismatches(spec, some).any() for some in _chunks(self.order, 64, 8))
 
     def reach(self, spec: MmaSpec) -> int | None:
-        """The highest floor that gives the same answers as the spec's; None if there is none above it.
+        """The highest floor with the same results as the specification's; None if there is none above it.
 
-        Without a floor: at least the lowest exponent that a term has.
+        Without a floor: at least the lowest exponent of a term.
         """
         low, high = (int(floors(self.formats)[1]) - 1 if spec.E0 is None else spec.E0), top_of(self.formats) + 1
         start = low
@@ -109,112 +106,104 @@ class Answers:
 
     # --- all fields of one structure
     def fit(self, structure: Structure) -> list[MmaSpec]:
-        """The specs of a structure that agree with all answers; of floors that do alike, the lowest and the highest."""
-        if structure.arithmetic not in ("truncated", "via-half"):
-            found = [spec_of(self.formats, self.k, structure, final) for final in ("RNE", "RZ")]
-            return [spec for spec in found if spec is not None and self.fits(spec)]
+        """The consistent specifications of a structure; of several floors with the same results, some."""
+        if structure.arithmetic not in ALIGNED:
+            both = [spec_of(self.formats, self.k, structure, final) for final in ("RNE", "RZ")]
+            return [spec for spec in both if spec is not None and self.fits(spec)]
         if spec_of(self.formats, self.k, structure) is None:
             return []
         out: list[MmaSpec] = []
         for final in ("RNE", "RZ"):
-            if (structure, final) not in self.open:
-                self.open[structure, final] = self._from_levels(structure, final)
-                self.proven[structure, final] = np.empty((0, 3), np.int64)
-            self._prove(structure, final)
-            kept = self.proven[structure, final]
-            found = [spec_of(self.formats, self.k, structure, final, *row) for row in kept.tolist()]
+            if (structure, final) not in self._open:
+                self._open[structure, final] = self._from_levels(structure, final)
+                self._consistent[structure, final] = np.empty((0, 3), np.int64)
+            self._eliminate(structure, final)
+            rows = self._consistent[structure, final].tolist()
+            found = [spec_of(self.formats, self.k, structure, final, *row) for row in rows]
             specs = [spec for spec in found if spec is not None]
-            if specs and self.fits(preferred(specs)):  # signs of zeros too, which are those of the structure
+            if specs and self.fits(preferred(specs)):  # signs of zeros too, which depend on the structure alone
                 out += specs
         return out
 
-    def _bits(self) -> list[int]:
-        """Fraction bits that D may have."""
+    def _from_levels(self, structure: Structure, final: str) -> Rows:
+        """The candidates that every level admits."""
         full = self.formats[3].fraction_bits
-        return list(range(full, 0, -1)) if self.formats[3].name == "fp32" else [full]
-
-    def _from_levels(self, structure: Structure, final: str) -> NDArray[np.int64]:
-        """Rows (F, E0, fraction bits) that every level allows."""
-        bits = np.array(self._bits())
+        bits = np.arange(full, 0, -1) if self.formats[3].name == "fp32" else np.array([full])
         offsets = np.arange(-_ABOVE, DEPTH - 1)  # e - U
-        allowed: dict[int, NDArray[np.bool_]] = {}  # per level: offsets x bits
-        level_list, counts = np.unique(self.pool.levels, return_counts=True)
-        alive = np.ones(len(bits), bool)
-        for e in level_list[np.argsort(-counts)].tolist():
+        admitted: dict[int, NDArray[np.bool_]] = {}  # per level: offsets x bits
+        levels, counts = np.unique(self.probes.levels, return_counts=True)
+        possible = np.ones(len(bits), bool)
+        for e in levels[np.argsort(-counts)].tolist():
             if e == NO_LEVEL:
                 continue
             table = np.zeros((len(offsets), len(bits)), bool)
-            rows = [(o, e, bit) for o in offsets.tolist() for bit in bits[alive].tolist()]
-            kept = self._one_level(structure, final, e, np.array(rows, np.int64).reshape(-1, 3))
-            for o, _, bit in kept.tolist():
+            rows = [(o, e, bit) for o in offsets.tolist() for bit in bits[possible].tolist()]
+            for o, _, bit in self._one_level(structure, final, e, np.array(rows, np.int64).reshape(-1, 3)).tolist():
                 table[o + _ABOVE, bits[0] - bit] = True
-            allowed[e] = table
-            alive &= table.any(axis=0)
-            if not alive.any():
+            admitted[e] = table
+            possible &= table.any(axis=0)
+            if not possible.any():
                 return np.empty((0, 3), np.int64)
         F, lows = np.arange(1, DEPTH - 1), floors(self.formats)
         found = []
-        for n in np.flatnonzero(alive):
+        for n in np.flatnonzero(possible):
             good = np.ones((len(F), len(lows)), bool)
             good[1:, lows > top_of(self.formats)] = False
-            for e, table in allowed.items():
+            for e, table in admitted.items():
                 offset = np.clip(e - np.maximum(e, lows) + F[:, None], -_ABOVE, DEPTH - 2)
                 good &= table[offset + _ABOVE, n]
             f, floor = np.nonzero(good)
             found.append(np.stack([F[f], lows[floor], np.full(len(f), bits[n])], axis=1))
         return np.concatenate(found)
 
-    def _one_level(self, structure: Structure, final: str, e: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The candidates (e - U, E0 = e, fraction bits) that the probes of one level leave."""
+    def _one_level(self, structure: Structure, final: str, e: int, rows: Rows) -> Rows:
+        """The candidates (e - U, E0 = e, fraction bits) consistent with the probes of one level."""
         half = structure.arithmetic == "via-half"
         length = min(structure.block, 5)
-        chosen = (self.pool.levels == e) & (self.pool.spans <= (5 if half else length))
+        chosen = (self.probes.levels == e) & (self.probes.spans <= (5 if half else length))
         if half:  # in the second half, from zero; C is added outside
             first = np.flatnonzero(np.arange(self.k) % 4 < 2)
-            chosen &= ~self.pool.with_c & (self.wide[0][:, 0, first] == 0).all(axis=1)
+            chosen &= (self.probes.C == 0) & (self.wide[0][:, 0, first] == 0).all(axis=1)
         formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
         columns = slice(max(self.k - 5, 0) if half else self.k - length, None)
-        order = self.order[chosen[self.order]]
-        for some in _chunks(order, 8):
+        for some in _chunks(self.order[chosen[self.order]], 8):
             a, b, c = (x[some] for x in self.wide)
-            fields = Fields.of(formats, rows, final)
+            fields = _Fields.of(formats, rows, final)
             if self.k > structure.block:  # blocks of zeros pass C through
                 c = fields.block(a[..., :1] * 0, b[..., :1, :] * 0, c)
             d = fields.block(a[..., columns], b[..., columns, :], c)
             rows = rows[self._equal(d, some).all(axis=1)]
         return rows
 
-    def _prove(self, structure: Structure, final: str) -> None:
-        """Hold the plainest candidates and some of all the others against all probes, and the next if few agree."""
-        rows, proven, order = self.open[structure, final], self.proven[structure, final], self.order
+    def _eliminate(self, structure: Structure, final: str) -> None:
+        """Compare the simplest candidates and some of all others with all probes, and the next ones if few remain."""
+        key = structure, final
+        rows, consistent, order = self._open[key], self._consistent[key], self.order
         for turn in range(len(rows)):
-            some = _some(rows, len(proven) < _ENOUGH)
-            kept, told = self._filter(structure, final, rows[some], order)
-            proven = np.concatenate([proven, kept])
-            rows, _ = self._filter(structure, final, np.delete(rows, some, axis=0), told[:_TOLD])
-            if not len(rows) or len(proven) >= _ENOUGH or (len(proven) and turn + 1 >= _TRIES):
+            some = _selection(rows, len(consistent) < _ENOUGH)
+            kept, eliminating = self._filter(*key, rows[some], order)
+            consistent = np.concatenate([consistent, kept])
+            rows, _ = self._filter(*key, np.delete(rows, some, axis=0), eliminating[:_ELIMINATING])
+            if not len(rows) or len(consistent) >= _ENOUGH or (len(consistent) and turn + 1 >= _TRIES):
                 break
-            order = _forward(order, told)
-        self.open[structure, final], self.proven[structure, final] = rows, proven
+            front = np.isin(order, eliminating)
+            order = np.concatenate([order[front], order[~front]])
+        self._open[key], self._consistent[key] = rows, consistent
 
-    def _filter(
-        self, structure: Structure, final: str, rows: NDArray[np.int64], order: NDArray[Any]
-    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """The candidates (F, E0, fraction bits) that all probes leave, and the probes that took the others away."""
-        told = [order[:0]]
+    def _filter(self, structure: Structure, final: str, rows: Rows, order: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
+        """The candidates consistent with some probes, and the probes that eliminated the others."""
+        eliminating = [order[:0]]
         first, size = 0, 16
         while len(rows) and first < len(order):
             some = order[first : first + size]
             first, size = first + size, max(16, min(2 * size, _TERMS // (len(rows) * self.k)))
-            equal = self._equal(self._results(structure, final, rows, some), some)
-            told.append(some[~equal.all(axis=0)])
+            equal = self._equal(self._emulated(structure, final, rows, some), some)
+            eliminating.append(some[~equal.all(axis=0)])
             rows = rows[equal.all(axis=1)]
-        return rows, np.concatenate(told)
+        return rows, np.concatenate(eliminating)
 
-    def _results(
-        self, structure: Structure, final: str, rows: NDArray[np.int64], some: NDArray[Any]
-    ) -> NDArray[np.float64]:
-        """What candidates (F, E0, fraction bits) give for some probes."""
+    def _emulated(self, structure: Structure, final: str, rows: Rows, some: NDArray[Any]) -> NDArray[np.float64]:
+        """The values that candidates give for some probes."""
         half = structure.arithmetic == "via-half"
         formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
         block = self.k // 2 if half else structure.block
@@ -222,7 +211,7 @@ class Answers:
         if half:
             ks = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
         a, b, c = (x[some] for x in self.wide)
-        fields = Fields.of(formats, rows, final)
+        fields = _Fields.of(formats, rows, final)
         d = np.zeros_like(c) if half else c
         for start in range(0, self.k, block):
             at = ks[start : start + block]
@@ -232,58 +221,46 @@ class Answers:
                 d = np.asarray(round_to(c + d, self.formats[3])).astype(np.float64)
         return d
 
-    def predicted(self, specs: Sequence[MmaSpec]) -> NDArray[Any]:
-        """The codes that each spec gives for all probes."""
-        return np.stack(
-            [
-                codes(mma.execute(self.a, self.b, self.c, spec, backend="numpy"), self.formats[3]).reshape(-1)
-                for spec in specs
-            ]
-        )
-
     def values(self, specs: Sequence[MmaSpec]) -> NDArray[np.float64]:
-        """The values that each spec gives for all probes, (specs, n); those of a structure are worked out together."""
-        out = np.empty((len(specs), len(self.pool)))
+        """The values that each specification gives for all probes, (specs, n); those of a structure together."""
+        out = np.empty((len(specs), len(self.probes)))
         groups: dict[tuple[Structure, str], list[int]] = {}
         for i, s in enumerate(specs):
             groups.setdefault((Structure(s.arithmetic, s.block), str(s.final)), []).append(i)
+        full = self.formats[3].fraction_bits
         for (structure, final), some in groups.items():
-            if structure.arithmetic in ("truncated", "via-half"):
-                rows = [(s.F, NO_FLOOR if s.E0 is None else s.E0, s.fraction_bits) for s in (specs[i] for i in some)]
-                full = self.formats[3].fraction_bits
-                fields = np.array([(F, E0, full if bits is None else bits) for F, E0, bits in rows], np.int64)
-                out[some] = self._results(structure, final, fields, np.arange(len(self.pool))).reshape(len(some), -1)
+            chosen = [specs[i] for i in some]
+            if structure.arithmetic in ALIGNED:
+                floors_ = [NO_FLOOR if s.E0 is None else s.E0 for s in chosen]
+                bits = [full if s.fraction_bits is None else s.fraction_bits for s in chosen]
+                rows = np.array([[s.F for s in chosen], floors_, bits], np.int64).T
+                every = np.arange(len(self.probes))
+                out[some] = self._emulated(structure, final, rows, every).reshape(len(some), -1)
             else:
                 with np.errstate(invalid="ignore"):
-                    out[some] = values(self.predicted([specs[i] for i in some]), self.formats[3])
+                    out[some] = values(np.stack([self.codes(s) for s in chosen]), self.formats[3])
         return out
 
     def _equal(self, d: NDArray[Any], some: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which answers (candidates, n, 1, 1) are those given, (candidates, n); signs of zeros aside."""
-        mine, theirs = d.reshape(-1, len(some)), self.d[some]
-        return np.asarray((mine == theirs) | (np.isnan(mine) & np.isnan(theirs)))
+        """The results equal to the values d (candidates, n, 1, 1), as (candidates, n); signs of zeros aside."""
+        expected, returned = d.reshape(-1, len(some)), self.d[some]
+        return np.asarray((expected == returned) | (np.isnan(expected) & np.isnan(returned)))
 
 
-def _some(rows: NDArray[np.int64], many: bool) -> NDArray[np.int64]:
-    """Which candidates to try: the plainest; and some of all, of those that differ in E0 alone the ends, if `many`."""
-    plain = np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != NO_FLOOR, -rows[:, 2]))
+def _selection(rows: Rows, many: bool) -> NDArray[np.int64]:
+    """Indices of candidates to try: the simplest, and if `many`, some of all, with both ends of each range of E0."""
+    simple = np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != NO_FLOOR, -rows[:, 2]))
     if not many or len(rows) <= _PLAIN:
-        return plain[:_PLAIN]
+        return simple[:_PLAIN]
     order = np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))
     same = (np.diff(rows[order][:, 0]) == 0) & (np.diff(rows[order][:, 2]) == 0)
     ends = order[np.append(True, ~same) | np.append(~same, True)]
-    spread = (x[np.linspace(0, len(x) - 1, _MANY).astype(int)] for x in (ends, plain))
-    return np.unique(np.concatenate([plain[:_PLAIN], *spread]))
+    spread = (x[np.linspace(0, len(x) - 1, _MANY).astype(int)] for x in (ends, simple))
+    return np.unique(np.concatenate([simple[:_PLAIN], *spread]))
 
 
-def _forward(order: NDArray[Any], told: NDArray[Any]) -> NDArray[Any]:
-    """Some of the probes before the others."""
-    front = np.isin(order, told)
-    return np.concatenate([order[front], order[~front]])
-
-
-def _chunks(order: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
+def _chunks(order: NDArray[Any], size: int, growth: int = 2) -> Iterator[NDArray[Any]]:
     first = 0
     while first < len(order):
         yield order[first : first + size]
-        first, size = first + size, 2 * size
+        first, size = first + size, growth * size

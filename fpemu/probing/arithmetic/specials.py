@@ -1,4 +1,4 @@
-"""Probes of what is not an ordinary sum: NaN, infinities, zeros, subnormals, overflow; and what their answers say."""
+"""Probes of NaN, infinities, zeros, subnormals and overflow, and the rule of NaN codes in their results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
-from fpemu.probing.arithmetic.maker import Maker
-from fpemu.probing.arithmetic.pool import NO_LEVEL, Formats, Pair, Pool
+from fpemu.probing.arithmetic.probes import Builder, Formats, Pair, Probes
 
 Entry = tuple[str, dict[int, tuple[int, int]], int]
 
@@ -33,8 +32,8 @@ def _nans(fmt: FloatFormat) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def specials(formats: Formats, k: int) -> Pool:
-    """The probes, their kinds in words; the first places and the last of k by turns."""
+def specials(formats: Formats, k: int) -> Probes:
+    """The probes, each at the first and at the last positions of k."""
     fa, fb, fc, fd = formats
     one_a, one_b = _code(fa, 1.0), _code(fb, 1.0)
     entries: list[Entry] = []
@@ -52,8 +51,8 @@ def specials(formats: Formats, k: int) -> Pool:
             if start >= 0:
                 entries.append((kind, {start + i: p for i, p in enumerate(pairs)}, word))  # type: ignore[misc]
 
-    maker = Maker(formats, k)
-    one, less = maker.product(0), maker.product(0, -1)
+    values = Builder(formats, k)
+    one, less = values.product(0), values.product(0, -1)
     for x in _nans(fa):
         add("NaN in A", [(x, one_b)])
         add("NaN in A beside 1", [(x, one_b), one], 1.0)
@@ -96,15 +95,15 @@ def specials(formats: Formats, k: int) -> Pool:
     tiny_c = fc.min_subnormal
     for s in (1, -1):
         low, sign = fd.emin - fd.fraction_bits, "+" if s > 0 else "-"
-        quarter, half = maker.product(low - 2, s), maker.product(low - 1, s)
+        quarter, half = values.product(low - 2, s), values.product(low - 1, s)
         add(f"{sign} a quarter of D's smallest", [quarter])
         add(f"{sign} three quarters of D's smallest", [half, quarter])
-        add("a subnormal result of products", [maker.product(low + 1, s)])
-        add("a subnormal result of products", [maker.product(fd.emin, s), maker.product(fd.emin - 1, -s)])
-        add("a subnormal result beside C", [maker.product(fd.emin - 1, -s)], s * 2.0**fd.emin)
+        add("a subnormal result of products", [values.product(low + 1, s)])
+        add("a subnormal result of products", [values.product(fd.emin, s), values.product(fd.emin - 1, -s)])
+        add("a subnormal result beside C", [values.product(fd.emin - 1, -s)], s * 2.0**fd.emin)
         add("a subnormal C", [], s * tiny_c)
         add("a subnormal C", [], s * (2.0**fc.emin - tiny_c))
-        add("a subnormal C beside a product", [maker.product(max(fd.emin, fa.emin + fb.emin), s)], s * tiny_c)
+        add("a subnormal C beside a product", [values.product(max(fd.emin, fa.emin + fb.emin), s)], s * tiny_c)
         for tiny in (fa.min_subnormal, fa.min_normal - fa.min_subnormal):
             add("a subnormal in A", [(s * tiny, 1.0)])
             add("a subnormal in A", [(s * tiny, 2.0**fb.emax)], 0.0)
@@ -116,12 +115,12 @@ def specials(formats: Formats, k: int) -> Pool:
         # overflow
         ulp = fd.emax - fd.fraction_bits
         for e in (ulp, ulp - 1, ulp - 2, fd.emax):
-            add("overflow by a product", [maker.product(e, s)], s * fd.max)
-            add("overflow by a product", [maker.product(e, s), maker.product(e - 1, s)], s * fd.max)
-        add("overflow, taken back", [maker.product(fd.emax, s), maker.product(fd.emax, -s)], s * fd.max)
-        add("products beyond D, which cancel", [maker.product(fd.emax + 1, s), maker.product(fd.emax + 1, -s)], 1.0)
-        add("products beyond D, which cancel", [maker.full(fd.emax, s), maker.full(fd.emax, -s)], 1.0)
-        add("a product beyond D", [maker.product(fd.emax + 1, s)])
+            add("overflow by a product", [values.product(e, s)], s * fd.max)
+            add("overflow by a product", [values.product(e, s), values.product(e - 1, s)], s * fd.max)
+        add("overflow, taken back", [values.product(fd.emax, s), values.product(fd.emax, -s)], s * fd.max)
+        add("products beyond D, which cancel", [values.product(fd.emax + 1, s), values.product(fd.emax + 1, -s)], 1.0)
+        add("products beyond D, which cancel", [values.full(fd.emax, s), values.full(fd.emax, -s)], 1.0)
+        add("a product beyond D", [values.product(fd.emax + 1, s)])
         add("a product of the largest numbers", [(s * fa.max, fb.max)])
         add("products of the largest numbers", [(s * fa.max, fb.max)] * k)
         add("products of the largest numbers", [(s * fa.max, fb.max)] * k, s * fd.max)
@@ -130,50 +129,38 @@ def specials(formats: Formats, k: int) -> Pool:
             word = [one_a, one_b]
             word[which] |= (1 << fmt.padding) - 1
             add("low bits that the format does not have", [(word[0], word[1])])
-    return _pool(entries, formats, k)
-
-
-def _pool(entries: list[Entry], formats: Formats, k: int) -> Pool:
-    n = len(entries)
-    A, B = (np.zeros((n, k), f.code_dtype) for f in formats[:2])
-    C = np.array([c for *_, c in entries], np.uint64).astype(formats[2].code_dtype)
+    A, B = (np.zeros((len(entries), k), f.code_dtype) for f in (fa, fb))
+    C = np.array([c for *_, c in entries], np.uint64).astype(fc.code_dtype)
     for i, (_, at, _) in enumerate(entries):
         for q, (a, b) in at.items():
             A[i, q], B[i, q] = a, b
-    return Pool(A, B, C, tuple(kind for kind, *_ in entries), np.full(n, NO_LEVEL), np.full(n, k), C != 0)
+    return Probes.without_level(A, B, C, [kind for kind, *_ in entries])
 
 
-def nan_rule(pool: Pool, D: NDArray[Any], formats: Formats) -> tuple[int | None, bool, str]:
-    """The code of NaN results, whether payloads are kept, and both in words; None where there is no rule known.
+def nan_rule(probes: Probes, D: NDArray[Any], formats: Formats) -> tuple[int | None, bool, str]:
+    """The code of NaN results, whether payloads are kept, and both in words; None if no known rule applies.
 
-    Kept payloads: fp64's, the first NaN of b, c, a, made quiet; the code is that of invalid operations on numbers.
+    Kept payloads are those of fp64: the first NaN of b, c, a, made quiet; the code is that of invalid operations.
     """
     fd = formats[3]
-    kinds = np.array(pool.kinds)
-    which = np.isnan(np.asarray(fd.decode(D)))
-    found = np.unique(D[which])
-    if not len(found):
+    is_nan = np.isnan(np.asarray(fd.decode(D)))
+    codes = np.unique(D[is_nan])
+    if not len(codes):
         return None, False, "no NaN was returned"
-    if len(found) == 1:
-        return int(found[0]), False, f"every NaN is {hexadecimal(found[0], fd)}"
-    invalid = np.unique(D[which & np.isin(kinds, ["Inf · 0", "Inf - Inf"])])
+    if len(codes) == 1:
+        return int(codes[0]), False, f"every NaN is {hexadecimal(codes[0], fd)}"
+    invalid = np.unique(D[is_nan & np.isin(probes.kinds, ["Inf · 0", "Inf - Inf"])])
     if fd.name == "fp64" and len(invalid) == 1:
         quiet, expected = np.uint64(1 << 51), np.full(len(D), invalid[0], np.uint64)
-        for x in (pool.A, pool.C[:, None], pool.B):
-            wild = np.isnan(x.view(np.float64))
-            column = np.argmax(wild, axis=1)
-            expected = np.where(wild.any(axis=1), x[np.arange(len(x)), column] | quiet, expected)
-        if (expected == D)[which].all():
-            return (
-                int(invalid[0]),
-                True,
-                (
-                    "NaN keep sign and payload, made quiet: the first of b, c, a; invalid operations give "
-                    f"{hexadecimal(invalid[0], fd)}"
-                ),
-            )
-    shown = ", ".join(hexadecimal(code, fd) for code in found[:4])
-    return None, False, f"{len(found)} codes of NaN and no rule known: {shown}"
+        for x in (probes.A, probes.C[:, None], probes.B):
+            nans = np.isnan(x.view(np.float64))
+            column = np.argmax(nans, axis=1)
+            expected = np.where(nans.any(axis=1), x[np.arange(len(x)), column] | quiet, expected)
+        if (expected == D)[is_nan].all():
+            rule = "NaN keep sign and payload, made quiet: the first of b, c, a; invalid operations give "
+            return int(invalid[0]), True, rule + hexadecimal(invalid[0], fd)
+    shown = ", ".join(hexadecimal(code, fd) for code in codes[:4])
+    return None, False, f"{len(codes)} codes of NaN and no known rule: {shown}"
 
 
 def hexadecimal(code: Any, fmt: FloatFormat) -> str:

@@ -1,4 +1,4 @@
-"""Numbers drawn about the places where given specs cut, round and stop: what kinds of aimed operands are made of."""
+"""Random terms near the exponents at which given specifications truncate, round and flush."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
 from fpemu.mma.spec import MmaSpec
-from fpemu.probing.arithmetic.pool import Formats
+from fpemu.probing.arithmetic.probes import Formats, exponents
 from fpemu.rounding import Rounding, round_to
-
-_LOWEST = -(10**6)  # the exponent of a zero
 
 
 @dataclass(frozen=True)
-class Scene:
-    """One of some specs for each dot product to draw; arrays (n,) of what it has, products in the order of sums."""
+class Draws:
+    """Random numbers for n dot products, each aimed at one of several specifications, drawn at random.
+
+    Attributes
+    ----------
+    formats, k, rng
+        Formats and length of the instruction; the generator.
+    kept : array (n,)
+        Fraction bits of D.
+    F, floor, block : arrays (n,)
+        Alignment width, minimum alignment exponent, and number of products added in one rounding.
+    columns : array (n, k)
+        Position in k of each product, in the order of the sums.
+    """
 
     formats: Formats
     k: int
     rng: np.random.Generator
     kept: NDArray[np.int64]
-    """Fraction bits of D"""
     F: NDArray[np.int64]
     floor: NDArray[np.int64]
     block: NDArray[np.int64]
-    """Products added in one rounding"""
     columns: NDArray[np.int64]
-    """(n, k): where in k each product lies"""
 
     @classmethod
-    def of(cls, formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Generator, n: int) -> Scene:
-        """The specs by chance."""
+    def of(cls, formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Generator, n: int) -> Draws:
+        """Draws for n dot products, aimed at these specifications."""
         some = rng.integers(0, len(specs), n)
         ks = np.arange(k)
         halves = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
@@ -58,7 +65,7 @@ class Scene:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """0, 1, ... of the dot products."""
+        """Indices of the dot products."""
         return np.arange(len(self))
 
     @property
@@ -71,37 +78,36 @@ class Scene:
         """The highest exponent of a product."""
         return self.formats[0].emax + self.formats[1].emax
 
-    # --- by chance
     def chance(self, share: float) -> NDArray[np.bool_]:
-        """True for so many of the dot products."""
+        """True with this probability, for each dot product."""
         return np.asarray(self.rng.random(len(self)) < share)
 
     def signs(self, *shape: int) -> NDArray[np.float64]:
-        """1 or -1 for each dot product, or (n, ...)."""
+        """1 or -1, of shape (n, ...)."""
         return np.asarray(self.rng.choice([-1.0, 1.0], (len(self), *shape)))
 
     def choose(self, ways: list[Any]) -> NDArray[np.int64]:
-        """Each entry from one of some arrays of a shape."""
+        """Each entry from one of several arrays, with equal probability."""
         arrays = np.broadcast_arrays(*ways)
         return np.asarray(np.choose(self.rng.integers(0, len(ways), arrays[0].shape), arrays))
 
     def between(self, low: Any, high: Any) -> NDArray[np.int64]:
-        """Integers from `low` to `high`, arrays of a shape; `low` where `high` is below it."""
+        """Integers from `low` to `high`; `low` where `high` is below it."""
         width = np.maximum(high, low) - low + 1
         return np.asarray(low + np.floor(self.rng.random(np.shape(width)) * width)).astype(np.int64)
 
     def near(self, x: NDArray[np.int64], below: int = 2, above: int = 2) -> NDArray[np.int64]:
-        """Integers beside others."""
+        """Integers near others."""
         return np.asarray(x + self.rng.integers(-below, above + 1, x.shape))
 
     def significands(self, fmt: FloatFormat, shape: tuple[int, ...], rich: Any = False) -> NDArray[np.float64]:
-        """Numbers in [1, 2): some with all bits, some with few, powers of two, all ones; with all bits where `rich`."""
+        """Numbers in [1, 2): with all bits where `rich`; elsewhere also with few, powers of two, and all ones."""
         bits = np.where(rich, fmt.fraction_bits, self.rng.choice([0, 0, 1, 2, fmt.fraction_bits], shape))
         drawn = np.where(~np.asarray(rich) & (self.rng.random(shape) < 0.1), 1.0, self.rng.random(shape))
         return np.asarray(1 + np.minimum(np.floor(drawn * 2.0**bits), 2.0**bits - 1) / 2.0**bits)
 
     def odd(self, bits: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Odd integers of so many bits, divided by their highest: in [1, 2)."""
+        """Odd integers of given numbers of bits, scaled to [1, 2)."""
         half = 2.0 ** (bits - 1)
         return np.where(bits > 1, 1 + (2 * np.floor(self.rng.random(bits.shape) * half / 2) + 1) / half, 1.0)
 
@@ -111,9 +117,8 @@ class Scene:
         units = self.between(1, np.where(self.rng.random(shape) < 0.5, min(2, most), most))
         return np.asarray(units / 2.0**fmt.fraction_bits)
 
-    # --- terms
     def tops(self) -> NDArray[np.int64]:
-        """Highest exponents of a block: anywhere, at the ends of D, about the floor, with a subnormal factor."""
+        """Highest exponents of a block: anywhere, at the ends of D, near the floor, or of a subnormal factor."""
         fa, fb, _, fd = self.formats
         n, low, high = len(self), self.low, self.high
         subnormal = self.rng.choice([fa.emin + fb.emax, fb.emin + fa.emax], n)
@@ -133,19 +138,19 @@ class Scene:
         return np.clip(top, low, max(high, fd.emax))  # C alone may reach the highest
 
     def cuts(self, top: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The exponent of the last place that a block keeps."""
+        """The exponent of the last bit kept by a block."""
         return np.asarray(np.maximum(top, self.floor) - self.F)
 
     def factors(self, e: NDArray[np.int64], small: Any = 0.1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Factors of products with given exponents, brought to those there are, without signs.
+        """Positive factors of products with given exponents, clipped to the possible ones.
 
-        Some have a subnormal factor: the product's value lies below what its exponent says.
+        Some factors are subnormal: the value of such a product lies below its exponent.
         """
         fa, fb = self.formats[:2]
         e = np.clip(e, self.low, self.high)
         x = self.between(np.maximum(fa.emin, e - fb.emax), np.minimum(fa.emax, e - fb.emin))
         drawn = self.rng.random(e.shape)
-        of_a, of_b = drawn < 0.6 * small, (drawn > 0.4 * small) & (drawn < small)  # and some of both
+        of_a, of_b = drawn < 0.6 * small, (drawn > 0.4 * small) & (drawn < small)  # some products have both
         y = np.where(of_a, np.clip(e - fa.emin, fb.emin, fb.emax), e - x)
         x = np.where(of_b, np.clip(e - fb.emin, fa.emin, fa.emax), x)
         rich = self.chance(0.4).reshape(-1, *[1] * (e.ndim - 1))
@@ -155,20 +160,20 @@ class Scene:
         return np.ldexp(a, x), np.ldexp(b, y)
 
     def summed(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The sum of a row's products as the spec cuts them without C, and the exponent of the last place kept."""
+        """The sums of the truncated products without C, and the exponents of the last bit kept."""
         e = exponents(a, self.formats[0]) + exponents(b, self.formats[1])
         cut = self.cuts(e.max(axis=1))
         place = np.clip(cut, -900, 900)[:, None]
         return np.ldexp(np.trunc(np.ldexp(a * b, -place)), place).sum(axis=1), cut
 
     def units(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What one unit of D's last place is beside numbers."""
+        """One unit of D's last place, for numbers of given values."""
         return np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, self.formats[3].emin) - self.kept)
 
     def codes(
         self, a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Codes of numbers cut to the formats, with the products where they lie in k."""
+        """Codes of A, B and C: numbers truncated to the formats, products at their positions in k."""
         placed = [np.zeros_like(a), np.zeros_like(b)]
         for x, to in zip((a, b), placed, strict=True):
             np.put_along_axis(to, self.columns, x, axis=1)
@@ -176,12 +181,6 @@ class Scene:
         return A, B, C
 
 
-def exponents(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[np.int64]:
-    """Exponents as the sums see them: emin of a subnormal; far below all of a zero."""
-    found = np.maximum(np.frexp(x)[1].astype(np.int64) - 1, fmt.emin)
-    return np.where(x == 0, _LOWEST, found)
-
-
 def _codes(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[Any]:
-    """Codes of numbers cut to a format, the largest number where they are beyond it."""
+    """Codes of numbers truncated to a format, the largest number where they exceed it."""
     return np.asarray(fmt.encode(round_to(np.clip(x, -fmt.max, fmt.max), fmt, Rounding.RZ)))

@@ -1,0 +1,186 @@
+"""Probes of a matrix instruction: dot products in codes, built from exact values.
+
+A probe is one entry of D: a row of A, a column of B, an entry of C. Its `level` e is the largest exponent of its terms:
+the position below which terms are truncated is then one unknown number, whatever F and E0 are. The products lie at the
+last positions of k, so that the last block of the instruction is probed and the earlier blocks add zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.formats import FloatFormat
+
+DEPTH = 37  # positions below a level that are probed: F is at most 35
+NO_LEVEL = 10**6
+_ZERO = -(10**6)  # the exponent of a zero
+Pair = tuple[float, float]
+Formats = tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Probes as codes.
+
+    Attributes
+    ----------
+    A, B, C : arrays (n, k), (n, k), (n,)
+        Codes of the operands.
+    kinds : array of str (n,)
+        Kind of each probe.
+    levels : array of int (n,)
+        Level of each probe; `NO_LEVEL` if it has none.
+    spans : array of int (n,)
+        The products lie at this many last positions of k.
+    """
+
+    A: NDArray[Any]
+    B: NDArray[Any]
+    C: NDArray[Any]
+    kinds: NDArray[Any]
+    levels: NDArray[np.int64]
+    spans: NDArray[np.int64]
+
+    @classmethod
+    def without_level(cls, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], kinds: Any) -> Probes:
+        """Probes of mixed exponents; `kinds` is one word or a sequence of words."""
+        n = len(C)
+        return cls(
+            A, B, C, np.broadcast_to(np.array(kinds, object), (n,)), np.full(n, NO_LEVEL), np.full(n, A.shape[1])
+        )
+
+    def __len__(self) -> int:
+        return len(self.C)
+
+    def take(self, some: NDArray[np.int64]) -> Probes:
+        """Some of the probes."""
+        return Probes(*(getattr(self, f.name)[some] for f in fields(self)))
+
+    def join(self, other: Probes) -> Probes:
+        """These probes, then the others."""
+        return Probes(*(np.concatenate([getattr(x, f.name) for x in (self, other)]) for f in fields(self)))
+
+    def without(self, other: Probes) -> Probes:
+        """The probes that are not among others."""
+        known = {row.tobytes() for row in other._rows()}
+        return self.take(np.flatnonzero([row.tobytes() not in known for row in self._rows()]))
+
+    def terms(self) -> NDArray[np.int64]:
+        """The number of terms of each probe, C included."""
+        return np.asarray(((self.A != 0) & (self.B != 0)).sum(axis=1) + (self.C != 0))
+
+    def _rows(self) -> NDArray[Any]:
+        return np.concatenate([self.A, self.B, self.C[:, None]], axis=1).astype(np.uint64)
+
+
+class Builder:
+    """Collects probes of an instruction of given formats and k; probes with numbers outside the formats are skipped.
+
+    `product(e, s, t)` returns the factors of s · 2^e, or s · (1 + 2^-t) · 2^e, with the exponent e where possible, or
+    None; if t exceeds the bits of either factor, of s · (m + 2^-t) · 2^e with some odd m. `full(e, s)` returns factors
+    of all ones with the same exponents, almost 4 · 2^e.
+    """
+
+    def __init__(self, formats: Formats, k: int) -> None:
+        self.formats, self.k = formats, k
+        self.rows: list[tuple[str, int, dict[int, Pair], float]] = []
+        self._seen: set[Any] = set()
+        self.product = cache(self._product)
+        self.full = cache(self._full)
+
+    def _product(self, e: int, s: int = 1, t: int | None = None) -> Pair | None:
+        fa, fb = self.formats[:2]
+        if not -1000 < e < 1020:
+            return None
+        if e >= fa.emin + fb.emin:
+            x = min(max(e // 2, fa.emin, e - fb.emax), fa.emax, e - fb.emin)
+        else:
+            x = max(e - fb.emin, fa.emin - fa.fraction_bits)
+        a, b = math.ldexp(float(s), x), math.ldexp(1.0, e - x)
+        if t is not None:
+            if t > max(fa.fraction_bits, fb.fraction_bits):
+                u, v = _factors(t, fa.precision, fb.precision)
+                shift = x - u.bit_length() + 1
+                a, b = math.ldexp(float(s * u), shift), math.ldexp(float(v), e - t - shift)
+            elif t <= fa.fraction_bits:
+                a += math.ldexp(float(s), x - t)
+            else:
+                b += math.ldexp(1.0, e - x - t)
+        return (float(a), float(b)) if holds(fa, a) and holds(fb, b) and a != 0 and b != 0 else None
+
+    def _full(self, e: int, s: int = 1) -> Pair | None:
+        powers = self.product(e, s)
+        if powers is None:
+            return None
+        fa, fb = self.formats[:2]
+        a, b = (x * (2 - 2.0**-f.fraction_bits) for x, f in zip(powers, (fa, fb), strict=True))
+        if not (holds(fa, a) and holds(fb, b)):  # the largest number of e4m3 is not all ones
+            a, b = powers[0] * 1.5, powers[1] * 1.5
+        return (a, b) if holds(fa, a) and holds(fb, b) else None
+
+    def number(self, e: int, s: int = 1, t: int | None = None) -> float | None:
+        """s · 2^e or s · (1 + 2^-t) · 2^e, if C's format has it."""
+        if abs(e) > 1020:
+            return None
+        c = math.ldexp(float(s), e) + (0.0 if t is None else math.ldexp(float(s), e - t))
+        return float(c) if c != 0 and holds(self.formats[2], float(c)) else None
+
+    def add(
+        self, kind: str, terms: Sequence[tuple[int, Pair | None]], c: float | None = 0.0, level: int = NO_LEVEL
+    ) -> None:
+        """Add a probe with products at positions counted from the end (0 is the last), if all its numbers exist."""
+        if c is None or any(pair is None or not 0 <= q < self.k for q, pair in terms):
+            return
+        at = {self.k - 1 - q: pair for q, pair in terms if pair is not None}
+        key = (tuple(sorted(at.items())), c)
+        if key not in self._seen and len(at) == len(terms):
+            self._seen.add(key)
+            self.rows.append((kind, level, at, c))
+
+    def probes(self) -> Probes:
+        """The collected probes; the builder is empty afterwards."""
+        rows, self.rows = self.rows, []
+        n = len(rows)
+        A, B, C = np.zeros((n, self.k)), np.zeros((n, self.k)), np.array([c for *_, c in rows], np.float64)
+        for i, (_, _, at, _) in enumerate(rows):
+            for q, (a, b) in at.items():
+                A[i, q], B[i, q] = a, b
+        codes = (np.asarray(f.encode(x)) for f, x in zip(self.formats[:3], (A, B, C), strict=True))
+        of_a, of_b, of_c = (exponents(x, f) for x, f in zip((A, B, C), self.formats[:3], strict=True))
+        highest = np.maximum((of_a + of_b).max(axis=1), of_c)  # a subnormal factor may bring a product above its level
+        spans = np.array([self.k - min(at, default=self.k) for _, _, at, _ in rows], np.int64)
+        levels = np.array([e for _, e, *_ in rows], np.int64)
+        levels = np.where(highest == levels, levels, NO_LEVEL)
+        return Probes(*codes, np.array([kind for kind, *_ in rows], object), levels, spans)
+
+
+@cache
+def _factors(t: int, left: int, right: int) -> tuple[int, int]:
+    """Factors of at most `left` (and 11) and `right` bits of m · 2^t + 1 with the least odd m; zeros if none exist."""
+    products = [
+        (u * v >> t, u, v)
+        for u in range(1, 1 << min(left, 11), 2)
+        for v in range(pow(u, -1, 1 << t), 1 << right, 1 << t)
+        if u * v >> t & 1
+    ]
+    return min(products, default=(0, 0, 0))[1:]
+
+
+def holds(fmt: FloatFormat, x: float) -> bool:
+    """Whether a finite number is a value of the format."""
+    if not math.isfinite(x) or abs(x) > fmt.max:
+        return False
+    low = max(math.frexp(x)[1] - 1, fmt.emin) - fmt.fraction_bits
+    return math.ldexp(x, -low).is_integer()
+
+
+def exponents(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[np.int64]:
+    """Exponents in the instruction's sums: emin for a subnormal number, far below all others for zero."""
+    return np.where(x == 0, _ZERO, np.maximum(np.frexp(x)[1].astype(np.int64) - 1, fmt.emin))
