@@ -1,18 +1,19 @@
-"""What a scheme makes a GPU do for one product of matrices: instructions, operations, bytes, counted and not measured.
+"""Work of a scheme on a GPU for one product of matrices: instructions, operations and bytes, counted and not measured.
 
-The work falls into phases, kernels that run one after another. The rules, for A (M, K), B (K, N) and an instruction of
+The work falls into phases: kernels that run one after another. The rules, for A (M, K), B (K, N) and an instruction of
 m × n × k:
 
-* *Products.* 2·m·n·k operations an instruction; M, N and K padded to whole instructions, K again in every piece between
-  two promotions and in every turn of an interleaved chain. A free n ("m64nNk16") is a multiple of 8 (m128: 16), up to
-  256. A and B may change roles: the orientation that pads less counts.
-* *Vector operations*, one an instruction on the ordinary cores, a fused multiply-add being one. A word takes one for
-  its rounding and one for its scaling, if it has a scale; every word after it two, for the way back and the
-  subtraction. Rows that are scaled: two an element, two an entry of the result. A promotion takes one an entry; so
-  does a join of accumulators, and one more if it scales. Products that are calls of their own add to C: two an entry.
-* *Ozaki schemes*: see `fpemu.roofline.slicing`; *Strassen's algorithm*: `fpemu.roofline.strassen`.
-* *Bytes* are the least there can be: every phase reads its inputs and writes its outputs once. A tf32 word is stored in
-  four bytes. Powers of two of rows and columns are not counted.
+* *Products.* 2·m·n·k operations per instruction. M, N and K are padded to whole instructions, K in every interval
+  between two promotions and in every turn of an interleaved chain (`fpemu.schemes.lowering`). A free n ("m64nNk16") is
+  a multiple of 8 (m128: 16), up to 256. A and B may be exchanged: the orientation with less padding counts.
+* *Vector operations*, one per instruction on the ordinary cores, a fused multiply-add being one. A word takes one for
+  its rounding and one for its scaling, if it has a scale; every word after it two, for the conversion back and the
+  subtraction. Scaled rows take two per element and two per entry of the result. A promotion takes one per entry, as
+  does an addition of accumulators, and one more if it scales. Products that are separate calls add to C: two per entry.
+* *Ozaki schemes*: `fpemu.roofline.slicing`; *Strassen's algorithm*: `fpemu.roofline.strassen`; *int8 corrections*:
+  `fpemu.roofline.eightbits`.
+* *Bytes* are the minimum: every phase reads its inputs and writes its outputs once. A tf32 word is stored in four
+  bytes. Powers of two of rows and columns are not counted.
 """
 
 from __future__ import annotations
@@ -25,21 +26,33 @@ from fpemu.mma import MmaSpec, catalog
 from fpemu.roofline import gpus
 from fpemu.roofline.eightbits import staged_int8
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import BYTES, Phase, Work, across, along, areas, operations, unit, width
+from fpemu.roofline.phases import (
+    BYTES,
+    Phase,
+    Shape,
+    Work,
+    across,
+    areas,
+    counted,
+    operations,
+    split_operations,
+    unit,
+    width,
+)
 from fpemu.roofline.slicing import error_free
 from fpemu.roofline.strassen import blocks, strassen
 from fpemu.schemes import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.strassen import Strassen
-from fpemu.schemes.words import Plan, Word, in_k
+from fpemu.schemes.words import Join
 
 SPLITS = {
-    "kernel": "a kernel of its own writes the words, the product reads them",
+    "kernel": "a separate kernel writes the words, the product reads them",
     "fused": "the product splits its operands, once for every tile that needs them",
-    "given": "the words are there already: not counted",
+    "given": "the words are in memory already and their split is not counted",
 }
-"""Who makes the words."""
+"""Where the words are computed."""
 
 
 @checked
@@ -61,18 +74,18 @@ def work(
     scheme : str or Scheme
         One of `fpemu.schemes.names()`, or a scheme itself, such as `Strassen()`.
     hardware : str or MmaSpec or Gpu or None
-        An architecture, a GPU's name or description, or an instruction. sgemm and dgemm do without.
+        An architecture, a GPU's name or description, or an instruction; sgemm and dgemm need none.
     M, N, K : int
         Sizes of the product.
     split : {"kernel", "fused", "given"}
-        Where the words are computed, a key of `SPLITS`: in a kernel before the product, in the product's kernel, or not
-        counted. Schemes whose products are separate calls cannot fuse it.
+        Where the words are computed: in a kernel before the product, in the product's kernel, or before and not
+        counted. Schemes whose products are separate calls cannot fuse the split.
     tile : (int, int)
-        Rows and columns of the result that a block works on, for split="fused": A is split once for each column of
-        tiles, B once for each row.
+        Rows and columns of the result per thread block, for split="fused": A is split once for each column of tiles, B
+        once for each row.
     **options
-        The scheme's choices. What the Ozaki family leaves open (slices=None) is counted on a few rows of nominal data,
-        (uniform [0, 1) - 0.5) · exp(0.1 · normal), the inputs of DGEMM-TC with phi = 0.1.
+        The scheme's options. A number of slices that depends on the data (slices=None) is counted on a few rows of
+        nominal data, (uniform [0, 1) - 0.5) · exp(0.1 · normal), the inputs of DGEMM-TC with phi = 0.1.
 
     Returns
     -------
@@ -86,8 +99,8 @@ def work(
 
     Examples
     --------
-    >>> found = work("ootomo", "H200", 4096, 4096, 4096)
-    >>> found.operations / found.nominal, found.instructions
+    >>> job = work("ootomo", "H200", 4096, 4096, 4096)
+    >>> job.operations / job.nominal, job.instructions
     (3.0, {'hopper wgmma m64nNk16 fp16->fp32': 786432.0})
     """
     chosen = build(scheme, options)
@@ -105,140 +118,102 @@ def work(
     if isinstance(chosen, StagedInt8):
         return staged_int8(chosen, spec, shape, split)
     if isinstance(chosen, Strassen):
-        rules = chosen.staged.rules()
-        each = _split_operations(rules, len(rules) - 1, chosen.staged.scales_rows)
         inner = _words(chosen.staged, spec, blocks(chosen, shape), "given", tile)
-        return strassen(chosen, shape, split, each, inner)
+        return strassen(chosen, spec, shape, split, inner)
     if isinstance(chosen, SplitScheme):
         return _words(chosen, spec, shape, split, tile)
     if split == "fused":
-        raise InputError(f"{chosen.name}: its products are calls of their own, so that the split cannot be fused")
+        raise InputError(f"{chosen.name}: its products are separate calls, so that the split cannot be fused")
     if not isinstance(chosen, ErrorFree):
-        raise InputError(
-            f"{chosen.name}: its work has not been counted; sgemm, dgemm, schemes of words and of slices are"
-        )
+        raise InputError(f"{chosen.name}: only the work of sgemm, dgemm and schemes of words or slices is counted")
     return error_free(chosen, spec, shape, split)
 
 
-def _native(scheme: Scheme, hardware: str | MmaSpec | Gpu | None, shape: tuple[int, int, int]) -> Work:
+def _native(scheme: Scheme, hardware: str | MmaSpec | Gpu | None, shape: Shape) -> Work:
     fmt = scheme.operand.name
-    moved = [BYTES[fmt] * float(n) for n in areas(*shape)]
-    product = Phase(
-        name="product", products={fmt: 2.0 * shape[0] * shape[1] * shape[2]}, read=moved[0] + moved[1], written=moved[2]
-    )
+    a, b, c = (float(BYTES[fmt] * n) for n in areas(*shape))
+    product = Phase(name="product", products={fmt: 2.0 * shape[0] * shape[1] * shape[2]}, read=a + b, written=c)
     _known(hardware)
-    return Work(
-        scheme=scheme.name,
-        operand=fmt,
-        architecture=None,
-        shape=shape,
-        phases=(product,),
-        instructions={},
-        products=1,
-        words=(1, 1),
-        resident=sum(moved),
-    )
+    return counted(scheme, None, shape, [product], resident=a + b + c)
 
 
-def _words(scheme: SplitScheme, spec: MmaSpec, shape: tuple[int, int, int], split: str, tile: tuple[int, int]) -> Work:
+def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: str, tile: tuple[int, int]) -> Work:
     M, N, K = shape
-    rules, plan = scheme.rules(), scheme.plan()
-    sizes = areas(*shape)
-    used = [sorted({pair[side] for pair in plan.products}) for side in (0, 1)]
-    calls = plan.join == "as-run"
+    rules, lowering = scheme.rules(), scheme.lowering(spec)
+    sizes, products = areas(*shape), lowering.products
+    used = [sorted({pair[side] for pair in products}) for side in (0, 1)]
+    calls = lowering.join == Join.AS_RUN
     if split == "fused" and calls:
-        raise InputError(f"{scheme.name}: its products are calls of their own, so that the split cannot be fused")
-    operands = 4.0 * (sizes[0] + sizes[1])
-    stored = sum(width(spec.a_format) * len(words) * area for words, area in zip(used, sizes, strict=False))
-    each = [_split_operations(rules, max(words), scheme.scales_rows) for words in used]
+        raise InputError(f"{scheme.name}: its products are separate calls, so that the split cannot be fused")
+    operands, result = 4.0 * (sizes[0] + sizes[1]), 4.0 * sizes[2]
+    stored = float(sum(width(spec.a_format) * len(words) * area for words, area in zip(used, sizes, strict=False)))
+    each = [split_operations(rules[: max(words) + 1], scheme.scales_rows) for words in used]
     phases = []
     if split == "kernel":
         once = sum(n * area for n, area in zip(each, sizes, strict=False))
         phases.append(Phase(name="split", vector={"fp32": once}, read=operands, written=stored))
-    again = (-(-N // tile[1]), -(-M // tile[0])) if split == "fused" else (0, 0)
-    vector = sum(n * area * r for n, area, r in zip(each, sizes, again, strict=False))
-    instructions = sum(n * len(products) for products, n in _chains(plan, spec, K)) * across(spec, M, N)
+    chains = [(acc, lowering.chains(acc, K, spec.k)) for acc in lowering.accumulators]
+    instructions = sum(len(acc.products) * chain.total_blocks for acc, chain in chains) * across(spec, M, N)
     kind = unit(spec)
     if calls:
-        share = instructions / len(plan.products)
-        for number, (i, j) in enumerate(plan.products):
-            read = width(spec.a_format) * (sizes[0] + sizes[1]) + (4.0 * sizes[2] if number else 0)
+        share = instructions / len(products)
+        for number, (i, j) in enumerate(products):
+            read = width(spec.a_format) * (sizes[0] + sizes[1]) + (result if number else 0)
             phases.append(
                 Phase(
                     name=f"product {rules[i].name}{rules[j].name}",
-                    written=4.0 * sizes[2],
+                    written=result,
                     read=read,
                     products={kind: share * operations(spec)},
                     vector={"fp32": 2.0 * sizes[2]} if number else {},
                 )
             )
     else:
-        promotions, joins = (n * sizes[2] for n in _outside(plan, spec, K))
-        sums = {"fp32": vector + promotions + (2.0 * sizes[2] if scheme.scales_rows else 0)}
-        sums[plan.combine_in] = sums.get(plan.combine_in, 0.0) + joins
+        # divisions by the power of two of a band, and additions outside the instruction, per entry
+        scaled = lowering.exponent != 0
+        if lowering.block is None:
+            additions = sum(chain.total for acc, chain in chains if acc.interval)
+            joins = (len(chains) - 1) * (1 + scaled)
+        else:
+            additions, joins = sum(chain.total * (1 + (scaled and acc.band > 0)) for acc, chain in chains), 0
+        again = (-(-N // tile[1]), -(-M // tile[0])) if split == "fused" else (0, 0)
+        vector = sum(n * area * r for n, area, r in zip(each, sizes, again, strict=False))
+        sums = {"fp32": vector + (additions + 2 * scheme.scales_rows) * float(sizes[2])}
+        combined = "fp64" if lowering.in_double else "fp32"
+        sums[combined] = sums.get(combined, 0.0) + joins * float(sizes[2])
         phases.append(
             Phase(
                 name="product",
                 products={kind: instructions * operations(spec)},
                 vector={name: n for name, n in sums.items() if n},
-                written=4.0 * sizes[2],
+                written=result,
                 read=operands if split == "fused" else stored,
             )
         )
-    resident = operands + 4.0 * sizes[2] + (0 if split == "fused" else stored)
-    return Work(
-        scheme=scheme.name,
-        operand="fp32",
-        architecture=spec.architecture,
-        shape=shape,
-        phases=tuple(phases),
-        instructions={spec.name: float(instructions)},
-        products=len(plan.products),
+    return counted(
+        scheme,
+        spec,
+        shape,
+        phases,
+        instructions=instructions,
+        products=len(products),
         words=(len(used[0]), len(used[1])),
-        resident=resident,
+        resident=operands + result + (0 if split == "fused" else stored),
     )
 
 
-def _split_operations(rules: tuple[Word, ...], last: int, scaled: bool) -> float:
-    """Of one element, for the words up to `last`."""
-    made = rules[: last + 1]
-    return 1.0 * len(made) + sum(1 for word in made if word.exponent) + 2 * last + 2 * scaled
-
-
-def _chains(plan: Plan, spec: MmaSpec, K: int) -> list[tuple[list[tuple[int, int]], int]]:
-    """For every accumulator its products and the instructions along K of each."""
-    found = []
-    for band, products in plan.groups():
-        segment = plan.promoted(band, spec)
-        step = in_k(plan.step, spec) if len(products) > 1 else None
-        if plan.accumulators == "none":
-            segment, step = in_k(plan.step or "instruction", spec), None
-        found.append((products, along(K, [cut for cut in (segment, step) if cut], spec.k)))
-    return found
-
-
-def _outside(plan: Plan, spec: MmaSpec, K: int) -> tuple[float, float]:
-    """Operations an entry of the result outside the instruction: promotions, and joins of accumulators."""
-    groups, scaled = plan.groups(), bool(plan.exponent)
-    if plan.accumulators == "none":
-        step = in_k(plan.step or "instruction", spec) or K
-        return float(-(-K // step)) * sum(1 + (scaled and band > 0) for band, _ in groups), 0.0
-    intervals = (plan.promoted(band, spec) for band, _ in groups)
-    return float(sum(-(-K // n) for n in intervals if n)), (len(groups) - 1.0) * (1 + scaled)
-
-
 def _matrix_unit(hardware: str | MmaSpec | Gpu | None) -> str | MmaSpec | None:
-    """What `Scheme.spec` takes, from a GPU of the table too."""
-    found = _known(hardware)
-    if not isinstance(found, Gpu):
-        return found
-    if found.architecture is None:
-        raise InputError(f"{found.name} has no matrix instruction that is modelled: only sgemm and dgemm run on it")
-    return found.architecture
+    """The argument of `Scheme.spec`, also for a GPU of the table."""
+    known = _known(hardware)
+    if not isinstance(known, Gpu):
+        return known
+    if known.architecture is None:
+        raise InputError(f"{known.name} has no matrix instruction that is modelled: only sgemm and dgemm run on it")
+    return known.architecture
 
 
 def _known(hardware: str | MmaSpec | Gpu | None) -> str | MmaSpec | Gpu | None:
-    """An architecture, a GPU, an instruction; names are looked up."""
+    """The architecture, GPU or instruction of a name; others as they are."""
     if not isinstance(hardware, str):
         return hardware
     try:

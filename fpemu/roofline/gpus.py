@@ -1,6 +1,6 @@
-"""GPUs as data: what the models need to know of one, from a table (gpus.toml) or from the user's own file.
+"""GPUs as data, from a table (gpus.toml) or from a file of the user.
 
-A description has what is known; a model asks for what it needs with `Gpu.need`, which names what is missing.
+A description has the known fields; a model requires a field with `Gpu.need`, which raises an error if it is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNITS = (
     "fp32 matrix",
     "fp64 matrix",
 )
-"""What a GPU may have a peak for: its ordinary cores by format, its matrix units by input format."""
+"""Units with a peak: the ordinary cores by format, the matrix units by input format."""
 
 _RATES = {
     "clock": "Hz",
@@ -40,7 +40,7 @@ LEAST = {
     **{field: (1e6, unit) for field, unit in _RATES.items()},
     **{field: (1024.0, "bytes") for field in ("memory", "l2", "l1", "shared", "shared_per_block")},
 }
-"""No GPU has less: a smaller number is in another unit."""
+"""Least plausible values: a smaller number is in another unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class Gpu:
 
     @checked
     def need(self, what: str, model: str = "this model") -> Any:
-        """A field, or the peak of a unit.
+        """Return a field, or the peak of a unit.
 
         Raises
         ------
@@ -182,7 +182,7 @@ def get(name: str | Path | Gpu) -> Gpu:
     Raises
     ------
     InputError
-        An unknown name (with the nearest known); a file that `read` refuses; several GPUs to choose from.
+        An unknown name (with the nearest known); an invalid file; several GPUs in a file and none named.
 
     Examples
     --------
@@ -193,10 +193,11 @@ def get(name: str | Path | Gpu) -> Gpu:
         return name
     path, _, member = str(name).rpartition(":") if ".toml:" in str(name).lower() else (str(name), "", "")
     if Path(path).suffix.lower() == ".toml":
-        found = read(path)
-        if not member and len(found) > 1:
-            raise InputError(f"{path} describes {', '.join(found)}: say which, as {path}:{next(iter(found))}")
-        return _find(member or next(iter(found)), found, f"GPU of {path}")
+        described = read(path)
+        first = next(iter(described))
+        if not member and len(described) > 1:
+            raise InputError(f"{path} describes {', '.join(described)}: name one, as {path}:{first}")
+        return _find(member or first, described, f"GPU of {path}")
     return _find(str(name), _table(), "GPU")
 
 
@@ -223,33 +224,34 @@ def read(path: str | Path) -> dict[str, Gpu]:
         No such file, not TOML, no GPU in it; an unknown field or unit (with the nearest known); a value of the wrong
         kind, or not positive. It names the file, the GPU, the field and the value.
     """
-    return _read(Path(path), own=False)
+    return _read(Path(path), _table())
 
 
 @functools.cache
 def _table() -> dict[str, Gpu]:
-    return _read(Path(__file__).with_name("gpus.toml"), own=True)
+    return _read(Path(__file__).with_name("gpus.toml"), {})
 
 
-def _read(path: Path, own: bool) -> dict[str, Gpu]:
-    found: dict[str, Gpu] = {}
+def _read(path: Path, inherited: Mapping[str, Gpu]) -> dict[str, Gpu]:
+    """The GPUs of a file, which may start from others further up in it, or else from inherited ones."""
+    described: dict[str, Gpu] = {}
     for name, table in read_toml(path).items():
         if not isinstance(table, dict):
-            raise InputError(f"{path}: {name} = {table!r} is outside of a GPU's table: begin with [its name]")
-        twin = next((other for other in found if _fold(other) == _fold(name)), None)
-        if twin is not None:
-            raise InputError(f"{path}: {twin!r} and {name!r} are the same name: case, blanks and dashes do not count")
-        found[name] = _gpu(f"{path}, GPU {name!r}", name, dict(table), found, own)
-    if not found:
+            raise InputError(f"{path}: {name} = {table!r} is outside of a GPU's table: begin the table with [its name]")
+        equal = next((other for other in described if _fold(other) == _fold(name)), None)
+        if equal is not None:
+            raise InputError(f"{path}: {equal!r} and {name!r} are the same name: case, blanks and dashes do not count")
+        described[name] = _gpu(f"{path}, GPU {name!r}", name, dict(table), described, inherited)
+    if not described:
         raise InputError(f"{path}: describes no GPU: write a table [name] with its fields")
-    return found
+    return described
 
 
-def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], own: bool) -> Gpu:
+def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], inherited: Mapping[str, Gpu]) -> Gpu:
     start: dict[str, Any] = {"peak": {}}
     if "like" in table:
         other = table.pop("like")
-        known = before if own or _fold(str(other)) in map(_fold, before) else {**_table(), **before}
+        known = before if _fold(str(other)) in map(_fold, before) else {**inherited, **before}
         base = _find(str(other), known, f"GPU in {where}, like")
         start = {f: getattr(base, f) for f in _TYPES if f != "source"}
     for key, value in table.items():
@@ -287,13 +289,13 @@ def _value(where: str, kind: str, value: Any, field: str) -> Any:
 
 def _find(name: str, known: Mapping[str, Gpu], kind: str) -> Gpu:
     key = _fold(name)
-    for own, gpu in known.items():
-        if key == _fold(own):
+    for other, gpu in known.items():
+        if key == _fold(other):
             return gpu
     raise unknown_name(kind, name, known)
 
 
 def _fold(name: str) -> str:
-    """As `fpemu.mma.catalog.architecture` folds names: case, blanks, dashes and the maker do not matter."""
+    """A name without case, blanks, dashes and manufacturer, as in `fpemu.mma.catalog.architecture`."""
     plain = name.lower().removeprefix("nvidia").removeprefix("amd")
     return "".join(c for c in plain if c.isalnum())

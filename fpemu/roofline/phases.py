@@ -1,21 +1,25 @@
-"""The parts that a product's work is made of, and how much of a matrix instruction covers a product."""
+"""The phases of a product's work, and the number of matrix instructions that cover a product."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fpemu.mma import MmaSpec
+from fpemu.schemes.base import Scheme
+from fpemu.schemes.words import Word
 
+Shape = tuple[int, int, int]
+"""M, N, K"""
 BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8, "int32": 4, "int8": 1}
-"""Of a stored number; one for the formats that are not here."""
+"""Bytes of a stored number; one for all other formats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One kernel, or several equal ones.
+    """A kernel, or several equal kernels.
 
     Attributes
     ----------
@@ -24,7 +28,7 @@ class Phase:
     products : mapping of str to float
         Operations of matrix products by format of their inputs, a multiply-add being two; padding included.
     vector : mapping of str to float
-        Instructions of the ordinary cores by format, an element each.
+        Instructions of the ordinary cores by format, one element each.
     read, written : float
         Bytes read from and written to memory.
     """
@@ -59,7 +63,7 @@ class Work:
     words : (int, int)
         Words, slices or residues of A and of B.
     resident : float
-        Bytes that are in memory at the same time, at least: operands, words, result, products waiting to be summed.
+        Least number of bytes in memory at the same time: operands, words, result, products not yet summed.
     """
 
     scheme: str
@@ -74,51 +78,74 @@ class Work:
 
     @property
     def operations(self) -> float:
-        """Of all matrix products."""
+        """Operations of all matrix products."""
         return sum(sum(phase.products.values()) for phase in self.phases)
 
     @property
     def vector(self) -> float:
-        """Instructions of the ordinary cores."""
+        """Instructions of the ordinary cores, one element each."""
         return sum(sum(phase.vector.values()) for phase in self.phases)
 
     @property
     def bytes(self) -> float:
-        """Read and written."""
+        """Bytes read and written."""
         return sum(phase.read + phase.written for phase in self.phases)
 
     @property
     def nominal(self) -> float:
-        """2 M N K."""
+        """2 M N K, the operations of the product that the scheme emulates."""
         M, N, K = self.shape
         return 2.0 * M * N * K
 
 
-def along(length: int, cuts: list[int], k: int) -> int:
-    """Instructions of length k that cover `length` cut into pieces, these into smaller ones."""
-    if not cuts:
-        return -(-length // k)
-    whole, rest = divmod(length, cuts[0])
-    return whole * along(cuts[0], cuts[1:], k) + (along(rest, cuts[1:], k) if rest else 0)
+def counted(
+    scheme: Scheme,
+    spec: MmaSpec | None,
+    shape: Shape,
+    phases: Sequence[Phase],
+    *,
+    resident: float,
+    instructions: float = 0.0,
+    products: int = 1,
+    words: tuple[int, int] = (1, 1),
+) -> Work:
+    """The work of a scheme on an instruction; None: on ordinary cores."""
+    return Work(
+        scheme=scheme.name,
+        operand=scheme.operand.name,
+        architecture=None if spec is None else spec.architecture,
+        shape=shape,
+        phases=tuple(phases),
+        instructions={} if spec is None else {spec.name: float(instructions)},
+        products=products,
+        words=words,
+        resident=resident,
+    )
+
+
+def split_operations(rules: Sequence[Word], scales_rows: bool) -> float:
+    """Vector operations per element for its words."""
+    return 1.0 * len(rules) + sum(1 for word in rules if word.exponent) + 2 * (len(rules) - 1) + 2 * scales_rows
 
 
 def across(spec: MmaSpec, M: int, N: int) -> float:
-    """Instructions that cover M × N, in units of the widest: an instruction with fewer columns is a part of one."""
+    """Instructions that cover M × N, in units of the widest: an instruction with fewer columns counts as a fraction."""
     m, n, step = tile(spec)
     ways = ((M, N), (N, M))
     return min(-(-a // m) * (-(-b // step) * step) / n for a, b in ways)
 
 
 def tile(spec: MmaSpec) -> tuple[int, int, int]:
-    """Rows, columns, and what the columns are a multiple of; 16, 16, 16 for an instruction that names no shape."""
-    found = re.fullmatch(r"m(\d+)n(\d+|N)k\d+", spec.shape)
-    if found is None:
+    """Rows, columns, and the unit of the columns; 16, 16, 16 for an instruction without a named shape."""
+    name = re.fullmatch(r"m(\d+)n(\d+|N)k\d+", spec.shape)
+    if name is None:
         return 16, 16, 16
-    m = int(found[1])
-    return (m, 256, 8 if m == 64 else 16) if found[2] == "N" else (m, int(found[2]), int(found[2]))
+    m = int(name[1])
+    return (m, 256, 8 if m == 64 else 16) if name[2] == "N" else (m, int(name[2]), int(name[2]))
 
 
 def operations(spec: MmaSpec) -> float:
+    """Operations of one instruction."""
     m, n, _ = tile(spec)
     return 2.0 * m * n * spec.k
 
@@ -129,7 +156,7 @@ def areas(M: int, N: int, K: int) -> tuple[int, int, int]:
 
 
 def unit(spec: MmaSpec) -> str:
-    """The format that names the unit: all fp8, fp6 and fp4 formats run at the rate of fp8, converted ones at fp16's."""
+    """The format that names the unit: fp8, fp6 and fp4 run at the rate of fp8, converted formats at that of fp16."""
     name = str(spec.a_format)
     if spec.arithmetic == "via-half":
         return "fp16"

@@ -1,15 +1,15 @@
 """The work of the Ozaki family: slices or residues, exact products of them, sums.
 
-The rules beside those of `fpemu.roofline.counting`:
+Rules beside those of `fpemu.roofline.counting`:
 
-* A slice takes five operations an element: largest of the row, two additions that cut, one that leaves the rest, the
-  conversion. A product of slices takes three an entry: conversion, scaling, sum. In CR mode it is seven, one error-free
-  addition for every product, which is less than any accurate summation needs.
-* A residue takes four an element, the scaling two. Each product of residues takes eight an entry, four to reduce it and
-  four to put it together; the last steps take eight.
-* Every product is a call: it reads its two words and writes a matrix that the sums read back. The running sum is read
-  and written for every product, except in CR mode, where all products wait. A product of residues is reduced to a
-  byte that waits; all of them are read for the result.
+* A slice takes five operations per element: largest of the row, two additions that truncate, the subtraction of the
+  slice, the conversion. A product of slices takes three per entry: conversion, scaling, sum. In CR mode it takes seven,
+  one error-free addition for every product, which is less than any accurate summation needs.
+* A residue takes four per element, the scaling two. Each product of residues takes eight per entry, four to reduce it
+  and four to accumulate it; the last steps take eight.
+* Every product is a separate call: it reads its two words and writes a matrix that the sums read back. The running sum
+  is read and written for every product, except in CR mode, where all products are stored. A product of residues is
+  reduced to a stored byte; all bytes are read for the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import functools
 import numpy as np
 
 from fpemu.mma import MmaSpec
-from fpemu.roofline.phases import BYTES, Phase, Work, across, along, areas, operations, unit, width
+from fpemu.roofline.phases import BYTES, Phase, Shape, Work, across, areas, counted, operations, unit, width
 from fpemu.schemes import certify
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.ozaki import Ozaki
@@ -27,71 +27,69 @@ from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
 
 
-def error_free(scheme: ErrorFree, spec: MmaSpec, shape: tuple[int, int, int], split: str) -> Work:
-    """Splitting (unless split="given"), the products, the sums."""
+def error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Work:
+    """Count the split (unless split="given"), the products and the sums."""
     M, N, K = shape
     sizes, fmt = areas(*shape), scheme.operand.name
     size, wide, out = BYTES[fmt], width(spec.a_format), width(spec.d_format)
     (sA, sB), products, sums = _slices(scheme, spec, K)
     elements = float(sA * sizes[0] + sB * sizes[1])
     operands, result = float(size * (sizes[0] + sizes[1])), float(size * sizes[2])
-    instructions = products * along(K, [], spec.k) * across(spec, M, N)
+    instructions = products * -(-K // spec.k) * across(spec, M, N)
     if isinstance(scheme, Ozaki2):
         splitting = 2.0 * (sizes[0] + sizes[1]) + 4.0 * elements
         joining = sizes[2] * (8.0 * sA + 8.0)
-        extra = products - sA  # the product that finds the scaling has words of its own
-        waiting = out * sizes[2] * float(products)
-        digits = sizes[2] * float(sA)  # each product is reduced to a byte, which waits for the others
-        read, written, held = waiting + digits, digits + result, digits + out * sizes[2]
+        extra = products - sA  # the product that determines the scaling has separate words
+        stored = out * sizes[2] * float(products)
+        reduced = sizes[2] * float(sA)  # bytes to which the products are reduced
+        read, written, resident = stored + reduced, reduced + result, reduced + out * sizes[2]
     else:
-        every = scheme.mode == "CR" if isinstance(scheme, Ozaki) else False
+        at_once = isinstance(scheme, Ozaki) and scheme.mode == "CR"
         splitting, extra = 5.0 * elements, 0
-        joining = (7.0 if every else 3.0) * sizes[2] * sums
-        waiting = out * sizes[2] * float(sums)
-        # the running sum is read and written for every product, except that CR mode sums all of them at once
-        read = waiting + (0 if every else result * (sums - 1))
-        written = result * (1 if every else sums)
-        held = waiting if every else out * float(sizes[2])
-    stored = wide * (elements + extra * (sizes[0] + sizes[1]))
-    phases = [] if split == "given" else [Phase(name="split", vector={fmt: splitting}, read=operands, written=stored)]
+        joining = (7.0 if at_once else 3.0) * sizes[2] * sums
+        stored = out * sizes[2] * float(sums)
+        # the running sum is read and written for every product, except in CR mode
+        read = stored + (0 if at_once else result * (sums - 1))
+        written = result * (1 if at_once else sums)
+        resident = stored if at_once else out * float(sizes[2])
+    words = wide * (elements + extra * (sizes[0] + sizes[1]))
+    phases = [] if split == "given" else [Phase(name="split", vector={fmt: splitting}, read=operands, written=words)]
     inputs = float(wide * products * (sizes[0] + sizes[1]))
-    phases.append(
-        Phase(name="products", products={unit(spec): instructions * operations(spec)}, read=inputs, written=waiting)
-    )
+    executed = {unit(spec): instructions * operations(spec)}
+    phases.append(Phase(name="products", products=executed, read=inputs, written=stored))
     phases.append(Phase(name="sums", vector={fmt: joining}, read=read, written=written))
-    return Work(
-        scheme=scheme.name,
-        operand=fmt,
-        architecture=spec.architecture,
-        shape=shape,
-        phases=tuple(phases),
-        instructions={spec.name: float(instructions)},
+    return counted(
+        scheme,
+        spec,
+        shape,
+        phases,
+        instructions=instructions,
         products=products,
         words=(sA, sB),
-        resident=operands + result + stored + held,
+        resident=operands + result + words + resident,
     )
 
 
 @functools.lru_cache(maxsize=4096)
 def _slices(scheme: ErrorFree, spec: MmaSpec, K: int) -> tuple[tuple[int, int], int, int]:
-    """Slices of A and B, products, and sums outside: as given, or counted on nominal data."""
+    """Slices of A and B, products, and sums outside the instruction: as given, or counted on nominal data."""
     if isinstance(scheme, Ozaki2):
         count = len(scheme.basis().moduli)
         return (count, count), count + (scheme.scaling == "accurate"), count
-    pieces = -(-K // scheme.k_block) if isinstance(scheme, Ozaki) and scheme.k_block else 1
+    blocks = -(-K // scheme.k_block) if isinstance(scheme, Ozaki) and scheme.k_block else 1
     given = getattr(scheme, "slices", None)
     if isinstance(given, int):
         fast = not isinstance(scheme, Ozaki) or scheme.fast is not False
         levels = list(range(1, given + 1)) if fast else [given] * given
         shared = scheme.sharing(K) if isinstance(scheme, Ozimmu) else 1
-        return (given, given), sum(levels), sum(-(-level // shared) for level in levels) * pieces
+        return (given, given), sum(levels), sum(-(-level // shared) for level in levels) * blocks
     rows = max(2, min(16, 2**17 // K))
     rng = np.random.default_rng(0)
     A, B = ((rng.random(s) - 0.5) * np.exp(0.1 * rng.standard_normal(s)) for s in ((rows, K), (K, rows)))
     A, B = (X.astype(scheme.operand.dtype) for X in (A, B))
     if isinstance(scheme, Ozaki):
-        found = scheme.counts(A.astype(np.float64), B.astype(np.float64), spec)
-        return found.slices, found.products, found.products * pieces
+        counts = scheme.counts(A.astype(np.float64), B.astype(np.float64), spec)
+        return counts.slices, counts.products, counts.products * blocks
     assert isinstance(scheme, Ozimmu)
     report = certify(A, B, scheme=scheme, hardware=spec).report
     assert report.slices is not None

@@ -1,9 +1,9 @@
-"""The roofline of a scheme: no GPU can multiply faster with it, by its peaks, its bandwidth and the work it does.
+"""The roofline of a scheme: a bound on its speed on a GPU, from the GPU's peaks and bandwidth and the scheme's work.
 
 A phase of the work takes the longest of three times: its products on the matrix unit, its vector operations on the
-ordinary cores, its bytes at the memory's bandwidth. Phases follow one another. Nothing is predicted: latencies, power,
-clocks below the maker's, tiles that do not fill the GPU all make a program slower. `efficiency` and its like state what
-share of the peaks somebody expects; 1 is the bound.
+ordinary cores, its bytes at the memory's bandwidth. Phases follow one another. Latencies, power limits, clocks below
+the documented one and tiles that do not fill the GPU are not modelled; all make a program slower. `efficiency`,
+`vector_efficiency` and `memory_efficiency` are assumed shares of the peaks; 1 is the bound.
 
 A product in fp32 or fp64 runs on the faster of the ordinary cores and a matrix unit of that format. A vector operation
 that is no multiply-add takes the place of one: half the peak.
@@ -22,12 +22,10 @@ from typing import Any, NamedTuple
 from fpemu.arguments import checked, choice, integer, is_size, number
 from fpemu.errors import InputError, shown
 from fpemu.roofline import gpus
-from fpemu.roofline.counting import SPLITS, work
+from fpemu.roofline.counting import work
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import Phase, Work
+from fpemu.roofline.phases import Work
 from fpemu.schemes import Scheme, build
-
-__all__ = ["SPLITS", "BreakEven", "Estimate", "Phase", "Span", "Work", "break_even", "time", "work"]
 
 MODEL = "the roofline"
 SHAPES: dict[str, tuple[int | str, ...]] = {
@@ -35,7 +33,7 @@ SHAPES: dict[str, tuple[int | str, ...]] = {
     "rank-64": ("n", "n", 64),
     "tall": ("n", 64, "n"),
 }
-"""M, N, K of the shapes with a name."""
+"""M, N, K of the named shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,22 +84,22 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Of all phases."""
+        """Seconds of all phases."""
         return sum(span.seconds for span in self.spans)
 
     @property
     def bound(self) -> str:
-        """What bounds the longest phase."""
+        """Bound of the longest phase: "matrix", "vector" or "memory"."""
         return max(self.spans, key=lambda span: span.seconds).bound
 
     @property
     def flops(self) -> float:
-        """2 M N K a second: operations of the format that the scheme emulates."""
+        """Effective throughput, 2 M N K / time, in operations of the emulated format per second."""
         return self.work.nominal / self.seconds
 
     @property
     def intensity(self) -> float:
-        """Operations of matrix products for every byte moved."""
+        """Operations of matrix products per byte moved."""
         return self.work.operations / self.work.bytes
 
     @property
@@ -138,12 +136,12 @@ def time(
     Raises
     ------
     InputError
-        A GPU that is not known, lacks a peak or has another architecture than the work; a share outside (0, 1].
+        An unknown GPU, or one that lacks a peak or differs from the work in architecture; a share outside (0, 1].
 
     Examples
     --------
-    >>> found = time(work("ootomo", "H200", 8192, 8192, 8192, split="given"), "H200")
-    >>> round(found.flops / 1e12), found.bound
+    >>> estimate = time(work("ootomo", "H200", 8192, 8192, 8192, split="given"), "H200")
+    >>> round(estimate.flops / 1e12), estimate.bound
     (330, 'matrix')
     """
     device = gpus.get(gpu)
@@ -172,23 +170,23 @@ def time(
 
 
 def _rate(gpu: Gpu, fmt: str) -> float:
-    """Operations a second of products of a format."""
+    """Operations per second of products of a format."""
     matrix = f"{fmt} matrix"
     rates = [gpu.peak[unit] for unit in (matrix, *([fmt] if fmt in ("fp32", "fp64") else [])) if unit in gpu.peak]
     return max(rates) if rates else float(gpu.need(fmt if fmt in ("fp32", "fp64") else matrix, MODEL))
 
 
 class BreakEven(NamedTuple):
-    """From which size on a scheme is faster than a baseline, by the roofline.
+    """Size from which a scheme is faster than a baseline, by the roofline.
 
     Parameters
     ----------
     n : int or None
-        The smallest of the sizes tried from which on the scheme is faster at all of them; None: not at the largest.
+        Smallest size tried from which the scheme is faster at all larger sizes; None: not at the largest.
     ratio : float
-        Time of the baseline by that of the scheme at the largest size.
+        Time of the baseline over the time of the scheme at the largest size.
     largest : int
-        That size.
+        Largest size tried.
     """
 
     n: int | None
@@ -211,7 +209,7 @@ def break_even(
 ) -> BreakEven:
     """Return the size from which a scheme's bound is above the bound of SGEMM or DGEMM.
 
-    Sizes are multiples of 64, so that no instruction is padded, eight to an octave and up to `largest`, at most 6·10^7.
+    Sizes are multiples of 64, so that no instruction is padded, eight per octave up to `largest`, at most 6·10^7.
 
     Parameters
     ----------
@@ -220,17 +218,17 @@ def break_even(
     gpu : str or Gpu
         A GPU, as in `fpemu.roofline.gpus.get`.
     against : {"sgemm", "dgemm"}, optional
-        Default: the one with the scheme's operands.
+        Default: the baseline with the scheme's operand format.
     shape : str or three sizes
-        "square" (n × n × n), "rank-64" (K = 64), "tall" (N = 64), or M, N, K with "n" for what grows.
+        "square" (n × n × n), "rank-64" (K = 64), "tall" (N = 64), or M, N, K with "n" for the size that grows.
     largest : int
         Largest size to try.
     split : str
         Where the words are computed, as in `work`.
     efficiency, baseline_efficiency : float
-        Shares of the products' peaks that the two reach.
+        Shares of the products' peaks reached by the scheme and by the baseline.
     **options
-        The scheme's choices.
+        The scheme's options.
 
     Returns
     -------
@@ -240,7 +238,7 @@ def break_even(
     Raises
     ------
     InputError
-        What `work` and `time` refuse; a baseline of another format; a shape without "n".
+        As `work` and `time`; a baseline of another format; a shape without "n".
 
     Examples
     --------
@@ -259,9 +257,9 @@ def break_even(
 
     def ratio(n: int) -> float:
         M, N, K = (n if side == "n" else int(side) for side in sides)
-        mine = time(work(chosen, device, M, N, K, split=split), device, efficiency=efficiency)
-        other = time(work(native, None, M, N, K), device, efficiency=baseline_efficiency)
-        return other.seconds / mine.seconds
+        emulated = time(work(chosen, device, M, N, K, split=split), device, efficiency=efficiency)
+        baseline = time(work(native, None, M, N, K), device, efficiency=baseline_efficiency)
+        return baseline.seconds / emulated.seconds
 
     faster = list(takewhile(lambda n: ratio(n) > 1, reversed(sizes)))
     return BreakEven(faster[-1] if faster else None, ratio(sizes[-1]), sizes[-1])

@@ -183,7 +183,7 @@ def test_one_of_several_is_chosen_by_name(tmp_path):
     path = written(tmp_path, OWN + '[Other]\nlike = "Mine"\nsource = "b"\nsms = 20\n')
     assert gpus.get(f"{path}:other").sms == 20
     assert gpus.get(f"{path}:Other").bandwidth == 1e12
-    with pytest.raises(InputError, match=r"describes Mine, Other: say which"):
+    with pytest.raises(InputError, match=r"describes Mine, Other: name one"):
         gpus.get(path)
     with pytest.raises(InputError, match=r"unknown GPU of .*'Third'"):
         gpus.get(f"{path}:Third")
