@@ -59,7 +59,7 @@ def shown(value: Any, form: str = ".3g") -> str | None:
     if isinstance(value, Mapping):
         texts = {label: text for label, item in value.items() if (text := shown(item, form))}
         nested = any(isinstance(item, Mapping) for item in value.values())
-        separator = "; " if nested or any("," in text for text in texts.values()) else ", "
+        separator = "; " if nested or any("," in f"{label}{text}" for label, text in texts.items()) else ", "
         return separator.join(f"{label}{':' * nested} {text}" for label, text in texts.items()) or None
     if hasattr(value, "__iter__") and getattr(value, "ndim", 1):
         items = list(value)

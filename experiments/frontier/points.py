@@ -88,7 +88,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
 def _words(A: Any, B: Any, bits: int, device: Device = "cpu") -> Any:
     """Corrections on integers of so many bits, in exact arithmetic; 0: on e4m3 words, as wgmma sums them."""
     scheme = StagedInt8()
-    a, b = scheme.parts(A, "A", "raise"), scheme.parts(B, "B", "raise")
+    a, b = scheme.split_operand(A, "A", "raise"), scheme.split_operand(B, "B", "raise")
     low, high = 2.0, 2.0**13
 
     def integer(x: Any, top: float) -> Any:

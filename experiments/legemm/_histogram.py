@@ -18,6 +18,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
@@ -209,16 +210,17 @@ def compared(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]], hardware: str) -> str:
-    platform = PLATFORMS[hardware].split()[0]
-    width = _by_method(rows, hardware, "exact", "width")
-    s = _by_method(rows, hardware, "s", "width")
-    hits = {name: _share(rows, hardware, name, "s", "0") for name in METHODS}
-    return (
-        f"On the {platform} the root-mean-square error against the exact product is {width['plain']:.2g} for plain "
-        f"fp16, {width['Markidis']:.2g} for Markidis, {width['Ootomo']:.2g} for Ootomo and {width['LE-GEMM']:.2g} for "
-        f"LE-GEMM ({width['LE-GEMM'] / width['Ootomo']:.2f} times Ootomo's); against an fp32 chain s, whose own error "
-        f"is part of every method's, Ootomo's and LE-GEMM's widths are {s['Ootomo']:.2g} and {s['LE-GEMM']:.2g}. "
-        f"{hits['LE-GEMM']:.1%} of LE-GEMM's entries and {hits['Ootomo']:.1%} of Ootomo's equal s."
+    exact, s = (_by_method(rows, hardware, ref, "width") for ref in ("exact", "s"))
+    compared = ("Ootomo", "LE-GEMM")
+    return paragraph(
+        (f"root-mean-square error on the {PLATFORMS[hardware].split()[0]} against the exact product", exact, ".2g"),
+        ("LE-GEMM over Ootomo", exact["LE-GEMM"] / exact["Ootomo"], ".2f×"),
+        (
+            "against an fp32 chain s, whose own error is part of every method's",
+            {name: s[name] for name in compared},
+            ".2g",
+        ),
+        ("entries equal to s", {name: _share(rows, hardware, name, "s", "0") for name in compared}, ".3g%"),
     )
 
 

@@ -15,6 +15,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
@@ -184,49 +185,52 @@ def _judged(here: list[dict[str, Any]], column: str, where: str) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    low, high = min(row["K"] for row in rows), max(row["K"] for row in rows)
-    parts = []
-    for data in RANGES:
-        for hardware, platform in PLATFORMS.items():
-            here = _panel(rows, hardware, data)
-            ours = [_mean(here, K, "mred exact") for K in (low, high)]
-            chain = [_mean(here, K, "SGEMM mred") for K in (low, high)]
-            parts.append(
-                f"{platform.split()[0]} on {_WAYS[data]} from {ours[0]:.2g} at K = {low} to {ours[1]:.2g} at {high} "
-                f"(an fp32 chain: {chain[0]:.2g} to {chain[1]:.2g})"
-            )
-    grown = {
-        hardware: [_mean(_panel(rows, hardware, "LLM"), K, "mred exact") for K in (low, high)] for hardware in PLATFORMS
+    ends = [min(row["K"] for row in rows), max(row["K"] for row in rows)]
+    panels = {(hardware, data): _panel(rows, hardware, data) for data in RANGES for hardware in PLATFORMS}
+    names = {point: f"{PLATFORMS[point[0]].split()[0]}, {_WAYS[point[1]]}:" for point in panels}
+
+    def range_over_k(column: str) -> dict[str, str]:
+        return {
+            names[point]: " to ".join(f"{_mean(here, K, column):.2g}" for K in ends) for point, here in panels.items()
+        }
+
+    growth = {
+        hardware: _mean(panels[hardware, "LLM"], ends[1], "mred exact")
+        / _mean(panels[hardware, "LLM"], ends[0], "mred exact")
+        for hardware in PLATFORMS
     }
-    nearest, truncated = (grown[hardware][1] / grown[hardware][0] for hardware in ("cdna2", "ampere"))
-    text = (
-        "LE-GEMM's MRED against the exact product goes on the " + "; on the ".join(parts) + ". On the positive data "
-        f"it is multiplied by {truncated:.3g} on the A800, whose accumulator truncates, and by {nearest:.3g} on the "
-        "MI210, which rounds to nearest"
+    return paragraph(
+        (f"MRED of LE-GEMM against the exact product, K = {ends[0]} to {ends[1]}", range_over_k("mred exact")),
+        ("of an fp32 chain", range_over_k("SGEMM mred")),
+        (
+            "growth on positive data",
+            {"A800 (truncates)": growth["ampere"], "MI210 (rounds to nearest)": growth["cdna2"]},
+            ".3g×",
+        ),
+        ("what truncation loses, all of one sign, adds up over K", growth["ampere"] > max(2 * growth["cdna2"], 2)),
+        *_largest(rows),
     )
-    if truncated > max(2 * nearest, 2):
-        text += ": what truncation loses, all of one sign, adds up over K"
-    return f"{text}. {_largest(rows)}"
 
 
-def _largest(rows: list[dict[str, Any]]) -> str:
-    """Of Max_error on [-1, 1] over K, beside MRED on the same products and an fp32 chain on the same operands."""
-    parts = []
+def _largest(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Max_error on [-1, 1] over K, beside MRED on the same products and an fp32 chain on the same operands."""
+    over, rises, spread = {}, {}, {}
     for hardware, platform in PLATFORMS.items():
-        here = _panel(rows, hardware, "general")
+        here, name = _panel(rows, hardware, "general"), platform.split()[0]
         lengths = sorted({row["K"] for row in here})
         ours, chain, mred = (
-            [_mean(here, K, column) for K in lengths] for column in ("max_error exact", "SGEMM max_error", "mred exact")
+            np.array([_mean(here, K, column) for K in lengths])
+            for column in ("max_error exact", "SGEMM max_error", "mred exact")
         )
-        over = [x / y for x, y in zip(ours, mred, strict=True)]
-        rises = [f"{np.count_nonzero(np.diff(errors) > 0)} of {len(errors) - 1} steps" for errors in (ours, chain)]
-        spread = [max(errors) / min(errors) for errors in (ours, chain)]
-        parts.append(
-            f"on the {platform.split()[0]} it is {min(over):.3g} to {max(over):.3g} times the MRED, rises with K at "
-            f"{rises[0]} and varies by a factor of {spread[0]:.2g} (an fp32 chain's on the same operands: {rises[1]}, "
-            f"{spread[1]:.2g})"
-        )
-    return f"Max_error on [-1, 1], against the exact product, is that of one entry: {'; '.join(parts)}."
+        over[name] = ours / mred
+        for label, errors in ((name, ours), (f"{name}, fp32 chain", chain)):
+            rises[label] = f"{np.count_nonzero(np.diff(errors) > 0)} of {len(errors) - 1}"
+            spread[label] = max(errors) / min(errors)
+    return [
+        ("Max_error on [-1, 1], against the exact product, which is the error of one entry, over MRED", over, ".3g×"),
+        ("steps of K at which it rises", rises),
+        ("largest over smallest", spread, ".2g×"),
+    ]
 
 
 def _panel(rows: list[dict[str, Any]], hardware: str, data: str) -> list[dict[str, Any]]:

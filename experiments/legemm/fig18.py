@@ -15,6 +15,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
 CAPTION = """The error half of a trade-off between speed and error, the speeds being no matter of an emulator: Max_error
@@ -119,18 +121,16 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 def finding(rows: list[dict[str, Any]]) -> str:
     n = max(row["n"] for row in rows)
     exact = {mode: float(np.mean(_runs(rows, n, f"{mode} mred exact"))) for mode in MODES}
-    wide = float(np.mean(_runs(rows, n, "64F mred s")))
-    ours = float(np.mean(_runs(rows, n, "LE-GEMM mred s")))
-    apart = ours / wide, exact["LE-GEMM"] / exact["64F"]
-    text = (
-        f"At n = {n} the MRED against the exact product is {exact['FAST_16F']:.2g} for FAST_16F, "
-        f"{exact['LE-GEMM']:.2g} for LE-GEMM, {exact['SGEMM']:.2g} for SGEMM and {exact['64F']:.2g} for 64F: "
-        f"FAST_16F's is {exact['FAST_16F'] / exact['LE-GEMM']:.3g} times LE-GEMM's, and LE-GEMM's "
-        f"{exact['LE-GEMM'] / exact['SGEMM']:.2f} times SGEMM's. Against the fp32 chain s 64F's is {wide:.2g} and "
-        f"LE-GEMM's {ours:.2g}, {apart[0]:.2f} times as large, against the exact product {apart[1]:.2g} times"
+    chain = {mode: float(np.mean(_runs(rows, n, f"{mode} mred s"))) for mode in ("LE-GEMM", "64F")}
+    return paragraph(
+        (f"MRED at n = {n} against the exact product", exact, ".2g"),
+        ("FAST_16F over LE-GEMM", exact["FAST_16F"] / exact["LE-GEMM"], ".3g×"),
+        ("LE-GEMM over SGEMM", exact["LE-GEMM"] / exact["SGEMM"], ".2f×"),
+        ("LE-GEMM over 64F", exact["LE-GEMM"] / exact["64F"], ".2g×"),
+        ("MRED against the fp32 chain s", chain, ".2g"),
+        ("LE-GEMM over 64F there", chain["LE-GEMM"] / chain["64F"], ".2f×"),
+        ("the error of s itself is nearly all of 64F's", exact["64F"] < chain["64F"] / 100),
     )
-    # 64F - s is then s's own error but for a hundredth
-    return text + (": s's own error is nearly all of 64F's." if exact["64F"] < wide / 100 else ".")
 
 
 def _runs(rows: list[dict[str, Any]], n: int, column: str) -> list[float]:

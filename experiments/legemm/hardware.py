@@ -14,6 +14,8 @@ from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim
 
+from .._findings import paragraph
+
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
 TITLE = "two-part schemes on every architecture"
 CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven ways to fp32 from two fp16 parts,
@@ -96,44 +98,34 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    k = max(row["k"] for row in rows)
-    groups = same(rows)
+    k, groups = max(row["k"] for row in rows), same(rows)
     chips = [group[0] for group in groups]
-    text = [
-        "Architectures with the same errors in every run: "
-        + "; ".join(
-            f"{', '.join(plotting.HARDWARE[c].label for c in group)} ({' or '.join(dict.fromkeys(map(rule, group)))})"
-            for group in groups
-        )
-        + "."
-    ]
+    labels = {chip: plotting.HARDWARE[chip].label for chip in plotting.HARDWARE}
+    equal = (
+        f"{', '.join(labels[c] for c in group)} ({' or '.join(dict.fromkeys(map(rule, group)))})" for group in groups
+    )
+    statements: list[tuple[Any, ...]] = [("architectures with the same errors in every run", "; ".join(equal))]
+    truncating = [chip for chip in chips if str(mma.spec(chip, "fp16", "fp32").final) == "RZ"]
     for data in DATA:
         table = dict(zip(SCHEMES, _means(rows, data, k, [*chips, "ideal"]), strict=True))
-        parts, useless = [], []
-        for i, chip in enumerate(chips):
-            ratio = {name: float(errors[i] / errors[-1]) for name, errors in table.items()}
-            chained = [ratio[name] for name in CHAINED]
-            if min(table[name][i] for name in CHAINED) * FACTOR > table["fp16"][i]:
-                useless.append(chip)
-            if max(ratio.values()) > FACTOR:
-                parts.append(
-                    f"{plotting.HARDWARE[chip].label} {min(chained):.3g} to {max(chained):.3g}, "
-                    f"{ratio['ootomo']:.2g}, {ratio['staged']:.2g}"
-                )
-        text.append(
-            f"Error over that on ideal hardware on {_WAYS[data]}, k = {k}, of the schemes that chain all of K, of "
-            f"Ootomo's and of the staged one, where any is above {FACTOR:g}: {'; '.join(parts) or 'none'}."
-        )
-        if useless:
-            truncating = [chip for chip in chips if str(mma.spec(chip, "fp16", "fp32").final) == "RZ"]
-            gain = table["fp16"][-1] / min(table[name][-1] for name in CHAINED)
-            text.append(
-                f"There the best of these chains gains less than {FACTOR:g}× over plain fp16 on "
-                f"{', '.join(plotting.HARDWARE[chip].label for chip in useless)}"
-                + (", all that round sums toward zero and these alone" if useless == truncating else "")
-                + f"; on ideal hardware it gains {gain:.3g}×."
-            )
-    return " ".join(text)
+        ratios = {chip: {s: float(e[i] / e[-1]) for s, e in table.items()} for i, chip in enumerate(chips)}
+        useless = [c for i, c in enumerate(chips) if min(table[s][i] for s in CHAINED) * FACTOR > table["fp16"][i]]
+        shown = {
+            labels[chip]: {"chained": [r[s] for s in CHAINED], "Ootomo": r["ootomo"], "staged": r["staged"]}
+            for chip, r in ratios.items()
+            if max(r.values()) > FACTOR
+        }
+        gain = table["fp16"][-1] / min(table[name][-1] for name in CHAINED)
+        statements += [
+            (f"error over that on ideal hardware on {_WAYS[data]}, k = {k}, where above {FACTOR:g}", shown, ".3g×"),
+            (
+                f"the best chained scheme gains less than {FACTOR:g}× over plain fp16 on",
+                ", ".join(labels[c] for c in useless),
+            ),
+            ("these are all that round sums toward zero", bool(useless) and useless == truncating),
+            ("gain on ideal hardware", gain if useless else None, ".3g×"),
+        ]
+    return paragraph(*statements)
 
 
 def same(rows: list[dict[str, Any]]) -> list[list[str]]:

@@ -31,6 +31,8 @@ from fpemu.rounding import round_to
 from fpemu.schemes.base import TwoParts
 from fpemu.schemes.words import BIT_CUT, Word
 
+from .._findings import paragraph
+
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: why Markidis' method errs as it does"
 TITLE = "what the errors of Markidis' method and LE-GEMM are made of"
 EXPLAINS = {**{f"legemm/fig{n}": ("Markidis", "least") for n in (10, 11, 12, 13)}, "legemm/fig18": ("single",)}
@@ -222,41 +224,34 @@ def shares(rows: list[dict[str, Any]], scheme: str, hardware: str, k: int) -> di
 
 def finding(rows: list[dict[str, Any]]) -> str:
     k = max(row["k"] for row in rows)
-    text = []
+    statements: list[tuple[Any, ...]] = []
     for chip in CHIPS:
-        parts = []
         for name, label in METHODS.items():
             share = shares(rows, name, chip, k)
-            truncation, bits = share["alignment"] + share["direction"], share["bits"]
-            lost = share["flushed"] + share["underflow"]
-            parts.append(
-                f"the error of {label}, {_mean(rows, chip, k, f'{name} error'):.2g}, is "
-                f"{truncation:.1%} truncation in the accumulator, {share['rounding']:.1%} the rest of the sums, "
-                f"{lost:.1%} subnormal words and {bits + share['product']:.1%} what the split leaves out"
-            )
-        text.append(f"{plotting.HARDWARE[chip].label}, k = {k}: {'; '.join(parts)}.")
+            causes = {
+                "truncation in the accumulator": share["alignment"] + share["direction"],
+                "the rest of the sums": share["rounding"],
+                "subnormal words": share["flushed"] + share["underflow"],
+                "left out by the split": share["bits"] + share["product"],
+            }
+            error = f"{_mean(rows, chip, k, f'{name} error'):.2g}"
+            statements.append((f"{plotting.HARDWARE[chip].label}, k = {k}, error of {label} {error}", causes, ".3g%"))
     for chip in CHIPS[:2]:
         error, alone, nearest = (
             _mean(rows, chip, k, f"markidis {what}")
             for what in ("error", "without alignment alone", "left after direction")
         )
-        ours = _mean(rows, chip, k, "legemm error")
-        text.append(
-            f"On {plotting.HARDWARE[chip].label} sums to nearest alone divide Markidis' error by "
-            f"{error / nearest:.3g}; exact alignment alone multiplies it by {alone / error:.3g}"
-            + (
-                ": rounding toward zero and the cuts at alignment err less together than that rounding by itself"
-                if alone > error
-                else ""
-            )
-            + f". Both methods chain their main product, and Markidis' error is {error / ours:.2f} times LE-GEMM's."
+        factors = {
+            "without sums toward zero": nearest / error,
+            "without alignment": alone / error,
+            "of LE-GEMM": _mean(rows, chip, k, "legemm error") / error,
+        }
+        statements.append((f"error over that of Markidis' method on {plotting.HARDWARE[chip].label}", factors, ".3g×"))
+        statements.append(
+            ("rounding toward zero and alignment err less together than the rounding alone", alone > error)
         )
-    ours, theirs = (_mean(rows, "cdna2", k, f"{name} left after flushed") for name in ("legemm", "markidis"))
-    text.append(
-        f"With exact sums and no word read as zero, {ours:.2g} is left of LE-GEMM's error at k = {k} and {theirs:.2g} "
-        f"of Markidis': the bit-cut split and what it leaves out err {ours / theirs:.2f} times as much."
-    )
-    return " ".join(text)
+    left = {label: _mean(rows, "cdna2", k, f"{name} left after flushed") for name, label in METHODS.items()}
+    return paragraph(*statements, ("with exact sums and no word read as zero", left, ".2g"))
 
 
 def _mean(rows: list[dict[str, Any]], hardware: str, k: int, column: str) -> float:

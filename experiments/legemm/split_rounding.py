@@ -17,6 +17,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 TITLE = "bit-cut against rounding, chain against promotion"
 EXPLAINS = {"legemm/split_rounding": (), **{f"legemm/fig{n}": ("Ootomo", "least") for n in (10, 11, 12, 13)}}
@@ -144,29 +146,36 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     k = max(row["k"] for row in rows)
-    text = []
+    statements: list[tuple[Any, ...]] = []
     for accumulation in ACCUMULATIONS:
         ratios = _split_ratios(rows, accumulation)
         mred = list(_split_ratios(rows, accumulation, " mred").values())
         won = [where for where, ratio in ratios.items() if ratio < 1 / MARGIN]
-        lost = sum(ratio > MARGIN for ratio in ratios.values())
-        low, high = (pick(ratios, key=lambda w: ratios[w]) for pick in (min, max))
-        wins = f"wins at {len(won)} of {len(ratios)} points" + (f" ({', '.join(map(_named, won[:4]))})" if won else "")
-        text.append(
-            f"{accumulation.capitalize()}, the bit-cut split {wins} and loses at {lost}; its error is between "
-            f"{ratios[low]:.2f} ({_named(low)}) and {ratios[high]:.2f} ({_named(high)}) times the rounded split's "
-            f"(in MRED {min(mred):.2f} to {max(mred):.2f}, at the median {np.median(mred):.2f})."
-        )
+        wins = f"{len(won)} of {len(ratios)} points" + (f" ({'; '.join(map(_named, won[:4]))})" if won else "")
+        statements += [
+            (f"{accumulation}, the bit-cut split wins at", wins),
+            ("loses at", sum(ratio > MARGIN for ratio in ratios.values())),
+            (
+                "its error over the rounded split's",
+                {_named(pick(ratios, key=ratios.__getitem__)): pick(ratios.values()) for pick in (min, max)},
+                ".2f×",
+            ),
+            ("in MRED", {"range": mred, "median": float(np.median(mred))}, ".2f×"),
+        ]
     outside = _promotion_ratios(rows, k)
-    chips = {c: [r for (chip, *_), r in outside.items() if chip == c] for c in dict.fromkeys(w[0] for w in outside)}
-    gains = ", ".join(f"{plotting.HARDWARE[c].label} {min(r):.3g} to {max(r):.3g}" for c, r in chips.items())
-    text.append(f"Promotion instead of a chain divides the error at k = {k}, with either split, by: {gains}.")
-    parts = []
-    for split in SPLITS:
-        errors = [_mean(rows, "ideal", data, k, f"legemm promoted {split}") for data in DATA]
-        parts.append(f"{split} {errors[0]:.2g} and {errors[1]:.2g}")
-    text.append(f"On ideal hardware, promoted, on {' and '.join(_WAYS.values())}: {'; '.join(parts)}.")
-    return " ".join(text)
+    gains = {
+        plotting.HARDWARE[chip].label: [ratio for (where, *_), ratio in outside.items() if where == chip]
+        for chip in dict.fromkeys(chip for chip, *_ in outside)
+    }
+    ideal = {
+        way: {split: _mean(rows, "ideal", data, k, f"legemm promoted {split}") for split in SPLITS}
+        for data, way in _WAYS.items()
+    }
+    return paragraph(
+        *statements,
+        (f"error of the chain over that of the promoted sum, k = {k}, either split", gains, ".3g×"),
+        ("errors on ideal hardware, promoted", ideal, ".2g"),
+    )
 
 
 def _split_ratios(

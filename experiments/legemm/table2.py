@@ -15,6 +15,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
 from . import model as legemm
 from .model import Reading, Tile
 
@@ -245,36 +246,36 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which assumptions the choice hangs on."""
-    same: list[str] = []
-    other: list[str] = []
+    changed: dict[str, list[str]] = {}
     for reading in list(READINGS)[1:]:
-        there = {gpu: _tile(row) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))}
-        if len(there) < len(PUBLISHED):
-            continue
-        moved = [f"{tile} on the {gpu}" for gpu, tile in there.items() if tile != PUBLISHED[gpu]]
-        (other if moved else same).append(f"{reading}: {' and '.join(moved)}" if moved else reading)
-    if not same and not other:
-        return ""
-    parts = [f"Of {len(same) + len(other)} changes of one assumption {len(same)} leave both tiles of Table 2"]
-    parts.append(f" ({', '.join(same)}). Others come out with {'; '.join(other)}.")
-    row = _pick(rows, "A800", "two accumulators a tile")
-    if row:
-        words = 2 * PUBLISHED["A800"].M * PUBLISHED["A800"].N
-        parts.append(
-            f" Both accumulators of Algorithm 1 for a tile {PUBLISHED['A800']} are {words} words, and an SM of the "
-            f"A800 has {gpus.get('A800').registers} registers: Table 2 stands for one word an entry of C. "
-        )
-    small = [(gpu, row) for gpu in PUBLISHED if (row := _pick(rows, gpu, n=1024))]
-    if small:
-        chosen = ", ".join(f"{_tile(row)} on the {gpu}" for gpu, row in small)
-        parts.append(f"At n = 1024 the tiles of Table 2 are too few for the GPU, and the model takes {chosen}. ")
-    ours = _pick(rows, "MI210")
-    if ours:
-        parts.append(
-            f"T_TLP and Equation 15 are opposite in {100 * ours['opposite']:.3g} % of the pairs of tiles, and in "
-            f"{100 * ours['opposite, square']:.3g} % of those of square tiles: a long tile has few threads and a low "
-            f"ratio as well. Two buffers of (128, 256, 32) take {ours['KB for (128, 256, 32)']:.3g} KB, where the "
-            f"MI210 has {ours['KB there']:.3g} KB."
-        )
-    return "".join(parts)
+        tiles = {gpu: _tile(row) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))}
+        if len(tiles) == len(PUBLISHED):
+            changed[reading] = [f"{tile} on the {gpu}" for gpu, tile in tiles.items() if tile != PUBLISHED[gpu]]
+    same = [reading for reading, moved in changed.items() if not moved]
+    words = 2 * PUBLISHED["A800"].M * PUBLISHED["A800"].N
+    ours = _pick(rows, "MI210") or {}
+    return paragraph(
+        (
+            "changes of one assumption that leave both tiles of Table 2",
+            f"{len(same)} of {len(changed)}" if changed else "",
+        ),
+        ("these", ", ".join(same)),
+        ("others give", {reading: " and ".join(moved) for reading, moved in changed.items() if moved}),
+        (
+            f"words of both accumulators of Algorithm 1 for a tile {PUBLISHED['A800']}, registers of an SM of the A800",
+            f"{words}, {gpus.get('A800').registers}" if _pick(rows, "A800", "two accumulators a tile") else "",
+        ),
+        (
+            "tiles at n = 1024, where those of Table 2 are too few for the GPU",
+            {gpu: str(_tile(row)) for gpu in PUBLISHED if (row := _pick(rows, gpu, n=1024))},
+        ),
+        (
+            "pairs of tiles for which T_TLP and Equation 15 are opposite",
+            {"all": ours.get("opposite"), "square tiles": ours.get("opposite, square")},
+            ".3g%",
+        ),
+        (
+            "KB of shared memory",
+            {"two buffers of (128, 256, 32)": ours.get("KB for (128, 256, 32)"), "MI210": ours.get("KB there")},
+        ),
+    )

@@ -101,7 +101,7 @@ def test_int32_holds_the_corrections_of_a_chunk_and_no_more_is_summed():
     found = fpemu.gemm(A, B, scheme="staged-int8", hardware="H200")
     # the same from two products, the first chunk's sum carried over as the kernel carries it
     scheme = schemes.get("staged-int8")
-    a, b = scheme.parts(A, "A", "raise"), scheme.parts(B, "B", "raise")
+    a, b = scheme.split_operand(A, "A", "raise"), scheme.split_operand(B, "B", "raise")
     total = np.zeros((1, 1), np.float32)
     for k in (slice(0, staged_int8.CHUNK), slice(staged_int8.CHUNK, K)):
         ha, hb = a.h[:, k].astype(np.float16), b.h[k].astype(np.float16)
@@ -283,7 +283,7 @@ def test_the_kernels_words_are_the_schemes(host):
     X = np.concatenate([draw(rng, (200, 90), kind) for kind in ("uniform", "phi", "wide", "constant")])
     X[0], X[1], X[2, 1:], X[3] = 0, 2.0**-149 * np.arange(90), 0, 3.4e38
     scheme = schemes.get("staged-int8")
-    parts = scheme.parts(X, "A", "raise")
+    parts = scheme.split_operand(X, "A", "raise")
     largest, codes = np.abs(X).max(axis=1).view(np.uint32), np.empty(len(X), np.int32)
     call(host.scales, largest, codes)
     assert np.array_equal(codes & 15, parts.factors[:, 0])
@@ -291,7 +291,7 @@ def test_the_kernels_words_are_the_schemes(host):
     every = np.repeat(codes, 90)
     h, r, a, b = (np.empty(X.size, t) for t in (np.float16, np.float16, np.int8, np.int8))
     host.splits(*(x.ctypes.data_as(ctypes.c_void_p) for x in (X, every, h, r, a, b)), ctypes.c_long(X.size))
-    slow = schemes.build("staged-int8", {"exact": 1}).parts(X, "A", "raise")
+    slow = schemes.build("staged-int8", {"exact": 1}).split_operand(X, "A", "raise")
     for mine, theirs in ((h, parts.h), (r, slow.r), (a, parts.high), (b, parts.low)):
         assert np.array_equal(mine.astype(np.float64), theirs.reshape(-1))
 
