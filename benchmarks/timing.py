@@ -158,23 +158,13 @@ class Timing:
         return (self.spread or 1.0) <= method.spread and self.away <= AWAY
 
 
-_FIELDS = {
-    "first_s": "median",
-    "best_s": "least",
-    "sustained_s": "sustained",
-    "most_s": "most",
-    "spread": "spread",
-    "samples": "samples",
-    "launches": "launches",
-    "tries": "tries",
-    "host_s": "host",
-    "loop_s": "loop",
-}
+_NAMES = {"first_s": "median", "best_s": "least", "sustained_s": "sustained", "most_s": "most"}
+_NAMES |= {name: name for name in ("spread", "samples", "launches", "tries")} | {"host_s": "host", "loop_s": "loop"}
 
 
 def fields(timing: Timing, prefix: str = "") -> dict[str, Any]:
     """Return a timing as the fields of a record's row; power and clock only without a `prefix`."""
-    row = {f"{prefix}{name}": value for name, of in _FIELDS.items() if (value := getattr(timing, of)) is not None}
+    row = {f"{prefix}{name}": value for name, of in _NAMES.items() if (value := getattr(timing, of)) is not None}
     if timing.reading is not None and not prefix:
         row |= {
             "power_W": timing.reading.power,

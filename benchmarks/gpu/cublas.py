@@ -69,24 +69,10 @@ def product(
         types.compute,
         (alpha, beta),
         lambda one, other: (
-            int(transposed),
-            0,
-            left[0],
-            right[0],
-            K,
-            one,
-            _pointer(left[1]),
-            types.operand,
-            K if transposed else left[2],
-            _pointer(right[1]),
-            types.operand,
-            right[2],
-            other,
-            _pointer(D),
-            types.result,
-            ld,
-            types.compute,
-            -1,
+            *(int(transposed), 0, left[0], right[0], K),
+            *(one, _pointer(left[1]), types.operand, K if transposed else left[2]),
+            *(_pointer(right[1]), types.operand, right[2]),
+            *(other, _pointer(D), types.result, ld, types.compute, -1),
         ),
         keep,
     )
@@ -113,28 +99,10 @@ def batched(
         _COMPUTE[sums],
         (alpha, beta),
         lambda one, other: (
-            0,
-            0,
-            N,
-            M,
-            K,
-            one,
-            _pointer(B),
-            _HALF,
-            N,
-            _long(K * N),
-            _pointer(A),
-            _HALF,
-            K,
-            _long(M * K),
-            other,
-            _pointer(D),
-            _HALF,
-            N,
-            _long(M * N),
-            batch,
-            _COMPUTE[sums],
-            -1,
+            *(0, 0, N, M, K),
+            *(one, _pointer(B), _HALF, N, _long(K * N)),
+            *(_pointer(A), _HALF, K, _long(M * K)),
+            *(other, _pointer(D), _HALF, N, _long(M * N), batch, _COMPUTE[sums], -1),
         ),
     )
 
@@ -242,30 +210,15 @@ def planar_in_one(A: int, B: int, D: int, shape: tuple[int, int, int], batch: in
     )
     work = device.Buffer(_WORKSPACE)
     scalars = np.array([1, 0, 0, 0], np.float32)
-    first, second = (ctypes.c_void_p(scalars.ctypes.data + at) for at in (0, 8))
+    alpha, beta, a, b, d = map(ctypes.c_void_p, (scalars.ctypes.data, scalars.ctypes.data + 8, A, B, D))
+    workspace = (ctypes.c_void_p(work.pointer), ctypes.c_size_t(_WORKSPACE))
+    operands = (alpha, b, left, a, right, beta, d, result, d, result)
 
     def queue() -> None:
-        _checked(
-            "a product",
-            light.cublasLtMatmul(
-                handle,
-                operation,
-                first,
-                ctypes.c_void_p(B),
-                left,
-                ctypes.c_void_p(A),
-                right,
-                second,
-                ctypes.c_void_p(D),
-                result,
-                ctypes.c_void_p(D),
-                result,
-                ctypes.byref(chosen.algo),
-                ctypes.c_void_p(work.pointer),
-                ctypes.c_size_t(_WORKSPACE),
-                ctypes.c_void_p(0),
-            ),
+        status = light.cublasLtMatmul(
+            handle, operation, *operands, ctypes.byref(chosen.algo), *workspace, ctypes.c_void_p(0)
         )
+        _checked("a product", status)
         assert scalars.size  # alive as long as the call
 
     return queue

@@ -14,7 +14,7 @@ from benchmarks.gpu.groups import LIBRARY
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.prepared import Prepared
 from fpemu.errors import unknown_name
-from fpemu.gpu.gemm.kernel import Kernel
+from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix

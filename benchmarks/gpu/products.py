@@ -15,27 +15,13 @@ from benchmarks.gpu.operands import Operands
 from fpemu.gpu.runtime import device
 
 KIND = "product"
-_RATES = {
-    "sgemm": 50,
-    "tf32": 350,
-    "fp16": 650,
-    "three fp16": 220,
-    "dgemm": 60,
-    "staged": 230,
-    "staged-int8": 300,
-    "strassen": 250,
-    "ootomo": 200,
-    "legemm": 230,
-    "markidis": 35,
-    "h2sgemm": 50,
-    "ozaki": 10,
-    "ozimmu": 10,
-    "ozaki CR": 30,
-    "ozaki2": 45,
-    "ozaki SP": 20,
-    "legemm mma": 90,
-    "ootomo mma": 90,
-    "fp16 mma": 160,
+_RATES: dict[str, float] = {
+    **dict.fromkeys(("sgemm", "h2sgemm"), 50),
+    **dict.fromkeys(("legemm mma", "ootomo mma"), 90),
+    **dict.fromkeys(("ozaki", "ozimmu"), 10),
+    **dict.fromkeys(("staged", "legemm"), 230),
+    **{"tf32": 350, "fp16": 650, "three fp16": 220, "dgemm": 60, "staged-int8": 300, "strassen": 250, "ootomo": 200},
+    **{"markidis": 35, "ozaki CR": 30, "ozaki2": 45, "ozaki SP": 20, "fp16 mma": 160},
 }
 """Approximate TFLOP/s of implementations, by the beginnings of their names, for `seconds`."""
 _SLOWEST = 25

@@ -15,43 +15,8 @@ BATCHED, TALL = "batched", "tall"
 BASE = "cublas"
 """The implementation that the others are compared with; for complex products cuBLAS in planar layout, by four calls."""
 
-SIZES = (
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    10,
-    12,
-    13,
-    14,
-    16,
-    17,
-    20,
-    24,
-    28,
-    31,
-    32,
-    33,
-    40,
-    48,
-    56,
-    63,
-    64,
-    65,
-    72,
-    80,
-    88,
-    96,
-    100,
-    104,
-    112,
-    120,
-    127,
-    128,
-)
+_SIZES = "2 3 4 5 6 7 8 10 12 13 14 16 17 20 24 28 31 32 33 40 48 56 63 64 65 72 80 88 96 100 104 112 120 127 128"
+SIZES = tuple(map(int, _SIZES.split()))
 COMPLEX_SIZES = (2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 100, 112, 128, 160, 192, 224, 256)
 EVERY = tuple(range(2, 129))
 """Sizes at which only the package's default and cuBLAS are measured."""

@@ -1,7 +1,7 @@
-"""The emulation of an instruction in CUDA C++: an MmaSpec as the constants that ``kernels/arithmetic.cuh`` takes.
+"""The emulation of an instruction in CUDA C++: an MmaSpec as the constants of ``kernels/arithmetic.cuh``.
 
-`definition` writes them. The same text compiles with NVRTC and with any C++17 compiler: `HostLibrary` builds it without
-a GPU, and the tests compare it there with `fpemu.mma.execute`.
+The same text compiles with NVRTC and with any C++17 compiler: `HostLibrary` builds it without a GPU, and the tests
+compare it with `fpemu.mma.execute`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from fpemu.gpu.runtime.compiler import KERNELS
 from fpemu.mma.codes import code_dtype
+from fpemu.mma.operand_streams import formats
 from fpemu.mma.spec import MmaSpec
 
-KERNELS = Path(__file__).parents[1] / "kernels"
 _NAN_RULES = {"ieee": "NAN_IEEE", "top": "NAN_TOP", "negative-zero": "NAN_NEGATIVE_ZERO", "none": "NAN_NONE"}
 _NO_FLOOR = -100000  # NO_FLOOR in formats.cuh
 
 
 def format_type(fmt: FloatFormat | str) -> str:
-    """A format as a C++ type."""
+    """Return a format as a C++ type."""
     if isinstance(fmt, str):
         return f"Integer<{8 * np.dtype(fmt).itemsize}>"
-    numbers = (fmt.precision, fmt.emin, fmt.emax, fmt.exponent_bits, fmt.padding)
-    flags = (fmt.inf, fmt.subnormals, fmt.negative_zero)
-    rest = [_NAN_RULES[fmt.nan], *("true" if flag else "false" for flag in flags)]
-    return f"Format<{', '.join([*map(str, numbers), *rest])}>"
+    numbers = map(str, (fmt.precision, fmt.emin, fmt.emax, fmt.exponent_bits, fmt.padding))
+    flags = map(_boolean, (fmt.inf, fmt.subnormals, fmt.negative_zero))
+    return f"Format<{', '.join([*numbers, _NAN_RULES[fmt.nan], *flags])}>"
+
+
+def _boolean(flag: bool) -> str:
+    return str(flag).lower()
 
 
 def definition(spec: MmaSpec, name: str = "Spec") -> str:
-    """The constants of an instruction as a C++ struct; its text comes after ``#include "arithmetic.cuh"``.
+    """Return the constants of an instruction as a C++ struct, to follow ``#include "arithmetic.cuh"``.
 
     Examples
     --------
@@ -59,20 +63,19 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
         f"  static constexpr Arithmetic ARITHMETIC = {spec.arithmetic.upper().replace('-', '_')};\n"
         f"  static constexpr int K = {spec.k}, BLOCK = {spec.block}, F = {spec.F}, E0 = {floor}, "
         f"FRACTION_BITS = {fraction};\n"
-        f"  static constexpr bool NEAREST = {'true' if spec.final == 'RNE' else 'false'}, "
-        f"PAYLOADS = {'true' if spec.payloads else 'false'};\n"
+        f"  static constexpr bool NEAREST = {_boolean(spec.final == 'RNE')}, PAYLOADS = {_boolean(spec.payloads)};\n"
         f"  static constexpr u64 NAN_CODE = {spec.nan_code or 0}ull;\n}};\n"
     )
 
 
 class HostLibrary:
-    """The emulations of some instructions, compiled for this machine's processor.
+    """The emulations of some instructions, compiled for this CPU.
 
     Parameters
     ----------
     specs : sequence of MmaSpec
     optimise : bool
-        Compiling takes a few times as long, running about a tenth of the time.
+        Compilation takes a few times as long, a run about a tenth of the time.
 
     Raises
     ------
@@ -92,9 +95,8 @@ class HostLibrary:
             self._library = ctypes.CDLL(_compile("\n".join(source), Path(folder), optimise))
 
     def execute(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
-        """Codes of D (tests, M, N) from those of A (tests, M, K), B stored as (tests, N, K), and C (tests, M, N)."""
-        given = (spec.a_format, spec.b_format, spec.d_format if spec.c_format is None else spec.c_format)
-        A, B, C = (np.ascontiguousarray(x, code_dtype(f)) for x, f in zip((A, B, C), given, strict=True))
+        """Return the codes of D (tests, M, N) from those of A (tests, M, K), B (tests, N, K) and C (tests, M, N)."""
+        A, B, C = (np.ascontiguousarray(x, code_dtype(f)) for x, f in zip((A, B, C), formats(spec), strict=True))
         tests, M, K = A.shape
         N = B.shape[1]
         if spec.k != K or B.shape != (tests, N, K) or C.shape != (tests, M, N):
@@ -116,40 +118,30 @@ class HostLibrary:
         tests: int,
         rows: int,
     ) -> NDArray[Any]:
-        """Codes of an operand from ``generator.cuh``, as `fpemu.mma.operand_streams.operand` makes them."""
-        fmt = (spec.a_format, spec.b_format, spec.d_format if spec.c_format is None else spec.c_format)[operand]
+        """Return the codes of an operand from ``generator.cuh``, equal to `fpemu.mma.operand_streams.operand`."""
         columns = 8 if operand == 2 else spec.k
-        out = np.empty((tests, rows, columns), code_dtype(fmt))
+        out = np.empty((tests, rows, columns), code_dtype(formats(spec)[operand]))
         function = getattr(self._library, f"generate_{self._number[definition(spec)]}")
-        function(
-            ctypes.c_int(operand),
-            ctypes.c_void_p(recipe.ctypes.data),
-            ctypes.c_ulonglong(seed),
-            ctypes.c_int(kind),
-            ctypes.c_ulonglong(first),
-            ctypes.c_longlong(tests),
-            ctypes.c_int(rows),
-            ctypes.c_int(columns),
-            ctypes.c_void_p(out.ctypes.data),
-        )
+        draw = (ctypes.c_void_p(recipe.ctypes.data), ctypes.c_ulonglong(seed), ctypes.c_int(kind))
+        shape = (ctypes.c_ulonglong(first), ctypes.c_longlong(tests), ctypes.c_int(rows), ctypes.c_int(columns))
+        function(ctypes.c_int(operand), *draw, *shape, ctypes.c_void_p(out.ctypes.data))
         return out
 
 
 def compiler() -> str | None:
-    """A C++ compiler, if there is one."""
-    return next((found for found in map(shutil.which, ("g++", "clang++", "c++")) if found), None)
+    """Return the path of a C++ compiler, None if there is none."""
+    return next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 
 
 def _compile(source: str, folder: Path, optimise: bool) -> str:
-    found = compiler()
-    if found is None:
+    command = compiler()
+    if command is None:
         raise InputError("no C++ compiler (g++ or clang++) to build the emulation with")
     text, library = folder / "emulation.cpp", folder / "emulation.so"
     text.write_text(source)
     flags = ["-std=c++17", "-O2" if optimise else "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-    done = subprocess.run(
-        [found, *flags, f"-I{KERNELS}", str(text), "-o", str(library)], capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(f"the emulation does not compile:\n{done.stderr}")
+    build = [command, *flags, f"-I{KERNELS}", str(text), "-o", str(library)]
+    process = subprocess.run(build, capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(f"the emulation does not compile:\n{process.stderr}")
     return str(library)

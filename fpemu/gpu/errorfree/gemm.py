@@ -43,19 +43,10 @@ METHODS = ("auto", "residues", "slices")
 _CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # slices of so few bits are fp16 numbers with the same products
 VIEW = [("at", "u8"), ("row", "i8"), ("column", "i8"), ("narrow", "i4"), ("unused", "i4")]
 END = np.dtype(
-    [
-        ("A", VIEW),
-        ("B", VIEW),
-        ("C", VIEW),
-        ("D", VIEW),
-        ("alpha", "f8"),
-        ("beta", "f8"),
-        ("rows", "u8"),
-        ("columns", "u8"),
-        ("nan", "u8"),
-        ("K", "i4"),
-        ("has_c", "i4"),
-    ]
+    [(name, VIEW) for name in "ABCD"]
+    + [(name, "f8") for name in ("alpha", "beta")]
+    + [(name, "u8") for name in ("rows", "columns", "nan")]
+    + [("K", "i4"), ("has_c", "i4")]
 )
 
 

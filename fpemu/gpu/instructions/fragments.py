@@ -1,9 +1,9 @@
-"""The fragment shape of an mma.sync: which element of A, B and D lies where in the registers of a warp, by probes.
+"""The fragment layout of an mma.sync: the register position of each element of A, B and D in a warp, found by probes.
 
-A slot is a place for one element: lane, register, and the part of the register. One slot of A is 1 and B is 1
-throughout: the slots of D that are not zero are a row. So for the columns; and a slot of A with a slot of B gives
-something where they have one k. Only numbers of registers are taken from the instruction's name. Rows, columns and k
-are numbered by their first slots, since nothing outside tells them apart.
+A slot holds one element: lane, register, and position in the register. With one slot of A set to 1 and all of B to 1,
+the non-zero slots of D are a row; likewise for columns. A slot of A and a slot of B have a non-zero product if they
+share k. Only the number of registers follows from the instruction's name. Rows, columns and k are numbered by their
+first slots, because probes cannot distinguish permutations of them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Run = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """How a warp holds the slots of one operand: lanes, registers of a lane, elements of a register."""
+    """Registers of a lane for one operand, and elements of a register."""
 
     registers: int
     parts: int
 
     @property
     def slots(self) -> int:
-        """Elements that a warp holds."""
+        """Number of elements in a warp."""
         return LANES * self.registers * self.parts
 
     def place(self, slot: int) -> tuple[int, int, int]:
-        """Lane, register and part of a slot."""
+        """Return lane, register and position of a slot."""
         return slot // (self.registers * self.parts), slot // self.parts % self.registers, slot % self.parts
 
 
 @dataclass(frozen=True, eq=False)
 class Fragments:
-    """What `find` found: the shape, and for each slot which element it holds.
+    """The result of `find`: the shape, and the element in each slot.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Fragments:
     layouts : three Layouts
         Of A, B and D.
     probes : int
-        Runs of the instruction.
+        Number of runs of the instruction.
     """
 
     m: int
@@ -74,12 +74,12 @@ class Fragments:
 
 
 def source(spec: MmaSpec) -> str:
-    """The CUDA C++ text of the kernel."""
+    """Return the CUDA C++ text of the kernel."""
     return instructions.prelude(spec) + compiler.kernel_source("fragments.cu")
 
 
 def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
-    """Registers of a lane for A, B and D, and what one holds.
+    """Return the register layouts of A, B and D.
 
     Raises
     ------
@@ -101,22 +101,22 @@ def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
 
 
 def find(spec: MmaSpec, run: Run | None = None) -> Fragments:
-    """The fragment shape of an instruction of the GPU at hand.
+    """Find the fragment layout of an instruction of this GPU.
 
     Parameters
     ----------
     spec : MmaSpec
         An mma.sync that the GPU has.
     run : callable (A, B) -> D, optional
-        Runs it with C = 0 on slots: A (warps, slots of A) and B alike, ones and zeros; D (warps, slots of D), any
-        numbers. Default: the GPU.
+        Runs it with C = 0 on slots: A (warps, slots of A) and B of zeros and ones to D (warps, slots of D). Default:
+        the GPU.
 
     Raises
     ------
     InputError
-        If the spec is no mma.sync, or the answers are those of no product of matrices.
+        If the spec is no mma.sync, or the results are not those of a matrix product.
     GpuError
-        No GPU, or a run that failed.
+        No GPU, or a failed run.
     """
     held = layouts(spec)
     ask = _Counted(partial(_run, spec) if run is None else run)
@@ -157,7 +157,7 @@ class _Counted:
 
 
 def _label(sets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """A number for each different set, in the order of their first members; and the sets."""
+    """Return the index of each row's set, in the order of the sets' first members, and the sets."""
     seen: dict[bytes, int] = {}
     labels = [seen.setdefault(row.tobytes(), len(seen)) for row in sets]
     kept = np.array([np.frombuffer(raw, bool) for raw in seen])
@@ -167,7 +167,7 @@ def _label(sets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 
 
 def _pairs(ask: Run, some_a: NDArray[Any], some_b: NDArray[Any], A: int, B: int) -> NDArray[np.bool_]:
-    """Whether each slot of A and each of B meet in a product."""
+    """Return whether each slot of A and each of B share k."""
     i, j = (x.reshape(-1) for x in np.meshgrid(some_a, some_b, indexing="ij"))
     a, b = np.zeros((len(i), A), bool), np.zeros((len(i), B), bool)
     a[np.arange(len(i)), i], b[np.arange(len(i)), j] = True, True
@@ -175,7 +175,7 @@ def _pairs(ask: Run, some_a: NDArray[Any], some_b: NDArray[Any], A: int, B: int)
 
 
 def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
-    """On the GPU: slots as codes of 0 and 1."""
+    """Run the instruction on the GPU, with slots as codes of 0 and 1."""
     kinds = (spec.a_format, spec.b_format)
     ones = [np.uint8(1) if isinstance(f, str) else f.encode(np.float64(1.0)) for f in kinds]
     a, b = (device.Buffer.of(np.where(x, one, 0).astype(one.dtype)) for x, one in zip((A, B), ones, strict=True))
@@ -189,30 +189,29 @@ def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
     return D.view(out)
 
 
-def record(found: Fragments) -> dict[str, Any]:
-    """For JSON: the shape, and for each operand the elements of every lane, registers in order."""
-    made: dict[str, Any] = {"shape": f"m{found.m}n{found.n}k{found.k}", "probes": found.probes}
-    for name, pairs, layout in zip(("a", "b", "d"), (found.a, found.b, found.d), found.layouts, strict=True):
-        made[name] = pairs.reshape(LANES, layout.registers * layout.parts, 2).tolist()
-    return made
+def record(fragments: Fragments) -> dict[str, Any]:
+    """Return the shape and each operand's elements by lane and register, for JSON."""
+    elements = zip("abd", (fragments.a, fragments.b, fragments.d), fragments.layouts, strict=True)
+    return {"shape": f"m{fragments.m}n{fragments.n}k{fragments.k}", "probes": fragments.probes} | {
+        name: pairs.reshape(LANES, layout.registers * layout.parts, 2).tolist() for name, pairs, layout in elements
+    }
 
 
-def agrees(found: Fragments, spec: MmaSpec) -> bool:
-    """Whether the fragments are those that ``kernels/instruction.cuh`` uses, bar the names of rows, columns and k."""
-    A, B, D = expected(spec)
-    return all(_renamed(x, y) for x, y in zip((found.a, found.b, found.d), (A, B, D), strict=True))
+def agrees(fragments: Fragments, spec: MmaSpec) -> bool:
+    """Return whether the layout is that of ``kernels/instruction.cuh``, up to permutations of rows, columns and k."""
+    return all(_permuted(x, y) for x, y in zip((fragments.a, fragments.b, fragments.d), expected(spec), strict=True))
 
 
-def _renamed(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
-    """Whether two numberings of (row, column) differ by names alone."""
+def _permuted(pairs: NDArray[Any], expected: NDArray[Any]) -> bool:
+    """Return whether two numberings of (row, column) are permutations of each other."""
     return all(
-        len(np.unique(np.stack([found[:, i], wanted[:, i]], axis=1), axis=0)) == len(np.unique(wanted[:, i]))
+        len(np.unique(np.stack([pairs[:, i], expected[:, i]], axis=1), axis=0)) == len(np.unique(expected[:, i]))
         for i in (0, 1)
     )
 
 
 def expected(spec: MmaSpec) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Row and k, k and column, row and column of each slot, as ``kernels/instruction.cuh`` has them."""
+    """Return row and k, k and column, row and column of each slot in ``kernels/instruction.cuh``."""
     ins, (a, b, d) = instructions.instruction(spec), layouts(spec)
     halves = 1 if ins.m == 8 else 2
     words = 1 if str(spec.d_format) == "fp16" else 2  # registers that hold two neighbours of a row

@@ -1,6 +1,6 @@
-"""From a row of the catalog to the PTX instruction, its tiles in memory, and its run on the GPU.
+"""Run a matrix instruction of the catalogue on the GPU: its PTX, its tiles in memory, and its launch.
 
-The kernel is one text, ``kernels/instruction.cuh``; `prelude` says in macros which instruction it issues.
+The kernel is ``kernels/instruction.cuh``; the macros of `prelude` select the instruction.
 """
 
 from __future__ import annotations
@@ -19,17 +19,8 @@ from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import catalog, operands
 from fpemu.mma.spec import MmaSpec
 
-_PTX = {
-    "fp16": "f16",
-    "bf16": "bf16",
-    "tf32": "tf32",
-    "e4m3": "e4m3",
-    "e5m2": "e5m2",
-    "fp32": "f32",
-    "fp64": "f64",
-    "int8": "s8",
-    "int32": "s32",
-}
+_PTX = {"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "e4m3": "e4m3", "e5m2": "e5m2"}
+_PTX |= {"fp32": "f32", "fp64": "f64", "int8": "s8", "int32": "s32"}
 _BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "fp32": 4, "fp64": 8, "int8": 1, "int32": 4}
 _ROW_BYTES = (16, 32)  # of A, in all instructions but fp64's
 _OUTPUTS = 2**25  # results on the GPU at a time
@@ -38,7 +29,7 @@ _BLOCK = 128  # threads
 
 @dataclass(frozen=True)
 class Instruction:
-    """A PTX matrix instruction and how its tiles lie in memory.
+    """A PTX matrix instruction and the layout of its tiles in memory.
 
     Parameters
     ----------
@@ -49,9 +40,9 @@ class Instruction:
     a_format, d_format : str
         Formats of A and B (both of one width), and of C and D.
     warpgroup : bool
-        Whether it is a wgmma.
+        A wgmma.
     needs : int
-        The least compute capability that has it, times ten; wgmma is in 90 alone.
+        Ten times the least compute capability that has it; only 90 has wgmma.
     """
 
     ptx: str
@@ -65,17 +56,17 @@ class Instruction:
 
     @property
     def threads(self) -> int:
-        """Threads that run it together."""
+        """Threads that execute it together."""
         return 128 if self.warpgroup else 32
 
     def exists_on(self, arch: str) -> bool:
-        """Whether the architecture ("sm_90a") has it."""
+        """Return whether an architecture ("sm_90a") has it."""
         number = int("".join(c for c in arch if c.isdigit()))
         return arch == "sm_90a" if self.warpgroup else number >= self.needs
 
 
 def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Instruction:
-    """The PTX instruction of a spec's formats, instruction and shape.
+    """Return the PTX instruction of a spec's formats, instruction and shape.
 
     Parameters
     ----------
@@ -88,7 +79,7 @@ def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) 
     Raises
     ------
     InputError
-        If fpemu knows no PTX instruction for the spec, or the argument does not go with it.
+        If there is no PTX instruction for the spec, or it does not take the argument.
     """
     a, b, d = str(spec.a_format), str(spec.b_format), str(spec.d_format)
     if spec.instruction not in ("mma", "wgmma") or not all(f in _PTX for f in (a, b, d)) or "n" not in spec.shape:
@@ -115,24 +106,26 @@ def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) 
 
 
 def widths(spec: MmaSpec) -> list[int]:
-    """The n that a wgmma of these formats has."""
+    """Return the permitted n of a wgmma of these formats."""
     return [8, 24, *range(16, 257, 16)] if spec.is_integer else list(range(8, 257, 8))
 
 
 def rows(arch: str | None = None) -> list[MmaSpec]:
-    """The catalog's rows that can be run on an architecture ("sm_90a"); default: on the GPU at hand."""
+    """Return the catalogue's rows that an architecture ("sm_90a") can execute; default: this GPU."""
     arch = device.arch() if arch is None else arch
-    family, found = catalog.architecture(arch.rstrip("a")), []
-    for row in catalog.rows():
-        if row.architecture == family and row.instruction in ("mma", "wgmma") and str(row.a_format) in _PTX:
-            found.append(row)
-    return [row for row in found if instruction(row).exists_on(arch)]
+    family = catalog.architecture(arch.rstrip("a"))
+    return [
+        row
+        for row in catalog.rows()
+        if row.architecture == family and row.instruction in ("mma", "wgmma") and str(row.a_format) in _PTX
+        if instruction(row).exists_on(arch)
+    ]
 
 
 # --- the kernel's text
 @cache
 def prelude(spec: MmaSpec, n: int | None = None, saturate: bool = False) -> str:
-    """The macros that ``kernels/instruction.cuh`` needs, as lines to put in front of it."""
+    """Return the macros that precede ``kernels/instruction.cuh``."""
     ins = instruction(spec, n=n, saturate=saturate)
     double = ins.a_format == "fp64"
     row_words = ins.k * _BYTES[ins.a_format] // (8 if double else 4)
@@ -157,22 +150,13 @@ def prelude(spec: MmaSpec, n: int | None = None, saturate: bool = False) -> str:
         inputs += [f'"{"d" if double else "r"}"(b[{i}])' for i in range(steps)]
     issue = f'asm volatile("{ins.ptx} {", ".join(parts)};" : {", ".join(c)} : {", ".join(inputs)} : "memory")'
     wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {", ".join(c)} :: "memory")'
-    macros = {
-        "IS_WGMMA": int(ins.warpgroup),
-        "TILE_M": ins.m,
-        "TILE_N": ins.n,
-        "AB_WORD": "double" if double else "unsigned",
-        "ROW_WORDS": row_words,
-        "CD_WORD": words,
-        "CD_PAIR": pair,
-        "ISSUE": issue,
-        "AWAIT": wait,
-    }
+    macros = {"IS_WGMMA": int(ins.warpgroup), "TILE_M": ins.m, "TILE_N": ins.n, "ROW_WORDS": row_words, "CD_PAIR": pair}
+    macros |= {"AB_WORD": "double" if double else "unsigned", "CD_WORD": words, "ISSUE": issue, "AWAIT": wait}
     return "".join(f"#define {name} {value}\n" for name, value in macros.items())
 
 
 def source(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> str:
-    """The CUDA C++ text of the kernel that `execute` runs."""
+    """Return the CUDA C++ text of the kernel that `execute` runs."""
     return prelude(spec, n, saturate) + compiler.kernel_source("instruction.cu")
 
 
@@ -183,7 +167,7 @@ def _module(spec: MmaSpec, n: int | None, saturate: bool) -> device.Module:
 
 # --- operands
 def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
-    """The patterns, as unsigned integers, of values that the format holds; payloads of NaN are kept."""
+    """Return the codes of values of a format in any type; payloads of NaN are kept."""
     if isinstance(fmt, str):
         return x.astype(fmt, copy=False).view(np.dtype(fmt).str.replace("i", "u"))
     if x.dtype == fmt.dtype and fmt.name in ("fp16", "fp32", "tf32", "fp64"):
@@ -192,7 +176,7 @@ def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
 
 
 def tiles(x: NDArray[Any], height: int) -> NDArray[Any]:
-    """Rows (stack, rows, bytes) filled up with zeros to whole tiles of `height` rows."""
+    """Pad rows (stack, rows, k) with zeros to whole tiles of `height` rows."""
     missing = -x.shape[1] % height
     return np.ascontiguousarray(np.pad(x, ((0, 0), (0, missing), (0, 0))) if missing else x)
 
@@ -203,7 +187,7 @@ def _values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Any:
-    """As `fpemu.gpu.execute`."""
+    """Issue one matrix instruction: `fpemu.gpu.execute`."""
     if not isinstance(spec, MmaSpec):
         raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {shown(spec)}")
     n, saturate = integer("n", n, 1, none=True), flag("saturate", saturate)
@@ -249,7 +233,7 @@ def _run(
     a_of: NDArray[np.int64],
     b_of: NDArray[np.int64],
 ) -> NDArray[Any]:
-    """Some products: C (products, M, N) as patterns -> D alike."""
+    """Run some products: codes of C (products, M, N) to those of D."""
     products, M, N = C.shape
     m, n = -(-M // ins.m), -(-N // ins.n)
     padded = np.zeros((products, m * ins.m, n * ins.n), C.dtype)

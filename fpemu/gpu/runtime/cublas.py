@@ -14,15 +14,8 @@ from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
 
 _STATUS = {
-    1: "NOT_INITIALIZED",
-    3: "ALLOC_FAILED",
-    7: "INVALID_VALUE",
-    8: "ARCH_MISMATCH",
-    11: "MAPPING_ERROR",
-    13: "EXECUTION_FAILED",
-    14: "INTERNAL_ERROR",
-    15: "NOT_SUPPORTED",
-    16: "LICENSE_ERROR",
+    **{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR"},
+    **{13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED", 16: "LICENSE_ERROR"},
 }
 
 

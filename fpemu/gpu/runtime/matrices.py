@@ -326,26 +326,10 @@ def copy(X: Matrix, to: Matrix | None = None) -> Matrix:
     to = empty(X.shape, X.dtype) if to is None else to
     shape = (X.count, *(1, 1, *X.shape)[-2:])
     if 0 not in shape:
-        sizes = tuple(np.int64(n) for n in shape)
-        module().launch(
-            f"copy{X.dtype.itemsize}",
-            blocks(prod(shape)),
-            256,
-            np.uint64(X.pointer),
-            np.uint64(to.pointer),
-            table(X),
-            table(to),
-            *sizes,
-            *_steps(X),
-            *_steps(to),
-            wait=False,
-        )
+        matrices = (np.uint64(X.pointer), np.uint64(to.pointer), table(X), table(to))
+        strides = (*(0, 0, *X.strides)[-2:], *(0, 0, *to.strides)[-2:])
+        module().launch(f"copy{X.dtype.itemsize}", blocks(prod(shape)), 256, *matrices, *shape, *strides, wait=False)
     return to
-
-
-def _steps(X: Matrix) -> tuple[np.int64, np.int64]:
-    row, column = (0, 0, *X.strides)[-2:]
-    return np.int64(row), np.int64(column)
 
 
 def blocks(threads: int) -> int:
