@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # without the import of typing: an interrupt of these imports cannot be handled
 if TYPE_CHECKING:
+    from typing import Any
+
     from fpemu import (
         batched,
         bitpicture,
@@ -76,13 +78,13 @@ __all__ = [
 _NAMES = {
     "fpemu.advice": ("advise",),
     "fpemu.errors": ("GpuError", "GuaranteeError", "InputError"),
-    "fpemu.formats": ("BF16", "E2M1", "E2M3", "E3M2", "E4M3", "E5M2", "E8M0", "FP16", "FP32", "FP64", "TF32", "FloatFormat"),
+    "fpemu.formats": (*"BF16 E2M1 E2M3 E3M2 E4M3 E5M2 E8M0 FP16 FP32 FP64 TF32".split(), "FloatFormat"),
     "fpemu.rounding": ("Rounding", "bit_cut", "round_to"),
     "fpemu.schemes": ("certify", "gemm"),
 }
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {*__all__, "devices", "errors", "formats", "perfmodel", "rounding"} - _MODULE_OF.keys()
+_MODULES = {*__all__, "errors", "formats", "perfmodel", "rounding"} - _MODULE_OF.keys()
 _SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("drawing", "pictures"), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 

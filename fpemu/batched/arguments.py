@@ -1,21 +1,23 @@
-"""What the batched products take: operands of fp16, transposes, the format of the sums, the instruction."""
+"""Arguments of the batched products: fp16 operands, transposes, the accumulator's format, the instruction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, simt
-from fpemu.batched.layouts import check_name
+from fpemu.arguments import choice
 from fpemu.errors import InputError
 from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma import MmaSpec, catalog
 
 Array = NDArray[Any]
+Accumulate = Literal["fp32", "fp16"]
+Kernel = Literal["tensor", "magma-small"]
 ACCUMULATORS = {"fp16": FP16, "fp32": FP32}
 KERNELS = ("tensor", "magma-small")
 TRANSPOSES = ("N", "T", "C")
@@ -25,12 +27,12 @@ TC_K = 16
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What adds the products of one element."""
+    """The instruction that adds the products of one element, and their order."""
 
     spec: MmaSpec
     """The instruction; a fused multiply-add for ``magma-small``"""
     step: int
-    """Products of one kind that a complex element adds before those of the next kind"""
+    """Number of products that a complex element adds before the next of its real products continues"""
 
     @property
     def accumulator(self) -> FloatFormat:
@@ -39,21 +41,21 @@ class Arithmetic:
 
     @property
     def nan_code(self) -> int:
-        """The NaN of fp16 results: the instruction's, its highest bits where it is one of fp32."""
+        """Code of NaN in fp16 results: that of the instruction, the highest bits of an fp32 code."""
         code = int(self.spec.nan_code or 0)
         return code if self.accumulator is FP16 else (code >> 16 & 0x8000) | 0x7C00 | (code >> 13 & 0x3FF)
 
 
 def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, instruction: str | None) -> Arithmetic:
-    """The arithmetic that the arguments of a product name.
+    """Return the arithmetic that the arguments select.
 
     Raises
     ------
     InputError
         Unknown names; an instruction that the hardware does not have; an MmaSpec of other formats.
     """
-    check_name("kernel", kernel, KERNELS)
-    check_name("accumulate", accumulate, ACCUMULATORS)
+    choice("kernel", kernel, KERNELS)
+    choice("accumulate", accumulate, ACCUMULATORS)
     if kernel == "magma-small":
         if instruction is not None:
             raise InputError("kernel='magma-small' runs on ordinary cores: leave instruction= out")
@@ -75,7 +77,7 @@ def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, ins
 
 
 def _instruction(hardware: str | MmaSpec, accumulate: str, instruction: str | None) -> str | None:
-    """The paper's interface issues ``mma``; hardware without it runs what it has."""
+    """Return "mma", which the paper's interface issues, or None for the default of hardware without it."""
     if isinstance(hardware, MmaSpec):
         if instruction is not None:
             raise InputError("an MmaSpec is one instruction already: leave instruction= out")
@@ -87,35 +89,21 @@ def _instruction(hardware: str | MmaSpec, accumulate: str, instruction: str | No
     return "mma" if any((str(r.a_format), str(r.d_format)) == ("fp16", accumulate) for r in rows) else None
 
 
-def matrix(x: Array, who: str) -> Array:
-    """An operand of two axes or more."""
+def matrix(x: Array, name: str) -> Array:
+    """Return an operand, which must have two axes or more."""
     if x.ndim < 2:
-        raise InputError(f"{who} has shape {x.shape}: it needs two axes or more, the last two those of its matrices")
+        raise InputError(f"{name} has shape {x.shape}: it needs two axes or more, the last two those of its matrices")
     return x
 
 
-def transposed(x: Array, how: Any, who: str) -> Array:
-    """``x`` as the product reads it: as it is ("N"), or with its last two axes exchanged ("T", "C")."""
-    how = how.upper() if isinstance(how, str) else how
-    check_name(who, how, TRANSPOSES)
-    return x if how == "N" else np.swapaxes(x, -1, -2)
-
-
-def result_shape(A: Array, B: Array) -> tuple[int, ...]:
-    """The shape of the product of A (..., M, K) and B (..., K, N), transposes done."""
-    if A.shape[-1] != B.shape[-2]:
-        raise InputError(
-            f"A has K = {A.shape[-1]} and B has K = {B.shape[-2]} (A is {A.shape}, B is {B.shape}, transposes done)"
-        )
-    try:
-        lead = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-    except ValueError:
-        raise InputError(f"A of shape {A.shape} and B of shape {B.shape}: their batch axes do not broadcast") from None
-    return (*lead, A.shape[-2], B.shape[-1])
+def transposed(x: Array, op: Any, name: str) -> Array:
+    """Return op(x): unchanged ("N"), or with its last two axes exchanged ("T", "C")."""
+    op = choice(name, op.upper() if isinstance(op, str) else op, TRANSPOSES)
+    return x if op == "N" else np.swapaxes(x, -1, -2)
 
 
 def check_addend(C: Array, shape: tuple[int, ...]) -> None:
-    """Refuse a C that does not broadcast to the product's shape."""
+    """Raise InputError unless C broadcasts to the product's shape."""
     try:
         fits = np.broadcast_shapes(C.shape, shape) == shape and C.shape[-2:] == shape[-2:]
     except ValueError:

@@ -2,41 +2,46 @@
 
 Source: Abdelfattah, Tomov, Dongarra (2020), sections 5.5, 5.6, 6.2 and 8.
 
-fused   One kernel on both parts (`tc_multiply_complex`, section 5.5). For every TC_K = 16 of k, in turn,
+fused   One kernel for both parts (`tc_multiply_complex`, section 5.5). For every TC_K = 16 of k, in turn,
 
             Cr += Ar Br,   Ci += Ar Bi,   Ci += Ai Br,   Cr += (-Ai) Bi,
 
-        each into the fragment of its part: two chains of instructions, twice as long as K, whose operands change kind
-        every 16. On ordinary cores they change kind at every k. The paper's kernel for the interleaved layout.
+        each into the fragment of its part: two chains of instructions, twice as long as K, whose operands alternate
+        every 16 of k (at every k on FMA units). This is the paper's kernel for the interleaved layout.
 calls   Four calls of HGEMM (section 6.2), each of which reads and writes an fp16 matrix:
 
             Cr = Cr + Ar Br,   Cr = Cr - Ai Bi,   Ci = Ci + Ar Bi,   Ci = Ci + Ai Br.
 
-        So each part is rounded to fp16 twice. What the planar layout was given to libraries for.
+        Each part is therefore rounded to fp16 twice. This is the paper's algorithm for the planar layout.
 
-With three products, T1 = Ar Br, T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), the sums of the operands rounded to fp16 and each
-T a chain of its own: Cr = T1 - T2, Ci = (T3 - T1) - T2 in the accumulator's format. The paper does not have it.
+With three products, which the paper does not have, T1 = Ar Br, T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), the sums of the
+operands rounded to fp16 and each T a separate chain: Cr = T1 - T2, Ci = (T3 - T1) - T2 in the accumulator's format.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.arguments import checked, is_integer
+from fpemu.arguments import checked, choice, is_integer
+from fpemu.arrays import product_shape
 from fpemu.batched import arguments, layouts, scaling
-from fpemu.batched.arguments import Arithmetic
+from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
+from fpemu.batched.layouts import Layout
 from fpemu.batched.real import hgemm
 from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma._device import Device
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
+Algorithm = Literal["fused", "calls"]
 ALGORITHMS = {"interleaved": "fused", "planar": "calls"}
-"""Each layout with the algorithm that the paper has for it."""
+"""The paper's algorithm for each layout."""
 
 
 @checked
@@ -49,14 +54,15 @@ def hcgemm(
     beta: Any = 0.0,
     transa: str = "N",
     transb: str = "N",
-    accumulate: str = "fp32",
+    accumulate: Accumulate = "fp32",
     hardware: str | MmaSpec | None = None,
     instruction: str | None = None,
-    layout: str = "interleaved",
+    layout: Layout = "interleaved",
     products: int = 4,
-    kernel: str = "tensor",
-    algorithm: str | None = None,
+    kernel: Kernel = "tensor",
+    algorithm: Algorithm | None = None,
     order: KOrder | None = None,
+    device: Device = "cpu",
 ) -> NDArray[np.float16]:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of half-complex matrices.
 
@@ -64,8 +70,8 @@ def hcgemm(
     ----------
     A, B, C : array_like
         Values of fp16 with one axis more than the matrices of `fpemu.batched.hgemm`: (..., M, K, 2) interleaved,
-        (2, ..., M, K) planar, and so on; `fpemu.batched.interleaved` and `planar` make them of complex numbers. The
-        axes of the batch broadcast. C is not read if beta = 0.
+        (2, ..., M, K) planar, and so on; `fpemu.batched.interleaved` and `planar` convert complex numbers. The batch
+        axes broadcast. C is not read if beta = 0.
     alpha, beta : complex or real numbers
         Each part rounded to the accumulator's format, in which they enter: `fpemu.batched.scaling`.
     transa, transb : {"N", "T", "C"}
@@ -83,10 +89,12 @@ def hcgemm(
     kernel : {"tensor", "magma-small"}
         As in `fpemu.batched.hgemm`.
     algorithm : {"fused", "calls"}, optional
-        One kernel on both parts, or four calls of HGEMM with results in fp16. Default: what the paper has for the
+        One kernel for both parts, or four calls of HGEMM with results in fp16. Default: the paper's algorithm for the
         layout, "fused" for interleaved and "calls" for planar; three products are always "fused".
     order : KOrder, optional
         Summation order over K. Default: ascending. In each of its chains the products of a part alternate.
+    device : {"cpu", "cuda", "auto"}
+        As in `fpemu.mma.gemm`.
 
     Returns
     -------
@@ -107,82 +115,81 @@ def hcgemm(
     (1+7j)
     """
     how = arguments.arithmetic(kernel, accumulate, hardware, instruction)
-    layouts.axis_of(layout)
     chosen = choose_algorithm(products, algorithm, default=ALGORITHMS[layout])
     a, b = (_operand(X, layout, t, n) for X, t, n in ((A, transa, "A"), (B, transb, "B")))
-    shape = arguments.result_shape(a[0], b[0])
+    shape = product_shape(a[0], b[0])
     factor = scaling.complex_scalar(alpha, "alpha", how.accumulator)
     weight = scaling.complex_scalar(beta, "beta", how.accumulator)
-    weighs = weight[0] != 0 or weight[1] != 0
-    scaling.needs_c(C, beta if weighs else 0, shape)
+    reads_c = weight[0] != 0 or weight[1] != 0
+    scaling.needs_c(C, beta if reads_c else 0, shape)
     c = None
     if C is not None:
-        c = layouts.parts(C, layout, "C", read=weighs)
+        c = layouts.parts(C, layout, "C", read=reads_c)
         arguments.check_addend(arguments.matrix(c[0], "C"), shape)
-    c = c if weighs else None
+    c = c if reads_c else None
     if chosen == "calls":
         if factor[1] != 0 or weight[1] != 0:
             raise InputError(
                 "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
                 "must have no imaginary part"
             )
-        options = {
-            "accumulate": accumulate,
-            "hardware": hardware,
-            "instruction": instruction,
-            "kernel": kernel,
-            "order": order,
-        }
-        return layouts.joined(_calls(a, b, c, factor[0], weight[0], options), layout)
-    T = _three(a, b, how, order) if products == 3 else _four(a, b, how, order)
+        call = partial(
+            hgemm,
+            accumulate=accumulate,
+            hardware=hardware,
+            instruction=instruction,
+            kernel=kernel,
+            order=order,
+            device=device,
+        )
+        return layouts.joined(_calls(a, b, c, factor[0], weight[0], call), layout)
+    chain = partial(mma.chain, C=None, spec=how.spec, order=order, device=device)
+    T = (_three if products == 3 else _four)(a, b, how, chain)
     real, imaginary = (scaling.half(x, how.nan_code) for x in scaling.scaled_pair(T, c, factor, weight))
     return layouts.joined((real, imaginary), layout)
 
 
-def _four(a: Pair, b: Pair, how: Arithmetic, order: KOrder | None) -> Pair:
+def _four(a: Pair, b: Pair, how: Arithmetic, chain: Any) -> Pair:
     (ar, ai), (br, bi) = _wide(a, how), _wide(b, how)
-    real = mma.chain([(ar, br), (-ai, bi)], None, how.spec, order, step=how.step)
-    imaginary = mma.chain([(ar, bi), (ai, br)], None, how.spec, order, step=how.step)
-    return real, imaginary
+    return chain([(ar, br), (-ai, bi)], step=how.step), chain([(ar, bi), (ai, br)], step=how.step)
 
 
-def _three(a: Pair, b: Pair, how: Arithmetic, order: KOrder | None) -> Pair:
+def _three(a: Pair, b: Pair, how: Arithmetic, chain: Any) -> Pair:
     with np.errstate(over="ignore", invalid="ignore"):
         sums = a[0] + a[1], b[0] + b[1]
     pairs = zip(_wide((*a, sums[0]), how), _wide((*b, sums[1]), how), strict=True)
-    t1, t2, t3 = (mma.chain([pair], None, how.spec, order) for pair in pairs)
+    t1, t2, t3 = (chain([pair]) for pair in pairs)
     with np.errstate(over="ignore", invalid="ignore"):
         return t1 - t2, (t3 - t1) - t2
 
 
-def _calls(a: Pair, b: Pair, c: Pair | None, alpha: Any, beta: Any, options: dict[str, Any]) -> Pair:
+def _calls(a: Pair, b: Pair, c: Pair | None, alpha: Any, beta: Any, call: Any) -> Pair:
     (ar, ai), (br, bi) = a, b
     cr, ci = (None, None) if c is None else c
-    real = hgemm(ar, br, cr, alpha=alpha, beta=beta, **options)
-    real = hgemm(ai, bi, real, alpha=-alpha, beta=1.0, **options)
-    imaginary = hgemm(ar, bi, ci, alpha=alpha, beta=beta, **options)
-    imaginary = hgemm(ai, br, imaginary, alpha=alpha, beta=1.0, **options)
-    return real, imaginary
+    real = call(ai, bi, call(ar, br, cr, alpha=alpha, beta=beta), alpha=-alpha, beta=1.0)
+    return real, call(ai, br, call(ar, bi, ci, alpha=alpha, beta=beta), alpha=alpha, beta=1.0)
 
 
 def _wide(x: tuple[Array, ...], how: Arithmetic) -> tuple[Array, ...]:
-    """Operands in the format that the arithmetic takes: ordinary cores take those of the accumulator."""
+    """Return the parts in the operand format of the arithmetic: on FMA units, that of the accumulator."""
     return tuple(part.astype(how.spec.a_format.dtype, copy=False) for part in x)  # type: ignore[union-attr]
 
 
-def _operand(X: Any, layout: str, how: str, who: str) -> Pair:
-    real, imaginary = layouts.parts(X, layout, who)
-    pair = tuple(arguments.transposed(arguments.matrix(x, who), how, f"trans{who.lower()}") for x in (real, imaginary))
-    return (pair[0], -pair[1]) if how.upper() == "C" else (pair[0], pair[1])
+def _operand(X: Any, layout: str, op: str, name: str) -> Pair:
+    real, imaginary = (
+        arguments.transposed(arguments.matrix(x, name), op, f"trans{name.lower()}")
+        for x in layouts.parts(X, layout, name)
+    )
+    return (real, -imaginary) if op.upper() == "C" else (real, imaginary)
 
 
 def choose_algorithm(products: int, algorithm: str | None, *, default: str = "fused", three: str = "fused") -> str:
-    """The algorithm of ``products`` real products: three have only one, ``three``."""
+    """Return the algorithm for four real products (`default` if None) or three, which have one algorithm, `three`."""
     if not is_integer(products) or products not in (3, 4):
         raise InputError(f"products = {shown(products)} must be 4 or 3, the real products of a complex one")
     if algorithm is None:
         return three if products == 3 else default
-    layouts.check_name("algorithm", algorithm, ALGORITHMS.values())
+    choice("algorithm", algorithm, get_args(Algorithm))
     if products == 3 and algorithm != three:
         raise InputError(f"products=3 is algorithm={three!r} here: algorithm={algorithm!r} has four products")
     return algorithm

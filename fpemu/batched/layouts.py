@@ -1,13 +1,12 @@
-"""Half-complex arrays: float16 with one axis more, interleaved or planar, and the way from and to NumPy's complex.
+"""Half-complex arrays: float16 with one additional axis, interleaved or planar, and conversions of NumPy's complex.
 
-interleaved   (..., M, N, 2): the real and the imaginary part of an element beside each other, CUDA's ``half2``
+interleaved   (..., M, N, 2): the real and the imaginary part of an element are adjacent, CUDA's ``half2``
 planar        (2, ..., M, N): all real parts, then all imaginary parts
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,9 @@ from fpemu.arguments import checked, choice
 from fpemu.arrays import as_array
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16
+from fpemu.mma.operands import as_values
 
+Layout = Literal["interleaved", "planar"]
 LAYOUTS = {"interleaved": -1, "planar": 0}
 """Each layout with the axis of the two parts."""
 
@@ -74,7 +75,7 @@ def planar(z: Any) -> NDArray[np.float16]:
 
 
 @checked
-def as_complex(x: Any, layout: str = "interleaved") -> NDArray[np.complex64]:
+def as_complex(x: Any, layout: Layout = "interleaved") -> NDArray[np.complex64]:
     """Convert half-complex numbers to complex64, exactly.
 
     Parameters
@@ -105,55 +106,43 @@ def as_complex(x: Any, layout: str = "interleaved") -> NDArray[np.complex64]:
     return z
 
 
-def parts(x: Any, layout: str, who: str, *, read: bool = True) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
-    """The real and the imaginary part of a half-complex array, as views."""
+def parts(x: Any, layout: str, name: str, *, read: bool = True) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+    """Return the real and the imaginary part of a half-complex array, as views."""
     axis = axis_of(layout)
-    a = halves(x, who, read=read)
+    a = halves(x, name, read=read)
     if a.ndim < 1 or a.shape[axis] != 2:
         where = "last" if axis else "first"
         raise InputError(
-            f"{who} of shape {a.shape} is not {layout}: its {where} axis must be the two parts, of length 2"
+            f"{name} of shape {a.shape} is not {layout}: its {where} axis must hold the two parts, so have length 2"
         )
     return (a[..., 0], a[..., 1]) if axis else (a[0], a[1])
 
 
 def joined(pair: tuple[NDArray[Any], NDArray[Any]], layout: str) -> NDArray[np.float16]:
-    """The two parts, of fp16, as one half-complex array."""
+    """Return two parts in fp16 as one half-complex array."""
     return np.ascontiguousarray(np.stack(pair, axis=axis_of(layout)))
 
 
-def halves(x: Any, who: str, *, read: bool = True) -> NDArray[np.float16]:
-    """``x`` as float16; entries that are not values of fp16 are refused. Zeros of its shape unless `read`."""
+def halves(x: Any, name: str, *, read: bool = True) -> NDArray[np.float16]:
+    """Return values of fp16 as float16; zeros of the same shape unless `read`."""
     if getattr(getattr(x, "dtype", None), "kind", None) == "c":
         raise InputError(
-            f"{who} has dtype {x.dtype}: half-complex matrices are float16 with one axis more "
+            f"{name} has dtype {x.dtype}: half-complex matrices are float16 with one axis more "
             "(fpemu.batched.interleaved and planar make them, hcgemm multiplies them)"
         )
-    a = as_array(x, who)
-    if a.dtype == np.float16:
-        return a
-    if not read:
+    if not read and (a := as_array(x, name)).dtype != np.float16:
         return np.zeros(a.shape, np.float16)
-    good = np.asarray(FP16.contains(a))
-    if not good.all():
-        raise InputError(f"{who} has entries that are not values of fp16 (np.float16(x) rounds): {entries(~good, a)}")
-    return a.astype(np.float16)
-
-
-def check_name(kind: str, name: Any, known: Iterable[str]) -> None:
-    """Refuse a value that is none of the ``known`` names."""
-    choice(kind, name, known)
+    return as_values(x, FP16, name).astype(np.float16, copy=False)
 
 
 def axis_of(layout: str) -> int:
-    """The axis of the two parts."""
-    check_name("layout", layout, LAYOUTS)
-    return LAYOUTS[layout]
+    """Return the axis of the two parts."""
+    return LAYOUTS[choice("layout", layout, LAYOUTS)]
 
 
-def complex_parts(z: Any, who: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The real and the imaginary part of an array of complex or real numbers, in its own precision."""
-    a = as_array(z, who, complex_numbers=True)
+def complex_parts(z: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the real and the imaginary part of an array of complex or real numbers, in its own precision."""
+    a = as_array(z, name, complex_numbers=True)
     return (a.real, a.imag) if a.dtype.kind == "c" else (a, np.zeros(a.shape, a.dtype))
 
 
@@ -162,7 +151,7 @@ def _packed(z: Any, layout: str) -> NDArray[np.float16]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded = pair[0].astype(np.float16), pair[1].astype(np.float16)
     for name, wide, half in zip(("real", "imaginary"), pair, rounded, strict=True):
-        beyond = np.isinf(half) & np.isfinite(wide)
-        if beyond.any():
-            raise InputError(f"the {name} part of z is beyond fp16's range, {FP16.max}: {entries(beyond, wide)}")
+        overflow = np.isinf(half) & np.isfinite(wide)
+        if overflow.any():
+            raise InputError(f"the {name} part of z is beyond fp16's range, {FP16.max}: {entries(overflow, wide)}")
     return joined(rounded, layout)

@@ -2,15 +2,15 @@
 
 Source: Abdelfattah, Tomov, Dongarra, Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5 and 8. Whatever its blocks and its threads, the paper's kernel keeps the sum of an
-element in one fragment that runs through K upwards, TC_K = 16 at a time, with zeros where a block reaches beyond the
-matrix: one chain of instructions. Whole instructions of zeros at its end change no bit, but that the ideal core's sums
-in fp16 may have underflowed to -0. The kernel for tiny matrices has a thread for each element: one chain of fused
-multiply-adds. What happens then to alpha, beta and C is in `scaling`.
+element in one fragment and processes K in ascending order, TC_K = 16 at a time, with zeros where a block extends beyond
+the matrix: one chain of instructions. Whole instructions of zeros at its end change no bit, except that fp16 sums of the
+ideal core may have underflowed to -0. The kernel for tiny matrices has one thread per element: one chain of fused
+multiply-adds. `fpemu.batched.scaling` applies alpha, beta and C.
 
-Several tiny products in one instruction (section 8.1) are the same chains, if their matrices are laid below one another
-in A and beside one another in B: an element of a block on the diagonal of D then meets its own operands and zeros.
-Laid one after another in k they are so only where a block of the hardware cuts each product as it cuts the first, and
-an infinity in one makes NaN of the others.
+Several tiny products in one instruction (section 8.1) are the same chains if their matrices are stacked in A and placed
+side by side in B: an element of a diagonal block of D then combines its own operands and zeros. Concatenated in k they
+are the same only where a block of the hardware divides each product as it divides the first, and an infinity in one
+product makes the others NaN.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.arguments import checked
+from fpemu.arrays import product_shape
 from fpemu.batched import arguments, scaling
+from fpemu.batched.arguments import Accumulate, Kernel
 from fpemu.batched.layouts import halves
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma._device import Device
 
 
 @checked
@@ -37,11 +40,12 @@ def hgemm(
     beta: Any = 0.0,
     transa: str = "N",
     transb: str = "N",
-    accumulate: str = "fp32",
+    accumulate: Accumulate = "fp32",
     hardware: str | MmaSpec | None = None,
     instruction: str | None = None,
-    kernel: str = "tensor",
+    kernel: Kernel = "tensor",
     order: KOrder | Any | None = None,
+    device: Device = "cpu",
 ) -> NDArray[np.float16]:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices.
 
@@ -68,6 +72,8 @@ def hgemm(
         the paper's is fp16.
     order : KOrder or tree, optional
         Summation order over K. Default: one ascending chain.
+    device : {"cpu", "cuda", "auto"}
+        As in `fpemu.mma.gemm`.
 
     Returns
     -------
@@ -91,7 +97,7 @@ def hgemm(
     how = arguments.arithmetic(kernel, accumulate, hardware, instruction)
     a = arguments.transposed(arguments.matrix(halves(A, "A"), "A"), transa, "transa")
     b = arguments.transposed(arguments.matrix(halves(B, "B"), "B"), transb, "transb")
-    shape = arguments.result_shape(a, b)
+    shape = product_shape(a, b)
     factor, weight = scaling.real_scalars(alpha, beta, how.accumulator)
     scaling.needs_c(C, weight, shape)
     c = None
@@ -99,11 +105,7 @@ def hgemm(
         c = arguments.matrix(halves(C, "C", read=bool(weight != 0)), "C")
         arguments.check_addend(c, shape)
     c = c if weight != 0 else None
-    T = mma.chain([(a, b)], None, how.spec, order) if kernel == "tensor" else _small(a, b, how, order)
+    dtype = np.float16 if kernel == "tensor" else how.accumulator.dtype  # fp16 operands are fp32 operands as well
+    terms = [(a.astype(dtype, copy=False), b.astype(dtype, copy=False))]
+    T = mma.chain(terms, None, how.spec, order, device=device)
     return scaling.half(scaling.scaled(T, c, factor, weight), how.nan_code)
-
-
-def _small(a: NDArray[Any], b: NDArray[Any], how: arguments.Arithmetic, order: Any) -> NDArray[Any]:
-    """Operands of fp16 are operands of fp32 as well."""
-    dtype = how.accumulator.dtype
-    return np.asarray(mma.chain([(a.astype(dtype), b.astype(dtype))], None, how.spec, order))

@@ -1,11 +1,11 @@
 """The post-processing of section 5.6: alpha, beta and C, and the rounding to fp16.
 
-T, the sums of a product, are in the accumulator's format P. Every operation is rounded to P once, to nearest even:
+The sums T of a product are in the accumulator's format P. Every operation is rounded to P once, to nearest even:
 
     beta != 0    D = RN16(RN_P(RN_P(alpha T) + RN_P(beta C)))
     beta  = 0    D = RN16(RN_P(alpha T)); C is not read
 
-with C, an fp16 matrix, taken to P exactly, and alpha and beta rounded to P. The multiplication by alpha and the
+with the fp16 matrix C converted to P exactly, and alpha and beta rounded to P. The multiplication by alpha and the
 addition are two operations, as the paper says, not one fused multiply-add. alpha = 0 is no special case: 0 · Inf is
 NaN.
 
@@ -36,17 +36,17 @@ def real_scalars(alpha: Any, beta: Any, fmt: FloatFormat) -> tuple[Any, Any]:
     return scalar(alpha, "alpha", fmt), scalar(beta, "beta", fmt)
 
 
-def complex_scalar(value: Any, who: str, fmt: FloatFormat) -> tuple[Any, Any]:
+def complex_scalar(value: Any, name: str, fmt: FloatFormat) -> tuple[Any, Any]:
     """The two parts of alpha or beta in the accumulator's format."""
     if isinstance(value, complex | np.complexfloating) or (
         isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind == "c"
     ):
-        return scalar(float(value.real), f"{who}.real", fmt), scalar(float(value.imag), f"{who}.imag", fmt)
-    return scalar(value, who, fmt), fmt.dtype.type(0)
+        return scalar(float(value.real), f"{name}.real", fmt), scalar(float(value.imag), f"{name}.imag", fmt)
+    return scalar(value, name, fmt), fmt.dtype.type(0)
 
 
 def needs_c(C: Any, beta: Any, shape: tuple[int, ...]) -> None:
-    """Refuse a beta without C."""
+    """Raise InputError for a non-zero beta without C."""
     if C is None and beta != 0:
         raise InputError(f"beta = {beta} needs C, a matrix of shape {shape}")
 

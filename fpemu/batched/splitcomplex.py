@@ -1,20 +1,20 @@
 """Complex products by any scheme of `fpemu.schemes`: multi-word splits on complex data.
 
-Schemes multiply real matrices. A complex product is made of real ones as HCGEMM makes it of real instructions
-(Abdelfattah, Tomov, Dongarra 2020, sections 5.5 and 6.2; see `fpemu.batched.halfcomplex`), with parts of fp32 or fp64:
+A complex product consists of real products as in HCGEMM (Abdelfattah, Tomov, Dongarra 2020, sections 5.5 and 6.2; see
+`fpemu.batched.halfcomplex`), here with parts in fp32 or fp64:
 
-fused   Each part is one real product over twice the length, whose k changes kind every 16:
-        [Ar Ai'] [Br; Bi] with Ai' = -Ai, and [Ar Ai] [Bi; Br]. Every sum of the scheme runs through both kinds, so
-        there is no rounding between them but those of its accumulators. K is padded with zeros to a multiple of 16.
-calls   Four products, Ar Br, Ai Bi, Ar Bi and Ai Br, and one addition a part in the format of the scheme's results.
+fused   Each part is one real product over twice the length, whose operands alternate every 16 of k:
+        [Ar Ai'] [Br; Bi] with Ai' = -Ai, and [Ar Ai] [Bi; Br]. Every sum of the scheme accumulates both products, so
+        only its accumulators round between them. K is padded with zeros to a multiple of 16.
+calls   Four products, Ar Br, Ai Bi, Ar Bi and Ai Br, and one addition per part in the format of the scheme's results.
 
-Which of the two errs less depends on the scheme: where the sums of the instruction truncate, "calls" does, whose sums
-are half as long; an error-free scheme that is rounded once is correctly rounded only in one sum, "fused".
+The scheme determines which of the two has the smaller error: where the instruction truncates its sums, "calls", whose
+sums are half as long; an error-free scheme that rounds once is correctly rounded only in one sum, "fused".
 
 Three products: T1 = Ar Br, T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), the sums of the operands rounded to the scheme's
-format; Cr = T1 - T2 and Ci = (T3 - T1) - T2, every addition rounded to it. The imaginary part then errs by what the
-largest product of the three errs: small against |A||B| of the complex matrices, not against an imaginary part that is
-small itself (Higham, Accuracy and Stability of Numerical Algorithms, section 23.2.4).
+format; Cr = T1 - T2 and Ci = (T3 - T1) - T2, every addition rounded to it. The imaginary part then has the error of the
+largest of the three products: small relative to |A||B| of the complex matrices, but not relative to a small imaginary
+part (Higham, Accuracy and Stability of Numerical Algorithms, section 23.2.4).
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from numpy.typing import NDArray
 
 from fpemu import schemes
 from fpemu.arguments import checked
-from fpemu.batched.arguments import TC_K, matrix, result_shape
-from fpemu.batched.halfcomplex import choose_algorithm
+from fpemu.arrays import product_shape
+from fpemu.batched.arguments import TC_K, matrix
+from fpemu.batched.halfcomplex import Algorithm, choose_algorithm
 from fpemu.batched.layouts import complex_parts
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma._device import Device
 from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
@@ -45,9 +47,10 @@ def complex_gemm(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None = None,
     products: int = 4,
-    algorithm: str | None = None,
+    algorithm: Algorithm | None = None,
     on_range: str = "raise",
     order: KOrder | None = None,
+    device: Device = "cpu",
     **options: Any,
 ) -> NDArray[Any]:
     """Return D = A B for complex matrices, by a scheme for real ones.
@@ -72,6 +75,8 @@ def complex_gemm(
         Overflow policy, as in `fpemu.gemm`.
     order : KOrder, optional
         As in `fpemu.gemm`.
+    device : {"cpu", "cuda", "auto"}
+        As in `fpemu.gemm`.
     **options
         The scheme's choices.
 
@@ -91,20 +96,20 @@ def complex_gemm(
     >>> complex_gemm(A, B, scheme="ootomo", hardware="A100").item()
     (3+2.299999952316284j)
     """
-    taken = [name for name in ("C", "alpha", "beta") if name in options]
-    if taken:
-        raise InputError(f"complex_gemm gives the product A B alone: it takes no {' and no '.join(taken)}")
+    unsupported = [name for name in ("C", "alpha", "beta") if name in options]
+    if unsupported:
+        raise InputError(f"complex_gemm returns the product A B alone: it takes no {' and no '.join(unsupported)}")
     chosen = choose_algorithm(products, algorithm, three="calls")
     built = schemes.build(scheme, options)
     dtype = built.operand.dtype
-    a, b = (_parts(x, who, dtype) for x, who in ((A, "A"), (B, "B")))
-    result_shape(a[0], b[0])
+    a, b = (_parts(x, name, dtype) for x, name in ((A, "A"), (B, "B")))
+    product_shape(a[0], b[0])
 
     def multiply(x: Array, y: Array, which: str) -> Array:
         try:
-            return schemes.gemm(x, y, scheme=built, hardware=hardware, on_range=on_range, order=order)
+            return schemes.gemm(x, y, scheme=built, hardware=hardware, on_range=on_range, order=order, device=device)
         except InputError as problem:
-            if " first at [" not in str(problem):  # what it says is not about an entry
+            if " first at [" not in str(problem):  # the message does not concern an entry
                 raise
             raise InputError(f"in the real product {which}: {problem}") from None
 
@@ -112,9 +117,9 @@ def complex_gemm(
         if products == 3:
             return _joined(*_three(a, b, multiply))
         if chosen == "fused":
-            turns = f"over both parts, {TC_K} of k by turns"
-            real = multiply(_turns(a[0], -a[1], -1), _turns(b[0], b[1], -2), turns)
-            return _joined(real, multiply(_turns(a[0], a[1], -1), _turns(b[1], b[0], -2), turns))
+            name = f"over both parts, {TC_K} of k by turns"
+            real = multiply(_alternate(a[0], -a[1], -1), _alternate(b[0], b[1], -2), name)
+            return _joined(real, multiply(_alternate(a[0], a[1], -1), _alternate(b[1], b[0], -2), name))
         real = multiply(a[0], b[0], "Ar Br") - multiply(a[1], b[1], "Ai Bi")
         return _joined(real, multiply(a[0], b[1], "Ar Bi") + multiply(a[1], b[0], "Ai Br"))
 
@@ -125,27 +130,27 @@ def _three(a: Pair, b: Pair, multiply: Any) -> Pair:
     return t1 - t2, (t3 - t1) - t2
 
 
-def _turns(x: Array, y: Array, axis: int) -> Array:
-    """``x`` and ``y`` by turns along K, `TC_K` of one and then of the other, each padded with zeros to whole turns."""
-    turns = []
+def _alternate(x: Array, y: Array, axis: int) -> Array:
+    """Interleave ``x`` and ``y`` along K in groups of `TC_K`, each padded with zeros to whole groups."""
+    groups = []
     for part in (x, y):
         k_last = np.moveaxis(part, axis, -1)
         K = k_last.shape[-1]
         padded = np.pad(k_last, [(0, 0)] * (part.ndim - 1) + [(0, -K % TC_K)])
-        turns.append(padded.reshape(*padded.shape[:-1], -(-K // TC_K), TC_K))
-    both = np.stack(turns, axis=-2)
+        groups.append(padded.reshape(*padded.shape[:-1], -(-K // TC_K), TC_K))
+    both = np.stack(groups, axis=-2)
     return np.moveaxis(both.reshape(*both.shape[:-3], 2 * TC_K * both.shape[-3]), -1, axis)
 
 
-def _parts(x: Any, who: str, dtype: np.dtype[Any]) -> Pair:
-    """The parts in the scheme's format where they hold its values; what they hold else is for the scheme to refuse."""
-    pair = complex_parts(x, who)
+def _parts(x: Any, name: str, dtype: np.dtype[Any]) -> Pair:
+    """Return the parts in the scheme's format, which must hold their values."""
+    pair = complex_parts(x, name)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        narrow = [matrix(p, who).astype(dtype) for p in pair]
+        narrow = [matrix(p, name).astype(dtype) for p in pair]
         same = all(np.array_equal(n, p, equal_nan=True) for n, p in zip(narrow, pair, strict=True))
     if not same:
         raise InputError(
-            f"{who} has parts that are not values of {dtype}: the scheme takes those ({who}.astype(complex64) rounds)"
+            f"{name} has parts that are not values of {dtype}: the scheme takes those ({name}.astype(complex64) rounds)"
         )
     return narrow[0], narrow[1]
 

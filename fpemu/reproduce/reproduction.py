@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from fpemu.devices import Device
+    from fpemu.mma._device import Device
     from fpemu.reproduce.claims import Claim
     from fpemu.reproduce.experiments import Experiment
 

@@ -1,4 +1,4 @@
-"""Where products run: what "auto" comes to, that every worker takes it, and that neither bits nor keys depend on it."""
+"""The device of a product: the choice of "auto", its way to every worker, and equal bits and keys on all devices."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import InputError, devices, gpu, metrics, mma, reference
+from fpemu import InputError, metrics, mma, parallel, reference
 from fpemu.cli import main
 from fpemu.gpu.emulation import chains
+from fpemu.gpu.runtime import device as gpu
 from fpemu.gpu.runtime.device import GpuError, missing
-from fpemu.mma import compiled
+from fpemu.mma import _device, compiled
 from fpemu.reproduce import experiments
 from fpemu.sweep import Store, executors, run
 from fpemu.sweep.executors import WorkerError
 
 PAGE = """
 import multiprocessing
-from fpemu import devices, gpu
+from fpemu.gpu.runtime import device as gpu
+from fpemu.mma import _device
 
 PAPER, TITLE, CAPTION, ASSUMPTIONS = "a paper", "a title", "a caption", []
 if {where}:
-    gpu.available = lambda: None
+    gpu.missing = lambda: None
 
 def cells(size):
     return [{{"seed": seed}} for seed in range(3)]
 
-def evaluate(cell):
-    return {{"cuda": float(devices.choose(None, "compiled") == "cuda"), "all": float(devices.all_products())}}
+def evaluate(cell, device):
+    return {{"cuda": float(_device.implementation(device, "compiled") == "cuda"), "auto": float(device == "auto")}}
 
 def draw(rows):
     raise AssertionError("these tests draw nothing")
@@ -42,49 +44,60 @@ HERE, EVERYWHERE, NOWHERE = "multiprocessing.parent_process() is None", "True", 
 
 @pytest.fixture
 def launches(monkeypatch):
-    """A GPU that is none: what would be launched on it is listed, and computed here."""
-    found = []
+    """Launches on a GPU that does not exist: listed, and computed on the CPU."""
+    calls = []
 
     def launch(A, B, index_a, index_b, C, spec, cuts):
-        found.append((spec.name, A.shape, B.shape))
+        calls.append((spec.name, A.shape, B.shape))
         return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
 
-    monkeypatch.setattr(gpu, "available", lambda: None)
-    monkeypatch.setattr(chains, "_chain", launch)
-    return found
+    monkeypatch.setattr(gpu, "missing", lambda: None)
+    monkeypatch.setattr(chains, "chain", launch)
+    return calls
 
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(gpu, "available", lambda: "no GPU is here")
+    monkeypatch.setattr(gpu, "missing", lambda: "no GPU is here")
 
 
 def test_auto_is_the_gpu_if_there_is_one(monkeypatch):
-    for found, lacking in (("cuda", None), ("cpu", "no GPU is here")):
-        monkeypatch.setattr(gpu, "available", lambda lacking=lacking: lacking)
-        assert devices.resolve("auto") == found
-        assert devices.resolve("cpu") == "cpu"
-        assert devices.choose("auto", "compiled") == {"cuda": "cuda", "cpu": "compiled"}[found]
-        assert devices.choose("auto", "numpy") == "numpy"
-        with devices.on("auto"):
-            assert devices.choose(None, "compiled") == {"cuda": "cuda", "cpu": "compiled"}[found]
-            assert devices.choose("cpu", "compiled") == "compiled"
-            with devices.on(None), devices.on("cpu"):
-                assert devices.choose(None, "compiled") == "compiled"
-        assert devices.choose(None, "compiled") == "compiled"
+    for device, implementation, reason in (("cuda", "cuda", None), ("cpu", "compiled", "no GPU is here")):
+        monkeypatch.setattr(gpu, "missing", lambda reason=reason: reason)
+        assert _device.resolve("auto") == device
+        assert _device.resolve("cpu") == "cpu"
+        assert _device.implementation("auto", "compiled") == implementation
+        assert _device.implementation("auto", "numpy") == "numpy"
+        assert _device.implementation("cpu", "compiled") == "compiled"
 
 
-def test_errors_name_what_is_wrong_in_a_line(no_gpu):
-    for use in (
-        devices.resolve,
-        lambda name: devices.choose(name, "compiled"),
-        lambda name: devices.on(name).__enter__(),
-    ):
+def test_unusable_devices_are_errors_of_one_line(no_gpu):
+    A = np.ones((2, 2), np.float16)
+    calls = (
+        _device.resolve,
+        lambda device: mma.gemm(A, A, spec=mma.spec("A100"), device=device),
+        lambda device: fpemu.gemm(A, A, scheme="fp16", hardware="A100", device=device),
+        lambda device: fpemu.gemm(A, A, scheme="fp16", hardware="A100", device=device, alpha=0),
+        lambda device: fpemu.certify(A, A, scheme="ozaki", hardware="A100", device=device),
+        lambda device: fpemu.simt.gemm(A, A, device=device),
+        lambda device: fpemu.simt.tsm2(A, A, device=device),
+        lambda device: fpemu.batched.hgemm(A, A, hardware="A100", device=device),
+    )
+    for call in calls:
         with pytest.raises(InputError, match=r"^device = 'cuda': no GPU is here$"):
-            use("cuda")
+            call("cuda")
         with pytest.raises(InputError, match="'cudaa': did you mean 'cuda'"):
-            use("cudaa")
-    assert devices.choose(None, "compiled") == "compiled"
+            call("cudaa")
+    with pytest.raises(InputError, match="'cudaa': did you mean 'cuda'"):
+        reference.matmul(A, A, device="cudaa")
+
+
+def test_the_numpy_reference_implementation_has_no_device(launches):
+    A = np.ones((2, 2), np.float16)
+    with pytest.raises(InputError, match="'numpy' runs on the CPU only"):
+        mma.gemm(A, A, spec=mma.spec("A100"), backend="numpy", device="cuda")
+    assert fpemu.gemm(A, A, scheme="ozaki", hardware="A100", carrier="numpy", device="cuda")[0, 0] == 2
+    assert not launches
 
 
 def test_auto_sends_large_products_only_and_cuda_all_with_the_same_bits(launches, monkeypatch):
@@ -95,11 +108,9 @@ def test_auto_sends_large_products_only_and_cuda_all_with_the_same_bits(launches
     for A, sent in ((large, True), (large[:20, :20], False), (large[:, :16], False), (narrow, False)):
         want = mma.gemm(A, A.T, spec=spec)
         assert not launches
-        with devices.on("auto"):
-            assert mma.gemm(A, A.T, spec=spec).tobytes() == want.tobytes()
+        assert mma.gemm(A, A.T, spec=spec, device="auto").tobytes() == want.tobytes()
         assert bool(launches) == sent, A.shape
-        with devices.on("cuda"):
-            assert mma.gemm(A, A.T, spec=spec).tobytes() == want.tobytes()
+        assert mma.gemm(A, A.T, spec=spec, device="cuda").tobytes() == want.tobytes()
         assert len(launches) == 1 + sent
         launches.clear()
 
@@ -111,41 +122,37 @@ def test_auto_sends_less_where_processes_share_the_gpu(launches, monkeypatch):
         monkeypatch.setattr(chains, "_LEAST_PRODUCTS", least)
         monkeypatch.setattr(chains, "_LEAST_ENTRIES_BLAS", 1)
         monkeypatch.setattr(chains, "_LEAST_PRODUCTS_BLAS", least)
-        with devices.on("auto"):
-            mma.gemm(A, A, spec=spec)
-        assert bool(launches) == sent == chains.gains(A, A), (processes, least)
+        mma.gemm(A, A, spec=spec, device="auto")
+        assert bool(launches) == sent == chains.matmul_gains(A, A), (processes, least)
         launches.clear()
-        with devices.on("cuda"):
-            mma.gemm(A, A, spec=spec)
+        mma.gemm(A, A, spec=spec, device="cuda")
         assert launches
         launches.clear()
     for jobs in (1, 3):
-        with executors.starting(jobs)():
+        with executors.starting(jobs):
             assert os.environ["FPEMU_PROCESSES"] == str(jobs)
     assert os.environ["FPEMU_PROCESSES"] == "4"
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_exact_products_go_where_it_pays_and_are_the_same(device, launches, monkeypatch):
+def test_exact_products_run_where_it_pays_and_are_the_same(device, launches, monkeypatch):
     rng = np.random.default_rng(2)
     A, B = (np.ldexp(rng.standard_normal(shape), rng.integers(-20, 20, shape)) for shape in ((2, 40, 60), (2, 60, 50)))
     want = reference.matmul(A, B)
     certified = fpemu.certify(A[0], B[0], scheme="ozaki", hardware="turing", mode="CR")
-    with devices.on(device):
-        assert reference.matmul(A, B).tobytes() == want.tobytes()
-        assert not launches  # too small
-        monkeypatch.setattr(chains, "_LEAST_ENTRIES_BLAS", 1000)
-        monkeypatch.setattr(chains, "_LEAST_PRODUCTS_BLAS", 1000)
-        monkeypatch.setattr(chains, "_LEAST_ENTRIES", 1)
-        monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
-        assert reference.matmul(A, B).tobytes() == want.tobytes()
-        sent = len(launches)
-        assert sent >= 9
-        found = fpemu.certify(A[0], B[0], scheme="ozaki", hardware="turing", mode="CR")
+    assert reference.matmul(A, B, device=device).tobytes() == want.tobytes()
+    assert not launches  # too small
+    for limit in ("_LEAST_ENTRIES_BLAS", "_LEAST_PRODUCTS_BLAS", "_LEAST_ENTRIES", "_LEAST_PRODUCTS"):
+        monkeypatch.setattr(chains, limit, 1000 if limit.endswith("BLAS") else 1)
+    assert reference.matmul(A, B, device=device).tobytes() == want.tobytes()
+    assert reference.matmul(A, B, alpha=3, device=device).tobytes() == reference.matmul(A, B, alpha=3).tobytes()
+    sent = len(launches)
+    assert sent >= 18
+    again = fpemu.certify(A[0], B[0], scheme="ozaki", hardware="turing", mode="CR", device=device)
     assert len(launches) > sent
     assert {spec for spec, *_ in launches} == {"simt fp64"}
-    assert found.D.tobytes() == certified.D.tobytes() == want[0].tobytes()
-    assert found.report == certified.report
+    assert again.D.tobytes() == certified.D.tobytes() == want[0].tobytes()
+    assert again.report == certified.report
 
 
 @pytest.mark.parametrize(("dtype", "digit", "K"), [(np.float64, 2**20 - 1, 8192), (np.float32, 127, 1024)])
@@ -162,21 +169,24 @@ def test_the_largest_sums_are_exact_in_chains_of_fused_multiply_adds(dtype, digi
     assert not chains.matmul(X[..., :0], Y[:, :0]).any()
 
 
-def test_what_is_left_to_threads_is_what_one_thread_does(monkeypatch):
+def test_several_threads_compute_what_one_computes(monkeypatch):
     rng = np.random.default_rng(4)
     A = np.ldexp(rng.standard_normal((300, 40)), rng.integers(-30, 30, (300, 1)))
     B = rng.standard_normal((40, 400))
-    C, found = (A @ B).astype(np.float32), []
+    C, results = (A @ B).astype(np.float32), []
     for threads in ("1", "3"):
         monkeypatch.setenv("FPEMU_THREADS", threads)
         R = reference.matmul(A, B)
         errors = [metrics.relative(C, R), metrics.symmetric(C, R), np.array(metrics.relative_l2(C, R))]
-        found.append([x.tobytes() for x in (R, fpemu.round_to(R.T, "bf16", "RU"), *errors)])
+        results.append([x.tobytes() for x in (R, fpemu.round_to(R.T, "bf16", "RU"), *errors)])
         with np.errstate(over="raise"), pytest.raises(FloatingPointError):
-            devices.by_pieces(lambda x: x * 1e308, R * 1e10)
-    assert found[0] == found[1]
-    assert found[0][1] == np.concatenate([fpemu.round_to(row, "bf16", "RU") for row in R.T]).tobytes()
-    assert devices.each(lambda x: x * x, range(5)) == [0, 1, 4, 9, 16]
+            parallel.map_chunks(lambda x: x * 1e308, R * 1e10)
+    assert results[0] == results[1]
+    assert results[0][1] == np.concatenate([fpemu.round_to(row, "bf16", "RU") for row in R.T]).tobytes()
+    assert parallel.map_threads(lambda x: x * x, range(5)) == [0, 1, 4, 9, 16]
+    monkeypatch.setenv("FPEMU_THREADS", "none")
+    with pytest.raises(InputError, match="FPEMU_THREADS = 'none' must be a positive integer"):
+        parallel.threads()
 
 
 def page(tmp_path, where):
@@ -187,11 +197,11 @@ def page(tmp_path, where):
 
 @pytest.fixture
 def restored(monkeypatch):
-    """`gpu.available` as it was, whatever a page puts there."""
-    monkeypatch.setattr(gpu, "available", gpu.available)
+    """Restore the function that a page replaces."""
+    monkeypatch.setattr(gpu, "missing", gpu.missing)
 
 
-SEEN = {"cpu": (0.0, 1.0), "auto": (1.0, 0.0), "cuda": (1.0, 1.0)}
+SEEN = {"cpu": (0.0, 0.0), "auto": (1.0, 1.0), "cuda": (1.0, 0.0)}
 
 
 @pytest.mark.parametrize(("jobs", "chosen"), [(1, ["cpu", "auto", "cuda"]), (2, ["auto"])])
@@ -201,11 +211,10 @@ def test_every_process_takes_the_device_of_the_run_and_keys_do_not_hold_it(jobs,
         for device in chosen:
             done: set[str] = set()
             rows = run(experiment, results=results, jobs=jobs, device=device, fresh=True, done=done)
-            assert {(row["cuda"], row["all"]) for row in rows} == {SEEN[device]}
+            assert {(row["cuda"], row["auto"]) for row in rows} == {SEEN[device]}
             assert run(experiment, results=results, jobs=jobs, device="cpu") == rows  # stored, whatever the device
             keys.append(done)
     assert all(key == keys[0] for key in keys)
-    assert devices.choose(None, "compiled") == "compiled"
 
 
 @pytest.mark.skipif(missing() is None, reason="there is a GPU here")
@@ -213,7 +222,7 @@ def test_a_worker_without_a_gpu_does_not_take_part_in_cuda(tmp_path, restored):
     experiment = page(tmp_path, HERE)
     with (
         Store(tmp_path / "results.sqlite") as results,
-        pytest.raises(WorkerError, match="a worker cannot take part: device = 'cuda': "),
+        pytest.raises(WorkerError, match="a worker cannot evaluate the cells: device = 'cuda': "),
     ):
         run(experiment, results=results, jobs=2, device="cuda")
 
@@ -264,14 +273,14 @@ def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches
     monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
     np.save("a.npy", np.ones((4, 4), np.float32))
     (tmp_path / "grid.toml").write_text(GRID)
-    launch = chains._chain
+    launch = chains.chain
 
     def fail(A, *rest):
         if A.shape[-1] > 100:
             return launch(A, *rest)
         raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY\n(out of memory)")
 
-    monkeypatch.setattr(chains, "_chain", fail)
+    monkeypatch.setattr(chains, "chain", fail)
     for device in ("auto", "cuda"):
         assert main(["gemm", "a.npy", "a.npy", "-s", "fp16", "--device", device]) == 1
         assert capsys.readouterr().err == "fpemu: CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)\n"
@@ -293,9 +302,9 @@ def test_gemm_on_a_device_prints_what_the_cpu_gives(launches, capsys, tmp_path):
     rng = np.random.default_rng(5)
     for name, shape in (("a", (20, 70)), ("b", (70, 30))):
         np.save(tmp_path / name, rng.standard_normal(shape).astype(np.float32))
-    files, found = [str(tmp_path / f"{name}.npy") for name in "ab"], []
+    files, results = [str(tmp_path / f"{name}.npy") for name in "ab"], []
     for device in ("cpu", "cuda"):
         assert main(["gemm", *files, "-s", "ootomo", "--device", device, "-o", str(tmp_path / f"{device}.npy")]) == 0
-        found.append(np.load(tmp_path / f"{device}.npy").tobytes())
+        results.append(np.load(tmp_path / f"{device}.npy").tobytes())
         assert bool(launches) == (device == "cuda")
-    assert found[0] == found[1]
+    assert results[0] == results[1]

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fpemu.arguments import choice as choice_of
+from fpemu.arrays import product_shape
 from fpemu.batched import arguments, halfcomplex, layouts, scaling
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.gpu.batched import call, choice, stacks
@@ -175,7 +177,7 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     GpuError
         No GPU.
     """
-    layouts.check_name("kernel", kernel, arguments.KERNELS)
+    choice_of("kernel", kernel, arguments.KERNELS)
     if kernel == "magma-small":
         return {}
     from fpemu.gpu.gemm.choice import architecture
@@ -199,10 +201,10 @@ class _Asked:
         products: int = 4,
         algorithm: str = "fused",
     ) -> None:
-        layouts.check_name("kernel", kernel, arguments.KERNELS)
+        choice_of("kernel", kernel, arguments.KERNELS)
         fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
         for name, how in (("transa", transa), ("transb", transb)):
-            layouts.check_name(name, how.upper() if isinstance(how, str) else how, arguments.TRANSPOSES)
+            choice_of(name, how.upper() if isinstance(how, str) else how, arguments.TRANSPOSES)
         self.layout, self.kernel, self.algorithm = layout, kernel, algorithm
         self.transa, self.transb = transa.upper(), transb.upper()
         if layout is None:
@@ -384,7 +386,7 @@ def _shape(operands: dict[str, Operand], asked: _Asked) -> tuple[tuple[int, ...]
     zeros = {who: np.broadcast_to(np.float16(0), X.shape) for who, X in operands.items()}
     a = arguments.transposed(zeros["A"], asked.transa, "transa")
     b = arguments.transposed(zeros["B"], asked.transb, "transb")
-    shape = arguments.result_shape(a, b)
+    shape = product_shape(a, b)
     scaling.needs_c(zeros.get("C"), asked.beta if asked.adds else 0, shape)
     if "C" in zeros:
         arguments.check_addend(zeros["C"], shape)
