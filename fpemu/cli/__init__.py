@@ -6,17 +6,28 @@ standard output (``fpemu list | head``) ends a command quietly with status 0.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import io
-import os
-import re
-import signal
-import sys
-from collections.abc import Sequence
-from typing import Any
+import _signal  # signal itself imports enum, during which an interrupt shows a traceback
 
-from fpemu.errors import GpuError, GuaranteeError, InputError
+_handler = _signal.getsignal(_signal.SIGINT)
+try:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # an interrupt of the imports below ends the process silently
+except ValueError:  # not the main thread
+    _handler = None
+
+import contextlib  # noqa: E402
+import errno  # noqa: E402
+import io  # noqa: E402
+import os  # noqa: E402
+import re  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from typing import Any  # noqa: E402
+
+from fpemu.errors import GpuError, GuaranteeError, InputError  # noqa: E402
+
+if _handler is not None:
+    _signal.signal(_signal.SIGINT, _handler)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,12 +5,29 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
+from typing import NamedTuple
 
 from fpemu.errors import InputError, shown
 
 Number = int | float
 LARGEST = 1000
-"""Most values of an axis."""
+"""The largest number of values of an axis."""
+_POWER = re.compile(r"(\d{1,4})(?:\^|\*\*)([+-]?\d{1,4})", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+class _Parsed(NamedTuple):
+    """A decimal number, or the exponent of a power."""
+
+    value: Decimal
+    base: int | None
+    integer: bool
+
+    def number(self, value: Decimal) -> Number:
+        """Another value of the same kind as a number: an exponent as its power."""
+        if self.base is not None:
+            return self.base ** int(value)
+        return int(value) if self.integer else float(value)
 
 
 def parse_range(axis: str, text: str) -> list[Number]:
@@ -31,69 +48,51 @@ def parse_range(axis: str, text: str) -> list[Number]:
     ([-2, -1, 0, 1], [0.0, 0.5, 1.0], [8, 16, 32])
     """
     values: list[Number] = []
-    if len(text) > 60 * LARGEST:
-        raise InputError(f"{axis}: {shown(text)} has more than {LARGEST} values")
-    for part in text.split(","):
-        ends = [_number(axis, text, piece) for piece in part.split(":")]
-        values += [_plain(*ends[0])] if len(ends) == 1 else _span(axis, text, ends)
-        if len(values) > LARGEST:
-            raise InputError(f"{axis}: {shown(text)} has more than {LARGEST} values")
-    twice = [value for i, value in enumerate(values) if value in values[:i]]
-    if twice:
-        raise InputError(f"{axis}: {shown(text)} has {twice[0]} twice")
+    try:
+        for part in text.split(",") if len(text) <= 60 * LARGEST else ():
+            values += _span(*[_parsed(word.strip()) for word in part.split(":")])
+            if len(values) > LARGEST:
+                break
+        if not 0 < len(values) <= LARGEST:
+            raise ValueError(f"{{}} has more than {LARGEST} values")
+        repeated = [value for i, value in enumerate(values) if value in values[:i]]
+        if repeated:
+            raise ValueError(f"{{}} has {repeated[0]} twice")
+    except ValueError as problem:
+        raise InputError(f"{axis}: {str(problem).replace('{}', shown(text))}") from None
     return values
 
 
-_POWER = re.compile(r"([+-]?)(\d{1,4})(?:\^|\*\*)([+-]?\d{1,4})", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_Parsed = tuple[Decimal | None, bool, tuple[int, int] | None]  # value, whether it is an integer, (base, exponent)
-
-
-def _number(axis: str, text: str, piece: str) -> _Parsed:
-    piece = piece.strip()
-    power = _POWER.fullmatch(piece)
-    if power and not power[1] and int(power[2]) >= 2:
-        base, exponent = int(power[2]), int(power[3])
+def _parsed(word: str) -> _Parsed:
+    power = _POWER.fullmatch(word)
+    if power and int(power[1]) >= 2:
+        base, exponent = int(power[1]), int(power[2])
         if abs(exponent) * math.log2(base) > 1000:
-            raise InputError(f"{axis}: {piece} in {shown(text)} is beyond fp64")
-        return None, exponent >= 0, (base, exponent)
-    if len(piece) > 40 or not _DECIMAL.fullmatch(piece):
-        what = f"{piece[:40]!r} in {shown(text)} is not a number" if piece else f"{shown(text)} lacks a number"
-        raise InputError(f"{axis}: {what}; a range is a:b or a:b:step, both ends included, or a list a,b,c")
-    value = Decimal(piece)
+            raise ValueError(f"{word} in {{}} is beyond fp64")
+        return _Parsed(Decimal(exponent), base, exponent >= 0)
+    if len(word) > 40 or not _DECIMAL.fullmatch(word):
+        what = f"{word[:40]!r} in {{}} is not a number" if word else "{} lacks a number"
+        raise ValueError(f"{what}; a range is a:b or a:b:step, both ends included, or a list a,b,c")
+    value = Decimal(word)
     if abs(value) > Decimal(10) ** 300:
-        raise InputError(f"{axis}: {piece} in {shown(text)} is beyond fp64")
-    return value, re.fullmatch(r"[+-]?\d+", piece) is not None, None
+        raise ValueError(f"{word} in {{}} is beyond fp64")
+    return _Parsed(value, None, re.fullmatch(r"[+-]?\d+", word) is not None)
 
 
-def _plain(value: Decimal | None, integer: bool, power: tuple[int, int] | None) -> Number:
-    if power is not None:
-        return power[0] ** power[1]
-    assert value is not None
-    return int(value) if integer else float(value)
-
-
-def _span(axis: str, text: str, ends: list[_Parsed]) -> list[Number]:
-    if len(ends) > 3:
-        raise InputError(f"{axis}: {shown(text)} has too many colons: a range is a:b or a:b:step")
-    powers = [end[2] for end in ends]
-    if any(power is not None for power in powers):
-        bases = {power and power[0] for power in powers}
-        if len(bases) > 1:
-            raise InputError(f"{axis}: {shown(text)} mixes powers: a range of powers is 2^a:2^b or 2^a:2^b:2^step")
-        first, last, step = (Decimal(power[1]) for power in (*powers, (0, 1))[:3] if power is not None)
-        exponents = _steps(axis, text, first, last, step)
-        return [_plain(None, True, (bases.copy().pop() or 2, int(exponent))) for exponent in exponents]
-    first, last, step = (value for value, *_ in (*ends, (Decimal(1), True, None))[:3] if value is not None)
-    integer = all(whole for _, whole, _ in ends)
-    return [_plain(value, integer, None) for value in _steps(axis, text, first, last, step)]
-
-
-def _steps(axis: str, text: str, first: Decimal, last: Decimal, step: Decimal) -> list[Decimal]:
+def _span(first: _Parsed, *rest: _Parsed) -> list[Number]:
+    """The values from first to last by a step of 1, or of the third number."""
+    if not rest:
+        return [first.number(first.value)]
+    if len(rest) > 2:
+        raise ValueError("{} has too many colons: a range is a:b or a:b:step")
+    if len({end.base for end in (first, *rest)}) > 1:
+        raise ValueError("{} mixes powers: a range of powers is 2^a:2^b or 2^a:2^b:2^step")
+    last, step = rest[0].value, rest[1].value if len(rest) == 2 else Decimal(1)
     if step <= 0:
-        raise InputError(f"{axis}: the step of {shown(text)} must be positive")
-    if last < first:
-        raise InputError(f"{axis}: {shown(text)} ends below its start")
-    if (last - first) / step >= LARGEST:
-        raise InputError(f"{axis}: {shown(text)} has more than {LARGEST} values")
-    return [first + i * step for i in range(int((last - first) / step) + 1)]
+        raise ValueError("the step of {} must be positive")
+    if last < first.value:
+        raise ValueError("{} ends below its start")
+    if (last - first.value) / step >= LARGEST:
+        raise ValueError(f"{{}} has more than {LARGEST} values")
+    kind = first._replace(integer=all(end.integer for end in (first, *rest)))
+    return [kind.number(first.value + i * step) for i in range(int((last - first.value) / step) + 1)]

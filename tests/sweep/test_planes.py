@@ -278,6 +278,7 @@ def _written(words):
     return one.absolute().with_suffix("")
 
 
+@pytest.mark.slow
 def test_maps_of_other_sizes_ranges_seeds_and_metrics_are_other_files(folder, capsys):
     plain = ["sweep", "scaling", "--sb", "0,12", "--offset", "-9,0", "--size", "4x4x8", "--seeds", "1", "--dry-run"]
     others = [[], ["--sb", "0:12"], ["--offset", "-9:0"], ["--size", "4x4x16"], ["--seeds", "2"], ["--metric", "mred"]]
@@ -297,7 +298,7 @@ def test_an_interrupted_map_says_all_of_the_command(folder, capsys, monkeypatch)
     given = ["-e", "processes", "--export", "my rows.csv", "-o", "other"]
     assert main(["sweep", "scaling", "--sb", "0,12", "--offset", "-9,0", *_SMALL, *given]) == 130
     err = capsys.readouterr().err
-    assert "--factor 1.5 --executor processes -j 1 -o other --export 'my rows.csv'' continues from them" in err
+    assert "--factor 1.5 -o other --executor processes -j 1 --export 'my rows.csv'' continues from them" in err
 
 
 def test_scaling_writes_a_map_and_says_what_is_best(folder, capsys):
@@ -389,10 +390,10 @@ def test_a_dry_run_counts_and_writes_nothing(folder, capsys):
 def test_a_failed_cell_is_hatched_and_shows_in_the_exit_status(folder, capsys, monkeypatch):
     plain = evaluate.evaluate
 
-    def failing(cell):
+    def failing(cell, device):
         if (cell["scheme.sb"], cell["inputs.exponent"], cell["seed"]) == (12, 0, 1):
             raise RuntimeError("lightning")
-        return plain(cell)
+        return plain(cell, device)
 
     monkeypatch.setattr(evaluate, "evaluate", failing)
     assert main(["sweep", "scaling", "--sb", "6,12", "--offset", "-6:0:6", *_SMALL]) == 1

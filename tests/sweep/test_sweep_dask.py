@@ -22,6 +22,7 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import experiments
 from fpemu.sweep import CellError, Grid, Store, cluster, executors, run
+from fpemu.sweep.cluster import DaskWorkers
 
 PAGE = """
 import os, signal
@@ -143,6 +144,7 @@ def _worker(address):
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["no-worker-joins", "a-worker-joins"])
+@pytest.mark.slow
 def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, caplog, another):
     monkeypatch.setattr(cluster, "PATIENCE", 60.0)
     monkeypatch.setattr(cluster, "_REMINDER", 2.0)
@@ -205,6 +207,7 @@ def test_workers_with_other_code_take_no_part(tmp_path, grid, workers, monkeypat
         assert results.failures([]) == {}
 
 
+@pytest.mark.slow
 def test_a_cluster_of_its_own(tmp_path, grid):
     with Store(tmp_path / "r.sqlite") as results:
         rows = run(grid, results=results, executor="dask", jobs=2)
@@ -214,8 +217,8 @@ def test_a_cluster_of_its_own(tmp_path, grid):
 
 def test_dasks_own_logs_are_silent_during_a_run_and_only_then(tmp_path, grid, workers, monkeypatch):
     levels, during = _levels(), []
-    plain = cluster._window
-    monkeypatch.setattr(cluster, "_window", lambda client: (during.append(_levels()), plain(client))[1])
+    plain = DaskWorkers._window
+    monkeypatch.setattr(DaskWorkers, "_window", lambda self: (during.append(_levels()), plain(self))[1])
     with Store(tmp_path / "r.sqlite") as results:
         run(grid, results=results, scheduler=workers)
     assert _levels() == levels
@@ -227,6 +230,7 @@ def _levels():
     return {name: logging.getLogger(name).getEffectiveLevel() for name in names}
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_one_line(tmp_path):
     (tmp_path / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 64\nN = 64\nseeds = 20000\n')
     command = [sys.executable, "-m", "fpemu", "sweep", "g.toml", "--executor", "dask", "-j", "1"]

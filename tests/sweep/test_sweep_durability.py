@@ -110,6 +110,7 @@ def _log(folder):
     return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_is_killed_again_and_again_loses_nothing(folder, monkeypatch, jobs):
     kills = KILLS if jobs == 1 else 2
@@ -178,6 +179,7 @@ def test_a_cell_that_kills_its_worker_fails_and_the_rest_goes_on(folder, monkeyp
         assert survey(experiment, "quick", results).failed_before == {}
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_is_told_so(folder):
     (folder / "bare.py").write_text(RUN.replace('if __name__ == "__main__":', "if True:"))
     done = subprocess.run([sys.executable, "bare.py", "2"], capture_output=True, text=True, check=False, timeout=60)
@@ -287,12 +289,11 @@ def _with_rows_in_the_log(path):
 @pytest.mark.parametrize(
     ("change", "of_file", "of_folder"),
     [
-        (lambda path: None, 0o400, 0o500),
         (lambda path: None, 0o600, 0o500),
-        (lambda path: None, 0o400, 0o700),
+        pytest.param(lambda path: None, 0o400, 0o700, marks=pytest.mark.slow),
         (_with_rows_in_the_log, 0o400, 0o500),
     ],
-    ids=["closed", "read-only-folder", "read-only-file", "killed"],
+    ids=["read-only-folder", "read-only-file", "killed"],
 )
 def test_stored_results_are_read_where_nothing_can_be_written(folder, change, of_file, of_folder):
     (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 5]\n')
@@ -334,6 +335,7 @@ def test_a_table_that_cannot_be_written_is_refused_before_the_computation(folder
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits on the size of files here")
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_the_table_is_reported_with_its_name(folder):
     (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:203"\n')
     assert main(["sweep", "grid.toml", "-j", "1"]) == 0
@@ -374,6 +376,7 @@ def test_an_interrupt_while_a_process_starts_is_raised_after_the_start():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [["-j", "3"], ["--executor", "dask", "-j", "2"]], ids=["processes", "dask"])
 def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
     if "dask" in how:
