@@ -75,10 +75,11 @@ __all__ = [
     "sweep",
     "theory",
 ]
+_SMALL_FORMATS = ("E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0")
 _NAMES = {
     "fpemu.advice": ("advise",),
     "fpemu.errors": ("GpuError", "GuaranteeError", "InputError"),
-    "fpemu.formats": (*"BF16 E2M1 E2M3 E3M2 E4M3 E5M2 E8M0 FP16 FP32 FP64 TF32".split(), "FloatFormat"),
+    "fpemu.formats": ("FP16", "BF16", "TF32", "FP32", "FP64", *_SMALL_FORMATS, "FloatFormat"),
     "fpemu.rounding": ("Rounding", "bit_cut", "round_to"),
     "fpemu.schemes": ("certify", "gemm"),
 }

@@ -3,8 +3,8 @@
 Source: Abdelfattah, Tomov, Dongarra, Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5 and 8. Whatever its blocks and its threads, the paper's kernel keeps the sum of an
 element in one fragment and processes K in ascending order, TC_K = 16 at a time, with zeros where a block extends beyond
-the matrix: one chain of instructions. Whole instructions of zeros at its end change no bit, except that fp16 sums of the
-ideal core may have underflowed to -0. The kernel for tiny matrices has one thread per element: one chain of fused
+the matrix: one chain of instructions. Whole instructions of zeros at its end change no bit, except that the ideal
+core's fp16 sums may have underflowed to -0. The kernel for tiny matrices has one thread per element: one chain of fused
 multiply-adds. `fpemu.batched.scaling` applies alpha, beta and C.
 
 Several tiny products in one instruction (section 8.1) are the same chains if their matrices are stacked in A and placed
