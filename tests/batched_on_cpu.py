@@ -22,7 +22,7 @@ from fpemu.gpu.batched import call, choice, products, stacks
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import callers, compiler, device, launches, matrices
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verify import batched_cases as cases
+from fpemu.verify.batched import SPECIAL
 
 needs_compiler = pytest.mark.skipif(
     emulation.compiler() is None or not hasattr(os, "fork"), reason="no C++ compiler here, or no processes to fork"
@@ -221,7 +221,7 @@ def untouched(x):
 def hostile(rng, *shape):
     x = (rng.standard_normal(shape) * np.exp2(rng.integers(-9, 7, shape))).astype(np.float16)
     wild = rng.random(shape) < 0.01
-    x.view(np.uint16)[wild] = rng.choice(cases.SPECIAL, int(wild.sum()))
+    x.view(np.uint16)[wild] = rng.choice(SPECIAL, int(wild.sum()))
     return x
 
 

@@ -17,7 +17,6 @@ from fpemu.cli import (
     characterize,
     conformance,
     gemm,
-    kernels,
     ledger,
     library,
     listing,
@@ -27,8 +26,6 @@ from fpemu.cli import (
     sweep,
     tune,
     verify,
-    verify_batched,
-    verify_tallskinny,
 )
 from fpemu.errors import unknown_name
 
@@ -120,9 +117,9 @@ _commands(
     {
         "gemm": conformance.gemm,
         "instructions": verify.instructions,
-        "kernels": kernels.kernels,
-        "batched": verify_batched.batched,
-        "tallskinny": verify_tallskinny.tallskinny,
+        "kernels": verify.kernels,
+        "batched": verify.batched,
+        "tallskinny": verify.tallskinny,
         "emulation": verify.emulation,
         "library": library.library,
     },

@@ -1,250 +1,215 @@
-"""``fpemu verify``: this GPU against the emulation, and the emulation on it against the emulation on the CPU."""
+"""``fpemu verify``: the suites that compare this GPU with its emulation, bit by bit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import console, note, progress, show, table
-from fpemu.errors import InputError, unknown_name
+from fpemu.cli.common import console, note, progress, table
+from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.mma import MmaSpec
-    from fpemu.verify.instructions import Verification
-    from fpemu.verify.selftest import Findings, Outcome
+    from fpemu.verify.suite import Suite
 
-_SHOWN = 3  # classes of an instruction whose first failure is shown
-_LISTED = 20  # failures of the emulation that are shown
+_LISTED = 30  # groups with mismatches or errors that are shown
 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the operands.")]
+RecordFile = Annotated[
+    str | None,
+    typer.Option(
+        "--record",
+        metavar="FILE.json",
+        help="Write the record. An interrupted run leaves FILE.json.partial, from which the same command continues.",
+    ),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore the outcomes of earlier runs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Processes; default: one for each core, at most 16.")]
 
 
 def instructions(
-    name: Annotated[str, typer.Argument(metavar="[NAME-PART]", help="Only instructions whose name has this.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME-PART]", help="Only instructions whose name contains this text.")
+    ] = "",
     outputs: Annotated[
-        float, typer.Option("--outputs", "-n", help="Outputs of each, at least, over all classes.")
+        float, typer.Option("--outputs", "-n", help="Smallest number of outputs of each, over all classes.")
     ] = 1e9,
     seed: Seed = 0,
-    record: Annotated[
-        str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes, after each instruction.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False,
+    record: RecordFile = None,
+    as_json: AsJson = False,
+    fresh: Fresh = False,
 ) -> None:
     """Verify every matrix instruction of this GPU against its emulation, on operands drawn on the GPU.
 
     Fifteen classes of operands, among them cancellation, ties, subnormals, overflow, and any bits with NaN and Inf.
     Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit status 0 if all
-    outputs are equal, 1 if not, 2 without a GPU. After an interrupt the record holds the finished instructions.
+    outputs are equal, 1 if not, 2 without a GPU.
     """
-    from fpemu.files import write_atomic
-    from fpemu.gpu.runtime import device
-    from fpemu.verify import instructions as verification
-    from fpemu.verify import records
-
-    _check_record(record)
+    _check(record)
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
         raise InputError(f"--outputs is {outputs:g}: a number from 1 to 9e15 is needed")
     _need_a_gpu()
-    rows = _chosen(name)
-    found: list[Verification] = []
-    try:
-        with progress() as bars:
-            bar = bars.add_task("compiling", total=len(rows) * outputs)
-            device.compile_all([t for row in rows for t in verification.sources(row)], device.arch())
-            for row in rows:
-                bars.update(bar, description=row.name)
-                found.append(
-                    verification.verify(
-                        row, outputs=int(outputs), seed=seed, progress=lambda _, count: bars.update(bar, advance=count)
-                    )
-                )
-                if record is not None:
-                    write_atomic(record, records.text(records.record(found, seed)).encode())
-    finally:
-        if len(found) < len(rows) and record is not None:
-            note(f"{len(found)} of {len(rows)} instructions done" + (f"; they are in {record}" if found else ""))
-    if as_json:
-        typer.echo(records.text(records.record(found, seed)), nl=False)
-    else:
-        _show(found)
-    for row, run in zip(rows, found, strict=True):
-        if run.mismatches:
-            _show_failures(run, row)
-    if any(run.mismatches for run in found):
-        raise typer.Exit(1)
+    from fpemu.verify.instructions import Instructions
+
+    _run(Instructions(seed, int(outputs), name), record, fresh, as_json=as_json)
 
 
 def emulation(
     quick: Annotated[bool, typer.Option("--quick", help="A sixth of the specs and schemes, no speed.")] = False,
     seed: Seed = 0,
-    record: Annotated[
-        str | None, typer.Option("--record", metavar="FILE.json", help="Write the outcomes as they are known.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the tables.")] = False,
+    record: RecordFile = None,
+    as_json: AsJson = False,
+    fresh: Fresh = False,
 ) -> None:
     """Verify GEMMs emulated on this GPU against the CPU's compiled and NumPy implementations, and measure their speed.
 
     Every instruction of the catalog and drawn ones, on hostile operands, in all orders over K, trees among them; every
-    scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU. After an interrupt the
-    record holds the finished cases.
+    scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    from fpemu.files import write_atomic
-    from fpemu.gpu.runtime import device
-    from fpemu.verify import selftest, speed
-
-    _check_record(record)
+    _check(record)
     _need_a_gpu()
-    specs, pairs = selftest.names(quick), selftest.pairs(quick)
-    found = selftest.Findings(seed)
+    from fpemu.verify.emulation import Emulation
 
-    def keep() -> None:
-        if record is not None:
-            write_atomic(record, selftest.text(selftest.record(found)).encode())
-
-    with progress() as bars:
-        bar = bars.add_task("compiling", total=len(specs) + len(pairs))
-        texts = selftest.sources(specs, seed) + ([] if quick else speed.sources())
-        device.compile_all(list(dict.fromkeys(texts)), device.arch())
-        try:
-            bars.update(bar, description="instructions")
-            _gather(found.specs, selftest.check_specs(specs, seed), lambda: bars.update(bar, advance=1), keep)
-            bars.update(bar, description="schemes")
-            _gather(found.schemes, selftest.check_schemes(pairs, seed), lambda: bars.update(bar, advance=1), keep)
-            if not quick:
-                bars.update(bar, description="speed")
-                _gather(found.rates, speed.rates(seed), lambda: None, keep)
-                _gather(found.crossover, speed.crossover(seed), lambda: None, keep)
-        finally:
-            keep()
-    if as_json:
-        typer.echo(selftest.text(selftest.record(found)), nl=False)
-    else:
-        _show_emulation(found, device.describe()["gpu"])
-    faults = [o for o in (*found.specs, *found.schemes) if not o.ok]
-    for outcome in faults[:_LISTED]:
-        _show_fault(outcome)
-    if len(faults) > _LISTED:
-        note(f"and {len(faults) - _LISTED} more" + ("" if record is None else f": see {record}"))
-    if not found.ok:
-        raise typer.Exit(1)
+    _run(Emulation(seed, quick=quick), record, fresh, as_json=as_json)
 
 
-def _gather(found: list[Any], rows: Iterator[Any], each: Callable[[], None], keep: Callable[[], None]) -> None:
-    """Collect the rows, and save the record after every 25 of them and at the end."""
-    for row in rows:
-        found.append(row)
-        each()
-        if len(found) % 25 == 0:
-            keep()
-    keep()
+def kernels(
+    schemes: Annotated[str | None, typer.Option("--schemes", help="Only these, such as ootomo,staged.")] = None,
+    shapes: Annotated[
+        int, typer.Option("--shapes", help="Products of each scheme; a sixth of them with other options.")
+    ] = 36,
+    published: Annotated[bool, typer.Option("--published", help="Only with the published options.")] = False,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    record: RecordFile = None,
+    as_json: AsJson = False,
+    fresh: Fresh = False,
+) -> None:
+    """Verify the kernels of the split schemes on this GPU against the emulation of its instructions.
+
+    Every scheme with its options, at odd shapes, K of 1 and of 10,000, batches, any layout, alpha, beta and C, all
+    range policies, and hostile operands: subnormals, overflow, cancellation, NaN and Inf; the errors too. Exit status 0
+    if all bits are equal, 1 if not, 2 without a GPU. A record of the same code, seed and shapes is extended.
+    """
+    _check(record, **{"--shapes": shapes, "--jobs": jobs})
+    names = None if schemes is None else [name.strip().lower() for name in schemes.split(",") if name.strip()]
+    if names == []:
+        raise InputError(f"--schemes {schemes!r} names no scheme")
+    _need_a_gpu()
+    from fpemu.verify.kernels import Kernels
+
+    _run(Kernels(seed, shapes, names, published=published), record, fresh, jobs, as_json)
+
+
+def batched(
+    cases: Annotated[int, typer.Option("--cases", help="Products of each group; 520 go through all sizes once.")] = 520,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Of each group at most, with fewer products.")
+    ] = None,
+    seed: Seed = 0,
+    record: RecordFile = None,
+    fresh: Fresh = False,
+) -> None:
+    """Verify the batched kernels on this GPU against the emulation of its instructions.
+
+    Sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta and C, all layouts,
+    random configurations of all kernels, and special values. Exit status 0 if all bits are equal, 1 if not, 2 without a
+    GPU.
+    """
+    _check(record)
+    if cases < 1 or (seconds is not None and not seconds > 0):
+        raise InputError(f"--cases is {cases} and --seconds {seconds}: positive numbers are needed")
+    _need_a_gpu()
+    from fpemu.gpu.batched import products
+    from fpemu.verify.batched import Batched
+
+    products.need_gpu()
+    _run(Batched(seed, cases, seconds), record, fresh)
+
+
+def tallskinny(
+    every: Annotated[int, typer.Option("--every", help="Only every so many of the products.")] = 1,
+    huge: Annotated[
+        bool, typer.Option("--huge", help="Matrices of more than 2^32 elements, too: 18 to 37 GB of memory.")
+    ] = False,
+    seed: Seed = 0,
+    record: RecordFile = None,
+    fresh: Fresh = False,
+) -> None:
+    """Verify TSM2, ISM2 and the versions for Hopper on this GPU against the emulation, in fp32 and fp64.
+
+    Sizes 1 to 130 as m, as k and as n, larger ones, all layouts, odd leading dimensions, and special values. Exit
+    status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    """
+    _check(record, **{"--every": every})
+    _need_a_gpu()
+    from fpemu.verify.tallskinny import TallSkinny
+
+    _run(TallSkinny(seed, every, huge=huge), record, fresh)
 
 
 def missing() -> str | None:
     """What this machine lacks for `fpemu verify`, in one line; None if nothing."""
     from fpemu.gpu.runtime import device
 
-    lacking = device.missing()
-    if lacking is None or "pip install" in lacking:
-        return lacking
-    return f"{lacking}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
+    reason = device.missing()
+    if reason is None or "pip install" in reason:
+        return reason
+    return f"{reason}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
 
 
 def _need_a_gpu() -> None:
-    lacking = missing()
-    if lacking is not None:
-        raise InputError(f"verify: {lacking}")
+    reason = missing()
+    if reason is not None:
+        raise InputError(f"verify: {reason}")
 
 
-def _check_record(record: str | None) -> None:
+def _check(record: str | None, **counts: int | None) -> None:
+    """Check the record's file name, and options that are counts."""
     from fpemu.files import check_writable
 
     if record is not None:
         if not record.endswith(".json"):
             raise InputError(f"{record!r}: the record is written as .json")
         check_writable(record)
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{option} is {count}: a number from 1 on is needed")
 
 
-def _chosen(part: str) -> list[MmaSpec]:
-    """The instructions of the GPU here whose name has a part."""
-    from fpemu.gpu.instructions import run as known
+def _run(suite: Suite, record: str | None, fresh: bool, jobs: int | None = None, as_json: bool = False) -> None:
+    """Run a suite with progress bars, print its tables and mismatches, and exit with status 1 if there are any."""
+    from fpemu.verify.runner import Run
 
-    rows = known.rows()
-    chosen = [row for row in rows if part.lower() in row.name.lower()]
-    if not chosen:
-        raise unknown_name("instruction of this GPU", part, [row.name for row in rows])
-    return chosen
-
-
-def _show(found: list[Verification]) -> None:
-    where = found[0].device
-    listed = table(
-        f"{where.get('gpu', 'GPU')} against the emulation, seed {found[0].seed}",
-        "instruction",
-        "outputs",
-        "mismatches",
-        "seconds",
-        numbers=3,
-    )
-    for run in found:
-        listed.add_row(run.instruction, f"{run.outputs:,}", f"{run.mismatches:,}", f"{run.seconds:.2f}")
-    console().print(listed)
-
-
-def _show_failures(run: Verification, row: MmaSpec) -> None:
-    """The first failures, as the hardware returned them made small; on stderr."""
-    from itertools import islice
-
-    from fpemu import gpu
-    from fpemu.verify import failures
-    from fpemu.verify import instructions as verify
-
-    for failure in islice(verify.first_failures(run, row), _SHOWN):
-        note("\n" + failures.describe(failures.shrink(failure, gpu.execute)))
-
-
-def _show_emulation(found: Findings, gpu: str) -> None:
-    from fpemu.verify import trials
-
-    catalog = [o for o in found.specs if not o.name.startswith(trials.CUSTOM)]
-    drawn = [o for o in found.specs if o.name.startswith(trials.CUSTOM)]
-    listed = table(
-        f"emulated on {gpu} against the CPU, seed {found.seed}",
-        "what",
-        "number",
-        "outputs",
-        "mismatches",
-        "failed",
-        numbers=4,
-    )
-    kinds: dict[str, Sequence[Outcome]] = {
-        "instructions of the catalog": catalog,
-        "drawn instructions": drawn,
-        "schemes on hardware": found.schemes,
-    }
-    for kind, outcomes in kinds.items():
-        sums = [sum(x) for x in zip(*((o.outputs, o.mismatches, o.failed) for o in outcomes), strict=True)]
-        listed.add_row(kind, str(len(outcomes)), *(f"{n:,}" for n in sums))
-    console().print(listed)
-    if found.rates:
-        speeds = table("speed", "arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches", numbers=5)
-        for row in found.rates:
-            if "failed" in row:
-                note(f"{row['what']}: {row['failed']}")
-                continue
-            numbers = (row["ms"], row["rate"], row["checked"], row["mismatches"])
-            speeds.add_row(row["what"], str(row["n"]), *map(show, numbers))
-        console().print(speeds)
-    for row in found.crossover:
-        where = "at no size tried" if row["from"] is None else f"from n = {row['from']} on"
-        console().print(f"{row['spec']}: faster than the CPU here {where}, transfers included")
-
-
-def _show_fault(outcome: Outcome) -> None:
-    what = [f"{outcome.mismatches:,} outputs differ"] if outcome.mismatches else []
-    what += [f"{outcome.failed} products failed"] if outcome.failed else []
-    note(f"{outcome.name}: {', '.join(what)}")
-    for place in outcome.first:
-        note(f"  {place}")
+    run = Run(suite, record, fresh=fresh)
+    if run.outcomes:
+        note(f"{run} already")
+    try:
+        with progress() as bars:
+            total = len(run.groups)
+            bar = bars.add_task(suite.name, total=total, completed=total - len(run.missing))
+            result = run.finish(jobs, lambda group, done: bars.update(bar, advance=done, description=group))
+    except KeyboardInterrupt:
+        print(f"fpemu: {run.interrupted()}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(result.text(), nl=False)
+    else:
+        for title, columns, rows, texts in suite.tables(result):
+            shown = table(title, *columns, numbers=len(columns) - texts)
+            for row in rows:
+                shown.add_row(*row)
+            console().print(shown)
+        for line in suite.summary(result):
+            console().print(line)
+    faults = [outcome for outcome in result.outcomes if not outcome.ok]
+    for outcome in faults[:_LISTED]:
+        for line in suite.explain(outcome):
+            note(line)
+    if len(faults) > _LISTED:
+        note(f"and {len(faults) - _LISTED} more" + ("" if record is None else f": see {record}"))
+    if faults:
+        raise typer.Exit(1)

@@ -1,1 +1,1 @@
-"""The GPU against the emulation: suites, their cases as functions of a seed, their records."""
+"""Verification of the GPU against the emulation: one module per suite, cases from a seed, one record schema."""

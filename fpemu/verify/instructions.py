@@ -1,19 +1,19 @@
-"""Verification: the GPU's instruction against its emulation, output by output, on operands drawn on the GPU.
+"""``fpemu verify instructions``: matrix instructions against their emulation, output by output.
 
-`verify` runs a class of operands after another: generate, issue the instruction, emulate (``kernels/arithmetic.cuh``),
-compare and count, without operands or results leaving the GPU. What differs is found again on the CPU from its index
-alone (`fpemu.mma.operand_streams`), made small (`fpemu.verify.failures`) and shown.
+Operands are drawn, the instruction is issued, and its outputs are emulated (``kernels/arithmetic.cuh``), compared and
+counted on the GPU: neither operands nor results leave it. A mismatch is computed again on the CPU from its index alone
+(`fpemu.mma.operand_streams`) and reduced to a minimal reproducer (`fpemu.verify.reproducers`).
 
-Every run checks itself: the first tests of each class come back and are drawn again with NumPy, computed again with
-`fpemu.mma.execute` and counted again; and an output changed on purpose has to be found.
+Every run checks itself: the first tests of each class are copied back, drawn again with NumPy, computed again with
+`fpemu.mma.execute` and counted again; and a deliberately changed output must be detected.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,69 +21,29 @@ from numpy.typing import NDArray
 
 from fpemu import digests
 from fpemu.arguments import checked, integer
-from fpemu.digests import SAMPLE, digest
-from fpemu.errors import InputError, unknown_name
-from fpemu.gpu.emulation import specification as emulation
+from fpemu.digests import SAMPLE
+from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.device import Buffer, GpuError, Module
 from fpemu.mma import MmaSpec
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import failures
-from fpemu.verify.failures import Failure
+from fpemu.verify import _instructions, reproducers
+from fpemu.verify._instructions import Bench, ClassCounts, execute_codes
+from fpemu.verify.records import Outcome, Record
+from fpemu.verify.reproducers import Mismatch
+from fpemu.verify.suite import Progress, Suite, Table
 
 __all__ = ["ClassCounts", "Verification", "first_failures", "source", "sources", "verify"]
 
-COUNTS = ("outputs", "mismatches", "nan_codes", "first", "digest", "nan", "infinite", "zero", "subnormal")
-_CHUNK = 2**25  # outputs on the GPU at a time
-_CHECKED = 2**11  # outputs of each class that are done again on the CPU
-_EXAMPLES = 256  # of outputs that differ, for each class
-_BLOCKS, _THREADS = 132 * 64, 128
-_NONE = 2**64 - 1
-
-
-@dataclass(frozen=True)
-class ClassCounts:
-    """Outcome of the comparison in one class of operands.
-
-    Attributes
-    ----------
-    kind : str
-        Class, a key of `fpemu.mma.operand_streams.CLASSES`.
-    outputs, mismatches : int
-        Outputs compared, and those that mismatch.
-    nan_codes : int
-        Mismatches where both are NaN, with different codes.
-    first : int or None
-        Index of the first mismatching output: (test · rows + row) · columns + column.
-    digest : str
-        Digest of all outputs of the hardware and their places.
-    nan, infinite, zero, subnormal : int
-        Numbers of outputs of the hardware of each kind.
-    examples : tuple of (int, int)
-        Some of the mismatching outputs: index, and the code that the hardware returned.
-    sample : str
-        `digests.text` of the hardware's first tests.
-    """
-
-    kind: str
-    outputs: int
-    mismatches: int
-    nan_codes: int
-    first: int | None
-    digest: str
-    nan: int
-    infinite: int
-    zero: int
-    subnormal: int
-    examples: tuple[tuple[int, int], ...]
-    sample: str = ""
+WIDTH_CLASSES = ("any-bits", "mixed", "leftover")
+"""Classes of the digests that `widths` returns"""
+_SHOWN = 3  # classes of an instruction whose first mismatch is shown
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Outcome of the verification of one instruction.
+    """Result of the verification of one instruction.
 
     Attributes
     ----------
@@ -96,7 +56,7 @@ class Verification:
     seed : int
         Seed of the operands.
     classes : tuple of ClassCounts
-        Outcome by class of operands.
+        Result by class of operands.
     seconds : float
         Duration, seconds.
     checked : int
@@ -116,17 +76,17 @@ class Verification:
 
     @property
     def outputs(self) -> int:
-        """All outputs compared."""
+        """Number of outputs compared."""
         return sum(c.outputs for c in self.classes)
 
     @property
     def mismatches(self) -> int:
-        """Those that differ."""
+        """Number of mismatching outputs."""
         return sum(c.mismatches for c in self.classes)
 
     @property
     def digest(self) -> str:
-        """Of the digests of the classes: the same bits, seed and counts give the same digest on any GPU."""
+        """Digest of the classes' digests: the same bits, seed and counts give the same digest on any GPU."""
         return hashlib.sha256(" ".join(c.digest for c in self.classes).encode()).hexdigest()[:16]
 
 
@@ -146,9 +106,7 @@ def source(spec: MmaSpec, n: int | None = None) -> str:
     str
         Source text.
     """
-    tile = instructions.instruction(spec, n=n)
-    sizes = f"constexpr int TILE_ROWS = {tile.m}, TILE_COLUMNS = {tile.n};\n"
-    return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}{sizes}{device.kernel_source("verify.cu")}'
+    return _instructions.source(spec, n, spec)
 
 
 @checked
@@ -184,9 +142,9 @@ def verify(
     Parameters
     ----------
     spec : MmaSpec
-        A row of the catalog that the GPU has.
+        A row of the catalogue that the GPU has.
     outputs : int
-        How many, at least; in equal parts over the classes, in whole tiles.
+        Smallest number of outputs, in equal parts over the classes, in whole tiles.
     seed : int
         From 0 to 2^64 - 1.
     classes : sequence of str, optional
@@ -194,7 +152,7 @@ def verify(
     n : int, optional
         Columns of a wgmma; default 8.
     emulate : MmaSpec, optional
-        The arithmetic to compare with, if not the spec's own: the same formats and k.
+        Arithmetic to compare with, of the same formats and k; default: that of `spec`.
     progress : callable, optional
         Called with a class and the number of its outputs that have just been compared.
 
@@ -226,171 +184,19 @@ def verify(
     tile = instructions.instruction(spec, n=n)
     if not tile.exists_on(device.arch()):
         raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {tile.ptx}")
-    bench = _Bench(spec, model, n, seed)
+    bench = Bench(spec, model, n, seed)
     tests = -(-outputs // (len(kinds) * tile.m * tile.n))
-    found, seconds = [], 0.0
-    for kind in kinds:
-        counts, took = bench.run(kind, tests, progress)
-        found.append(counts)
-        seconds += took
-    return Verification(
-        spec.name, tile.ptx, (tile.m, tile.n), seed, tuple(found), seconds, bench.checked, device.describe()
-    )
+    counts, seconds = zip(*(bench.run(kind, tests, progress) for kind in kinds), strict=True)
+    shape = tile.m, tile.n
+    return Verification(spec.name, tile.ptx, shape, seed, counts, sum(seconds), bench.checked, device.describe())
 
 
-class _Bench:
-    """Kernels and buffers for one instruction."""
-
-    def __init__(self, spec: MmaSpec, model: MmaSpec, n: int | None, seed: int) -> None:
-        self.spec, self.model, self.seed = spec, model, seed
-        self.tile = instructions.instruction(spec, n=n)
-        self.m, self.n = self.tile.m, self.tile.n
-        self.instruction = Module(instructions.source(spec, n=n), name=spec.name)
-        text = source(spec, n).replace(emulation.definition(spec), emulation.definition(model))
-        self.kernels = Module(text, name=f"verification of {spec.name}")
-        self.most = max(1, _CHUNK // (self.m * self.n))
-        self.dtypes = [mma_codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
-        self.shapes = [(self.m, spec.k), (self.n, spec.k), (self.m, self.n), (self.m, self.n)]
-        sizes = [self.most * int(np.prod(s)) * t.itemsize for s, t in zip(self.shapes, self.dtypes, strict=True)]
-        self.A, self.B, self.C, self.D = (Buffer(size) for size in sizes)
-        self.order = Buffer.of(np.arange(self.most, dtype=np.int32))
-        self.checked = 0
-        self.spoilt = False
-
-    def run(self, kind: str, tests: int, progress: Callable[[str, int], None] | None) -> tuple[ClassCounts, float]:
-        """All tests of a class."""
-        numbers = np.stack([r.numbers() for r in streams.recipes(self.spec, kind)])
-        counts, examples = _Counts(), Buffer.poisoned(16 * _EXAMPLES)
-        seconds, sample = 0.0, ""
-        for first in range(0, tests, self.most):
-            some = min(self.most, tests - first)
-            start = time.perf_counter()
-            which = np.int64(list(streams.CLASSES).index(kind))
-            self.kernels.launch(
-                "generate",
-                min(some, _BLOCKS),
-                _THREADS,
-                self.A,
-                self.B,
-                self.C,
-                numbers,
-                np.uint64(self.seed),
-                which,
-                np.uint64(first),
-                np.int64(some),
-                wait=False,
-            )
-            self.D.fill(device.POISON)
-            blocks = -(-some * self.tile.threads // _THREADS)
-            self.instruction.launch(
-                "execute",
-                blocks,
-                _THREADS,
-                self.A,
-                self.B,
-                self.C,
-                self.D,
-                self.order,
-                self.order,
-                np.int32(1),
-                np.int32(1),
-                np.int64(some),
-                wait=False,
-            )
-            self.compare(first, some, counts, examples)
-            seconds += time.perf_counter() - start
-            if first == 0:
-                sample = self.check(kind, min(max(SAMPLE, _CHECKED // (self.m * self.n)), some))
-            if progress is not None:
-                progress(kind, some * self.m * self.n)
-        total = counts.read()
-        if total["outputs"] != tests * self.m * self.n:
-            raise GpuError(
-                f"{self.spec}, {kind}: {total['outputs']} of {tests * self.m * self.n} outputs were compared"
-            )
-        if total["mismatches"] == 0 and not self.spoilt:
-            self.spoil(first, some)
-        kept = examples.array((_EXAMPLES, 2), np.uint64)[: min(total["mismatches"], _EXAMPLES)]
-        pairs = tuple(sorted((int(i), int(d)) for i, d in kept))
-        total["first"] = None if total["first"] == _NONE else total["first"]
-        digest = f"{total.pop('digest'):016x}"
-        return ClassCounts(kind, digest=digest, **total, examples=pairs, sample=sample), seconds
-
-    def compare(self, first: int, tests: int, counts: _Counts, examples: Buffer | None = None) -> None:
-        """Emulate and count the tests that lie in the buffers; waits for them."""
-        room = 0 if examples is None else _EXAMPLES
-        self.kernels.launch(
-            "compare",
-            min(tests, _BLOCKS),
-            _THREADS,
-            self.A,
-            self.B,
-            self.C,
-            self.D,
-            np.uint64(first),
-            np.int64(tests),
-            counts.totals,
-            counts.totals if examples is None else examples,
-            counts.found,
-            np.int64(room),
-        )
-
-    def check(self, kind: str, tests: int) -> str:
-        """The first tests once more on the CPU: the operands, and what `compare` says of the results; their sample."""
-        counts = _Counts()
-        self.compare(0, tests, counts)
-        given = zip((self.A, self.B, self.C, self.D), self.shapes, self.dtypes, strict=True)
-        A, B, C, D = (buffer.array((tests, *shape), dtype) for buffer, shape, dtype in given)
-        drawn = streams.operands(self.spec, kind, self.seed, 0, tests, self.m, self.n)
-        for name, x, y in zip("ABC", (A, B, C), drawn, strict=True):
-            if not np.array_equal(x, y):
-                raise GpuError(f"{self.spec}, {kind}: the GPU drew other codes for {name} than NumPy")
-        expected = execute_codes(A, B, C, self.model)
-        wanted = {"outputs": D.size, "mismatches": int((expected != D).sum()), "digest": digest(D)}
-        told = counts.read()
-        if any(told[name] != value for name, value in wanted.items()):
-            raise GpuError(f"{self.spec}, {kind}: the CPU finds {wanted}, the GPU {told}")
-        self.checked += D.size
-        return digests.text(D[:SAMPLE])
-
-    def spoil(self, first: int, tests: int) -> None:
-        """Change one of the outputs in the buffers, which all agree: it has to be found, and nothing else."""
-        index = (tests * self.m * self.n) * 2 // 3
-        self.kernels.launch("spoil", 1, 1, self.D, np.int64(index))
-        counts = _Counts()
-        self.compare(first, tests, counts)
-        told = counts.read()
-        if (told["mismatches"], told["first"]) != (1, first * self.m * self.n + index):
-            raise GpuError(f"{self.spec}: an output changed on purpose was not found: {told}")
-        self.spoilt = True
-
-
-class _Counts:
-    """``Counts`` of verify.cu on the GPU, and how many outputs differ."""
-
-    def __init__(self) -> None:
-        start = np.zeros(len(COUNTS), np.uint64)
-        start[COUNTS.index("first")] = _NONE
-        self.totals, self.found = Buffer.of(start), Buffer.of(np.zeros(1, np.uint64))
-
-    def read(self) -> dict[str, Any]:
-        return dict(zip(COUNTS, map(int, self.totals.array(len(COUNTS), np.uint64)), strict=True))
-
-
-def execute_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
-    """`fpemu.mma.execute`, the readable form, from codes to codes, B stored by its columns."""
-    from fpemu import mma
-
-    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
-    return mma_codes.codes(mma.execute(a, b.swapaxes(-1, -2), c, spec, backend="numpy"), spec.d_format)
-
-
-def first_failures(found: Verification, spec: MmaSpec, n: int | None = None) -> Iterator[Failure]:
+def first_failures(result: Verification, spec: MmaSpec, n: int | None = None) -> Iterator[Mismatch]:
     """Yield the first mismatching output of each class, with its operands drawn again.
 
     Parameters
     ----------
-    found : Verification
+    result : Verification
         Result of `verify`.
     spec : MmaSpec
         The instruction.
@@ -399,10 +205,153 @@ def first_failures(found: Verification, spec: MmaSpec, n: int | None = None) -> 
 
     Yields
     ------
-    Failure
+    Mismatch
         Operands, and both results.
     """
-    for counts in found.classes:
+    for counts in result.classes:
         if counts.examples:
             index, hardware = min(counts.examples)
-            yield failures.locate(spec, counts.kind, found.seed, index, hardware, n=n)
+            yield reproducers.locate(spec, counts.kind, result.seed, index, hardware, n=n)
+
+
+# --- digests that any machine can compute again
+def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:
+    """Return the digest of the first tests of a class by the emulation."""
+    m, n = tile
+    A, B, C = streams.operands(spec, kind, seed, 0, SAMPLE, m, n)
+    return digests.text(execute_codes(A, B, C, spec))
+
+
+def widths(
+    spec: MmaSpec, seed: int, execute: Callable[..., NDArray[Any]], only: Sequence[int] | None = None
+) -> dict[str, str]:
+    """Return digests of a few tests at each n of a wgmma, or at some n; empty for other instructions.
+
+    Parameters
+    ----------
+    spec : MmaSpec
+    seed : int
+    execute : callable
+        Function of the codes of A, B (stored by its columns) and C, the spec and n: `hardware_codes` or an emulation.
+    only : sequence of int, optional
+    """
+    if spec.instruction != "wgmma":
+        return {}
+    by_width = {}
+    for n in instructions.widths(spec) if only is None else only:
+        drawn = [streams.operands(spec, kind, seed, 0, 1, 64, n) for kind in WIDTH_CLASSES]
+        A, B, C = (np.concatenate(x) for x in zip(*drawn, strict=True))
+        by_width[str(n)] = digests.text(execute(A, B, C, spec, n))
+    return by_width
+
+
+def hardware_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec, n: int) -> NDArray[Any]:
+    """Return `fpemu.gpu.execute` from codes to codes, B stored by its columns."""
+    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
+    return mma_codes.codes(instructions.execute(a, b.swapaxes(-1, -2), c, spec, n=n), spec.d_format)
+
+
+class Instructions(Suite):
+    """Verification of the GPU's matrix instructions.
+
+    Parameters
+    ----------
+    seed : int
+    outputs : int
+        Smallest number of outputs of each instruction, over all classes.
+    part : str
+        Only instructions whose name contains this text.
+
+    Raises
+    ------
+    InputError
+        If no instruction of the GPU matches `part`.
+    """
+
+    name = "instructions"
+    about = (
+        "Matrix instructions compared on a GPU with their emulation. Operands are a function of seed, class and test"
+        " (fpemu.mma.operand_streams). digests: of all outputs of the hardware, by class. nan_codes: mismatches of two"
+        f" NaN. facts: samples, digests of the first {SAMPLE} tests of each class; differ, mismatches and nan_codes by"
+        " class; trial, digests by class of a shorter run of trial_outputs outputs with the same seed; widths, for each"
+        " n of a wgmma the digest of a test of each class of WIDTH_CLASSES in fpemu.verify.instructions"
+    )
+
+    def __init__(self, seed: int = 0, outputs: int = 10**9, part: str = "") -> None:
+        super().__init__(seed, outputs=outputs)
+        self.outputs, self.part = outputs, part
+        if not self.groups():
+            raise unknown_name("instruction of this GPU", part, self.order())
+
+    def groups(self) -> list[str]:
+        """Names of the GPU's instructions that contain `part`."""
+        return [name for name in self.order() if self.part.lower() in name.lower()]
+
+    def order(self) -> list[str]:
+        """Names of the GPU's instructions."""
+        return [row.name for row in instructions.rows()]
+
+    def sources(self, groups: Sequence[str]) -> list[str]:
+        """Kernels of the instructions."""
+        return [text for group in groups for text in sources(_row(group))]
+
+    def runs_alone(self, group: str) -> bool:
+        """Every instruction uses the whole GPU."""
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """The classes of operands."""
+        return {"sample_tests": SAMPLE, "classes": list(streams.CLASSES)}
+
+    def run(self, group: str, progress: Progress) -> Outcome:
+        """Verify an instruction."""
+        result = verify(
+            _row(group),
+            outputs=self.outputs,
+            seed=self.seed,
+            progress=lambda _, count: progress(group, count / self.outputs),
+        )
+        wrong = [c for c in result.classes if c.mismatches]
+        nan_codes = sum(c.nan_codes for c in wrong)
+        return Outcome(
+            group,
+            len(result.classes),
+            result.outputs,
+            result.mismatches,
+            counts={"nan_codes": nan_codes} if nan_codes else {},
+            digest=result.digest,
+            digests={c.kind: c.digest for c in result.classes},
+            first=[f"{c.kind}: {c.mismatches} of {c.outputs} differ, the first at {c.first}" for c in wrong[:_SHOWN]],
+            facts={
+                "ptx": result.ptx,
+                "tile": list(result.tile),
+                "seconds": round(result.seconds, 3),
+                "samples": {c.kind: c.sample for c in result.classes},
+            }
+            | (
+                {
+                    "differ": {c.kind: [c.mismatches, c.nan_codes] for c in wrong},
+                    "examples": {c.kind: min(c.examples) for c in wrong},
+                }
+                if wrong
+                else {}
+            ),
+        )
+
+    def explain(self, outcome: Outcome) -> Iterator[str]:
+        """Reduce the first mismatches to minimal reproducers, and show the effect of each rounding rule."""
+        from fpemu import gpu
+
+        for kind, (index, hardware) in islice(outcome.facts["examples"].items(), _SHOWN):
+            mismatch = reproducers.locate(_row(outcome.group), kind, self.seed, index, hardware)
+            yield "\n" + reproducers.describe(reproducers.shrink(mismatch, gpu.execute))
+
+    def tables(self, record: Record) -> list[Table]:
+        """Counts by instruction."""
+        rows = [(o.group, f"{o.outputs:,}", f"{o.mismatches:,}", f"{o.facts['seconds']:.2f}") for o in record.outcomes]
+        title = f"{record.device.get('gpu', 'GPU')} against the emulation, seed {record.seed}"
+        return [Table(title, ("instruction", "outputs", "mismatches", "seconds"), rows)]
+
+
+def _row(name: str) -> MmaSpec:
+    return next(row for row in instructions.rows() if row.name == name)

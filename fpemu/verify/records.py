@@ -1,141 +1,207 @@
-"""What a verification found, as a file: counts and digests, which any machine can compute again from the seed.
+"""Records of verification suites: one versioned JSON schema for the outcomes of every suite.
 
-`record` makes it; `replay` and `widths` draw some tests again, to be computed with the emulation.
+A record names the suite, the GPU, its driver and compiler, a digest of the code, the seed and the options. Each outcome
+holds the counts and digests of one group of cases; any machine can compute a case again from the seed and compare.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
+import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 import fpemu
-from fpemu import digests
-from fpemu.digests import SAMPLE
-from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
-from fpemu.mma import MmaSpec
-from fpemu.mma import codes as mma_codes
-from fpemu.mma import operand_streams as streams
-from fpemu.verify.instructions import Verification, execute_codes
+from fpemu.errors import InputError
+from fpemu.files import read_json
 
-ABOUT = (
-    "Outputs of matrix instructions compared on a GPU with their emulation. Operands are a function of seed, class and "
-    "test (fpemu.mma.operand_streams). digests: of all outputs of the hardware, by class; samples: of its first tests "
-    f"({SAMPLE} of a class). mismatches: outputs that differ; nan_codes: those of them that are NaN on both sides with "
-    "different codes; differ: both, by class, where there are any. trial: digests by class of a shorter run with the "
-    "same seed, of trial_outputs outputs. widths: for each n of a wgmma, the digest of a test of each class of "
-    "WIDTH_CLASSES in fpemu.verify.records"
+SCHEMA = 1
+COMMON_CODE = (
+    *("formats.py", "rounding.py", "digests.py", "mma", "verify"),
+    *("gpu/runtime", "gpu/emulation", "gpu/instructions", "gpu/kernels"),
 )
-WIDTH_CLASSES = ("any-bits", "mixed", "leftover")
+"""Modules and subpackages that every suite depends on."""
+_SOURCES = (".py", ".cu", ".cuh", ".toml")
 
 
-def record(
-    runs: Sequence[Verification],
-    seed: int,
-    *,
-    trials: Sequence[Verification] = (),
-    widths: Sequence[dict[str, str]] = (),
-) -> dict[str, Any]:
-    """The record of some verifications on the GPU at hand.
+@dataclass
+class Outcome:
+    """Result of one group of cases: one row of a record.
 
-    Parameters
+    Attributes
     ----------
-    runs : sequence of Verification
+    group : str
+        Name of the group: an instruction, a scheme with its options, a kernel.
+    cases : int
+        Cases that were run.
+    outputs : int
+        Elements compared.
+    mismatches : int
+        Outputs that differ from a reference, and elements outside a result that a kernel changed.
+    failed : int
+        Cases that raised an error.
+    counts : dict
+        Further counts of the suite, by name.
+    kernels : list of str
+        Names of the kernels that ran.
+    digest : str
+        Digest of the digests of all cases.
+    digests : dict
+        Digests of some cases, by their number or name.
+    first : list of str
+        The first mismatches and errors.
+    facts : dict
+        Further facts that the suite records, JSON values.
+    """
+
+    group: str
+    cases: int = 0
+    outputs: int = 0
+    mismatches: int = 0
+    failed: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    kernels: list[str] = field(default_factory=list)
+    digest: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+    first: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is neither a mismatch nor an error."""
+        return not self.mismatches and not self.failed
+
+
+@dataclass(frozen=True)
+class Record:
+    """Outcomes of a suite on one GPU.
+
+    Attributes
+    ----------
+    suite : str
+        Name of the suite.
+    about : str
+        Meaning of the suite's counts and facts.
     seed : int
-    trials : sequence of Verification, optional
-        A shorter run of each, few enough outputs to be computed again on a CPU.
-    widths : sequence of dict, optional
-        What `widths` found for each; empty where the instruction is no wgmma.
+        Seed of all operands.
+    options : dict
+        The options of the suite that decide its cases.
+    device : dict
+        Names and versions of the GPU, its driver and compiler.
+    code : str
+        `code_digest` of the suite's code.
+    facts : dict
+        Further facts about the run, JSON values.
+    outcomes : list of Outcome
+        In the order of the suite's groups.
+    fpemu, date : str
+        Version of the package, and the time of the run.
     """
-    rows = [entry(run) for run in runs]
-    for row, trial in zip(rows, trials, strict=False):
-        row |= {"trial_outputs": trial.outputs, "trial": {c.kind: c.digest for c in trial.classes}}
-    for row, found in zip(rows, widths, strict=False):
-        row |= {"widths": found} if found else {}
-    return {
-        "about": ABOUT,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "fpemu": fpemu.__version__,
-        "device": {**device.describe(), "driver": driver()},
-        "seed": seed,
-        "sample_tests": SAMPLE,
-        "classes": list(streams.CLASSES),
-        "instructions": rows,
-    }
+
+    suite: str
+    about: str
+    seed: int
+    options: dict[str, Any]
+    device: dict[str, str]
+    code: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    fpemu: str = fpemu.__version__
+    date: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+
+    @property
+    def ok(self) -> bool:
+        """Whether all outcomes are without a mismatch or an error."""
+        return all(outcome.ok for outcome in self.outcomes)
+
+    def total(self, name: str) -> int:
+        """Sum of a count over all outcomes.
+
+        Parameters
+        ----------
+        name : str
+            A numeric attribute of `Outcome`, or a key of its counts.
+        """
+        return sum(getattr(outcome, name, outcome.counts.get(name, 0)) for outcome in self.outcomes)
+
+    def continues(self, other: Record) -> bool:
+        """Whether the outcomes of two records may stand in one: same suite, seed, options, GPU, code and version."""
+        return asdict(replace(self, outcomes=[], facts={}, date="")) == asdict(
+            replace(other, outcomes=[], facts={}, date="")
+        )
+
+    def text(self) -> str:
+        """Return the record as JSON, one line for each fact and outcome."""
+        rows = [{n: v for n, v in asdict(o).items() if v or n in ("outputs", "mismatches")} for o in self.outcomes]
+        names = ["cases", "outputs", "mismatches", "failed", *Counter(n for o in self.outcomes for n in o.counts)]
+        fields = {
+            "schema": SCHEMA,
+            **{n: getattr(self, n) for n in ("suite", "about", "date", "fpemu", "code", "device", "seed", "options")},
+            "totals": {"groups": len(rows)} | {name: self.total(name) for name in names},
+            "digest": _digest(rows),
+            "facts": self.facts,
+        }
+        lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+        outcomes = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+        return "{\n" + ",\n".join(lines) + ',\n "outcomes": [\n' + outcomes + "\n ]\n}\n"
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Record:
+        """Read a record.
+
+        Parameters
+        ----------
+        path : path-like
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, is no record of this schema, or its outcomes were changed.
+        """
+        content = read_json(path)
+        try:
+            rows = content["outcomes"]
+            if content["schema"] != SCHEMA or content["digest"] != _digest(rows):
+                raise InputError(f"{path}: a record of schema {SCHEMA} with unchanged outcomes is needed")
+            ignored = ("schema", "totals", "digest", "outcomes")
+            fields = {name: value for name, value in content.items() if name not in ignored}
+            return cls(**fields, outcomes=[Outcome(**row) for row in rows])
+        except (KeyError, TypeError) as problem:
+            raise InputError(f"{path} is no record of a verification: {problem}") from problem
 
 
-def entry(run: Verification) -> dict[str, Any]:
-    """One instruction of a record."""
-    differ = {c.kind: [c.mismatches, c.nan_codes] for c in run.classes if c.mismatches}
-    return {
-        "instruction": run.instruction,
-        "ptx": run.ptx,
-        "tile": list(run.tile),
-        "outputs": run.outputs,
-        "mismatches": run.mismatches,
-        "nan_codes": sum(c.nan_codes for c in run.classes),
-        "differ": differ,
-        "seconds": round(run.seconds, 3),
-        "digest": run.digest,
-        "digests": {c.kind: c.digest for c in run.classes},
-        "samples": {c.kind: c.sample for c in run.classes},
-    }
-
-
-def text(made: dict[str, Any]) -> str:
-    """A record as JSON, a line for each instruction's field."""
-    head = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in made.items() if name != "instructions"]
-    rows = [
-        "  {" + ",\n   ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in row.items()) + "}"
-        for row in made["instructions"]
-    ]
-    return "{\n" + ",\n".join(head) + ',\n "instructions": [\n' + ",\n".join(rows) + "\n ]\n}\n"
-
-
-def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:
-    """The sample of a class by the emulation: equal to the hardware's, if that computes what the catalog says."""
-    m, n = tile
-    A, B, C = streams.operands(spec, kind, seed, 0, SAMPLE, m, n)
-    return digests.text(execute_codes(A, B, C, spec))
-
-
-def widths(
-    spec: MmaSpec, seed: int, execute: Callable[..., NDArray[Any]], only: Sequence[int] | None = None
-) -> dict[str, str]:
-    """Digests of a few tests at each n of a wgmma, or at `only` some; nothing for other instructions.
+@cache
+def code_digest(parts: Sequence[str]) -> str:
+    """Return a digest of the package's sources that decide a suite's results.
 
     Parameters
     ----------
-    execute : callable
-        Of codes A, B (stored by its columns), C, the spec and n: `hardware_codes`, or what stands for it.
+    parts : tuple of str
+        Modules and subpackages besides `COMMON_CODE`, as paths in the package.
     """
-    if spec.instruction != "wgmma":
-        return {}
-    found = {}
-    for n in instructions.widths(spec) if only is None else only:
-        drawn = [streams.operands(spec, kind, seed, 0, 1, 64, n) for kind in WIDTH_CLASSES]
-        A, B, C = (np.concatenate(x) for x in zip(*drawn, strict=True))
-        found[str(n)] = digests.text(execute(A, B, C, spec, n))
-    return found
-
-
-def hardware_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaSpec, n: int) -> NDArray[Any]:
-    """`fpemu.gpu.execute` from codes to codes, B stored by its columns."""
-    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
-    return mma_codes.codes(instructions.execute(a, b.swapaxes(-1, -2), c, spec, n=n), spec.d_format)
+    root, total = Path(fpemu.__file__).parent, hashlib.sha256()
+    files = {file for part in (*COMMON_CODE, *parts) for file in [root / part, *(root / part).rglob("*")]}
+    for file in sorted(file for file in files if file.suffix in _SOURCES):
+        total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
+    return total.hexdigest()[:16]
 
 
 def driver() -> str:
-    """The version of NVIDIA's driver, as nvidia-smi says it."""
+    """Return the version of NVIDIA's driver as nvidia-smi prints it, or "unknown"."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return told.split()[0] if told.split() else "unknown"
+    return output[0] if output else "unknown"
+
+
+def _digest(rows: Any) -> str:
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]

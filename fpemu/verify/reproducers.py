@@ -58,8 +58,8 @@ def locate(spec: MmaSpec, kind: str, seed: int, index: int, hardware: int, *, n:
 def shrink(mismatch: Mismatch, execute: Execute) -> Mismatch:
     """Reduce the operands while hardware and emulation differ.
 
-    First products and c are set to zero, then signs, fractions and exponents are simplified, one operand at a time, until
-    no such step leaves a mismatch.
+    First products and c are set to zero, then signs, fractions and exponents are simplified, one operand at a time,
+    until no such step leaves a mismatch.
 
     Parameters
     ----------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,8 @@ from fpemu.gpu.batched.source import Plan, plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify import batched_suite as suite
+from fpemu.verify.batched import Batched
+from fpemu.verify.records import Record
 
 __all__ = ["gpu"]
 
@@ -414,12 +414,12 @@ def test_the_widest_kernels_in_bulk_of_the_table_need_no_local_memory():
 
 # ---- what a GPU returned
 def test_the_record_with_these_kernels_has_no_mismatch_and_can_be_emulated_again():
-    record = json.loads(RECORD.read_text())
-    assert record["mismatches"] == 0
-    # three cases asked for more shared memory than there is, and were refused before a launch; they ask for less now
-    refused = [why for entry in record["groups"] for why in entry["first"]]
-    assert len(refused) == record["failed"] == 3
-    assert all("bytes of shared memory, and a thread block has" in why for why in refused)
-    for entry in record["groups"]:
-        kept = entry["replay"][-1]
-        assert suite.replay(entry, kept, record["seed"], record["architecture"]) == kept["digest"], entry["group"]
+    record = Record.read(RECORD)
+    assert record.total("mismatches") == 0
+    # three cases required more shared memory than a thread block has; the kernels require less now
+    errors = [text for outcome in record.outcomes for text in outcome.first]
+    assert len(errors) == record.total("failed") == 3
+    assert all("bytes of shared memory, and a thread block has" in text for text in errors)
+    for outcome in record.outcomes:
+        number, digest = list(outcome.digests.items())[-1]
+        assert Batched(record.seed).replay(record, outcome, number) == digest, outcome.group

@@ -6,9 +6,7 @@ here, and the emulator multiplies the words in the place of the matrix units.
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 import cuda_on_cpu
 import numpy as np
@@ -23,7 +21,11 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import ordinary
 from fpemu.gpu.runtime import callers, compiler, device, matrices
 from fpemu.mma import KOrder
-from fpemu.verify import kernelcases, kernelrecord, kernelsuite
+from fpemu.verify import kernels
+from fpemu.verify.cases import LAYOUTS
+from fpemu.verify.kernels import Kernels
+from fpemu.verify.records import Record
+from fpemu.verify.runner import Run
 
 PAIRS = KOrder(split=7, join="pairwise")
 ON_A_GPU = device.missing() is None
@@ -80,7 +82,7 @@ def assert_same(got, want):
 def test_drawn_products_of_some_schemes_have_the_emulators_bits_and_errors(gpu):
     outcomes = []
     for scheme, cases in SCHEMES.items():
-        outcomes += kernelsuite.check([kernelcases.Variant(scheme)], 0, cases, emulated_on="cpu")
+        outcomes.append(Kernels(0, cases, emulated_on="cpu").run(scheme))
     for outcome in outcomes:
         assert outcome.ok, outcome.first
         assert outcome.outputs > 1000
@@ -177,7 +179,7 @@ def test_dlpack_alone_is_enough(gpu):
 
     A, B = draw((6, 8)), np.asfortranarray(draw((8, 5)))
     assert_same(gpu.gemm(Capsule(A), Capsule(B), scheme="sgemm").get(), fpemu.gemm(A, B, scheme="sgemm"))
-    with pytest.raises(InputError, match="A has elements of DLPack's type 5"):
+    with pytest.raises(InputError, match="A has elements of type complex128"):
         gpu.gemm(Capsule(A.astype(complex)), Capsule(B), scheme="sgemm")
 
 
@@ -319,13 +321,14 @@ def test_an_order_that_no_kernel_has_is_refused(gpu, monkeypatch):
 @stand_in_only
 def test_a_fault_that_the_gpu_alone_finds_is_not_hidden(gpu, monkeypatch):
     kernel = cuda_on_cpu.Emulated
-    monkeypatch.setattr(
-        kernel, "prepare", lambda self, X, who, on_range, own=kernel.prepare: spoilt(own(self, X, who, on_range))
-    )
+    plain = kernel.prepare_operands
 
-    def spoilt(x):
-        x.faults.memory[8] = 1
-        return x
+    def spoilt(self, operands, on_range):
+        prepared = plain(self, operands, on_range)
+        prepared[0].faults.memory[8] = 1
+        return prepared
+
+    monkeypatch.setattr(kernel, "prepare_operands", spoilt)
 
     with pytest.raises(GpuError, match="beyond their words, on the GPU alone"):
         gpu.gemm(draw((4, 4)), draw((4, 4)), scheme="ootomo")
@@ -357,13 +360,13 @@ def test_a_kernel_says_what_it_is(gpu):
 def test_buffers_are_kept_from_call_to_call_and_grow(gpu):
     A, B = draw((40, 70)), draw((70, 30))
     gpu.gemm(A, B, scheme="ootomo")
-    room = choice.find(*_key("ootomo", (40, 30, 70))).room
-    before = dict(room._buffers)
+    buffers = choice.find(*_key("ootomo", (40, 30, 70))).splitter._buffers
+    before = dict(buffers)
     gpu.gemm(-A, B, scheme="ootomo")
-    assert dict(room._buffers) == before
+    assert buffers == before
     gpu.gemm(np.stack([A, A, A]), B, scheme="ootomo")
-    assert room.buffer("A word 0", 1).nbytes == 3 * before["A word 0"].nbytes
-    assert room.buffer("B word 0", 1) is before["B word 0"]
+    assert buffers["A word 0"].nbytes == 3 * before["A word 0"].nbytes
+    assert buffers["B word 0"] is before["B word 0"]
 
 
 def _key(scheme, sizes):
@@ -373,61 +376,41 @@ def _key(scheme, sizes):
 
 # --- the suite
 def test_the_suite_covers_every_scheme_and_enough_shapes():
-    variants = kernelcases.variants(None, "hopper")
+    variants = kernels.variants(None, "hopper")
     assert {v.scheme for v in variants} == {*fpemu.schemes.names(), "strassen"}
     assert len(variants) > 300
-    assert len(set(kernelcases.SIZES)) >= 30
-    assert {1, 10000} <= {K for _, _, K in kernelcases.SIZES}
-    chosen = [kernelcases.case(variants[0], n, 0) for n in range(40)]
-    assert {c.on_range for c in chosen} == {"raise", "propagate", "scale", "scale-rows"}
-    assert {name for c in chosen for name in c.layouts} == set(kernelcases.LAYOUTS)
+    assert len(set(kernels.SIZES)) >= 30
+    assert {1, 10000} <= {K for _, _, K in kernels.SIZES}
+    chosen = [kernels.case(variants[0], n, 0) for n in range(40)]
+    assert {c.options["on_range"] for c in chosen} == {"raise", "propagate", "scale", "scale-rows"}
+    assert {name for c in chosen for name in c.layouts} == set(LAYOUTS)
     assert any(c.order for c in chosen)
     assert any(any(c.lead) for c in chosen)
-    assert kernelcases.numbers(variants[0], 0, 36) == list(range(36))
-    assert len(kernelcases.numbers(next(v for v in variants if v.options), 0, 30)) == 5
-
-
-def test_every_layout_holds_the_values():
-    x = draw((2, 4, 6))
-    for layout in kernelcases.LAYOUTS[:-1]:
-        assert np.array_equal(kernelcases.laid(x, layout), x)
-    assert np.array_equal(kernelcases.laid(x, "repeated"), np.repeat(x[:, :1], 4, axis=1))
-    assert kernelcases.laid(x, "columns apart").strides[-2] == 4
+    assert kernels.numbers(variants[0], 0, 36) == list(range(36))
+    assert len(kernels.numbers(next(v for v in variants if v.options), 0, 30)) == 5
 
 
 @stand_in_only
 def test_a_kernel_that_computes_something_else_is_noticed_and_shown(gpu, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(kernelsuite, "_emulated", emulated_on_the_cpu)
-    record = str(tmp_path / "kernels.json")
-    arguments = [
-        "verify",
-        "kernels",
-        "--schemes",
-        "ootomo",
-        "--published",
-        "--shapes",
-        "5",
-        "--jobs",
-        "1",
-        "--record",
-        record,
-    ]
+    emulate = kernels.emulate
+    monkeypatch.setattr(kernels, "emulate", lambda case, arguments, device: emulate(case, arguments, "cpu"))
+    file = str(tmp_path / "kernels.json")
+    options = ["--published", "--shapes", "5", "--jobs", "1", "--record", file]
+    arguments = ["verify", "kernels", "--schemes", "ootomo", *options]
     assert main(arguments) == 0
-    made = json.loads(Path(record).read_text())
-    assert (made["mismatches"], made["failed"], made["products"]) == (0, 0, 5)
+    record = Record.read(file)
+    assert (record.ok, record.total("cases")) == (True, 5)
     assert main(arguments) == 0
-    assert "1 of 1 variants are in" in capsys.readouterr().err
-    (entry,) = made["variants"]
-    assert entry["replay"]
-    for kept in entry["replay"]:
-        assert kernelsuite.replay(entry, kept, 0, "hopper") == kept["digest"]
+    assert "1 of 1 groups are saved in" in capsys.readouterr().err
+    (entry,) = record.outcomes
+    assert entry.digests
+    for number, digest in entry.digests.items():
+        assert Kernels(0, 5).replay(record, entry, number) == digest
     assert main([*arguments[:3], "strassen", *arguments[4:]]) == 1  # the stand-in takes it for another scheme
     assert main([*arguments[:3], "sgemm", *arguments[4:]]) == 0
-    made = json.loads(Path(record).read_text())
-    assert [row["variant"] for row in made["variants"]] == ["sgemm", "ootomo"]  # a fault is tried again, not kept
-    assert len(kernelrecord.kept_from(made, 0, 5)) == 2
-    for changed in ({"code": "other"}, {"variants": [{"variant": "sgemm", "more": 1}]}, {"variants": None}):
-        assert kernelrecord.kept_from(made | changed, 0, 5) == []
+    assert [o.group for o in Record.read(file).outcomes] == ["sgemm", "ootomo"]  # a group with errors is not kept
+    assert len(Run(Kernels(0, 5), file).outcomes) == 2
+    assert not Run(Kernels(0, 6), file).outcomes
     capsys.readouterr()
     wrong = mma.spec("volta").replace(architecture="hopper")
     monkeypatch.setattr(choice, "BUILDERS", (lambda scheme, spec, *rest: Spoilt(scheme, spec, wrong),))
@@ -449,11 +432,6 @@ class Spoilt(cuda_on_cpu.Emulated):
         own, self.spec = self.spec, self.other
         super().multiply(*given)
         self.spec = own
-
-
-def emulated_on_the_cpu(case, A, B, C, arguments, device):
-    scalars = {"alpha": case.alpha, "beta": case.beta, "on_range": case.on_range}
-    return bits(fpemu.gemm(A, B, C, **scalars, **arguments))
 
 
 @pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))

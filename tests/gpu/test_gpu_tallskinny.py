@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import cuda_on_cpu
@@ -16,9 +15,11 @@ from fpemu.errors import GpuError
 from fpemu.gpu import tallskinny
 from fpemu.gpu.runtime import compiler, device, properties
 from fpemu.gpu.tallskinny import hopper, launch
-from fpemu.verify import tallskinny_cases as cases
-from fpemu.verify import tallskinny_suite as suite
-from fpemu.verify.tallskinny_huge import Huge
+from fpemu.verify import tallskinny as suite
+from fpemu.verify.cases import Case
+from fpemu.verify.records import Record
+from fpemu.verify.runner import Run
+from fpemu.verify.tallskinny import TallSkinny
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_tallskinny.json"
 needs_a_gpu = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "a GPU is here")
@@ -50,7 +51,7 @@ class Module(cuda_on_cpu.HostModule):
 
     def __init__(self, source, *, options=(), name="kernel.cu"):
         macros = source[: source.index("//")]
-        super().__init__(f"{macros}{WORDS}REAL curr_b[1 << 16];\n{source[len(macros) :]}", options=("-O0",))
+        super().__init__(f"{macros}{WORDS}REAL curr_b[1 << 16];\n{source[len(macros) :]}")
 
     def prepare(self, name, grid, block, *arguments, shared=0, keep=None):
         assert shared <= 4 << 16
@@ -82,44 +83,50 @@ def processor(monkeypatch, folder):
     launch._module.cache_clear()
 
 
-def run(made, number, found):
-    A, B = cases.operands(made)
-    with np.errstate(all="ignore"):
-        want = simt.gemm(A, B, fmt=made.fmt)
-    suite.compare(made, A, B, want.view(f"u{want.itemsize}"), number, found)
+def case(fmt, sizes, layouts, kinds=("uniform", "uniform"), key=1, **options):
+    """A product with parameters of the kernels; sizes are m, n, k."""
+    defaults = {"tiles": (32, 3, 4), "tcf": 1, "sms": 132, "rows": 0, "spread": 0}
+    return Case(fmt, 0, key, sizes, kinds, layouts, options=defaults | options)
 
 
-@pytest.mark.parametrize("fmt", cases.FORMATS)
+def mismatches(kernel, case):
+    """Mismatching outputs of a kernel and elements outside C that it changed."""
+    want = suite.emulate(*suite.operands(case), case.subject)
+    computed = suite.run(kernel, case)
+    return np.count_nonzero(computed.result != want) + computed.outside, want.size
+
+
+@pytest.mark.parametrize("fmt", suite.FORMATS)
 def test_the_published_kernels_return_the_emulations_bits(processor, fmt):
-    """Two texts of kernels, so that few are compiled: the rest of what decides a product is drawn."""
-    names = [name for name in cases.KERNELS if "hopper" not in name]
-    seen = {}
-    for number in range(0, 3 * cases.SWEPT, 30 if FACTOR == 1 else 1):
-        made = cases.case(fmt, number, 1)
-        sizes, layouts = tuple(np.minimum(made.sizes, (70, 70, 4)).tolist()), ("spaced", *made.layouts[1:])
-        made = cases.Case(fmt, made.key, sizes, layouts, made.kinds, (32, 3, 4), made.tcf, 132)
-        if made.sizes[2] < 3:
+    """Two texts of kernels, so that few are compiled: the other parameters are drawn."""
+    names = [name for name in suite.KERNELS if "hopper" not in name]
+    outputs = dict.fromkeys(names, 0)
+    for number in range(0, 3 * suite.SWEPT, 30 if FACTOR == 1 else 1):
+        drawn = suite.case(fmt, number, 1)
+        sizes, layouts = tuple(np.minimum(drawn.sizes, (70, 4, 70)).tolist()), ("spaced", *drawn.layouts[1:])
+        if sizes[1] < 3:
             continue
-        found = {name: suite.Outcome(name, fmt) for name in names}
-        run(made, number, found)
-        for name, outcome in found.items():
-            assert outcome.ok, outcome.first
-            seen[name] = seen.get(name, 0) + outcome.outputs
-    assert set(seen) == set(names)
-    assert min(seen.values()) > 500
+        product = case(fmt, sizes, layouts, drawn.kinds, drawn.key, tcf=drawn.options["tcf"])
+        for name in names:
+            wrong, count = mismatches(name, product)
+            assert wrong == 0, (name, str(product))
+            outputs[name] += count
+    assert min(outputs.values()) > 500
 
 
-def test_a_kernel_that_is_changed_is_found_out(processor, monkeypatch):
+def test_a_kernel_that_is_changed_is_detected(processor, monkeypatch):
     text = compiler.kernel_source("tsm2.cu").replace(
         "c = fused(*at_a(o, row, j), *at_b(o, j, i), c)", "c += *at_a(o, row, j) * *at_b(o, j, i)"
     )
     assert text != compiler.kernel_source("tsm2.cu")
     monkeypatch.setattr(compiler, "kernel_source", lambda name: text)
-    made = cases.Case("fp32", 1, (40, 33, 5), ("spaced", "rows", "columns"), ("uniform", "uniform"), (32, 3, 4), 1, 132)
-    found = {"V0": suite.Outcome("V0", "fp32")}
-    run(made, 0, found)
-    assert found["V0"].mismatches > 10
-    assert "differ, the first at" in found["V0"].first[0]
+    monkeypatch.setattr(suite, "case", lambda fmt, number, seed: case(fmt, (40, 5, 33), ("spaced", "rows", "columns")))
+    monkeypatch.setattr(suite, "CASES", 1)
+    suite._expected.cache_clear()
+    outcome = TallSkinny(names=["V0"], formats=["fp32"]).run("V0 in fp32")
+    suite._expected.cache_clear()
+    assert outcome.mismatches > 10
+    assert "differ, the first at" in outcome.first[0]
 
 
 def test_numpy_arrays_go_there_and_back(processor):
@@ -150,61 +157,56 @@ def _zeros(m, k, n):
     return np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
 
 
-def test_a_verification_counts_what_it_compared_and_its_record_can_be_read_again(processor, monkeypatch):
-    monkeypatch.setattr("fpemu.verify.records.driver", lambda: "none")
-    (found,) = suite.check(0, [0, 4, 7], ["V0"], ["fp32"])
-    assert found.ok
-    assert (found.products, found.kernel, found.fmt) == (3, "V0", "fp32")
-    assert found.outputs == sum(np.prod(cases.case("fp32", number, 0).sizes[::2]) for number in (0, 4, 7))
-    assert [number for number, _ in found.replay] == [0, 4, 7]
-    assert all(suite.replay("fp32", number, 0) == kept for number, kept in found.replay)
-    beyond = Huge("V3", "fp32", (65600, 65600, 2), "rows", 48, 0)
-    made = json.loads(suite.text(suite.record([found], 0, [beyond])))
-    assert json.loads(suite.text(made)) == made
-    assert made["huge"] == [["V3", "fp32", [65600, 65600, 2], "rows", 48, 0]]
+def test_a_verification_counts_its_outputs_and_its_record_can_be_replayed(processor):
+    verification = TallSkinny(names=["V0"], formats=["fp32"])
+    verification.numbers = lambda group: [0, 4, 7]
+    outcome = verification.run("V0 in fp32")
+    assert outcome.ok
+    assert outcome.cases == 3
+    assert outcome.outputs == sum(np.prod(suite.case("fp32", number, 0).sizes[:2]) for number in (0, 4, 7))
+    assert list(outcome.digests) == ["0", "4", "7"]
+    assert all(verification.replay(None, outcome, number) == digest for number, digest in outcome.digests.items())
 
 
 # --- the kernels for Hopper, run by this machine's processor
-def by_stand_ins(made, make, folder):
-    """Outputs of a case that differ, elements beyond C that changed, and the plan."""
-    A, B = cases.operands(made)
-    with np.errstate(all="ignore"):
-        want = simt.gemm(A, B, fmt=made.fmt)
-    memories = cases.memories(made)
-    flat = [tallskinny_on_cpu.aligned(memory.length, want.dtype) for memory in memories]
+def by_stand_ins(product, make, folder):
+    """Mismatching outputs of a case, elements outside C that changed, and the plan's parameters."""
+    A, B = suite.operands(product)
+    want = suite.emulate(A, B, product.subject)
+    memories = suite.memories(product)
+    flat = [tallskinny_on_cpu.aligned(memory.length, A.dtype) for memory in memories]
     for memory, x, X in zip(memories, flat, (A, B), strict=False):
-        x[:] = memory.laid(X)
-    found = cases.problem(made, tuple(x.ctypes.data for x in flat))
-    chosen = make(found)
-    tallskinny_on_cpu.run(chosen, found, folder)
-    codes = f"u{want.itemsize}"
-    got = memories[2].view(flat[2].view(codes), want.shape)
-    beyond = np.ones(memories[2].length, bool)
-    memories[2].view(beyond, want.shape)[...] = False
-    poison = np.frombuffer(b"\xab" * want.itemsize, codes)[0]
-    return (got != want.view(codes)).sum(), (flat[2].view(codes)[beyond] != poison).sum(), chosen.parameters
+        x[:] = memory.arrange(X)
+    problem = suite.problem(product, [x.ctypes.data for x in flat])
+    plan = make(problem)
+    tallskinny_on_cpu.run(plan, problem, folder)
+    C = flat[2].view(want.dtype)
+    outside = np.ones(memories[2].length, bool)
+    memories[2].view(outside, want.shape)[...] = False
+    poison = np.frombuffer(b"\xab" * want.itemsize, want.dtype)[0]
+    return (memories[2].view(C, want.shape) != want).sum(), (C[outside] != poison).sum(), plan.parameters
 
 
-APART, ODD = ("columns apart",) * 3, ("rows odd", "rows odd", "spaced")
+PADDED, ODD = ("columns padded",) * 3, ("rows odd", "rows odd", "spaced")
 
 
 @pytest.mark.parametrize(
     ("fmt", "sizes", "layouts", "algorithm", "changes", "macros"),
     [
-        ("fp32", (200, 70, 16), APART, "tsm2", {"ROWS": 5}, {"BULK": 1, "B_COLUMNS": 1, "SHARE": 2}),
+        ("fp32", (200, 70, 16), PADDED, "tsm2", {"ROWS": 5}, {"BULK": 1, "B_COLUMNS": 1, "SHARE": 2}),
         ("fp32", (130, 131, 5), ODD, "tsm2", {"ROWS": 2, "sms": 1}, {"BULK": 0, "PRODUCERS": 4}),
         ("fp32", (130, 96, 8), ("rows",) * 3, "tsm2", {"ROWS": 4, "STAGES": 2}, {"BULK": 1, "B_ROWS": 1}),
         ("fp32", (70, 64, 20), ("rows",) * 3, "tsm2", {}, {"BULK": 1, "B_ROWS": 1, "WIDTH": 16}),
-        ("fp32", (192, 40, 2), APART, "tsm2", {"ROWS": 3, "DEPTH": 64}, {"ONE_BOX": 1, "SHARE": 2}),
-        ("fp32", (192, 160, 16), APART, "tsm2", {"ROWS": 1, "DEPTH": 64, "ONE_BOX": 0, "sms": 2}, {"SHARE": 2}),
-        ("fp32", (192, 80, 8), APART, "tsm2", {"ROWS": 5, "CONSUMERS": 4, "SHARE": 4}, {"ONE_BOX": 1}),
-        ("fp64", (192, 37, 16), APART, "tsm2", {"ROWS": 3, "sms": 1}, {"BULK": 1, "DMMA": 1, "ONE_BOX": 1}),
-        ("fp64", (200, 70, 16), APART, "tsm2", {"ROWS": 4, "DEPTH": 32}, {"BULK": 1, "STAGES": 5}),
+        ("fp32", (192, 40, 2), PADDED, "tsm2", {"ROWS": 3, "DEPTH": 64}, {"ONE_BOX": 1, "SHARE": 2}),
+        ("fp32", (192, 160, 16), PADDED, "tsm2", {"ROWS": 1, "DEPTH": 64, "ONE_BOX": 0, "sms": 2}, {"SHARE": 2}),
+        ("fp32", (192, 80, 8), PADDED, "tsm2", {"ROWS": 5, "CONSUMERS": 4, "SHARE": 4}, {"ONE_BOX": 1}),
+        ("fp64", (192, 37, 16), PADDED, "tsm2", {"ROWS": 3, "sms": 1}, {"BULK": 1, "DMMA": 1, "ONE_BOX": 1}),
+        ("fp64", (200, 70, 16), PADDED, "tsm2", {"ROWS": 4, "DEPTH": 32}, {"BULK": 1, "STAGES": 5}),
         ("fp32", (601, 16, 12), ("rows",) * 3, "ism2", {"spread": 0}, {"A_VECTOR": 4, "C_LINEAR": 1}),
         ("fp32", (602, 2, 2), ("rows",) * 3, "ism2", {"spread": 0}, {"FLAT": 1, "C_FLAT": 1, "B_KEPT": 1}),
-        ("fp64", (601, 7, 5), APART, "ism2", {}, {"VECTORS": 1, "C_COLUMNS": 1, "WHOLE_K": 1}),
-        ("fp64", (601, 16, 5), APART, "ism2", {"spread": 0, "tcf": 2}, {"TILES": 4}),
-        ("fp32", (601, 4, 4), APART, "ism2", {}, {"B_KEPT": 1, "ROWS": 1}),
+        ("fp64", (601, 7, 5), PADDED, "ism2", {}, {"VECTORS": 1, "C_COLUMNS": 1, "WHOLE_K": 1}),
+        ("fp64", (601, 16, 5), PADDED, "ism2", {"spread": 0, "tcf": 2}, {"TILES": 4}),
+        ("fp32", (601, 4, 4), PADDED, "ism2", {}, {"B_KEPT": 1, "ROWS": 1}),
         ("fp32", (300, 8, 12), ("rows",) * 3, "ism2", {}, {"DIRECT": 1, "WIDTH": 4, "C_DIRECT": 1}),
     ],
 )
@@ -214,11 +216,12 @@ def test_the_kernels_for_hopper_return_the_emulations_bits(
     make = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
     sms = changes.get("sms", 132)
     changes = {name: value for name, value in changes.items() if name != "sms"}
+    m, k, n = sizes
     for key, kinds in enumerate((("mixed", "uniform"), ("any-bits", "small"), ("zeros", "zeros"), ("large", "cancel"))):
-        made = cases.Case(fmt, key, sizes, layouts, kinds, (64, 1, 4), 1, 132)
-        wrong, beyond, chosen = by_stand_ins(made, lambda found: make(found, sms, **changes), folder)
-        assert chosen.items() >= macros.items()
-        assert (wrong, beyond) == (0, 0), kinds
+        product = case(fmt, (m, n, k), layouts, kinds, key)
+        wrong, outside, parameters = by_stand_ins(product, lambda problem: make(problem, sms, **changes), folder)
+        assert parameters.items() >= macros.items()
+        assert (wrong, outside) == (0, 0), kinds
 
 
 # --- what users do wrong
@@ -280,57 +283,55 @@ def test_the_kernels_for_hopper_are_for_hopper_and_have_tiles_of_their_own(proce
 
 
 # --- the products of the verification
-def test_every_size_to_130_comes_as_m_k_and_n_and_every_layout_and_class_with_it():
-    for fmt in cases.FORMATS:
-        made = [cases.case(fmt, number, 0) for number in range(cases.CASES)]
+def test_every_size_to_130_occurs_as_m_n_and_k_and_every_layout_and_class_with_it():
+    for fmt in suite.FORMATS:
+        products = [suite.case(fmt, number, 0) for number in range(suite.CASES)]
         for axis in range(3):
-            assert {case.sizes[axis] for case in made} >= set(range(1, 131))
-        assert {layout for case in made for layout in case.layouts} == set(cases.LAYOUTS)
-        assert {kind for case in made for kind in case.kinds} == set(cases._KINDS)
-        assert {case.tcf for case in made} == {1, 2, 3}
+            assert {product.sizes[axis] for product in products} >= set(range(1, 131))
+        assert {layout for product in products for layout in product.layouts} == set(suite.LAYOUTS)
+        assert {kind for product in products for kind in product.kinds} == set(suite._KINDS)
+        assert {product.options["tcf"] for product in products} == {1, 2, 3}
 
 
 def test_memory_of_a_layout_holds_every_element_once():
-    for layout in cases.LAYOUTS:
+    for layout in suite.LAYOUTS:
         for shape in ((1, 1), (3, 5), (8, 4), (5, 1), (1, 7)):
-            memory = cases.Memory.of(layout, shape, 4)
+            memory = suite.Memory.of(layout, shape, 4)
             count = np.zeros(memory.length, int)
             np.add.at(count, memory.view(np.arange(memory.length), shape), 1)
             assert count.sum() == shape[0] * shape[1]
             assert count.max() == 1
             x = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
-            assert (memory.view(memory.laid(x), shape) == x).all()
+            assert (memory.view(memory.arrange(x), shape) == x).all()
 
 
-# --- a GPU, and what one returned
+# --- a GPU, and the record of one
 @needs_a_gpu
+@pytest.mark.gpu
 def test_the_gpus_kernels_return_the_emulations_bits():
-    for outcome in suite.check(3, range(0, cases.CASES, 29)):
+    for outcome in Run(TallSkinny(3, 29)).finish(1).outcomes:
         assert outcome.ok, outcome.first
 
 
-@pytest.mark.skipif(not FILE.is_file(), reason=f"{FILE.name} is not there")
 def test_an_h200_returned_the_emulations_bits_and_they_are_computed_again_here(an_h200):
-    made = json.loads(FILE.read_text())
-    assert suite.texts(made["seed"]) == made["texts"], "the kernels changed: verify them again"
-    assert len(made["huge"]) == 96
-    assert not any(mismatches for *_, mismatches in made["huge"])
-    assert suite.text(made) == FILE.read_text()
+    record = Record.read(FILE)
+    assert suite.kernel_texts(record.seed) == record.facts["texts"], "the kernels changed: verify them again"
+    assert record.ok
+    assert record.text() == FILE.read_text()
     assert FILE.stat().st_size < 100_000
-    assert [(row["kernel"], row["fmt"]) for row in made["kernels"]] == [
-        (kernel, fmt) for fmt in cases.FORMATS for kernel in cases.KERNELS
-    ]
-    for name in ("products", "outputs"):
-        assert made[name] == sum(row[name] for row in made["kernels"])
-    for row in made["kernels"]:
-        assert row["mismatches"] == row["beyond"] == row["failed"] == 0
-        assert row["products"] == cases.CASES
-    again = {(row["fmt"], number): kept for row in made["kernels"] for number, kept in row["replay"]}
-    assert len(again) >= 2 * suite.REPLAYED
-    for (fmt, number), kept in list(again.items())[:: 1 if FACTOR > 1 else 2]:
-        assert suite.replay(fmt, number, made["seed"]) == kept
-    for fmt in cases.FORMATS:  # one chain, one digest, whichever kernel
-        assert len({row["digest"] for row in made["kernels"] if row["fmt"] == fmt}) == 1
+    replayed = TallSkinny(record.seed, huge=True)
+    assert [outcome.group for outcome in record.outcomes] == replayed.groups()
+    assert sum(len(outcome.facts.get("products", [])) for outcome in record.outcomes) == 96
+    kernels = [outcome for outcome in record.outcomes if "huge" not in outcome.group]
+    assert all(outcome.cases == suite.CASES for outcome in kernels)
+    digests = {
+        (o.group.rpartition(" ")[2], number): (o, digest) for o in kernels for number, digest in o.digests.items()
+    }
+    assert len(digests) >= 2 * replayed.kept
+    for (_, number), (outcome, digest) in list(digests.items())[:: 1 if FACTOR > 1 else 2]:
+        assert replayed.replay(record, outcome, number) == digest
+    for fmt in suite.FORMATS:  # one chain, one digest, for every kernel
+        assert len({outcome.digest for outcome in kernels if outcome.group.endswith(fmt)}) == 1
 
 
 def test_the_package_is_reached_through_fpemu_gpu():

@@ -1,8 +1,7 @@
-"""What an H200 returned, computed again here: the record of a verification, and outputs that settled what was open."""
+"""Outputs of an H200 computed again: the record of a verification, and outputs that settled open questions."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import golden
@@ -13,44 +12,37 @@ from hostile import FACTOR, bits, integers
 
 from fpemu import digests, mma
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.instructions import run as instructions
+from fpemu.gpu.instructions import run
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import records
+from fpemu.verify import instructions
+from fpemu.verify.records import Record
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_instructions.json"
-RECORD = json.loads(FILE.read_text())
-ROWS = {row.name: row for row in instructions.rows("sm_90a")}
-ENTRIES = RECORD["instructions"]
+RECORD = Record.read(FILE)
+ROWS = {row.name: row for row in run.rows("sm_90a")}
 KINDS = list(streams.CLASSES)
-entries = pytest.mark.parametrize("entry", ENTRIES, ids=[entry["instruction"] for entry in ENTRIES])
+entries = pytest.mark.parametrize("entry", RECORD.outcomes, ids=[entry.group for entry in RECORD.outcomes])
 
 
 def test_every_instruction_of_hopper_is_recorded_with_a_billion_outputs():
-    assert sorted(entry["instruction"] for entry in ENTRIES) == sorted(ROWS)
-    assert RECORD["classes"] == KINDS
-    assert RECORD["sample_tests"] == digests.SAMPLE
-    assert RECORD["device"].keys() == {"gpu", "arch", "driver_cuda", "nvrtc", "driver"}
+    assert sorted(entry.group for entry in RECORD.outcomes) == sorted(ROWS)
+    assert RECORD.facts == {"sample_tests": digests.SAMPLE, "classes": KINDS}
+    assert RECORD.device.keys() == {"gpu", "arch", "driver_cuda", "nvrtc", "driver"}
+    assert RECORD.ok
     assert FILE.stat().st_size < 80_000
-    assert records.text(RECORD) == FILE.read_text()
+    assert RECORD.text() == FILE.read_text()
 
 
 @entries
-def test_a_record_agrees_with_itself(entry):
-    row = ROWS[entry["instruction"]]
-    tile = instructions.instruction(row)
-    assert (entry["ptx"], entry["tile"]) == (tile.ptx, [tile.m, tile.n])
-    assert entry["outputs"] >= 10**9
-    assert entry["outputs"] % (tile.m * tile.n * len(KINDS)) == 0
-    assert all(list(entry[name]) == KINDS for name in ("digests", "samples", "trial"))
-    assert (entry["mismatches"], entry["nan_codes"], entry["differ"]) == (0, 0, {})
-
-
-@entries
-def test_the_first_tests_of_every_class_give_the_recorded_digest(entry):
-    row = ROWS[entry["instruction"]]
-    found = {kind: records.replay(row, kind, RECORD["seed"], entry["tile"]) for kind in KINDS}
-    assert found == entry["samples"]
+def test_the_counts_of_a_record_agree_and_its_first_tests_have_the_recorded_digests(entry):
+    row, facts = ROWS[entry.group], entry.facts
+    tile = run.instruction(row)
+    assert (facts["ptx"], facts["tile"]) == (tile.ptx, [tile.m, tile.n])
+    assert entry.outputs >= 10**9
+    assert entry.outputs % (tile.m * tile.n * len(KINDS)) == 0
+    assert all(list(x) == KINDS for x in (entry.digests, facts["samples"], facts["trial"]))
+    assert {kind: instructions.replay(row, kind, RECORD.seed, facts["tile"]) for kind in KINDS} == facts["samples"]
 
 
 @pytest.fixture(scope="module")
@@ -62,29 +54,29 @@ def library():
 @entries
 def test_digests_of_the_hardware_are_those_of_the_emulation(entry, library):
     """A class of each instruction, all with FPEMU_EXAMPLES above 1: the CUDA text compiled for this processor."""
-    row, (m, n) = ROWS[entry["instruction"]], entry["tile"]
-    tests = entry["trial_outputs"] // (len(KINDS) * m * n)
-    turn = ENTRIES.index(entry)
+    row, (m, n), facts = ROWS[entry.group], entry.facts["tile"], entry.facts
+    tests = facts["trial_outputs"] // (len(KINDS) * m * n)
+    turn = RECORD.outcomes.index(entry)
     for kind in KINDS if FACTOR > 1 else [KINDS[turn % len(KINDS)]]:
         drawn = [recipe.numbers() for recipe in streams.recipes(row, kind)]
         A, B, C = (
-            library.generate(row, which, drawn[which], RECORD["seed"], KINDS.index(kind), 0, tests, rows)
+            library.generate(row, which, drawn[which], RECORD.seed, KINDS.index(kind), 0, tests, rows)
             for which, rows in enumerate((m, n, m))
         )
-        assert f"{digests.digest(library.execute(A, B, C, row)):016x}" == entry["trial"][kind], kind
+        assert digests.text(library.execute(A, B, C, row)) == facts["trial"][kind], kind
 
 
 @pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("entry", [e for e in ENTRIES if "widths" in e], ids=lambda entry: entry["instruction"])
+@pytest.mark.parametrize("entry", [e for e in RECORD.outcomes if "widths" in e.facts], ids=lambda entry: entry.group)
 def test_every_width_of_a_wgmma_gives_the_recorded_digest(entry, library):
-    row, all_of_them = ROWS[entry["instruction"]], instructions.widths(ROWS[entry["instruction"]])
-    assert list(entry["widths"]) == [str(n) for n in all_of_them]
-    some = all_of_them if FACTOR > 1 else [16, 256]
-    found = records.widths(row, RECORD["seed"], lambda A, B, C, spec, n: library.execute(A, B, C, spec), some)
-    assert found == {str(n): entry["widths"][str(n)] for n in some}
+    row, recorded = ROWS[entry.group], entry.facts["widths"]
+    assert list(recorded) == [str(n) for n in run.widths(row)]
+    some = run.widths(row) if FACTOR > 1 else [16, 256]
+    computed = instructions.widths(row, RECORD.seed, lambda A, B, C, spec, n: library.execute(A, B, C, spec), some)
+    assert computed == {str(n): recorded[str(n)] for n in some}
 
 
-# --- what was open: tests/data/h200_settled.npz
+# --- settled questions: tests/data/h200_settled.npz
 with np.load(golden.DATA / "h200_settled.npz") as settled:
     SETTLED = {key: settled[key] for key in settled.files}
 GROUPS = sorted({key.rpartition("/")[0] for key in SETTLED if not key.startswith("directed/")})

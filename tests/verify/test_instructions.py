@@ -1,8 +1,7 @@
-"""``fpemu verify``: how it refuses without a GPU, and, on a stand-in for one, what it prints, records and returns."""
+"""``fpemu verify instructions``: messages without a GPU; output, record and exit status on a stand-in for one."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,11 @@ import pytest
 
 from fpemu import digests, gpu, mma
 from fpemu.cli import main
-from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
+from fpemu.gpu.instructions import run
+from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import instructions as verify
-from fpemu.verify import records
+from fpemu.verify import instructions, records
+from fpemu.verify.records import Record
 
 ROWS = [mma.spec("hopper", "fp16"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")]
 DEVICE = {"gpu": "Stand-in", "arch": "sm_90a", "driver_cuda": "13.0", "nvrtc": "13.0"}
@@ -23,11 +22,11 @@ TESTS = 12
 
 
 class StandIn:
-    """A GPU whose instructions compute what `models` say, some fp64's with their last bit flipped."""
+    """A GPU whose instructions follow the arithmetic of `models`; `flipped` ones invert fp64's last bit."""
 
     def __init__(self):
         self.models, self.flipped = {}, set()
-        self.asked = []
+        self.calls = []
         self.stop_before = None
 
     def execute(self, A, B, C, spec):
@@ -37,49 +36,36 @@ class StandIn:
     def verify(self, spec, *, outputs, seed, progress):
         if spec.name == self.stop_before:
             raise KeyboardInterrupt
-        self.asked.append((spec.name, outputs, seed))
-        tile, classes = instructions.instruction(spec), []
+        self.calls.append((spec.name, outputs, seed))
+        tile, classes = run.instruction(spec), []
         for kind in KINDS:
-            given = streams.operands(spec, kind, seed, 0, TESTS, tile.m, tile.n)
-            ours = verify.execute_codes(*given, spec)
-            theirs = verify.execute_codes(*given, self.models.get(spec.name, spec))
+            operands = streams.operands(spec, kind, seed, 0, TESTS, tile.m, tile.n)
+            expected = instructions.execute_codes(*operands, spec)
+            result = instructions.execute_codes(*operands, self.models.get(spec.name, spec))
             if spec.name in self.flipped:
-                theirs = theirs ^ np.uint64(1)
-            wrong = np.flatnonzero(ours != theirs)
-            examples = tuple((int(i), int(theirs.reshape(-1)[i])) for i in wrong)
+                result = result ^ np.uint64(1)
+            wrong = np.flatnonzero(expected != result)
+            examples = tuple((int(i), int(result.reshape(-1)[i])) for i in wrong)
             first = int(wrong[0]) if wrong.size else None
-            progress(kind, ours.size)
-            classes.append(
-                verify.ClassCounts(
-                    kind,
-                    ours.size,
-                    int(wrong.size),
-                    0,
-                    first,
-                    digests.text(theirs),
-                    0,
-                    0,
-                    0,
-                    0,
-                    examples,
-                    digests.text(theirs[:4]),
-                )
-            )
-        return verify.Verification(spec.name, tile.ptx, (tile.m, tile.n), seed, tuple(classes), 0.5, 7, DEVICE)
+            progress(kind, expected.size)
+            counts = (kind, expected.size, int(wrong.size), 0, first, digests.text(result), 0, 0, 0, 0, examples)
+            classes.append(instructions.ClassCounts(*counts, digests.text(result[:4])))
+        shape = (tile.m, tile.n)
+        return instructions.Verification(spec.name, tile.ptx, shape, seed, tuple(classes), 0.5, 7, DEVICE)
 
 
 @pytest.fixture
 def stand_in(monkeypatch, tmp_path):
-    made = StandIn()
+    machine = StandIn()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(device, "arch", lambda: "sm_90a")
     monkeypatch.setattr(device, "describe", lambda: DEVICE)
-    monkeypatch.setattr(device, "compile_all", lambda texts, arch: None)
-    monkeypatch.setattr(instructions, "rows", lambda arch=None: ROWS)
-    monkeypatch.setattr(verify, "verify", made.verify)
-    monkeypatch.setattr(gpu, "execute", made.execute)
-    return made
+    monkeypatch.setattr(compiler, "compile_all", lambda texts, arch: None)
+    monkeypatch.setattr(run, "rows", lambda arch=None: ROWS)
+    monkeypatch.setattr(instructions, "verify", machine.verify)
+    monkeypatch.setattr(gpu, "execute", machine.execute)
+    return machine
 
 
 def refusal(capsys, *arguments):
@@ -96,8 +82,8 @@ def refusal(capsys, *arguments):
 # --- refusals
 @pytest.mark.skipif(gpu.available() is None, reason="there is a GPU here")
 def test_without_a_gpu_one_line_says_what_is_missing_and_how_to_install(capsys, tmp_path):
-    told = refusal(capsys, "--record", str(tmp_path / "found.json"))
-    assert "pip install 'fpemu[gpu]'" in told
+    message = refusal(capsys, "--record", str(tmp_path / "result.json"))
+    assert "pip install 'fpemu[gpu]'" in message
     assert not list(tmp_path.iterdir())
 
 
@@ -106,9 +92,9 @@ def test_without_a_gpu_one_line_says_what_is_missing_and_how_to_install(capsys, 
 )
 def test_a_missing_package_and_a_missing_gpu_are_each_named(capsys, monkeypatch, missing):
     monkeypatch.setattr(device, "missing", lambda: missing)
-    told = refusal(capsys)
-    assert missing in told
-    assert told.count("pip install 'fpemu[gpu]'") == 1
+    message = refusal(capsys)
+    assert missing in message
+    assert message.count("pip install 'fpemu[gpu]'") == 1
 
 
 @pytest.mark.parametrize("outputs", ["0", "-3", "nan", "inf", "1e17"])
@@ -119,17 +105,17 @@ def test_a_count_that_is_none_is_refused(capsys, stand_in, outputs):
 def test_wrong_names_are_refused_before_anything_runs(capsys, stand_in):
     assert "did you mean 'hopper" in refusal(capsys, "hopper mma m8n8k4 fp64->fp32")
     assert ".json" in refusal(capsys, "--record", "found.csv")
-    assert "no folder" in refusal(capsys, "--record", "nowhere/found.json")
-    assert stand_in.asked == []
+    assert "no folder" in refusal(capsys, "--record", "nowhere/result.json")
+    assert stand_in.calls == []
 
 
 # --- runs
 def test_equal_outputs_give_a_table_and_status_0(capsys, stand_in):
     assert main(["verify", "instructions", "--outputs", "1e3", "--seed", "5"]) == 0
     out = capsys.readouterr().out
-    assert stand_in.asked == [(row.name, 1000, 5) for row in ROWS]
+    assert stand_in.calls == [(row.name, 1000, 5) for row in ROWS]
     for row in ROWS:
-        tile = instructions.instruction(row)
+        tile = run.instruction(row)
         line = next(line for line in out.splitlines() if line.strip().startswith(row.name))
         assert line.split()[-3:] == [f"{len(KINDS) * TESTS * tile.m * tile.n:,}", "0", "0.50"]
     assert "NaN" not in out
@@ -137,22 +123,22 @@ def test_equal_outputs_give_a_table_and_status_0(capsys, stand_in):
 
 def test_a_part_of_a_name_chooses(capsys, stand_in):
     assert main(["verify", "instructions", "INT8", "--outputs", "10"]) == 0
-    assert [name for name, _, _ in stand_in.asked] == [ROWS[2].name]
+    assert [name for name, _, _ in stand_in.calls] == [ROWS[2].name]
 
 
-def test_a_difference_is_made_small_and_shown_and_the_status_is_1(capsys, stand_in):
+def test_a_mismatch_is_reduced_and_shown_and_the_status_is_1(capsys, stand_in):
     stand_in.models[ROWS[0].name] = ROWS[0].replace(F=24)
-    assert main(["verify", "instructions", "fp16", "--outputs", "1e3", "--record", "found.json"]) == 1
+    assert main(["verify", "instructions", "fp16", "--outputs", "1e3", "--record", "result.json"]) == 1
     out, err = capsys.readouterr()
     assert ROWS[0].name in out
     assert "hardware 0x" in err
-    assert "cut below 2^" in err
-    (entry,) = json.loads(Path("found.json").read_text())["instructions"]
-    assert entry["mismatches"] > 0
-    assert "near-one" in entry["differ"]
+    assert "truncated below 2^" in err
+    (outcome,) = Record.read("result.json").outcomes
+    assert outcome.mismatches > 0
+    assert "near-one" in outcome.facts["differ"]
 
 
-def test_a_difference_among_nan_with_payloads_is_found(capsys, stand_in):
+def test_a_mismatch_among_nan_with_payloads_is_detected(capsys, stand_in):
     stand_in.flipped.add(ROWS[1].name)
     assert main(["verify", "instructions", "fp64", "--outputs", "1e3"]) == 1
     err = capsys.readouterr().err
@@ -160,7 +146,7 @@ def test_a_difference_among_nan_with_payloads_is_found(capsys, stand_in):
     assert "class near-one" in err
 
 
-def test_another_code_of_a_nan_is_a_difference(capsys, stand_in):
+def test_another_code_of_a_nan_is_a_mismatch(capsys, stand_in):
     stand_in.models[ROWS[1].name] = ROWS[1].replace(payloads=False)
     assert main(["verify", "instructions", "fp64", "--outputs", "1e3"]) == 1
     err = capsys.readouterr().err
@@ -168,36 +154,39 @@ def test_another_code_of_a_nan_is_a_difference(capsys, stand_in):
     assert "hardware 0xfff8000000000000 = nan" in err
 
 
-def test_the_record_is_what_the_emulation_computes_again(capsys, stand_in):
-    assert main(["verify", "instructions", "--outputs", "1e3", "--seed", "9", "--record", "found.json"]) == 0
+def test_the_emulation_computes_the_recorded_digests(capsys, stand_in):
+    command = ["verify", "instructions", "--outputs", "1e3", "--seed", "9"]
+    assert main([*command, "--record", "result.json"]) == 0
     capsys.readouterr()
-    text = Path("found.json").read_text()
-    made = json.loads(text)
-    assert records.text(made) == text
-    assert made["device"] == {**DEVICE, "driver": records.driver()}
-    assert (made["seed"], made["sample_tests"]) == (9, 4)
-    for row, entry in zip(ROWS, made["instructions"], strict=True):
-        assert entry["mismatches"] == entry["nan_codes"] == 0
+    record = Record.read("result.json")
+    assert record.text() == Path("result.json").read_text()
+    assert record.device == {**DEVICE, "driver": records.driver()}
+    assert (record.seed, record.facts["sample_tests"]) == (9, 4)
+    for row, outcome in zip(ROWS, record.outcomes, strict=True):
+        assert outcome.ok
         for kind in KINDS:
-            assert entry["samples"][kind] == records.replay(row, kind, 9, entry["tile"])
-    assert main(["verify", "instructions", "--outputs", "1e3", "--seed", "9", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["instructions"] == made["instructions"]
+            assert outcome.facts["samples"][kind] == instructions.replay(row, kind, 9, outcome.facts["tile"])
+    assert main([*command, "--json"]) == 0
+    Path("printed.json").write_text(capsys.readouterr().out)
+    assert Record.read("printed.json").outcomes == record.outcomes
 
 
-def test_an_interrupt_keeps_what_is_recorded(capsys, stand_in):
+def test_an_interrupted_run_is_continued(capsys, stand_in):
+    command = ["verify", "instructions", "--outputs", "1e3", "--record", "result.json"]
     stand_in.stop_before = ROWS[2].name
-    assert main(["verify", "instructions", "--outputs", "1e3", "--record", "found.json"]) == 130
-    err = capsys.readouterr().err
-    assert "2 of 3 instructions done; they are in found.json" in err
-    kept = json.loads(Path("found.json").read_text())["instructions"]
-    assert [entry["instruction"] for entry in kept] == [row.name for row in ROWS[:2]]
+    assert main(command) == 130
+    assert "2 of 3 groups are saved in result.json.partial" in capsys.readouterr().err
+    assert [o.group for o in Record.read("result.json.partial").outcomes] == [row.name for row in ROWS[:2]]
+    stand_in.stop_before = None
+    assert main(command) == 0
+    assert [name for name, _, _ in stand_in.calls] == [row.name for row in ROWS]
 
 
 def test_a_run_that_fails_is_one_line_and_status_1(capsys, stand_in, monkeypatch):
     def broken(*_, **__):
         raise device.GpuError("CUDA: CUDA_ERROR_ILLEGAL_ADDRESS\n(an address)")
 
-    monkeypatch.setattr(verify, "verify", broken)
+    monkeypatch.setattr(instructions, "verify", broken)
     assert main(["verify", "instructions", "--outputs", "1e3"]) == 1
     err = capsys.readouterr().err
     assert "fpemu: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS (an address)" in err

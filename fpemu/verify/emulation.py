@@ -1,0 +1,416 @@
+"""``fpemu verify emulation``: GEMMs emulated on the GPU against the compiled and NumPy implementations on the CPU.
+
+Every instruction of the catalogue and randomly drawn specifications, on hostile operands, in all summation orders over
+K, trees included; every scheme on every hardware; the speed of the emulation.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import digests, mma, schemes
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
+from fpemu.mma.spec import Arithmetic
+from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.verify import speed
+from fpemu.verify.cases import Case, Draw, arrange, codes
+from fpemu.verify.records import Outcome, Record
+from fpemu.verify.suite import Computed, ProductSuite, Progress, Result, Table
+
+Implementation = Literal["cuda", "compiled", "numpy"]
+CASES = 6
+"""Cases of each specification"""
+PRODUCTS = 2
+"""Products of each scheme on each hardware"""
+DRAWN = 64
+"""Drawn specifications of a full run"""
+CUSTOM = "custom "
+"""Prefix of the names of drawn specifications: "custom 0", "custom 1" ..."""
+LAYOUTS = ("rows", "columns", "spaced", "reversed")
+_QUICK = 6  # a quick run takes every sixth specification and scheme
+_SIZES = ((1, 1), (3, 2), (7, 5), (20, 10), (1, 200), (65, 1), (64, 64), (130, 5), (33, 129), (65, 70))
+_SLOW = 2000  # largest number of fp64 multiply-adds for NumPy's implementation, which uses Python's integers
+_FORMATS = ("fp16", "bf16", "tf32", "fp32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e4m3fnuz", "e5m2fnuz")
+_ARITHMETICS: tuple[Arithmetic, ...] = (
+    *("truncated",) * 5,
+    "exact",
+    "fma",
+    "flushed",
+    "cdna3",
+    "cdna3-fp8",
+    "via-half",
+)
+_FIELDS = "name a_format b_format d_format k block arithmetic F E0 final fraction_bits payloads"
+
+
+# --- specifications
+def spec(name: str, seed: int) -> MmaSpec:
+    """Return a row of the catalogue, or draw a specification.
+
+    Parameters
+    ----------
+    name : str
+        Name of the row, or "custom" and a number.
+    seed : int
+
+    Raises
+    ------
+    InputError
+        If there is no such row.
+    """
+    if name.startswith(CUSTOM) and name.removeprefix(CUSTOM).isdigit():
+        draw = Draw(seed, name)
+        arithmetic = draw.pick(_ARITHMETICS)
+        while True:
+            try:
+                return _draw_spec(draw, arithmetic, name)
+            except InputError:  # contradictory fields: draw again
+                continue
+    known = {row.name: row for row in mma.catalog.rows()}
+    if name not in known:
+        raise unknown_name("instruction", name, known)
+    return known[name]
+
+
+def fields(row: MmaSpec) -> dict[str, Any]:
+    """Return the arguments of `MmaSpec` that make a drawn specification again, as JSON values."""
+    named = {f: getattr(row, f) for f in _FIELDS.split()}
+    return {f: value if isinstance(value, int) else str(value) for f, value in named.items() if value is not None}
+
+
+def _draw_spec(draw: Draw, arithmetic: Arithmetic, name: str) -> MmaSpec:
+    """Draw a specification; InputError if its fields contradict one another."""
+    if arithmetic == "fma":
+        fmt = draw.pick(("fp16", "fp32", "fp64"))
+        payloads = fmt == "fp64" and bool(draw.below(2))
+        return MmaSpec(fmt, fmt, fmt, k=draw.between(1, 9), block=1, arithmetic="fma", payloads=payloads, name=name)
+    block = draw.pick((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64))
+    k = block * draw.between(1, 4)
+    a, b, d = draw.pick(_FORMATS), draw.pick(_FORMATS), draw.pick(("fp32", "fp32", "fp16"))
+    more: dict[str, Any] = {"arithmetic": arithmetic, "name": name}
+    if arithmetic == "via-half":
+        block = k
+    if arithmetic in ("truncated", "via-half"):
+        more["F"] = draw.pick((23, 24, 25, draw.between(1, 35)))
+        more["E0"] = draw.pick((None, -132, -133, draw.between(-300, 300), draw.between(-140, 10)))
+        if d == "fp32" and not draw.below(4):
+            more["fraction_bits"] = draw.between(1, 23)
+    if arithmetic in ("truncated", "exact", "via-half"):
+        more["final"] = draw.pick(("RZ", "RNE"))
+    return MmaSpec(a, b, d, k=k, block=block, **more)
+
+
+def pairs() -> list[str]:
+    """Return every scheme on every hardware of the catalogue that it runs on, as "scheme on hardware"."""
+    names = []
+    for scheme in schemes.names():
+        for number, hardware in enumerate(mma.catalog.architectures()):
+            try:
+                schemes.get(scheme).spec(hardware)
+            except InputError:
+                continue  # the scheme does not run there
+            if schemes.get(scheme).needs_hardware or not number:
+                names.append(f"{scheme} on {hardware}")
+    return names
+
+
+# --- cases
+def spec_case(row: MmaSpec, number: int, seed: int) -> Case:
+    """Return a case of a specification.
+
+    Parameters
+    ----------
+    row : MmaSpec
+    number : int
+        0: one chain. 1: several terms. 2: promotion. 3: split-K. 4: leading axes. 5: a summation tree.
+    seed : int
+    """
+    draw = Draw(seed, row.name, number)
+    size: tuple[int, int] = draw.pick(_SIZES)
+    K: int = draw.pick((1, max(1, row.k - 1), row.k + 1, 2 * row.k, 3 * row.k + 1, 70, 97, 150, 260))
+    lead: Any = ((), (), ())
+    order: KOrder | Tree = KOrder()
+    terms, step = 1, None
+    if number == 1:
+        terms, step = draw.between(2, 3), draw.pick((None, "instruction", draw.between(1, 50)))
+        order = draw.pick((KOrder(), KOrder(split=60, join="pairwise"), KOrder(tile=40, promote=80)))
+    elif number == 2:
+        order = KOrder(promote=draw.pick((1, row.k, 48, 64)), tile=draw.pick((None, 32, 40)))
+    elif number == 3:
+        tile = draw.pick((None, 16, 33))
+        order = KOrder(
+            split=draw.pick((7, 50, 64, 100)),
+            tile=tile,
+            residue_first=tile is not None and bool(draw.below(2)),
+            promote=draw.pick((None, 16, 64)),
+            join=draw.pick(("ascending", "descending", "pairwise")),
+        )
+    elif number == 4:
+        lead = draw.pick((((3, 1), (2,), ()), ((2,), (), ()), ((), (3,), (3,)), ((2, 2), (2, 2), (2, 2))))
+    elif number == 5:
+        order = _draw_tree(draw, K, row)
+    small = number in (4, 5) or (str(row.d_format) == "fp64" and number % 2)
+    if small:
+        size = draw.pick(_SIZES[:4])
+    if small and str(row.d_format) == "fp64":
+        size, K = (3, 2), K if number == 5 else min(K, 20)
+    kinds = tuple(draw.pick(list(streams.CLASSES)) for _ in range(draw.between(1, 3)))
+    negatable = isinstance(row.a_format, FloatFormat) and row.a_format.negative_zero
+    key = draw.word()
+    cancelled = negatable and not draw.below(5)
+    beta = float(bool(draw.below(4)))
+    layouts = draw.pick(LAYOUTS), draw.pick(LAYOUTS)
+    options = {"terms": terms, "step": step, "cancelled": cancelled}
+    return Case(row, number, key, (*size, K), kinds, layouts, lead, order, beta=beta, options=options)
+
+
+def _draw_tree(draw: Draw, K: int, row: MmaSpec) -> Tree:
+    """Draw a tree over K: chains over positions in any order, some begun by another chain, added in nested sums."""
+    positions = draw.pick((list(range(K)), draw.shuffled(K), [k for i in range(4) for k in range(i, K, 4)]))
+    cuts = sorted({0, K, *(draw.below(K) for _ in range(draw.below(5)))})
+    narrow, floats = str(row.d_format) == "fp16", not row.is_integer and str(row.d_format) != "fp64"
+    trees: list[Tree] = []
+    for low, high in pairwise(cuts):
+        kind: Literal["instruction", "fma"] = "instruction"
+        if row.arithmetic == "fma" or (floats and not narrow and not draw.below(4)):
+            kind = "fma"
+        length = 1 if kind == "fma" else draw.between(1, row.block)
+        blocks = tuple(tuple(positions[k : min(k + length, high)]) for k in range(low, high, length))
+        continues = trees and not draw.below(3)
+        trees.append(Chain(blocks, kind, trees.pop() if continues else None))
+    fmt = draw.pick((None, None, "fp32", "fp16")) if floats else None
+    while len(trees) > 1:
+        count = draw.between(2, 3)
+        trees = [Sum(tuple(trees[:count]), fmt), *trees[count:]]
+    return trees[0]
+
+
+def scheme_case(pair: str, number: int) -> Case:
+    """Return a product of a scheme.
+
+    Parameters
+    ----------
+    pair : str
+        "ootomo on hopper".
+    number : int
+        0: an ordinary product. 1: with C, alpha and beta, NaN and Inf, and split-K.
+    """
+    scheme = schemes.get(pair.partition(" on ")[0])
+    few = isinstance(scheme, schemes.ErrorFree) or scheme.operand.name == "fp64"
+    sizes = (6, 5, 40) if few else (24, 20, 100)
+    if not number:
+        return Case(pair, number, 0, sizes)
+    return Case(pair, number, 0, sizes, order=KOrder(split=32, join="pairwise"), alpha=0.5, beta=-2.0)
+
+
+# --- operands and results
+def operands(case: Case) -> tuple[list[tuple[NDArray[Any], NDArray[Any]]], NDArray[Any] | None]:
+    """Return the terms (A, B) of a specification's case and its C, as `fpemu.mma.chain` takes them."""
+    M, N, _ = case.sizes
+    terms = []
+    for term in range(case.options["terms"]):
+        A = _over_k(case, "A", term, M)
+        B = _over_k(case, "B", term, N)
+        if case.options["cancelled"]:  # the second half of K cancels the first
+            half = A.shape[-1] // 2
+            A[..., half : 2 * half], B[..., half : 2 * half] = -A[..., :half], B[..., :half]
+        terms.append((arrange(A, case.layouts[0]), arrange(B.swapaxes(-1, -2), case.layouts[1])))
+    if not case.beta:
+        return terms, None
+    lead = case.lead[2]
+    C = streams.operand(case.subject, "C", case.kinds[0], case.key, 0, prod(lead), M, N)
+    return terms, values(C, streams.formats(case.subject)[2]).reshape(*lead, M, N)
+
+
+def _over_k(case: Case, letter: str, term: int, rows: int) -> NDArray[Any]:
+    """Draw A, or B by its columns; the instructions over K alternate between the case's classes."""
+    row, lead, K = case.subject, case.lead["AB".index(letter)], case.sizes[2]
+    stack, count = prod(lead), -(-K // row.k)
+    drawn = []
+    for i in range(count):
+        kind = case.kinds[i % len(case.kinds)]
+        if kind == "any-bits" and i + 1 < count:  # otherwise every sum ends as NaN
+            kind = "uniform"
+        drawn.append(streams.operand(row, letter, kind, case.key, (term * count + i) * stack, stack, rows, row.k))
+    fmt = streams.formats(row)["AB".index(letter)]
+    return values(np.concatenate(drawn, -1)[..., :K], fmt).reshape(*lead, rows, K)
+
+
+def compute(case: Case, implementation: Implementation) -> NDArray[Any]:
+    """Return the codes of a specification's case by one of the implementations."""
+    terms, C = operands(case)
+    where: dict[str, Any] = {"device": "cuda"}
+    if implementation != "cuda":
+        where = {"device": "cpu", "backend": implementation}
+    return codes(mma.chain(terms, C, case.subject, case.order, step=case.options["step"], **where))
+
+
+def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> NDArray[Any]:
+    """Return the codes of a scheme's product."""
+    name, hardware = case.subject.split(" on ")
+    scheme = schemes.get(name)
+    M, N, K = case.sizes
+    shapes = {"A": (M, K), "B": (K, N), "C": (M, N)}
+    A, B, C = (_uniform(scheme.operand, shape, seed, case, letter) for letter, shape in shapes.items())
+    options: dict[str, Any] = {}
+    if case.number:
+        A[M // 2, 3], B[5, N // 2], B[6, 0] = np.nan, np.inf, -np.inf
+        options = {"C": C, "alpha": case.alpha, "beta": case.beta, "on_range": "propagate", "order": case.order}
+        if isinstance(scheme, schemes.ErrorFree):
+            options["carrier"] = "compiled"  # case 0 uses BLAS on the CPU
+    place = hardware if scheme.needs_hardware else None
+    with np.errstate(all="ignore"):
+        return codes(schemes.gemm(A, B, scheme=name, hardware=place, device=device, **options))
+
+
+def _uniform(fmt: FloatFormat, shape: tuple[int, int], seed: int, case: Case, letter: str) -> NDArray[Any]:
+    key = Draw(seed, case.subject, case.number, letter).word()
+    return values(streams.operand(mma.spec("cdna2", fmt), "A", "uniform", key, 0, 1, *shape), fmt)[0].copy()
+
+
+def slow(case: Case) -> bool:
+    """Whether NumPy's implementation takes too long."""
+    return str(case.subject.d_format) == "fp64" and case.products * case.options["terms"] > _SLOW
+
+
+class Emulation(ProductSuite):
+    """Verification of the emulated GEMM.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        A sixth of the specifications and schemes, and no measurement of speed.
+    """
+
+    name = "emulation"
+    about = (
+        "GEMMs emulated on a GPU compared with the compiled and NumPy implementations on a CPU, and products of schemes"
+        " with fpemu.gemm on a CPU. A case is a function of seed, group and number. counts: 'against numpy', outputs"
+        " compared with NumPy's implementation too. digests: of the GPU's outputs, by case. facts.spec: the fields of a"
+        " drawn specification. The groups 'speed' and 'crossover' are measurements"
+    )
+    code = ("simt", "schemes")
+    kept, small = CASES, 2**62
+
+    def __init__(self, seed: int = 0, *, quick: bool = False) -> None:
+        super().__init__(seed)
+        self.quick = quick
+
+    def groups(self) -> list[str]:
+        """Names of the specifications, schemes and measurements."""
+        step = _QUICK if self.quick else 1
+        drawn = [f"{CUSTOM}{i}" for i in range(DRAWN)]
+        rows = [row.name for row in mma.catalog.rows()]
+        return [*rows[::step], *drawn[::step], *pairs()[::step], *([] if self.quick else speed.groups())]
+
+    def order(self) -> list[str]:
+        """Names of all groups."""
+        return Emulation(self.seed).groups()
+
+    def sources(self, groups: Sequence[str]) -> list[str]:
+        """Kernels of the specifications."""
+        from fpemu.gpu.emulation import chains
+
+        rows = [spec(group, self.seed) for group in groups if " on " not in group and not self.runs_alone(group)]
+        timed = speed.sources() if any(map(self.runs_alone, groups)) else []
+        return list(dict.fromkeys([*map(chains.source, rows), *timed]))
+
+    def runs_alone(self, group: str) -> bool:
+        """Whether the group is a measurement of speed."""
+        return group.startswith((speed.RATE, speed.CROSSOVER))
+
+    def numbers(self, group: str) -> Sequence[int]:
+        """Numbers of the cases."""
+        return range(PRODUCTS if " on " in group else CASES)
+
+    def case(self, group: str, number: int) -> Case:
+        """Return a case of a specification or a scheme."""
+        return scheme_case(group, number) if " on " in group else spec_case(spec(group, self.seed), number, self.seed)
+
+    def on_gpu(self, case: Case) -> Computed:
+        """Emulate a case on the GPU."""
+        if isinstance(case.subject, str):
+            return Computed(compute_scheme(case, "cuda", self.seed))
+        return Computed(compute(case, "cuda"))
+
+    def references(self, case: Case) -> dict[str, Result]:
+        """Compute a case on the CPU, by both implementations unless NumPy's takes too long."""
+        if isinstance(case.subject, str):
+            return {"cpu": compute_scheme(case, "cpu", self.seed)}
+        names: tuple[Implementation, ...] = ("compiled",) if slow(case) else ("compiled", "numpy")
+        return {name: compute(case, name) for name in names}
+
+    def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
+        """Compute a case again by NumPy's implementation, a scheme's product by `fpemu.gemm`."""
+        case = self.case(outcome.group, int(number))
+        if isinstance(case.subject, str):
+            return digests.text(compute_scheme(case, "cpu", self.seed))
+        return None if slow(case) else digests.text(compute(case, "numpy"))
+
+    def group_facts(self, group: str) -> dict[str, Any]:
+        """Fields of a drawn specification."""
+        return {"spec": fields(spec(group, self.seed))} if group.startswith(CUSTOM) else {}
+
+    def facts(self) -> dict[str, Any]:
+        """The host."""
+        return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}
+
+    def run(self, group: str, progress: Progress | None = None) -> Outcome:
+        """Compare the cases of a group, or measure its speed."""
+        return speed.measure(group, self.seed) if self.runs_alone(group) else super().run(group, progress)
+
+    def tables(self, record: Record) -> list[Table]:
+        """Counts by kind of group, and rates."""
+        kinds: dict[str, list[Outcome]] = {
+            name: [] for name in ("instructions of the catalog", "drawn instructions", "schemes on hardware", "speed")
+        }
+        for o in record.outcomes:
+            index = 3 if self.runs_alone(o.group) else 2 if " on " in o.group else int(o.group.startswith(CUSTOM))
+            list(kinds.values())[index].append(o)
+        timed = [o for o in kinds.pop("speed") if o.group.startswith(speed.RATE) and o.facts]
+        rows = [
+            (
+                kind,
+                str(len(some)),
+                *(f"{sum(getattr(o, n) for o in some):,}" for n in ("outputs", "mismatches", "failed")),
+            )
+            for kind, some in kinds.items()
+        ]
+        title = f"emulated on {record.device['gpu']} against the CPU, seed {record.seed}"
+        tables = [Table(title, ("what", "number", "outputs", "mismatches", "failed"), rows)]
+        if timed:
+            headings = ("arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches")
+            rates = [
+                (
+                    o.group.removeprefix(speed.RATE),
+                    *(f"{o.facts[n]:.5g}" for n in ("n", "ms", "rate")),
+                    f"{o.facts['checked']}",
+                    f"{o.mismatches}",
+                )
+                for o in timed
+            ]
+            tables.append(Table("speed", headings, rates))
+        return tables
+
+    def summary(self, record: Record) -> list[str]:
+        """The size from which the GPU is faster than the CPU."""
+        lines = []
+        for o in record.outcomes:
+            if o.group.startswith(speed.CROSSOVER) and o.facts:
+                n = o.facts["from"]
+                where = "at no size tried" if n is None else f"from n = {n} on"
+                lines.append(f"{o.facts['spec']}: faster than the CPU here {where}, transfers included")
+        return lines

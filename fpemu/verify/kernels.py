@@ -1,0 +1,388 @@
+"""``fpemu verify kernels``: the kernels of `fpemu.gpu.gemm` against `fpemu.gemm`, bit by bit.
+
+All schemes and options, on hostile operands, results and error messages. Cases are functions of a seed: a recorded one
+can be computed again without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fpemu
+from fpemu import digests, mma, schemes
+from fpemu.errors import GuaranteeError, InputError, unknown_name
+from fpemu.formats import FloatFormat
+from fpemu.gpu.gemm.choice import NoKernelError, architecture, kernel
+from fpemu.gpu.runtime import matrices
+from fpemu.mma import KOrder, MmaSpec, catalog
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
+from fpemu.schemes import ErrorFree, Scheme, SplitScheme
+from fpemu.schemes.strassen import Strassen
+from fpemu.verify.cases import LAYOUTS, Case, Draw, arrange, codes
+from fpemu.verify.records import Outcome, Record
+from fpemu.verify.suite import Computed, ProductSuite, Result, SkippedError, Table
+
+_SIZES = """
+128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
+257x259x261 1x1x10000 33x17x40 8x8x8 31x33x15 192x320x192 129x1x129 100x200x300 65x513x33 513x65x129
+16x1024x48 1x64x1 384x384x384 300x300x31 1x1x2 96x160x2048 16x16x16 1024x16x48 7x130x17 200x120x640
+1300x1100x70 48x36x200 15x17x333 90x80x7 5x5x4096
+"""
+SIZES = tuple((int(M), int(N), int(K)) for M, N, K in (size.split("x") for size in _SIZES.split()))
+"""M, N, K of the products of a scheme with its published options, in turn"""
+_FEW = tuple(size for size in SIZES if max(size[:2]) <= 130)  # with other options: few tiles, so few kernels to compile
+LEADS = (((), (), ()), ((3,), (3,), ()), ((2, 1), (3,), (3,)), ((), (2,), (2, 1)), ((4,), (), (4,)))
+"""Leading axes of A, B and C"""
+_ORDINARY = ("uniform", "near-one", "cancel")  # within the range of any words
+_HOSTILE = ("mixed", "powers", "small", "large", "finite", "any-bits", "sparse", "staircase")
+_POLICIES = ("raise", "propagate", "scale-rows", "scale")
+_SCALARS = ((1.0, 0.0), (1.0, 1.0), (0.5, -2.0), (-1.0, 0.0), (3.0e-39, 1.5), (0.1, 0.3))
+_MANY = 2**22  # largest number of multiply-adds of a product in a batch, or in fp64
+_ON_CPU = 2**17  # largest number of multiply-adds of a product that is emulated on the CPU too
+_SHARED = 3  # a kernel of this many variants is compiled in advance
+_ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", "ODD", "bit-cut")
+_INTERVALS = (None, "instruction", 32, 40, 64)
+VALUES: dict[str, tuple[Any, ...]] = {
+    "high_rounding": _ROUNDINGS,
+    "residual_rounding": _ROUNDINGS,
+    "rounding": _ROUNDINGS,
+    "residual_scale": (1.0, 2.0**7, 2.0**11, 2.0**20, 0.125),
+    "sb": (0, 11, 24),
+    "combine": ("element-wise",),
+    "products": (("hh",), ("hh", "hr", "rh", "rr"), ("rh", "hh"), ("11", "12", "21"), ("11", "22", "33")),
+    "accumulators": ("one", "band", "each"),
+    "combine_in": ("fp64",),
+    "step": _INTERVALS,
+    "correction_step": _INTERVALS,
+    "promote": _INTERVALS,
+    "stage": (32, 64, 128, "instruction"),
+    "block": (None, 1, 3),
+    "accumulator": ("fp16",),
+    "words": (1, 3, 4, "bf16", "int8", "e4m3"),
+    "format": ("bf16", "tf32", "e4m3", "e5m2"),
+    "instruction": ("mma",),
+    "k": (8,),
+    "mode": ("SP", "CR", "DP"),
+    "slices": (3, "printed"),
+    "fast": (True, False),
+    "split": ("balanced",),
+    "bits": (5,),
+    "k_block": (64,),
+    "scaling": ("accurate", "fast", "invariant"),
+    "moduli": (10, 14),
+    "precision": ("fp32",),
+    "exact": (1, 2, 8),
+}
+"""Values of options, each tried alone, where the scheme takes them and the hardware has the instruction"""
+TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
+    "ootomo": ({"promote": 64, "correction_step": 64}, {"instruction": "mma", "promote": 64, "correction_step": 64}),
+    "h2sgemm": ({"combine": "element-wise", "step": 64}, {"combine": "element-wise", "instruction": "mma"}),
+    "staged": ({"instruction": "mma", "stage": 32}, {"instruction": "mma", "high_rounding": "RZ"}),
+    "fp16": ({"instruction": "mma", "k": 8}, {"instruction": "mma", "accumulator": "fp16"}),
+    "strassen": ({"levels": 2}, {"stage": 32}, {"levels": 2, "stage": 128}),
+    "multiword": ({"words": 3, "block": None}, {"words": 3, "format": "bf16"}, {"words": 2, "format": "tf32"}),
+}
+"""Options tried together"""
+OTHERS: dict[str, type[Scheme]] = {"strassen": Strassen}
+"""Schemes outside the registry"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A scheme with some of its options.
+
+    Attributes
+    ----------
+    scheme : str
+    options : tuple of (str, object)
+    """
+
+    scheme: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def build(self) -> Scheme:
+        """Return the scheme."""
+        cls = OTHERS.get(self.scheme)
+        return schemes.build(self.scheme, dict(self.options)) if cls is None else cls(**dict(self.options))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of a call: the scheme's name and its options, or the scheme itself."""
+        return {"scheme": self.build()} if self.scheme in OTHERS else {"scheme": self.scheme, **dict(self.options)}
+
+    def __str__(self) -> str:
+        return self.scheme + ("(" + ", ".join(f"{n}={v!r}" for n, v in self.options) + ")" if self.options else "")
+
+
+def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
+    """Return every scheme, or those named, with published and other options, where the hardware runs them.
+
+    Raises
+    ------
+    InputError
+        An unknown scheme.
+    """
+    known = [*schemes.names(), *OTHERS]
+    by_scheme: dict[Scheme, Variant] = {}
+    for name in known if names is None else names:
+        if name not in known:
+            raise unknown_name("scheme", name, known)
+        trials: list[dict[str, Any]] = [{}, *TOGETHER.get(name, ())]
+        options = () if name in OTHERS else schemes.get(name).info.options
+        trials += [{o.name: v} for o in options for v in VALUES.get(o.name, ())]
+        for trial in trials:
+            variant = Variant(name, tuple(trial.items()))
+            try:
+                scheme = variant.build()
+                scheme.spec(hardware if scheme.needs_hardware else None)
+            except InputError:
+                continue
+            by_scheme.setdefault(scheme, variant)
+    return list(by_scheme.values())
+
+
+@cache
+def _variant(group: str, hardware: str) -> Variant:
+    return next(v for v in variants([group.partition("(")[0]], hardware) if str(v) == group)
+
+
+def numbers(variant: Variant, seed: int, cases: int) -> list[int]:
+    """Return the numbers of a variant's cases.
+
+    All of them with published options, a sixth of them, from a drawn one on, otherwise. `OTHERS` have half as many
+    again, since a third of the operands lies outside their range.
+    """
+    if not variant.options:
+        return list(range(cases * 3 // 2 if variant.scheme in OTHERS else cases))
+    first = Draw(seed, variant, "first").below(len(SIZES))
+    return list(range(first, first - (-cases // 6)))
+
+
+def case(variant: Variant, number: int, seed: int) -> Case:
+    """Return a case: sizes alternate, the rest is drawn.
+
+    A variant with options has one layout of its operands, one overflow policy and the kernels' own order: kernels
+    differ by these, and compiling takes long.
+    """
+    draw = Draw(seed, variant, number)
+    scheme = variant.build()
+    turn = _FEW if variant.options else SIZES
+    M, N, K = sizes = turn[number % len(turn)]
+    lead: Any = LEADS[0]
+    if prod(sizes) > _MANY and (scheme.operand.name == "fp64" or isinstance(scheme, ErrorFree)):
+        sizes = min(M, 80), min(N, 80), min(K, 80)
+    if number % 4 == 2 and prod(sizes) < _MANY:
+        lead = draw.pick(LEADS[1:])
+    kinds = (draw.pick(_ORDINARY),) * 2 if number % 2 == 0 else (draw.pick(_HOSTILE), draw.pick(_HOSTILE))
+    policy = "raise" if number % 2 == 0 or number % 8 == 1 else draw.pick(_POLICIES[1:])
+    order = None
+    if number % 7 == 5:
+        tile = draw.pick((None, 16, 33))
+        order = KOrder(
+            split=draw.pick((None, 50, 64, 100)),
+            tile=tile,
+            residue_first=tile is not None and bool(draw.below(2)),
+            join=draw.pick(("ascending", "descending", "pairwise")),
+        )
+    alpha, beta = draw.pick(_SCALARS)
+    fixed = Draw(seed, variant, "layouts") if variant.options else draw
+    layouts = tuple(fixed.pick(LAYOUTS) for _ in range(3))
+    if variant.options:
+        policy, order = fixed.pick(_POLICIES), None
+        kinds = (kinds[0] if kinds[0] in _ORDINARY else "uniform",) * 2 if policy == "raise" else kinds
+    options = {"on_range": policy, "on_gpu": number % 3 == 1}
+    return Case(variant, number, draw.word(), sizes, kinds, layouts, lead, order, alpha, beta, options)
+
+
+def operands(case: Case, fmt: FloatFormat) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Return A, B and C of a case; C is None where beta = 0."""
+    M, N, K = case.sizes
+    row, arrays = mma.spec("cdna2", fmt), []
+    for letter, lead, shape, layout in zip("ABC", case.lead, ((M, K), (K, N), (M, N)), case.layouts, strict=True):
+        kind = case.kinds["AB".index(letter)] if letter != "C" else "uniform"
+        key = Draw(case.key, letter).word()
+        drawn = streams.operand(row, "A", kind, key, 0, prod(lead), *shape)
+        arrays.append(arrange(values(drawn, fmt).reshape(*lead, *shape), layout))
+    return arrays[0], arrays[1], arrays[2] if case.beta else None
+
+
+class _DeviceArray:
+    """An array in GPU memory that offers ``__cuda_array_interface__`` only, as other packages' arrays do."""
+
+    def __init__(self, x: NDArray[Any]) -> None:
+        self._matrix = X = matrices.upload(x)
+        self.__cuda_array_interface__ = {
+            "shape": X.shape,
+            "typestr": X.dtype.str,
+            "data": (X.pointer, False),
+            "version": 3,
+            "strides": tuple(s * X.dtype.itemsize for s in X.strides),
+        }
+
+
+class Kernels(ProductSuite):
+    """Verification of the kernels of `fpemu.gpu.gemm`.
+
+    Parameters
+    ----------
+    seed : int
+    cases : int
+        Products of a scheme with its published options.
+    names : sequence of str, optional
+        Schemes; default: all.
+    published : bool
+        Only with published options.
+    emulated_on : {"cuda", "cpu"}
+        Device of the reference. Small products with published options are emulated on the CPU too.
+    """
+
+    name = "kernels"
+    about = (
+        "fpemu.gpu.gemm compared with fpemu.gemm, which emulates the instruction; errors by their text. A product is"
+        " a function of seed, group (a scheme with its options) and number. counts: 'against cpu', outputs emulated on"
+        " the CPU too; 'errors', products rejected by both; 'no kernel', products that no kernel runs. digests: of"
+        " small products, by number; facts.replay: instruction and order of their kernels"
+    )
+    code = ("simt", "schemes", "gpu/gemm", "gpu/errorfree")
+    small = 2**16
+
+    def __init__(
+        self,
+        seed: int = 0,
+        cases: int = len(SIZES),
+        names: Sequence[str] | None = None,
+        *,
+        published: bool = False,
+        emulated_on: str = "cuda",
+    ) -> None:
+        super().__init__(seed, cases=cases)
+        self.cases, self.names, self.published, self.emulated_on = cases, names, published, emulated_on
+
+    def groups(self) -> list[str]:
+        """Names of the variants of this run."""
+        return [str(v) for v in variants(self.names, architecture()) if not (self.published and v.options)]
+
+    def order(self) -> list[str]:
+        """Names of all variants."""
+        return [str(v) for v in variants(None, architecture())]
+
+    def facts(self) -> dict[str, Any]:
+        """The architecture."""
+        return {"architecture": architecture()}
+
+    def sources(self, groups: Sequence[str]) -> list[str]:
+        """Kernels that many of the variants share."""
+        from fpemu.gpu.emulation import chains
+        from fpemu.gpu.gemm import splitting
+        from fpemu.gpu.runtime import compiler
+
+        texts = [compiler.kernel_source(f"{name}.cu") for name in ("strided_copy", "nonfinite_outputs")] * _SHARED
+        for group in groups:
+            scheme = _variant(group, architecture()).build()
+            spec = scheme.spec(architecture()) if scheme.needs_hardware else None
+            if spec is not None and isinstance(scheme, SplitScheme):
+                texts += [chains.source(spec), splitting.source(scheme.rules())]
+        return [text for text, count in Counter(texts).items() if count >= _SHARED]
+
+    def numbers(self, group: str) -> Sequence[int]:
+        """Numbers of a variant's cases."""
+        return numbers(_variant(group, architecture()), self.seed, self.cases)
+
+    def case(self, group: str, number: int) -> Case:
+        """Return a case of a variant."""
+        return case(_variant(group, architecture()), number, self.seed)
+
+    def resolve(self, case: Case) -> Case:
+        """Add the kernel's name and the arguments of `fpemu.gemm` for its bits; drop an order without a kernel."""
+        scheme = case.subject.build()
+        if isinstance(scheme, ErrorFree):
+            arguments = {"scheme": scheme, "hardware": architecture(), "order": case.order}
+            return replace(case, options={**case.options, "kernel": "error-free", "arguments": arguments})
+        M, N, K = case.sizes
+        try:
+            chosen = kernel(scheme, M, N, K, order=case.order)
+        except NoKernelError:
+            case = replace(case, order=None)
+            try:
+                chosen = kernel(scheme, M, N, K)
+            except NoKernelError as problem:
+                raise SkippedError from problem
+        return replace(case, options={**case.options, "kernel": chosen.name, "arguments": chosen.arguments})
+
+    def on_gpu(self, case: Case) -> Computed:
+        """Multiply on the GPU, by operands in its memory in every third case."""
+        from fpemu.gpu.gemm import gemm
+
+        options, on_gpu = case.options, case.options["on_gpu"]
+        A, B, C = operands(case, case.subject.build().operand)
+
+        def multiply() -> NDArray[Any]:
+            X, Y, Z = (_DeviceArray(x) if on_gpu and x is not None else x for x in (A, B, C))
+            scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": options["on_range"]}
+            D = gemm(X, Y, Z, **scalars, order=case.order, **case.subject.arguments)
+            return codes(D.get() if on_gpu else D)
+
+        spec, order = options["arguments"]["hardware"], options["arguments"]["order"]
+        facts = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
+        facts |= {} if order is None else {"order": order.to_dict()}
+        return Computed(_or_message(multiply), options["kernel"], facts=facts)
+
+    def references(self, case: Case) -> dict[str, Result]:
+        """Emulate with `fpemu.gemm`."""
+        both = case.products <= _ON_CPU and self.emulated_on != "cpu" and not case.subject.options
+        return {
+            device: _or_message(lambda device=device: emulate(case, case.options["arguments"], device))
+            for device in [self.emulated_on, *["cpu"] * both]
+        }
+
+    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
+        """Emulate a recorded product on the CPU."""
+        variant = _variant(outcome.group, record.facts["architecture"])
+        facts = outcome.facts["replay"][number]
+        scheme, spec = variant.build(), facts["spec"]
+        rows = {row.name: row for row in catalog.rows()}
+        if spec in rows:
+            spec = rows[spec]
+            options = tuple(x for x in variant.options if x[0] not in ("instruction", "k"))
+            scheme = replace(variant, options=options).build()
+        order = KOrder.from_dict(facts["order"]) if "order" in facts else None
+        arguments = {"scheme": scheme, "hardware": spec, "order": order}
+        with np.errstate(all="ignore"):
+            return digests.text(emulate(case(variant, int(number), self.seed), arguments, "cpu"))
+
+    def tables(self, record: Record) -> list[Table]:
+        """Counts by scheme."""
+        names = ("cases", "outputs", "against cpu", "errors", "no kernel", "mismatches", "failed")
+        columns = ("products", "outputs", "on the CPU too", "errors alike", "no kernel", "mismatches", "failed")
+        listed = dict.fromkeys([*(o.group.partition("(")[0] for o in record.outcomes), "all"])
+        rows = []
+        for scheme in listed:
+            some = [o for o in record.outcomes if scheme in ("all", o.group.partition("(")[0])]
+            part = replace(record, outcomes=some)
+            rows.append((scheme, str(len(some)), *(f"{part.total(name):,}" for name in names)))
+        title = f"{record.device['gpu']} against the emulation, seed {record.seed}"
+        return [Table(title, ("scheme", "variants", *columns), rows)]
+
+
+def emulate(case: Case, arguments: dict[str, Any], device: Any) -> NDArray[Any]:
+    """Return the codes of a case's product by `fpemu.gemm`."""
+    A, B, C = operands(case, case.subject.build().operand)
+    scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": case.options["on_range"]}
+    return codes(fpemu.gemm(A, B, C, **scalars, device=device, **arguments))
+
+
+def _or_message(compute: Callable[[], NDArray[Any]]) -> Result:
+    """Return the codes, or the message of an error in the operands."""
+    try:
+        return compute()
+    except (InputError, GuaranteeError) as problem:
+        return f"{type(problem).__name__}: {problem}"

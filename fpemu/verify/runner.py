@@ -1,0 +1,164 @@
+"""The verification runner: run the groups of a suite, save every finished group, and continue an interrupted run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from pathlib import Path
+
+from fpemu.errors import InputError
+from fpemu.files import write_atomic
+from fpemu.gpu.runtime import compiler, device
+from fpemu.verify.records import Outcome, Record
+from fpemu.verify.suite import Progress, Suite
+
+_PROCESSES = 16
+
+
+class Run:
+    """A run of a suite, saved after every group in a file beside its record, from which the next run continues.
+
+    Parameters
+    ----------
+    suite : Suite
+    path : path-like, optional
+        The record's file; None: nothing is saved.
+    fresh : bool
+        Ignore the outcomes of earlier runs.
+
+    Attributes
+    ----------
+    outcomes : dict
+        Outcomes by group, those of earlier runs with equal seed, options, GPU and code included; groups with mismatches
+        or errors are run again.
+    """
+
+    def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
+        self.suite, self.fresh = suite, fresh
+        self.path = None if path is None else Path(path)
+        self.partial = None if path is None else Path(f"{path}.partial")
+        self.groups = suite.groups()
+        self.outcomes: dict[str, Outcome] = {}
+        empty = suite.record([])
+        for file in (self.path, self.partial):
+            if file is not None and file.exists() and not fresh:
+                with suppress(InputError):  # another file, or one that was changed
+                    earlier = Record.read(file)
+                    if earlier.continues(empty):
+                        self.outcomes |= {o.group: o for o in earlier.outcomes if o.ok}
+        self._source = self.partial if self.partial is not None and self.partial.exists() else self.path
+
+    @property
+    def missing(self) -> list[str]:
+        """Groups that have to be run."""
+        return [group for group in self.groups if group not in self.outcomes]
+
+    def record(self) -> Record:
+        """Return the record of the groups of this run."""
+        return self.suite.record([self.outcomes[group] for group in self.groups if group in self.outcomes])
+
+    def finish(self, jobs: int | None = None, progress: Progress = lambda group, done: None) -> Record:
+        """Run the missing groups and write the record.
+
+        Parameters
+        ----------
+        jobs : int, optional
+            Processes that share the GPU, since kernels take longer to compile than to run; default: one for each core,
+            at most 16.
+        progress : callable
+            See `Progress`.
+
+        Returns
+        -------
+        Record
+            Of the groups of this run; the file also keeps the groups of earlier runs with the same options.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be written; its former content is unchanged.
+        """
+        missing = self.missing
+        if missing:
+            compiler.compile_all(self.suite.sources(missing), device.arch())
+        for outcome, share in _outcomes(self.suite, missing, jobs, progress):
+            self.outcomes[outcome.group] = outcome
+            if self.partial is not None:
+                write_atomic(self.partial, self._text())
+                self._source = self.partial
+            progress(outcome.group, share)
+        if self.path is not None and self.partial is not None:
+            write_atomic(self.path, self._text())
+            self.partial.unlink(missing_ok=True)
+        return self.record()
+
+    def _text(self) -> bytes:
+        return self.suite.record(list(self.outcomes.values())).text().encode()
+
+    def __str__(self) -> str:
+        saved = sum(group in self.outcomes and self.outcomes[group].ok for group in self.groups)
+        return f"{saved} of {len(self.groups)} groups are saved in {self._source}"
+
+    def interrupted(self) -> str:
+        """Describe in one line what an interrupt has left."""
+        if self.partial is None or not self.partial.exists():
+            return "interrupted; nothing is saved" + (" without --record" if self.path is None else " yet")
+        command = "the same command without --fresh" if self.fresh else "the same command"
+        return f"interrupted; {self}, and {command} continues from there"
+
+
+def _outcomes(
+    suite: Suite, groups: Sequence[str], jobs: int | None, progress: Progress
+) -> Iterator[tuple[Outcome, float]]:
+    """Run groups in processes side by side, then one after another those that need the GPU for themselves.
+
+    Yields each outcome with the share of its group that `progress` has not been called for.
+    """
+    shared = [group for group in groups if not suite.runs_alone(group)]
+    alone = [group for group in groups if suite.runs_alone(group)]
+    jobs = min(os.cpu_count() or 1, _PROCESSES, len(shared)) if jobs is None else jobs
+    if jobs < 2:
+        alone = list(groups)
+    else:
+        with _pool(jobs) as processes:
+            futures = {processes.submit(_run, suite, group): group for group in shared}
+            for future in as_completed(futures):
+                try:
+                    yield future.result(), 1.0
+                except BrokenExecutor as problem:
+                    yield Outcome(futures[future], failed=1, first=[f"its process ended: {problem}"]), 1.0
+    reported: dict[str, float] = {}
+
+    def advance(group: str, done: float) -> None:
+        reported[group] = reported.get(group, 0.0) + done
+        progress(group, done)
+
+    for group in alone:
+        yield suite.run(group, advance), 1.0 - reported.get(group, 0.0)
+
+
+def _run(suite: Suite, group: str) -> Outcome:
+    return suite.run(group, lambda group, done: None)
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes of one thread each. The parent handles an interrupt, and does not wait for running cases."""
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as processes:
+        try:
+            yield processes
+        except BaseException:
+            running = list(processes._processes.values())
+            processes.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
+
+
+def _one_thread() -> None:
+    os.environ["FPEMU_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,265 @@
+"""The interface of a verification suite, and the comparison of its cases with their references, bit by bit.
+
+A suite declares its groups and cases as functions of a seed, the computation of a case on the GPU, and its reference on
+the CPU. `fpemu.verify.runner` runs the groups.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.digests import digest
+from fpemu.gpu.runtime import device
+from fpemu.verify import records
+from fpemu.verify.cases import Case
+from fpemu.verify.records import Outcome, Record
+
+Result = NDArray[Any] | str
+"""Codes of a result, or the text of the error that the caller of the product caused"""
+Progress = Callable[[str, float], None]
+"""Called with a group's name and the number of groups completed since the last call, which may be a fraction"""
+_PLACES = 3  # mismatches and errors of a group that are recorded
+_MESSAGE = 300  # characters of one of them
+
+
+class SkippedError(Exception):
+    """Raised by a suite for a case that no kernel runs."""
+
+
+class Table(NamedTuple):
+    """A table of results: title, headings, rows; all but the first columns hold numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    texts: int = 1
+
+
+@dataclass
+class Computed:
+    """Result of a case on the GPU.
+
+    Attributes
+    ----------
+    result : Result
+    kernel : str
+        Name of the kernel that ran, to be listed in the outcome.
+    counts : mapping
+        Added to the outcome's counts.
+    outside : int
+        Elements outside the result's memory that the kernel changed.
+    facts : dict
+        Facts that a replay of the case needs.
+    """
+
+    result: Result
+    kernel: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    outside: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Suite(ABC):
+    """A verification suite.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of all cases.
+    **options
+        Options that decide the cases, JSON values; they are part of the record.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    code: ClassVar[tuple[str, ...]] = ()
+    """Modules and subpackages besides `records.COMMON_CODE` that decide the results"""
+
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        self.seed, self.options = seed, options
+
+    @abstractmethod
+    def groups(self) -> list[str]:
+        """Names of the groups of this run."""
+
+    @abstractmethod
+    def run(self, group: str, progress: Progress) -> Outcome:
+        """Run and compare the cases of a group."""
+
+    @abstractmethod
+    def tables(self, record: Record) -> list[Table]:
+        """Tables of a record, for the command line."""
+
+    def order(self) -> list[str]:
+        """Names of all groups that a record of this suite can hold, in its order."""
+        return self.groups()
+
+    def sources(self, groups: Sequence[str]) -> list[str]:
+        """Sources of kernels to compile in advance."""
+        return []
+
+    def runs_alone(self, group: str) -> bool:
+        """Whether a group needs the GPU for itself."""
+        return False
+
+    def facts(self) -> dict[str, Any]:
+        """Facts about the run, for the record."""
+        return {}
+
+    def summary(self, record: Record) -> list[str]:
+        """Lines that follow the tables."""
+        return []
+
+    def explain(self, outcome: Outcome) -> Iterator[str]:
+        """Describe the mismatches and errors of an outcome."""
+        what = [f"{outcome.mismatches:,} outputs differ"] if outcome.mismatches else []
+        what += [f"{outcome.failed} cases failed"] if outcome.failed else []
+        yield f"{outcome.group}: {', '.join(what)}"
+        yield from (f"  {place}" for place in outcome.first)
+
+    def record(self, outcomes: Sequence[Outcome]) -> Record:
+        """Return the record of some outcomes on the GPU at hand, in the order of `order`."""
+        place = {name: i for i, name in enumerate(self.order())}
+        known = sorted((o for o in outcomes if o.group in place), key=lambda o: place[o.group])
+        facts = {**device.describe(), "driver": records.driver()}
+        code = records.code_digest(self.code)
+        return Record(self.name, self.about, self.seed, self.options, facts, code, self.facts(), known)
+
+
+class ProductSuite(Suite):
+    """A suite whose cases are products, numbered in each group."""
+
+    kept: ClassVar[int] = 3
+    """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
+    small: ClassVar[int] = 2**15
+    seconds: float = inf
+    """Time limit of a group"""
+
+    @abstractmethod
+    def numbers(self, group: str) -> Sequence[int]:
+        """Numbers of the cases of a group."""
+
+    @abstractmethod
+    def case(self, group: str, number: int) -> Case:
+        """Return a case; needs no GPU."""
+
+    @abstractmethod
+    def on_gpu(self, case: Case) -> Computed:
+        """Compute a case on the GPU."""
+
+    @abstractmethod
+    def references(self, case: Case) -> dict[str, Result]:
+        """Compute a case by its reference implementations; results by the implementation's name."""
+
+    @abstractmethod
+    def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
+        """Compute a recorded case again without a GPU.
+
+        Parameters
+        ----------
+        record : Record
+        outcome : Outcome
+            One of the record's.
+        number : str
+            A key of the outcome's digests.
+
+        Returns
+        -------
+        str or None
+            The digest, to be compared with the recorded one; None if the computation takes too long.
+        """
+
+    def resolve(self, case: Case) -> Case:
+        """Return the case with the choices that depend on the GPU's kernels; SkippedError if no kernel runs it."""
+        return case
+
+    def group_facts(self, group: str) -> dict[str, Any]:
+        """Facts about a group, for its outcome."""
+        return {}
+
+    def run(self, group: str, progress: Progress | None = None) -> Outcome:
+        """Compare all cases of a group, until its time limit; an error in one case does not stop the others."""
+        outcome, digests = Outcome(group, facts=self.group_facts(group)), []
+        deadline = time.monotonic() + self.seconds
+        for number in self.numbers(group):
+            if time.monotonic() > deadline:
+                break
+            outcome.cases += 1
+            digests.append(self._compare(group, number, outcome))
+        outcome.digest = f"{digest(np.array(digests, np.uint64)):016x}"
+        return outcome
+
+    def _compare(self, group: str, number: int, outcome: Outcome) -> int:
+        """Run one case and count its mismatches; return the digest of its result."""
+        case: Case | None = None
+        try:
+            case = self.resolve(self.case(group, number))
+            with np.errstate(all="ignore"):
+                computed = self.on_gpu(case)
+                references = self.references(case)
+        except SkippedError:
+            _count(outcome, {"no kernel": 1})
+            return 0
+        except Exception as problem:
+            outcome.failed += 1
+            _note(outcome, f"{number}: {case}: {type(problem).__name__}: {problem}")
+            return 0
+        result = computed.result
+        if computed.kernel and computed.kernel not in outcome.kernels:
+            outcome.kernels.append(computed.kernel)
+        _count(outcome, computed.counts)
+        if computed.outside:
+            _note(outcome, f"{number}: {case}: {computed.outside} elements outside the result changed")
+        wrong = 0
+        for name, reference in references.items():
+            count, place = difference(result, reference)
+            wrong = max(wrong, count)
+            if count:
+                _note(outcome, f"{number}: {case}: against {name}: {place}")
+        outcome.mismatches += wrong + computed.outside
+        if isinstance(result, str):
+            _count(outcome, {"errors": 1})
+            return digest(np.frombuffer(result.encode(), np.uint8))
+        outcome.outputs += result.size
+        _count(outcome, {f"against {name}": result.size for name in list(references)[1:]})
+        value = digest(result)
+        if len(outcome.digests) < self.kept and case.products <= self.small:
+            outcome.digests[str(number)] = f"{value:016x}"
+            if computed.facts:
+                outcome.facts.setdefault("replay", {})[str(number)] = computed.facts
+        return value
+
+
+def difference(result: Result, reference: Result) -> tuple[int, str]:
+    """Count the mismatches of a result, and describe the first."""
+    if isinstance(result, str) or isinstance(reference, str):
+        texts = [x[:_MESSAGE] if isinstance(x, str) else f"a result of shape {x.shape}" for x in (result, reference)]
+        equal = isinstance(result, str) and isinstance(reference, str) and result == reference
+        return (0, "") if equal else (1, " in place of ".join(texts))
+    if result.shape != reference.shape or result.dtype != reference.dtype:
+        count = max(result.size, reference.size, 1)
+        return count, f"{result.dtype} {result.shape} in place of {reference.dtype} {reference.shape}"
+    wrong = np.argwhere(result != reference)
+    if not len(wrong):
+        return 0, ""
+    at = tuple(int(i) for i in wrong[0])
+    first = f"{result[at]:#x} in place of {reference[at]:#x}"
+    return len(wrong), f"{len(wrong)} of {result.size} differ, the first at {at}: {first}"
+
+
+def _count(outcome: Outcome, counts: Mapping[str, int]) -> None:
+    outcome.counts = dict(Counter(outcome.counts) + Counter(counts))
+
+
+def _note(outcome: Outcome, text: str) -> None:
+    if len(outcome.first) < _PLACES:
+        outcome.first.append(" ".join(text.split())[: 2 * _MESSAGE])

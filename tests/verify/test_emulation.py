@@ -1,0 +1,232 @@
+"""``fpemu verify emulation``: an H200's results computed again from its record, and the command on a stand-in."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile import FACTOR
+
+from fpemu import mma
+from fpemu.cli import main
+from fpemu.gpu.runtime import compiler, device
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.spec import ARITHMETICS
+from fpemu.verify import emulation, speed
+from fpemu.verify.cases import LAYOUTS, arrange
+from fpemu.verify.emulation import CASES, CUSTOM, DRAWN, Emulation
+from fpemu.verify.records import Outcome, Record
+
+FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_emulation.json"
+RECORD = Record.read(FILE)
+SUITE = Emulation(RECORD.seed)
+SPECS = [o for o in RECORD.outcomes if " on " not in o.group and not SUITE.runs_alone(o.group)]
+SCHEMES = [o for o in RECORD.outcomes if " on " in o.group]
+VOLTA = "volta mma m8n8k4 fp16->fp32"
+PAIR = "ootomo on hopper"
+RATE = f"{speed.RATE}some"
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A GPU and a compiled implementation that compute as NumPy's does; `changes` alter the GPU's codes."""
+    compute, changes = lru_cache(maxsize=40)(emulation.compute), []
+
+    def computed(case, implementation):
+        codes = compute(case, "numpy")
+        for change in changes if implementation == "cuda" else []:
+            codes = change(case, codes)
+        return codes
+
+    monkeypatch.setattr(emulation, "compute", computed)
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(device, "arch", lambda: "sm_90a")
+    monkeypatch.setattr(device, "describe", lambda: {"gpu": "Stand-in"})
+    monkeypatch.setattr(compiler, "compile_all", lambda texts, arch: None)
+    return changes
+
+
+# --- the record of an H200
+def test_an_h200_computed_the_cpus_bits_for_every_specification_and_scheme():
+    assert RECORD.device["gpu"] == "NVIDIA H200"
+    assert RECORD.ok
+    assert RECORD.text() == FILE.read_text()
+    assert FILE.stat().st_size < 130_000
+    assert RECORD.total("outputs") > 10**6
+    assert (len(SPECS), len(SCHEMES)) >= (146 + DRAWN, 178)
+    rates = [o.facts for o in RECORD.outcomes if o.group.startswith(speed.RATE)]
+    assert all(row["checked"] >= 10**5 for row in rates)
+    assert {emulation.spec(row["spec"], 0).arithmetic for row in rates} == set(ARITHMETICS)
+    assert {o.group for o in RECORD.outcomes if SUITE.runs_alone(o.group)} == set(speed.groups())
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_cases_of_the_record_have_the_recorded_digests(tenth):
+    """One case of every third specification, all of all with FPEMU_EXAMPLES above 1."""
+    outcomes = SPECS if FACTOR > 1 else SPECS[::3]
+    for position, outcome in enumerate(outcomes[tenth::10]):
+        for number in range(CASES) if FACTOR > 1 else [(position + tenth) % CASES]:
+            digest = SUITE.replay(RECORD, outcome, str(number))
+            assert digest in (None, outcome.digests[str(number)]), f"{outcome.group}, case {number}"
+        if "spec" in outcome.facts:
+            assert mma.MmaSpec(**outcome.facts["spec"]) == emulation.spec(outcome.group, RECORD.seed)
+
+
+def test_products_of_schemes_have_the_recorded_digests():
+    for outcome in SCHEMES if FACTOR > 1 else SCHEMES[3::20]:
+        for number, digest in outcome.digests.items():
+            assert SUITE.replay(RECORD, outcome, number) == digest, f"{outcome.group}, product {number}"
+
+
+# --- cases
+def test_a_case_is_a_function_of_seed_specification_and_number():
+    row = mma.spec("ampere", "tf32")
+    for number in range(CASES):
+        one, same, other = (emulation.spec_case(row, number, seed) for seed in (1, 1, 2))
+        assert one == same != other
+        first, second = (emulation.operands(case) for case in (one, same))
+        assert [x.tobytes() for pair in first[0] for x in pair] == [x.tobytes() for pair in second[0] for x in pair]
+
+
+def test_the_cases_cover_the_classes_the_orders_and_the_layouts():
+    groups = [group for group in Emulation(3, quick=True).groups() if " on " not in group]
+    cases = [Emulation(3).case(group, n) for group in groups for n in range(CASES)]
+    assert {kind for case in cases for kind in case.kinds} == set(streams.CLASSES)
+    assert {layout for case in cases for layout in case.layouts} == set(emulation.LAYOUTS)
+    assert {bool(case.beta) for case in cases} == {case.options["cancelled"] for case in cases} == {True, False}
+    assert {type(case.order).__name__ for case in cases} == {"KOrder", "Chain", "Sum"}
+    orders = [case.order for case in cases if isinstance(case.order, mma.KOrder)]
+    assert {order.join for order in orders} == {"ascending", "descending", "pairwise"}
+    assert all(any(getattr(order, name) for order in orders) for name in ("split", "tile", "residue_first", "promote"))
+    assert {case.options["terms"] for case in cases} == {1, 2, 3}
+
+
+def test_drawn_specifications_are_of_every_arithmetic_and_can_be_made_again():
+    rows = [emulation.spec(f"{CUSTOM}{i}", 1) for i in range(DRAWN)]
+    assert {row.arithmetic for row in rows} == set(ARITHMETICS) - {"integer"}  # which has nothing to draw
+    assert [mma.MmaSpec(**emulation.fields(row)) for row in rows] == rows
+    assert len({str(emulation.fields(row)) for row in rows}) == len(rows)
+
+
+def test_layouts_change_no_value():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    for layout in LAYOUTS[:-1]:
+        assert np.array_equal(arrange(x, layout), x)
+    assert np.array_equal(arrange(x, "repeated"), np.repeat(x[:, :1], 3, axis=1))
+    assert not arrange(x, "spaced").flags.contiguous
+    assert min(arrange(x, "reversed").strides) < 0
+    assert arrange(x, "columns padded").strides[-2] == 8
+
+
+# --- comparisons
+def test_the_compiled_implementation_and_schemes_agree_with_numpy_and_replay(stand_in, monkeypatch):
+    monkeypatch.setattr(
+        emulation, "compute_scheme", lambda case, on, seed, f=emulation.compute_scheme: f(case, "cpu", seed)
+    )
+    suite = Emulation(5)
+    outcomes = [suite.run(group) for group in (VOLTA, f"{CUSTOM}1", PAIR)]
+    assert all(outcome.ok for outcome in outcomes)
+    assert sum(outcome.outputs for outcome in outcomes) > 1000
+    record = suite.record(outcomes)
+    for outcome in outcomes:
+        for number, digest in outcome.digests.items():
+            assert suite.replay(record, outcome, number) in (None, digest)
+            assert Emulation(6).replay(record, outcome, number) != digest
+
+
+def test_one_mismatching_output_is_counted_and_located(stand_in):
+    def change(case, codes):
+        codes = codes.copy()
+        codes.reshape(-1)[-1] ^= case.options["terms"] > 1
+        return codes
+
+    stand_in.append(change)
+    outcome = Emulation(3).run(VOLTA)
+    assert (outcome.mismatches, outcome.failed, outcome.ok) == (1, 0, False)
+    assert len(outcome.first) == 2  # against either implementation
+    assert outcome.first[0].startswith("1: ")
+    assert "1 of" in outcome.first[0]
+
+
+def test_a_case_that_fails_is_one_failure(stand_in):
+    def fail(case, codes):
+        if case.lead != ((), (), ()):
+            raise device.GpuError("the GPU\nis gone")
+        return codes
+
+    stand_in.append(fail)
+    outcome = Emulation(3).run(VOLTA)
+    assert (outcome.mismatches, outcome.failed, outcome.ok) == (0, 1, False)
+    assert list(outcome.digests) == ["0", "1", "2", "3", "5"]
+    assert "GpuError: the GPU is gone" in outcome.first[0]
+
+
+def test_every_output_of_an_array_of_another_shape_is_a_mismatch(stand_in):
+    stand_in.append(lambda case, codes: codes[:0] if case.options["terms"] > 1 else codes)
+    outcome = Emulation(3).run(VOLTA)
+    M, N, _ = Emulation(3).case(VOLTA, 1).sizes
+    assert outcome.mismatches == M * N
+    assert "in place of" in outcome.first[0]
+
+
+# --- the command
+@pytest.fixture
+def command(stand_in, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    measured = [RATE, f"{speed.CROSSOVER}{VOLTA}"]
+    monkeypatch.setattr(Emulation, "groups", lambda self: [VOLTA, f"{CUSTOM}1", *([] if self.quick else measured)])
+    monkeypatch.setattr(speed, "sources", list)
+    facts = {"spec": VOLTA, "n": 8, "ms": 0.5, "rate": 7.0, "checked": 4, "from": None}
+    monkeypatch.setattr(speed, "measure", lambda group, seed: Outcome(group, facts=facts))
+    return stand_in
+
+
+def test_equal_bits_give_tables_a_record_and_status_0(command, capsys):
+    assert main(["verify", "emulation", "--seed", "4", "--record", "result.json"]) == 0
+    out, _ = capsys.readouterr()
+    assert "Stand-in" in out
+    assert "instructions of the catalog" in out
+    assert "at no size tried" in out
+    record = Record.read("result.json")
+    assert (record.seed, record.ok, len(record.outcomes)) == (4, True, 4)
+    assert record.outcomes[2].facts["rate"] == 7.0
+    assert Emulation(4).replay(record, record.outcomes[0], "0") == record.outcomes[0].digests["0"]
+    assert main(["verify", "emulation", "--seed", "4", "--quick", "--json"]) == 0
+    Path("quick.json").write_text(capsys.readouterr().out)
+    assert Record.read("quick.json").outcomes == record.outcomes[:2]
+
+
+def test_a_mismatch_is_named_and_the_status_is_1(command, capsys):
+    command.append(lambda case, codes: codes ^ codes.dtype.type(1))
+    assert main(["verify", "emulation", "--record", "result.json"]) == 1
+    err = capsys.readouterr().err
+    assert f"{VOLTA}: " in err
+    assert "outputs differ" in err
+    assert Record.read("result.json").total("mismatches") > 0
+
+
+@pytest.mark.parametrize("missing", ["cuda-bindings is not installed: pip install 'fpemu[gpu]'", "no GPU here"])
+def test_the_message_without_a_gpu_is_one_line(capsys, monkeypatch, missing):
+    monkeypatch.setattr(device, "missing", lambda: missing)
+    assert main(["verify", "emulation"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), err.count("pip install")) == ("", 1, 1)
+    assert missing in err
+    assert main(["verify"]) == 0
+    out, err = capsys.readouterr()
+    assert "Usage: fpemu verify" in out
+    assert (err.count("\n"), err.count("pip install")) == (1, 1)
+    assert missing in err
+
+
+def test_a_group_of_commands_alone_prints_its_help_and_no_warning_where_nothing_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr(device, "missing", lambda: None)
+    for group in ("verify", "bench"):
+        assert main([group]) == 0
+        out, err = capsys.readouterr()
+        assert f"Usage: fpemu {group}" in out
+        assert err == ""
