@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu.arguments import checked, number
-from fpemu.arrays import as_float64
+from fpemu.arrays import as_float64, product_shape
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.parallel import map_chunks
@@ -66,11 +66,11 @@ def relative_l2(C: Any, R: Any) -> float:
     """
     if hasattr(R, "error_of"):
         return float(R.error_of(C, "relative_l2"))
-    c, r, hit = _pair(C, R)
-    d, e = map_chunks(_difference, c, r, hit)
+    c, r, equal = _pair(C, R)
+    d, e = map_chunks(_difference, c, r, equal)
     if np.isinf(d).any():
         return math.inf
-    (top, s), (bottom, t) = _norm(d, e), _norm(*_parts(np.where(hit & ~np.isfinite(r), 0.0, r)))
+    (top, s), (bottom, t) = _norm(d, e), _norm(*_parts(np.where(equal & ~np.isfinite(r), 0.0, r)))
     if bottom == 0.0:
         return math.inf if top else 0.0
     return float(_scaled(top / bottom, s - t))
@@ -214,13 +214,11 @@ def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
 
 
 def _relative(C: Any, R: Any, names: str = "CR", signed: bool = False) -> Floats:
-    def errors(c: Floats, r: Floats, hit: NDArray[np.bool_]) -> Floats:
-        d, e = _difference(c, r, hit)
+    def errors(c: Floats, r: Floats, d: Floats, e: NDArray[Any]) -> Floats:
         below, f = _parts(np.where(np.isfinite(r), r, 1.0))
-        error = np.where(d == 0, 0.0, _scaled(_divide(d, np.abs(below)), e - f))
-        return np.where(signed & (c < r), -error, error)
+        return _scaled(_divide(d, np.abs(below)), e - f)
 
-    return np.asarray(map_chunks(errors, *_pair(C, R, names)))
+    return _elementwise(errors, C, R, names, signed)
 
 
 @checked
@@ -257,15 +255,23 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
     [0.0, -0.5]
     """
 
-    def errors(p: Floats, s: Floats, hit: NDArray[np.bool_]) -> Floats:
-        d, e = _difference(p, s, hit)
+    def errors(p: Floats, s: Floats, d: Floats, e: NDArray[Any]) -> Floats:
         with np.errstate(invalid="ignore"):
             below = np.abs(_scaled(p, -e)) + np.abs(_scaled(s, -e))
-        quotient = _divide(d, np.where(np.isfinite(below), below, 1.0))
-        error = np.where(d == 0, 0.0, np.where(np.isinf(d), np.inf, quotient))
-        return np.where(signed & (p < s), -error, error)
+        return np.where(np.isinf(d), np.inf, _divide(d, np.where(np.isfinite(below), below, 1.0)))
 
-    return np.asarray(map_chunks(errors, *_pair(P, S, "PS")))
+    return _elementwise(errors, P, S, "PS", signed)
+
+
+def _elementwise(errors: Callable[..., Floats], C: Any, R: Any, names: str, signed: bool) -> Floats:
+    """Return errors(c, r, d, e) with |c - r| = d 2^e, 0 where C equals R, negative where C < R if `signed`."""
+
+    def chunk(c: Floats, r: Floats, equal: NDArray[np.bool_]) -> Floats:
+        d, e = _difference(c, r, equal)
+        error = np.where(d == 0, 0.0, errors(c, r, d, e))
+        return np.where(signed & (c < r), -error, error)
+
+    return np.asarray(map_chunks(chunk, *_pair(C, R, names)))
 
 
 # --- measures of numerical analysis
@@ -308,16 +314,12 @@ def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
     0.125
     """
     left, right = as_float64(A, "A"), as_float64(B, "B")
-    c, r, hit = _pair(C, R)
-    if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-2]:
-        raise InputError(f"normwise: A {left.shape} and B {right.shape} have no product")
-    try:
-        product = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
-    except ValueError:
-        raise InputError(f"normwise: leading axes of A {left.shape} and B {right.shape} do not broadcast") from None
-    if product != c.shape:
-        raise InputError(f"normwise: A {left.shape} times B {right.shape} is no matrix of C's shape {c.shape}")
-    d, e = _difference(c, r, hit)
+    c, r, equal = _pair(C, R)
+    if left.ndim < 2 or right.ndim < 2:
+        raise InputError(f"normwise: A {left.shape} and B {right.shape} have no product: they need two axes or more")
+    if (product := product_shape(left, right)) != c.shape:
+        raise InputError(f"normwise: A {left.shape} times B {right.shape} has shape {product}, not C's shape {c.shape}")
+    d, e = _difference(c, r, equal)
     weight, f = _weight(*(np.where(np.isfinite(X), np.abs(X), 0.0) for X in (left, right)))
     return _max(np.where(d == 0, 0.0, _scaled(_divide(d, weight), e - f)))
 
@@ -451,12 +453,12 @@ def max_ulps(C: Any, R: Any, fmt: FloatFormat | str) -> float:
     return math.inf if (distance == NOT_COMPARABLE).any() else float(distance.max())
 
 
-def _place(x: Floats, fmt: FloatFormat, who: str) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Steps from zero, and on which side (NaN: anything)."""
+def _place(x: Floats, fmt: FloatFormat, name: str) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the number of steps from zero, and whether x is below it; arbitrary for NaN."""
     if (bad := ~np.asarray(fmt.contains(x)) & ~np.isnan(x)).any():
-        raise InputError(f"{who} has entries that are not values of {fmt} (round_to first): {entries(bad, x)}")
+        raise InputError(f"{name} has entries that are not values of {fmt} (round_to first): {entries(bad, x)}")
     code = np.asarray(fmt.encode(np.abs(np.where(np.isnan(x), fmt.max, x)))).astype(np.uint64) >> np.uint64(fmt.padding)
-    if not fmt.subnormals:  # the codes between zero and the smallest normal number mean nothing
+    if not fmt.subnormals:  # the codes between zero and the smallest normal number are unused
         gap = np.uint64((1 << fmt.fraction_bits) - 1)
         code = np.maximum(code, gap) - gap
     return code, (x < 0) & (code > 0)
@@ -467,18 +469,9 @@ _MEASURES: dict[str, Callable[..., float]] = {
     f.__name__: f
     for f in (relative_l2, max_relative, max_error_legemm, mred, normwise, max_absolute, max_ulps, effective_bits)
 }
-_ALIASES = {
-    "h2sgemm": "relative_l2",
-    "err": "relative_l2",
-    "frobenius": "relative_l2",
-    "relative_frobenius": "relative_l2",
-    "dgemm_tc": "max_relative",
-    "mpfr": "max_relative",
-    "legemm": "max_error_legemm",
-    "max_error": "max_error_legemm",
-    "mean_relative": "mred",
-    "componentwise": "normwise",
-}
+_ALIASES = dict.fromkeys(("h2sgemm", "err", "frobenius", "relative_frobenius"), "relative_l2")
+_ALIASES |= dict.fromkeys(("dgemm_tc", "mpfr"), "max_relative") | {"mean_relative": "mred", "componentwise": "normwise"}
+_ALIASES |= dict.fromkeys(("legemm", "max_error"), "max_error_legemm")
 
 
 def names() -> list[str]:
@@ -532,7 +525,7 @@ def get(name: str) -> Callable[..., float]:
 
 # --- arithmetic on scaled numbers: a pair (d, e) stands for d * 2^e
 def _pair(C: Any, R: Any, names: str = "CR") -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as float64, and where C equals R."""
+    """Return both as float64, and where C equals R."""
     c, r = (as_float64(X, name) for X, name in zip((C, R), names, strict=True))
     if c.shape != r.shape:
         raise InputError(f"result {names[0]} and reference {names[1]} differ in shape: {c.shape} and {r.shape}")
@@ -550,15 +543,15 @@ def _scaled(d: Any, e: Any) -> Floats:
         return np.asarray(np.ldexp(d, np.clip(e, -5000, 5000).astype(np.int32)))
 
 
-def _difference(c: Floats, r: Floats, hit: NDArray[np.bool_]) -> tuple[Floats, NDArray[Any]]:
-    """|c - r| as (d, e): d is 0 at a hit, inf where one of the two is NaN or Inf, else below 2 and rounded once."""
+def _difference(c: Floats, r: Floats, equal: NDArray[np.bool_]) -> tuple[Floats, NDArray[Any]]:
+    """|c - r| as (d, e): d is 0 at a equal, inf where one of the two is NaN or Inf, else below 2 and rounded once."""
     fine = np.isfinite(c) & np.isfinite(r)
     x, y = np.where(fine, c, 0.0), np.where(fine, r, 0.0)
     # the larger of the two goes to [0.5, 1); the smaller may lose bits only some 2^1000 below
     e = np.maximum(_parts(x)[1], _parts(y)[1])
     e = np.where(x == 0, _parts(y)[1], np.where(y == 0, _parts(x)[1], e))
     d = np.abs(_scaled(x, -e) - _scaled(y, -e))
-    return np.where(hit, 0.0, np.where(fine, d, np.inf)), e
+    return np.where(equal, 0.0, np.where(fine, d, np.inf)), e
 
 
 def _divide(d: Floats, below: Floats) -> Floats:
@@ -617,11 +610,11 @@ def _weight(A: Floats, B: Floats) -> tuple[Floats, NDArray[Any]]:
     X, Y = _scaled(A, -a), _scaled(B, -b)
     W = np.matmul(X, Y)
     E = np.broadcast_to(a + b, W.shape).copy()
-    # rows and columns now have a maximum near 1, but the two need not meet: such entries are done again on their own
-    faint = (W < 2.0**-900) & (np.matmul((A > 0).astype(np.float64), (B > 0).astype(np.float64)) > 0)
+    # rows and columns now have maxima near 1, but at different k the products may underflow: these are computed again
+    underflow = (W < 2.0**-900) & (np.matmul((A > 0).astype(np.float64), (B > 0).astype(np.float64)) > 0)
     batch = W.shape[:-2]
     A, B = (np.broadcast_to(M, (*batch, *M.shape[-2:])) for M in (A, B))
-    for index in np.argwhere(faint).tolist():
+    for index in np.argwhere(underflow).tolist():
         *lead, i, j = index
         (x, s), (y, t) = _parts(A[tuple(lead)][i]), _parts(B[tuple(lead)][:, j])
         terms, exponents = x * y, s + t
