@@ -113,7 +113,7 @@ class CublasProduct:
         Time, as counted by `time.monotonic`, after which probes raise TimeoutError.
     """
 
-    is_ask = True
+    runs_probes = True
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Finding the summation tree of a GEMM from outside, by probes alone.
+"""The summation tree of a GEMM, found by probes.
 
-The probe is that of Xie et al. (FPRev, USENIX ATC 2025): +M and -M at two positions i and j, a tiny unit everywhere
-else. While M is alive in an accumulator, the units vanish; so the number of units that survive tells the size of the
-smallest subtree that holds both i and j. From the sizes at a pivot follow the nodes above it; what hangs on each is
-taken apart in the same way. A block of an instruction shows as a node with many children. A node of two, one of them a
-lone product, can be a step of a chain or an addition outside; a probe of its rounding tells.
+The probe is that of Xie et al. (FPRev, USENIX ATC 2025): +M and -M at two positions i and j, a tiny unit at all others.
+While M is in an accumulator, the units added to it vanish; the number of surviving units gives the size of the smallest
+subtree that holds both i and j. From the sizes for one pivot follow the nodes above it, and the subtrees below these
+nodes in the same way. A block of an instruction is a node with many children. A node with two children, one of them a
+single product, can be a step of a chain or an addition outside the instruction; a probe of its rounding decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.probing import drawing
 from fpemu.probing.naming import name_order
-from fpemu.probing.probes import Ask, Probe, Rows
+from fpemu.probing.probes import Probe, ProbeRunner, Rows
 from fpemu.probing.structure import Path, structure
 
 
@@ -55,7 +55,7 @@ class Revealed:
 
 @checked
 def reveal(
-    gemm: Callable[[Any, Any], Any] | Ask,
+    gemm: Callable[[Any, Any], Any] | ProbeRunner,
     k: int,
     spec: MmaSpec | None = None,
     *,
@@ -70,19 +70,19 @@ def reveal(
     ----------
     gemm : callable (A, B) -> D
         Takes A (M, K) and B (K, N), NumPy arrays of the inputs' format (bf16 and tf32 values in float32).
-        Or a `Rows`-like object that makes the calls itself.
+        Or a `fpemu.probing.probes.ProbeRunner`, which makes the calls itself.
     k : int
         K of the product.
     spec : MmaSpec, optional
-        The instruction that the GEMM is thought to be made of.
+        The presumed instruction of the GEMM.
     fmt, out : str, optional
-        Formats of the inputs and of D where there is no spec (default: "fp32", and fp32, or fp64 for fp64).
-        `out` alone says that D is rounded to a narrower format at the end; whether partial sums are kept in that format
-        too is then asked.
+        Formats of the inputs and of D if there is no spec (default: "fp32", and fp32, or fp64 for fp64). With a spec,
+        `out` is a narrower format to which D is rounded at the end; further probes then show whether partial sums are
+        rounded to it as well.
     shape : (M, N), optional
-        The shape of every call: a library's order can depend on it. Default: rows as they are needed, one column.
+        Shape of every call, on which a library's order can depend. Default: K rows, at most 512, and one column.
     at : int
-        The column of D that is read (the row, where N > M): the order can depend on that too.
+        Column of D that is read (row, if N > M): the order can depend on it as well.
 
     Returns
     -------
@@ -92,13 +92,13 @@ def reveal(
     Raises
     ------
     InputError
-        Results that do not come from one tree: units that do not vanish beside M (exact sums in wider accumulators), or
-        an order that is not the same in all rows. Also for sums within sums, some 900 deep.
+        The results fit no tree: units do not vanish beside M (exact sums in wider accumulators), or the order differs
+        between rows. Also for about 900 nested sums.
 
     Notes
     -----
-    O(K log K) probes for ordinary trees (counts: `fpemu.probing.structure`), each a row of a call. Where D counts fewer
-    units than there are positions (2048 in fp16), the probes of the whole are divided into as many turns as that takes.
+    O(K log K) probes for common trees (counts: `fpemu.probing.structure`), each a row of a call. If D counts fewer
+    units than there are positions (2048 in fp16), the probes are divided into several passes.
 
     Examples
     --------
@@ -121,13 +121,12 @@ def reveal(
             if fma
             else MmaSpec(inputs, inputs, d, k=64, block=64, F=25)
         )
-    ask: Any = gemm
-    if not isinstance(gemm, Rows) and not hasattr(gemm, "is_ask"):
+    run: Any = gemm
+    if not hasattr(gemm, "runs_probes"):
         dtype = {"fp16": np.float16, "fp64": np.float64}.get(inputs.name, np.float32)
-        plain: Any = gemm
-        ask = Rows(plain, k, dtype, shape or (min(k, 512), 1), at)
+        run = Rows(run, k, dtype, shape or (min(k, 512), 1), at)
     d_format = formats.get(out) if out else spec.operand_formats[3]
-    probe = Probe(ask, k, inputs, spec, d_format)
+    probe = Probe(run, k, inputs, spec, d_format)
     top = structure(k, probe.sizes)
     try:
         tree = _build(top, _kinds(top, probe, spec), spec)
@@ -140,14 +139,14 @@ def reveal(
 
 
 def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
-    """For each path its steps' kinds.
+    """For each path the kinds of its steps.
 
-    "instruction", "sum", "fma" (the step's onto the path's) or "amf" (reversed); "onto" is a first block beside which
-    the path's leaf is in the accumulator already (the path is changed to say so).
+    "instruction", "sum", "fma" (the step's product onto the path's) or "amf" (reversed); "onto" is a first block whose
+    accumulator holds the path's leaf already (the path is changed accordingly).
     """
     kinds: dict[int, list[str]] = {}
     exact, fma = trees.exact_products(spec), spec.arithmetic == "fma"
-    open_: list[tuple[Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
+    undecided: list[tuple[Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
     outer: list[tuple[Path, int | None]] = []  # path, a leaf outside of its first step
     stack: list[tuple[int | Path, int | None]] = [(top, None)]
     while stack:
@@ -155,23 +154,23 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
         if isinstance(path, int):
             continue
         row = kinds[id(path)] = ["instruction"] * len(path.steps)
-        outer.append((path, next(_leaves(path.steps[1][0])) if len(path.steps) > 1 else outside))
+        outer.append((path, _leaf(path.steps[1][0]) if len(path.steps) > 1 else outside))
         for t, step in enumerate(path.steps):
-            parts = [kid for kid in step if isinstance(kid, Path)]
-            stack.extend((kid, path.leaf) for kid in parts)
-            sums = len(parts) + (t > 0)
+            subtrees = [child for child in step if isinstance(child, Path)]
+            stack.extend((child, path.leaf) for child in subtrees)
+            sums = len(subtrees) + (t > 0)
             if sums > 1 and len(step) > 1:
-                raise InputError(f"{sums} partial sums and more are added at once: no instruction here does that")
+                raise InputError(f"{sums} partial sums and more are added at once, which no known instruction does")
             if sums > 1:
                 row[t] = "sum"
             elif len(step) == 1:
-                z = next(_leaves(path.steps[t + 1][0])) if t + 1 < len(path.steps) else outside
-                kid = step[0]
-                x, y = (path.leaf, kid) if isinstance(kid, int) else (kid.leaf, path.leaf)
-                open_.append((path, t, x, y, z))
+                z = _leaf(path.steps[t + 1][0]) if t + 1 < len(path.steps) else outside
+                child = step[0]
+                x, y = (path.leaf, child) if isinstance(child, int) else (child.leaf, path.leaf)
+                undecided.append((path, t, x, y, z))
     if exact:
-        nearest = probe.rounding([(x, y, z) for _, _, x, y, z in open_])
-        for (path, t, *_), up in zip(open_, nearest, strict=True):
+        nearest = probe.rounding([(x, y, z) for _, _, x, y, z in undecided])
+        for (path, t, *_), up in zip(undecided, nearest, strict=True):
             kinds[id(path)][t] = "sum" if up else "instruction"
         if spec.arithmetic == "truncated" and spec.final == "RZ":
             first = _first_blocks(outer, kinds)
@@ -179,58 +178,55 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
                 if leaf is not None:
                     _enter(path, ks, leaf, kinds)
         return kinds
-    fused = probe.fusing([(x, y) for _, _, x, y, _ in open_])
-    for (path, t, *_), sign in zip(open_, fused, strict=True):
-        lone = t == 0 and isinstance(path.steps[0][0], int)
+    fused = probe.fusing([(x, y) for _, _, x, y, _ in undecided])
+    for (path, t, *_), sign in zip(undecided, fused, strict=True):
+        single = t == 0 and isinstance(path.steps[0][0], int)
         if fma:
-            reverse = sign < 0 or (t == 0 and not lone)
+            reverse = sign < 0 or (t == 0 and not single)
             kinds[id(path)][t] = "sum" if sign == 0 else "amf" if reverse else "fma"
-        elif not lone:
+        elif not single:
             kinds[id(path)][t] = "sum" if sign == 0 else "instruction"
     if not fma:
         first = _first_blocks(outer, kinds)
-        for (path, ks, _), what in zip(first, probe.narrow([ks for _, ks, _ in first]), strict=True):
-            if isinstance(what, int):
-                _enter(path, ks, what, kinds)
-            elif what is not None:
-                kinds[id(path)][0] = what
+        for (path, ks, _), result in zip(first, probe.narrow([ks for _, ks, _ in first]), strict=True):
+            if isinstance(result, int):
+                _enter(path, ks, result, kinds)
+            elif result is not None:
+                kinds[id(path)][0] = result
     return kinds
 
 
 def _first_blocks(
     outer: list[tuple[Path, int | None]], kinds: dict[int, list[str]]
 ) -> list[tuple[Path, list[int], int | None]]:
-    """The paths that begin with a block of products alone, its positions, and a leaf outside."""
-    found = []
+    """The paths that begin with a block of products only, its positions, and a leaf outside."""
+    blocks = []
     for path, z in outer:
-        ks = [path.leaf, *(kid for kid in path.steps[0] if isinstance(kid, int))]
+        ks = [path.leaf, *(child for child in path.steps[0] if isinstance(child, int))]
         if kinds[id(path)][0] == "instruction" and len(ks) == 1 + len(path.steps[0]):
-            found.append((path, ks, z))
-    return found
+            blocks.append((path, ks, z))
+    return blocks
 
 
 def _enter(path: Path, ks: list[int], leaf: int, kinds: dict[int, list[str]]) -> None:
-    """A path's first block without the leaf that was there before."""
+    """Move the leaf that was in the accumulator before out of a path's first block."""
     path.steps[0] = [k for k in ks if k != leaf]
     path.leaf = leaf
     kinds[id(path)][0] = "onto"
 
 
-def _leaves(node: int | Path) -> Any:
-    if isinstance(node, int):
-        yield node
-    else:
-        yield node.leaf
+def _leaf(node: int | Path) -> int:
+    return node if isinstance(node, int) else node.leaf
 
 
 def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
-    """Chains and sums out of paths."""
+    """The tree of chains and sums of a path."""
     kind: Any = "fma" if spec.arithmetic == "fma" else "instruction"
     if isinstance(top, int):
         return Chain(((top,),), kind)
-    tree: Tree | None = None  # None: still the leaf alone
-    same = {"amf": "fma", "onto": "instruction"}
-    names = [same.get(name, name) for name in kinds[id(top)]]
+    tree: Tree | None = None  # None: only the leaf so far
+    kinds_of = kinds[id(top)]
+    names = [{"amf": "fma", "onto": "instruction"}.get(name, name) for name in kinds_of]
     at = 0
     for name, run in groupby(names):
         steps = top.steps[at : at + len(list(run))]
@@ -238,18 +234,18 @@ def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
             first = Chain(((top.leaf,),), kind) if tree is None else tree
             tree = Sum((first, *(_build(step[0], kinds, spec) for step in steps)))
         else:
-            blocks = [tuple(kid for kid in step if isinstance(kid, int)) for step in steps]
+            blocks = [tuple(child for child in step if isinstance(child, int)) for step in steps]
             if tree is None:
-                begun = [_build(kid, kinds, spec) for kid in steps[0] if isinstance(kid, Path)]
+                begun = [_build(child, kinds, spec) for child in steps[0] if isinstance(child, Path)]
                 tree = begun[0] if begun else None
-                if kinds[id(top)][0] == "onto":
+                if kinds_of[0] == "onto":
                     blocks.insert(0, (top.leaf,))
                 elif name == "instruction":
                     blocks[0] = (top.leaf, *blocks[0])
                 elif begun:
                     blocks[0] = (top.leaf,)
                 else:
-                    blocks.insert(1 if kinds[id(top)][0] == "amf" else 0, (top.leaf,))
+                    blocks.insert(1 if kinds_of[0] == "amf" else 0, (top.leaf,))
             tree = Chain(tuple(blocks), "fma" if name == "fma" else "instruction", tree)
         at += len(steps)
     assert tree is not None
@@ -257,9 +253,10 @@ def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
 
 
 def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
-    """The tree with what is rounded to D's narrower format inside: parts of a sum, or what is added up so far.
+    """The tree with its roundings to D's narrower format: of parts of a sum, or of the sum so far.
 
-    Slices that are added to D in place, one after another, leave their sum so far in D's format, and come unrounded.
+    Slices that are added to D in place, one after another, leave the sum so far in D's format; they are not rounded
+    themselves.
     """
     sums: list[Sum] = []
     stack: list[Tree] = [tree]
@@ -271,22 +268,24 @@ def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
         elif node.start is not None:
             stack.append(node.start)
     first = [[next(trees.leaves(part)) for part in node.parts] for node in sums]
-    asked = [(n, x, ks[i == 0]) for n, ks in enumerate(first) for i, x in enumerate(ks)]
-    kept: list[list[bool]] = [[] for _ in sums]
-    for (n, _, _), narrow in zip(asked, probe.stored([(x, z) for _, x, z in asked], fmt.precision), strict=True):
-        kept[n].append(narrow)
+    pairs = [(n, x, ks[i == 0]) for n, ks in enumerate(first) for i, x in enumerate(ks)]
+    stored: list[list[bool]] = [[] for _ in sums]
+    for (n, _, _), narrow in zip(pairs, probe.stored([(x, z) for _, x, z in pairs], fmt.precision), strict=True):
+        stored[n].append(narrow)
     longer = [n for n, ks in enumerate(first) if len(ks) > 2]
     totals = probe.between([(first[n][0], first[n][1], first[n][2]) for n in longer], fmt.precision)
     between = dict(zip(longer, totals, strict=True))
-    marks = {id(node): (kept[n], between.get(n, False)) for n, node in enumerate(sums)}
+    marks = {id(node): (stored[n], between.get(n, False)) for n, node in enumerate(sums)}
 
     def marked(node: Tree) -> Tree:
         if isinstance(node, Chain):
             return node if node.start is None else Chain(node.blocks, node.kind, marked(node.start))
-        parts, (own, each) = tuple(map(marked, node.parts)), marks[id(node)]
-        if all(own):
+        parts, (of_parts, each) = tuple(map(marked, node.parts)), marks[id(node)]
+        if all(of_parts):
             return Sum(parts, fmt.name if each else node.fmt, None if each else fmt.name)
-        parts = tuple(Sum((part,), None, fmt.name) if narrow else part for part, narrow in zip(parts, own, strict=True))
+        parts = tuple(
+            Sum((part,), None, fmt.name) if narrow else part for part, narrow in zip(parts, of_parts, strict=True)
+        )
         if not each:
             return Sum(parts, node.fmt)
         total = parts[0]

@@ -39,7 +39,7 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
     assert told.err.startswith("fpemu: odd: no arithmetic known")
     for arguments, message in (
         ([f"{file}:fails", *common], "RuntimeError: no"),
-        ([f"{file}:ragged", *common], "what ragged returned is no array"),
+        ([f"{file}:ragged", *common], "the result of ragged is no array"),
         ([f"{file}:none", *common], "unknown function of"),
         ([f"{file}", *common], "FILE.py:FUNCTION"),
         ([f"{file}:odd", "--k", "2"], "--formats"),

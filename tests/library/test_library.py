@@ -27,7 +27,7 @@ RECORDED = [case for case in CASES if case.sample]
 class Emulated:
     """A library's product, made of one order left of a column of D and another right of it."""
 
-    is_ask = True
+    runs_probes = True
 
     def __init__(self, kind, shape, left, right=None, cut=0, band=None, place=0):
         self.kind, (self.M, self.N, self.K) = kind, shape
