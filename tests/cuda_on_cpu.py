@@ -17,9 +17,9 @@ import types
 import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm.kernel import Kernel
+from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import callers, compiler, device, launches
+from fpemu.gpu.runtime import callers, compiler, device, launches, properties
 from fpemu.schemes import base, lowering, ranges
 
 SHIM = r"""
@@ -147,13 +147,13 @@ class HostModule:
 
     def prepare(self, name, grid, block, *arguments, keep=None, **_):
         packed = [launches.pack(x) for x in arguments]
-        pointers = (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
         run = getattr(self.library, f"run_{name}")
 
         def queue():
+            pointers = (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
             run(ctypes.c_uint(int(grid)), ctypes.c_uint(block), pointers)
 
-        return types.SimpleNamespace(queue=queue, keep=(keep, packed, arguments))
+        return types.SimpleNamespace(queue=queue, keep=(keep, arguments))
 
     def launch(self, name, grid, block, *arguments, **_):
         self.prepare(name, grid, block, *arguments).queue()
@@ -178,6 +178,7 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "entered", contextlib.nullcontext)
     patch.setattr(device, "capability", lambda: capability)
     patch.setattr(device, "describe", lambda: {"gpu": "this processor", "arch": device.arch()})
+    patch.setattr(properties, "multiprocessors", lambda: 132)
     patch.setattr(callers, "ordinal", lambda pointer: 0)
     patch.setattr(callers, "free_bytes", lambda: 10**9)
     patch.setattr(callers, "_after", lambda waits, waited_for: None)

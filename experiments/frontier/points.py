@@ -18,6 +18,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.strassen import Strassen
 
+from .._findings import paragraph
+
 PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
 TITLE = "error over tensor-core time, from one fp16 product to three"
 EXPLAINS = ("frontier/points",)
@@ -168,14 +170,17 @@ def _told(pairs: list[tuple[float, float]]) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What a bit of the corrections is worth, and an exact stage."""
     errors = _of(rows, "uniform [-1, 1]")
     if not {"staged-int8", "exact=2", "6 bits", "10 bits", "e4m3", "staged"} <= errors.keys():
         return ""
-    bit = (errors["6 bits"] / errors["10 bits"]) ** 0.25
-    return (
-        f"On uniform [-1, 1] corrections in int8 give {errors['staged-int8']:.3g}, {errors['exact=2']:.3g} if every "
-        f"other stage has them in fp16 and {errors['staged']:.2g} for staged, which has no others: the error falls "
-        f"with the square root of the share. A bit is worth a factor of {bit:.3g}; e4m3, with 4 bits and an exponent, "
-        f"gives {errors['e4m3']:.3g}."
+    schemes_ = {
+        "corrections in int8": errors["staged-int8"],
+        "every other stage in fp16": errors["exact=2"],
+        "staged": errors["staged"],
+        "corrections in e4m3, 4 bits and an exponent": errors["e4m3"],
+    }
+    return paragraph(
+        ("errors on uniform [-1, 1]", schemes_),
+        ("factor that a bit of the corrections is worth", (errors["6 bits"] / errors["10 bits"]) ** 0.25),
+        ("the error falls with the square root of the share of stages in int8", True),
     )

@@ -259,7 +259,7 @@ def test_operands_that_do_not_fit_are_named_as_by_the_emulator(gpu):
 
 def test_arrays_here_and_there_and_on_another_gpu(gpu, monkeypatch):
     A, B = draw((5, 40)), Lent(draw((40, 6)))
-    with pytest.raises(InputError, match=r"^A in the CPU's memory and B on the GPU: bring them to one of the two$"):
+    with pytest.raises(InputError, match=r"^A in the CPU's memory and B on the GPU: copy them to one of the two$"):
         gpu.gemm(A, B, scheme="sgemm")
     monkeypatch.setattr(callers, "ordinal", lambda pointer: 3)
     with pytest.raises(InputError, match=r"^B lies on GPU 3, and fpemu\.gpu runs on GPU 0"):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.gemm.base import record
 from fpemu.gpu.gemm.wgmma import splits
-from fpemu.gpu.gemm.kernel import record
 from fpemu.gpu.runtime import compiler
 from fpemu.schemes import build, ranges, strassen
 from fpemu.schemes.strassen import Strassen
@@ -297,7 +297,7 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
         first, second = (integers[:, :, :, i].reshape(*shape[:2], -1) for i in range(2))
         low, high = (second, first) if side.who == "B" else (first, second)
         for i, x in enumerate(side.x):
-            parts, all_exact = scheme.parts(x, "A", "raise"), every.parts(x, "A", "raise")
+            parts, all_exact = scheme.split_operand(x, "A", "raise"), every.split_operand(x, "A", "raise")
             assert (side.exponents[i] == 16 * parts.exponents[:, 0] + parts.factors[:, 0]).all()
             K = shape[-1]
             assert (h[i, :, :K] == parts.h).all()

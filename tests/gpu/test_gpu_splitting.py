@@ -166,10 +166,11 @@ def test_operands_of_any_strides_become_words_along_k(name, options, gpu):
             x[..., 0, 0], x[..., -1, -1] = np.nan, -np.inf
         for number, y in enumerate(layouts(x)):
             for who in "AB":
-                for scaling in ("scale", "scale-rows", "none")[number % 2 :]:
+                for scaling in ("scale", "scale-rows", "propagate")[number % 2 :]:
                     with np.errstate(all="ignore"):
                         want = ranges.prepare(y, who, rules, "propagate", scaling, name)
-                    got = splitting.prepare(matrices.upload(y), who, rules, "propagate", scaling)
+                    splitter = splitting.Splitter(rules, lambda _, scaling=scaling: scaling, words=True)
+                    (got,) = splitter.prepare([(matrices.upload(y), who)], "propagate")
                     assert_prepared(got, want, y, rules, scaling)
 
 
@@ -180,7 +181,7 @@ def assert_prepared(got, want, x, rules, scaling):
         codes = buffer.array((*lead, rows, got.pitch), rule.format.code_dtype)
         assert equal_words(codes[..., :K], value if A else value.swapaxes(-1, -2), rule.format).all()
         assert not codes[..., K:].any()
-    if scaling != "none":
+    if scaling.startswith("scale"):
         exponents = got.exponents.array((*lead, rows), np.int32)
         wanted = want.exponents[..., 0] if A else want.exponents[..., 0, :]
         assert np.array_equal(exponents, np.broadcast_to(wanted, exponents.shape))
@@ -195,7 +196,7 @@ def test_a_kernel_that_splits_by_itself_gets_exponents_rows_and_counts(policy, g
     x = rng.standard_normal((5, 90)).astype(np.float32)
     x[1, 3], x[2, 70], x[4, 0] = 1e6, np.inf, 65519.999
     for who in "AB":
-        got = splitting.prepare(matrices.upload(x), who, rules, policy, policy, keep=False)
+        (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), who)], policy)
         assert got.words == ()
         wild, beyond = got.faults.array(2, np.uint64)
         assert wild == 1
@@ -209,9 +210,46 @@ def test_words_that_overflow_after_scaling_are_counted_without_being_kept(gpu):
     x = np.random.default_rng(5).standard_normal((40, 30)).astype(np.float32)
     values = np.ldexp(x.astype(np.float64), ranges.prepare(x, "A", rules[:1], "scale", "scale", "").exponents)
     over = [word.overflows(left) for word, left, _, _ in words.steps(values, rules)]
-    got = splitting.prepare(matrices.upload(x), "A", rules, "scale", "scale", keep=False)
+    (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), "A")], "scale")
     assert got.faults.array(2, np.uint64).tolist() == [0, np.count_nonzero(over[0] | over[1])]
     assert over[1].any()
+
+
+def splitter(scheme, words=True):
+    return splitting.Splitter(scheme.rules(), scheme.scaling, words=words)
+
+
+@pytest.mark.parametrize("policy", ["propagate", "scale", "scale-rows"])
+def test_both_operands_in_one_launch_call_after_call(policy, gpu):
+    scheme, rng = fpemu.schemes.get("h2sgemm"), np.random.default_rng(7)
+    rules = scheme.rules()
+    both = splitter(scheme)
+    for call, (M, N, K) in enumerate([(33, 70, 130), (33, 70, 130), (5, 9, 64), (33, 70, 130), (40, 3, 1100)]):
+        A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, M, K), (N, K)))
+        B = B.T
+        if call % 2 == 0:
+            A[1, M // 2, K - 1], A[0, 0, 0], B[K // 2, N - 1] = np.inf, 3e4, np.nan
+        with np.errstate(all="ignore"):
+            want = {who: ranges.prepare(X, who, rules, "propagate", policy, "") for X, who in ((A, "A"), (B, "B"))}
+        pair = [(matrices.upload(A), "A"), (matrices.upload(B), "B")]
+        for operands in (pair, pair[:1], pair[1:], pair):  # memory that comes again, one operand or both
+            for (_, who), got in zip(operands, both.prepare(operands, policy), strict=True):
+                assert_prepared(got, want[who], A if who == "A" else B, rules, policy)
+
+
+def test_operands_that_come_again_are_not_described_again(gpu):
+    scheme, rng = fpemu.schemes.get("legemm"), np.random.default_rng(8)
+    both = splitter(scheme)
+    pair = [
+        (matrices.upload(rng.standard_normal(shape).astype(np.float32)), who)
+        for shape, who in (((20, 30), "A"), ((30, 10), "B"))
+    ]
+    steps = [both.prepare(pair, "raise") and set(map(id, both._kept.values())) for _ in range(5)]
+    assert steps[1] == steps[2] == steps[4]
+    assert all(x.faults.array(2, np.uint64).tolist() == [0, 0] for x in both.prepare(pair, "raise"))
+    empty = matrices.empty((0, 30), np.float32)
+    faults = both.prepare([(empty, "A"), pair[1]], "raise")[0].faults
+    assert faults.array(2, np.uint64).tolist() == [0, 0]
 
 
 def test_no_word_overflows_below_the_safe_magnitude_and_some_do_above_it():
@@ -230,7 +268,7 @@ def test_no_word_overflows_below_the_safe_magnitude_and_some_do_above_it():
 
 def test_words_of_other_numbers_than_fp32_are_refused(gpu):
     with pytest.raises(InputError, match="fp32 numbers, not 2 of float64"):
-        splitting.prepare(matrices.upload(np.ones((2, 2))), "A", fpemu.schemes.get("ootomo").rules(), "raise", "none")
+        splitter(fpemu.schemes.get("ootomo")).prepare([(matrices.upload(np.ones((2, 2))), "A")], "raise")
 
 
 @needs_nvrtc

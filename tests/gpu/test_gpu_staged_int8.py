@@ -22,7 +22,7 @@ needs_hopper = pytest.mark.skipif(
 
 @pytest.fixture
 def queued(monkeypatch):
-    """Launches that a `Splitter` queues, as structs, on a GPU that is none."""
+    """Launches that a `ChunkSplitter` queues, as structs, on a GPU that is none."""
     launches, memory = [], iter(range(2**20, 2**60, 2**40))
 
     class Buffer:
@@ -57,7 +57,7 @@ def operand(*shape):
 
 @pytest.mark.parametrize("kind", list(splits.KINDS))
 def test_each_launch_zeroes_the_counts_of_faults_for_the_one_after_it(queued, kind):
-    splitter, rng = splits.Splitter(kind, {}), np.random.default_rng(1)
+    splitter, rng = splits.ChunkSplitter(kind, {}), np.random.default_rng(1)
     zero = {}  # by pointer, once it has been used
     sizes = [(rng.integers(1, 700), rng.integers(1, 3000)) for _ in range(8)]
     for turn in range(60):
@@ -71,7 +71,7 @@ def test_each_launch_zeroes_the_counts_of_faults_for_the_one_after_it(queued, ki
 
 
 def test_operands_that_come_again_are_launches_that_exist(queued):
-    splitter = splits.Splitter("halves", {})
+    splitter = splits.ChunkSplitter("halves", {})
     sides = [(operand(300, 200), "A"), (operand(200, 100), "B")]
     for _ in range(10):
         splitter.prepare(sides, "scale-rows")

@@ -13,7 +13,7 @@ import simulated
 import fpemu
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Prepared
+from fpemu.gpu.gemm.base import Prepared
 from fpemu.gpu.gemm.mma_sync import fused, general, operation
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
@@ -75,7 +75,7 @@ def gpu(tmp_path_factory):
         patch.setattr(device, "Buffer", simulated.Buffer)
         patch.setattr(device, "synchronize", lambda: None)
         patch.setattr(properties, "multiprocessors", lambda: 132)
-        patch.setattr(operation, "from_hopper_on", lambda: False)
+        patch.setattr(splitting, "from_hopper_on", lambda: False)
         yield
     forget()
 
@@ -208,7 +208,7 @@ BY_TMA = {
 @needs_compiler
 @pytest.mark.parametrize("name", BY_TMA)
 def test_words_brought_by_tma_give_the_bits_of_the_emulator(gpu, name, monkeypatch):
-    monkeypatch.setattr(operation, "from_hopper_on", lambda: True)
+    monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
     monkeypatch.setattr(device, "tensor_map", tensor_map)
     scheme, options, shape = BY_TMA[name]
     kernel = smallest(scheme, words_in_memory=True, **options)

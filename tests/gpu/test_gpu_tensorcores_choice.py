@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, mma, schemes
-from fpemu.gpu.gemm.mma_sync import fused, operation, source
-from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.gemm import splitting
+from fpemu.gpu.gemm.mma_sync import fused, source
+from fpemu.gpu.runtime import compiler, properties
 from fpemu.mma import KOrder
 from fpemu.schemes.base import build
 
-needs_nvrtc = pytest.mark.skipif(device.compiler_missing() is not None, reason=str(device.compiler_missing()))
+needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 SPLIT = [name for name in schemes.names() if schemes.get(name).runs_by_plan]
 
 
@@ -92,7 +93,7 @@ def test_large_products_take_words_from_memory_and_narrow_ones_split_in_their_lo
 
 def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_every_instruction(monkeypatch):
     for new in (False, True):
-        monkeypatch.setattr(operation, "from_hopper_on", lambda new=new: new)
+        monkeypatch.setattr(splitting, "from_hopper_on", lambda new=new: new)
         for name in ("bf16x9", "markidis", "ootomo-tf32"):
             scheme = schemes.get(name)
             kernel = fused.kernel(scheme, scheme.spec("H200"), (4096, 4096, 64))
@@ -103,11 +104,11 @@ def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_e
 
 
 def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypatch):
-    monkeypatch.setattr(operation, "from_hopper_on", lambda: True)
+    monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
     scheme = schemes.get("markidis")
     large, small = (fused.kernel(scheme, scheme.spec("H200"), (n, n, n)) for n in (4096, 1024))
     assert (large._overlap, small._overlap) == (True, False)
-    assert (operation.overlaps(132), operation.overlaps(10**4)) == (True, False)
+    assert (splitting.overlaps(132), splitting.overlaps(10**4)) == (True, False)
 
 
 def test_tiles_are_chosen_by_size(monkeypatch):
@@ -153,11 +154,11 @@ def frames(cubin):
     [("legemm", "A100", "sm_80"), ("bf16x9", "H200", "sm_90a"), ("fp16", "B200", "sm_100a")],
 )
 def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name, arch, monkeypatch):
-    monkeypatch.setattr(operation, "from_hopper_on", lambda: arch != "sm_80")
+    monkeypatch.setattr(splitting, "from_hopper_on", lambda: arch != "sm_80")
     scheme = schemes.get(name)
     kernel = fused.kernel(scheme, scheme.spec(gpu_name), (8192, 8192, 64))
     assert type(kernel) is (fused.WordsKernel if arch == "sm_80" else fused.BulkKernel)
-    assert frames(device.compile(kernel.source(("ALONG_K", "ALONG_K"), False, False), arch)) == [0]
+    assert frames(compiler.compile(kernel.source(("ALONG_K", "ALONG_K"), False, False), arch)) == [0]
 
 
 @needs_nvrtc
@@ -172,7 +173,7 @@ def test_kernels_compile_without_local_memory(name):
     kernel = fused.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
     layouts = tuple(rng.choice(source.LAYOUTS, 2))
     text = kernel.source(layouts, *(rng.random(2) < 0.5))
-    assert frames(device.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
+    assert frames(compiler.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
 
 
 @needs_nvrtc
@@ -181,4 +182,4 @@ def test_the_kernels_of_any_order_compile():
         scheme = build(name, options)
         spec = scheme.spec("A100" if arch == "sm_80" else "H200")
         kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)
-        assert set(frames(device.compile(kernel.source(), arch))) == {0}
+        assert set(frames(compiler.compile(kernel.source(), arch))) == {0}

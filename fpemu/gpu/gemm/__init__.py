@@ -12,8 +12,8 @@ import numpy as np
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.gemm import patching
+from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import architecture, check_out, direct, find, kernel, refuse_hardware, validate
-from fpemu.gpu.gemm.kernel import Kernel, Prepared
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix

@@ -11,7 +11,7 @@ import numpy as np
 from fpemu.arguments import sizes as check_sizes
 from fpemu.errors import GpuError, InputError, shown
 from fpemu.gpu.gemm import ordinary
-from fpemu.gpu.gemm.kernel import Kernel
+from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.mma_sync import fused
 from fpemu.gpu.gemm.wgmma import staged_int8, strassen
 from fpemu.gpu.gemm.wgmma import words as wgmma

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.kernel import Kernel, Prepared
+from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
 from fpemu.gpu.runtime import compiler, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
@@ -70,8 +71,8 @@ class Ordinary(Kernel):
         self._ks, self._ends = device.Buffer.of(ks), device.Buffer.of(ends)
         self._module = _module(source(_REAL[scheme.operand.name], path))
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return Prepared(X, who)
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        return [Prepared(X, name) for X, name in operands]
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.kernel import Prepared
-from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.gpu.gemm.base import Prepared
+from fpemu.gpu.runtime import compiler, device, matrices, properties
 from fpemu.gpu.runtime.matrices import Matrix
 
 _TILE = 16  # SIDE in nonfinite_outputs.cu
-_BLOCKS = 1056  # go round over the tiles: eight on each of an H200's 132 multiprocessors
+_BLOCKS = 8  # per multiprocessor, at most: each block computes several tiles
 
 
 @lru_cache(maxsize=1)
@@ -46,7 +46,7 @@ def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix 
         added = [np.uint64(c.pointer), matrices.table(c, lead), *(np.int64(s) for s in c.strides[-2:])]
     module().launch(
         "patch",
-        min(tiles, _BLOCKS),
+        min(tiles, _BLOCKS * properties.multiprocessors()),
         256,
         *sides,
         np.uint64(D.pointer),

@@ -1,29 +1,56 @@
-"""Splitting on the GPU: the rules of a scheme as constants of ``kernels/split.cuh``, and operands split in memory.
+"""Operands prepared on the GPU: split into words in memory, or only their exponents, special rows and faults.
 
-`definition` is for every kernel that splits in its own loads. `prepare` is for those that want the words in memory, K
-contiguous for A and B alike, or only the exponents, special rows and faults of an operand. The same bits as
+`definition` prints the rules of a split as constants of ``kernels/split.cuh``, for kernels that split in their loads.
+`Splitter` runs ``kernels/split.cu`` on one operand or on both of a product in one launch, with the bits of
 `fpemu.schemes.ranges.prepare`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm.kernel import Prepared, Workspace
-from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.gpu.gemm.base import LaunchCache, Operand, Prepared, record
+from fpemu.gpu.runtime import compiler, device, matrices, properties
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.schemes.ranges import TOP
+from fpemu.schemes.ranges import TOP, OverflowPolicy
 from fpemu.schemes.words import BIT_CUT, Word
 
 PITCH = 64  # words of a row are padded to a multiple of so many
 MOST_WORDS = 4
-_SURVEYED, _ROWS = 1024, 32  # SURVEYED and ROWS in split.cu
+_OPERAND = np.dtype(
+    [
+        *((name, "<u8") for name in ("x", "of")),
+        *((name, "<i8") for name in ("rows", "K", "row_step", "k_step")),
+        ("exponents", "<u8"),
+        ("word", "<u8", (MOST_WORDS,)),
+        ("pitch", "<i8"),
+        *((name, "<u8") for name in ("special", "faults", "largest", "next_faults")),
+        *((name, "<i8") for name in ("bound", "blocks")),
+    ]
+)
+"""The struct Operand of ``kernels/split.cu``"""
+_ROWS, _LENGTH, _SURVEYED = 32, 64, 1024  # ROWS, LENGTH and SURVEYED in split.cu
+_THREADS = 256
+_SMALL = 4  # blocks per multiprocessor
+
+
+def from_hopper_on() -> bool:
+    """Whether the GPU at hand has TMA, and launches that begin while the one before them ends."""
+    return device.missing() is None and device.capability() >= (9, 0)
+
+
+def overlaps(blocks: int) -> bool:
+    """Whether a launch begins while the one before it ends: small ones do (``kernels/dependent_launch.cuh``)."""
+    return blocks <= _SMALL * properties.multiprocessors() and from_hopper_on()
 
 
 def definition(rules: Sequence[Word], name: str = "Rules") -> str:
@@ -55,77 +82,6 @@ def _module(rules: tuple[Word, ...]) -> device.Module:
     return device.Module(source(rules), name="split.cu")
 
 
-def prepare(
-    X: Matrix,
-    who: str,
-    rules: Sequence[Word],
-    on_range: str,
-    scaling: str,
-    *,
-    keep: bool = True,
-    room: Workspace | None = None,
-) -> Prepared:
-    """An operand's words, exponents, special rows and faults; only queued.
-
-    Parameters
-    ----------
-    X : Matrix
-        fp32: A (..., M, K) or B (..., K, N), of any strides.
-    who : {"A", "B"}
-    rules : sequence of Word
-    on_range : str
-        The range policy. Special rows are told unless it is "raise", for which their number is enough.
-    scaling : str
-        Which scaling to apply: "scale", "scale-rows", anything else none.
-    keep : bool
-        False: the words are not wanted in memory, the kernel splits in its own loads. Words that overflow are counted
-        all the same, but under "propagate", which does not ask.
-    room : Workspace, optional
-        Buffers to be used again; without it they are made anew, which takes time.
-
-    Returns
-    -------
-    Prepared
-        ``words[i]`` holds codes of word i's format, in 8, 16 or 32 bits (tf32: fp32 patterns).
-    """
-    if X.dtype != np.float32 or len(rules) > MOST_WORDS:
-        raise InputError(f"{who}: at most {MOST_WORDS} words of fp32 numbers, not {len(rules)} of {X.dtype}")
-    room = Workspace() if room is None else room
-    found = Prepared(X, who)
-    lines, fmt, K = X.count * found.rows, rules[0].format, X.shape[-1 if who == "A" else -2]
-    found.special = None if on_range == "raise" else room.zeros(f"{who} special", lines)
-    found.faults = room.zeros(f"{who} faults", 16)
-    scaled, safe, top = scaling in ("scale", "scale-rows"), within(rules), min(TOP, fmt.emax - 1)
-    # what is scaled lies below 2^top; else the survey counts by itself, looking at nothing below `safe`
-    splits = keep or (scaled and safe < 2.0**top and on_range != "propagate")
-    if scaled:
-        found.exponents = room.buffer(f"{who} exponents", 4 * lines)
-    if lines and K and (scaled or not splits):
-        bound = np.inf if splits or scaled or on_range == "propagate" else safe
-        _survey(found, rules, scaling == "scale", top, bound, room, counted_later=splits)
-    if not splits:
-        return found
-    found.pitch = -(-K // PITCH) * PITCH
-    nbytes = lines * found.pitch * fmt.code_dtype.itemsize
-    found.words = tuple(room.buffer(f"{who} word {i}", nbytes) for i in range(len(rules))) if keep else ()
-    tiles = X.count * -(-found.rows // _ROWS) * (found.pitch // PITCH)
-    pointers = [*found.words, *[np.uint64(0)] * (MOST_WORDS - len(found.words))]
-    if tiles:
-        _module(tuple(rules)).launch(
-            "split",
-            tiles,
-            256,
-            *_stack(found),
-            _or_null(found.exponents),
-            *pointers,
-            np.int64(found.pitch),
-            _or_null(found.special),
-            found.faults,
-            wait=False,
-        )
-    return found
-
-
 def within(rules: Sequence[Word]) -> float:
     """A magnitude up to which no word overflows: what is left of x after a word is at most a unit of its rounding.
 
@@ -145,23 +101,6 @@ def within(rules: Sequence[Word]) -> float:
     return float(bound)
 
 
-def _survey(
-    found: Prepared, rules: Sequence[Word], whole: bool, top: int, bound: float, room: Workspace, *, counted_later: bool
-) -> None:
-    """Exponents, if they are wanted; special rows and faults, if nobody else finds them."""
-    X, who, module = found.source, found.who, _module(tuple(rules))
-    K = X.shape[-1 if who == "A" else -2]
-    scaled = found.exponents is not None
-    largest = room.zeros(f"{who} largest", 4 * X.count * found.rows) if scaled else None
-    faults = room.zeros(f"{who} faults of the survey", 16) if counted_later else found.faults
-    tiles = X.count * -(-found.rows // _ROWS) * -(-K // _SURVEYED)
-    outputs = (_or_null(largest), _or_null(found.special), faults)
-    module.launch("survey", tiles, 256, *_stack(found), *outputs, _code(bound), wait=False)
-    if scaled:
-        sizes = (np.int64(found.rows), np.int32(whole), np.int32(top))
-        module.launch("settle", X.count, 256, largest, found.exponents, *sizes, wait=False)
-
-
 def _code(bound: float) -> np.uint32:
     """The pattern of an fp32 number that is not above a bound, of Inf where fp32 has none that large."""
     with np.errstate(over="ignore"):
@@ -170,13 +109,164 @@ def _code(bound: float) -> np.uint32:
     return np.uint32(near.view(np.uint32) if bound <= np.finfo(np.float32).max else 0x7F800000)
 
 
-def _or_null(buffer: device.Buffer | None) -> Any:
-    return np.uint64(0) if buffer is None else buffer
+@dataclass
+class Steps:
+    """The kernels that prepare some operands: buffers set to zero, then launches."""
+
+    prepared: list[Prepared] = field(default_factory=list)
+    zeros: list[device.Buffer] = field(default_factory=list)
+    launches: list[device.Launch] = field(default_factory=list)
 
 
-def _stack(found: Prepared) -> tuple[Any, ...]:
-    """The kernels' first parameters."""
-    X = found.source
-    K = X.shape[-1 if found.who == "A" else -2]
-    sizes = (np.int64(n) for n in (found.rows, K, *found.steps))
-    return np.uint64(X.pointer), matrices.table(X), *sizes
+class KeptSplitter(ABC):
+    """Prepares the operands of one kernel, and keeps its buffers and launches for operands that come again.
+
+    The result for A is valid until the next A, the result for B until the next B. Faults are counted in two buffers in
+    turn: the launches that count in one set the other to zero.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, device.Buffer] = {}
+        self._turns = {"A": 1, "B": 1}
+        self._kept = LaunchCache()
+
+    def prepare(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        """Queue the kernels that prepare one operand or both: fp32, A (..., M, K) or B (..., K, N), of any strides."""
+        turns = {name: 1 - self._turns[name] for _, name in operands}
+        key = (on_range, *((X.pointer, X.shape, X.strides, name, turns[name]) for X, name in operands))
+        steps = self._kept.get(key)
+        if steps is None:
+            steps = self._steps(operands, turns, on_range)  # a new buffer empties what is kept
+            self._kept.keep(key, steps)
+        for buffer in steps.zeros:
+            buffer.fill(0)
+        for launch in steps.launches:
+            launch.queue()
+        self._turns |= turns
+        return [replace(x, source=X) for (X, _), x in zip(operands, steps.prepared, strict=True)]
+
+    @abstractmethod
+    def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
+        """The steps for some operands; for one without launches, `zeros` contains both of its buffers of faults."""
+
+    def _buffer(self, name: str, nbytes: int, *, zero: bool = False) -> device.Buffer:
+        """A buffer by its name; if it is too small, a new one replaces it, and all kept launches are dropped."""
+        if name not in self._buffers or self._buffers[name].nbytes < nbytes:
+            self._kept.clear()
+            self._buffers.pop(name, None)  # freed before the new one is allocated
+            self._buffers[name] = device.Buffer(nbytes)
+            if zero:
+                self._buffers[name].fill(0)
+        return self._buffers[name]
+
+    def _faults(self, name: str) -> list[device.Buffer]:
+        return [self._buffer(f"{name} faults {i}", 16, zero=True) for i in (0, 1)]
+
+
+class Splitter(KeptSplitter):
+    """Splits by any rules, by ``kernels/split.cu``.
+
+    Parameters
+    ----------
+    rules : sequence of Word
+    scaling : callable
+        The scaling of an overflow policy (`SplitScheme.scaling`).
+    words : bool
+        Whether words are stored. If not, words that overflow are counted all the same, except under "propagate".
+    overlap : bool
+        Whether launches may begin while the one before them ends.
+    """
+
+    def __init__(
+        self, rules: Sequence[Word], scaling: Callable[[str], str], *, words: bool, overlap: bool = False
+    ) -> None:
+        super().__init__()
+        self._rules, self._scaling, self._words, self._overlap = tuple(rules), scaling, words, overlap
+
+    def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
+        fmt, scaling = self._rules[0].format, OverflowPolicy(self._scaling(on_range))
+        propagates, top = on_range == OverflowPolicy.PROPAGATE, min(TOP, fmt.emax - 1)
+        # scaled entries lie below 2^top; unscaled ones are counted by the survey, which skips those below `safe`
+        safe = within(self._rules)
+        splits = self._words or (scaling.scales and safe < 2.0**top and not propagates)
+        bound = np.inf if splits or scaling.scales or propagates else safe
+        steps, records, any_blocks = Steps(), [], False
+        for X, name in operands:
+            x, values = self._operand(
+                X, name, turns[name], steps, special=on_range != OverflowPolicy.RAISE, scaled=scaling.scales
+            )
+            records.append(record(_OPERAND, values | {"bound": int(_code(bound))}))
+            steps.prepared.append(x)
+            if X.count * x.rows and values["K"]:
+                any_blocks = True
+            else:
+                steps.zeros += self._faults(name)
+        if not any_blocks:
+            return steps
+        if scaling.scales or not splits:
+            steps.launches.append(self._launch("survey_operands", steps.prepared, records, last=not splits))
+        if scaling.scales:
+            whole = scaling == OverflowPolicy.SCALE
+            pairs = [(x, one) for x, one in zip(steps.prepared, records, strict=True) if x.source.count * x.rows]
+            steps.launches += [self._settle(x, one, whole, top) for x, one in pairs]
+        if splits:
+            steps.launches.append(self._launch("split_operands", steps.prepared, records, last=True))
+        return steps
+
+    def _operand(
+        self, X: Matrix, name: str, turn: int, steps: Steps, *, special: bool, scaled: bool
+    ) -> tuple[Prepared, dict[str, Any]]:
+        """The prepared operand, and the fields of the struct Operand; `steps` receives the buffers to set to zero."""
+        if X.dtype != np.float32 or len(self._rules) > MOST_WORDS:
+            raise InputError(f"{name}: at most {MOST_WORDS} words of fp32 numbers, not {len(self._rules)} of {X.dtype}")
+        x, largest, faults = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), name), None, self._faults(name)
+        lines, x.faults = X.count * x.rows, faults[turn]
+        if special:
+            x.special = self._buffer(f"{name} special", lines)
+            steps.zeros.append(x.special)
+        if scaled:
+            x.exponents, largest = (self._buffer(f"{name} {kind}", 4 * lines) for kind in ("exponents", "largest"))
+            steps.zeros.append(largest)
+        x.pitch = -(-x.K // PITCH) * PITCH
+        if self._words:
+            nbytes = lines * x.pitch * self._rules[0].format.code_dtype.itemsize
+            x.words = tuple(self._buffer(f"{name} word {i}", nbytes) for i in range(len(self._rules)))
+        row_step, k_step = x.steps
+        pointers = [word.pointer for word in x.words]
+        return x, {
+            "x": X.pointer,
+            "of": matrices.table(X) if X.count > 1 else None,
+            "rows": x.rows,
+            "K": x.K,
+            "row_step": row_step,
+            "k_step": k_step,
+            "exponents": x.exponents,
+            "word": pointers + [0] * (MOST_WORDS - len(pointers)),
+            "pitch": x.pitch,
+            "special": x.special,
+            "largest": largest,
+            "faults": x.faults,
+            "next_faults": faults[1 - turn],
+        }
+
+    def _launch(
+        self, kernel: str, prepared: list[Prepared], records: list[NDArray[Any]], *, last: bool
+    ) -> device.Launch:
+        """A launch for some operands; the last one sets the faults of the next call to zero."""
+        length = _SURVEYED if kernel == "survey_operands" else _LENGTH
+        both, tables = np.zeros(2, _OPERAND), []
+        for i, (x, one) in enumerate(zip(prepared, records, strict=True)):
+            both[i] = one[0]
+            both[i]["blocks"] = x.source.count * -(-x.rows // _ROWS) * -(-x.K // length)
+            if not last:  # the split counts the faults
+                both[i]["next_faults"], both[i]["faults"] = 0, self._buffer(f"{x.who} faults of the survey", 16).pointer
+            if x.source.count > 1:
+                tables.append(matrices.table(x.source))
+        blocks = int(both["blocks"].sum())
+        return _module(self._rules).prepare(
+            kernel, blocks, _THREADS, both, overlap=self._overlap and overlaps(blocks), keep=tables
+        )
+
+    def _settle(self, x: Prepared, one: NDArray[Any], whole: bool, top: int) -> device.Launch:
+        arguments = (one["largest"], x.exponents, one["rows"], np.int32(whole), np.int32(top))
+        return _module(self._rules).prepare("settle", x.source.count, _THREADS, *arguments)

@@ -9,6 +9,7 @@ do not fit into registers, run in `fpemu.gpu.gemm.mma_sync.general`, which suppo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -19,14 +20,14 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, keep
-from fpemu.gpu.gemm.kernel import layout as place
+from fpemu.gpu.gemm.base import Kernel, LaunchCache, Operand, Prepared
+from fpemu.gpu.gemm.base import layout as place
 from fpemu.gpu.gemm.mma_sync import operation
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.mma_sync.general import GeneralKernel
-from fpemu.gpu.gemm.mma_sync.operands import Splitter
 from fpemu.gpu.gemm.mma_sync.source import Fused
 from fpemu.gpu.gemm.mma_sync.tiles import Tile
+from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, catalog
@@ -136,7 +137,7 @@ def tiles(lowering: Lowering, spec: MmaSpec, how: Fused, *, words: bool = False)
     """The tiles that a lowering can have, largest first; words: those of kernels that read words from memory."""
     most, size = properties.most_shared(), text.BYTES[str(spec.a_format)]
     if words:
-        return text.copying_tiles(lowering, size, how, most, operation.from_hopper_on())
+        return text.copying_tiles(lowering, size, how, most, splitting.from_hopper_on())
     return text.splitting_tiles(lowering, size, how, most)
 
 
@@ -182,14 +183,10 @@ class FusedKernel(Kernel):
         # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
         self._overlap = 2 * self._shared > properties.most_shared()
         self._splitter = Splitter(scheme.rules(), scheme.scaling, words=self.words_in_memory, overlap=self._overlap)
-        self._launches: dict[Any, device.Launch | None] = {}
+        self._launches = LaunchCache()
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return self._splitter.prepare([(X, who)], on_range)[0]
-
-    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
-        a, b = self._splitter.prepare([(A, "A"), (B, "B")], on_range)
-        return a, b
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        return self._splitter.prepare(operands, on_range)
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
         """The kernel's text for operands that lie in memory so; parameters as those of `source.source`."""
@@ -201,7 +198,7 @@ class FusedKernel(Kernel):
         scalars = np.array([alpha, beta], np.float32).tobytes()
         key = (_told(a), _told(b), place(D), place(C), scalars)
         if key not in self._launches:
-            keep(self._launches, key, self._launch(a, b, D, alpha, beta, C))
+            self._launches.keep(key, self._launch(a, b, D, alpha, beta, C))
         launch = self._launches[key]
         if launch is not None:
             launch.queue()
@@ -231,7 +228,7 @@ class FusedKernel(Kernel):
             problem,
             *self._words(a, b),
             shared=self._shared,
-            overlap=self._overlap and operation.overlaps(blocks),
+            overlap=self._overlap and splitting.overlaps(blocks),
             keep=table,
         )
 

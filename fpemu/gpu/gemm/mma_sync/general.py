@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, Workspace
+from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
 from fpemu.gpu.gemm.mma_sync import operation
 from fpemu.gpu.gemm.mma_sync import source as text
+from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
@@ -92,10 +93,11 @@ class GeneralKernel(Kernel):
     def __init__(self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None) -> None:
         self.scheme, self.spec, self.order = scheme, spec, order
         self.name = f"{row.instruction} of any order"
-        self.row, self.lowering, self._room = row, scheme.lowering(row, order), Workspace()
+        self.row, self.lowering = row, scheme.lowering(row, order)
+        self._splitter = Splitter(scheme.rules(), scheme.scaling, words=False)
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return operation.prepare(self.scheme, X, who, on_range, self._room)
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        return self._splitter.prepare(operands, on_range)
 
     def source(self) -> str:
         """The kernels' text."""

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import Kernel, Prepared, Workspace
-from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.gemm.base import Kernel, Prepared, record
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.schemes.base import Scheme, SplitScheme
 
 PROBLEM = np.dtype(
     [
@@ -26,13 +23,6 @@ PROBLEM = np.dtype(
     ]
 )
 """The struct Problem of ``kernels/split_epilogue.cuh``"""
-_SMALL = 4  # blocks a multiprocessor
-
-
-def prepare(scheme: Scheme, X: Matrix, who: str, on_range: str, room: Workspace) -> Prepared:
-    """Exponents, special rows and faults of an operand that is split where it is read."""
-    assert isinstance(scheme, SplitScheme)
-    return splitting.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), keep=False, room=room)
 
 
 def layout(X: Matrix, who: str) -> str:
@@ -45,27 +35,16 @@ def layout(X: Matrix, who: str) -> str:
     return "ALONG_K_BY_FOUR" if aligned else "ALONG_K"
 
 
-def from_hopper_on() -> bool:
-    """Whether the GPU at hand has TMA, and launches that begin while the one before them ends."""
-    return device.missing() is None and device.capability() >= (9, 0)
-
-
-def overlaps(blocks: int) -> bool:
-    """Whether a launch begins while the one before it ends: small ones do (``kernels/dependent_launch.cuh``)."""
-    return blocks <= _SMALL * properties.multiprocessors() and from_hopper_on()
-
-
 def describe(
     kernel: Kernel, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
 ) -> NDArray[Any]:
     """The struct Problem, without its batches."""
     A, B = a.source, b.source
-    found = np.zeros(1, PROBLEM)
-    numbers: dict[str, Any] = {
-        "A": A.pointer,
-        "B": B.pointer,
-        "D": D.pointer,
-        "C": 0 if C is None else C.pointer,
+    values: dict[str, Any] = {
+        "A": A,
+        "B": B,
+        "D": D,
+        "C": C,
         "a_row": A.strides[-2],
         "a_k": A.strides[-1],
         "b_column": B.strides[-1],
@@ -81,11 +60,8 @@ def describe(
         "nan": kernel.scheme.nan_code(kernel.spec),
     }
     for name, x in (("a", a), ("b", b)):
-        numbers[f"{name}_exponents"] = 0 if x.exponents is None else x.exponents.pointer
-        numbers[f"{name}_special"] = 0 if x.special is None else x.special.pointer
-    for name, value in numbers.items():
-        found[name] = value
-    return found
+        values |= {f"{name}_exponents": x.exponents, f"{name}_special": x.special}
+    return record(PROBLEM, values)
 
 
 def batches(A: Matrix, B: Matrix, C: Matrix | None, D: Matrix) -> NDArray[np.int64] | None:

@@ -1,7 +1,4 @@
-"""Operands split into words of 8 or 16 bits by ``kernels/hopper_split.cuh``: both of a product in one launch.
-
-The readable twin, for any words, is `fpemu.gpu.gemm.splitting.prepare`.
-"""
+"""Operands split into words of 8 or 16 bits by ``kernels/hopper_split.cuh``, chunk after chunk of 64 k."""
 
 from __future__ import annotations
 
@@ -14,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FP16
-from fpemu.gpu.gemm.kernel import Prepared, Workspace, keep, record
+from fpemu.gpu.gemm.base import Operand, Prepared, record
+from fpemu.gpu.gemm.splitting import KeptSplitter, Steps
 from fpemu.gpu.runtime import device, matrices, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
@@ -127,8 +125,8 @@ class Chunked(Prepared):
     """An operand whose words lie chunk after chunk of 64 k: (matrix, chunk, row, 128 bytes)."""
 
 
-class Splitter:
-    """Splits the operands of one kernel: keeps the buffers for it, and the launches, for operands that come again.
+class ChunkSplitter(KeptSplitter):
+    """Splits by the kernels of `KINDS` into words that lie chunk after chunk.
 
     Parameters
     ----------
@@ -137,99 +135,60 @@ class Splitter:
     settings : dict
         Further fields of `OPERAND`.
     words : int
-        How many arrays of words there are.
+        Number of arrays of words.
     """
 
     def __init__(self, kind: str, settings: dict[str, Any], words: int = 2) -> None:
-        self._kind, self._words, self._settings, self._room = KINDS[kind], words, settings, Workspace()
-        self._held: dict[str, device.Buffer] = {}
-        self._turns = {"A": 0, "B": 0}
-        self._launches: dict[Any, tuple[list[Prepared], list[device.Buffer], list[device.Launch]]] = {}
-
-    def prepare(self, operands: Sequence[tuple[Matrix, str]], scaling: str) -> list[Prepared]:
-        """Queue what splits one operand or both.
-
-        Parameters
-        ----------
-        operands : sequence of (Matrix, {"A", "B"})
-            fp32: A (..., M, K) or B (..., K, N), of any strides.
-        scaling : str
-            "scale", "scale-rows", anything else none.
-        """
-        key = (scaling, *((X.pointer, X.shape, X.strides, who, self._turns[who]) for X, who in operands))
-        if key not in self._launches:
-            made = self._made(operands, scaling)  # may clear what is kept
-            keep(self._launches, key, made)
-        found, zeros, todo = self._launches[key]
-        for buffer in zeros:
-            buffer.fill(0)
-        for launch in todo:
-            launch.queue()
-        for _, who in operands if todo else ():  # what was queued has zeroed the faults of the other turn
-            self._turns[who] ^= 1
-        return [
-            Chunked(X, who, f.words, f.pitch, f.exponents, f.special, f.faults)
-            for (X, who), f in zip(operands, found, strict=True)
-        ]
+        super().__init__()
+        self._kind, self._words, self._settings = KINDS[kind], words, settings
 
     def _panels(self, X: Matrix, who: str) -> int:
         """Panels of an operand."""
         return X.count * -(-self._kind.halved(X.shape[-2 if who == "A" else -1]) // self._kind.side)
 
-    def _buffer(self, name: str, nbytes: int, zero: bool = False) -> device.Buffer:
-        """A buffer of the room; launches into one that it replaces are forgotten."""
-        found = self._room.buffer(name, nbytes)
-        if self._held.get(name) is not found:
-            self._launches.clear()
-            self._held[name] = found
-            if zero:
-                found.fill(0)
-        return found
-
-    def _made(
-        self, operands: Sequence[tuple[Matrix, str]], scaling: str
-    ) -> tuple[list[Prepared], list[device.Buffer], list[device.Launch]]:
-        both, kind = np.zeros(1, OPERANDS), self._kind
-        found, zeros = [], []
-        for i, (X, who) in enumerate(operands):
-            x, operand, largest = self._operand(X, who, scaling)
+    def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
+        both, kind, scaling = np.zeros(1, OPERANDS), self._kind, on_range
+        steps = Steps()
+        for i, (X, name) in enumerate(operands):
+            x, operand, largest = self._operand(X, name, turns[name], scaling)
             both["of"][0, i] = operand[0]
-            found.append(x)
-            zeros += [largest] if largest is not None else []
+            steps.prepared.append(x)
+            steps.zeros += [largest] if largest is not None else []
         of = both["of"][0]
         spans = int(of["chunks"].max()) * (CHUNK // kind.span)
-        tile_count = spans * sum(self._panels(X, who) for X, who in operands)
+        tile_count = spans * sum(self._panels(X, name) for X, name in operands)
         if not tile_count:
-            return found, [], []
+            return Steps(steps.prepared, [fault for _, name in operands for fault in self._faults(name)])
         module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
-        apart = zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
-        small, todo, tables = tile_count <= 4 * grid, [], [matrices.table(X) for X, _ in operands if X.count > 1]
+        apart = steps.zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
+        small, tables = tile_count <= 4 * grid, [matrices.table(X) for X, _ in operands if X.count > 1]
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
-            todo.append(
+            steps.launches.append(
                 module.prepare(
                     kind.kernel,
                     grid,
                     THREADS,
                     both.copy(),
                     shared=kind.shared_bytes,
-                    overlap=small and not zeros,
+                    overlap=small and not steps.zeros,
                     keep=tables,
                 )
             )
-        return found, zeros, todo
+        return steps
 
-    def _operand(self, X: Matrix, who: str, scaling: str) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
-        """What becomes of an operand, the struct Operand, and the room for the largest entry of each matrix."""
-        x, kind = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), who), self._kind
-        all_k, turn = X.shape[-1 if who == "A" else -2], self._turns[who]
-        rows, K = kind.halved(x.rows), kind.halved(all_k)
+    def _operand(
+        self, X: Matrix, who: str, turn: int, scaling: str
+    ) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
+        """The prepared operand, the struct Operand, and the buffer for the largest entry of each matrix."""
+        x, kind = Chunked(Matrix(X.pointer, X.dtype, X.shape, X.strides), who), self._kind
+        rows, K = kind.halved(x.rows), kind.halved(x.K)
         chunks, lines = -(-K // CHUNK), X.count * kind.sums * rows
         x.pitch = chunks * CHUNK
         size = X.count * kind.sums * word_bytes(rows, K)
         x.words = tuple(self._buffer(f"{who} word {i}", size) for i in range(self._words))
         x.special = self._buffer(f"{who} special", X.count * x.rows)
-        faults = [self._buffer(f"{who} faults {i}", 16, zero=True) for i in range(2)]
+        faults = self._faults(who)
         x.faults = faults[turn]
         panels = self._buffer(f"{who} panels", kind.panel_bytes * self._panels(X, who), zero=True)
         if scaling in ("scale", "scale-rows"):
@@ -256,7 +215,7 @@ class Splitter:
             "chunks": chunks,
             "matrices": X.count,
             "all_rows": x.rows,
-            "all_k": all_k,
+            "all_k": x.K,
             "second": who == "B",
             "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
         }

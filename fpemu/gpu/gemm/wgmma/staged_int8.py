@@ -6,22 +6,24 @@ products without a kernel. The order is that of the scheme: stages of 64, k asce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.kernel import TASK, Kernel, Prepared, keep, layout, places, record, result
+from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, wgmma
-from fpemu.gpu.gemm.wgmma.splits import Splitter, tiles
-from fpemu.gpu.runtime import constants, device
+from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
+from fpemu.gpu.runtime import compiler, constants, device
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
+from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.staged_int8 import StagedInt8
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
-PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
 _COLUMNS = (32, 64, 96, 128, 144)
 _EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
 _PRODUCT = np.dtype(
@@ -65,7 +67,7 @@ def choose(shape: tuple[int, int, int]) -> Tile:
 
     def cost(columns: int) -> int:
         clusters = -(-M // (ROWS * cluster)) * -(-N // columns)
-        return -(-clusters // (PROCESSORS // cluster)) * (columns + _EXTRA)
+        return -(-clusters // (multiprocessors() // cluster)) * (columns + _EXTRA)
 
     return Tile(min(_COLUMNS, key=cost), cluster)
 
@@ -85,22 +87,18 @@ class FrontierKernel(Kernel):
         self.name = f"frontier {tile}"
         assert scheme.stage is not None
         self.exact, self.per = scheme.exact or 0, scheme.stage // PIECE
-        self._splitter = Splitter("bytes", {"exact": self.exact, "per": self.per})
-        self._launches: dict[object, list[device.Launch]] = {}
+        self._splitter = ChunkSplitter("bytes", {"exact": self.exact, "per": self.per})
+        self._launches = LaunchCache()
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return self._splitter.prepare([(X, who)], "scale-rows")[0]
-
-    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
-        a, b = self._splitter.prepare([(A, "A"), (B, "B")], "scale-rows")
-        return a, b
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        return self._splitter.prepare(operands, OverflowPolicy.SCALE_ROWS)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         held = tuple(buffer.pointer for x in (a, b) for buffer in (*x.words, x.exponents) if buffer is not None)
         scalars = np.array([alpha, beta], np.float32).tobytes()  # 0 and -0 are two
         key = (held, *map(layout, (a.source, b.source, D, C)), scalars)
         if key not in self._launches:
-            keep(self._launches, key, self.launches(a, b, D, alpha, beta, C))
+            self._launches.keep(key, self.launches(a, b, D, alpha, beta, C))
         for launch in self._launches[key]:
             launch.queue()
 
@@ -112,7 +110,7 @@ class FrontierKernel(Kernel):
         columns, cluster = self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
-        fit = PROCESSORS if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
+        fit = multiprocessors() if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
         lead, made = D.shape[:-2], []
         assert a.exponents is not None
@@ -172,4 +170,4 @@ def source(columns: int, cluster: int, per: int, exact: bool) -> str:
     }
     lines = [constants.struct(config), '#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
     products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
-    return "\n".join([*lines, products, device.kernel_source("staged_int8_gemm.cu")])
+    return "\n".join([*lines, products, compiler.kernel_source("staged_int8_gemm.cu")])

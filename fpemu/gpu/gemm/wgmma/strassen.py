@@ -6,24 +6,38 @@ kernels/strassen_split.cu splits both operands in one launch; kernels/strassen_c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.kernel import RESULT, Kernel, Prepared, Workspace, keep, layout, places, record, result
+from fpemu.gpu.gemm.base import (
+    RESULT,
+    Kernel,
+    LaunchCache,
+    Operand,
+    Prepared,
+    Workspace,
+    layout,
+    places,
+    record,
+    result,
+)
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
-from fpemu.gpu.gemm.wgmma.splits import Chunked, Splitter
-from fpemu.gpu.runtime import constants, device
+from fpemu.gpu.gemm.wgmma.splits import Chunked, ChunkSplitter
+from fpemu.gpu.runtime import compiler, constants, device
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
+from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.strassen import Strassen
 
 BK, ROWS = 64, 16  # constants of the same names there
-_BLOCKS = 132 * 8  # thread blocks, at most, that look for the largest entries
+_BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
 _FP32 = np.dtype(np.float32)
 _OPERAND = np.dtype(
     [
@@ -85,34 +99,27 @@ class StrassenKernel(Kernel):
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         assert scheme.levels is not None
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
-        self._rooms, self._joins = {who: Workspace() for who in ("A", "B", "D")}, dict[Any, device.Launch]()
-        self._splitter = Splitter("sums", {"limit": scheme.limit}) if self.levels == 1 else None
+        self._workspaces, self._joins = {name: Workspace() for name in "ABD"}, LaunchCache()
+        self._splitter = ChunkSplitter("sums", {"limit": scheme.limit}) if self.levels == 1 else None
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return self._prepared([(X, who)])[0]
-
-    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
-        a, b = self._prepared([(A, "A"), (B, "B")])
-        return a, b
-
-    def _prepared(self, operands: list[tuple[Matrix, str]]) -> list[Prepared]:
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
         if self._splitter is not None:
-            return self._splitter.prepare(operands, "scale-rows")
-        return [self._split_twice(X, who) for X, who in operands]
+            return self._splitter.prepare(operands, OverflowPolicy.SCALE_ROWS)
+        return [self._split_twice(X, name) for X, name in operands]
 
     def _split_twice(self, X: Matrix, who: str) -> Prepared:
         """The operands of 49 products: one launch looks for their rows' largest entries, another splits."""
-        ready, room = Prepared(X, who), self._rooms[who]
+        ready, workspace = Prepared(X, who), self._workspaces[who]
         rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
         half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (rows, k))
         chunks, (row_stride, k_stride) = -(-block_k // BK), ready.steps
         ready.pitch, words = chunks * BK, self.products * splits.word_bytes(block, block_k)
         sizes = {"high": words, "low": words, "exponents": 4 * self.products * block}
         zeros = {"largest": 4 * self.products * block, "special": rows}
-        held = {name: room.buffer(name, X.count * size) for name, size in sizes.items()}
-        held |= {name: room.zeros(name, X.count * size) for name, size in zeros.items()}
+        held = {name: workspace.buffer(name, X.count * size) for name, size in sizes.items()}
+        held |= {name: workspace.zeros(name, X.count * size) for name, size in zeros.items()}
         ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
-        ready.faults, module = room.zeros("faults", 16), _module(2)
+        ready.faults, module = workspace.zeros("faults", 16), _module(2)
         for number, offset in enumerate(X.offsets()):
             operand = record(
                 _OPERAND,
@@ -133,7 +140,7 @@ class StrassenKernel(Kernel):
                 },
             )
             across = -(-block // (16 if k_stride == 1 else 32))
-            parts = max(1, min(-(-_BLOCKS // across), block_k // 256))
+            parts = max(1, min(-(-_BLOCKS * multiprocessors() // across), block_k // 256))
             module.launch("strassen_largest", (across, parts), (32, 16), operand, wait=False)
             tiles = (chunks, -(-block // ROWS))
             module.launch("strassen_split", tiles, 256, operand, shared=4 * 16 * ROWS * (BK + 1), wait=False)
@@ -142,7 +149,7 @@ class StrassenKernel(Kernel):
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         (M, N), lead = D.shape[-2:], D.shape[:-2]
         m, n = (_block(size, self.levels) for size in (M, N))
-        held = self._rooms["D"].buffer("products", 4 * self.products * m * n)
+        held = self._workspaces["D"].buffer("products", 4 * self.products * m * n)
         products = Matrix(held.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
         scalars = np.array([alpha, beta], np.float32).tobytes()
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
@@ -150,7 +157,7 @@ class StrassenKernel(Kernel):
             self.inner.multiply(*words, products, np.float32(1), np.float32(0), None)
             key = (held.pointer, layout(D), layout(C), scalars, int(d), int(c))
             if key not in self._joins:
-                keep(self._joins, key, self._join(held, (m, n), D, alpha, beta, C, int(d), int(c)))
+                self._joins.keep(key, self._join(held, (m, n), D, alpha, beta, C, int(d), int(c)))
             self._joins[key].queue()
 
     def _join(
@@ -179,7 +186,8 @@ class StrassenKernel(Kernel):
                 "block_n": n,
             },
         )
-        return _module(self.levels).prepare("strassen_join", min(-(-m * n // 256), 132 * 16), 256, join)
+        blocks = min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
+        return _module(self.levels).prepare("strassen_join", blocks, 256, join)
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
         """The operands made of one matrix of a stack, as a batch."""
@@ -202,7 +210,7 @@ def _block(size: int, levels: int) -> int:
 def source(levels: int) -> str:
     """The text of the kernels."""
     config = f"{constants.struct({'LEVELS': levels})}\n#define FPEMU_TWO_LEVELS {int(levels == 2)}\n"
-    return config + device.kernel_source("strassen_combine.cu")
+    return config + compiler.kernel_source("strassen_combine.cu")
 
 
 @cache

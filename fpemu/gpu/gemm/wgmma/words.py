@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -14,17 +15,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.kernel import TASK, Kernel, Prepared, Workspace, keep, layout, places, record, result
+from fpemu.gpu.gemm.base import (
+    TASK,
+    Kernel,
+    LaunchCache,
+    Operand,
+    Prepared,
+    Workspace,
+    layout,
+    places,
+    record,
+    result,
+)
+from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import SMALL, Schedule, Tile
-from fpemu.gpu.gemm.wgmma.splits import Splitter
+from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme, SplitScheme
 
-PROCESSORS = 132  # of an H100 or H200 (SXM); the tile is chosen for so many
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
 MIDDLE = 2**34  # from SMALL to here thread blocks do without clusters: what they save is less than what meeting costs
 _NARROW = 192  # columns, at most, where corrections have an accumulator or a block is long: registers run out beyond
@@ -62,7 +74,7 @@ def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
     def cost(tile: Tile) -> float:
         clusters = -(-M // (tile.rows * tile.cluster)) * -(-N // tile.columns)
         each = tile.columns if tile.rows == 128 else tile.columns * _HALF
-        return -(-clusters // (PROCESSORS // tile.cluster)) * (each + _EXTRA)
+        return -(-clusters // (multiprocessors() // tile.cluster)) * (each + _EXTRA)
 
     tiles = (Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule))
     return min(tiles, key=cost)
@@ -92,35 +104,31 @@ class Hopper(Kernel):
     ) -> None:
         self.scheme, self.spec, self.order, self.tile = scheme, spec, order, tile
         self.schedule, self.name = schedule, f"hopper {tile}"
-        self._rules, self._policy, self._room = scheme.rules(), scheme.scaling, Workspace()
-        self._splitter = Splitter("halves", {"shift": 2.0 ** self._rules[-1].exponent}, len(self._rules))
-        self._launches: dict[Any, device.Launch] = {}
+        rules, self._workspace = scheme.rules(), Workspace()
+        self._chunks = splits.takes(rules)
+        self._scaling = scheme.scaling
+        self._splitter: KeptSplitter = (
+            ChunkSplitter("halves", {"shift": 2.0 ** rules[-1].exponent}, len(rules))
+            if self._chunks
+            else Splitter(rules, scheme.scaling, words=True)
+        )
+        self._launches = LaunchCache()
 
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        return self._prepared([(X, who)], on_range)[0]
-
-    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
-        a, b = self._prepared([(A, "A"), (B, "B")], on_range)
-        return a, b
-
-    def _prepared(self, operands: list[tuple[Matrix, str]], on_range: str) -> list[Prepared]:
-        scaling, rules = self._policy(on_range), self._rules
-        if splits.takes(rules):
-            return self._splitter.prepare(operands, scaling)
-        return [splitting.prepare(X, who, rules, on_range, scaling, room=self._room) for X, who in operands]
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        return self._splitter.prepare(operands, self._scaling(on_range) if self._chunks else on_range)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        room = None
+        slices = None
         if self.schedule.split is not None:
-            room = self._room.buffer("slices", 4 * PROCESSORS * self.tile.rows * self.tile.columns)
+            slices = self._workspace.buffer("slices", 4 * multiprocessors() * self.tile.rows * self.tile.columns)
         scalars = np.array([alpha, beta], np.float32).tobytes()
-        key = (_place(a), _place(b), layout(D), layout(C), scalars, room and room.pointer)
+        key = (_place(a), _place(b), layout(D), layout(C), scalars, slices and slices.pointer)
         if key not in self._launches:
-            keep(self._launches, key, self._launch(a, b, D, alpha, beta, C, room))
+            self._launches.keep(key, self._launch(a, b, D, alpha, beta, C, slices))
         self._launches[key].queue()
 
     def _launch(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, room: device.Buffer | None
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, slices: device.Buffer | None
     ) -> device.Launch:
         batch, K, tile = prod(D.shape[:-2]), a.source.shape[-1], self.tile
         where = device.Buffer.of(_where(a.source, b.source, D, C)) if batch > 1 else None
@@ -131,7 +139,7 @@ class Hopper(Kernel):
                 "where": where,
                 "row_exponents": a.exponents,
                 "column_exponents": b.exponents,
-                "slices": room,
+                "slices": slices,
                 "M": a.rows,
                 "N": b.rows,
                 "K": K,
@@ -142,7 +150,7 @@ class Hopper(Kernel):
         sides = ((a, tile.rows), (b, tile.columns))
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         module, shared, threads = _module(self.schedule, tile), schedules.shared_bytes(tile), 128 + 2 * tile.rows
-        fit = PROCESSORS if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
+        fit = multiprocessors() if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
         clusters = -(-a.rows // (tile.rows * tile.cluster)) * -(-b.rows // tile.columns) * batch
         return module.prepare(
             "hopper_gemm",
@@ -153,7 +161,7 @@ class Hopper(Kernel):
             shared=shared,
             cluster=tile.cluster,
             overlap=a.rows * b.rows * K * batch < SMALL,
-            keep=(where, room, a.words, b.words),
+            keep=(where, slices, a.words, b.words),
         )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.base import Scheme
+
+Operand = tuple[Matrix, str]
+"""A matrix and its name, "A" or "B"."""
 
 
 @dataclass(eq=False)
@@ -56,10 +59,25 @@ class Prepared:
         return self.source.shape[-2 if self.who == "A" else -1]
 
     @property
+    def K(self) -> int:  # noqa: N802
+        """Length of the sums."""
+        return self.source.shape[-1 if self.who == "A" else -2]
+
+    @property
     def steps(self) -> tuple[int, int]:
         """Elements from one row (column of B) to the next, and along K."""
         row, column = self.source.strides[-2:]
         return (row, column) if self.who == "A" else (column, row)
+
+
+class LaunchCache(dict[Any, Any]):
+    """At most 16 launches by what they depend on: a caller with ever new arrays does not fill the memory."""
+
+    def keep(self, key: Any, value: Any) -> None:
+        """Enter a value; a full cache is emptied first."""
+        if len(self) >= 16:
+            self.clear()
+        self[key] = value
 
 
 class Workspace:
@@ -105,12 +123,17 @@ class Kernel(ABC):
     order: KOrder | None
 
     @abstractmethod
-    def prepare(self, X: Matrix, who: str, on_range: str) -> Prepared:
-        """Split and scale an operand; nothing waits, faults are counted on the GPU."""
+    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
+        """Queue the split and scaling of one operand or both; faults are counted on the GPU."""
+
+    def prepare(self, X: Matrix, name: str, on_range: str) -> Prepared:
+        """Prepare one operand."""
+        return self.prepare_operands([(X, name)], on_range)[0]
 
     def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
-        """`prepare` for the two operands of a product, which some kernels do in one launch."""
-        return self.prepare(A, "A", on_range), self.prepare(B, "B", on_range)
+        """Prepare the two operands of a product, in one launch where the kernel can."""
+        a, b = self.prepare_operands([(A, "A"), (B, "B")], on_range)
+        return a, b
 
     @abstractmethod
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
@@ -199,10 +222,3 @@ def places(D: Matrix, C: Matrix | None) -> tuple[NDArray[np.int64], NDArray[np.i
 def layout(X: Matrix | None) -> Any:
     """What a launch depends on in a matrix."""
     return None if X is None else (X.pointer, X.shape, X.strides)
-
-
-def keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    """Enter something into a small store: a caller with ever new arrays does not fill the memory."""
-    if len(kept) >= 16:
-        kept.clear()
-    kept[key] = value
