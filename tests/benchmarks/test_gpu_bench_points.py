@@ -205,7 +205,7 @@ def test_the_clock_reads_the_events_that_it_queued(monkeypatch):
             return (0, recorded[second] - recorded[first])
 
     monkeypatch.setattr(clock, "_POOL", [])
-    monkeypatch.setattr(clock.device, "_enter", Driver)
+    monkeypatch.setattr(clock.device, "driver", Driver)
     monkeypatch.setattr(clock.device, "check", lambda result: result[1] if len(result) > 1 else None)
     events = clock.Clock()
     for number in range(4):
@@ -243,7 +243,7 @@ def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
             return (0,)
 
     monkeypatch.setattr(ceilings, "Buffer", Buffer)
-    monkeypatch.setattr(ceilings.device, "_enter", Driver)
+    monkeypatch.setattr(ceilings.device, "driver", Driver)
     monkeypatch.setattr(ceilings.device, "check", lambda result: None)
     monkeypatch.setattr(ceilings.timing, "measure", lambda queue, rules: queue())
     ceilings.copy()

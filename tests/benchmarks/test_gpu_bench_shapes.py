@@ -28,10 +28,11 @@ from benchmarks.gpu import (
     tallskinny,
 )
 from benchmarks.gpu.case import SEED, Case
+from fpemu import digests
 from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu.batched import configuration
 from fpemu.gpu.runtime import compiler
-from fpemu.verify import digests, seeded
+from fpemu.verify import seeded
 from fpemu.verify.seeded import drawn
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
@@ -136,7 +137,7 @@ def library(monkeypatch):
         return Memory.of(at(batch.planes[who].pointer, 2 * entries, np.float16).reshape(2, -1).T)
 
     monkeypatch.setattr(cublas.cublas, "blas", lambda: Blas)
-    monkeypatch.setattr(cublas.device, "_enter", lambda: None)
+    monkeypatch.setattr(cublas.device, "driver", lambda: None)
     monkeypatch.setattr(prepared.device, "synchronize", lambda: None)
     monkeypatch.setattr(prepared, "digest", lambda pointer, nbytes: digests.text(at(pointer, nbytes // 4, np.uint32)))
     monkeypatch.setattr(ceilings, "copy_rate", lambda: 4e12)

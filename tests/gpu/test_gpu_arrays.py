@@ -20,7 +20,6 @@ from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 
 gemm = sys.modules["fpemu.gpu.gemm"]
-call = sys.modules["fpemu.gpu.gemm.choice"]
 choice = sys.modules["fpemu.gpu.gemm.choice"]
 pytestmark = pytest.mark.skipif(device.missing() is None, reason="there is a GPU: here a processor stands in for one")
 
@@ -97,11 +96,11 @@ def test_after_an_error_out_is_as_it_was(gpu, monkeypatch):
         gpu.gemm(Lent(A), Lent(B), scheme="ootomo", out=out)
     assert (out.content == 7).all()
 
-    def broken(a, b, c, D, *_):
+    def broken(a, b, D, *_):
         matrices.copy(matrices.upload(np.zeros(D.shape)), D)
         raise GuaranteeError("told by a test")
 
-    monkeypatch.setattr(gemm, "_errorfree", broken)
+    monkeypatch.setattr(gemm.errorfree, "gemm", broken)
     out = Lent(np.full((6, 5), 7.0))
     with pytest.raises(GuaranteeError):
         gpu.gemm(Lent(A.astype(float)), Lent(B.astype(float)), scheme="ozaki2", out=out)
@@ -170,7 +169,7 @@ def test_tensors_are_what_torch_says_they_are(gpu, torch, monkeypatch):
             gpu.gemm(Tensor(A), Tensor(B), scheme="sgemm", out=out)
     sparse = Tensor(A)
     sparse.layout = "torch.sparse_coo"
-    with pytest.raises(InputError, match=r"^A is a tensor of torch.sparse_coo and torch.float32: give a dense one"):
+    with pytest.raises(InputError, match=r"^A is a tensor of torch.sparse_coo and torch.float32: pass a dense one"):
         gpu.gemm(sparse, Tensor(B), scheme="sgemm")
     far = Tensor(A)
     far.device = SimpleNamespace(type="cuda", index=1)
@@ -286,12 +285,12 @@ def test_checked_calls_are_kept_small_and_tell_64_from_its_float(gpu):
         gpu.gemm(A, B, scheme="ootomo", promote=64.0)
     assert str(got.value) == str(want.value)
     kinds = tuple((who, (x.matrix.shape, x.matrix.dtype)) for who, x in (("A", A), ("B", B)))
-    kept = call._call_like(kinds, "ootomo", (float, 1.0), (float, 0.0), "raise", None, ())
-    assert kept.arguments["A"].strides == kept.arguments["B"].strides == (0, 0)
+    kept = choice._call_like(kinds, "ootomo", (float, 1.0), (float, 0.0), "raise", None, ())
+    assert kept.A.strides == kept.B.strides == (0, 0)
 
 
 def test_what_is_kept_can_be_given_back(gpu):
-    gpu.gemm(Lent(draw((6, 8))), Lent(draw((8, 5))), scheme="ootomo")
+    gpu.gemm(Lent(draw((2, 6, 8))), Lent(draw((8, 5))), scheme="ootomo", C=Lent(draw((2, 6, 5))), beta=1.0)
     assert choice.find.cache_info().currsize
     assert matrices._table.cache_info().currsize
     gpu.release()
