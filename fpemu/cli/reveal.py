@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, note, parse_order, print_text, spinner
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
     from fpemu.mma.tree import Tree
-    from fpemu.probing.callables import CheckedCallable
-    from fpemu.probing.checking import Comparison
+    from fpemu.probing.checking import Comparison, Target
     from fpemu.probing.reveal import Revealed
 
 
@@ -74,7 +73,6 @@ def reveal(
     if no tree explains the results: the message then names the contradiction.
     """
     from fpemu import files
-    from fpemu import formats as formats_
 
     if json_file is not None:
         if not json_file.endswith(".json"):
@@ -86,35 +84,42 @@ def reveal(
         files.check_writable(drawing)
     M, N, k = _shape(shape, k)
     if not 0 <= at < min(M, N):
-        raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, where N > M) to read")
-    asked = _Asked(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k))
-    from fpemu.probing import callables, checking
+        raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
+    subject = _subject(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k), at)
+    from fpemu.probing.checking import longest_block
     from fpemu.probing.drawing import shown
 
+    name = subject.gemm.name
     start = time.perf_counter()
     with spinner("probing") as say:
-        gemm = callables.CheckedCallable(asked.gemm, asked.name, lambda n: say(f"probing: {n} calls"))
-        found = checking.find(gemm, k, asked.spec, fmt=asked.inputs, out=asked.narrow, shape=(M, N), at=at)
-        seconds, calls = time.perf_counter() - start, gemm.calls
-        fma = checking.longest(found.tree) == 1  # no instruction that might be another: checked in any case
-        compared = _compare(gemm, found, asked, (M, N), at) if check or fma else None
-    if compared is not None and not check and compared.at_differ:
-        name = str(found.order) if found.order is not None else "a tree"
+        subject.gemm.report = lambda n: say(f"probing: {n} calls")
+        revealed = subject.reveal()
+        seconds, calls = time.perf_counter() - start, subject.gemm.calls
+        fma = longest_block(revealed.tree) == 1  # no other instruction is possible: compared in any case
+        compared = subject.compare(revealed) if check or fma else None
+    if compared is not None and not check and compared.at_probed:
+        order_name = str(revealed.order) if revealed.order is not None else "a tree"
         raise InputError(
-            f"{asked.name}: the probes show {name}, but {compared.differ} of {compared.outputs} outputs of random"
-            f" operands differ from it: it does more than add in that order (compensation,"
-            " other roundings?), or D is not in the format of --formats"
+            f"{name}: the probes show {order_name}, but {compared.mismatches} of {compared.outputs} outputs of random"
+            " operands mismatch: it does more than add in that order (compensation, other roundings?), or D is not in"
+            " the format of --formats"
         )
-    spec = asked.spec or checking.plain(formats_.get(asked.inputs), checking.longest(found.tree))
-    tree = shown(found.tree, found.order, k, spec)
-    _print(found, tree, seconds, calls)
-    same = compared is None or not compared.differ
+    tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
+    _print(revealed, tree, seconds, calls)
+    equal = compared is None or not compared.mismatches
     if check and compared is not None:
         _print_comparison(compared, fma, (M, N), at)
-    if same or not check:
-        _note_elsewhere(checking.disagreement(gemm, k, formats_.get(asked.inputs), (M, N)), at, (M, N))
-    _keep(found, tree, asked, (M, N), at, seconds, calls, json_file, drawing)
-    if check and not same:
+    if equal or not check:
+        _note_elsewhere(subject.disagreement(), at, (M, N))
+    if json_file is not None:
+        from fpemu import probing
+
+        about = {"of": name, "formats": [subject.inputs.name, subject.result], "shape": [M, N, k], "at": at}
+        probing.save(revealed, json_file, **about, calls=calls, seconds=round(seconds, 3))
+        note(f"wrote {json_file}")
+    if drawing is not None:
+        _draw(tree, revealed, Path(name).name, drawing)
+    if check and not equal:
         raise typer.Exit(1)
 
 
@@ -142,66 +147,57 @@ def _shape(text: str | None, k: int | None) -> tuple[int, int, int]:
     return M, N, k
 
 
-class _Asked:
-    """The GEMM to probe, with its formats and its instruction.
+def _subject(
+    target: str | None,
+    emulated: str | None,
+    given: str | None,
+    hardware: str | None,
+    instruction: str | None,
+    kind: str | None,
+    layout: str | None,
+    order: str | None,
+    shape: tuple[int, int, int],
+    at: int,
+) -> Target:
+    """The GEMM to probe, with its formats and its instruction."""
+    from fpemu import formats
+    from fpemu.probing.callables import CheckedCallable, load_function
+    from fpemu.probing.checking import Target
 
-    `inputs`, `result` and `accumulator` are formats; `narrow` is `result` if it differs from the accumulator's; `spec`
-    is the instruction, None if it is unknown.
-    """
+    if (target is None) == (emulated is None):
+        raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
+    if emulated is not None and hardware is not None:
+        raise InputError("--hardware and --emulated both name the hardware: leave --hardware out")
+    for flag, value in (("--type", kind), ("--layout", layout)):
+        if value is not None and target != "cublas":
+            raise InputError(f"{flag} applies to cublas only: for a function or an emulated GEMM use --formats")
+    if given is not None and target == "cublas":
+        raise InputError("--formats applies to a function or an emulated GEMM: for cublas use --type")
+    if order is not None and emulated is None:
+        raise InputError("--order is the summation order of an emulated GEMM: add --emulated")
+    if instruction is not None and hardware is None and target not in (None, "cublas"):
+        raise InputError("--instruction is one of an architecture's: add --hardware")
+    if target is not None and target != "cublas" and ":" not in target:
+        raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
+    gemm: Callable[[Any, Any], Any] | None = None
+    name = target or ""
+    if target == "cublas":
+        from fpemu.library import cublas
 
-    def __init__(
-        self,
-        target: str | None,
-        emulated: str | None,
-        given: str | None,
-        hardware: str | None,
-        instruction: str | None,
-        kind: str | None,
-        layout: str | None,
-        order: str | None,
-        shape: tuple[int, int, int],
-    ):
-        if (target is None) == (emulated is None):
-            raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
-        if emulated is not None and hardware is not None:
-            raise InputError("--hardware and --emulated both name the hardware: leave --hardware out")
-        for flag, value in (("--type", kind), ("--layout", layout)):
-            if value is not None and target != "cublas":
-                raise InputError(f"{flag} applies to cublas only: for a function or an emulated GEMM use --formats")
-        if given is not None and target == "cublas":
-            raise InputError("--formats applies to a function or an emulated GEMM: for cublas use --type")
-        if order is not None and emulated is None:
-            raise InputError("--order is the summation order of an emulated GEMM: add --emulated")
-        if instruction is not None and hardware is None and target not in (None, "cublas"):
-            raise InputError("--instruction is one of an architecture's: add --hardware")
-        self.hardware = hardware or emulated
-        if target is not None and target != "cublas" and ":" not in target:
-            raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
-        if target == "cublas":
-            from fpemu.library import TYPES
-
-            kind, layout = kind or "fp16", layout or "NN"
-            if kind not in TYPES:
-                raise unknown_name("type of product", kind, TYPES)
-            first, _, second = kind.partition("->")
-            given = f"{first},{second or ('fp64' if first == 'fp64' else 'fp32')}"
-        self.inputs, self.result, self.accumulator = _formats(given)
-        self.narrow = self.result if self.result != self.accumulator else None
-        self.gemm: Callable[[Any, Any], Any]
-        self.name = emulated or ""
-        if kind is not None and layout is not None:
-            from fpemu.library import cublas
-
-            self.gemm, self.name = cublas.gemm(kind, layout, shape), f"cuBLAS {kind} {layout}"
-            self.hardware = hardware or cublas.architecture()
-        elif target is not None:
-            from fpemu.probing import callables
-
-            self.gemm, self.name = callables.load_function(target), target
-        self.spec = _spec(self.inputs, self.accumulator, self.hardware, instruction)
-        if target is None:
-            assert self.spec is not None
-            self.gemm, self.name = _emulated(self.spec, order, self.result), f"emulated {self.spec}"
+        kind, layout = kind or "fp16", layout or "NN"
+        gemm, name = cublas.gemm(kind, layout, shape), f"cuBLAS {kind} {layout}"
+        hardware = hardware or cublas.architecture()
+        first, _, second = kind.partition("->")
+        given = f"{first},{second or ('fp64' if first == 'fp64' else 'fp32')}"
+    inputs, result, accumulator = _formats(given)
+    if target is not None and gemm is None:
+        gemm = load_function(target)
+    spec = _spec(inputs, accumulator, hardware or emulated, instruction)
+    if gemm is None:
+        assert spec is not None
+        gemm, name = _emulated(spec, order, result), f"emulated {spec}"
+    fmt = formats.get(inputs)
+    return Target(CheckedCallable(gemm, name), shape, fmt, result, accumulator, spec, hardware or emulated, at)
 
 
 def _formats(text: str | None) -> tuple[str, str, str]:
@@ -255,41 +251,25 @@ def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, A
     return gemm
 
 
-def _print(found: Revealed, tree: Tree, seconds: float, calls: int) -> None:
+def _print(revealed: Revealed, tree: Tree, seconds: float, calls: int) -> None:
     from fpemu.probing import drawing
 
-    if found.order is not None:
-        print_text(str(found.order))
-    else:
-        print_text("no KOrder adds so; fpemu.mma.gemm takes the tree itself")
+    no_name = "no KOrder adds in this order; fpemu.mma.gemm takes the tree itself"
+    print_text(no_name if revealed.order is None else str(revealed.order))
     print_text(drawing.text(tree))
-    print_text(f"K = {found.k}: {found.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
+    print_text(f"K = {revealed.k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
 
 
-def _compare(gemm: CheckedCallable, found: Revealed, asked: _Asked, shape: tuple[int, int], at: int) -> Comparison:
-    from fpemu import formats
-    from fpemu.probing import checking
-
-    inputs = formats.get(asked.inputs)
-    specs = checking.candidates(found.tree, inputs, asked.accumulator, asked.hardware)
-    if asked.spec is not None:
-        specs = [asked.spec, *(spec for spec in specs if spec != asked.spec)]
-    if checking.longest(found.tree) == 1:
-        specs = specs[:1]  # no blocks: what their arithmetic is makes no difference
-    return checking.compare(gemm, found, specs, inputs=inputs, out=asked.result, shape=shape, at=at)
-
-
-def _print_comparison(one: Comparison, fma: bool, shape: tuple[int, int], at: int) -> None:
-    by = "fused multiply-adds" if fma else str(one.spec)
-    if not one.differ:
-        text = f"check: {one.outputs:,} outputs of random operands are equal to the emulation's, bit for bit ({by})"
-    else:
-        which = "row" if shape[1] > shape[0] else "column"
-        where = f"in {one.across} {which}{'s' * (one.across != 1)}"
-        if one.at_differ == 0:
-            where += f", not {which} {at}: the order depends on the place, and --at shows another"
-        text = f"check: {one.differ:,} of {one.outputs:,} outputs of random operands differ, {where} ({by})"
-    print_text(text)
+def _print_comparison(comparison: Comparison, fma: bool, shape: tuple[int, int], at: int) -> None:
+    count, by = f"{comparison.outputs:,}", "fused multiply-adds" if fma else str(comparison.spec)
+    if not comparison.mismatches:
+        print_text(f"check: {count} outputs of random operands are equal to the emulation's, bit for bit ({by})")
+        return
+    which = "row" if shape[1] > shape[0] else "column"
+    where = f"in {comparison.across} {which}{'s' * (comparison.across != 1)}"
+    if comparison.at_probed == 0:
+        where += f", not {which} {at}: the order depends on the position, and --at shows another"
+    print_text(f"check: {comparison.mismatches:,} of {count} outputs of random operands mismatch, {where} ({by})")
 
 
 def _note_elsewhere(place: list[int], at: int, shape: tuple[int, int]) -> None:
@@ -301,34 +281,12 @@ def _note_elsewhere(place: list[int], at: int, shape: tuple[int, int]) -> None:
     note(f"D{place} is added in another order than D[0, 0]{hint}")
 
 
-def _keep(
-    found: Revealed,
-    tree: Tree,
-    asked: _Asked,
-    shape: tuple[int, int],
-    at: int,
-    seconds: float,
-    calls: int,
-    json_file: str | None,
-    drawing: str | None,
-) -> None:
-    from fpemu import files, plotting, probing
+def _draw(tree: Tree, revealed: Revealed, title: str, path: str) -> None:
+    from fpemu import files, plotting
     from fpemu.probing import pictures
 
-    if json_file is not None:
-        about = {
-            "of": asked.name,
-            "formats": [asked.inputs, asked.result],
-            "shape": [*shape, found.k],
-            "at": at,
-            "calls": calls,
-            "seconds": round(seconds, 3),
-        }
-        probing.save(found, json_file, **about)
-        note(f"wrote {json_file}")
-    if drawing is not None:
-        name = str(found.order) if found.order is not None else "no KOrder"
-        figure = pictures.picture(tree, f"{Path(asked.name).name}, K = {found.k}: {name}")
-        form = {"png": plotting.png, "svg": plotting.svg, "pdf": plotting.pdf}[drawing.rpartition(".")[2]]
-        files.write_atomic(drawing, form(figure))
-        note(f"wrote {drawing}")
+    name = str(revealed.order) if revealed.order is not None else "no KOrder"
+    figure = pictures.picture(tree, f"{title}, K = {revealed.k}: {name}")
+    form = {"png": plotting.png, "svg": plotting.svg, "pdf": plotting.pdf}[path.rpartition(".")[2]]
+    files.write_atomic(path, form(figure))
+    note(f"wrote {path}")

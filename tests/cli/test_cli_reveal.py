@@ -170,7 +170,7 @@ def test_a_tree_without_a_name_is_kept_and_emulated(probed, capsys):
     status, out, _ = run(capsys, "probed.py:lanes", "--k", 64, "--check", "--json", "lanes.json")
     assert status == 0
     tree = "sum of 4, pairwise\n└─ 4 × chain of 16 fma: k = 0, 4 ... 60; then from 1, 2, 3\n"
-    assert out.startswith("no KOrder adds so; fpemu.mma.gemm takes the tree itself\n" + tree)
+    assert out.startswith("no KOrder adds in this order; fpemu.mma.gemm takes the tree itself\n" + tree)
     assert tree in run(capsys, "--emulated", "A100", "--order", "lanes.json", "--k", 64)[1]
 
 
@@ -181,7 +181,7 @@ def test_an_order_that_depends_on_the_place_is_told(probed, capsys):
     assert run(capsys, "probed.py:columns", "--shape", "8x4x100", "--at", 3)[1].startswith("KOrder()\n")
     status, out, _ = run(capsys, "probed.py:columns", "--shape", "8x4x100", "--check", "--hardware", "A100")
     assert status == 1
-    assert "not column 0: the order depends on the place" in out
+    assert "not column 0: the order depends on the position" in out
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_order_that_depends_on_the_place_is_told(probed, capsys):
         ("words", "the result of probed.py:words holds <U1, not numbers"),
         ("nothing", "returned None"),
         ("changes", "changes its operand A"),
-        ("nan", "not finite"),
+        ("nan", "returns Inf or NaN"),
         ("no_function", "int, not a function"),
         ("kahn", "did you mean 'kahan'"),
     ],
