@@ -1,8 +1,8 @@
-"""Pictures of bits: how a matrix instruction aligns the terms of one dot product, which bits survive and which are cut.
+"""Pictures of bits: the alignment of the terms of one dot product in a matrix instruction, and the truncated bits.
 
-`blocks` takes a dot product apart, block by block, with the functions of the readable specification (`mma.fused`);
-`draw` shows it: a row for every term that is not zero, a column for every binary place. For the arithmetics that align
-once, "truncated" (NVIDIA), and for "exact", where nothing is cut before the one rounding.
+`blocks` divides a dot product into blocks with the NumPy reference implementation (`mma.fused`); `draw` shows a row for
+every term that is not zero and a column for every binary place. Both are for the arithmetics that align once:
+"truncated" (NVIDIA), and "exact", which truncates nothing before its single rounding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLOURS = {
     "cut": ("#F9DCC8", plotting.VERMILION, "cut by the alignment"),
     "rounded": ("#FBEBC4", plotting.ORANGE, "dropped by the rounding"),
 }
-"""What becomes of a bit: colour of a zero, of a one, and the legend."""
+"""The fate of a bit: colour of a zero, of a one, and the legend."""
 _DIGITS = 52
 """Columns above which digits no longer fit into their cells."""
 
@@ -60,7 +60,7 @@ class Term:
 
     @property
     def value(self) -> float:
-        """The term before it is cut."""
+        """The term before its truncation."""
         return float(np.ldexp(float(self.significand), self.place))
 
 
@@ -146,13 +146,13 @@ def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
     given = zip((a, b, c), formats, strict=False)
     if not all(np.isfinite(x).all() and np.all(fmt.contains(x)) for x, fmt in given):
         raise InputError(f"a, b and c must be finite values of {formats[0]}, {formats[1]} and {formats[2]}")
-    found = []
+    sequence = []
     for k in range(0, len(a), spec.block):
         if not np.isfinite(c):
             raise InputError(f"{spec}: the sum overflows before k = {k}: there are no bits to show after that")
-        found.append(_block(a[k : k + spec.block], b[k : k + spec.block], float(c), spec))
-        c = found[-1].result
-    return tuple(found)
+        sequence.append(_block(a[k : k + spec.block], b[k : k + spec.block], float(c), spec))
+        c = sequence[-1].result
+    return tuple(sequence)
 
 
 def _block(a: NDArray[Any], b: NDArray[Any], c: float, spec: MmaSpec) -> Block:
@@ -161,14 +161,14 @@ def _block(a: NDArray[Any], b: NDArray[Any], c: float, spec: MmaSpec) -> Block:
     significands, exponents = np.append(sc, sa * sb), np.append(ec, ea + eb)
     points = np.append(fc.precision - 1, np.full(len(a), fa.precision + fb.precision - 2))
     labels = ["c", *(f"{_short(x)} × {_short(y)}" for x, y in zip(a, b, strict=True))]
-    there = np.flatnonzero(significands)
+    nonzero = np.flatnonzero(significands)
     floor = spec.E0 if spec.arithmetic == "truncated" and spec.E0 is not None else None
-    shown = [int(exponents[i]) for i in there] + ([] if floor is None else [floor])
+    shown = [int(exponents[i]) for i in nonzero] + ([] if floor is None else [floor])
     top = max(shown, default=0)
-    lowest = min((int(exponents[i] - points[i]) + _zeros(int(significands[i])) for i in there), default=top)
+    lowest = min((int(exponents[i] - points[i]) + _zeros(int(significands[i])) for i in nonzero), default=top)
     place = top - spec.F if spec.arithmetic == "truncated" else lowest
     terms = []
-    for i in there:
+    for i in nonzero:
         significand, low = int(significands[i]), int(exponents[i] - points[i])
         if spec.arithmetic == "truncated":
             kept = int(fused.align(significands[i], exponents[i] - top, points[i], spec.F))
@@ -259,11 +259,11 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
 
 
 def _title(one: Block) -> str:
-    who = one.spec.architecture.capitalize().replace("Cdna", "CDNA ")
+    name = one.spec.architecture.capitalize().replace("Cdna", "CDNA ")
     if one.spec.arithmetic == "exact":
-        return f"{who}: nothing cut"
+        return f"{name}: nothing cut"
     floor = ", the floor" if one.exponent == one.spec.E0 else ""
-    return f"{who}: largest exponent {one.exponent}{floor}, $F$ = {one.spec.F}".replace("-", "−")
+    return f"{name}: largest exponent {one.exponent}{floor}, $F$ = {one.spec.F}".replace("-", "−")
 
 
 def _lines(one: Block) -> list[_Line]:
@@ -287,7 +287,7 @@ def _line(label: str, significand: int, place: int, end: int, fate: str, note: s
 
 
 def _zeros(x: int) -> int:
-    """How many zero bits an integer ends with."""
+    """The number of trailing zero bits of an integer."""
     return (x & -x).bit_length() - 1 if x else 0
 
 

@@ -155,10 +155,10 @@ def in_options(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InputError as problem:
-        told = re.sub(
+        message = re.sub(
             rf"\b({'|'.join(names)})=('?)([\w.-]*)\2", lambda m: f"{names[m[1]]} {m[3]}".strip(), str(problem)
         )
-        problem.args = (told.replace(" or an MmaSpec", ""),)
+        problem.args = (message.replace(" or an MmaSpec", ""),)
         raise
 
 

@@ -1,15 +1,14 @@
-"""``fpemu ledger``: every published claim and what was found, from the figures that are drawn."""
+"""``fpemu ledger``: every published claim and its verdict, from the records of the drawn figures."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import EXPERIMENTS, check_folder, console, table
+from fpemu.cli.common import EXPERIMENTS, check_folder, console, note, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,75 +23,67 @@ def ledger(
         str | None, typer.Option("--output", "-o", help="Folder for LEDGER.md and LEDGER.csv; default: the figures'.")
     ] = None,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Write nothing; exit status 1 if the files are not what the figures give, or these not what their "
-            "pages say of their data.",
-        ),
+        bool, typer.Option("--check", help="Write nothing; exit status 1 if the ledger or a record is out of date.")
     ] = False,
     experiments: Annotated[str | None, EXPERIMENTS] = None,
 ) -> None:
-    """Write the ledger of published claims, LEDGER.md and LEDGER.csv, from the data of the figures; show a summary.
+    """Write the ledger of published claims, LEDGER.md and LEDGER.csv, from the data of the figures, and a summary.
 
-    Nothing is evaluated: 'fpemu reproduce' draws the figures. Where one is there at both sizes, the full one counts.
+    Nothing is evaluated: 'fpemu reproduce' draws the figures. Of a figure drawn at both sizes, the full one counts.
+    With --check a record is out of date if the page's statements about the data of its figure differ from it.
     """
     from fpemu.files import write_atomic
+    from fpemu.reproduce import ledger as ledgers
     from fpemu.reproduce import ledger_text
-    from fpemu.reproduce.ledger import collect
-    from fpemu.reproduce.ledger import stale as outdated
 
     if not Path(figures).is_dir():
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
     folder = Path(output if output is not None else figures)
     check_folder(figures if output is None else output)
-    found = collect(figures)
-    way = Path(os.path.relpath(figures, folder)).as_posix()
+    collected = ledgers.collect(figures)
+    to_figures = Path(os.path.relpath(figures, folder)).as_posix()
     contents = {
-        "LEDGER.md": ledger_text.page(found, "" if way == "." else f"{way}/"),
-        "LEDGER.csv": ledger_text.table(found),
+        "LEDGER.md": ledger_text.page(collected, "" if to_figures == "." else f"{to_figures}/"),
+        "LEDGER.csv": ledger_text.table(collected),
     }
     if check:
-        old = outdated(found, figures)
-        if old:
-            print(
-                f"fpemu: not what the pages say of the data now: {', '.join(old)}: run 'fpemu reproduce' for them",
-                file=sys.stderr,
-            )
-            raise typer.Exit(1)
+        outdated = ledgers.stale(collected, figures)
+        if outdated:
+            _fail(f"out of date: the records of {', '.join(outdated)}; run 'fpemu reproduce' for them")
         stale = [name for name, content in contents.items() if _bytes(folder / name) != content]
         if stale:
-            print(
-                f"fpemu: {' and '.join(stale)} in {folder} are not what the figures give: run 'fpemu ledger'",
-                file=sys.stderr,
-            )
-            raise typer.Exit(1)
-        print(f"{' and '.join(contents)} in {folder} are what the figures give")
+            _fail(f"out of date: {' and '.join(stale)} in {folder}; run 'fpemu ledger'")
+        print(f"{' and '.join(contents)} in {folder} agree with the figures")
         return
     for name, content in contents.items():
         write_atomic(folder / name, content)
-    _show(found)
+    _show(collected)
     print("\n".join((folder / name).as_posix() for name in contents))
+
+
+def _fail(message: str) -> None:
+    note(f"fpemu: {message}")
+    raise typer.Exit(1)
 
 
 def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _show(found: Ledger) -> None:
+def _show(ledger: Ledger) -> None:
     from fpemu.reproduce.ledger import STATES
 
-    shown = table("published claims", "figure", "claim", "published", "here", "verdict")
-    shown.columns[0].no_wrap = shown.columns[-1].no_wrap = True  # the others wrap where the terminal is narrow
-    for line in found.lines:
+    claims = table("published claims", "figure", "claim", "published", "here", "verdict")
+    claims.columns[0].no_wrap = claims.columns[-1].no_wrap = True  # the others wrap where the terminal is narrow
+    for line in ledger.lines:
         if line.claim and line.page and line.state:
-            shown.add_row(line.page, line.claim, line.published, line.ours, line.state)
+            claims.add_row(line.page, line.claim, line.published, line.ours, line.state)
         elif line.state and line.page:
-            shown.add_row(line.page, f"(all: {line.command})", "", "", line.state)
-    console().print(shown)
+            claims.add_row(line.page, f"(all: {line.command})", "", "", line.state)
+    console().print(claims)
     counts = table("verdicts: claims of drawn figures, and items without one", "paper", *STATES, numbers=len(STATES))
     counts.columns[0].no_wrap = True
-    for title, paper in [*((paper.title, paper) for paper in found.papers), ("all", None)]:
-        of = found.counts(paper)
-        counts.add_row(title, *(str(of[state]) for state in STATES))
+    for title, paper in [*((paper.title, paper) for paper in ledger.papers), ("all", None)]:
+        numbers = ledger.counts(paper)
+        counts.add_row(title, *(str(numbers[state]) for state in STATES))
     console().print(counts)

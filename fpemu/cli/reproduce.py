@@ -55,7 +55,7 @@ def reproduce(
 
     Finished cells are saved in .fpemu/results.sqlite (or $FPEMU_CACHE): a run after an interrupt evaluates the others.
     Files of a figure whose data and statements are the same stay as they are; the last line counts these figures.
-    A figure that cannot be drawn, or of which a cell fails, is left out; the others are drawn, and exit status is 1.
+    A figure that cannot be drawn, or with a failed cell, is left out; the others are drawn, and the exit status is 1.
     """
     from fpemu.sweep.run import CellError
 
@@ -71,7 +71,7 @@ def reproduce(
         cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
         pages = [name for name in failed if name not in cells]
         for name, problem in failed.items():
-            note(f"fpemu: {_what(name, problem)}")
+            note(f"fpemu: {_describe(name, problem)}")
         if cells:
             note(f"fpemu: not drawn, because cells failed: {', '.join(cells)}; the next run tries them again")
         if pages:
@@ -158,13 +158,13 @@ def _summary(written: dict[str, Written]) -> str:
         state: [name for name, files in written.items() if files.state == state]
         for state in (NEW, REWRITTEN, UNCHANGED)
     }
-    counts = [f"{len(found)} {state}" for state, found in names.items() if found]
+    counts = [f"{len(figures)} {state}" for state, figures in names.items() if figures]
     rewritten = f" (rewritten: {', '.join(names[REWRITTEN])})" if names[REWRITTEN] else ""
     return f"{len(written)} figure{'s' * (len(written) != 1)}: {', '.join(counts)}{rewritten}"
 
 
-def _what(name: str, problem: BaseException) -> str:
-    """What went wrong with a figure; where, if its page did not expect it."""
+def _describe(name: str, problem: BaseException) -> str:
+    """The error of a figure; with its place if the page did not raise it on purpose."""
     from fpemu.sweep.run import CellError
 
     text = str(problem)

@@ -1,4 +1,4 @@
-"""A published statement, what was measured here, and the verdict: computed from the data by a rule."""
+"""Claims: a published statement, the value measured here, and the verdict, which a rule computes from the data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Claim:
     unit: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has neither NaN nor Inf: there the value is None."""
+        """The claim for JSON, which has neither NaN nor Inf: such a value becomes None."""
         return {**asdict(self), "value": _finite(self.value)}
 
 
@@ -91,17 +91,17 @@ def share(claim: str, published: str, held: ArrayLike, measured: str, value: flo
 
 @dataclass(frozen=True)
 class Spread:
-    """What single seeds say about a claim, each judged by its own rows alone."""
+    """The verdicts of single seeds on a claim, each judged by the rows of this seed alone."""
 
     seeds: int
     """Seeds at which the claim can be judged"""
     whole: int
-    """Those of them with rows at every point of the figure"""
+    """Number of these that have rows at every point of the figure"""
     same: int
-    """Those of them at which the verdict is that of all rows together"""
+    """Number of these with the verdict of all rows together"""
     smallest: float | None
     largest: float | None
-    """Of the claim's value, over the seeds"""
+    """Range of the claim's value over the seeds"""
     text: str
     """The same in words"""
 
@@ -136,41 +136,41 @@ def spreads(
     points = {seed: {canonical({name: row.get(name) for name in names}) for row in of} for seed, of in by_seed.items()}
     every = set().union(*points.values())
     judged = {seed: dict(_numbered(judge(of))) for seed, of in by_seed.items()}
-    found: list[Spread | None] = []
-    for which, claim in _numbered(together):
-        there = {
-            seed: one[which]
-            for seed, one in judged.items()
-            # a seed that was not run at the claim's points cannot speak about it
-            if which in one and (one[which].verdict != OPEN or claim.verdict == OPEN or points[seed] == every)
+    result: list[Spread | None] = []
+    for label, claim in _numbered(together):
+        of_seeds = {
+            seed: claims[label]
+            for seed, claims in judged.items()
+            # a seed without rows at the claim's points does not count
+            if label in claims and (claims[label].verdict != OPEN or claim.verdict == OPEN or points[seed] == every)
         }
-        whole = sum(points[seed] == every for seed in there)
-        found.append(_spread(claim, list(there.values()), whole, len(by_seed)))
-    return found
+        whole = sum(points[seed] == every for seed in of_seeds)
+        result.append(_spread(claim, list(of_seeds.values()), whole, len(by_seed)))
+    return result
 
 
 def _numbered(claims: Iterable[Claim]) -> list[tuple[tuple[str, int], Claim]]:
-    """Claims with what tells them apart: the text, and the how manieth of that text."""
+    """Claims with unique labels: the text, and the number of earlier claims with the same text."""
     seen: Counter[str] = Counter()
-    found = []
+    labelled = []
     for claim in claims:
-        found.append(((claim.claim, seen[claim.claim]), claim))
+        labelled.append(((claim.claim, seen[claim.claim]), claim))
         seen[claim.claim] += 1
-    return found
+    return labelled
 
 
-def _spread(claim: Claim, there: list[Claim], whole: int, seeds: int) -> Spread:
-    values = [value for value in (_finite(one.value) for one in there) if value is not None]
+def _spread(claim: Claim, of_seeds: list[Claim], whole: int, seeds: int) -> Spread:
+    values = [value for value in (_finite(one.value) for one in of_seeds) if value is not None]
     smallest, largest = (min(values), max(values)) if values else (None, None)
-    same = sum(one.verdict == claim.verdict for one in there)
-    text = "one seed" if seeds == 1 else f"judged at {len(there)} of {seeds} seeds only"
-    if len(there) > 1:
-        many = f"{len(there)} seeds" if len(there) == seeds else f"{len(there)} of {seeds} seeds"
-        many += f", {len(there) - whole} of them at fewer points" if whole < len(there) else ""
-        text = f"same verdict at {same} of {len(there)}" if values else f"same verdict at {same} of {many}"
+    count, same = len(of_seeds), sum(one.verdict == claim.verdict for one in of_seeds)
+    text = "one seed" if seeds == 1 else f"judged at {count} of {seeds} seeds only"
+    if count > 1:
+        many = f"{count} seeds" if count == seeds else f"{count} of {seeds} seeds"
+        many += f", {count - whole} of them at fewer points" if whole < count else ""
+        text = f"same verdict at {same} of {count}" if values else f"same verdict at {same} of {many}"
         if smallest is not None and largest is not None:
             text = f"{_range(smallest, largest, claim.unit)} over {many}; {text}"
-    return Spread(len(there), whole, same, smallest, largest, text)
+    return Spread(count, whole, same, smallest, largest, text)
 
 
 def _range(low: float, high: float, unit: str) -> str:

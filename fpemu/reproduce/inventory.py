@@ -1,4 +1,4 @@
-"""What the papers show and which pages show it here: ``items.toml`` beside the papers' pages.
+"""The items of the papers and the pages that reproduce them: ``items.toml`` beside the papers' pages.
 
 ::
 
@@ -11,7 +11,7 @@
     what = "Max_error over n"
     pages = ["legemm/fig10"]                 # none: why says why
     why = ""
-    [[papers.legemm.extra]]                  # a page that no item of the paper asks for
+    [[papers.legemm.extra]]                  # a page without an item of the paper
     page = "legemm/split_rounding"
     why = "what the split's rounding does to the error"
 """
@@ -31,7 +31,7 @@ KINDS = frozenset("EMGA")
 
 @dataclass(frozen=True)
 class Item:
-    """Something that a paper shows, or a page of our own beside it."""
+    """A figure or table of a paper, or a further page."""
 
     item: str
     kind: str
@@ -53,11 +53,11 @@ class Paper:
 
     @property
     def pages(self) -> list[str]:
-        """The pages of the items, then those of our own, each once."""
+        """The pages of the items, then the further ones, each once."""
         return list(dict.fromkeys(page for item in (*self.items, *self.extras) for page in item.pages))
 
     def shown_by(self, page: str) -> str:
-        """The items that a page shows; a page of our own is an extra."""
+        """The items that a page reproduces; a further page is an extra."""
         return "; ".join(item.item for item in self.items if page in item.pages) or "extra"
 
 
@@ -67,7 +67,7 @@ def read(path: Path | None = None) -> tuple[Paper, ...]:
     Raises
     ------
     InputError
-        If it is not there, not TOML, or an entry is not as the head of this module shows.
+        If the file is missing or not TOML, or an entry does not have the form that the module's docstring shows.
     """
     path = experiments.root() / "items.toml" if path is None else path
     content, papers = read_toml(path), []
@@ -96,14 +96,14 @@ def _item(path: Path, folder: str, entry: dict[str, Any]) -> Item:
 
 
 def _papers(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    found = content.get("papers")
-    if not isinstance(found, dict) or not all(isinstance(paper, dict) for paper in found.values()):
+    papers = content.get("papers")
+    if not isinstance(papers, dict) or not all(isinstance(paper, dict) for paper in papers.values()):
         raise InputError(f"{path}: there is no [papers.NAME]")
-    return found
+    return papers
 
 
 def _word(path: Path, folder: str, entry: Any, name: str) -> str:
-    found = entry.get(name) if isinstance(entry, dict) else None
-    if not isinstance(found, str) or not found:
+    word = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(word, str) or not word:
         raise InputError(f"{path}: an entry of {folder} has no {name}")
-    return found
+    return word

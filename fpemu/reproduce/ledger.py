@@ -1,4 +1,4 @@
-"""The ledger: every published claim with what was found, read from the JSON of drawn figures; nothing is evaluated."""
+"""The ledger: every published claim with its verdict, read from the records of drawn figures; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpemu.reproduce.reproduction import committed, size_folder
 
 MISSING, ELSEWHERE = "not drawn yet", "needs other hardware"
 STATES = (*VERDICTS, MISSING, ELSEWHERE)
-"""What a row of the ledger can come to."""
+"""The possible states of a row of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,29 @@ class Line:
     published: str
     ours: str
     state: str
-    """One of :data:`STATES`; empty for a check of our own and for a page without a published claim"""
+    """One of :data:`STATES`; empty for a further check and for a page without a published claim"""
     command: str
-    own: str = ""
-    """The verdict on a check of our own, which no paper claims"""
+    check: str = ""
+    """The verdict on a further check, which no paper claims"""
     spread: dict[str, Any] = field(default_factory=dict)
     explained: tuple[str, ...] = ()
-    """The pages that say why the claim fails"""
+    """The pages that explain why the claim fails"""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything that LEDGER.md and LEDGER.csv say."""
+    """The content of LEDGER.md and LEDGER.csv."""
 
     papers: tuple[Paper, ...]
     records: dict[str, dict[str, Any]]
-    """By page, the JSON of the figures that are there; the full one where there are two"""
+    """The record of each drawn page; of two sizes the full one"""
     lines: tuple[Line, ...]
 
     def of(self, paper: Paper) -> list[Line]:
         return [line for line in self.lines if line.paper == paper.folder]
 
     def counts(self, paper: Paper | None = None) -> Counter[str]:
-        """How many rows of a paper, or of all, are in each state."""
+        """The number of rows of a paper, or of all, in each state."""
         return Counter(line.state for line in (self.lines if paper is None else self.of(paper)) if line.state)
 
     @property
@@ -62,7 +62,7 @@ class Ledger:
 
 
 def collect(folder: str = "figures") -> Ledger:
-    """The ledger of the figures in ``folder`` (quick) and ``folder/full``; full wins where both are.
+    """Collect the ledger of the figures in ``folder`` (quick) and ``folder/full``; of two sizes the full one counts.
 
     Raises
     ------
@@ -108,27 +108,27 @@ def _are_words(words: Any) -> bool:
 
 
 def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
-    """The figures whose record does not say what the page says of the data now, or whose data were changed."""
-    found = []
+    """The figures whose data were changed, or whose record differs from the page's statements about the data."""
+    names = []
     for name, record in ledger.records.items():
-        made = committed(name, record["size"], folder)
-        said = figures.statements(made.experiment, made.size, made.rows)
-        if json.loads(json.dumps(said)) != {key: record.get(key) for key in said}:
-            found.append(name)
-    return found
+        figure = committed(name, record["size"], folder)
+        statements = figures.statements(figure.experiment, figure.size, figure.rows)
+        if json.loads(json.dumps(statements)) != {key: record.get(key) for key in statements}:
+            names.append(name)
+    return names
 
 
 def _lines(paper: Paper, records: dict[str, dict[str, Any]]) -> list[Line]:
-    """The rows of a paper: in the order of its items, the claims of each page where the page comes first."""
-    found: list[Line] = []
+    """The rows of a paper in the order of its items; each page once, at its first item."""
+    lines: list[Line] = []
     for item in (*paper.items, *paper.extras):
         if not item.pages:
             state = ELSEWHERE if set(item.kind) <= set("GA + ") else OPEN
-            found.append(Line(paper.folder, item.item, "", "", item.what, "", item.why, state, ""))
+            lines.append(Line(paper.folder, item.item, "", "", item.what, "", item.why, state, ""))
         for page in item.pages:
-            if page not in {line.page for line in found}:
-                found += _page(paper, page, records)
-    return found
+            if page not in {line.page for line in lines}:
+                lines += _page(paper, page, records)
+    return lines
 
 
 def _page(paper: Paper, page: str, records: dict[str, dict[str, Any]]) -> list[Line]:
@@ -136,35 +136,29 @@ def _page(paper: Paper, page: str, records: dict[str, dict[str, Any]]) -> list[L
     if page not in records:
         return [Line(paper.folder, item, page, "", "", "", "", MISSING, f"fpemu reproduce {page}")]
     record = records[page]
-    size, command = record["size"], record["command"]
-    if not record["claims"]:
-        return [Line(paper.folder, item, page, size, "", "", "", "", command)]
-    found = []
+    head, command = (paper.folder, item, page, record["size"]), record["command"]
+    lines = []
     for claim in record["claims"]:
-        published, verdict = claim["published"], claim["verdict"]
-        line = Line(
-            paper.folder,
-            item,
-            page,
-            size,
+        text, published, verdict, spread = (
             claim["claim"],
-            published,
-            claim["measured"],
-            verdict if published else "",
-            command,
-            "" if published else verdict,
+            claim["published"],
+            claim["verdict"],
             claim.get("spread") or {},
-            tuple(explaining(page, claim["claim"], records)) if published and verdict == FAILS else (),
         )
-        found.append(line)
-    return found
+        if published:
+            reasons = tuple(explaining(page, text, records)) if verdict == FAILS else ()
+            lines.append(Line(*head, text, published, claim["measured"], verdict, command, "", spread, reasons))
+        else:
+            lines.append(Line(*head, text, "", claim["measured"], "", command, verdict, spread))
+    return lines or [Line(*head, "", "", "", "", command)]
 
 
 def explaining(page: str, claim: str, records: dict[str, dict[str, Any]]) -> list[str]:
-    """The pages that say why a claim of ``page`` fails."""
-    found = []
-    for name, record in records.items():
-        words = record.get("explains", {}).get(page)
-        if words is not None and record.get("finding") and (not words or any(word in claim for word in words)):
-            found.append(name)
-    return sorted(found)
+    """The pages that explain why a claim of ``page`` fails."""
+    return sorted(
+        name
+        for name, record in records.items()
+        if page in record.get("explains", {}) and record.get("finding")
+        for words in [record["explains"][page]]
+        if not words or any(word in claim for word in words)
+    )

@@ -23,45 +23,30 @@ seeds the verdict is the same. Checks of our own, which no paper claims, are mar
 """
 
 
+_FIELDS = {
+    "paper": "paper",
+    "item": "item",
+    "figure": "page",
+    "size": "size",
+    "claim": "claim",
+    "published": "published",
+    "here": "ours",
+    "verdict": "state",
+    "own check": "check",
+}
+"""The columns of LEDGER.csv, and the fields of a line in them"""
+
+
 def table(ledger: Ledger) -> bytes:
     """LEDGER.csv: a row for each row of the ledger."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     spread = ("seeds", "same", "smallest", "largest")
-    writer.writerow(
-        [
-            "paper",
-            "item",
-            "figure",
-            "size",
-            "claim",
-            "published",
-            "here",
-            "verdict",
-            "own check",
-            *spread,
-            "explained by",
-            "command",
-        ]
-    )
+    writer.writerow([*_FIELDS, *spread, "explained by", "command"])
     for line in ledger.lines:
         numbers = ["" if line.spread.get(name) is None else line.spread[name] for name in spread]
-        writer.writerow(
-            [
-                line.paper,
-                line.item,
-                line.page,
-                line.size,
-                line.claim,
-                line.published,
-                line.ours,
-                line.state,
-                line.own,
-                *numbers,
-                " ".join(line.explained),
-                line.command,
-            ]
-        )
+        fields = [getattr(line, name) for name in _FIELDS.values()]
+        writer.writerow([*fields, *numbers, " ".join(line.explained), line.command])
     return text.getvalue().encode()
 
 
@@ -85,9 +70,9 @@ def _counts(ledger: Ledger) -> str:
     rows = []
     for title, paper in [*((paper.title, paper) for paper in ledger.papers), ("all", None)]:
         lines = ledger.lines if paper is None else ledger.of(paper)
-        own = [line.own for line in lines if line.own]
+        verdicts = [line.check for line in lines if line.check]
         counts = ledger.counts(paper)
-        checks = f"{own.count(HOLDS)} of {len(own)} hold" if own else ""
+        checks = f"{verdicts.count(HOLDS)} of {len(verdicts)} hold" if verdicts else ""
         rows.append([title, *(str(counts[state]) for state in STATES), checks])
     return _table(["paper", *STATES, "our own checks"], rows)
 
@@ -99,7 +84,7 @@ def _claims(lines: Sequence[Line], ledger: Ledger, figures: str) -> str:
         if line.page in ledger.records:
             item = f"[{item}]({_image(ledger, line.page, figures)})"
         claim = _escape(line.claim) if line.claim else "(drawn without a published claim)" if line.size else "(all)"
-        published = _escape(line.published) if line.published or not line.own else "(our own check)"
+        published = _escape(line.published) if line.published or not line.check else "(our own check)"
         rows.append(
             [item, claim, published, _here(line), _verdict(line), line.size, f"`{line.command}`" * bool(line.command)]
         )
@@ -113,7 +98,7 @@ def _here(line: Line) -> str:
 
 def _verdict(line: Line) -> str:
     if line.state != FAILS:
-        return f"**{line.state}**" if line.state else line.own
+        return f"**{line.state}**" if line.state else line.check
     why = ", ".join(f"[why](#{_anchor(name)})" for name in line.explained) or "not explained yet"
     return f"**{line.state}** ({why})"
 
@@ -131,12 +116,12 @@ def _assumptions(ledger: Ledger, pages: Iterable[str]) -> list[str]:
     for name in pages:
         if name in ledger.records:
             groups.setdefault(tuple(ledger.records[name]["assumptions"]), []).append(name)
-    found = ["### Assumptions"] if any(groups) else []
+    lines = ["### Assumptions"] if any(groups) else []
     for assumptions, names in groups.items():
         if assumptions:
-            found.append(f"{', '.join(f'`{name}`' for name in names)}:")
-            found.append("\n".join(f"- {_escape(text)}" for text in assumptions))
-    return found
+            lines.append(f"{', '.join(f'`{name}`' for name in names)}:")
+            lines.append("\n".join(f"- {_escape(text)}" for text in assumptions))
+    return lines
 
 
 def _reasons(ledger: Ledger, figures: str) -> list[str]:

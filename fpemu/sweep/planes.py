@@ -1,7 +1,7 @@
-"""Maps of an error over two parameters: which setting is best where, which single one serves best, and how it looks.
+"""Maps of an error over two parameters: the best setting at each point, the best single setting, and the picture.
 
-The two axes are an option of a scheme (y) and a parameter of its inputs or sizes (x). Equation 6 of H2SGEMM, which
-says what scaling exponents may be used, is here as well, as printed and as it holds.
+The two axes are an option of a scheme (y) and a parameter of its inputs or sizes (x). `equation6` is the condition of
+the H2SGEMM paper on the scaling exponents, as printed and as it holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 TIE = 1.05
-"""Errors within this factor of the smallest are equally good: a few roundings that fall otherwise make as much."""
+"""Errors within this factor of the smallest count as equal: the difference is that of a few roundings."""
 
 
 # --- Equation 6
@@ -131,7 +131,7 @@ def losses(of: Plane) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Single:
-    """The one setting for everywhere: each y of ``ys`` is near the best at ``count`` of ``points`` values of x."""
+    """The best single setting: each y of ``ys`` is near the best at ``count`` of ``points`` values of x."""
 
     ys: tuple[Number, ...]
     count: int
@@ -139,7 +139,7 @@ class Single:
 
 
 def single(of: Plane, factor: float) -> Single:
-    """Which y is within ``factor`` of the best at the most x (all that tie); an x without a finite error counts not."""
+    """The y within ``factor`` of the best at the most x, with all ties; an x without a finite error does not count."""
     ratio = losses(of)
     counts = np.count_nonzero(ratio <= factor, axis=1)
     most = int(counts.max())

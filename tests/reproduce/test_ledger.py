@@ -383,7 +383,7 @@ def test_what_is_not_drawn_is_counted_and_says_how(folder, capsys):
 def test_check_compares_and_writes_nothing(drawn, capsys):
     assert _fpemu("ledger", "--check") == 1
     assert (
-        "LEDGER.md and LEDGER.csv in figures are not what the figures give: run 'fpemu ledger'"
+        "out of date: LEDGER.md and LEDGER.csv in figures; run 'fpemu ledger'"
         in capsys.readouterr().err
     )
     assert not Path("figures/LEDGER.md").exists()
@@ -392,7 +392,7 @@ def test_check_compares_and_writes_nothing(drawn, capsys):
     Path("figures/LEDGER.md").write_text("edited")
     capsys.readouterr()
     assert _fpemu("ledger", "--check") == 1
-    assert capsys.readouterr().err.startswith("fpemu: LEDGER.md in figures are not")
+    assert capsys.readouterr().err.startswith("fpemu: out of date: LEDGER.md in figures")
     assert Path("figures/LEDGER.md").read_text() == "edited"
 
 
@@ -404,7 +404,7 @@ def test_check_finds_records_that_their_pages_would_not_write_now(drawn, capsys)
     assert _fpemu("ledger") == 0
     capsys.readouterr()
     assert _fpemu("ledger", "--check") == 1
-    assert "not what the pages say of the data now: toy/fig1" in capsys.readouterr().err
+    assert "out of date: the records of toy/fig1" in capsys.readouterr().err
     path.write_text(before)
     data = path.with_suffix(".csv")
     rows = data.read_text().rstrip("\n")
