@@ -108,13 +108,13 @@ def positive(spec: MmaSpec, k: int) -> float:
     ['8.1e-05', '4.5e-05', '2.3e-05']
     """
     _check(spec, k)
-    made, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    products, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
     block = _MEAN * L + _deviation(_SQUARE - _MEAN**2, L) * _quantiles(_BLOCKS)
     for steps, t in _walk(k, L):
         spread = _deviation(_SQUARE - _MEAN**2, t * L) * _quantiles(_QUANTILES)
         # a sum of positive products is not negative, as the normal approximation has it in the first steps
         c = np.abs(t * L * _MEAN - lost + spread)[:, None]
-        lost += steps * float(np.mean(L * made.alignment(c) + made.entering(c) + made.final(c, c + block)))
+        lost += steps * float(np.mean(L * products.alignment(c) + products.entering(c) + products.final(c, c + block)))
     return lost / (k * _MEAN)
 
 
@@ -150,18 +150,18 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
     _check(spec, k)
     from scipy.special import erf  # slow to import
 
-    made, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    products, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
     whole = -(-k // L)
     for steps, t in _walk(k, L):
         c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
         ahead = _deviation(_SQUARE, (whole - t) * L)
         density = np.exp(-0.5 * (c / ahead) ** 2) / (math.sqrt(2 * math.pi) * ahead)
-        along = 2 * L * made.alignment(np.abs(c), by_size=True) * density
+        along = 2 * L * products.alignment(np.abs(c), by_size=True) * density
         if spec.arithmetic != "cdna3":
             after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
             later = max(_deviation(_SQUARE, (whole - t - 1) * L), 1e-9)
-            along = along + made.entering(np.abs(c)) * erf(np.abs(c) / (math.sqrt(2) * ahead))
-            along = along + made.final(np.abs(c), np.abs(after)) * erf(np.abs(after) / (math.sqrt(2) * later))
+            along = along + products.entering(np.abs(c)) * erf(np.abs(c) / (math.sqrt(2) * ahead))
+            along = along + products.final(np.abs(c), np.abs(after)) * erf(np.abs(after) / (math.sqrt(2) * later))
         lost += steps * float(np.mean(along))
     return lost / math.sqrt(k * _SQUARE)
 
@@ -196,11 +196,11 @@ def downwards(spec: MmaSpec, k: int) -> float:
     '6.2e-13'
     """
     _check(spec, k)
-    made, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    products, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
     for steps, t in _walk(k, L) if spec.arithmetic == "cdna3" else ():
         c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
         after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
-        lost += steps * float(np.mean(made.final(np.abs(c), np.abs(after))))
+        lost += steps * float(np.mean(products.final(np.abs(c), np.abs(after))))
     return lost / math.sqrt(k * _SQUARE)
 
 
@@ -313,14 +313,14 @@ class _Products:
     @functools.cache
     def of(spec: MmaSpec) -> _Products:
         a, b = spec.operand_formats[:2]
-        found: dict[int, tuple[float, float]] = {}
+        sums: dict[int, tuple[float, float]] = {}
         for ea, pa, ma in _magnitudes(a.emin):
             for eb, pb, mb in _magnitudes(b.emin):
-                p, total = found.get(ea + eb, (0.0, 0.0))
-                found[ea + eb] = (p + pa * pb, total + pa * pb * ma * mb)
-        classes = tuple((e, p, total / p) for e, (p, total) in found.items())
+                p, total = sums.get(ea + eb, (0.0, 0.0))
+                sums[ea + eb] = (p + pa * pb, total + pa * pb * ma * mb)
+        classes = tuple((e, p, total / p) for e, (p, total) in sums.items())
         usual = (e for e, p, _ in classes if p * spec.block >= 0.5)
-        top = max(usual, default=max(classes, key=lambda found: found[1])[0])
+        top = max(usual, default=max(classes, key=lambda c: c[1])[0])
         return _Products(spec, _kept(spec), classes, a.precision + b.precision - 2, top)
 
     def grid(self, c: Floats) -> Floats:

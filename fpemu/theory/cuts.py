@@ -1,9 +1,9 @@
-"""What lost digits of random elements cost a product, and roundings: for `slicing`, `modular` and `errorfree`.
+"""Error of a product from omitted digits of random elements, and from roundings: for `slicing`, `modular`, `errorfree`.
 
-Element a_ik loses t_k 2^e_i, with 2^e_i the power of two above the largest element of row i. Of t_k, `Elements` knows
-the mean, in the direction of the element, and the mean square; the rest is taken as independent over k. An entry then
-loses mean · (sum of sign(a_ik) b_kj) 2^e_i / S_ij in one direction and has the deviation that `fpemu.theory.norms.Cut`
-keeps of the norms, without any assumption on rows and columns.
+Element a_ik loses t_k 2^e_i, with 2^e_i the power of two above the largest element of row i. `Elements` models the mean
+of t_k in the direction of the element and its mean square; the remainder is taken as independent over k. An entry then
+loses mean · (sum of sign(a_ik) b_kj) 2^e_i / S_ij in one direction, and its deviation follows from the norms
+`fpemu.theory.norms.Cut` without any assumption on rows and columns.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from fpemu.theory.norms import Cut, Norms
 from fpemu.theory.parts import LEAST_TAIL, Part
 
 SLACK = 1 + 2.0**-20
-"""Makes up for roundings in the norms and in the bounds."""
+"""Covers the roundings of the norms and of the bounds."""
 _ROUNDING = math.sqrt(1 / (8 * math.log(2)))
 """Root mean square of a rounding error over u |x|: 2^e u / sqrt(3), |x| in [2^e, 2^(e+1)) logarithmically uniform."""
 
 
 @dataclass(frozen=True)
 class Elements:
-    """The elements of random rows, over 2^e_i: lognormal as far as those below a unit go."""
+    """The elements of random rows relative to 2^e_i, modelled as lognormal."""
 
     mean: float
     sigma: float
     """Standard deviation of the logarithm"""
     grid: float
-    """All are multiples of that, which is less than a last place where they come from few random bits"""
+    """Common unit of all elements, below their last place where they come from few random bits"""
 
     @staticmethod
     def of(norms: Norms, side: str) -> Elements:
-        """Of a matrix."""
+        """The model of A or B."""
         mean, rms = norms.magnitudes(side)
         cut, top, unit = (
             (norms.cut_A, norms.max_A, norms.unit_A) if side == "A" else (norms.cut_B, norms.max_B, norms.unit_B)
@@ -50,14 +50,14 @@ class Elements:
         return (math.log(x / self.mean) + self.sigma**2 / 2) / self.sigma
 
     def above(self, x: float) -> float:
-        """How often an element is larger."""
+        """Probability that an element is larger."""
         return 1 - NormalDist().cdf(self._z(x))
 
     def lost(self, unit: float, scatter: float, toward_zero: bool) -> tuple[float, float]:
-        """Mean and root mean square of what is lost at a unit, with the sign of the element.
+        """Mean and root mean square of the omitted part at a unit, with the sign of the element.
 
-        Of elements above it, uniform: half a unit on average if digits are cut off, and `scatter` units of deviation.
-        Elements below it (below half of it if they are rounded) are lost themselves.
+        Elements above the unit lose half a unit on average if truncated, with a deviation of `scatter` units. Elements
+        below it (below half of it if rounded to nearest) are lost entirely.
         """
         unit = min(unit, 1.0)
         if unit <= self.grid:
@@ -75,7 +75,7 @@ def last_place(x: float, fmt: FloatFormat) -> float:
 
 
 def times(amount: float, ratio: float) -> float:
-    """Nothing, however large the ratio, is nothing."""
+    """amount · ratio, with 0 · inf = 0."""
     return amount * ratio if amount else 0.0
 
 
@@ -86,17 +86,17 @@ def lone(norms: Norms, side: str) -> float:
 
 
 def cut_off(name: str, worst: float, norms: Norms, a: tuple[float, float], b: tuple[float, float]) -> Part:
-    """What elements lose on average, mean and root mean square, as an error of the product."""
+    """The error of the product from omitted digits with these means and root mean squares."""
     cuts = norms.cut_A, norms.cut_B
-    found = [
+    errors = [
         random(cut, mean, math.sqrt(max(rms**2 - mean**2, 0.0))) for cut, (mean, rms) in zip(cuts, (a, b), strict=True)
     ]
-    bias, deviation = sum(x for x, _ in found), math.hypot(*(y for _, y in found))
+    bias, deviation = sum(x for x, _ in errors), math.hypot(*(y for _, y in errors))
     return Part(name, worst, min(bias, 1.0), min(deviation, 1.0), tail(max(map(uneven, cuts))))
 
 
 def random(cut: Cut, mean: float, scatter: float) -> tuple[float, float]:
-    """Bias and deviation of an error of the product, of losses with that mean and standard deviation."""
+    """Bias and deviation of the product's error for losses with this mean and standard deviation."""
     bias = mean * cut.bias
     return min(bias, 1.0), min(
         math.sqrt((scatter * cut.random) ** 2 + max((mean * cut.aligned) ** 2 - bias**2, 0)), 1.0
@@ -104,15 +104,15 @@ def random(cut: Cut, mean: float, scatter: float) -> tuple[float, float]:
 
 
 def uneven(cut: Cut) -> float:
-    """How much larger the deviation of one entry may be than that of all."""
+    """Ratio of the largest deviation of an entry to the root mean square over all entries."""
     return max(cut.peak / cut.random, 1.0) if cut.random else 1.0
 
 
 def tail(ratio: float) -> float:
     """`Part.tail` of entries whose deviations differ by up to that ratio.
 
-    `Bound.probable` counts on more than four deviations among many entries. Few entries have the largest deviation, and
-    three of these are enough.
+    `Bound.probable` takes more than four deviations for many entries. Few entries have the largest deviation, for which
+    three deviations suffice.
     """
     return max(0.7 * ratio, LEAST_TAIL)
 

@@ -1,16 +1,16 @@
-"""What corrections in 8 bits cost: the part that `staged-int8` has beside those of `staged`.
+"""Error of the 8-bit corrections: the additional part of `staged-int8` beside those of `staged`.
 
-With x s = h + r, q the integer that stands for r and h + g the one that stands for h, and d = r - q, a term of the sum
-loses, in stages that are not exact,
+With x s = h + r, q the integer for r, h + g the integer for h, and d = r - q, a term of the sum has in stages that are
+not exact the error
 
     x_A x_B - [h_A h_B + q_A (h_B + g_B) + (h_A + g_A) q_B] = d_A h_B + h_A d_B + r_A r_B - q_A g_B - g_A q_B
 
-|d| <= 2^-6 and |g| <= 2^6 (where 8 bits end; else half of that), |q| <= |r| + 2^-7 and |r| <= 2^-11 |x| + 2^-25, while
-the largest entry of a row is scaled to [t, 2^13), t = 2^13 8/9. So an entry of A loses what 2^-6 + 2^-5 are of t, times
-the largest of its row, and an entry of B the same.
+|d| <= 2^-6 and |g| <= 2^6 (at the end of the 8-bit range; else half of that), |q| <= |r| + 2^-7 and |r| <= 2^-11 |x| +
+2^-25, while the largest entry of a row is scaled to [t, 2^13), t = 2^13 8/9. An entry of A or B therefore loses
+(2^-6 + 2^-5) / t times the largest of its row.
 
-On random operands d and g are as evenly spread as what is rounded to nearest, and r is too: 0.41 times the unit, on
-average over a binade.
+On random operands d, g and r are distributed as rounding errors to nearest; r is 0.41 times the unit on average over a
+binade.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ _LEAST = 2.0**13 * 8 / 9
 """Largest entry of a row, scaled"""
 _LOW, _HIGH, _UNIT, _TINY = 2.0**-6, 2.0**6, 2.0**-11, 2.0**-25
 _EVEN = 1 / math.sqrt(12)
-"""Root mean square of what is lost by rounding to nearest, over the distance of two words"""
+"""Root mean square of a rounding error to nearest over the distance of two words"""
 
 
 def corrections(scheme: StagedInt8, norms: Norms) -> tuple[Part, ...]:
-    """What the integers of 8 bits lose, and joining and unscaling them, relative to (|A||B|)_ij.
+    """Errors of the 8-bit integers, and of adding and unscaling their products, relative to (|A||B|)_ij.
 
-    Examples
-    --------
     >>> part, _ = corrections(StagedInt8(), Norms.sample("uniform", 1024, low=-1.0))
     >>> 1e-5 < part.worst < 1e-4, part.deviation < 1e-6
     (True, True)

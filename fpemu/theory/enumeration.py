@@ -1,13 +1,13 @@
-"""The mantissas of an exponent, all of them, split in two words and counted: the check of `fpemu.theory.underflow`.
+"""Enumeration of all mantissas of an exponent, split in two words: the check of `fpemu.theory.underflow`.
 
-Nothing here knows a formula. x = 1.M · 2^E is rounded by the rules of the schemes (`fpemu.schemes.words`), in chunks,
-and what comes out is counted: integers, which formulas must meet exactly. All 2^23 mantissas of an fp32 exponent take a
+No formula is used. x = 1.M · 2^E is rounded by the rules of the schemes (`fpemu.schemes.words`), in chunks, and the
+results are counted. The formulas must reproduce these integers exactly. All 2^23 mantissas of an fp32 exponent take a
 second.
 
-Why a period of the mantissas may stand for all. Where h is normal it is a multiple of 2^(E - p + 1), and of
+One period of the mantissas represents all. Where h is normal it is a multiple of 2^(E - p + 1), and of
 2^(emin - p + 1) below. In units of x's last place x is 2^(P-1) + M, and h a multiple of 2^D. The residual x - h depends
-on M modulo 2^D and, in a tie that goes to even, on the next bit, which says whether the lower multiple is even. So it
-has the period 2^(D+1) in M (fp32 into fp16: 2^14 from E = -14 up), as long as h does not overflow, and shares over one
+on M modulo 2^D and, in a tie that rounds to even, on the next bit, the parity of the lower multiple. It therefore has
+the period 2^(D+1) in M (fp32 into fp16: 2^14 from E = -14 up), as long as h does not overflow, and shares over one
 period are those over all M. The exponent of h after a carry has no such period, nor has the overflow of h.
 """
 
@@ -133,16 +133,16 @@ def residuals(
 
     Examples
     --------
-    >>> found = residuals(-12, mantissas=14)
-    >>> found.gone / found.mantissas, found.down[0] / found.mantissas
+    >>> counts = residuals(-12, mantissas=14)
+    >>> counts.gone / counts.mantissas, counts.down[0] / counts.mantissas
     (0.25, 0.25)
     """
-    made = Split.of(**split)
-    narrow, rules = made.narrow, _rules(made, sb)
-    every, chunks = _numbers(made, exponent, mantissas)
-    found = Residuals(every)
+    setup = Split.of(**split)
+    narrow, rules = setup.narrow, _rules(setup, sb)
+    every, chunks = _numbers(setup, exponent, mantissas)
+    counts = Residuals(every)
     tally: dict[str, Any] = Counter()
-    offset, zero_is = exponent - narrow.precision - 1, made.wide.precision - narrow.precision - 1
+    offset, zero_is = exponent - narrow.precision - 1, setup.wide.precision - narrow.precision - 1
     normal, least = np.ldexp([narrow.min_normal, narrow.min_subnormal], -sb)
     for x in chunks:
         (high, _, h, d), (_, _, r, _) = steps(x, rules)
@@ -153,15 +153,15 @@ def residuals(
         zero, size = d == 0, np.abs(d)
         place = np.frexp(size)[1]
         n = np.where(zero, zero_is, offset + 1 - place)
-        _add(found.up, n[d < 0])
-        _add(found.down, n[d >= 0])
+        _add(counts.up, n[d < 0])
+        _add(counts.down, n[d >= 0])
         after = np.where(h == 0, exponent + 1, np.frexp(h)[1])
-        _add(found.carried, np.where(zero, zero_is, after - narrow.precision - 1 - place))
+        _add(counts.carried, np.where(zero, zero_is, after - narrow.precision - 1 - place))
         tally["below_normal"] += int(np.count_nonzero(size < normal))
         tally["below_least"] += int(np.count_nonzero(size < least))
         tally["gone"] += int(np.count_nonzero((r == 0) & ~zero))
         tally["exact"] += int(np.count_nonzero(zero))
-    return replace(found, **tally)
+    return replace(counts, **tally)
 
 
 @checked
@@ -191,14 +191,14 @@ def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = N
 
     Examples
     --------
-    >>> found = kept(15, 12)
-    >>> found.worst, found.r_overflows, found.h_overflows
+    >>> counts = kept(15, 12)
+    >>> counts.worst, counts.r_overflows, counts.h_overflows
     (23, 3070, 4096)
     """
-    made = Split.of(**split)
-    rules, P = _rules(made, sb), made.wide.precision
-    every, chunks = _numbers(made, exponent, mantissas)
-    found = Kept(every)
+    setup = Split.of(**split)
+    rules, P = _rules(setup, sb), setup.wide.precision
+    every, chunks = _numbers(setup, exponent, mantissas)
+    counts = Kept(every)
     tally: dict[str, Any] = Counter()
     for x in chunks:
         (high, _, _, _), (low, scaled, _, left) = steps(x, rules)
@@ -211,41 +211,41 @@ def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = N
         # the error is at most 2^(power of the next power of two)
         half, power = np.frexp(np.abs(left))
         bits = np.where(left == 0, P, exponent - (power - (half == 0.5)))
-        _add(found.bits, np.maximum(bits, 0))
-    return replace(found, **tally)
+        _add(counts.bits, np.maximum(bits, 0))
+    return replace(counts, **tally)
 
 
-def _rules(made: Split, sb: int) -> list[Word]:
+def _rules(setup: Split, sb: int) -> list[Word]:
     integer("sb", sb, -2000, 2000)
-    if BIT_CUT in (made.rounding, made.residual_rounding) and made.narrow.name != "fp16":
-        raise InputError(f"bit-cut makes fp16 words, not {made.narrow}: RZ is the same rounding there")
-    return [Word("h", made.narrow, made.rounding), Word("r", made.narrow, made.residual_rounding, sb)]
+    if BIT_CUT in (setup.rounding, setup.residual_rounding) and setup.narrow.name != "fp16":
+        raise InputError(f"bit-cut makes fp16 words, not {setup.narrow}: RZ is the same rounding there")
+    return [Word("h", setup.narrow, setup.rounding), Word("r", setup.narrow, setup.residual_rounding, sb)]
 
 
-def _numbers(made: Split, exponent: int, mantissas: int | NDArray[Any] | None) -> tuple[int, Iterator[NDArray[Any]]]:
-    """How many numbers there are, and they themselves, in chunks."""
-    unit, one = made.unit(exponent), made.mantissas()
-    if made.narrow.emin - made.narrow.fraction_bits > exponent and {"RU", "RD"} & {
-        made.rounding,
-        made.residual_rounding,
+def _numbers(setup: Split, exponent: int, mantissas: int | NDArray[Any] | None) -> tuple[int, Iterator[NDArray[Any]]]:
+    """The number of values and the values themselves, in chunks."""
+    unit, one = setup.unit(exponent), setup.mantissas()
+    if setup.narrow.emin - setup.narrow.fraction_bits > exponent and {"RU", "RD"} & {
+        setup.rounding,
+        setup.residual_rounding,
     }:
         raise InputError(
-            f"exponent {exponent}: numbers below the smallest of {made.narrow} are lifted by RU and RD, and what is "
+            f"exponent {exponent}: numbers below the smallest of {setup.narrow} are lifted by RU and RD, and what is "
             f"left has more bits than float64"
         )
     if isinstance(mantissas, np.ndarray):
         given = mantissas.ravel()
         if given.dtype.kind not in "iu" or ((given < 0) | (given >= one)).any():
-            raise InputError(f"mantissas must be integers from 0 to {one - 1} in {made.wide}")
+            raise InputError(f"mantissas must be integers from 0 to {one - 1} in {setup.wide}")
         return given.size, (
             np.ldexp((given[i : i + _CHUNK].astype(np.int64) + one).astype(np.float64), unit)
             for i in range(0, given.size, _CHUNK)
         )
-    low = made.wide.fraction_bits if mantissas is None else integer("mantissas", mantissas)
-    if not 0 <= low <= min(made.wide.fraction_bits, _MOST):
+    low = setup.wide.fraction_bits if mantissas is None else integer("mantissas", mantissas)
+    if not 0 <= low <= min(setup.wide.fraction_bits, _MOST):
         raise InputError(
-            f"{low} bits of the mantissa of {made.wide}: it has {made.wide.fraction_bits}, and at most {_MOST} can be "
-            f"enumerated; one period is {made.period(exponent)}"
+            f"{low} bits of the mantissa of {setup.wide}: it has {setup.wide.fraction_bits}, and at most {_MOST} "
+            f"can be enumerated; one period is {setup.period(exponent)}"
         )
     every = 1 << low
     return every, ((float(one) + np.arange(i, min(i + _CHUNK, every))) * 2.0**unit for i in range(0, every, _CHUNK))

@@ -1,10 +1,10 @@
 """Error bounds of the error-free schemes from a few norms: Ozaki scheme I (`ozaki`, `ozimmu`) and II (`ozaki2`).
 
-Their products are exact, so an error has three sources: digits that are cut off, products that are left out, and the
-roundings of the last sums. All are relative to S = |A||B|, entry by entry.
+Their products are exact, so that an error has three sources: omitted digits, products left out, and the roundings of
+the last sums. All are relative to S = |A||B|, entry by entry.
 
-**Scheme I.** Let m_i be the largest magnitude in row i of A, n_j in column j of B, and l_A(p) m_i a bound on what p
-slices leave of row i (`fpemu.theory.slicing`). With a and b slices, of which the products p + q <= d + 1 are taken
+**Scheme I.** Let m_i be the largest magnitude in row i of A, n_j in column j of B, and l_A(p) m_i a bound on the
+residual of row i after p slices (`fpemu.theory.slicing`). With a and b slices, and the products p + q <= d + 1 of them
 (Mukunoki et al., ISC 2020, Algorithm 2, "fast mode"; Ootomo, Ozaki and Yokota, IJHPCA 2024, d = s),
 
     AB - sum = (A - sum A_p) B + A (B - sum B_q) - (A - sum A_p)(B - sum B_q)
@@ -16,17 +16,18 @@ slices leave of row i (`fpemu.theory.slicing`). With a and b slices, of which th
 with row_A = max m_i sum_k|b_kj| / S_ij and so on, the fields of `Norms`. To that come the roundings of the sum, each of
 at most u times a partial sum, and these exceed S where a split rounds upward (`slicing.Split.growth`).
 
-**Algorithm 3** (slices=None, "printed") judges sums over rows of S. An entry that is small beside others of its row may
-lose everything, so that no bound follows from norms of entries: worst is inf, and `error_bound` of the scheme is the
-way for data in hand. Bias, deviation and the other parts are those of the number of slices that it is expected to
+**Algorithm 3** (slices=None, "printed") uses sums over rows of S. An entry that is small beside others of its row may
+lose everything, so that no bound follows from norms of entries: worst is inf, and `fpemu.theory.entrywise` bounds the
+entries of given data. Bias, deviation and the other parts are those of the number of slices that it is expected to
 choose. The automatic number of `ozimmu` keeps every bit if loss=0, which needs 53 / b slices at least; with a loss
 allowed, an average over elements bounds no entry either.
 
-**Scheme II** cuts digits once, by rows and columns (`fpemu.theory.modular`), and rounds once.
+**Scheme II** omits digits once, by rows and columns (`fpemu.theory.modular`), and rounds once.
 
-**Random operands.** What is left is taken as uniform below its unit and independent of the rest (`fpemu.theory.cuts`).
-How many slices Algorithm 3 chooses is foreseen for rows as most are. With lognormal elements of a large deviation it
-may come out one too low: then `probable` is a bound still, but more than ten times the error.
+**Random operands.** Residuals are taken as uniform below their unit and independent of each other
+(`fpemu.theory.cuts`). The number of slices that Algorithm 3 chooses is predicted for typical rows. With lognormal
+elements of a large deviation the prediction may be one too low: `probable` then still is a bound, but more than ten
+times the error.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def bound_parts(
     Returns
     -------
     tuple of Part
-        A part with worst = inf says in its name why norms do not bound it.
+        The name of a part with worst = inf states why norms do not bound it.
 
     Raises
     ------
@@ -169,10 +170,10 @@ def slices_for(
         raise InputError(f"target = {target!r} must be a positive number, an error relative to |A||B|")
     kind = type(build(scheme, options))
     if kind not in _COUNTS:
-        raise InputError(f"scheme {scheme!r} has no number of slices: take ozaki, ozimmu or ozaki2")
+        raise InputError(f"scheme {scheme!r} has no number of slices: choose ozaki, ozimmu or ozaki2")
     name, most = _COUNTS[kind]
     if name in options:
-        raise InputError(f"{name}={options[name]!r} is what slices_for looks for: leave it out")
+        raise InputError(f"{name}={options[name]!r} is the result of slices_for: leave it out")
     best, at = math.inf, 0
     for count in range(2 if kind is Ozaki2 else 1, most + 1):
         parts = bound_parts(build(scheme, {**options, name: count}), hardware, norms, order)
@@ -192,7 +193,7 @@ def _reasons(parts: Sequence[Part]) -> str:
 
 
 def _pairs(a: int, b: int, d: int) -> int:
-    """How many p <= a, q <= b have p + q <= d + 1."""
+    """Number of p <= a, q <= b with p + q <= d + 1."""
     return sum(max(0, min(a, d + 1 - q)) for q in range(1, b + 1))
 
 
@@ -224,7 +225,7 @@ def _ozaki(scheme: Ozaki, spec: MmaSpec, norms: Norms, order: KOrder | None) -> 
 
 
 def _not_exact(scheme: Ozaki, spec: MmaSpec, split: Split, order: KOrder | None) -> str:
-    """Why products of slices may not be exact, or "" if all are."""
+    """The reason why products of slices may be inexact; empty if all are exact."""
     K, bits = split.norms.K, split.A.first
     digit = (1 << bits) - spec.is_integer
     exact = all(exactness.holds(spec, digit, digit, n, order) for n in lengths(K, scheme.k_block))
@@ -239,7 +240,7 @@ def _not_exact(scheme: Ozaki, spec: MmaSpec, split: Split, order: KOrder | None)
 
 
 def _counts(scheme: Ozaki, split: Split) -> tuple[int, int, int]:
-    """Slices of A and of B, and d: given, or about what Algorithm 3 chooses."""
+    """Slices of A and of B, and d: given, or predicted for Algorithm 3."""
     if isinstance(scheme.slices, int):
         return scheme.slices, scheme.slices, scheme.slices
     enough = 2 * math.sqrt(split.norms.K) * scheme.operand.unit_roundoff

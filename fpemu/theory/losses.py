@@ -1,20 +1,19 @@
-"""What one block of an instruction loses on average, given the sum that it adds to.
+"""Mean error of one block of an instruction, given the sum to which it adds.
 
 A block aligns its L products p and the sum c at q = 2^(E - F), E the exponent of c or of the largest product, adds
 them, and rounds at the last place u of the new sum. On average (the steps are those of Fasi, Higham, Mikaitis, Pranesh
 2021, the averages are ours):
 
-* a product with last place g = 2^(e - places) loses (q - g (1 + log2(q/g) / 2)) / 2, since x y mod 2^j has trailing
-  zeros; all of itself once q >= 4 · 2^e. It loses toward its own zero;
-* the sum loses what it has below q when it enters, (q - u) / 2, and (u - q) / 2 when it leaves by truncation, toward
-  its zero; to nearest it loses nothing on average, u^2 / 12 in mean square. All of it only as far as there are bits
-  below u: the sum is a multiple of the least of the g.
+* a product with last place g = 2^(e - places) loses (q - g (1 + log2(q/g) / 2)) / 2 toward zero, since x y mod 2^j has
+  trailing zeros, and is lost entirely once q >= 4 · 2^e;
+* the sum loses (q - u) / 2 toward zero in the alignment, and (u - q) / 2 in a final truncation; rounding to nearest has
+  no mean error and a mean square of u^2 / 12. Both require bits below u: the sum is a multiple of the least of the g.
 
-CDNA3 aligns products among themselves and floors sums to 31 and 32 bits, a loss toward minus infinity. CDNA2 rounds the
-sums of products too. Mantissas are spread like 1/m, so that E[2^E] = |c| / (2 ln 2).
+CDNA3 aligns products among themselves and floors sums to 31 and 32 bits, an error toward minus infinity. CDNA2 rounds
+the sums of products too. Mantissas are distributed as 1/m, so that E[2^E] = |c| / (2 ln 2).
 
-Sums of products of six bits (e5m2) or less are exact but for rare small terms: their mean square is foreseen here, not
-how large the rare errors are.
+Sums of products of six bits (e5m2) or less are exact except for rare small terms: the model gives their mean square,
+not the size of the rare errors.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from fpemu.mma import MmaSpec
 
 Floats = NDArray[np.float64]
 POWER = 1 / (2 * math.log(2))
-"""E[2^E / x] for x = m 2^E, m spread like 1/m on [1, 2)"""
+"""E[2^E / x] for x = m 2^E, m distributed as 1/m on [1, 2)"""
 _POINTS = 7
 _SHARES = (0.03, 0.07, 0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.05, 0.03, 0.015, 0.005)
 _PARTS = len(_SHARES)
 _LEAST = (4.0, 1.0, 0.25, 1 / 16, 1 / 256)
-"""The least last place among L products, over g of a product L times smaller than the mean: it varies."""
+"""Least last place among L products, over g of a product L times smaller than the mean; it varies."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """The products of a block: how many, their mean magnitude and mean square, and the share that goes one way."""
+    """The products of a block: number, mean magnitude, mean square, and share along one sign."""
 
     count: int
     magnitude: float
     square: float
     sign: float
-    """Sum of the products over that of their magnitudes, expected"""
+    """Expected sum of the products over the sum of their magnitudes"""
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,10 @@ class Losses:
 def losses(
     products: Products, spec: MmaSpec, mean: Floats, variance: Floats, step: tuple[float, float], S: float
 ) -> Losses:
-    """Of blocks added to normal sums of this mean and variance, (n,); a block has the mean and the variance `step`.
+    """Errors of blocks added to normally distributed sums of this mean and variance (n,).
 
-    All over S, whose size decides where sums that hardly vary pass powers of two (nan: not known).
+    A block has the mean and the variance `step`. All are relative to S, whose size determines where sums of small
+    variance pass powers of two (nan: unknown).
     """
     z, w = points()
     sd = np.sqrt(np.maximum(variance, 0))
@@ -78,7 +78,7 @@ def losses(
     into, out = _power(before, S, steady), _power(after, S, steady)
     L, sign, unit = products.count, products.sign, _unit(spec)
     p, top, g, least = _products(products, spec)
-    reach = abs(step[0]) + math.sqrt(step[1])  # no block moves the sum by much more
+    reach = abs(step[0]) + math.sqrt(step[1])  # typical change of the sum by a block
     truncates = spec.arithmetic == "truncated"
     q = _grid(spec, into, top)
     each, share = _aligned(q[..., None], g, p), _weights()
@@ -92,7 +92,7 @@ def losses(
     else:
         rest = np.maximum(left, least)
         square = np.maximum((unit * out[..., None]) ** 2 - rest**2, 0).mean(-1) / 12
-        stuck = (unit * out / 2 > reach) & (into > 0)  # each block is rounded away
+        stuck = (unit * out / 2 > reach) & (into > 0)  # the sum absorbs each block
         rounded = np.where(stuck, abs(step[0]), 0.0)
     if spec.arithmetic == "flushed":
         square = square + math.log2(spec.block) * L * (POWER * unit) ** 2 / 12 * products.square
@@ -116,7 +116,7 @@ def losses(
 
 
 def _power(c: Floats, S: float, steady: NDArray[np.bool_]) -> Floats:
-    """2^E of c S over S; its mean over all mantissas where sums differ much."""
+    """2^E of c S over S; for sums of large variance its mean over all mantissas."""
     S = math.frexp(S)[0] if 0 < S < math.inf else math.nan  # a power of two in S changes nothing
     exact = np.ldexp(1.0, np.frexp(np.where(steady, np.abs(c) * S, 1.0))[1] - 1) / np.where(steady, S, 1.0)
     return np.where(c == 0, 0.0, np.where(steady, exact, POWER * np.abs(c)))
@@ -129,7 +129,7 @@ def _unit(spec: MmaSpec) -> float:
 
 
 def _grid(spec: MmaSpec, into: Floats, top: float) -> Floats:
-    """q for each sum; 0 where nothing is aligned."""
+    """q for each sum; 0 without alignment."""
     if spec.arithmetic == "truncated":
         return np.maximum(into, top) * 2.0**-spec.F
     if spec.arithmetic in ("exact", "fma", "flushed"):
@@ -151,8 +151,8 @@ def _products(products: Products, spec: MmaSpec) -> tuple[Floats, float, Floats,
 def power_of_uniform(ratio: float) -> tuple[float, float]:
     """(s, v) of a magnitude U^s e^(sqrt(v) Z) with this ratio of mean square to squared mean.
 
-    U is uniform in [0, 1] and Z normal. Uniform data have s = 1, v = 0 (ratio 4/3); what is more spread has a lognormal
-    factor, as `fpemu.inputs` "phi" has; what is less, s < 1: (1 + s)^2 / (1 + 2 s) = ratio.
+    U is uniform in [0, 1] and Z normal. Uniform data have s = 1, v = 0 (ratio 4/3); wider data have a lognormal factor,
+    as `fpemu.inputs` "phi"; narrower data have s < 1 with (1 + s)^2 / (1 + 2 s) = ratio.
     """
     if ratio >= 4 / 3:
         return 1.0, math.log(ratio * 3 / 4)
@@ -191,7 +191,7 @@ def _weights() -> Floats:
 
 
 def _aligned(q: Floats, g: Floats, p: Floats) -> Floats:
-    """What a product p, a multiple of g, loses on average at the grid q."""
+    """Mean loss of a product p, a multiple of g, on the grid q."""
     ratio = np.maximum(np.divide(q, g, out=np.ones(np.broadcast_shapes(q.shape, g.shape)), where=g > 0), 1)
     loss = g * (ratio - 1 - np.log2(ratio) / 2) / 2
     return np.where(q >= 4 * POWER**2 * p, p, np.minimum(loss, p))

@@ -1,4 +1,4 @@
-"""What Ozaki scheme II cuts off, from norms: for `fpemu.theory.errorfree`.
+"""Digits that Ozaki scheme II omits, bounded by norms: for `fpemu.theory.errorfree`.
 
 2^-mu_i <= x m_i, where x is twice (the power of two is rounded down) the bound
 
@@ -9,12 +9,12 @@
     |AB - C' 2^-(mu + nu)| <= x_A row_A S + x_B row_B S, and one rounding.
 
 `fast` needs floor(log2 m_i) + floor(log2 n_j) >= -2 for the remainder theorem; where the norms do not show it, worst is
-inf. A bound above 1 may also mean that `fpemu.gemm` refuses: it does so where a row or column is cut to zeros.
+inf. `fpemu.gemm` raises an error where a row or column is truncated to zeros; the bound may then exceed 1.
 
-**Random operands.** The three rules are evaluated for the sums that rows usually have, `Norms.lead`, and for their
-scatter between rows; the unit is the power of two that follows. Digits are cut toward zero, half a unit on average: a
-bias for data of one sign. In `fast` scaling a row loses as many bits as it is large, which norms of all rows do not
-tell: where rows differ by orders of magnitude, `probable` may be up to twice too small there.
+**Random operands.** The three rules are evaluated for typical sums of rows, `Norms.lead`, and for their scatter between
+rows; the unit is the resulting power of two. Digits are truncated toward zero, half a unit on average: a bias for data
+of one sign. In `fast` scaling the bits lost by a row depend on its own size, which norms of all rows do not contain:
+where rows differ by orders of magnitude, `probable` may be up to twice too small.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fpemu.theory.parts import LEAST_TAIL, Part
 
 
 def digits_cut_off(scheme: Ozaki2, norms: Norms) -> Part:
-    """What `ozaki2` cuts off to make its operands integers."""
+    """The part of the error from digits that `ozaki2` omits to make its operands integers."""
     K, P = norms.K, scheme.basis().product
     tight = scheme.scaling != "fast"
     limit = float(Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50)) if tight else Fraction(P - 1, 8))
@@ -50,10 +50,10 @@ def digits_cut_off(scheme: Ozaki2, norms: Norms) -> Part:
         cut = 0.0 if cut * largest <= last_place(least, scheme.operand) else cut
         cuts.append(min(times(cut, row), 1.0))
         units, weights = _units(scheme, norms, side, limit)
-        found = [Elements.of(norms, side).lost(unit, math.sqrt(1 / 12), True) for unit in units]
-        mean, square = (float(weights @ np.power(x, n)) for n, x in enumerate(zip(*found, strict=True), 1))
+        losses = [Elements.of(norms, side).lost(unit, math.sqrt(1 / 12), True) for unit in units]
+        mean, square = (float(weights @ np.power(x, n)) for n, x in enumerate(zip(*losses, strict=True), 1))
         typical.append((mean, math.sqrt(square)) if cut else (0.0, 0.0))
-        tails.append(max(rms for _, rms in found) / math.sqrt(square) if square else 1.0)
+        tails.append(max(rms for _, rms in losses) / math.sqrt(square) if square else 1.0)
     lost = cut_off("digits cut off", sum(cuts) * SLACK, norms, *typical)
     if scheme.scaling == "accurate":
         # the larger an element beside the others of its row, the smaller its sum and the unit: by the root
@@ -66,7 +66,7 @@ def digits_cut_off(scheme: Ozaki2, norms: Norms) -> Part:
 
 
 def _units(scheme: Ozaki2, norms: Norms, side: str, limit: float) -> tuple[Any, Any]:
-    """2^-mu_i over 2^e_i in random rows, and how often: powers of two, so that it matters how sums differ."""
+    """2^-mu_i over 2^e_i in random rows, with weights: powers of two, so that the scatter of the sums matters."""
     z, weights = points()
     x, y = (Elements.of(norms, which).mean for which in "AB")
     if scheme.scaling == "accurate":

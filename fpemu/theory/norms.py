@@ -1,4 +1,4 @@
-"""What a bound needs to know of the operands: a few numbers instead of two matrices."""
+"""Norms of two matrices, from which bounds are computed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fpemu.errors import InputError, entries
 
 Floats = NDArray[np.float64]
 TINY = 2.0**-1074
-"""Means of numbers that are not all zero do not vanish"""
+"""Least mean of numbers that are not all zero"""
 LARGE = 2.0**400
-"""Typical ratios beyond any use, whose squares do not overflow"""
+"""Limit of the typical ratios, whose squares do not overflow"""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How much of S_ij is lost if each element of a row loses up to 2^e_i, the power of two above its largest.
+    """Loss of S_ij if each element of a row loses up to 2^e_i, the power of two above its largest element.
 
-    For A: t_k b_kj summed over k, relative to S_ij, with t_k what element a_ik loses, over 2^e_i. Elements that are
-    zero lose nothing. For B likewise, and for both at once with 2^(e_i + f_j) times two such numbers.
+    For A: t_k b_kj summed over k, relative to S_ij, with t_k the loss of element a_ik over 2^e_i. Zero elements
+    lose nothing. For B likewise, and for both at once with 2^(e_i + f_j) times two such numbers.
     """
 
     random: float
@@ -140,17 +140,17 @@ class Norms:
 
     @property
     def is_zero(self) -> bool:
-        """Whether AB has no terms but zeros: nothing can be lost."""
+        """Whether all terms of AB are zero, so that no error can occur."""
         return self.K == 0 or self.max_A == 0 or self.max_B == 0
 
     @property
     def uneven(self) -> float:
-        """`peak` over `spread`: how much more the random errors of one entry may be than those of most; 1 at least."""
+        """`peak` over `spread`, at least 1: ratio of the largest to the typical random error of an entry."""
         return max(self.peak / self.spread, 1.0) if self.spread and not math.isnan(self.peak) else 1.0
 
     @property
     def largest(self) -> float:
-        """No S_ij is larger."""
+        """Upper bound of S_ij."""
         return min(self.max_S, self.K * self.max_A * self.max_B)
 
     def magnitudes(self, side: str) -> tuple[float, float]:
@@ -161,7 +161,7 @@ class Norms:
 
     @staticmethod
     def of(A: Any, B: Any) -> Norms:
-        """The norms of two matrices, (M, K) and (K, N); a dozen float64 products.
+        """Return the norms of two matrices, (M, K) and (K, N), from a dozen float64 products.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Norms:
 
     @staticmethod
     def sample(name: str, K: int, rows: int = 64, seed: int = 0, **parameters: Any) -> Norms:
-        """Of a named distribution (`fpemu.inputs.names`), from matrices of `rows` rows and columns.
+        """Return the norms of a named distribution (`fpemu.inputs.names`), from matrices of `rows` rows and columns.
 
         `parameters` are those of `fpemu.inputs.operands`: dtype="fp64" for a scheme that takes fp64 (fp32 by default).
 
@@ -217,19 +217,19 @@ class Norms:
         return Norms.of(A, B)
 
 
-def _matrix(X: Any, who: str) -> Floats:
-    x = as_float64(X, f"Norms.of: {who}")
+def _matrix(X: Any, name: str) -> Floats:
+    x = as_float64(X, f"Norms.of: {name}")
     if x.ndim != 2:
-        raise InputError(f"Norms.of: {who} of shape {x.shape} is not a matrix; give (M, K) and (K, N)")
+        raise InputError(f"Norms.of: {name} of shape {x.shape} is not a matrix; give (M, K) and (K, N)")
     if not (good := np.isfinite(x)).all():
-        raise InputError(f"Norms.of: {who}: NaN or infinite: {entries(~good, x)}; a bound takes finite operands")
+        raise InputError(f"Norms.of: {name}: NaN or infinite: {entries(~good, x)}; a bound takes finite operands")
     return x
 
 
 def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
-    """All that is over S, entry by entry. Rows and columns are scaled, so that S does not overflow.
+    """All ratios to S, entry by entry. Rows and columns are scaled, so that S does not overflow.
 
-    Where S vanishes nevertheless, nothing is said but that the largest ratios are unbounded.
+    Where S underflows nevertheless, the largest ratios are unbounded.
     """
     p, q = np.abs(a), np.abs(b)
     er = np.frexp(p.max(axis=1, keepdims=True, initial=0.0))[1]
@@ -242,8 +242,8 @@ def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
 
     def over(values: Any) -> Floats:
         with np.errstate(over="ignore"):
-            found = np.divide(values, S, out=np.zeros_like(S), where=some)
-        return np.asarray(np.clip(found, -LARGE, LARGE))
+            ratios = np.divide(values, S, out=np.zeros_like(S), where=some)
+        return np.asarray(np.clip(ratios, -LARGE, LARGE))
 
     least = np.where(some, 1 / math.sqrt(max(K, 1)), 0)  # by Cauchy and Schwarz, where squares underflow
     squares, parts = np.maximum(over(np.sqrt(x**2 @ y**2)), least) ** 2, over((xs * x) @ (ys * y))

@@ -1,4 +1,4 @@
-"""A bound as a sum of parts, each with a name, so that one sees what an error is made of.
+"""A bound as a sum of named parts, one per source of error.
 
 All numbers are relative to (|A||B|)_ij, entry by entry: the measure of `fpemu.metrics.normwise`.
 """
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 _MODEL = 1.1
-"""The mean loss of a chain comes out within about a tenth"""
+"""The modelled mean error of a chain is accurate to about a tenth"""
 LEAST_TAIL = 1.3
-"""`Part.tail` of entries that are alike: a third for what the models leave out"""
+"""`Part.tail` of similar entries, with a third for effects that are not modelled"""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Bound:
 
     @property
     def worst(self) -> float:
-        """No entry's error over (|A||B|)_ij is larger."""
+        """Upper bound of every entry's error over (|A||B|)_ij."""
         return sum(part.worst for part in self.parts)
 
     @property
     def bias(self) -> float:
-        """Mean loss toward zero: truncation does not average out."""
+        """Mean error toward zero: truncation does not average out."""
         return sum(part.bias for part in self.parts)
 
     @property
@@ -99,12 +99,12 @@ class Bound:
         return min(self.worst, math.hypot(self.bias, self.deviation))
 
     def probable(self, failure: float = 0.01) -> float:
-        """A bound that all entries keep but with probability `failure`, operands taken as random; at most `worst`.
+        """Return a bound that some entry exceeds with probability `failure` at most, for random operands.
 
         |bias| + lambda · deviation with lambda = sqrt(2 ln(2 M N / failure)): the tail of a sum of independent bounded
         errors (Hoeffding; Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4), over all entries. Each
-        part's deviation is taken `tail` times: entries differ in how far their partial sums wander. The bias is taken
-        1.1 times, for its model.
+        part's deviation is multiplied by its `tail`, since the partial sums of entries differ, and the bias by 1.1, the
+        accuracy of its model. The result is at most `worst`.
 
         Raises
         ------
@@ -117,10 +117,10 @@ class Bound:
         return min(self.worst, _MODEL * abs(self.bias) + tail * spread)
 
     def relative_l2(self, norms: Norms) -> Bound:
-        """The same error over ||AB||_F instead of (|A||B|)_ij: all numbers divided by `norms.result`.
+        """Return the same error over ||AB||_F instead of (|A||B|)_ij: all numbers divided by `norms.result`.
 
-        Of the new bound, `rms` is what to expect of ||D - AB||_F / ||AB||_F (`fpemu.metrics.relative_l2`), and `worst`
-        bounds it rigorously if the norms are those of A and B themselves: |D - AB| <= worst |A||B| entry by entry, so
+        Its `rms` estimates ||D - AB||_F / ||AB||_F (`fpemu.metrics.relative_l2`), and its `worst` bounds that ratio
+        rigorously if the norms are those of A and B themselves: |D - AB| <= worst |A||B| entry by entry, so
         ||D - AB||_F <= worst || |A||B| ||_F. `probable` is then about the largest entry's error over the mean size of
         an entry. Infinite where AB = 0.
         """
@@ -133,7 +133,7 @@ class Bound:
         return replace(self, parts=tuple(changed))
 
     def table(self) -> str:
-        """A line for each part: its name, worst, bias and deviation; the sum; and the probable bound."""
+        """Return a table of the parts, their sum and the probable bound."""
         shown = [("part", "worst", "bias", "deviation")]
         whole = Part("all", self.worst, self.bias, self.deviation)
         for part in (*self.parts, whole):

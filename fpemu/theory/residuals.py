@@ -5,8 +5,8 @@ of a narrow format with p bits. In units of x's last place, 2^(E - P + 1), x is 
 multiple of 2^D: D = P - p where h is normal, and more by emin - E below. With X = m · 2^D + rho the residual x - h is
 rho if h was rounded down (event T, for truncation) and rho - 2^D if it was rounded up (event R). The rounding decides
 between the two by rho, at a tie also by the parity of m, and by nothing else. So the magnitudes i = abs(x - h) fall
-into a few runs of consecutive integers, each integer made by equally many mantissas. Everything below counts integers
-in these runs; no floating-point number is rounded, which leaves `fpemu.theory.enumeration` to be an independent check.
+into a few runs of consecutive integers, each integer given by equally many mantissas. Everything below counts integers
+in these runs; no floating-point number is rounded, so that `fpemu.theory.enumeration` is an independent check.
 
 Period: rho and the parity of m are the low D + 1 bits of M. So any 2^(D+1) consecutive mantissas have the residuals of
 all the others, as long as h does not overflow.
@@ -132,18 +132,18 @@ class Split:
             low, high, multiples = 1 << (P - 1), (1 << P) - 1, range(1)
         most = _limit(self.narrow, exponent)
         below, above = _upto(multiples, most), _upto(multiples, most - 1)
-        half, found = 1 << (D - 1), []
+        half, runs = 1 << (D - 1), []
         if self.rounding in ("RZ", "RD", BIT_CUT):
-            found.append(Run("T", low, high, len(below)))
+            runs.append(Run("T", low, high, len(below)))
         elif self.rounding == "RU":
-            found += [Run("T", low, 0, len(below)), _up(D, max(low, 1), high, len(above))]
+            runs += [Run("T", low, 0, len(below)), _up(D, max(low, 1), high, len(above))]
         else:
-            found += [Run("T", low, min(high, half - 1), len(below)), _up(D, max(low, half + 1), high, len(above))]
+            runs += [Run("T", low, min(high, half - 1), len(below)), _up(D, max(low, half + 1), high, len(above))]
             if low <= half <= high:
                 even = _evens(below) if self.rounding == "RNE" else 0
                 odd = len(above) - (_evens(above) if self.rounding == "RNE" else 0)
-                found += [Run("T", half, half, even), Run("R", half, half, odd)]
-        return tuple(run for run in found if run.count and run.first <= run.last)
+                runs += [Run("T", half, half, even), Run("R", half, half, odd)]
+        return tuple(run for run in runs if run.count and run.first <= run.last)
 
     def smallest(self, exponent: int, event: Event, i: int) -> int:
         """The smallest X with the residual i after an event of `runs`."""
@@ -174,11 +174,11 @@ class Split:
         return -_floor(-1, self.least - (1 if way == "RNA" else 0) - s) - 1
 
     def bits(self, exponent: int, sb: int) -> dict[int, int]:
-        """How many mantissas keep how many bits: b is the most with abs(x - h - r/2^sb) <= 2^(E - b), 0 to P.
+        """Mantissas by number of bits kept: b is the most with abs(x - h - r/2^sb) <= 2^(E - b), 0 to P.
 
         Numbers with an overflowing word are left out; an error of zero keeps P bits.
         """
-        P, found = self.wide.precision, dict.fromkeys(range(self.wide.precision + 1), 0)
+        P, counts = self.wide.precision, dict.fromkeys(range(self.wide.precision + 1), 0)
         s = sb + self.unit(exponent)
         for run in self.runs(exponent):
             end = min(run.last, self.least_over(exponent, sb, run.event) - 1)
@@ -189,10 +189,10 @@ class Split:
                 before = 0
                 for m in range(-1, P - 1):  # how many err by 2^m units at most; m = -1: by nothing
                     within = last - first + 1 if k <= 0 else _near(first, last, k, m, way)
-                    found[P - 1 - m] += run.count * (within - before)
+                    counts[P - 1 - m] += run.count * (within - before)
                     before = within
-                found[0] += run.count * (last - first + 1 - before)
-        return found
+                counts[0] += run.count * (last - first + 1 - before)
+        return counts
 
 
 def _mode(name: str) -> str:

@@ -1,20 +1,19 @@
-"""What slices leave of a matrix, and what products of slices leave out, from norms: for `fpemu.theory.errorfree`.
+"""Residuals of slices and products of slices left out, bounded by norms: for `fpemu.theory.errorfree`.
 
 Sizes are relative to m, the largest magnitude of a row of A (column of B). The first unit is 2^(tau - b) with 2^tau <=
-2 m, more where bits are left free or the digit 2^b has no place (int8). No row has more left than
+2 m, more where headroom bits are left or the digit 2^b is not representable (int8). The residual of a row is at most
 
     adaptive splits   published: a unit, then b bits a slice;   balanced: half a unit, then b + 1 bits a slice
-                      (one bit less each where the digit 2^b has no place: what is left may need it in every slice)
+                      (one bit less each where 2^b is not representable: the residual may need it in every slice)
     fixed grids       truncate: a unit;   nearest: half a unit;   b bits a slice
 
-since what is left is at most a power of two, and that is a multiple of the next unit (`fpemu.schemes.errorfree.split`
-has the four rules). A slice p > 1 is at most what was left before it. What is left is a multiple of the last place of
-the smallest element, so nothing is left where the bound is below that.
+since the residual is at most a power of two that is a multiple of the next unit (`fpemu.schemes.errorfree.split` has
+the four rules). A slice p > 1 is at most the residual before it. The residual is a multiple of the last place of the
+smallest element, and therefore zero where the bound is below that.
 
-Of random rows, the first unit is a power of two that follows from the largest element, and what is left has the mean
-and the mean square of `fpemu.theory.cuts.Elements`. Where the digit 2^b has no place, a slice gains one bit more in
-those rows in which no element would have needed it; how often that is follows from the number of elements that are
-still above the unit.
+In random rows the first unit is a power of two that follows from the largest element, and the residual has the mean and
+the mean square of `fpemu.theory.cuts.Elements`. Where the digit 2^b is not representable, a slice gains one bit more in
+the rows whose elements do not need it; the number of elements still above the unit determines how often.
 """
 
 from __future__ import annotations
@@ -35,34 +34,34 @@ class Side:
     """The split of one operand."""
 
     top: float
-    """2^tau is at most that"""
+    """Upper bound of 2^tau"""
     first: int
     """b"""
     step: int
-    """Bits by which every further slice lowers what is left"""
+    """Bits by which every further slice reduces the residual"""
     needed: float
-    """Probability that one of the elements needs the digit 2^b, which has no place (0: it has one)"""
+    """Probability that an element needs the digit 2^b where that is not representable, else 0"""
     at_first: float
     """Probability that the largest element of a row needs it in the first slice"""
     K: int
     free: float
-    """The first unit is that times 2^(e_i - b) in most rows, with 2^e_i above the largest element"""
+    """First unit over 2^(e_i - b) in most rows, with 2^e_i above the largest element"""
     toward_zero: bool
-    """Digits are truncated: what is left has the sign of the element"""
+    """Whether digits are truncated: the residual has the sign of the element"""
     of_unit: float
-    """At most that part of a unit is left"""
+    """Largest residual in units"""
     scatter: float
-    """Standard deviation of what is left of an element of many units, in units"""
+    """Standard deviation of the residual of an element of many units, in units"""
     spread: float
     """log2 of the largest element of the matrix over the last place of the smallest"""
     elements: Elements
 
     def envelope(self, p: int) -> float:
-        """No row has more left after p slices: a power of two for every row."""
+        """Largest residual of a row after p slices, as a power of two."""
         return self.top * self.of_unit * 2.0 ** -(self.first + (p - 1) * self.step) if p else self.top
 
     def left(self, p: int) -> float:
-        """The same, but no more than the element itself, and nothing below the last place of all elements."""
+        """The same, limited to the element itself; 0 below the last place of all elements."""
         size = self.envelope(p)
         return 0.0 if p and (size == 0 or math.log2(size) < -self.spread) else min(size, 1.0)
 
@@ -73,14 +72,14 @@ class Side:
         return min(self.envelope(p - 1), 2.0) if self.left(p - 1) else 0.0
 
     def typical(self, p: int) -> tuple[float, float]:
-        """Mean and root mean square of what p > 0 slices leave of random elements, over 2^e_i (`Norms.cut_A`)."""
+        """Mean and root mean square of the residual of random elements after p > 0 slices, over 2^e_i."""
         if not self.left(p):
             return 0.0, 0.0
         bits, _ = _bits(self, p)
         return self.elements.lost(self.free * 2.0**-bits, self.scatter, self.toward_zero)
 
     def wander(self, p: int) -> float:
-        """How far the unit of a row in twenty exceeds the root mean square of all after p slices."""
+        """Ratio of the unit of one row in twenty to the root mean square over all rows after p slices."""
         return 2.0 ** _bits(self, p)[1] if p else 1.0
 
 
@@ -88,7 +87,7 @@ class Side:
 def _bits(side: Side, p: int) -> tuple[float, float]:
     """Bits of the unit of slice p below the top, in the mean square over random rows; how many fewer a row may have.
 
-    A slice gains a bit more in a row where no element needs the digit 2^b.
+    A slice gains one bit more in a row whose elements do not need the digit 2^b.
     """
     total, mean, variance = float(side.first), 0.0, 0.0
     for q in range(p):
@@ -111,11 +110,11 @@ class Split:
     B: Side
 
     def digits(self, a: int, b: int, name: str = "digits below the last slices") -> Part:
-        """What a slices of A and b of B do not hold."""
+        """The part of the error from the residuals after a slices of A and b of B."""
         norms, x, y = self.norms, self.A.left(a), self.B.left(b)
         worst = sum(min(times(*lost), 1.0) for lost in ((x, norms.row_A), (y, norms.row_B), (x * y, norms.row_AB)))
-        found = cut_off(name, worst * SLACK, norms, self.A.typical(a), self.B.typical(b))
-        return replace(found, tail=math.hypot(found.tail, max(self.A.wander(a), self.B.wander(b)) - 1))
+        part = cut_off(name, worst * SLACK, norms, self.A.typical(a), self.B.typical(b))
+        return replace(part, tail=math.hypot(part.tail, max(self.A.wander(a), self.B.wander(b)) - 1))
 
     def left_out(self, a: int, b: int, d: int) -> Part:
         """The products p + q > d + 1."""
@@ -128,7 +127,7 @@ class Split:
             if p and q > 1:
                 (mean_a, rms_a), (mean_b, rms_b) = self.A.typical(p), self.B.typical(q - 1)
                 mean, square = mean + mean_a * mean_b, square + (rms_a * rms_b) ** 2 - (mean_a * mean_b) ** 2
-        # what is kept is at most the largest partial sum; so what is lost is at most that and |A||B|
+        # the kept part is at most the largest partial sum, so that the omitted part is at most that and |A||B|
         most = 1 + self.growth()
         bias, deviation = random(norms.cut_AB, mean, math.sqrt(square))
         wander = max(self.A.wander(d - 1), self.B.wander(d - 1))
@@ -160,9 +159,9 @@ def splits(norms: Norms, bits: int, rule: str, fmt: FloatFormat, short: bool, he
     ----------
     rule : {"published", "balanced", "truncate", "nearest"}
     short : bool
-        The digit 2^b has no place: a row that would need it starts a bit higher.
+        The digit 2^b is not representable: a row that would need it starts one bit higher.
     headroom : int
-        Bits left free above the largest entry of a row.
+        Unused bits above the largest entry of a row.
     """
     short &= rule != "truncate"
     adaptive = rule in ("published", "balanced")

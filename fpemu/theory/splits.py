@@ -1,19 +1,20 @@
-"""What the words of a split hold of a number, and what they lose.
+"""The words of a split and their residual, at worst and on random operands.
+
 **Worst case.** A rounding to a word of precision p loses at most u |x| (u = 2^-p to nearest, 2^(1-p) else), or, where
 the scaled residual is below the format's smallest normal number, half of the smallest subnormal (all of it for other
-roundings). After word i there is left of x at most
+roundings). After word i the residual of x is at most
 
     |left_i| <= max(R_i |x|, T_i)        R_i = u R_(i-1),  T_i = max(u T_(i-1), eta 2^-e_i),  R_0 = 1, T_0 = 0
 
-with e_i the exponent of the word's scale. What is left of a number of 24 bits is a multiple of its last place: once
-R_i <= 2^-24 it is nothing, and a subnormal word loses nothing of numbers whose last place it still holds. Hardware
-that reads subnormal words as zero (CDNA2) loses up to the smallest normal number of each word.
+with e_i the exponent of the word's scale. The residual of a number of 24 bits is a multiple of its last place: it is
+zero once R_i <= 2^-24, and a subnormal word loses nothing of numbers whose last place it can represent. Hardware that
+reads subnormal words as zero (CDNA2) loses up to the smallest normal number of each word.
 
 R and T become relative to S = |A||B| by the norms: sum_k T |b_kj| <= T / max|A| · flat_A · S_ij, and for rows scaled to
 a largest entry of t, T / t · row_A · S_ij.
 
-**Typical case.** The split is run on a few hundred numbers whose magnitudes have the mean and the root mean square of
-the matrix's, and its words and losses are measured: their size, and how much of them goes with the sign of x.
+**Typical case.** The split is applied to a few hundred numbers whose magnitudes have the mean and the root mean square
+of the matrix, and the sizes of its words and residuals are measured, together with their parts along the sign of x.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class Size:
 
 @dataclass(frozen=True)
 class Operands:
-    """A and B as the words see them: after the scaling of a range policy.
+    """A and B after the scaling of an overflow policy.
 
-    The fields turn absolute amounts into relative ones: an amount t lost of every element of A costs at most
-    over_A · t · S_ij, one of every element of both over_AB · t_a t_b · S_ij, one of the result over_D · t · S_ij.
+    The fields over_* convert absolute errors to relative ones: an error t of every element of A contributes at most
+    over_A · t · S_ij, errors of both over_AB · t_a t_b · S_ij, an error of the result over_D · t · S_ij.
     """
 
     largest: tuple[float, float]
@@ -67,7 +68,7 @@ class Operands:
     over_AB: float
     over_D: float
     S: float
-    """No S_ij is larger."""
+    """Upper bound of S_ij"""
 
     def product(self, a: Size, b: Size) -> float:
         """Largest sum over k of a product of two magnitudes, over S."""
@@ -81,7 +82,7 @@ class Operands:
 
     @staticmethod
     def of(norms: Norms, scaling: str, emax: int) -> Operands:
-        """The operands of a scheme whose first word has the largest exponent `emax`, under a range policy.
+        """The operands of a scheme whose first word has the largest exponent `emax`, under an overflow policy.
 
         `scaling` "scale" brings the largest of each matrix, "scale-rows" that of each row and column, to [t, 2 t) with
         t = 2^13 (less for formats that end below).
@@ -114,27 +115,21 @@ class Operands:
 
 @dataclass(frozen=True)
 class Worst:
-    """The words of a matrix, each at its largest, and what they leave. Magnitudes without the words' scales."""
+    """Largest magnitudes of the words of a matrix and of their residual, without the words' scales."""
 
     words: tuple[Size, ...]
     inflated: tuple[Size, ...]
-    """The same, not below the smallest normal number: a subnormal operand has the exponent of that number."""
+    """The same, at least the smallest normal number, whose exponent a subnormal operand has"""
     left: Size
     overflow: str
-    """The first word that some element may overflow, or nothing"""
+    """Name of the first word that may overflow; empty if none may"""
 
 
 def worst(rules: Sequence[Word], largest: float, smallest: float, flushed: bool = False) -> Worst:
-    """The worst of a split of fp32 numbers with magnitudes from `smallest` to `largest`, and zeros.
+    """The largest words and residual of zeros and fp32 numbers with magnitudes from `smallest` to `largest`.
 
-    Parameters
-    ----------
-    rules : sequence of Word
-    flushed : bool
-        Whether the hardware reads subnormal words as zero.
+    `flushed`: the hardware reads subnormal words as zero.
 
-    Examples
-    --------
     >>> from fpemu.schemes.words import FP16
     >>> halves = (Word("h", FP16), Word("r", FP16, exponent=11))
     >>> worst(halves, 1.0, 0.25).left.relative == 2.0**-22, worst(halves, 1.0, 0.25).left.absolute
@@ -147,7 +142,7 @@ def worst(rules: Sequence[Word], largest: float, smallest: float, flushed: bool 
         if not overflow and _overflows(word, largest, left, first=index == 0):
             overflow = word.name
         step, least = fmt.min_subnormal * scale, smallest if index == 0 else tiny
-        # no word that is not zero is smaller than `least` but for its rounding
+        # without rounding no nonzero word is smaller than `least`
         normal = fmt.min_normal * scale if least < fmt.min_normal * scale else 0.0
         eta = (step / 2 if word.rounding in NEAREST else step) if normal and tiny < step else 0.0
         grow = 1 + word.unit * (word.rounding not in ("RZ", BIT_CUT))
@@ -176,22 +171,22 @@ def _overflows(word: Word, largest: float, left: Size, first: bool) -> bool:
 
 @dataclass(frozen=True)
 class Typical:
-    """The words of random numbers, and what they leave: all over the numbers' own size.
+    """The words of random numbers and their residual, relative to the numbers' size.
 
-    mean: E[word · sign(x)] / E|x|, what goes with the sign of x; magnitude: E|word| / E|x|; rms: root mean squares.
+    mean: E[word · sign(x)] / E|x|, the part along the sign of x; magnitude: E|word| / E|x|; rms: root mean squares.
     """
 
     mean: tuple[float, ...]
     magnitude: tuple[float, ...]
     rms: tuple[float, ...]
     drift: tuple[float, ...]
-    """|E[word]| / E|x|: what a rounding up or down gives the words after the first whatever the sign of x"""
+    """|E[word]| / E|x|: offset of the words after the first from rounding up or down"""
     left_mean: float
     left_rms: float
     left_drift: float
-    """|E[left]| / E|x| for x > 0, less what goes with the sign: rounding up or down"""
+    """|E[left]| / E|x| from rounding up or down"""
     small_mean: float
-    """What subnormal words lose besides, absolute: with the sign of x"""
+    """Additional absolute loss of subnormal words, along the sign of x"""
     small_rms: float
 
 
@@ -216,15 +211,15 @@ def typical(
     small = left - free
     if not np.isfinite(left).all():
         words, small = [np.zeros_like(x) for _ in words], np.zeros_like(x)
-    # to nearest and to odd there is no mean loss; that of a finite sample would add up over K
-    # up and down depend on the sign of x, which the sample has both ways
+    # rounding to nearest and to odd has no mean error; the mean of a finite sample would add up over K
+    # the error of rounding up and down depends on the sign of x, and the sample has both signs
     fair = [word.rounding not in ("RZ", BIT_CUT) for word in rules]
     loss = 0.0 if fair[-1] else float(weight @ (free * sign)) / base
     drift = abs(float(weight @ free)) / base
     if all(fair):
-        gone = np.where(np.abs(x) < rules[0].format.min_normal, x, 0) if flushed else np.zeros_like(x)
+        lost = np.where(np.abs(x) < rules[0].format.min_normal, x, 0) if flushed else np.zeros_like(x)
     else:
-        gone = small
+        lost = small
     return Typical(
         tuple(0.0 if i and fair[i - 1] else float(weight @ (w * sign)) / base for i, w in enumerate(words)),
         tuple(float(weight @ np.abs(w)) / base for w in words),
@@ -233,13 +228,13 @@ def typical(
         loss,
         math.sqrt(float(weight @ free**2)) / square,
         drift if rules[-1].rounding in ("RU", "RD") else 0.0,
-        float(weight @ (gone * sign)),
+        float(weight @ (lost * sign)),
         math.sqrt(float(weight @ small**2)),
     )
 
 
 def _sample(mean: float, rms: float, smallest: float, largest: float) -> tuple[Floats, Floats]:
-    """fp32 numbers of both signs within the range given, and their weights: `losses.power_of_uniform`."""
+    """fp32 numbers of both signs in a range, distributed as `losses.power_of_uniform`, and their weights."""
     s, v = power_of_uniform(max((rms / mean) ** 2, 1.0))
     u, z, weight = _points()
     with np.errstate(over="ignore", under="ignore"):
@@ -254,11 +249,11 @@ def _sample(mean: float, rms: float, smallest: float, largest: float) -> tuple[F
 
 @lru_cache(maxsize=1)
 def _points() -> tuple[Floats, Floats, Floats]:
-    """Uniform numbers in 40 octaves, normal ones, and weights: what is near zero is rare, but lost by a small word."""
+    """Uniform numbers in 40 octaves, normal numbers, and weights: numbers near zero are rare, but a word loses them."""
     u, weight = [], []
     for octave in range(1, _OCTAVES + 1):
         count = _MANY if octave <= 4 else _FEW
-        # evenly spread, and not in step with the grid of any format
+        # equidistributed, and unrelated to the grid of any format
         u.append(np.ldexp(1 + (np.arange(1, count + 1) * math.sqrt(2) + octave / _OCTAVES) % 1.0, -octave))
         weight.append(np.full(count, 2.0**-octave / count))
     normal = NormalDist()

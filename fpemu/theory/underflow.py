@@ -5,8 +5,8 @@ h = RNE(x) and r = RNE((x - h) · 2^sb). Here the wide format has P bits of prec
 with normal exponents emin to emax (-14 to 15); l_M is P - 1, l_Mhigh is p - 1, b_low is 1 - emin, and D = P - p.
 The residual has the exponent E - (p + 1) - N; N = D - 1 stands for x = h. All exponents are binary exponents.
 
-"printed" is what the paper prints, its constants replaced by what they are of the formats; "corrected" is what
-enumeration finds (`fpemu.theory.enumeration`), exact for every exponent, format pair and rounding.
+"printed" is the paper's formula with its constants expressed by the formats; "corrected" is the result of
+enumeration (`fpemu.theory.enumeration`), exact for every exponent, format pair and rounding.
 
 * Eq. 3 is called a probability "given N = n" and is the joint one of N and T or R: it sums to one. N must be counted
   from the exponent of x, not from that of h after a carry (Eq. 2), and runs from -1 to D - 2, not from 0 to 10.
@@ -85,17 +85,17 @@ def residual_probability(n: int, event: str, **split: Unpack[Choice]) -> float:
     >>> residual_probability(-1, "T", narrow="bf16", rounding="RZ")
     0.5
     """
-    made = Split.of(**split)
+    setup = Split.of(**split)
     if event not in ("T", "R"):
         raise unknown_name("event of the rounding", event, ("T", "R"))
-    D = made.wide.precision - made.narrow.precision
+    D = setup.wide.precision - setup.narrow.precision
     if n == D - 1:
         return 2.0**-D if event == "T" else 0.0
-    if made.rounding in ("RNE", "RNA"):
+    if setup.rounding in ("RNE", "RNA"):
         if n == -1:
-            return 2.0 ** -(D + 1) if made.rounding == "RNE" else 2.0**-D if event == "R" else 0.0
+            return 2.0 ** -(D + 1) if setup.rounding == "RNE" else 2.0**-D if event == "R" else 0.0
         return 2.0 ** -(n + 2) if 0 <= n < D - 1 else 0.0
-    return 2.0 ** -(n + 2) if -1 <= n < D - 1 and (event == "R") == (made.rounding == "RU") else 0.0
+    return 2.0 ** -(n + 2) if -1 <= n < D - 1 and (event == "R") == (setup.rounding == "RU") else 0.0
 
 
 @checked
@@ -144,18 +144,18 @@ def underflow_probability(
     >>> [100 * underflow_probability(-12, form=form) for form in ("printed", "corrected")]
     [49.98779296875, 25.0]
     """
-    made = Split.of(**split)
-    narrow = made.narrow
+    setup = Split.of(**split)
+    narrow = setup.narrow
     if _checked(form) == "printed":
-        first = exponent + sb - narrow.precision - (narrow.emin if gradual else made.least)
-        ns = range(max(first, -1), made.wide.precision - narrow.precision)
+        first = exponent + sb - narrow.precision - (narrow.emin if gradual else setup.least)
+        ns = range(max(first, -1), setup.wide.precision - narrow.precision)
         return sum((residual_probability(n, event, **split) for n in ns for event in "TR"), 0.0)
     hits = 0
-    for run in made.runs(exponent):
-        least = narrow.emin - sb - made.unit(exponent)
-        end = (1 << least if least > 0 else 1) - 1 if gradual else made.last_gone(exponent, sb, run.event)
+    for run in setup.runs(exponent):
+        least = narrow.emin - sb - setup.unit(exponent)
+        end = (1 << least if least > 0 else 1) - 1 if gradual else setup.last_gone(exponent, sb, run.event)
         hits += run.within(1, end)
-    return hits / made.mantissas()
+    return hits / setup.mantissas()
 
 
 # --- figure 2(b) and Eq. 6: what is kept
@@ -215,12 +215,12 @@ def bits_kept(exponent: int, sb: int = 0, **split: Unpack[Choice]) -> Bits:
 
 
 @functools.lru_cache(maxsize=4096)
-def _bits(made: Split, exponent: int, sb: int) -> Bits:
-    found = {b: count for b, count in made.bits(exponent, sb).items() if count}
-    kept, every = sum(found.values()), made.mantissas()
-    finite = sum(run.within(run.first, run.last) for run in made.runs(exponent))
-    mean = sum(b * count for b, count in found.items()) / kept if kept else 0.0
-    return Bits(min(found, default=0), mean, (every - finite) / every, (finite - kept) / every)
+def _bits(setup: Split, exponent: int, sb: int) -> Bits:
+    counts = {b: count for b, count in setup.bits(exponent, sb).items() if count}
+    kept, every = sum(counts.values()), setup.mantissas()
+    finite = sum(run.within(run.first, run.last) for run in setup.runs(exponent))
+    mean = sum(b * count for b, count in counts.items()) / kept if kept else 0.0
+    return Bits(min(counts, default=0), mean, (every - finite) / every, (finite - kept) / every)
 
 
 @checked
@@ -253,9 +253,9 @@ def printed_bits(exponent: int, sb: int, **split: Unpack[Choice]) -> int:
     >>> printed_bits(0, 12), printed_bits(-8, 0)
     (22, 16)
     """
-    made = Split.of(**split)
-    p = made.narrow.precision
-    return max(p, min(2 * p, exponent + sb - made.least))
+    setup = Split.of(**split)
+    p = setup.narrow.precision
+    return max(p, min(2 * p, exponent + sb - setup.least))
 
 
 @checked
@@ -296,42 +296,42 @@ def scaling_interval(
     Raises
     ------
     InputError
-        `lowest` above `highest`; no more bits asked for than h has; an exponent that the wide format does not have.
+        `lowest` above `highest`; no more bits than h has; an exponent that the wide format does not have.
 
     Examples
     --------
     >>> scaling_interval(-14, 15, form="printed"), scaling_interval(-14, 15)
     (range(12, 13), range(11, 12))
     """
-    made = Split.of(**split)
-    narrow = made.narrow
+    setup = Split.of(**split)
+    narrow = setup.narrow
     wanted = 2 * narrow.precision if bits is None else bits
     if lowest > highest:
         raise InputError(f"the lowest exponent, {lowest}, is above the highest, {highest}")
     if wanted <= narrow.precision:
         raise InputError(f"{wanted} bits need no residual: h alone is {narrow}, of {narrow.precision}; ask for more")
-    low, high = made.least + wanted - lowest, narrow.emax + narrow.precision + 1 - highest
+    low, high = setup.least + wanted - lowest, narrow.emax + narrow.precision + 1 - highest
     if _checked(form) == "printed":
         return range(low, high + 1)
-    least, most = _lowest(made, lowest, wanted), _highest(made, highest)
+    least, most = _lowest(setup, lowest, wanted), _highest(setup, highest)
     return range(0) if least is None or most is None else range(least, most + 1)
 
 
-def _lowest(made: Split, exponent: int, bits: int) -> int | None:
+def _lowest(setup: Split, exponent: int, bits: int) -> int | None:
     """The smallest sb that keeps the bits at an exponent; None if there is none."""
-    last = made.narrow.emin - made.unit(exponent)  # from here on every residual is normal: scaling is no help
-    first = made.least - exponent - 2  # up to here every residual is gone: h alone does not keep the bits
-    return next((sb for sb in range(first, last + 1) if _bits(made, exponent, sb).worst >= bits), None)
+    last = setup.narrow.emin - setup.unit(exponent)  # from here on every residual is normal: scaling is no help
+    first = setup.least - exponent - 2  # up to here every residual is gone: h alone does not keep the bits
+    return next((sb for sb in range(first, last + 1) if _bits(setup, exponent, sb).worst >= bits), None)
 
 
-def _highest(made: Split, exponent: int) -> int | None:
+def _highest(setup: Split, exponent: int) -> int | None:
     """The largest sb with which no residual overflows at an exponent; None if none does with any sb."""
-    runs = [run for run in made.runs(exponent) if run.last]
+    runs = [run for run in setup.runs(exponent) if run.last]
     if not runs:
         return None
     largest = max(run.last for run in runs).bit_length()
-    sb = made.narrow.emax - made.unit(exponent) - largest  # every residual stays below 2^emax
-    while all(run.last < made.least_over(exponent, sb + 1, run.event) for run in runs):
+    sb = setup.narrow.emax - setup.unit(exponent) - largest  # every residual stays below 2^emax
+    while all(run.last < setup.least_over(exponent, sb + 1, run.event) for run in runs):
         sb += 1
     return sb
 
@@ -386,16 +386,16 @@ def rule_1(*, form: Form = "corrected", bits: int | None = None, **split: Unpack
     >>> rule_1(form="printed"), rule_1()
     (Rule1(scale_below=-2, fails_below=-12), Rule1(scale_below=-3, fails_below=-13))
     """
-    made = Split.of(**split)
-    narrow = made.narrow
+    setup = Split.of(**split)
+    narrow = setup.narrow
     wanted = 2 * narrow.precision if bits is None else bits
     if _checked(form) == "printed":
-        return Rule1(made.least + wanted, narrow.emin + 2)
+        return Rule1(setup.least + wanted, narrow.emin + 2)
     ends = []
     for least in (wanted, narrow.precision + 1):
-        spans = range(max(narrow.emin, made.wide.emin), min(narrow.emax, made.wide.emax) + 1)
+        spans = range(max(narrow.emin, setup.wide.emin), min(narrow.emax, setup.wide.emax) + 1)
         # the quantum of a subnormal r is the same everywhere: bits kept never fall as the exponent grows
-        ends.append(next((e for e in spans if _bits(made, e, 0).worst >= least), spans.stop))
+        ends.append(next((e for e in spans if _bits(setup, e, 0).worst >= least), spans.stop))
     return Rule1(*ends)
 
 
@@ -427,12 +427,12 @@ def rule_2(*, form: Form = "corrected", **split: Unpack[Choice]) -> int:
     >>> rule_2(form="printed"), rule_2(), overflow_example(15, 12) == 2**15 + 16
     (12, 11, True)
     """
-    made = Split.of(**split)
+    setup = Split.of(**split)
     if _checked(form) == "printed":
-        return made.narrow.precision + 1
-    top = min(made.narrow.emax, made.wide.emax)
-    found = (_highest(made, e) for e in range(top, made.wide.emin - 1, -1))
-    return next(sb for sb in found if sb is not None)  # at emax there may be no residual at all
+        return setup.narrow.precision + 1
+    top = min(setup.narrow.emax, setup.wide.emax)
+    largest = (_highest(setup, e) for e in range(top, setup.wide.emin - 1, -1))
+    return next(sb for sb in largest if sb is not None)  # at emax there may be no residual
 
 
 @checked
@@ -463,12 +463,12 @@ def overflow_example(exponent: int, sb: int, **split: Unpack[Choice]) -> float |
     >>> overflow_example(15, 11) is None
     True
     """
-    made = Split.of(**split)
-    found: list[tuple[int, int]] = []
-    for run in made.runs(exponent):
-        if run.last >= made.least_over(exponent, sb, run.event):
-            found.append((-run.last, made.smallest(exponent, run.event, run.last)))
-    return float(min(found)[1]) * 2.0 ** made.unit(exponent) if found else None
+    setup = Split.of(**split)
+    examples: list[tuple[int, int]] = []
+    for run in setup.runs(exponent):
+        if run.last >= setup.least_over(exponent, sb, run.event):
+            examples.append((-run.last, setup.smallest(exponent, run.event, run.last)))
+    return float(min(examples)[1]) * 2.0 ** setup.unit(exponent) if examples else None
 
 
 def _checked(form: str) -> str:

@@ -1,11 +1,11 @@
-"""What a chain loses on random operands: a partial sum that drifts and walks, and every rounding on its way.
+"""Error of a chain on random operands: a partial sum that drifts and walks, and every rounding along it.
 
 After a fraction t of the terms the partial sum over S is c = m t + v W(t): a drift, and a walk of variance v^2 t.
 m^2 + v^2 is the square of `Norms.part`, and the squares of all terms sum to `Norms.spread`^2 = v^2 + m^2 / K.
 
-`fpemu.theory.losses` has what a block loses. What truncation takes from c follows the sign of c, which persists: these
-losses add up with the covariance of the walk, not as independent errors. They are averaged over c at Gauss-Hermite
-points, on a few stretches of the chain. The bias is the part of the loss that has the sign of the final sum.
+`fpemu.theory.losses` models the error of a block. The error of truncating c has the sign of c, which persists: these
+errors add up with the covariance of the walk, not as independent errors. They are averaged over c at Gauss-Hermite
+points, on a few stretches of the chain. The bias is the part of the error that has the sign of the final sum.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Data:
     square: float
     uneven: float = 1.0
     S: float = math.nan
-    """Usual size of S_ij: where the partial sums of one sign pass powers of two"""
+    """Typical size of S_ij, which determines where partial sums of one sign pass powers of two"""
 
     @staticmethod
     def of(norms: Norms) -> Data:
@@ -54,11 +54,11 @@ class Data:
         return math.erf(h / math.sqrt(2)), math.sqrt(2 / math.pi) * math.exp(-(h**2) / 2)
 
     def tail(self, mean: float, variance: float) -> float:
-        """Of errors of partial sums with this mean and variance at their end.
+        """`Part.tail` for roundings of partial sums with this mean and variance at their end.
 
-        An error to nearest has the size of the sums it rounds. If these walk, its mean square given their path is their
-        mean square on it, and differs between entries: of 10^2 to 10^5 products of such a size and a normal number the
-        largest are 1.8 times those of normal numbers. To that comes `parts.LEAST_TAIL`.
+        A rounding error to nearest is proportional to the sum that it rounds. If the sums walk, their mean square
+        differs between entries: among 10^2 to 10^5 products of such a size and a normal number the largest are 1.8
+        times those of normal numbers. `parts.LEAST_TAIL` multiplies that.
         """
         walks = variance / 2
         share = walks / (mean**2 / 3 + walks) if walks else 0.0
@@ -105,7 +105,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Drift:
-    """A loss on average, over S."""
+    """A mean error relative to S."""
 
     data: Data
     mean: float = 0.0
@@ -121,7 +121,7 @@ class Drift:
 
     @property
     def relative(self) -> tuple[float, float]:
-        """(bias, deviation) of a Part."""
+        """Bias and deviation of a Part."""
         one, two = self.data.along()
         bias = self.mean * one + self.covariance * two
         return bias, math.sqrt(max(self.mean**2 + self.square - bias**2, 0.0))
@@ -138,29 +138,29 @@ def outside(data: Data, additions: int, mean: float, variance: float, unit: floa
 
 
 def inside(terms: Sequence[Steps], spec: MmaSpec, chains: Chains, turns: bool) -> Drift:
-    """What the chains of one accumulator lose, without what happens outside."""
+    """Mean error of the chains of one accumulator, without additions outside the instruction."""
     data, turns, mean = terms[0].data, turns and chains.rounds > 1, sum(t.drift for t in terms)
     blocks = max(1, round(chains.total_blocks / chains.even))
     parts = chains.total_blocks / blocks
     one, down = _chain(terms, spec, parts, blocks, turns)
-    found = Drift(data, min(one.mean * parts, mean), one.covariance * parts, one.square * parts)
+    toward_zero = Drift(data, min(one.mean * parts, mean), one.covariance * parts, one.square * parts)
     # toward minus infinity is toward zero for positive sums
-    return found + Drift(data, parts * down * data.mean, 0.0, (parts * down) ** 2 * max(1 - data.mean**2, 0.0))
+    return toward_zero + Drift(data, parts * down * data.mean, 0.0, (parts * down) ** 2 * max(1 - data.mean**2, 0.0))
 
 
 def drift(terms: Sequence[Steps], spec: MmaSpec, order: KOrder, chains: Chains, turns: bool) -> Drift:
-    """What the chains of one accumulator lose, additions outside and joins included."""
-    data, found = terms[0].data, inside(terms, spec, chains, turns)
+    """Mean error of the chains of one accumulator, with additions outside and joins of slices."""
+    data, result = terms[0].data, inside(terms, spec, chains, turns)
     n, mean, variance = chains.total, sum(t.drift for t in terms), sum(t.variance for t in terms)
     unit = 2.0**-53 if str(spec.d_format) == "fp64" else 2.0**-24
     slices = chains.slices
     if n > slices:
-        found += outside(data, n - slices, mean / slices, variance / slices, unit)
+        result += outside(data, n - slices, mean / slices, variance / slices, unit)
     if slices > 1:
-        found += outside(data, chains.joins(order), mean, variance, unit)
+        result += outside(data, chains.joins(order), mean, variance, unit)
     if str(spec.d_format) == "fp16" and n > 1:
-        found += rounding(data, mean, variance, 2.0**-11)
-    return found
+        result += rounding(data, mean, variance, 2.0**-11)
+    return result
 
 
 def _chain(terms: Sequence[Steps], spec: MmaSpec, parts: float, blocks: int, turns: bool) -> tuple[Drift, float]:
@@ -169,20 +169,21 @@ def _chain(terms: Sequence[Steps], spec: MmaSpec, parts: float, blocks: int, tur
     edges = np.unique(np.rint(np.linspace(0, blocks, min(blocks, _STRETCHES) + 1)))
     steps, middle = np.diff(edges), (edges[:-1] + edges[1:] - 1) / 2
     steps_before = np.array([[t.drift / count, t.variance / count] for t in terms])
-    found, variances = [], []
+    blocks_lost, variances = [], []
     for i, term in enumerate(terms):
         drift, variance = steps_before[i]
-        # the products before in turn have gone one step further, or all the way
+        # the earlier terms are one step ahead, or complete
         passed = steps_before[:i].sum(axis=0) * (1 if turns else blocks)
         ahead = np.outer(middle, steps_before.sum(axis=0) if turns else steps_before[i]) + passed
         L = min(spec.block, data.K)
         sign = max(min(term.drift / term.magnitude, 1.0), -1.0) if term.magnitude else 0.0
         products = Products(L, term.magnitude / data.K, term.squares / data.K, sign)
-        found.append(losses(products, spec, ahead[:, 0], ahead[:, 1], (float(drift), float(variance)), data.S))
+        blocks_lost.append(losses(products, spec, ahead[:, 0], ahead[:, 1], (float(drift), float(variance)), data.S))
         variances.append(ahead[:, 1])
     weights = np.tile(steps, len(terms))
     mean, slope, square, down = (
-        np.concatenate([getattr(f, name) for f in found]) * weights for name in ("mean", "slope", "square", "down")
+        np.concatenate([getattr(f, name) for f in blocks_lost]) * weights
+        for name in ("mean", "slope", "square", "down")
     )
     at = np.concatenate(variances)
     whole = math.sqrt(sum(t.variance for t in terms))

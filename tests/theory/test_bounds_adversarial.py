@@ -290,6 +290,7 @@ def test_every_scheme_is_searched():
     assert set(CASES) == set(schemes.names())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
 @settings(max_examples=examples(40))
 @given(data=st.data())

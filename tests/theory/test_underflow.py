@@ -18,6 +18,7 @@ PAIRS = [("fp32", "fp16"), ("fp32", "bf16"), ("fp32", "tf32"), ("fp16", "e4m3"),
 MODES = ("RNE", "RNA", "RZ", "RU", "RD")
 SCALES = (0, 6, 11, 12, 13)
 ALL = {"fp32": 23, "fp16": 10, "bf16": 7}
+SLOW = pytest.mark.slow
 
 
 @functools.cache
@@ -55,7 +56,9 @@ def test_a_period_of_mantissas_agrees_at_every_exponent(exponent):
         assert_formulas_are_the_counts(exponent, sb, Split.of().period(exponent), "fp32", "fp16")
 
 
-@pytest.mark.parametrize(("exponent", "sb"), [(-24, 12), (-7, 0), (15, 12)])
+@pytest.mark.parametrize(
+    ("exponent", "sb"), [pytest.param(-24, 12, marks=SLOW), pytest.param(-7, 0, marks=SLOW), (15, 12)]
+)
 def test_all_mantissas_agree(exponent, sb):
     assert_formulas_are_the_counts(exponent, sb, 23, "fp32", "fp16")
 
