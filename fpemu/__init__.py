@@ -1,4 +1,4 @@
-"""fpemu: GEMM on low-precision matrix units, bit for bit, and every scheme that makes FP32 and FP64 out of it."""
+"""fpemu: GEMM on low-precision matrix units, bit for bit, and the schemes that build FP32 and FP64 products from it."""
 
 from __future__ import annotations
 
@@ -85,8 +85,13 @@ _NAMES = {
 }
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {*__all__, "errors", "formats", "perfmodel", "rounding"} - _MODULE_OF.keys()
-_SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("drawing", "pictures"), "schemes": ("strassen",)}
+_MODULES = {*__all__, "errors", "formats", "perfmodel", "rounding", "verify"} - _MODULE_OF.keys()
+_SUBMODULES = {
+    "mma": ("exactness", "serialise"),
+    "probing": ("drawing", "pictures"),
+    "schemes": ("strassen",),
+    "verify": ("instructions",),
+}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 
 
@@ -99,7 +104,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fpemu' has no attribute {name!r}")
     module = importlib.import_module(_MODULE_OF.get(name, f"fpemu.{name}"))
     for package, submodules in _SUBMODULES.items():  # of every subpackage that this import has loaded, to its end
-        if hasattr(sys.modules.get(f"fpemu.{package}"), "__all__"):
+        if package == name or hasattr(sys.modules.get(f"fpemu.{package}"), "__all__"):
             for submodule in submodules:
                 importlib.import_module(f"fpemu.{package}.{submodule}")
     return getattr(module, name) if name in _MODULE_OF else module

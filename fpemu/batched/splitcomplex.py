@@ -34,6 +34,7 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma._device import Device
 from fpemu.schemes import Scheme
+from fpemu.schemes.call import Policy
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
@@ -48,7 +49,7 @@ def complex_gemm(
     hardware: str | MmaSpec | None = None,
     products: int = 4,
     algorithm: Algorithm | None = None,
-    on_range: str = "raise",
+    on_range: Policy = "raise",
     order: KOrder | None = None,
     device: Device = "cpu",
     **options: Any,
