@@ -27,8 +27,12 @@ def paragraph(*statements: tuple[Any, ...]) -> str:
     'Error at k = 16: chain 2e-07, pairs 1e-08 to 3e-08. Gain: 50 %.'
     """
     texts = [(str(quantity), shown(value, *form)) for quantity, value, *form in statements]
-    sentences = [f"{quantity}: {text}" if text else quantity for quantity, text in texts if text is not None]
-    return "".join(f"{sentence[:1].upper()}{sentence[1:]}. " for sentence in sentences if sentence).rstrip()
+    sentences = [
+        f"{quantity}{'' if quantity.endswith('=') else ':'} {text}" if text else quantity
+        for quantity, text in texts
+        if text is not None
+    ]
+    return " ".join(f"{_capitalised(sentence)}." for sentence in sentences if sentence)
 
 
 def shown(value: Any, form: str = ".3g") -> str | None:
@@ -68,6 +72,12 @@ def shown(value: Any, form: str = ".3g") -> str | None:
         ends = dict.fromkeys(_number(item, form) for item in (min(items), max(items)))
         return f"{' to '.join(ends)}{_unit(form)}"
     return f"{_number(value, form)}{_unit(form)}"
+
+
+def _capitalised(sentence: str) -> str:
+    """With a capital letter, unless the sentence starts with a symbol (k, sb) or a name (fpemu, mma.sync)."""
+    word = re.match(r"(?!fpemu)(?:a|[aiot][a-z]|[bns]o|by|[a-z]{3,})(?![\w.])", sentence)
+    return sentence[:1].upper() + sentence[1:] if word else sentence
 
 
 def _number(value: Any, form: str) -> str:

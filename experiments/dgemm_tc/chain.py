@@ -17,6 +17,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
+from .._findings import paragraph
 from ._accuracy import FACTOR, PAPER, PHI
 
 __all__ = [
@@ -124,29 +125,23 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     points = [(phi, n) for phi in PHI for n in sorted({row["n"] for row in rows})]
-    parts = []
-    for mode in MODES:
-        name = "DGEMM" if mode == "DP" else "SGEMM"
-        counts: list[list[int]] = []
+    statements: list[tuple[Any, ...]] = []
+    for mode, name in (("DP", "DGEMM"), ("SP", "SGEMM")):
+        counts = []
         for suffix, what in (("", "relative to the entries"), (" normwise", "relative to |A||B|")):
             errors = {o: np.array([_mean(rows, mode, p, o + suffix) for p in points]) for o in (*ORDERS, "TC")}
-            texts, equivalent = [], []
-            for order in ORDERS:
-                ratio = errors[order] / errors["TC"]
-                equivalent.append(int(np.count_nonzero((ratio <= FACTOR) & (ratio >= 1 / FACTOR))))
-                texts.append(f"{order} {ratio.min():.2g} to {ratio.max():.3g} times (equivalent at {equivalent[-1]})")
-            counts.append(equivalent)
+            ratios = {order: errors[order] / errors["TC"] for order in ORDERS}
+            near = {o: int(np.count_nonzero((r <= FACTOR) & (r >= 1 / FACTOR))) for o, r in ratios.items()}
             most = np.count_nonzero(errors["chain"] >= np.max([errors[o] for o in ORDERS], axis=0))
-            parts.append(
-                f"{name}'s error over that of {mode} mode, {what}, {len(points)} points: {', '.join(texts)}; no other "
-                f"order errs more than the one chain at {most}"
-            )
-        if all(entry < norm for entry, norm in zip(*counts, strict=True)):
-            parts.append(
-                f"every order of {name} is equivalent at more points relative to |A||B| than relative to the entries: "
-                "much of what sets it apart is at entries far below |A||B|, in which the products cancel"
-            )
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+            counts.append(near)
+            statements += [
+                (f"{name}'s error over that of {mode} mode, {what}, at {len(points)} points", ratios, ".3g×"),
+                ("points where equivalent", near),
+                ("points where no other order errs more than the one chain", most),
+            ]
+        cancel = all(counts[0][order] < counts[1][order] for order in ORDERS)
+        statements.append((f"{name} differs most at entries far below |A||B|, in which the products cancel", cancel))
+    return paragraph(*statements)
 
 
 def _mean(rows: list[dict[str, Any]], mode: str, point: tuple[float, int], column: str) -> float:

@@ -15,6 +15,8 @@ from fpemu.mma._device import Device
 from fpemu.mma.exactness import published_bits, slice_bits, word_bits
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph, shown
+
 PAPER = """Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, and its accurate and reproducible versions (2020),
 section 3.1, Algorithm 1"""
 TITLE = "bits per slice for exact products"
@@ -195,29 +197,28 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     ks = sorted({row["k"] for row in rows})
-    right, found = [], []
-    for name, specs in CLASSES.items():
-        there = _points(rows, specs, ks)
-        wrong = [row for row in there if _worst(row, "formula")]
-        if not wrong:
-            right.append(name)
-            continue
-        over = [row["formula bits"] - row["derived bits"] for row in wrong]
-        cut = sum(1 for row in wrong if _worst(row, "cut"))
-        lengths = sorted({row["k"] for row in wrong})
-        span = f"k = {lengths[0]}" if len(lengths) == 1 else f"k = {lengths[0]} to {lengths[-1]}"
-        least, most = f"{min(over):.0f}", f"{max(over):.0f}"
-        bits = f"{least} to {most} bits" if least != most else f"{least} bit" + "s" * (least != "1")
-        rest = "cut to the words it is exact" if not cut else f"cut to the words still inexact at {cut} of these points"
-        found.append(f"{name}: {span}, {bits} too long; {rest}")
-    good = f"exact everywhere: {', '.join(right)}. " if right else ""
-    text = f"{good}Where digits of the formula's bits go wrong: {'. '.join(found)}." if found else good
-    derived = sum(1 for row in rows if _worst(row, "derived"))
-    longer = sum(1 for row in rows if row["one more inexact one sign"] > 0)
-    return (
-        f"{text[0].upper()}{text[1:]} The formula counts the 24 bits of an IEEE fp32 sum; it knows neither the bits of "
-        f"a word nor what an instruction cuts off. With the derived bits {derived} of {len(rows)} points are inexact, "
-        f"with one bit more {longer}."
+    wrong = {name: [r for r in _points(rows, specs, ks) if _worst(r, "formula")] for name, specs in CLASSES.items()}
+    inexact = {}
+    for name, points in wrong.items():
+        if points:
+            lengths = shown([row["k"] for row in points], "g")
+            over = [row["formula bits"] - row["derived bits"] for row in points]
+            cut = sum(1 for row in points if _worst(row, "cut"))
+            rest = f"still inexact at {cut} of these points" if cut else "exact"
+            bits = f"{shown(over, 'g')} bit{'s' * (max(over) > 1)}"
+            inexact[f"{name}:"] = f"k = {lengths}, {bits} too long; cut to the words {rest}"
+    count = {
+        "with the derived bits": sum(1 for row in rows if _worst(row, "derived")),
+        "with one bit more": sum(1 for row in rows if row["one more inexact one sign"] > 0),
+    }
+    return paragraph(
+        (
+            "digits of the formula's bits are exact everywhere on",
+            ", ".join(n for n, points in wrong.items() if not points),
+        ),
+        ("inexact", inexact),
+        ("the formula counts the 24 bits of an IEEE fp32 sum, neither the bits of a word nor the truncated ones", True),
+        (f"inexact points of {len(rows)}", count),
     )
 
 

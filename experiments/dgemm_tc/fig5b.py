@@ -13,6 +13,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from . import _counts
 from ._counts import PHI, cells, cost, evaluate, lengths, means
 
@@ -86,23 +87,31 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """How many products the published speeds stand for, and how many there are here."""
-    parts = []
-    for (n, phi), speed in PUBLISHED.items():
-        if n not in lengths(rows):
-            continue
-        count = means(rows, phi, "DP products")[0][lengths(rows).index(n)]
-        parts.append(
-            f"{speed:g} TFLOP/s (n = {n}, φ = {phi:g}) stand for {_implied(speed):.3g} products where {count:.4g} are "
-            f"asked for with {_rows(rows, n)} rows, which would take {100 * speed * count / PEAK:.0f} % of the peak"
-        )
-    if not parts:
+    counted = {
+        (n, phi): float(means(rows, phi, "DP products")[0][lengths(rows).index(n)])
+        for n, phi in PUBLISHED
+        if n in lengths(rows)
+    }
+    if not counted:
         return ""
-    return (
-        f"A speed tells the number of products if the tensor cores run at 70 % of {PEAK:g} TFLOP/s throughout: "
-        f"{'; '.join(parts)}. One slice more than d is d + 1 products more, and Algorithm 3 asks for the worst row "
-        "that it sees: a claim that fails here by one slice fails by the tail of the random numbers or by the share of "
-        "the peak, which the paper gives for one case only."
+    names = {point: f"n = {point[0]}, φ = {point[1]:g}:" for point in counted}
+    return paragraph(
+        (
+            f"products that the published speeds imply, with the tensor cores at 70 % of {PEAK:g} TFLOP/s",
+            {names[point]: _implied(PUBLISHED[point]) for point in counted},
+        ),
+        (
+            f"products counted with {_rows(rows, max(counted)[0])} rows",
+            {names[p]: x for p, x in counted.items()},
+            ".4g",
+        ),
+        (
+            "share of the peak that these would take",
+            {names[p]: PUBLISHED[p] * x / PEAK for p, x in counted.items()},
+            ".2g%",
+        ),
+        ("one slice more than d is d + 1 products more, and Algorithm 3 needs as many as the worst row", True),
+        ("a claim that fails by one slice fails by the tail of the random numbers or by the share of the peak", True),
     )
 
 

@@ -17,6 +17,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 TITLE = "where Algorithm 3 keeps its promise"
 CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest
@@ -178,23 +180,29 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    parts, broken = [], {}
-    for name, text in (("printed", "as printed"), ("default", "in the default way")):
-        broken[name] = [family for family in FAMILIES if not _kept(rows, family, name)]
+    broken = {name: [f for f in FAMILIES if not _kept(rows, f, name)] for name in _WAYS}
+    statements: list[tuple[Any, ...]] = []
+    for name, text in (("printed", "as printed"), ("default", "by default")):
         within = [f for f in broken[name] if max(_runs(rows, f, f"{name} equation 1")) <= 1]
-        worst = max((max(_runs(rows, f, f"{name} normwise")) for f in broken[name]), default=0.0)
-        parts.append(
-            f"judged {text}, DP mode misses DGEMM's accuracy on {len(broken[name])} of {len(FAMILIES)} families, by "
-            f"errors of up to {worst:.2g} of |A||B|; on {len(within)} of them Equation 1, a bound on sums over rows of "
-            "|A||B|, is kept all the same: it is the bound that lets a large column hide the others"
-        )
+        worst = [max(_runs(rows, f, f"{name} normwise")) for f in broken[name]]
+        statements += [
+            (f"DP mode {text} misses DGEMM's accuracy on {len(broken[name])} of {len(FAMILIES)} families", True),
+            ("largest error relative to |A||B| there", max(worst, default=None), ".2g"),
+            ("families of these on which Equation 1, a bound on sums over rows of |A||B|, holds", len(within)),
+        ]
     cured = [f for f in broken["printed"] if f not in broken["default"]]
-    parts.append(
-        f"what is left after the slices, asked of A and of B, cures {len(cured)}: {', '.join(cured) or 'none'}"
+    return paragraph(
+        *statements,
+        (
+            f"the remainder after the slices of A and of B, which the default judges, cures {len(cured)}",
+            ", ".join(cured),
+        ),
+        (
+            "entries in which CR mode differs from the exact product rounded once",
+            sum(row["CR differing"] for row in rows),
+            "g",
+        ),
     )
-    wrong = sum(row["CR differing"] for row in rows)
-    parts.append(f"CR mode, which leaves nothing out, differs from the exact product rounded once in {wrong:g} entries")
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
 
 
 def _kept(rows: list[dict[str, Any]], family: str, name: str) -> bool:

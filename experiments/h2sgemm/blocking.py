@@ -15,6 +15,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from . import model as h2sgemm
 from .model import PUBLISHED
 
@@ -211,35 +212,30 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which engine limits, and what the block sizes do."""
     sides = _sides(rows)
     if len(sides) < 12:
         return ""
     row = sides[0]
-    engines = {
+    cycles = {
         part: {name.split(", ", 1)[1]: value for name, value in row.items() if name.startswith(f"{part}, ")}
         for part in h2sgemm.VECTOR
     }
-    slow = {part: max(times, key=lambda e, t=times: t[e]) for part, times in engines.items()}  # type: ignore[misc]
-    words = "; ".join(f"{part}: {slow[part]}, {engines[part][slow[part]]:.0f} cycles" for part in slow)
+    slowest = {part: max(times.items(), key=lambda item: item[1]) for part, times in cycles.items()}
     least = min(sides, key=lambda r: r["least words"])
-    endless = max(sides, key=lambda r: r["endless double"])
-    here = max(sides, key=lambda r: r["best double"])
-    half = [r for r in _sizes(rows) if r["m"] % M]
-    return (
-        f"A step of {PUBLISHED} takes the cube unit {engines['A B']['cube']:.0f} cycles, and the slowest engine is, "
-        f"for {words}. So with two buffers the model says {row['published double']:.3g} TFLOP/s for endless matrices "
-        f"and {h2sgemm.speed(M, M, K) / 1e12:.3g} for m = n = 5632, and the published {DOUBLE:g} are "
-        f"{100 * DOUBLE / row['published double']:.0f} % of the first. With one buffer it says "
-        f"{row['published single']:.3g}, of which the published {SINGLE:g} are "
-        f"{100 * SINGLE / row['published single']:.0f} %: the real pipeline overlaps a little more than turns allow "
-        f"(without any overlap: {row['published sequence']:.3g}). What limits is the vector unit that makes the "
-        f"residual of B anew for every row of blocks, not the memory. The least traffic by Equation 9 is at b_m = "
-        f"{least['b_m']}; {PUBLISHED} moves {row['words'] / least['least words']:.3g} times as much. Every core takes "
-        f"each block of B for itself, and so b_m should be large: for endless matrices the model takes b_m = "
-        f"{endless['b_m']} ({endless['endless double']:.3g} TFLOP/s); latencies are not in it. Rests decide: at m = "
-        f"5632 the best is b_m = {here['b_m']}, with which 32 cores have a row of blocks each, and where 5632 does "
-        f"not divide m, cores idle and the speed is down to "
-        f"{min((r['double'] for r in half), default=float('nan')):.3g} TFLOP/s. "
-        "A curve that rises steadily is one of multiples of 5632, or of work shared otherwise than by rows of blocks."
+    endless, here = (max(sides, key=lambda r, n=name: r[f"{n} double"]) for name in ("endless", "best"))  # type: ignore[misc]
+    idle = [r["double"] for r in _sizes(rows) if r["m"] % M]
+    published = {"two buffers": DOUBLE / row["published double"], "one buffer": SINGLE / row["published single"]}
+    speeds = {look.label: row[f"published {pipeline}"] for pipeline, look in LOOKS.items()}
+    return paragraph(
+        (f"cycles of the cube unit for a step of {PUBLISHED}", cycles["A B"]["cube"], ".0f"),
+        ("of the slowest engine", {f"{part}, {engine}:": x for part, (engine, x) in slowest.items()}, ".0f"),
+        (f"TFLOP/s of {PUBLISHED} by the model, endless matrices", speeds),
+        ("at m = n = 5632, two buffers", h2sgemm.speed(M, M, K) / 1e12),
+        ("published speed over the model's", published, ".2g%"),
+        ("the vector unit, which makes the residual of B anew for every row of blocks, limits, not the memory", True),
+        ("b_m of the least traffic by Equation 9", least["b_m"]),
+        (f"traffic of {PUBLISHED} over it", row["words"] / least["least words"], ".3g×"),
+        ("fastest b_m", {"endless matrices": endless["b_m"], "m = 5632": here["b_m"]}),
+        ("TFLOP/s, endless matrices, there", endless["endless double"]),
+        ("least TFLOP/s where 5632 does not divide m and cores idle", min(idle, default=None)),
     )

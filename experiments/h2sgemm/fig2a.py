@@ -32,6 +32,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
 EXPLAINS = ("h2sgemm/fig2a",)
 TITLE = "probability of underflow of the residual"
@@ -217,27 +219,32 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which equations hold, in numbers of the rows."""
     at = {row["exponent"]: row for row in _normal(rows)}
     if not at:
         return ""
     worst = max(abs(equation_3(n, x) - row[f"{x} {n}"]) for row in at.values() for n in N_RANGE for x in "TR")
-    found = "Equation 3, a joint probability with N counted from the exponent of x, "
-    found += f"differs from the count by up to {worst:.3g}." if worst else "is exact."
     lost = {e: (row["gone"], equation_5(e, gradual=False)) for e, row in at.items()}
     wrong = [e for e, (counted, printed) in lost.items() if counted != printed]
-    if not wrong:
-        return f"{found} Equation 5 counts the residuals that become 0."
-    shown = [e for e in wrong if -13 <= e <= -10] or wrong[:1]
-    pairs = [f"at E = {e} {100 * lost[e][0]:.3g} % and not {100 * lost[e][1]:.3g} %" for e in shown]
-    found += f" Equation 5 is not the share of residuals that become 0 at {len(wrong)} of {len(lost)} exponents: lost "
-    found += f"are {', '.join(pairs)}."
-    if all(lost[e][0] < lost[e][1] for e in wrong):
-        found += (
-            " It takes every residual below 2^-24 for gone, and exact splits as well, while rounding to nearest lifts "
-            "residuals above 2^-25 to 2^-24."
-        )
-    return found
+    chosen = [e for e in wrong if -13 <= e <= -10] or wrong[:1]
+    joint = "Equation 3, a joint probability with N counted from the exponent of x"
+    return paragraph(
+        (f"{joint}, is exact", not worst),
+        (f"{joint}, differs from the count by up to", worst or None),
+        ("Equation 5 counts the residuals that become 0", not wrong),
+        (
+            "Equation 5 is not the share of residuals that become 0 at",
+            f"{len(wrong)} of {len(lost)} exponents" if wrong else "",
+        ),
+        (
+            "counted and printed share of residuals that become 0",
+            {f"E = {e}:": " and ".join(f"{100 * p:.3g} %" for p in lost[e]) for e in chosen},
+        ),
+        (
+            "Equation 5 takes every residual below 2^-24 for gone, and exact splits; rounding to nearest lifts "
+            "residuals above 2^-25 to 2^-24",
+            bool(wrong) and all(lost[e][0] < lost[e][1] for e in wrong),
+        ),
+    )
 
 
 def _agreement(

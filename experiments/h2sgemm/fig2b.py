@@ -32,6 +32,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
 EXPLAINS = ("h2sgemm/fig2b",)
 TITLE = "bits kept by the split over the exponent"
@@ -222,30 +224,31 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which rules hold, in numbers of the rows."""
     at = {(row["exponent"], row["sb"]): row for row in rows}
     if (15, 12) not in at or (15, 11) not in at:
         return ""
-    least = min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=0)
-    many, few = (at[15, sb]["r overflows"] * 2**13 for sb in (12, 11))
+    overflows = {sb: at[15, sb]["r overflows"] * 2**13 for sb in (12, 11)}
     # the largest residuals overflow: one of 2^13 is a tie, and two more for every place away from it
-    places = round((many - 1) / 2)
-    near = f", all within {places} fp32 place{'s' * (places > 1)} of a tie" if places else ""
-    text = [
-        f"sb = 12 lets {many:.3g} of every 2^13 residuals overflow at E = 15{near}; sb = 11 lets {few:.3g} overflow "
-        f"there and keeps {least:.0f} bits or more from E = -14 to 15."
-    ]
-    for side, bits, bound, what in _BOUNDS:
-        apart = _apart(rows, side, bits)
-        if apart:
-            text.append(f"In Equation 6 {bound}, as {what}, {_off(apart)}.")
+    places = round((overflows[12] - 1) / 2)
     beyond = [row for row in rows if row["exponent"] >= 16]
-    if beyond and all(row["h overflows"] == 1 for row in beyond):
-        text.append("From 2^16 on h itself overflows, whatever sb.")
     small = [row["bits"] for (e, sb), row in at.items() if sb == 12 and e < -24]
-    if small:
-        text.append(f"Below 2^-24, with r alone scaled by 2^12, {_span(small)} bits are kept.")
-    return " ".join(text)
+    bounds = {
+        f"{bound}, as {what},": _off(apart)
+        for side, bits, bound, what in _BOUNDS
+        if (apart := _apart(rows, side, bits))
+    }
+    return paragraph(
+        ("residuals of every 2^13 that overflow at E = 15", {f"sb = {sb}:": x for sb, x in overflows.items()}),
+        (f"those with sb = 12 lie within {places} fp32 place{'s' * (places > 1)} of a tie", places > 0),
+        (
+            "bits kept with sb = 11 from E = -14 to 15, at least",
+            min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=None),
+            ".0f",
+        ),
+        *((f"Equation 6: {bound} {text}", True) for bound, text in bounds.items()),
+        ("from 2^16 on h itself overflows, whatever sb", bool(beyond) and all(r["h overflows"] == 1 for r in beyond)),
+        ("bits kept below 2^-24 with r alone scaled by 2^12", small, ".0f"),
+    )
 
 
 _BOUNDS = (

@@ -14,6 +14,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from . import model as h2sgemm
 from .model import PUBLISHED, Block
 
@@ -147,25 +148,35 @@ def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which L1 the printed numbers stand for."""
-    here = [row for row in rows if _block(row) == PUBLISHED]
-    if not here:
+    row = next((row for row in rows if _block(row) == PUBLISHED), None)
+    if row is None:
         return ""
-    row = here[0]
     low = [str(_block(r)) for r in rows if r["f"] < 0.92]
     best = [r["optimal b_m"] for r in rows]
-    below = np.mean([16 * round(b / 16) < 96 for b in best])
-    large, small = (row[f"optimal b_m{name}"] for name in ("", ", 512 KB"))
-    seen = min(r["f, 512 KB"] for r in rows)
-    return (
-        f"N_fused of {PUBLISHED} is {row['N_fused']:g}, as printed, with an L1 of 524,288 numbers of fp16, which is "
-        f"1 MB; the 512 KB of the text give {row['N_fused, 512 KB']:g}, an optimum of b_m of {small:.3g} where the "
-        f"other gives {large:.3g}, and f down to {seen:.3g}. The maker's platform file has 1 MB: the text should say "
-        f"512 K numbers. Then f is below 0.92 at {len(low)} of {len(rows)} blocks"
-        + (f" ({', '.join(low[:3])})" if low else "")
-        + f", and the optimum goes from {min(best):.3g} to {max(best):.3g}, beyond 90 where f is nearly 1. The "
-        f"multiple of 16 nearest to it is not 96 but less at {100 * below:.3g} % of the blocks; the middle between 80 "
-        f"and 96 is 88, and the published block, with f = {row['f']:.7g}, has its optimum at {large:.6g}. Equation "
-        "10 is symmetric in b_m and b_n: it allows as many blocks with b_n/b_m = 2 as with 0.5, and fewer than with 1. "
-        "Without the floor f is 1 - 2 b_k b_n / L1."
+    sizes = {"524,288 numbers (1 MB)": "", "262,144 numbers (512 KB)": ", 512 KB"}
+    return paragraph(
+        (
+            f"N_fused of {PUBLISHED} (printed: 44), L1 of",
+            {name: row[f"N_fused{key}"] for name, key in sizes.items()},
+            "g",
+        ),
+        ("optimal b_m", {name: row[f"optimal b_m{key}"] for name, key in sizes.items()}),
+        ("least f with 512 KB", min(r["f, 512 KB"] for r in rows)),
+        ("the maker's platform file has 1 MB: the text should say 512 K numbers", True),
+        (f"blocks of {len(rows)} with f below 0.92", f"{len(low)}" + (f" ({', '.join(low[:3])})" if low else "")),
+        ("optimal b_m of all blocks, above 90 where f is nearly 1", best),
+        (
+            "blocks whose nearest multiple of 16 is below 96",
+            float(np.mean([16 * round(b / 16) < 96 for b in best])),
+            ".3g%",
+        ),
+        (
+            f"{PUBLISHED}",
+            {"f": f"{row['f']:.7g}", "optimum": f"{row['optimal b_m']:.6g}, the middle of 80 and 96 is 88"},
+        ),
+        (
+            "Equation 10 is symmetric in b_m and b_n: as many blocks with b_n/b_m = 2 as with 0.5, fewer than with 1",
+            True,
+        ),
+        ("without the floor f is 1 - 2 b_k b_n / L1", True),
     )

@@ -15,6 +15,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 9"
 TITLE = "relative error over the sizes of the product"
 CAPTION = """Relative L2 error against the exact product at offset exponent 0 over (a, d) m = n with k = 64·44, (b, e) k
@@ -164,22 +166,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What the figure shows, in numbers of the rows."""
-    parts = []
+    ks = np.array(_lengths(rows, "k"))
+    statements: list[tuple[Any, ...]] = []
     for kind, name in zip(KINDS, ("[-1, 1]", "[0, 1]"), strict=True):
-        ks = np.array(_lengths(rows, "k"))
-        mean = {n: _means(rows, kind, "k", n) for n in SETTINGS}
-        if len(ks) < 2:
-            continue
-        parts.append(
-            f"in {name} from k = {ks[0]} to {ks[-1]} SGEMM's error grows as k^{growth(ks, mean['SGEMM']):.2f} and that "
-            f"of term-wise with sb = 12 as k^{growth(ks, mean['sb=12 term-wise']):.2f}, from "
-            f"{mean['SGEMM'][0] / mean['sb=12 term-wise'][0]:.2g} to "
-            f"{mean['SGEMM'][-1] / mean['sb=12 term-wise'][-1]:.2g} times less, while HGEMM's goes as "
-            f"k^{growth(ks, mean['HGEMM']):.2f}"
-        )
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+        if len(ks) > 1:
+            mean = {n: _means(rows, kind, "k", n) for n in ("SGEMM", "sb=12 term-wise", "HGEMM")}
+            ratio = mean["SGEMM"] / mean["sb=12 term-wise"]
+            powers = {n: f"k^{growth(ks, error):.2f}" for n, error in mean.items()}
+            statements += [
+                (f"growth of the error in {name}, k = {ks[0]} to {ks[-1]}", powers),
+                ("SGEMM over term-wise", {f"k = {ks[i]}:": ratio[i] for i in (0, -1)}, ".2g×"),
+            ]
+    return paragraph(*statements)
 
 
 def growth(lengths: Any, errors: Any) -> float:

@@ -18,6 +18,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1"
 EXPLAINS = ("h2sgemm/formats",)
 TITLE = "the split in other formats and roundings"
@@ -215,30 +217,33 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which sb serves which format, in numbers of the rows."""
-    text = []
+    statements: list[tuple[Any, ...]] = []
     for (high, low), words in _ROUNDED.items():
-        best: dict[str, list[str]] = {}
+        best: dict[str, str] = {}
         for narrow in WIDE:
-            some = _select(rows, narrow, high, low)
-            if some:
+            if some := _select(rows, narrow, high, low):
                 counts = {sb: sum(lost(some, sb).values()) for sb in SCALES}
                 least = min(counts.values())
                 apart = [sb - _p(some[0]) for sb, count in counts.items() if count == least]
                 which = " and ".join("p" + (f" {'+' if d > 0 else '-'} {abs(d)}" if d else "") for d in apart)
-                best.setdefault(f"sb = {which} ({least})", []).append(narrow)
-        if best:
-            each = "; ".join(f"{which} for {', '.join(names)}" for which, names in best.items())
-            text.append(f"{words[0].upper()}{words[1:]}: the fewest exponents are lost with {each}.")
+                label = f"sb = {which} ({least}) for"
+                best[label] = f"{best[label]}, {narrow}" if label in best else narrow
+        statements.append((f"{words}, the fewest exponents are lost with", best))
     more = [lost(some, _p(some[0]) + 1) for narrow in WIDE if (some := _select(rows, narrow, "RNE", "RNE"))]
     over = [counts["overflow"] for counts in more]
-    if over and min(over) > 0:
-        text.append(
-            f"With both words to nearest sb = p + 1, the paper's 12 for fp16, lets residuals overflow at the top of "
-            f"the range (exponents: {_range(over)}): a number midway between two numbers of the format leaves half "
-            f"of a last place, which Equation 6 forgets."
-        )
-    return " ".join(text)
+    forgotten = bool(over) and min(over) > 0
+    return paragraph(
+        *statements,
+        (
+            "both words to nearest, sb = p + 1 (the paper's 12 for fp16): exponents at the top with overflows",
+            over if forgotten else None,
+            "g",
+        ),
+        (
+            "a number midway between two numbers of the format leaves half of a last place, which Equation 6 omits",
+            forgotten,
+        ),
+    )
 
 
 _ROUNDED = {

@@ -17,6 +17,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep import planes
 from fpemu.sweep.planes import Plane
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, equation 6"
 TITLE = "error over the scaling exponent and the offset exponent"
 CAPTION = """Relative L2 error of H2SGEMM over the offset exponent e of the operands, uniform in [-2^e, 2^e] or
@@ -128,8 +130,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Which sb serves best and why, and what that says about figure 8."""
-    parts = []
+    statements: list[tuple[Any, ...]] = []
     for kind in KINDS:
         one = _plane(rows, kind, "term-wise")
         if not one.xs:
@@ -137,58 +138,63 @@ def finding(rows: list[dict[str, Any]]) -> str:
         near, loss, unscaled = planes.single(one, NEAR), _loss(one, RECOMMENDED), _loss(one, 0)
         allowed = [i for i, e in enumerate(one.xs) if _allowed(e)]
         served = [i for i, e in enumerate(one.xs) if e >= -1]  # where equation 6 allows sb = 0
-        parts.append(
-            f"Uniform in {_plain(kind)}, term-wise: sb = {planes.spans(near.ys, one.ys)} is within a factor of {NEAR} "
-            f"of the best sb at the most offset exponents, {near.count} of {near.points} (sb = {RECOMMENDED}: "
-            f"{np.count_nonzero(loss <= NEAR)})."
-        )
-        if allowed:
-            parts.append(
-                f"Where equation 6 allows it, sb = {RECOMMENDED} costs at most {loss[allowed].max():.3g} times the "
-                f"smallest error."
-            )
-        if served:
-            single = _mean(rows, kind, "SGEMM", [one.xs[i] for i in served])
-            ratio = _mean(rows, kind, "sb=0", [one.xs[i] for i in served]) / single
-            parts.append(
-                f"sb = 0, allowed from e = -1 on, costs at most {unscaled[served].max():.3g} times the smallest error "
-                f"there, and has {ratio.min():.2g} to {ratio.max():.2g} times SGEMM's."
-            )
-        parts.append(_below_normal(rows, kind, one))
-    return " ".join(part for part in [*parts, _overflows(rows)] if part)
+        exponents = [one.xs[i] for i in served]
+        ratio = _mean(rows, kind, "sb=0", exponents) / _mean(rows, kind, "SGEMM", exponents)
+        statements += [
+            (
+                f"uniform in {_plain(kind)}, term-wise: sb = {planes.spans(near.ys, one.ys)} is within a factor of "
+                f"{NEAR} of the best sb at the most offset exponents",
+                f"{near.count} of {near.points} (sb = {RECOMMENDED}: {np.count_nonzero(loss <= NEAR)})",
+            ),
+            (
+                f"error with sb = {RECOMMENDED} over the smallest, where equation 6 allows it, at most",
+                loss[allowed].max() if allowed else None,
+            ),
+            ("with sb = 0, allowed from e = -1 on, at most", unscaled[served].max() if served else None),
+            ("error with sb = 0 over SGEMM's there", ratio, ".2g×"),
+            *_below_normal(rows, kind, one),
+        ]
+    return paragraph(*statements, *_overflows(rows))
 
 
-def _below_normal(rows: list[dict[str, Any]], kind: str, one: Plane) -> str:
+def _below_normal(rows: list[dict[str, Any]], kind: str, one: Plane) -> list[tuple[Any, ...]]:
     """Below fp16's normal range: no sb helps, the product left out does."""
     low = [e for e in one.xs if e < -13]
     if not low:
-        return ""
+        return []
     single, four, twelve = (_mean(rows, kind, name, low) for name in ("SGEMM", "with rr", f"sb={RECOMMENDED}"))
     smallest = np.array([b.error for b in planes.best(one) if b.x in low])
-    return (
-        f"At e = {planes.spans(low, one.xs)}, where h is subnormal, the best of all sb is "
-        f"{(smallest / single).min():.3g} to {(smallest / single).max():.3g} times SGEMM's error and gains at most a "
-        f"factor of {(twelve / smallest).max():.3g} over sb = {RECOMMENDED}; with the product of the residuals, "
-        f"which H2SGEMM leaves out, the error at e = {low[0]:g} is {four[0]:.2g} instead of {twelve[0]:.2g}."
-    )
+    left_out = {"without the product of the residuals": twelve[0], "with it": four[0]}
+    return [
+        (
+            f"e = {planes.spans(low, one.xs)}, where h is subnormal: error with the best sb over SGEMM's",
+            smallest / single,
+            ".3g×",
+        ),
+        (f"largest gain over sb = {RECOMMENDED}", (twelve / smallest).max(), ".3g×"),
+        (f"error at e = {low[0]:g}", left_out, ".2g"),
+    ]
 
 
-def _overflows(rows: list[dict[str, Any]]) -> str:
-    """What became of the runs at equation 6's upper bound, as printed and one below."""
-    counts = {27: [0, 0], 26: [0, 0]}
-    for row in rows:
-        for total, count in counts.items():
-            name = f"sb={total - (row['exponent'] - 1)}"
-            if row["exponent"] >= -13 and name in row:
-                count[0] += not np.isfinite(row[name])
-                count[1] += 1
-    (bad, of), (fewer, below) = counts.values()
-    return (
-        f"At equation 6's upper bound as printed {bad} of {of} runs overflow, one below it {fewer} of {below}: the "
-        f"residual of a number midway between two fp16 numbers is twice what the bound allows for."
-        if of and below
-        else ""
-    )
+def _overflows(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The runs that overflow at equation 6's upper bound, as printed and one below."""
+    finite = {
+        total: [
+            bool(np.isfinite(row[name]))
+            for row in rows
+            if row["exponent"] >= -13 and (name := f"sb={total - (row['exponent'] - 1)}") in row
+        ]
+        for total in (27, 26)
+    }
+    counts = [f"{runs.count(False)} of {len(runs)}" for runs in finite.values()]
+    known = all(finite.values())
+    return [
+        (
+            "runs that overflow at equation 6's upper bound",
+            {"as printed": counts[0], "one below it": counts[1]} if known else None,
+        ),
+        ("the residual of a number midway between two fp16 numbers is twice what the bound allows for", known),
+    ]
 
 
 def _select(rows: list[dict[str, Any]], kind: str, combine: str, exponent: float | None = None) -> list[dict[str, Any]]:

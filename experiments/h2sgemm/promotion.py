@@ -19,6 +19,8 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 from fpemu.schemes.h2sgemm import H2sgemm
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
 TITLE = "error over the promotion interval"
 CAPTION = """Term-wise H2SGEMM, sb = 12, offset exponent 0: relative L2 error against the exact product over the
@@ -114,29 +116,23 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The best interval on each hardware and what it gains, in numbers of the rows."""
     intervals, k = _intervals(rows), rows[0]["k"]
-    sentences = []
+    statements: list[tuple[Any, ...]] = []
     for kind, name in NAMES.items():
-        plain = float(np.mean(_runs(rows, kind, "", 0)))
-        parts = []
+        plain, texts = float(np.mean(_runs(rows, kind, "", 0))), {}
         for gpu in HARDWARE:
             error = {interval: float(np.mean(_runs(rows, kind, gpu, interval))) for interval in intervals}
-            best = min(error, key=lambda interval: error[interval])
+            best = min(error, key=error.__getitem__)
             better = [interval for interval in intervals if error[interval] < plain]
-            reach = "never better than SGEMM"
-            if better == intervals:
-                reach = "better than SGEMM at every P"
-            elif better and better == intervals[: len(better)]:
-                reach = f"better than SGEMM up to P = {better[-1]}"
-            elif better:
-                reach = f"better than SGEMM at P = {', '.join(str(p or 'never') for p in better)} alone"
-            parts.append(
-                f"{plotting.HARDWARE[gpu].label}: best {f'P = {best}' if best else 'never'}, "
-                f"{error[0] / error[best]:.3g} times below never promoting, {reach}"
+            reach = f"at P = {', '.join(str(p or 'never') for p in better)} alone" if better else ""
+            if better and better == intervals[: len(better)]:
+                reach = "at every P" if better == intervals else f"up to P = {better[-1]}"
+            gain = f"best {f'P = {best}' if best else 'never'}, {error[0] / error[best]:.3g}× below never promoting"
+            texts[f"{plotting.HARDWARE[gpu].label}:"] = (
+                f"{gain}, {f'better than SGEMM {reach}' if reach else 'never better than SGEMM'}"
             )
-        sentences.append(f"Operands in {name}, k = {k}: {'; '.join(parts)}.")
-    return " ".join(sentences)
+        statements.append((f"operands in {name}, k = {k}", texts))
+    return paragraph(*statements)
 
 
 def _intervals(rows: list[dict[str, Any]]) -> list[int]:

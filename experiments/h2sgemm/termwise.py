@@ -25,6 +25,8 @@ from fpemu.schemes.h2sgemm import H2sgemm
 from fpemu.schemes.lowering import lower, run
 from fpemu.schemes.words import Plan
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figures 8 and 9"
 TITLE = "why term-wise accumulation beats SGEMM"
 EXPLAINS = ("h2sgemm/termwise",)
@@ -230,39 +232,40 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Why term-wise beats SGEMM, and where it does not, in numbers of the rows."""
     last, at = max(row["k"] for row in rows), _at(rows)
     zero, positive = KINDS
 
     def mean(kind: str, k: int, name: str, block: int = 0) -> float:
         return float(np.mean(_runs(rows, kind, k, name, block)))
 
-    chain, cube = mean(zero, last, "SGEMM chain"), mean(zero, last, "ascend910a")
-    pairwise, truncated = mean(zero, last, "SGEMM pairwise"), mean(positive, last, "hopper")
-    ampere, plain = mean(positive, last, "ampere"), mean(positive, last, "SGEMM chain")
-    single = mean(zero, at, "nearest", 1) / mean(zero, at, "SGEMM chain")
-    text = (
-        f"At k = {last} SGEMM in one chain errs {chain / cube:.2g} times as much as the cube's term-wise sums, which "
-        f"round once in 16 products, and the root of 16 is 4; with blocks of one product they err {single:.3g} times "
-        f"as much as SGEMM."
-    )
-    for other, what in (("large first", "Adding the largest sum first"), ("element-wise", "Summing element-wise")):
+    chain, cube, pairwise = (mean(zero, last, name) for name in ("SGEMM chain", "ascend910a", "SGEMM pairwise"))
+    plain = mean(positive, last, "SGEMM chain")
+    truncated = {gpu.capitalize(): mean(positive, last, gpu) / plain for gpu in ("hopper", "ampere")}
+    statements: list[tuple[Any, ...]] = []
+    for other, what in (("large first", "the largest sum first"), ("element-wise", "element-wise sums")):
         parts = [part for kind in KINDS for part in _lost(rows, kind, other)]
         lost = [share_ for share_, _ in parts]
-        text += (
-            f" {what} multiplies the error by {_span([ratio for _, ratio in parts], 4)} at offset exponents "
-            f"{EXPONENTS[0]} to {EXPONENTS[-1]}, {_span([100 * x for x in lost])} % of the advantage over SGEMM"
-        )
         less, more = all(x < 0.5 for x in lost), all(x >= 0.5 for x in lost)
-        text += f": {_REASON[other, less]}." if less or more else "."
-    text += (
-        f" SGEMM added pairwise errs {pairwise / cube:.2g} times as much as term-wise on the cube, and on truncating "
-        f"hardware with positive data term-wise errs {truncated / plain:.3g} (Hopper) and {ampere / plain:.3g} "
-        "(Ampere) times as much as SGEMM's chain."
+        statements += [
+            (f"{what}: error over term-wise, e = {EXPONENTS[0]} to {EXPONENTS[-1]}", [x for _, x in parts], ".4g×"),
+            ("share of the advantage over SGEMM that is lost", lost, ".2g%"),
+            (_REASON[other, less], less or more),
+        ]
+    return paragraph(
+        (
+            f"SGEMM's chain over term-wise on the cube, which rounds once in 16 products, k = {last}",
+            chain / cube,
+            ".2g×",
+        ),
+        ("blocks of one product over SGEMM", mean(zero, at, "nearest", 1) / mean(zero, at, "SGEMM chain"), ".3g×"),
+        *statements,
+        ("SGEMM added pairwise over term-wise on the cube", pairwise / cube, ".2g×"),
+        ("term-wise over SGEMM's chain on positive data, truncating hardware", truncated, ".3g×"),
+        (
+            "the advantage is one of a cube that rounds to nearest over one chain of FMAs",
+            cube < chain and pairwise < cube and min(truncated.values()) > 1,
+        ),
     )
-    if cube < chain and pairwise < cube and min(truncated, ampere) > plain:
-        text += " So the advantage is one of a cube that rounds to nearest over one chain of FMAs."
-    return text
 
 
 _PARTS = {"large first": "adding the smaller sums first", "element-wise": "summing each product on its own"}

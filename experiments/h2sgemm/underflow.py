@@ -26,6 +26,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
 
+from .._findings import paragraph
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), sections 3.1.3 and 4.1, Eq. 7, figure 8"
 TITLE = "what the error over the offset exponent is made of"
 EXPLAINS = {"h2sgemm/underflow": (), "h2sgemm/fig8": ()}
@@ -168,7 +170,6 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Why figure 8's claims fail, in numbers of the rows."""
     e = sorted({row["exponent"] for row in rows})
     zero, positive = KINDS
     k = rows[0]["k"]
@@ -176,40 +177,51 @@ def finding(rows: list[dict[str, Any]]) -> str:
     def at(kind: str, exponent: int, name: str) -> float:
         return float(mean(rows, kind, name)[e.index(exponent)])
 
-    plain, flat = at(positive, e[-1], "HGEMM"), at(zero, e[-1], "HGEMM")
+    plain, flat, root = at(positive, e[-1], "HGEMM"), at(zero, e[-1], "HGEMM"), 0.75 * math.sqrt(k)
+    random = 1 / 1.25 <= flat / plain / root <= 1.25
     better = {}
     for order in ("chain", "pairwise"):
         where = [x for x in e if at(zero, x, "sb=0 error") < at(zero, x, f"SGEMM {order}")]
         span = f"from e = {where[0]} on" if where == e[-len(where) :] else f"at e = {', '.join(map(str, where))}"
-        better[order] = span if where else "nowhere"
-    missed, rounded = at(zero, e[-1], "sb=0 words"), at(zero, e[-1], "sb=0 sums")
-    error, left_out, words_, four = (at(zero, e[0], f"sb=12 {name}") for name in ("error", "left out", "words", "four"))
-    root = 0.75 * math.sqrt(k)
-    text = (
-        f"HGEMM: at k = {k} its relative error is {plain:.2g} on positive data and {flat:.2g} with operands of both "
-        f"signs, {flat / plain:.3g} times as much (3/4 of the root of k: {root:.3g})."
-    )
-    if 1 / 1.25 <= flat / plain / root <= 1.25:
-        text += (
-            " So it is with errors of random sign, which on positive data add up as the root of k, the result as k: "
-            f"for 1e-4 there it takes a k of about {k * (plain / 1e-4) ** 2:.2g}."
-        )
-    text += (
-        f" sb = 0: at e = {e[-1]} the words miss {missed:.2g} and the sums round {rounded:.2g} with operands of both "
-        f"signs, where SGEMM's chain of k roundings errs {at(zero, e[-1], 'SGEMM chain'):.2g}. Unscaled H2SGEMM is "
-        f"better than that chain {better['chain']}, and than SGEMM added pairwise {better['pairwise']}. sb = 12: at "
-        f"e = {e[0]} the error is {error:.2g}, the product left out, r_A r_B, {left_out:.2g}, what the words do not "
-        f"hold {words_:.2g}, and with the fourth product the error is {four:.2g}."
-    )
+        better[f"SGEMM {order}"] = span if where else "nowhere"
+    parts = ("error", "left out", "words", "four")
     below = [x for x in e if x < -14]
-    larger = [at(zero, x, "sb=12 left out") > at(zero, x, "sb=12 words") for x in below]
-    if below and len(set(larger)) == 1:
-        lost = ("what the words do not hold", "the product called negligible")
-        text += f" Below e = -14 the larger loss is {lost[larger[0]]}, not {lost[not larger[0]]}."
-    if len(below) > 1 and at(zero, below[-1], "sb=12 left out") > 0:
-        growth = (left_out / at(zero, below[-1], "sb=12 left out")) ** (1 / (below[-1] - below[0]))
-        text += f" From e = {below[-1]} to {below[0]} r_A r_B changes by a factor of {growth:.3g} with every exponent."
-    return text
+    larger = {at(zero, x, "sb=12 left out") > at(zero, x, "sb=12 words") for x in below}
+    last = at(zero, below[-1], "sb=12 left out") if len(below) > 1 else 0.0
+    growth = (at(zero, e[0], "sb=12 left out") / last) ** (1 / (below[-1] - below[0])) if last > 0 else None
+    return paragraph(
+        (f"HGEMM at k = {k}", {"positive data": plain, "both signs": flat}, ".2g"),
+        (f"ratio (3/4 of the root of k: {root:.3g})", flat / plain),
+        (
+            "so it is with errors of random sign, which on positive data add up as the root of k, the result as k",
+            random,
+        ),
+        ("k for an error of 1e-4 there", k * (plain / 1e-4) ** 2 if random else None, ".2g"),
+        (
+            f"sb = 0 at e = {e[-1]}, both signs",
+            {
+                "not held by the words": at(zero, e[-1], "sb=0 words"),
+                "rounded by the sums": at(zero, e[-1], "sb=0 sums"),
+                "SGEMM's chain": at(zero, e[-1], "SGEMM chain"),
+            },
+            ".2g",
+        ),
+        ("unscaled H2SGEMM is better than", better),
+        (
+            f"sb = 12 at e = {e[0]}",
+            dict(
+                zip(
+                    ("error", "r_A r_B, left out", "not held by the words", "error with the fourth product"),
+                    (at(zero, e[0], f"sb=12 {name}") for name in parts),
+                    strict=True,
+                )
+            ),
+            ".2g",
+        ),
+        ("below e = -14 the larger loss is the product called negligible", larger == {True}),
+        ("below e = -14 the larger loss is not held by the words", larger == {False}),
+        (f"factor of r_A r_B for every exponent, e = {below[-1] if below else 0} to {e[0]}", growth),
+    )
 
 
 def mean(rows: list[dict[str, Any]], kind: str, name: str) -> NDArray[np.float64]:

@@ -16,6 +16,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
+from .._findings import paragraph
+
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 3, 4 and 8"""
 TITLE = "errors of batched HGEMM over the size of its matrices"
@@ -130,32 +132,30 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    lengths = sorted({row["n"] for row in rows})
-    last, parts = lengths[-1], []
-    blocks = [mma.spec(gpu, "fp16", "fp16").block for gpu in ("volta", "ampere", "hopper")]
+    lengths, gpus = sorted({row["n"] for row in rows}), ("volta", "ampere", "hopper")
+    last = lengths[-1]
+    blocks = {gpu: mma.spec(gpu, "fp16", "fp16").block for gpu in gpus}
+    statements: list[tuple[Any, ...]] = []
     for kind, low in KINDS.items():
         error = {name: np.mean(_runs(rows, low, last, f"{name} relative_l2")) for name in [*METHODS, "once"]}
-        ratio = [error[f"{gpu} fp16"] / error[f"{gpu} fp32"] for gpu in ("volta", "ampere", "hopper")]
-        parts.append(
-            f"{kind}, n = {last}: fp16 accumulation errs {ratio[0]:.3g} times as much as fp32 accumulation on Volta, "
-            f"{ratio[1]:.3g} on Ampere and {ratio[2]:.3g} on Hopper, with a rounding for every {blocks[0]}, "
-            f"{blocks[1]} and {blocks[2]} products"
-        )
-        excess = max(error[f"{gpu} fp32"] / error["once"] for gpu in ("volta", "ampere", "hopper"))
-        parts.append(
-            f"accumulated in fp32, the error is at most {excess:.4f} times that of the one rounding to fp16"
-            + (", which is nearly all of it" if excess < 1.05 else "")
-        )
-    tiny = [n for n in lengths if n <= _LARGEST_SMALL]
-    if tiny:
-        ratios = [
-            np.mean(_runs(rows, -1.0, n, f"{SMALL} relative_l2"))
-            / np.mean(_runs(rows, -1.0, n, "volta fp16 relative_l2"))
-            for n in tiny
+        ratio = {
+            f"{gpu.capitalize()}, a rounding for every {blocks[gpu]} products:": error[f"{gpu} fp16"]
+            / error[f"{gpu} fp32"]
+            for gpu in gpus
+        }
+        excess = max(error[f"{gpu} fp32"] / error["once"] for gpu in gpus)
+        statements += [
+            (f"{kind}, n = {last}: error accumulated in fp16 over fp32", ratio, ".3g×"),
+            ("accumulated in fp32 over one rounding to fp16, at most", excess, ".4f×"),
+            ("that rounding is nearly all of the error", excess < 1.05),
         ]
-        text = ", ".join(f"{ratio:.2f} at n = {n}" for n, ratio in zip(tiny, ratios, strict=True))
-        parts.append(f"the FMA chain of the tiny kernel errs, times Volta's fp16 accumulation: {text}")
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+    tiny = {
+        f"n = {n}:": np.mean(_runs(rows, -1.0, n, f"{SMALL} relative_l2"))
+        / np.mean(_runs(rows, -1.0, n, "volta fp16 relative_l2"))
+        for n in lengths
+        if n <= _LARGEST_SMALL
+    }
+    return paragraph(*statements, ("FMA chain of the tiny kernel over Volta's fp16 accumulation", tiny, ".2f×"))
 
 
 def _runs(rows: list[dict[str, Any]], low: float, n: int, column: str) -> list[float]:

@@ -17,6 +17,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
+from .._findings import paragraph
+
 PAPER = (
     "Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half precision, JPDC (2020)"
 )
@@ -151,66 +153,62 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     lengths = sorted({row["k"] for row in rows})
-    parts = [_agreement(rows, kind, low) for kind, low in KINDS.items()]
+    statements = [statement for kind, low in KINDS.items() for statement in _agreement(rows, kind, low)]
+    ideal = {
+        low: [float(np.mean([row["rms"] for row in _rows(rows, "ideal", low, k)])) for k in lengths]
+        for low in KINDS.values()
+    }
+    powers = {}
     for kind, low in KINDS.items():
-        ideal = [np.mean([row["rms"] for row in _rows(rows, "ideal", low, k)]) for k in lengths]
-        over = []
+        over = {}
         for name in ("volta", "ampere", "hopper"):
             bias = _measured(rows, name, low)
-            first = next((k for k, (x, e), y in zip(lengths, bias, ideal, strict=True) if x > max(y, 3 * e)), None)
-            at = "nowhere" if first is None else f"first at k = {first}"
-            over.append(f"{name.capitalize()} {at} ({bias[-1][0] / ideal[-1]:.3g} times it at k = {lengths[-1]})")
-        parts.append(f"{kind}: the bias alone exceeds the rms error of rounding to nearest on {', '.join(over)}")
+            first = next((k for k, (x, e), y in zip(lengths, bias, ideal[low], strict=True) if x > max(y, 3 * e)), None)
+            where = "nowhere" if first is None else f"first at k = {first}"
+            over[name.capitalize()] = f"{where} ({bias[-1][0] / ideal[low][-1]:.3g}× at k = {lengths[-1]})"
+            if name != "ampere" and len(lengths) > 1 and all(abs(mean) > 3 * error for mean, error in bias[-2:]):
+                power = _power(lengths, [abs(mean) for mean, _ in bias])
+                powers[f"{kind} {_LOOK[name].label}"] = f"k^{power:.2f}"
+        statements.append((f"{kind}: the bias alone exceeds the rms error of rounding to nearest", over))
     if len(lengths) > 1:
-        powers = []
-        for kind, low in KINDS.items():
-            for name in ("volta", "hopper"):
-                bias = _measured(rows, name, low)
-                if all(abs(mean) > 3 * error for mean, error in bias[-2:]):
-                    powers.append(
-                        f"{kind} {_LOOK[name].label} k^{_power(lengths, [abs(mean) for mean, _ in bias]):.2f}"
-                    )
-        ideal = [float(np.mean([row["rms"] for row in _rows(rows, "ideal", 0.0, k)])) for k in lengths]
-        text = f"from k = {lengths[-2]} to {lengths[-1]} the bias goes as {', '.join(powers) or 'noise'}; "
-        parts.append(text + f"the rms error of rounding to nearest, positive data, as k^{_power(lengths, ideal):.2f}")
-    pairs = [_rows(rows, name, low, k) for k in lengths for low in KINDS.values() for name in ("hopper", "blackwell")]
+        powers["rms error of rounding to nearest, positive data,"] = f"k^{_power(lengths, ideal[0.0]):.2f}"
+        statements.append((f"growth of the bias from k = {lengths[-2]} to {lengths[-1]}", powers))
     columns = ("relative loss", "towards zero", "rms")
-    same = sum(
-        x[c] == y[c]
-        for h, b in zip(pairs[::2], pairs[1::2], strict=True)
-        for x, y in zip(h, b, strict=True)
-        for c in columns
-    )
-    parts.append(f"Blackwell's numbers are Hopper's in {same} of {sum(map(len, pairs[::2])) * len(columns)} cases")
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+    same = [
+        x[column] == y[column]
+        for k in lengths
+        for low in KINDS.values()
+        for x, y in zip(*(_rows(rows, name, low, k) for name in ("hopper", "blackwell")), strict=True)
+        for column in columns
+    ]
+    return paragraph(*statements, ("numbers of Blackwell that are Hopper's", f"{sum(same)} of {len(same)}"))
 
 
-def _agreement(rows: list[dict[str, Any]], kind: str, low: float) -> str:
+def _agreement(rows: list[dict[str, Any]], kind: str, low: float) -> list[tuple[Any, ...]]:
     """At how many points the prediction agrees, of those where no bias at all would not; and by how much it is off."""
     lengths, seeds = sorted({row["k"] for row in rows}), len({row["seed"] for row in rows})
-    told, off, mute, ratios = 0, [], 0, []
+    decided, wrong, ratios = 0, [], []
     for name in _LOOK:
         for k, (mean, error) in zip(lengths, _measured(rows, name, low), strict=True):
             expected, where = predicted(name, low, k), f"{_LOOK[name].label}, k = {k}"
-            if expected <= 3 * error:
-                mute += 1
-                continue
-            told += 1
-            if abs(mean - expected) > max(0.1 * expected, 3 * error):
-                off.append(where)
-            if expected > 20 * error > 0:
-                ratios.append((mean / expected, where))
-    source = (
-        f"no less than the scatter of {seeds} seeds' means" if seeds > 2 else "of independent outputs: too few seeds"
-    )
-    text = f"{kind}: the predicted bias agrees at {told - len(off)} of the {told} points where it is above 3 standard "
-    text += f"errors ({source})" + (f", not at {'; '.join(off[:4])}{' ...' if off[4:] else ''}" if off else "")
-    text += f"; the other {mute} points cannot tell it from none"
-    if ratios:
-        (low_ratio, where), (high_ratio, _) = min(ratios), max(ratios)
-        text += f"; where it is above 20 standard errors, the measured bias is {low_ratio:.3f} ({where}) to "
-        text += f"{high_ratio:.3f} times it"
-    return text
+            if expected > 3 * error:
+                decided += 1
+                wrong += [where] * bool(abs(mean - expected) > max(0.1 * expected, 3 * error))
+                ratios += [(mean / expected, where)] * bool(expected > 20 * error > 0)
+    source = f"no less than the scatter of {seeds} seeds' means" if seeds > 2 else "independent outputs: too few seeds"
+    return [
+        (
+            f"{kind}: the predicted bias agrees at",
+            f"{decided - len(wrong)} of the {decided} points above 3 standard errors ({source})",
+        ),
+        ("not at", "; ".join(wrong[:4]) + " ..." * (len(wrong) > 4)),
+        ("points that cannot distinguish it from no bias", len(_LOOK) * len(lengths) - decided, "g"),
+        (
+            "measured over predicted bias above 20 standard errors",
+            {f"{where}:": ratio for ratio, where in (min(ratios), max(ratios))} if ratios else None,
+            ".3f",
+        ),
+    ]
 
 
 def _power(lengths: list[int], values: list[float]) -> float:

@@ -10,6 +10,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -171,31 +172,38 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    parts = []
     counts, sizes = _pick(rows, "count", "largest"), _pick(rows, "size", "n")
-    for row in counts[-1:]:
-        parts.append(
-            f"with blocks up to {row['largest']} {row['printed']:g} configurations satisfy section 5.8 and "
-            f"{row['V100']:g} of them fit on a V100 ({row['complex']:g} complex). The printed condition is stronger "
-            "than the printed loops: DIM_X runs over the rows of A, B and C, M and K, and DIM_Y over their columns, K "
-            f"and N, so DIM_X need not divide BLK_N nor DIM_Y BLK_M, and {row['code']:g} are valid"
-        )
+    last = counts[-1] if counts else {}
+    names = {"printed": "section 5.8", "V100": "fit on a V100", "complex": "complex", "code": "needed by the loops"}
     tied = [row for row in sizes if row["ties"] > 1]
-    if tied:
-        parts.append(
-            f"for n = {tied[0]['n']} to {tied[-1]['n']} {min(r['ties'] for r in tied):g} to "
-            f"{max(r['ties'] for r in tied):g} of {tied[0]['of']:g} configurations share the least time of the model, "
-            f"{min(r['tight'] for r in tied):g} to {max(r['tight'] for r in tied):g} of them with the least padding: "
-            "any whose block covers the matrix. Traffic and padding do not choose among these, and the paper measures "
-            "them all"
-        )
     worst = max(sizes, key=lambda row: row["waste 64"], default=None)
-    if worst:
-        parts.append(
-            f"padding costs up to {worst['waste 64']:.4g} times the operations with blocks of 64 (n = {worst['n']}) "
-            f"and {worst['least']:.4g} times at the least"
-        )
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+    ties = {
+        "configurations that share it": [row["ties"] for row in tied],
+        f"of {tied[0]['of'] if tied else 0:g}, with the least padding": [row["tight"] for row in tied],
+    }
+    return paragraph(
+        (
+            f"valid configurations with blocks up to {last.get('largest')}",
+            {label: last[name] for name, label in names.items()} if counts else None,
+            "g",
+        ),
+        (
+            "DIM_X runs over the rows of A, B and C, M and K, DIM_Y over their columns, K and N: the printed loops do "
+            "not need DIM_X to divide BLK_N nor DIM_Y to divide BLK_M",
+            bool(counts),
+        ),
+        (
+            f"least time by the model, n = {tied[0]['n']} to {tied[-1]['n']}" if tied else "",
+            ties if tied else None,
+            "g",
+        ),
+        ("traffic and padding do not choose among these, and the paper measures them all", bool(tied)),
+        (
+            f"operations over those needed at n = {worst['n'] if worst else 0}",
+            {"blocks of 64": worst["waste 64"], "least": worst["least"]} if worst else None,
+            ".4g×",
+        ),
+    )
 
 
 def _pick(rows: list[dict[str, Any]], part: str, by: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (
     BATCHED,
@@ -202,53 +203,36 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Where the speed-up is, where it ends, and which kernels make it."""
     square = speedups(_square(rows))
     if not square:
         return ""
-    least, most = min(square, key=square.__getitem__), max(square, key=square.__getitem__)
-    text = (
-        f"fpemu is {span(square.values())} as fast as cuBLAS, {square[most]:.3g} times at n = {most} and "
-        f"{square[least]:.3g} at n = {least}. "
-    )
-    slower = [n for n, x in square.items() if x <= 1]
-    if slower:
-        text += f"cuBLAS is as fast or faster at n = {', '.join(map(str, slower))}. "
+    ends = [pick(square, key=square.__getitem__) for pick in (max, min)]
+    chosen, base = line(_square(rows), "ours"), {row["M"]: row for row in line(_square(rows), shapes.BASE)}
+    others = {}
     for who in WITH[1:]:
-        over = ratios(line(_square(rows), who), line(_square(rows), "ours"))
+        over = ratios(line(_square(rows), who), chosen)
         if over:
-            label = LOOKS[who].label
-            text += f"{label[0].upper()}{label[1:]}, n = {min(over)} to {max(over)}: {span(over.values())} as fast as "
-            text += "what is chosen. "
-    own = {row["M"]: row for row in line(_square(rows), shapes.BASE)}
-    small = {n: row for n, row in own.items() if n <= SMALL and row.get("launch_s")}
-    if small:
-        times = [1e6 * row["seconds"] for row in small.values()]
-        first = next(iter(small.values()))
-        text += (
-            f"Up to n = {SMALL} cuBLAS takes {min(times):.3g} to {max(times):.3g} µs and an empty launch after another "
-            f"{1e6 * first['launch_s']:.3g}: {EIGHT} times as fast would be {min(times) / EIGHT:.2g} to "
-            f"{max(times) / EIGHT:.2g} µs, which no launch reaches. "
-        )
-    loop = speedups(_square(rows), "loop")
-    called = line(_square(rows), "ours")
-    if loop:
-        calls = [1e6 * row["loop"] for row in called if "loop" in row]
-        text += (
-            f"In a loop, where the host counts, a call takes {min(calls):.3g} µs or more and is {span(loop.values())} "
-            "as fast as cuBLAS. "
-        )
-    cold = speedups(_square(rows), "cold")
-    if cold:
-        slow = [row["cold"] / row["seconds"] for row in called if "cold" in row]
-        text += (
-            f"With operands from memory calls take {span(slow)} the time and are {span(cold.values())} as fast as "
-            "cuBLAS. "
-        )
-    if 128 in own and 64 in own:
-        text += (
-            f"cuBLAS itself goes from {own[64]['rate']:.3g} TFLOP/s at n = 64 to {own[128]['rate']:.3g} at 128, where "
-            f"{own[128]['bandwidth']:.3g} GB/s move, {100 * own[128].get('share', float('nan')):.3g} % of a copy's: "
-            "that is what is left to gain there. "
-        )
-    return text
+            others[f"{LOOKS[who].label}, n = {min(over)} to {max(over)}:"] = span(over.values())
+    small = [row for n, row in base.items() if n <= SMALL and row.get("launch_s")]
+    times = [1e6 * row["seconds"] for row in small]
+    goal = {"cuBLAS": times, "empty launch": 1e6 * small[0]["launch_s"], "an eighth": [t / EIGHT for t in times]}
+    large = {f"n = {n}:": base[n]["rate"] for n in (64, 128)} if {64, 128} <= set(base) else {}
+    return paragraph(
+        ("fpemu over cuBLAS", span(square.values())),
+        ("most and least", {f"n = {n}:": square[n] for n in ends}, ".3g×"),
+        ("cuBLAS is as fast or faster at n =", ", ".join(str(n) for n, x in square.items() if x <= 1)),
+        ("speed over that of fpemu's choice", others),
+        (f"µs of a call up to n = {SMALL}", goal if small else None),
+        (
+            "in a loop, host included: least µs of a call",
+            min((1e6 * r["loop"] for r in chosen if "loop" in r), default=None),
+        ),
+        ("over cuBLAS", span(speedups(_square(rows), "loop").values())),
+        (
+            "operands from memory: time over that from the cache",
+            span(r["cold"] / r["seconds"] for r in chosen if "cold" in r),
+        ),
+        ("over cuBLAS", span(speedups(_square(rows), "cold").values())),
+        ("TFLOP/s of cuBLAS", large),
+        ("its share of a copy's bandwidth at n = 128", base[128].get("share") if large else None, ".3g%"),
+    )

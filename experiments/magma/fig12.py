@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (
     BATCHED,
@@ -158,41 +158,28 @@ def _complex_over_planar(rows: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What of the speed-up is the layout's, and what is that of fewer calls."""
     square = _square(rows)
     four = ratios(line(square, "ours"), line(square, shapes.BASE))
     if not four:
         return ""
-    text = (
-        f"The interleaved kernels are {span(four.values())} as fast as four planar calls of cuBLAS, n = {min(four)} to "
-        f"{max(four)}. "
-    )
-    loop = ratios(line(square, "ours"), line(square, shapes.BASE), what="loop")
-    if loop:
-        text += f"In a loop, where the host counts four calls against one, they are {span(loop.values())} as fast. "
+
+    def speed(who: str, base: str, what: str = "seconds") -> str:
+        return span(ratios(line(square, who), line(square, base), what=what).values())
+
+    rates, moved = {}, {}
     for n in (128, 256):
         here = {row["contender"]: row for row in square if row["M"] == n}
         if {"ours", *BASES} <= set(here):
-            text += (
-                f"At n = {n} they move {100 * here['ours'].get('share', math.nan):.3g} % of what a copy does and do "
-                f"{here['ours']['rate']:.3g} TFLOP/s, four calls {here[shapes.BASE]['rate']:.3g}, one call "
-                f"{here['cublas in one']['rate']:.3g}. "
-            )
-    text += "They run mma.sync alone, which is not this GPU's fastest instruction: the larger n, the more that counts. "
-    one = ratios(line(square, "ours"), line(square, "cublas in one"))
-    if one:
-        both = _complex_over_planar(rows).values()
-        text += (
-            f"One planar call of cuBLASLt, which the paper does not show, is {span(both)} as fast as the four; over it "
-            f"they are {span(one.values())}. "
-        )
-    layouts = ratios(line(square, "ours"), line(square, "ours planar"))
-    if layouts:
-        text += (
-            f"The layout alone, on one kernel, makes {span(layouts.values())}: the bytes are the same where one kernel "
-            "does all four products, and what differs is how they are read. "
-        )
-    three = ratios(line(square, "ours three products"), line(square, "ours"))
-    if three:
-        text += f"Three real products in place of four are {span(three.values())} as fast. "
-    return text
+            rates[f"n = {n}"] = {LOOKS[who].label: here[who]["rate"] for who in ("ours", *BASES)}
+            moved[f"n = {n}:"] = here["ours"].get("share")
+    return paragraph(
+        (f"interleaved kernels over four planar calls of cuBLAS, n = {min(four)} to {max(four)}", span(four.values())),
+        ("in a loop, host included", speed("ours", shapes.BASE, "loop")),
+        ("TFLOP/s", rates),
+        ("share of a copy's bandwidth", moved, ".3g%"),
+        ("mma.sync is not this GPU's fastest instruction, which counts the more the larger n", True),
+        ("one planar call of cuBLASLt, not in the paper, over the four", span(_complex_over_planar(rows).values())),
+        ("interleaved kernels over it", speed("ours", "cublas in one")),
+        ("interleaved over planar on one kernel, which moves the same bytes", speed("ours", "ours planar")),
+        ("three real products over four", speed("ours three products", "ours")),
+    )

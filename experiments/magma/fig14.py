@@ -9,6 +9,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import BATCHED, LOOKS, RULES, evaluate, line, multiprocessors, over_powers, ratios, span, told
 from ..speed._shapes import cells as _cells
@@ -107,28 +108,32 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What a call costs that does not fill the GPU."""
-    parts = []
-    for data, name in NAMES.items():
-        pairs = {batch: _speedup(rows, data, batch) for batch in shapes.FEW}
-        told_of = [f"{span(of.values())} with {batch} products" for batch, of in pairs.items() if of]
-        if told_of:
-            parts.append(f"{name} is {' and '.join(told_of)} as fast as cuBLAS")
-    blocks, least = shapes.FEW[0], [x for data in NAMES for x in _speedup(rows, data, shapes.FEW[0]).values()]
-    here = multiprocessors()
-    if here and least and min(least) < 1:
-        parts.append(
+    speeds = {
+        f"{name}, {batch} products:": span(_speedup(rows, data, batch).values())
+        for data, name in NAMES.items()
+        for batch in shapes.FEW
+    }
+    few, sms = shapes.FEW[0], multiprocessors()
+    slow = any(x < 1 for data in NAMES for x in _speedup(rows, data, few).values())
+    own = line(rows, "ours", data="real", batch=few)
+    growth = {}
+    if len(own) > 1:
+        growth = {name: own[-1][name] / own[0][name] for name in ("operations", "seconds")}
+    return paragraph(
+        ("fpemu over cuBLAS", speeds),
+        (
             f"fpemu's table of kernels is of batches of {shapes.BATCH}: up to n = 128 one thread block makes a "
-            f"product, and {blocks} of them run on {blocks} of {here} multiprocessors"
-        )
-    few = line(rows, "ours", data="real", batch=shapes.FEW[0])
-    if len(few) > 1:
-        first, last = few[0], few[-1]
-        parts.append(
-            f"From n = {first['M']} to {last['M']} {shapes.FEW[0]} real products grow "
-            f"{last['operations'] / first['operations']:.3g} times in operations and "
-            f"{last['seconds'] / first['seconds']:.3g} times in time, from {1e6 * first['seconds']:.3g} to "
-            f"{1e6 * last['seconds']:.3g} µs: what a call costs is the time from its launch to its end, not what it "
-            "computes"
-        )
-    return ". ".join(parts) + "." if parts else ""
+            f"product, and {few} of them run on {few} of {sms} multiprocessors",
+            bool(sms) and slow,
+        ),
+        (
+            f"growth of {few} real products, n = {own[0]['M'] if own else 0} to {own[-1]['M'] if own else 0}",
+            growth,
+            ".3g×",
+        ),
+        (
+            "µs of a call",
+            {f"n = {r['M']}:": 1e6 * r["seconds"] for r in own[:: max(len(own) - 1, 1)]} if growth else None,
+        ),
+        ("latency, not arithmetic, decides", bool(growth)),
+    )

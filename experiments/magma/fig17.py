@@ -10,6 +10,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -172,38 +173,38 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
-    parts = []
     more = {n: row for n, row in main.items() if row["best products"] > row["diagonal products"]}
-    if more and not any(row["wrong"] for row in main.values()):
-        listed = ", ".join(
-            f"{row['best products']:g} and not {row['diagonal products']:g} at N = {n} ({100 * row['best']:.3g} %, "
-            f"not {100 * row['diagonal']:.3g} %)"
-            for n, row in sorted(more.items())
-        )
-        parts.append(
-            f"the diagonal is not the most that fits: off it, in blocks that share rows, columns and steps, there is "
-            f"room for {listed}, each of them multiplied out and right"
-        )
-        highest = max(row["best"] for row in more.values())
-        if highest < THRESHOLD:
-            parts.append(
-                f"where more fits it is still {100 * highest:.3g} % at most, so the conclusion that ordinary "
-                f"arithmetic can win there stands"
-            )
-    if 4 in main and main[4]["single"] >= 0.015:
-        parts.append(f"one product of 4×4×4 is {100 * main[4]['single']:.5g} % of an instruction, a little above 1.5 %")
-    tied = [n for n, row in main.items() if row["diagonal"] == THRESHOLD]
-    if tied:
-        parts.append(f"at N = {', '.join(map(str, tied))} the share is 25 % exactly, a tie and not below")
-    volta = {row["n"]: row for row in _rows(rows, "8x8x4")}
-    if 4 in volta and 8 in volta and 4 in main:
-        parts.append(
-            f"Volta's own instruction, 8×8×4, which the paper does not use, is {100 * volta[4]['best']:.3g} % full at "
-            f"N = 4 and {100 * volta[8]['best']:.3g} % at N = 8, and below 25 % at N = "
-            + ", ".join(str(n) for n, row in volta.items() if row["best"] < THRESHOLD)
-            + " only"
-        )
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+    right = bool(more) and not any(row["wrong"] for row in main.values())
+    highest = max((row["best"] for row in more.values()), default=1.0)
+    packed = {
+        f"N = {n}:": f"{row['best products']:g}, not {row['diagonal products']:g}; {100 * row['best']:.3g} %, not "
+        f"{100 * row['diagonal']:.3g} %"
+        for n, row in sorted(more.items())
+    }
+    volta = {row["n"]: row["best"] for row in _rows(rows, "8x8x4")}
+    single = main[4]["single"] if 4 in main else 0.0
+    return paragraph(
+        (
+            "products that fit off the diagonal, in blocks that share rows and steps, multiplied out",
+            packed if right else None,
+        ),
+        (
+            "where more fits the share is still below 25 %, so that ordinary arithmetic can win there: at most",
+            highest if right and highest < THRESHOLD else None,
+            ".3g%",
+        ),
+        ("share of one product of 4×4×4, a little above 1.5 %", single if single >= 0.015 else None, ".5g%"),
+        (
+            "the share is 25 % exactly, a tie and not below, at N =",
+            ", ".join(str(n) for n, row in main.items() if row["diagonal"] == THRESHOLD),
+        ),
+        (
+            "share of Volta's own 8×8×4, which the paper does not use",
+            {f"N = {n}:": volta[n] for n in (4, 8)} if {4, 8} <= set(volta) else None,
+            ".3g%",
+        ),
+        ("below 25 % only at N =", ", ".join(str(n) for n, share_ in volta.items() if share_ < THRESHOLD)),
+    )
 
 
 def _rows(rows: list[dict[str, Any]], shape: str) -> list[dict[str, Any]]:

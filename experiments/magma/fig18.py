@@ -9,6 +9,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import BATCHED, LOOKS, RULES, best, evaluate, line, plot, ratios, reaches, span, told
 from ..speed._shapes import cells as _cells
@@ -141,32 +142,32 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Who is the fastest at which size, and how near to the memory's limit it is."""
-    parts = []
+    statements: list[tuple[Any, ...]] = []
     for data, name in NAMES.items():
-        fastest = {row["M"]: row for row in best(_of(rows, data), OURS[data])}
+        some = _of(rows, data)
+        fastest = {row["M"]: row for row in best(some, OURS[data])}
         of = _speedup(rows, data, OURS[data])
         if not of:
             continue
-        where = {one: [str(n) for n, row in fastest.items() if row["contender"] == one] for one in OURS[data]}
-        who = "; ".join(f"{LOOKS[one].label} at n = {', '.join(at)}" for one, at in where.items() if at)
-        last = fastest[max(fastest)]
-        parts.append(
-            f"{name}: the fastest of ours is {span(of.values())} as fast as cuBLAS ({who}); at n = {last['M']} it "
-            f"moves {last['bandwidth']:.3g} GB/s"
-        )
-    for data, name in NAMES.items():
-        some = _of(rows, data)
+        where = {
+            f"{LOOKS[one].label} at n =": ", ".join(str(n) for n, row in fastest.items() if row["contender"] == one)
+            for one in OURS[data]
+        }
         times = {
-            who: [1e6 * row["seconds"] for row in line(some, who) if row["M"] < CROSSING]
+            LOOKS[who].label: [1e6 * row["seconds"] for row in line(some, who) if row["M"] < CROSSING]
             for who in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")
         }
-        if all(times.values()):
-            told_of = ", ".join(f"{LOOKS[who].label} {min(x):.3g} to {max(x):.3g}" for who, x in times.items())
-            parts.append(f"µs of a call of {name} below n = {CROSSING}: {told_of}")
-    if parts:
-        parts.append(
-            "What fpemu chooses there keeps a product in one warp's registers, without the shared memory of the "
-            "paper's blocks, so that magma-small has less to gain over it; and cuBLAS is not the paper's"
-        )
-    return ". ".join(parts) + "." if parts else ""
+        statements += [
+            (f"{name}: the fastest of ours over cuBLAS", span(of.values())),
+            ("the fastest", where),
+            (f"GB/s at n = {max(fastest)}", fastest[max(fastest)]["bandwidth"]),
+            (f"µs of a call below n = {CROSSING}", times),
+        ]
+    return paragraph(
+        *statements,
+        (
+            "fpemu's choice keeps a product in one warp's registers, without the shared memory of the paper's blocks: "
+            "magma-small has less to gain over it, and cuBLAS is another one",
+            bool(statements),
+        ),
+    )

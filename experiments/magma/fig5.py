@@ -10,6 +10,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -155,21 +156,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     small = [
-        (row["formula"] / row[f"at {n}"], n, row)
-        for row in rows
-        if row["tensor"] == "16x16"
-        for n in LENGTHS
-        if n <= LARGEST
+        row["formula"] == row[f"at {n}"] for row in rows if row["tensor"] == "16x16" for n in LENGTHS if n <= LARGEST
     ]
     if not small:
         return ""
-    exact = sum(ratio == 1 for ratio, _, _ in small)
-    text = f"""The formula is exact for matrices of whole blocks. It promises more than there is where the matrix is not
-        much larger than the block, which is what the paper's batches are: of the {len(small)} pairs of a block and a
-        size up to {LARGEST} with the instruction 16×16 it is right at {exact}. A block as large as the matrix reads
-        every element once, and more cannot be saved"""
-    at = [row for row in rows if row["tensor"] == "16x16" and (row["blk_m"], row["blk_n"]) == (128, 128)]
-    for row in at:
-        pairs = ", ".join(f"{row[f'at {n}']:g} times at n = {n}" for n in (32, 64, 128))
-        text += f": blocks of 128 save {pairs}, where the formula says {row['formula']:g}"
-    return text + "."
+    large = next((r for r in rows if r["tensor"] == "16x16" and (r["blk_m"], r["blk_n"]) == (128, 128)), None)
+    saved = {f"n = {n}:": large[f"at {n}"] for n in (32, 64, 128)} | {"formula": large["formula"]} if large else None
+    return paragraph(
+        ("the formula is exact for matrices of whole blocks", True),
+        (
+            f"pairs of a block and a size up to {LARGEST}, instruction 16×16, for which it is exact",
+            f"{sum(small)} of {len(small)}",
+        ),
+        ("a block as large as the matrix reads every element once, and more cannot be saved", True),
+        ("traffic saved by blocks of 128", saved, "g×"),
+    )

@@ -9,6 +9,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._shapes import BATCHED, RULES, evaluate, line, span, told
 from ..speed._shapes import cells as _cells
 from . import model as magma
@@ -101,22 +102,21 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The best number of warps, and how many of 32 have nothing to compute."""
-    rates = {dim_x: found for dim_x in shapes.DIM_X if (found := _rates(rows, dim_x))}
+    rates = {dim_x: of for dim_x in shapes.DIM_X if (of := _rates(rows, dim_x))}
     if not rates:
         return ""
-    told_of = []
-    for dim_x, found in rates.items():
-        best = max(found, key=found.__getitem__)
-        told_of.append(
-            f"with DIM_X = {dim_x} {best} warps are the fastest, {found[best]:.3g} TFLOP/s, and all are "
-            f"within {span(x / found[best] for x in found.values())} of that"
-        )
+    best = {dim_x: max(of, key=of.__getitem__) for dim_x, of in rates.items()}
+    fastest = {f"DIM_X = {x}:": f"{best[x]} warps, {of[best[x]]:.3g} TFLOP/s" for x, of in rates.items()}
     idle = magma.idle_warps(magma.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
-    text = "; ".join(told_of) + f". Of 32 warps {idle} have no tile of the result"
-    base = line(rows, shapes.BASE)
-    if base:
-        most = max(x for found in rates.values() for x in found.values())
-        theirs = base[0]["rate"]
-        text += f"; cuBLAS runs at {theirs:.3g} TFLOP/s, the best of these at {most / theirs:.3g} times that"
-    return text[0].upper() + text[1:] + "."
+    base = [row["rate"] for row in line(rows, shapes.BASE)[:1]]
+    most = max(x for of in rates.values() for x in of.values())
+    return paragraph(
+        ("fastest", fastest),
+        (
+            "the others over that",
+            {f"DIM_X = {x}:": span(y / of[best[x]] for y in of.values()) for x, of in rates.items()},
+        ),
+        ("of 32 warps without a tile of the result", idle, "g"),
+        ("TFLOP/s of cuBLAS", base),
+        ("the best of these over cuBLAS", [most / rate for rate in base], ".3g×"),
+    )

@@ -10,6 +10,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -145,33 +146,35 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    parts = []
     text, card = (_rows(rows, gpu, 0) for gpu in ("V100 SXM2", "V100"))
-    if text and card:
-        first, second = (
-            f"{x[0]['interleaved crossing']:.0f} (interleaved) and {x[0]['planar crossing']:.0f} (planar)"
-            for x in (text, card)
-        )
-        parts.append(
-            f"With the {text[0]['peak'] / 1e12:.4g} TFLOP/s of the paper's text square products cease to be limited by "
-            f"memory at N = {first}, with the {card[0]['peak'] / 1e12:.4g} TFLOP/s that 80 multiprocessors have at the "
-            f"1.38 GHz of the card it measured on at {second}: the 550 of figure 8 fits the second"
-        )
-        between = [row for row in text if row["n"] > 550 and row["planar bound"] < row["interleaved bound"]]
-        if between:
-            worst = max(row["interleaved bound"] / row["planar bound"] for row in between)
-            parts.append(f"with the first interleaved can still be {worst:.3f} times as fast at N = {between[0]['n']}")
+    between = [row for row in text if row["n"] > 550 and row["planar bound"] < row["interleaved bound"]]
+    crossings = {
+        f"{of[0]['peak'] / 1e12:.4g} TFLOP/s": {
+            "interleaved": of[0]["interleaved crossing"],
+            "planar": of[0]["planar crossing"],
+        }
+        for of in (text, card, _rows(rows, "H200", 0))
+        if of
+    }
     same = [row for row in rows if row["planar, one kernel intensity"] == row["interleaved intensity"]]
-    if rows and len(same) == len(rows):
-        parts.append(
-            "The factor of two is that of four separate calls, not of the layout: one kernel over planar operands that "
-            "forms the four products in its blocks moves as few bytes as the interleaved one"
-        )
-    new = _rows(rows, "H200", 0)
-    if new:
-        ends = f"N = {new[0]['interleaved crossing']:.0f} and {new[0]['planar crossing']:.0f}"
-        parts.append(f"On an H200 the crossings are at {ends}")
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+    return paragraph(
+        (
+            "N at which memory ceases to limit square products (text's V100, the PCIe card measured on, H200)",
+            crossings,
+            ".0f",
+        ),
+        ("the 550 of figure 8 fits the second", bool(text and card)),
+        (
+            f"interleaved over planar at N = {between[0]['n'] if between else 0} with the first",
+            max((row["interleaved bound"] / row["planar bound"] for row in between), default=None),
+            ".3f×",
+        ),
+        (
+            "the factor of two is that of four separate calls, not of the layout: one kernel over planar operands that "
+            "forms the four products in its blocks moves as few bytes as the interleaved one",
+            bool(rows) and len(same) == len(rows),
+        ),
+    )
 
 
 def _rows(rows: list[dict[str, Any]], gpu: str, rank: int) -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.5, 6.2 and 8"""
 EXPLAINS = ("magma/halfcomplex",)
@@ -142,33 +144,28 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    last, parts = max(row["n"] for row in rows), []
+    last = max(row["n"] for row in rows)
+    statements: list[tuple[Any, ...]] = []
     for kind, low in KINDS.items():
-        here = [point for point in _points(rows) if point[1] == low]
-        if not here:
+        points = [point for point in _points(rows) if point[1] == low]
+        if not points:
             continue
-        calls, three = ([_ratio(rows, p, way, "fp32") for p in here] for way in ("four calls", "three products"))
-        real = [_ratio(rows, p, "four calls", "fp32", "real") for p in here]
-        parts.append(
-            f"{kind.capitalize()} parts, summed in fp32: four calls err {min(calls):.2f} to {max(calls):.2f} times as "
-            f"much as one kernel ({min(real):.2f} to {max(real):.2f} in the real part alone), three products "
-            f"{min(three):.2f} to {max(three):.2f} times, which round the sums of the operands"
-        )
-        told = []
+        ratios = {way: [_ratio(rows, p, way, "fp32") for p in points] for way in ("four calls", "three products")}
+        ratios["four calls, real part alone"] = [_ratio(rows, p, "four calls", "fp32", "real") for p in points]
+        crossed, growth = {}, {}
         for chip in CHIPS:
-            lengths = [n for c, _, n in here if c == chip]
-            crossed = [n for n in lengths if _ratio(rows, (chip, low, n), "four calls", "fp16") < 1]
-            where = f"from n = {min(crossed)}" if crossed else "nowhere"
+            lengths = [n for c, _, n in points if c == chip]
+            first = min((n for n in lengths if _ratio(rows, (chip, low, n), "four calls", "fp16") < 1), default=None)
             if last in lengths:
-                growth = _growth(rows, (chip, low, last))
-                told.append(f"{where} on {chip.capitalize()} ({growth:.3g} times fp32's error at n = {last})")
-        parts.append(
-            "Summed in fp16 a chain through both products of a part, twice as long as those of the calls, costs more "
-            f"roundings in the end: one kernel errs more than four calls {', '.join(told)}"
-        )
+                crossed[chip.capitalize()] = "nowhere" if first is None else f"from n = {first}"
+                growth[chip.capitalize()] = _growth(rows, (chip, low, last))
+        statements += [
+            (f"{kind} parts, summed in fp32, error over that of one kernel", ratios, ".2f×"),
+            ("summed in fp16, one kernel, whose chain is twice as long, errs more than four calls", crossed),
+            (f"its error over that in fp32 at n = {last}", growth, ".3g×"),
+        ]
     excess = max(_mean(rows, p, "one kernel, fp32") / _mean(rows, p, "once") for p in _points(rows))
-    parts.append(f"One kernel with sums in fp32 errs {excess:.4f} times as much as one rounding to fp16, at most")
-    return ". ".join(parts) + "."
+    return paragraph(*statements, ("one kernel with sums in fp32 over one rounding to fp16, at most", excess, ".4f×"))
 
 
 Point = tuple[str, float, int]

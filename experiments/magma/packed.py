@@ -20,6 +20,8 @@ from fpemu.mma import MmaSpec
 from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), section 8.1, figure 16"""
 EXPLAINS = ("magma/packed",)
@@ -176,31 +178,24 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    parts = []
+    other: dict[str, dict[str, str]] = {}
     for chip in CHIPS:
-        told = []
         for d in ACCUMULATORS:
-            here = {n: _runs(rows, chip, d, n) for n in sorted({row["n"] for row in rows})}
-            other = [n for n, runs in here.items() if runs and max(runs) > 0]
-            if any(here.values()):
-                most = max(max(runs) for runs in here.values() if runs)
-                lengths = f"n = {', '.join(map(str, other))} ({most:.1%} of the entries at most)" if other else "no n"
-                told.append(f"{lengths} in {d}")
-        if told:
-            block = _spec(chip, "fp32").block
-            parts.append(
-                f"{plotting.HARDWARE[chip].label}, which adds up {block} terms at a time: other bits for products in "
-                f"their own k at {', '.join(told)}"
-            )
+            runs = {n: _runs(rows, chip, d, n) for n in sorted({row["n"] for row in rows})}
+            sizes = [n for n, shares in runs.items() if shares and max(shares) > 0]
+            if any(runs.values()):
+                most = max(max(shares) for shares in runs.values() if shares)
+                text = f"n = {', '.join(map(str, sizes))} (at most {most:.1%})" if sizes else "no n"
+                name = f"{plotting.HARDWARE[chip].label}, blocks of {_spec(chip, 'fp32').block}"
+                other.setdefault(name, {})[f"{d}:"] = text
     ratios = [row["own k relative_l2"] / row["alone relative_l2"] for row in rows]
-    parts.append(f"their error is {min(ratios):.3f} to {max(ratios):.3f} times that of each alone")
     nan = {how: [row[f"{how} nan"] for row in rows] for how in ARRANGEMENTS}
-    parts.append(
-        f"an infinity in one product's B makes {min(nan['own k']):.1%} to {max(nan['own k']):.0%} of the entries of "
-        f"the others NaN in their own k, by 0 · Inf, and {max(nan['same k']):.0%} in the same k: a kernel that lays "
-        "products along k must look for infinities and NaN first"
+    return paragraph(
+        ("entries with other bits in products in their own k", other),
+        ("their error over that of each alone", ratios, ".3f×"),
+        ("entries of the others that an infinity in one product's B makes NaN, by 0 · Inf", nan, ".3g%"),
+        ("a kernel that lays products along k must look for infinities and NaN first", max(nan["own k"]) > 0),
     )
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
 
 
 def _runs(rows: list[dict[str, Any]], chip: str, d: str, n: int) -> list[float]:

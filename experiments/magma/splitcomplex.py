@@ -20,6 +20,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.5 and 6.2; schemes as their own papers have them"""
 EXPLAINS = ("magma/splitcomplex",)
@@ -157,45 +159,37 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    parts = []
+    statements: list[tuple[Any, ...]] = []
     for chip in CHIPS:
         here = [k for k in _lengths(rows) if _has(rows, chip, k)]
         if not here:
             continue
-        last = here[-1]
-        cgemm = _mean(rows, chip, last, 0, "sgemm", "four")
-        told = [f"{_LOOK[name].label} {_mean(rows, chip, last, 0, name, 'four') / cgemm:.3g}" for name in SCHEMES[:-1]]
-        worse = [
-            k for k in here if _mean(rows, chip, k, 0, "ootomo", "four") > _mean(rows, chip, k, 0, "sgemm", "four")
+        error = {name: {k: _mean(rows, chip, k, 0, name, "four") for k in here} for name in SCHEMES}
+        last = {_LOOK[name].label: error[name][here[-1]] / error["sgemm"][here[-1]] for name in SCHEMES[:-1]}
+        worse = [k for k in here if error["ootomo"][k] > error["sgemm"][k]]
+        statements += [
+            (f"{chip.capitalize()}, k = {here[-1]}, error over that of CGEMM in fp32", last, ".3g×"),
+            ("Ootomo's is the larger one at k =", ", ".join(map(str, worse))),
         ]
-        where = f"; Ootomo's is the larger one at k = {', '.join(map(str, worse))}" if worse else ""
-        parts.append(f"{chip.capitalize()}, k = {last}, error over that of CGEMM in fp32: {', '.join(told)}{where}")
-        for way, words in (
-            ("fused", "both products of a part in the same sums, which are twice as long"),
-            ("three", "three products, which split sums rounded to fp32"),
-        ):
-            ratios = {name: [_ratio(rows, chip, k, name, way) for k in here] for name in SPLITS}
-            told = [f"{_LOOK[name].label} {min(r):.2f} to {max(r):.2f}" for name, r in ratios.items()]
-            parts.append(f"{words}, err, times four products: {', '.join(told)}")
+        for way, words in (("fused", "both products of a part in the same sums"), ("three", "three products")):
+            ratios = {_LOOK[name].label: [_ratio(rows, chip, k, name, way) for k in here] for name in SPLITS}
+            statements.append((f"{words} over four products", ratios, ".2f×"))
     scales = sorted({row["scale"] for row in rows if row["k"] == MIDDLE and row["hardware"] == "hopper"})
     if scales:
         point = ("hopper", MIDDLE, scales[-1])
         lost = {
-            name: _mean(rows, *point, name, "three", "imaginary") / _mean(rows, *point, name, "four", "imaginary")
+            _LOOK[name].label: _mean(rows, *point, name, "three", "imaginary")
+            / _mean(rows, *point, name, "four", "imaginary")
             for name in ("ootomo", "sgemm")
         }
-        parts.append(
-            f"with imaginary parts 2^-{scales[-1]} times as large as the real ones, three products lose them: the "
-            f"imaginary part of the result errs {lost['ootomo']:.3g} times as much as with four by Ootomo's scheme, "
-            f"{lost['sgemm']:.3g} times in fp32, since it is what is left of products of the size of one"
+        statements.append(
+            (f"imaginary parts 2^-{scales[-1]} times as large: its error with three products over four", lost, ".3g×")
         )
         if scales[0] == 0 and scales[-1] > 14:
-            told = [f"{_LOOK[name].label} {_faded(rows, scales[-1], name):.3g}" for name in SHOWN]
-            parts.append(
-                f"with four products it errs, times what it does where all parts are of one size: {', '.join(told)}; "
-                "Ootomo's fp16 words of parts so small are subnormal"
-            )
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+            faded = {_LOOK[name].label: _faded(rows, scales[-1], name) for name in SHOWN}
+            statements.append(("over that with parts of one size, four products", faded, ".3g×"))
+            statements.append(("Ootomo's fp16 words of parts so small are subnormal", True))
+    return paragraph(*statements)
 
 
 def _faded(rows: list[dict[str, Any]], scale: int, name: str) -> float:

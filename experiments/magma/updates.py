@@ -18,6 +18,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
+
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.6, 7 and 8"""
 TITLE = "errors of batched HGEMM over k, the batch, and updates of rank 16"
@@ -147,37 +149,41 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    parts = []
-    if lengths := _points(rows, "k"):
+    lengths, batches = _points(rows, "k"), _points(rows, "batch")
+    updates = [x for x in _points(rows, "updates") if x > 1]
+    statements: list[tuple[Any, ...]] = []
+    if lengths:
         last = lengths[-1]
-        fp32 = [_mean(rows, "k", k, f"{chip} fp32") for chip in CHIPS for k in lengths]
-        grown = ", ".join(f"{_mean(rows, 'k', last, f'{chip} fp16'):.2g} on {chip.capitalize()}" for chip in CHIPS)
-        parts.append(
-            f"Summed in fp32 the error is {min(fp32):.3g} to {max(fp32):.3g} for k from {lengths[0]} to {last}, one "
-            f"rounding to fp16; summed in fp16 it grows to {grown} at k = {last}"
-        )
-    if batches := _points(rows, "batch"):
-        few, many = batches[0], batches[-1]
-        worst = {name: [_mean(rows, "batch", b, name, "normwise") for b in (few, many)] for name in METHODS}
-        parts.append(
-            f"The largest error over |A||B| grows from {worst['volta fp32'][0]:.2g} in a batch of {few} to "
-            f"{worst['volta fp32'][1]:.2g} in one of {many} summed in fp32, from {worst['volta fp16'][0]:.2g} to "
-            f"{worst['volta fp16'][1]:.2g} summed in fp16 on Volta"
-        )
-    if updates := [x for x in _points(rows, "updates") if x > 1]:
+        statements += [
+            (
+                f"error summed in fp32, one rounding to fp16, k = {lengths[0]} to {last}",
+                [_mean(rows, "k", k, f"{chip} fp32") for chip in CHIPS for k in lengths],
+            ),
+            (
+                f"summed in fp16 at k = {last}",
+                {chip.capitalize(): _mean(rows, "k", last, f"{chip} fp16") for chip in CHIPS},
+                ".2g",
+            ),
+        ]
+    if batches:
+        worst = {
+            f"{batch} product{'s' * (batch > 1)}": {
+                d: _mean(rows, "batch", batch, f"volta {d}", "normwise") for d in ("fp32", "fp16")
+            }
+            for batch in (batches[0], batches[-1])
+        }
+        statements.append(("largest error relative to |A||B| on Volta, summed in fp32 and in fp16", worst, ".2g"))
+    if updates:
         last = updates[-1]
         once = _mean(rows, "updates", last, ONE)
-        told = ", ".join(f"{_mean(rows, 'updates', last, name) / once:.3g} ({_look(name).label})" for name in METHODS)
-        growth = (
-            np.polyfit(np.log2(updates), np.log2([_mean(rows, "updates", x, "hopper fp32") for x in updates]), 1)[0]
-            if len(updates) > 1
-            else float("nan")
-        )
-        parts.append(
-            f"After {last} updates with C in fp16 between them C errs, times the error of one product: {told}; with "
-            f"fp32 sums the error grows like the power {growth:.2f} of their number"
-        )
-    return ". ".join(parts) + "."
+        ratio = {_look(name).label: _mean(rows, "updates", last, name) / once for name in METHODS}
+        errors = [_mean(rows, "updates", x, "hopper fp32") for x in updates]
+        growth = float(np.polyfit(np.log2(updates), np.log2(errors), 1)[0]) if len(updates) > 1 else None
+        statements += [
+            (f"error after {last} updates, C in fp16 between them, over that of one product", ratio, ".3g×"),
+            ("power of the number of updates with which it grows, fp32 sums", growth, ".2f"),
+        ]
+    return paragraph(*statements)
 
 
 def _points(rows: list[dict[str, Any]], panel: str) -> list[int]:

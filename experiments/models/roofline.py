@@ -15,6 +15,8 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
+
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
 TITLE = "bounds on the speed of fp32 products, and where they pay"
 KIND = "M"
@@ -100,22 +102,21 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Where three and four products pay, and where none does, in numbers of the rows."""
     ours = [row for row in rows if row["scheme"] == "h2sgemm" and row["from"]]
+    never = [row for row in rows if row["scheme"] not in ("sgemm", "fp16") and not row["from"]]
+    slow = [row for row in rows if row["scheme"] in THREE and row["busy"] < 0.8]
     if not ours:
         return ""
-    low, high = min(ours, key=lambda row: row["ratio"]), max(ours, key=lambda row: row["ratio"])
-    text = (
-        f"Three fp16 products can beat SGEMM on {len(ours)} GPUs, by at most {low['ratio']:.3g}× on the {low['gpu']} "
-        f"and {high['ratio']:.3g}× on the {high['gpu']}, from n = {min(row['from'] for row in ours):.0f} to "
-        f"{max(row['from'] for row in ours):.0f} on if the split is a kernel of its own."
+    return paragraph(
+        ("largest gain of three fp16 products over SGEMM", {row["gpu"]: row["ratio"] for row in ours}, ".3g×"),
+        ("from n, the split in a kernel of its own", [row["from"] for row in ours], ".0f"),
+        (
+            "too many products for the lead of the matrix unit",
+            {f"{_speed.name_of(row)} on the {row['gpu']}": row["ratio"] for row in never},
+            ".3g×",
+        ),
+        (
+            "the ordinary cores limit a promotion of every instruction",
+            ", ".join(f"{row['scheme']} on the {row['gpu']}" for row in slow),
+        ),
     )
-    never = [row for row in rows if row["scheme"] not in ("sgemm", "fp16") and not row["from"]]
-    if never:
-        names = ", ".join(f"{_speed.name_of(row)} on the {row['gpu']} ({row['ratio']:.3g}×)" for row in never)
-        text += f" Too many products for the lead of the matrix unit: {names}."
-    slow = [row for row in rows if row["scheme"] in THREE and row["busy"] < 0.8]
-    if slow:
-        names = ", ".join(f"{row['scheme']} on the {row['gpu']}" for row in slow)
-        text += f" The ordinary cores cannot keep up with a promotion every instruction: {names}."
-    return text

@@ -14,6 +14,8 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
+
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
 TITLE = "bounds on the speed of fp64 products, and where they pay"
 KIND = "M"
@@ -83,22 +85,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Where an Ozaki scheme pays, in numbers of the rows."""
-    texts = []
+    statements: list[tuple[Any, ...]] = []
     for name, look in list(LOOK.items())[1:]:
-        own = [row for row in rows if row["scheme"] == name]
-        able = [row for row in own if row["from"]]
-        if not own:
-            continue
-        where = ", ".join(f"{row['gpu']} (from n = {row['from']:.0f}, {row['ratio']:.3g}×)" for row in able) or "none"
-        never = ", ".join(f"{row['gpu']} ({row['ratio']:.2g}×)" for row in own if not row["from"])
-        texts.append(f"{look.label} can beat DGEMM on: {where}" + (f"; not on: {never}." if never else "."))
-    if not texts:
-        return ""
-    leads = []
-    for name in dict.fromkeys(str(row["gpu"]) for row in rows):
-        peak = gpus.get(name).peak
-        native = max(peak.get(unit, 0.0) for unit in ("fp64", "fp64 matrix"))
+        able = {
+            row["gpu"]: f"n = {row['from']:.0f}, {row['ratio']:.3g}×"
+            for row in rows
+            if row["scheme"] == name and row["from"]
+        }
+        never = {row["gpu"]: row["ratio"] for row in rows if row["scheme"] == name and not row["from"]}
+        statements += [(f"{look.label} can beat DGEMM from", able), ("not on", never, ".2g×")]
+    leads = {}
+    for gpu in dict.fromkeys(str(row["gpu"]) for row in rows):
+        peak = gpus.get(gpu).peak
         if "int8 matrix" in peak:
-            leads.append(f"{peak['int8 matrix'] / native:.3g} ({name})")
-    return " ".join(texts) + f" What decides is the peak of int8 over that of fp64: {', '.join(leads)}."
+            leads[gpu] = peak["int8 matrix"] / max(peak.get(unit, 0.0) for unit in ("fp64", "fp64 matrix"))
+    return paragraph(*statements, ("peak of int8 over that of fp64, which decides", leads, ".3g×"))

@@ -14,6 +14,8 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 from fpemu.schemes import ozaki
 
+from .._findings import paragraph
+
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
 TITLE = "share of the roofline that known speeds reach"
 KIND = "M"
@@ -258,36 +260,27 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Who is nearest to the roofline, what is above it, and what published speed-ups say about their baselines."""
     shares = _shares(rows)
-    if not shares:
-        return ""
-    words = [(part, known) for known, part, _ in shares if known.scheme not in ("sgemm", "dgemm", "fp16", "ozaki")]
-    text = ""
-    if words:
-        least, most = min(words, key=lambda pair: pair[0]), max(words, key=lambda pair: pair[0])
-        text = (
-            f"Products of words reach {100 * least[0]:.3g} % ({least[1].label}, {least[1].gpu}) to {100 * most[0]:.3g} "
-            f"% ({most[1].label}, {most[1].gpu}) of their roofline. "
-        )
-    for gpu in ("Titan RTX", "V100"):
-        slices = [part for known, part, _ in shares if known.phi and known.gpu == gpu]
-        if slices:
-            text += (
-                f"DGEMM-TC reaches {100 * min(slices):.3g} to {100 * max(slices):.3g} % on the {gpu}, whatever phi: "
-                "its speed follows the number of products. "
-            )
+    words = [(part, k) for k, part, _ in shares if k.scheme not in ("sgemm", "dgemm", "fp16", "ozaki")]
+    ends = [pick(words, key=lambda pair: pair[0]) for pick in (min, max)] if words else []
+    slices = {
+        gpu: [part for known, part, _ in shares if known.phi and known.gpu == gpu] for gpu in ("Titan RTX", "V100")
+    }
+    above = {}
     for known, part, row in shares:
         if part > 1:
-            clock = gpus.get(known.gpu).clock or 0.0
-            text += (
-                f"{known.label} on the {known.gpu} is {100 * (part - 1):.3g} % above its roofline of "
-                f"{row['bound'] / 1e12:.4g} TFLOP/s: the peak is the one stated for {clock / 1e9:.4g} GHz, so that GPU "
-                f"ran at {part * clock / 1e9:.4g} GHz at least, above the clock that the paper computes with. "
+            clocks = [(gpus.get(known.gpu).clock or 0.0) * factor / 1e9 for factor in (1, part)]
+            above[f"{known.label} on the {known.gpu}"] = (
+                f"{100 * (part - 1):.3g} % above {row['bound'] / 1e12:.4g} TFLOP/s, the peak at {clocks[0]:.4g} GHz: "
+                f"it ran at {clocks[1]:.4g} GHz or more"
             )
-    text += (
-        "A speed-up above the ratio of the rooflines (EGEMM-TC over cuBLAS, LE-GEMM over WMMA with three times the "
-        "products) says that the baseline was far from its own. The 61.7 % that are quoted for Ma as a share of the "
-        "fp16 peak are one of the peak of three products, a third of it."
+    return paragraph(
+        ("share of the roofline of products of words", {f"{k.label}, {k.gpu}:": part for part, k in ends}, ".3g%"),
+        ("of DGEMM-TC, for any φ, since its speed follows the number of products", slices, ".3g%"),
+        ("above the roofline", above),
+        (
+            "a speed-up above the rooflines' ratio (EGEMM-TC over cuBLAS, LE-GEMM over WMMA) shows a slow baseline",
+            bool(shares),
+        ),
+        ("the 61.7 % quoted for Ma are a share of the peak of three products, not of the fp16 peak", bool(shares)),
     )
-    return text

@@ -14,16 +14,16 @@ PAPER = "Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matri
 COLUMNS, ROWS = "columns", "rows"
 
 
-def threads(m: int) -> str:
+def threads(m: int) -> list[tuple[Any, ...]]:
     """Why the published versions are slow here: how few loads are under way with m rows."""
     here, there = multiprocessors(), gpus.get("K40c").need("sms")
     if here is None:
-        return ""
-    return (
-        f"TSM2 gives each row of A a thread: {m} are {m / here / 32:.2g} warps for each of {here} multiprocessors, "
-        f"where a K40c's {there} had {m / there / 32:.3g}. With so few warps too few loads are under way for this "
-        "memory. "
-    )
+        return []
+    warps = {"here": m / here / 32, "K40c": m / there / 32}
+    return [
+        (f"warps of a multiprocessor, TSM2 giving each of {m} rows of A a thread", warps),
+        ("so few warps have too few loads under way for this memory", True),
+    ]
 
 
 def line(rows: list[Row], who: str, fmt: str, over: str = "M", layout: str = COLUMNS, **place: Any) -> list[Row]:

@@ -24,6 +24,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
+from .._findings import paragraph
+
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), Algorithms 1 to 4, 6 and 7; sections 4 and 5"""
 TITLE = "errors of TSM2 and ISM2 over the length of the chain"
@@ -133,17 +135,18 @@ def finding(rows: list[dict[str, Any]]) -> str:
         for k in lengths
         for fmt, bits in FORMATS.items()
     }
-    off = [k for (k, _), ratio in ratios.items() if abs(ratio - 1) > 0.1]
-    where = f" (the others: k up to {max(off)})" if off else ""
-    both = [ratios[k, "fp64"] / ratios[k, "fp32"] for k in lengths]
-    last = lengths[-1]
-    l2, most = (np.mean(_runs(rows, last, "fp32", m)) * 2.0**24 for m in ("relative_l2", "max_relative"))
-    return (
-        f"The relative L2 error is {min(ratios.values()):.3f} to {max(ratios.values()):.3f} times what independent "
-        f"roundings give, within 10 % at {len(ratios) - len(off)} of {len(ratios)} points{where}; in units of its "
-        f"roundoff fp64 errs {min(both):.3f} to {max(both):.3f} times as much as fp32. At k = {last} an entry is off "
-        f"by {l2:.3g} u (root mean square) and {most:.3g} u at most, where the bound is {last} u: in fp32 that is "
-        f"{l2 * 2.0**-24:.2g} and {most * 2.0**-24:.2g}."
+    off, last = [k for (k, _), ratio in ratios.items() if abs(ratio - 1) > 0.1], lengths[-1]
+    measures = {"root mean square": "relative_l2", "largest": "max_relative"}
+    errors = {name: np.mean(_runs(rows, last, "fp32", measure)) for name, measure in measures.items()}
+    return paragraph(
+        ("relative L2 error over that of independent roundings", ratios.values(), ".3f"),
+        (
+            "points within 10 %",
+            f"{len(ratios) - len(off)} of {len(ratios)}" + (f" (others: k up to {max(off)})" if off else ""),
+        ),
+        ("fp64 over fp32, in units of the roundoff u", [ratios[k, "fp64"] / ratios[k, "fp32"] for k in lengths], ".3f"),
+        (f"error of an entry at k = {last} in units of u (bound: {last})", {n: x * 2.0**24 for n, x in errors.items()}),
+        ("in fp32", errors, ".2g"),
     )
 
 

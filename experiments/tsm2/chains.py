@@ -18,6 +18,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
+from .._findings import paragraph
+
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020); schemes as their own papers have them"""
 TITLE = "a chain of FMAs against products split over tensor cores"
@@ -114,24 +116,21 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     lengths = sorted({row["k"] for row in rows})
-    parts = []
+    statements: list[tuple[Any, ...]] = []
     for hardware in ("ampere", "hopper"):
         mean = {name: np.array([np.mean(_runs(rows, hardware, k, name)) for k in lengths]) for name in _LOOK}
-        found = []
+        smaller = {}
         for name in SCHEMES:
             better = mean[name] < mean["chain"]
             first = next((k for i, k in enumerate(lengths) if better[i:].all()), None)
             where = "nowhere" if not better.any() else "everywhere" if better.all() else f"from k = {first}"
             if first is None and better.any():
                 where = f"at {int(better.sum())} of {len(lengths)} lengths"
-            found.append(f"{_LOOK[name].label} {where} ({mean[name][-1] / mean['chain'][-1]:.3g} times it at the end)")
-        parts.append(f"{hardware.capitalize()}: smaller errors than the chain's: {'; '.join(found)}")
+            smaller[_LOOK[name].label] = f"{where} ({mean[name][-1] / mean['chain'][-1]:.3g}× at the end)"
+        statements.append((f"{hardware.capitalize()}, errors smaller than the chain's", smaller))
     last = {name: np.mean(_runs(rows, "hopper", lengths[-1], name)) for name in CHAINS}
-    parts.append(
-        f"At k = {lengths[-1]} blocks of 64 err {last['blocks'] / last['chain']:.2g} times as much as the chain, "
-        f"joined pairwise {last['pairwise'] / last['chain']:.2g} times"
-    )
-    return ". ".join(parts) + "."
+    joined = {join: last[name] / last["chain"] for name, join in (("blocks", "in order"), ("pairwise", "pairwise"))}
+    return paragraph(*statements, (f"blocks of 64 over the chain at k = {lengths[-1]}", joined, ".2g×"))
 
 
 def _runs(rows: list[dict[str, Any]], hardware: str, k: int, name: str) -> list[float]:

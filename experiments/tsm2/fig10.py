@@ -8,6 +8,7 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, evaluate, ratios, span, told
 from ..speed._shapes import cells as _cells
@@ -88,14 +89,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What the bandwidths are at both ends."""
-    parts = []
+    shares = {}
     for fmt in reversed(shapes.FORMATS):
         for who in shapes.MAIN:
-            kept = [row for row in line(rows, who, fmt, "K") if "share" in row]
-            if kept:
-                parts.append(
-                    f"{LOOKS[who].label} {100 * kept[0]['share']:.3g} % of a copy's at k = {kept[0]['K']} and "
-                    f"{100 * kept[-1]['share']:.3g} % at {kept[-1]['K']} in {fmt}"
-                )
-    return "The bandwidth of " + "; ".join(parts) + ". " + threads(shapes.INNER) if parts else ""
+            own = [row for row in line(rows, who, fmt, "K") if "share" in row]
+            ends = {f"k = {row['K']}:": row["share"] for row in own[:: max(len(own) - 1, 1)]}
+            shares[f"{LOOKS[who].label}, {fmt}"] = ends
+    return paragraph(
+        ("share of a copy's bandwidth", shares, ".3g%"), *(threads(shapes.INNER) if any(shares.values()) else ())
+    )

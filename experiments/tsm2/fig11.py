@@ -9,6 +9,7 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, evaluate, over_powers, ratios, span, told
 from ..speed._shapes import cells as _cells
@@ -86,28 +87,23 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """Whether bandwidth or the call itself is the limit."""
-    text = ""
+    statements: list[tuple[Any, ...]] = []
     for fmt in reversed(shapes.FORMATS):
         for who in ("V3", "hopper"):
-            short = line(rows, who, fmt, "K")
-            if short:
-                text += (
-                    f"In {fmt} {LOOKS[who].label} takes {1e6 * short[0]['seconds']:.3g} µs at k = {short[0]['K']}, "
-                    f"which is {short[0]['bytes'] / 1e6:.3g} MB, and {1e6 * short[-1]['seconds']:.3g} µs at k = "
-                    f"{short[-1]['K']}, {short[-1]['bytes'] / 1e6:.3g} MB. "
-                )
-        first = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
-        if first:
-            text += f"Optimisation 1 is {span(first.values())} as fast as V3 there: both have a thread a row. "
+            own = line(rows, who, fmt, "K")
+            ends = {
+                f"k = {r['K']}, {r['bytes'] / 1e6:.3g} MB:": 1e6 * r["seconds"] for r in own[:: max(len(own) - 1, 1)]
+            }
+            statements.append((f"µs of {LOOKS[who].label} in {fmt}", ends))
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K")
-        slow = [str(k) for k, x in over.items() if x < 1]
-        if slow:
-            text += f"The kernel for Hopper takes longer than cuBLAS at k = {', '.join(slow)}, "
-            text += f"{_most(over):.3g} times as long at most. "
-    return text + (threads(shapes.INNER) if text else "")
-
-
-def _most(over: dict[int, float]) -> float:
-    """The longest time in those of the other."""
-    return 1 / min(over.values())
+        first = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
+        slow = [x for x in over.values() if x < 1]
+        statements += [
+            ("optimisation 1 over V3, which has a thread a row too", span(first.values())),
+            (
+                "the kernel for Hopper takes longer than cuBLAS at k =",
+                ", ".join(str(k) for k, x in over.items() if x < 1),
+            ),
+            ("at most", 1 / min(slow) if slow else None, ".3g×"),
+        ]
+    return paragraph(*statements, *(threads(shapes.INNER) if line(rows, "V3", "fp64", "K") else ()))

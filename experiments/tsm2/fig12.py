@@ -9,6 +9,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, evaluate, over_powers, span, told
 from ..speed._shapes import cells as _cells
@@ -96,16 +97,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The best factor of each, and what it brings over one row a thread."""
-    parts = []
+    best = {}
     for form, fmt in _LOOK:
         took = _by_factor(rows, form, fmt, "seconds")
         if 1 in took:
-            best = min(took, key=took.__getitem__)
-            gain = took[1] / took[best]
-            parts.append(
-                f"optimisation {form} in {fmt} is the fastest at tcf = {best}, {gain:.3g} times as fast as "
-                "with one row a thread"
-            )
-    text = "; ".join(parts)
-    return text[:1].upper() + text[1:] + "." if text else ""
+            fastest = min(took, key=took.__getitem__)
+            best[f"optimisation {form}, {fmt}:"] = f"tcf = {fastest}, {took[1] / took[fastest]:.3g}×"
+    return paragraph(("fastest, over one row a thread", best))

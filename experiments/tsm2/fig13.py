@@ -8,6 +8,7 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, best, evaluate, ratios, reaches, span, told
 from ..speed._shapes import cells as _cells
@@ -131,22 +132,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The bandwidths of ten million rows, and the least of a call."""
-    parts = []
+    speeds = {}
     for fmt in shapes.FORMATS:
         for who in (shapes.BASE, *FORMS, "hopper"):
-            here = [row for n in shapes.COLUMNS for row in line(rows, who, fmt, N=n, M=shapes.ROWS[0])]
-            if here:
-                listed = ", ".join(f"{row['bandwidth'] / 1e3:.3g}" for row in here)
-                parts.append(f"{LOOKS[who].label} {listed} in {fmt}")
-    if not parts:
+            own = [row for n in shapes.COLUMNS for row in line(rows, who, fmt, N=n, M=shapes.ROWS[0])]
+            speeds[f"{LOOKS[who].label}, {fmt}:"] = ", ".join(f"{row['bandwidth'] / 1e3:.3g}" for row in own)
+    if not any(speeds.values()):
         return ""
-    text = f"TB/s at 10^7 rows with k = n = 2, 4, 8 and 16: {'; '.join(parts)}. "
-    for fmt in shapes.FORMATS:
-        said = [f"{span(over.values())} at n = {n}" for n in WIDTHS if (over := _ism2(rows, fmt, n))]
-        if said:
-            text += f"In {fmt} ISM2 is {', '.join(said)} as fast as this cuBLAS, over all m. "
-    small = [row["seconds"] for row in rows if row["M"] == shapes.ROWS[-1] and row["contender"] == "hopper"]
-    if small:
-        text += f"10^4 rows take the kernel for Hopper {1e6 * min(small):.3g} to {1e6 * max(small):.3g} µs. "
-    return text
+    gain = {f"{fmt}, n = {n}:": span(_ism2(rows, fmt, n).values()) for fmt in shapes.FORMATS for n in WIDTHS}
+    small = [1e6 * r["seconds"] for r in rows if r["M"] == shapes.ROWS[-1] and r["contender"] == "hopper"]
+    return paragraph(
+        ("TB/s at 10^7 rows with k = n = 2, 4, 8 and 16", speeds),
+        ("ISM2 over this cuBLAS, all m", gain),
+        ("µs of the kernel for Hopper at 10^4 rows", small),
+    )

@@ -8,6 +8,7 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import LOOKS, RULES, TALL, errors, evaluate, mean, reaches, span, told
 from ..speed._shapes import cells as _cells
@@ -102,30 +103,20 @@ def _errors(rows: list[dict[str, Any]], fmt: str) -> list[float]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What each step brings on this GPU, and where cuBLAS stands by now."""
-    steps = {pair: every(rows, *pair) for pair in STEPS}
+    steps = {
+        f"{new} over {old} (K40c: {low:g} to {high:g}):": span(every(rows, new, old))
+        for (new, old), (low, high) in STEPS.items()
+    }
     if not any(steps.values()):
         return ""
-    text = "; ".join(
-        f"{new} is {span(values)} as fast as {old}, where a K40c had {STEPS[new, old][0]:g} to {STEPS[new, old][1]:g}"
-        for (new, old), values in steps.items()
-        if values
-    )
-    text += ". "
-    text += threads(shapes.LARGE)
+    statements: list[tuple[Any, ...]] = [("speed", steps), *threads(shapes.LARGE)]
     for fmt in shapes.FORMATS:
-        ours, best = every(rows, "V3", shapes.BASE, (fmt,)), every(rows, "hopper", shapes.BASE, (fmt,))
         base = [row["share"] for n in shapes.COLUMNS for row in line(rows, shapes.BASE, fmt, N=n) if "share" in row]
-        if ours and best and base:
-            text += (
-                f"In {fmt} V3 is {span(ours)} as fast as this cuBLAS, which itself has {100 * min(base):.3g} to "
-                f"{100 * max(base):.3g} % of a copy's bandwidth; the kernel for Hopper is {mean(best):.3g} times as "
-                "fast in the mean. "
-            )
-        values = _errors(rows, fmt)
-        if values:
-            text += (
-                f"One chain over all of k, which every version computes, has {span(values)} the error of cuBLAS, which "
-                "adds several shorter sums. "
-            )
-    return text
+        fast = every(rows, "hopper", shapes.BASE, (fmt,))
+        statements += [
+            (f"{fmt}: V3 over cuBLAS", span(every(rows, "V3", shapes.BASE, (fmt,)))),
+            ("cuBLAS' share of a copy's bandwidth", base, ".3g%"),
+            ("the kernel for Hopper over cuBLAS, mean", mean(fast) if fast else None, ".3g×"),
+            ("error of one chain over all of k over that of cuBLAS, which adds shorter sums", span(_errors(rows, fmt))),
+        ]
+    return paragraph(*statements)

@@ -8,6 +8,7 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, evaluate, told
 from ..speed._shapes import cells as _cells
@@ -116,32 +117,30 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """The bandwidths at one size, cuBLAS', V3's and the Hopper kernel's."""
-    parts = []
+    speeds = {}
     for fmt in shapes.FORMATS:
         for who in shapes.MAIN:
-            here = [
-                f"{row['bandwidth'] / 1e3:.3g}"
-                for n in shapes.COLUMNS
-                for row in line(rows, who, fmt, N=n, M=shapes.LARGE)
-            ]
-            if here:
-                parts.append(f"{LOOKS[who].label} {', '.join(here)} in {fmt}")
-    if not parts:
+            own = [row["bandwidth"] / 1e3 for n in shapes.COLUMNS for row in line(rows, who, fmt, N=n, M=shapes.LARGE)]
+            speeds[f"{LOOKS[who].label}, {fmt}:"] = ", ".join(f"{x:.3g}" for x in own)
+    if not any(speeds.values()):
         return ""
     copy = [row["bandwidth"] / row["share"] for row in rows if row.get("share")]
-    text = f"TB/s at m = {shapes.LARGE} with n = 2, 4, 8 and 16: {'; '.join(parts)}. "
-    text += f"The copy has {max(copy) / 1e3:.3g}. " if copy else ""
-    return text + threads(shapes.LARGE) + _beyond(rows)
-
-
-def _beyond(rows: list[dict[str, Any]]) -> str:
-    """Where a product is faster than a copy."""
-    found = {row["M"]: 100 * row["share"] for row in line(rows, shapes.BASE, "fp64") if row.get("share", 0) > 1}
-    if not found:
-        return ""
-    where = ", ".join(str(m) for m in found)
-    return (
-        f"cuBLAS has up to {max(found.values()):.4g} % of the copy in fp64, m = {where}: A is only read, and a copy "
-        "changes between reading and writing. "
+    return paragraph(
+        (f"TB/s at m = {shapes.LARGE} with n = 2, 4, 8 and 16", speeds),
+        ("of the copy", max(copy, default=0.0) / 1e3 or None),
+        *threads(shapes.LARGE),
+        *_beyond(rows),
     )
+
+
+def _beyond(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Where a product is faster than a copy."""
+    above = {row["M"]: row["share"] for row in line(rows, shapes.BASE, "fp64") if row.get("share", 0) > 1}
+    return [
+        (
+            f"largest share of cuBLAS in fp64, m = {', '.join(map(str, above))}",
+            max(above.values(), default=None),
+            ".4g%",
+        ),
+        ("A is only read, while a copy changes between reading and writing", bool(above)),
+    ]

@@ -10,6 +10,7 @@ from fpemu.errors import InputError
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, evaluate, mean, one_gpu, reaches, span, told
 from ..speed._shapes import cells as _cells
@@ -115,17 +116,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """What bounds the product here."""
-    base = {row["M"]: row["share"] for row in line(rows, shapes.BASE, "fp64") if "share" in row}
+    base = [row["share"] for row in line(rows, shapes.BASE, "fp64") if "share" in row]
     if not base:
         return ""
-    text = f"cuBLAS has {span((100 * x for x in base.values()), ' %')} of a copy's bandwidth in fp64"
-    use = _use(rows, shapes.BASE)
-    if use:
-        text += f" and {span(use.values(), ' %')} of the cores' peak"
-    text += f": as fast as a copy would be {span(1 / x for x in base.values())} its speed. {threads(shapes.LARGE)}"
-    for who in WHO:
-        over = gains(rows, who, fmt="fp64")
-        if over:
-            text += f"{LOOKS[who].label} is {span(over.values())} as fast. "
-    return text
+    return paragraph(
+        ("cuBLAS' share of a copy's bandwidth in fp64", base, ".3g%"),
+        ("of the cores' peak", [x / 100 for x in _use(rows, shapes.BASE).values()], ".3g%"),
+        ("a product as fast as a copy over cuBLAS", [1 / x for x in base], ".3g×"),
+        *threads(shapes.LARGE),
+        ("over cuBLAS", {LOOKS[who].label: span(gains(rows, who, fmt="fp64").values()) for who in WHO}),
+    )

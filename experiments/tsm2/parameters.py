@@ -17,6 +17,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import OPEN, Claim, share
 from fpemu.roofline import gpus
 
+from .._findings import paragraph
 from . import model as tsm2
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
@@ -297,61 +298,59 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 def finding(rows: list[dict[str, Any]]) -> str:
     main = [row for row in _pick(rows, part="tsm2", fmt="fp64", n=16) if row["latency"] == LATENCY]
     at = {row["gpu"]: row for row in main}
-    parts = []
-    known = [at[name] for name in PUBLISHED if name in at]
-    if known:
-        pairs = ", ".join(f"{r['printed threshold']:.3g} ({r['gpu']})" for r in known)
-        halves = ", ".join(f"{r['corrected threshold']:.3g}" for r in known)
-        parts.append(
-            f"the published thresholds are Peak / Band · 8 bytes: {pairs}. That counts a multiply-add as one "
-            f"operation; the time model needs half, {halves}, and what bounds each published case is the same with both"
-        )
-        caps = ", ".join(f"{row['printed t3']:g}" for row in known)
-        parts.append(
-            f"as printed, Algorithm 5 does not limit the use of bandwidth to 1 and rewards ever larger t3: it ends "
-            f"where a thread has no register left, t3 = {caps} at n = 16. With a limit t3 is any that suffices, from "
-            + ", ".join(f"{row['t3 needed']:g} ({row['gpu']})" for row in known)
-            + " on"
-        )
-    if "P100" in at:
-        row = at["P100"]
-        ends = ", ".join(f"t2 = {row[f'descent {u} t2']:g}, t3 = {row[f'descent {u} t3']:g} in {u}" for u in _UNITS)
-        parts.append(
-            "P100's t2 = 4 with t3 = 4 is no outcome of the model, whatever the latencies and C: t2 = 8 at the same "
-            f"t3 is faster for all of them. By the model it takes {row['time 4']:.3g} times as long as t2 = 16. The "
-            f"printed gradient descent, as we read it, ends where the unit of time has it end: {ends}"
-        )
-    if "M40" in at:
-        row = at["M40"]
-        parts.append(
-            f"on the M40 all t2 from {row['corrected least t2']:g} to {row['corrected most t2']:g} take the same time, "
-            "which computing bounds: t2 = 8 is one of them. The printed form gives the one value of largest use, "
-            f"t2 = {row['printed most t2']:g}"
-        )
-    blocks = [(name, t1, t2 or 16) for name, (_, t2, _, t1) in PUBLISHED.items() if name in at]
-    if blocks:
-        text = ", ".join(f"{name} {100 * at[name][f't1 {t1} held {t2}']:.3g} %" for name, t1, t2 in blocks)
-        parts.append(
-            f"the paper measures t1. Whether it divides MaxOccup hangs on C; with C = {tsm2.SETUP} the published t1 "
-            f"keeps of its threads: {text}"
-        )
-    new = [
-        f"{name}: t2 = {at[name]['corrected t2']:g}, t3 from {at[name]['t3 needed']:g}"
+    known = {name: at[name] for name in PUBLISHED if name in at}
+    P100, M40 = at.get("P100"), at.get("M40")
+    held = {name: row[f"t1 {PUBLISHED[name][3]} held {PUBLISHED[name][1] or 16}"] for name, row in known.items()}
+    new = {
+        f"{name}:": f"t2 = {at[name]['corrected t2']:g}, t3 from {at[name]['t3 needed']:g}"
         for name in MACHINES[3:]
         if name in at
-    ]
-    if new:
-        there = _pick(rows, part="tsm2", gpu="H200", fmt="fp64", n=16, latency=MEASURED)
-        text = "".join(f", from {row['t3 needed']:g} with the {MEASURED} cycles measured on one" for row in there)
-        parts.append(f"for n = 16 the model chooses {'; '.join(new)}{text}")
-    tcf = _pick(rows, part="tcf")
-    if tcf:
-        parts.append(
-            "the model does not predict tcf: a V100 stays full up to "
-            + ", ".join(f"{row['most']:g} (m = 10^{math.log10(row['m']):.0f})" for row in tcf if row["fmt"] == "fp32")
-            + ", and the published values lie at or below that. Which of these is best hangs on the cost of blocks"
-        )
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+    }
+    measured = _pick(rows, part="tsm2", gpu="H200", fmt="fp64", n=16, latency=MEASURED)
+    descent = (
+        {f"unit {u}:": f"t2 = {P100[f'descent {u} t2']:g}, t3 = {P100[f'descent {u} t3']:g}" for u in _UNITS}
+        if P100
+        else {}
+    )
+    full = {f"m = 10^{math.log10(r['m']):.0f}:": r["most"] for r in _pick(rows, part="tcf", fmt="fp32")}
+    return paragraph(
+        (
+            "Peak / Band · 8 bytes, the published thresholds (a multiply-add is one operation)",
+            {n: r["printed threshold"] for n, r in known.items()},
+        ),
+        ("half of it, which the time model needs", {n: r["corrected threshold"] for n, r in known.items()}),
+        ("both give the same bound for each published case", bool(known)),
+        (
+            "t3 of Algorithm 5 as printed at n = 16, without a limit on the use of bandwidth, ends at the registers",
+            {n: r["printed t3"] for n, r in known.items()},
+            "g",
+        ),
+        ("smallest t3 that suffices with the limit", {n: r["t3 needed"] for n, r in known.items()}, "g"),
+        (
+            "P100's t2 = 4 with t3 = 4 is no outcome of the model for any latencies and C: t2 = 8 is faster",
+            P100 is not None,
+        ),
+        ("time of t2 = 4 over t2 = 16", P100 and P100["time 4"], ".3g×"),
+        ("end of the printed gradient descent, by the unit of time", descent),
+        (
+            "t2 on the M40 that take the same time, bound by computing",
+            [M40["corrected least t2"], M40["corrected most t2"]] if M40 else None,
+            "g",
+        ),
+        ("t2 there by the printed form", M40 and M40["printed most t2"], "g"),
+        (f"share of the threads kept by the published t1, measured by the paper, C = {tsm2.SETUP}", held, ".3g%"),
+        ("choice of the model for n = 16", new),
+        (
+            f"t3 on an H200 with the {MEASURED} cycles measured on one, from",
+            [r["t3 needed"] for r in measured] if new else None,
+            "g",
+        ),
+        (
+            "largest tcf with which a V100 is full (the published ones, not predicted by the model, are not above)",
+            full,
+            "g",
+        ),
+    )
 
 
 def _pick(rows: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ from fpemu.simt import gemm
 from fpemu.simt.ism2 import ism2
 from fpemu.simt.tsm2 import VERSIONS, tsm2
 
+from .._findings import paragraph
+
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), Algorithms 1 to 4, 6 and 7"""
 EXPLAINS = ("tsm2/slices",)
@@ -164,33 +166,28 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    k, points, parts = rows[0]["k"], _slices(rows), []
-    there = [(fmt, s) for fmt in FORMATS for s in points if _has(rows, 0.0, fmt, s)]
-    if there:
-        ratios = [_mean(rows, 0.0, fmt, s, "ascending") / expected(k, s, FORMATS[fmt]) for fmt, s in there]
-        close = sum(abs(ratio - 1) <= 0.1 for ratio in ratios)
-        parts.append(
-            f"Positive data: the error of slices added ascending is {min(ratios):.3f} to {max(ratios):.3f} times what "
-            f"independent roundings give, within 10 % at {close} of {len(ratios)} points"
-        )
+    k, points = rows[0]["k"], _slices(rows)
+    ratios = [
+        _mean(rows, 0.0, fmt, s, "ascending") / expected(k, s, bits)
+        for fmt, bits in FORMATS.items()
+        for s in points
+        if _has(rows, 0.0, fmt, s)
+    ]
+    statements: list[tuple[Any, ...]] = [
+        ("positive data: error of slices added ascending over that of independent roundings", ratios, ".3f"),
+        ("points within 10 %", f"{sum(abs(r - 1) <= 0.1 for r in ratios)} of {len(ratios)}" if ratios else ""),
+    ]
     for kind, low in KINDS.items():
-        here = [s for s in points if _has(rows, low, "fp32", s) and _has(rows, low, "fp32", 1)]
-        if not here:
-            continue
-        chain = _mean(rows, low, "fp32", 1, "ascending")
-        best = min(here, key=lambda s: _mean(rows, low, "fp32", s, "ascending"))
-        last = here[-1]
-        parts.append(
-            f"{kind}, fp32: one chain errs {chain * 2.0**24:.3g} u; cut in {best} slices, the best number of those "
-            f"here, {_mean(rows, low, 'fp32', best, 'ascending') * 2.0**24:.3g} u; in {last}, "
-            f"{_mean(rows, low, 'fp32', last, 'ascending') * 2.0**24:.3g} u added ascending and "
-            f"{_mean(rows, low, 'fp32', last, 'pairwise') * 2.0**24:.3g} u pairwise"
-        )
-    cut = [s for s in points if s > 1]
-    if cut:
-        differ = [row["ascending differing"] for row in rows if row["slices"] > 1]
-        parts.append(f"cut k changes the bits of {min(differ):.0%} to {max(differ):.0%} of the entries")
-    return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+        cut = [s for s in points if _has(rows, low, "fp32", s) and _has(rows, low, "fp32", 1)]
+        if cut:
+            error = {s: 2.0**24 * _mean(rows, low, "fp32", s, "ascending") for s in cut}
+            best, last = min(cut, key=error.__getitem__), cut[-1]
+            units = {"one chain": error[1], f"{best} slices, the best number": error[best]}
+            units[f"{last} slices ascending"] = error[last]
+            units["and pairwise"] = 2.0**24 * _mean(rows, low, "fp32", last, "pairwise")
+            statements.append((f"{kind}, fp32, errors in units of u", units))
+    differ = [row["ascending differing"] for row in rows if row["slices"] > 1]
+    return paragraph(*statements, ("entries whose bits change where k is cut", differ, ".3g%"))
 
 
 def _slices(rows: list[dict[str, Any]]) -> list[int]:

@@ -172,7 +172,7 @@ def test_what_the_pages_claim_depends_on_the_rows():
             for row in rows
         ]
         assert _verdicts(page, changed) == [verdict] * 2
-        assert f"{factor:.2f} to {factor:.2f} times as much" in page.module.finding(changed)
+        assert f"error over that of one kernel: four calls {factor:.2f}×" in page.module.finding(changed)
     page, rows = _made_up("magma/updates")
     for factor, verdict in ((2.0, "holds"), (0.5, "does not hold")):
         changed = [{**row, "volta fp16 relative_l2": factor * row["volta fp32 relative_l2"]} for row in rows]
