@@ -1,4 +1,4 @@
-"""Orders and summation trees in words: as they are typed, and as text in which repetitions are written once."""
+"""Summation trees as text, with each repetition written once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fpemu.mma.tree import Chain, Sum, Tree
 
 
 def shown(tree: Tree, order: KOrder | None, k: int, spec: MmaSpec) -> Tree:
-    """The tree to draw: a canonical tree may have exchanged parts that are not added one by one.
+    """The tree to draw for a revealed tree and its order, whose blocks are those of `spec`.
 
-    `spec` is the instruction of the order's blocks.
+    In a canonical tree, parts of a sum that is not ascending may be exchanged.
     """
     if order is None or order.join == "ascending" or (spec.block == 1 and spec.arithmetic != "fma"):
         return tree
@@ -62,10 +62,7 @@ def text(tree: Tree, most: int = 40) -> str:
 
 
 def regular(tree: Tree) -> Tree:
-    """The same additions, with the partial sums on the left written as sums if their neighbour has the same form.
-
-    A canonical tree of pairwise sums is a + b + (c + d); here it is (a + b) + (c + d).
-    """
+    """The same additions with pairwise sums restored: the canonical a + b + (c + d) becomes (a + b) + (c + d)."""
     compressor = Compressor()
 
     def nested(node: Tree, below: list[Any]) -> Tree:
@@ -86,7 +83,7 @@ def regular(tree: Tree) -> Tree:
 
 
 def _title(node: dict[str, Any]) -> tuple[str, list[Any]]:
-    """A node of the compressed tree in words, and the nodes below it."""
+    """A node of the compressed tree in words, and its children."""
     steps = []
     while "of" in node:
         steps.append((node["count"], node["step"]))
@@ -107,7 +104,7 @@ def _title(node: dict[str, Any]) -> tuple[str, list[Any]]:
 
 
 def _pairwise(node: dict[str, Any]) -> tuple[int, list[Any]]:
-    """How many parts a sum adds pairwise, and these parts; 0 if it does not."""
+    """The number of parts of a pairwise sum, and the parts; 0 for another sum."""
     steps: list[int] = []
     below: Any = node
     same = {"sum": 0, **({"fmt": node["fmt"]} if "fmt" in node else {})}
@@ -146,12 +143,12 @@ def _where(chain: dict[str, Any], steps: list[tuple[int, int]]) -> str:
 
 
 def _some(words: list[str]) -> str:
-    """All of a few, the first two and the last of many."""
+    """Up to four words, or the first two and the last."""
     return ", ".join(words) if len(words) <= 4 else f"{words[0]}, {words[1]} ... {words[-1]}"
 
 
 def _ranges(ks: list[int]) -> str:
-    """Positions in the order of their additions: "0..7, 32..39 ... 480..487"."""
+    """Positions in the order of their additions, such as "0..7, 32..39 ... 480..487"."""
     out: list[list[int]] = []
     for k in ks:
         if out and k == out[-1][1] + 1:

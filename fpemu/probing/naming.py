@@ -1,4 +1,4 @@
-"""The `KOrder` that stands for a summation tree, if one does."""
+"""The `KOrder` equal to a summation tree, if there is one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from fpemu.mma.tree import Chain, Sum, Tree
 
 
 def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
-    """The `KOrder` that stands for a tree, or None.
-
-    None too for some orders with a `promote` that is not a multiple of their `tile`: the tree is what there is then.
-    """
+    """The `KOrder` equal to a tree, or None (also for some orders with a `promote` that is no multiple of `tile`)."""
     exact = trees.exact_products(spec)
     tree = trees.canonical(tree, exact)
     chains = chains_of(tree)
-    shape = sorted((c.blocks[0][0], sum(map(len, c.blocks)), len(c.blocks[0])) for c in chains if _long(c))
+    lengths = [sum(map(len, c.blocks)) for c in chains]
+    shape = sorted((c.blocks[0][0], n, len(c.blocks[0])) for c, n in zip(chains, lengths, strict=True) if n > 1)
     if any(max(ks) - min(ks) >= len(ks) for ks in ([k for b in c.blocks for k in b] for c in chains)):
         return None  # a KOrder has no gaps
     blocks = any(len(block) > 1 for c in chains for block in c.blocks)
-    lengths, tiles = _below(tree), _tiles(chains, spec)
-    for promote in (None, *lengths):
-        for split in (None, *lengths):
+    sizes, tiles = _sizes(tree), _tiles(chains, spec)
+    for promote in (None, *sizes):
+        for split in (None, *sizes):
             for tile, residue_first in tiles:
                 order = KOrder(split, tile, residue_first, promote)
                 if 1 in (split, promote):
@@ -40,7 +38,7 @@ def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
 
 
 def identical(x: Tree, y: Tree) -> bool:
-    """``x == y``, for trees nested however deep."""
+    """``x == y``, for trees of any depth."""
     stack: list[tuple[Tree | None, Tree | None]] = [(x, y)]
     while stack:
         one, two = stack.pop()
@@ -57,28 +55,23 @@ def identical(x: Tree, y: Tree) -> bool:
     return True
 
 
-def _long(chain: Chain) -> bool:
-    return sum(map(len, chain.blocks)) > 1
-
-
 def chains_of(tree: Tree) -> list[Chain]:
     """The chains of a tree."""
-    found, stack = [], [tree]
+    chains, stack = [], [tree]
     while stack:
         node = stack.pop()
         if isinstance(node, Sum):
             stack.extend(node.parts)
         else:
-            found.append(node)
+            chains.append(node)
             stack.extend([node.start] if node.start is not None else [])
-    return found
+    return chains
 
 
-def _below(tree: Tree) -> list[int]:
-    """Lengths that a slice or a promotion may have: what lies with k = 0 in the sums, and 1.
+def _sizes(tree: Tree) -> list[int]:
+    """Possible lengths of slices and promotion intervals: the sizes of the parts of sums that hold k = 0, and 1.
 
-    Of each sum its part that holds 0, the first of another size (where a residue comes first), and the parts up to
-    that, without and with it.
+    Also the size of the first part with another size (a residue may come first), and of the parts before it.
     """
     sizes = []
     node: Tree | None = tree
@@ -98,7 +91,7 @@ def _below(tree: Tree) -> list[int]:
 
 
 def _tiles(chains: Sequence[Chain], spec: MmaSpec) -> list[tuple[int | None, bool]]:
-    """Tiles that could have cut the chains as they are cut."""
+    """Tiles that are consistent with the chains' blocks."""
     out: list[tuple[int | None, bool]] = [(None, False)]
     cuts = dict.fromkeys(tuple(map(len, c.blocks)) for c in sorted(chains, key=lambda c: c.blocks[0]))
     for sizes in list(cuts)[:4]:
@@ -114,6 +107,7 @@ def _tiles(chains: Sequence[Chain], spec: MmaSpec) -> list[tuple[int | None, boo
 
 
 def _shape(order: KOrder, K: int, spec: MmaSpec) -> list[tuple[int, int, int]]:
+    """First position, length and first block length of each chain with more than one position."""
     parts = [ranges for slices in order.segments(K) for ranges in slices]
     rows = [(r[0][0], r[-1][1] - r[0][0], min(spec.block, r[0][1] - r[0][0])) for r in parts]
     return sorted(row for row in rows if row[1] > 1)

@@ -1,13 +1,14 @@
-"""Summation trees as pictures.
+"""Pictures of summation trees.
 
-k runs along x, and every accumulator has a row: the blocks that it takes in are bars, and the additions of results are
-brackets at the right, where those of accumulators that take turns over k do not cross.
+k runs along x, and every accumulator has a row: its blocks are bars, and additions of results are brackets at the
+right, where those of interleaved accumulators do not cross.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError
@@ -18,40 +19,51 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LABELLED = 24  # rows of a picture up to which each has a label
-_NUMBERED = 40  # steps of a row up to which each has its number
-_POINTS = 350  # about the width of the part of a picture in which k runs
+_LABELLED = 24  # largest number of rows with a label for each
+_NUMBERED = 40  # largest number of steps of a row with a number for each
+_POINTS = 350  # approximate width, in points, of the range of k
+_RASTERIZED = 3000  # number of shapes from which on they are drawn as pixels
+_COLOURS = {
+    "whole": ("#4C93C3", "#8FBFDF", "block of an instruction"),
+    "short": ("#D55E00", "#D55E00", "shorter block"),
+    "fma": ("#009E73", "#7CC9B1", "fma"),
+}  # kinds of steps: two shades for neighbours, and the legend
+_Result = tuple[float, int]  # height, and level of the bracket that ends there
 
 
 @dataclasses.dataclass(frozen=True)
 class _Join:
-    """A bracket: between the heights of two results, at a level; `begins` where the one is the other's start."""
+    """A bracket between two results, at a level; `begins`: the second accumulator starts from the first result."""
 
     level: int
-    first: tuple[float, int]
-    second: tuple[float, int]
+    first: _Result
+    second: _Result
     begins: bool
+
+    @property
+    def height(self) -> float:
+        return self.second[0] if self.begins else (self.first[0] + self.second[0]) / 2
 
 
 def layout(tree: Tree) -> tuple[list[Chain], list[_Join]]:
-    """The rows of the picture, and its brackets; a result is (height, level)."""
+    """The rows of the picture, and its brackets."""
     rows: list[Chain] = []
     joins: list[_Join] = []
 
-    def join(x: tuple[float, int], y: tuple[float, int], begins: bool) -> tuple[float, int]:
+    def join(x: _Result, y: _Result, begins: bool) -> _Result:
         joins.append(_Join(max(x[1], y[1]) + 1, x, y, begins))
-        return (y[0] if begins else (x[0] + y[0]) / 2), joins[-1].level
+        return joins[-1].height, joins[-1].level
 
-    def result(node: Tree) -> tuple[float, int]:
+    def result(node: Tree) -> _Result:
         if isinstance(node, Sum):
             total = result(node.parts[0])
             for part in node.parts[1:]:
                 total = join(total, result(part), False)
             return total
-        before = None if node.start is None else result(node.start)
+        start = None if node.start is None else result(node.start)
         rows.append(node)
-        own = (len(rows) - 1.0, 0)
-        return own if before is None else join(before, own, True)
+        row = (len(rows) - 1.0, 0)
+        return row if start is None else join(start, row, True)
 
     try:
         result(tree)
@@ -63,9 +75,9 @@ def layout(tree: Tree) -> tuple[list[Chain], list[_Join]]:
 def picture(tree: Tree, title: str = "") -> Figure:
     """Draw a summation tree as a figure.
 
-    A row is an accumulator. Its bars are the blocks that it adds, numbered where there is space; neighbours differ in
-    shade. A bracket at the right is one addition of two results; a dashed one leads to an accumulator that begins with
-    another's result.
+    A row is an accumulator. Its bars are its blocks, numbered where there is space, in two alternating shades. A
+    bracket at the right is one addition of two results; a dashed one leads to an accumulator that starts from another's
+    result.
 
     Parameters
     ----------
@@ -83,11 +95,12 @@ def picture(tree: Tree, title: str = "") -> Figure:
 
     rows, joins = layout(regular(tree))
     size = sum(len(block) for row in rows for block in row.blocks)
+    whole = max((len(b) for row in rows if row.kind == "instruction" for b in row.blocks), default=1)
     with plotting.style():
         height = 0.95 + 0.21 * min(len(rows), 16) + 0.2 * bool(title)
         figure, panels = plotting.figure(width=plotting.DOUBLE, height=height)
         axes = panels[0, 0]
-        _bars(axes, rows, size)
+        _bars(axes, rows, size, whole)
         right = size * (1.32 if joins else 1.05)
         _brackets(axes, rows, joins, size, right)
         axes.set_xlim(-0.01 * size, right)
@@ -109,53 +122,38 @@ def picture(tree: Tree, title: str = "") -> Figure:
             axes.text(0.02 * size, len(rows) * 0.97, many, va="bottom", fontsize=7)
         if title:
             axes.set_title(title, loc="left")
-        _legend(figure, rows, joins)
+        _legend(figure, {_kind(row, block, whole) for row in rows for block in row.blocks}, whole, joins)
     return figure
 
 
 def _label(row: Chain) -> str:
     if row.kind == "fma":
         return f"{len(row.blocks)} fma" if len(row.blocks) > 1 else "product"
-    counts: list[list[int]] = []
-    for block in row.blocks:
-        if counts and counts[-1][1] == len(block):
-            counts[-1][0] += 1
-        else:
-            counts.append([1, len(block)])
-    return ", ".join(f"{n} × {size}" for n, size in counts) if len(counts) <= 3 else f"{len(row.blocks)} blocks"
+    runs = [f"{len(list(run))} × {length}" for length, run in groupby(map(len, row.blocks))]
+    return ", ".join(runs) if len(runs) <= 3 else f"{len(row.blocks)} blocks"
 
 
 def _ticks(size: int) -> list[int]:
-    """0, K, and what is round between them."""
+    """0, K, and round numbers between them."""
     if size <= 16:
         return list(range(size + 1))
     step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if size / (s * 10**e) <= 8)
     return [*range(0, size - step // 2, step), size]
 
 
-_COLOURS = {
-    "whole": ("#4C93C3", "#8FBFDF", "block of an instruction"),
-    "short": ("#D55E00", "#D55E00", "shorter block"),
-    "fma": ("#009E73", "#7CC9B1", "fma"),
-}
-"""Kinds of steps: two shades for neighbours, and the legend."""
+def _kind(row: Chain, block: tuple[int, ...], whole: int) -> str:
+    return "fma" if row.kind == "fma" else "whole" if len(block) == whole else "short"
 
 
-def _kind(row: Chain, length: int, whole: int) -> str:
-    return "fma" if row.kind == "fma" else "whole" if length == whole else "short"
-
-
-def _bars(axes: Axes, rows: list[Chain], size: int) -> None:
-    """Blocks as bars; where they would be too narrow to see, stretches of blocks of one kind."""
+def _bars(axes: Axes, rows: list[Chain], size: int, whole: int) -> None:
+    """Blocks as bars; neighbouring blocks of one kind as one bar where they would be too narrow to see."""
     from matplotlib.collections import PolyCollection
 
-    whole = max((len(b) for row in rows if row.kind == "instruction" for b in row.blocks), default=1)
     boxes, faces, edges = [], [], []
     thick = 0.36 if len(rows) <= 60 else 0.5
     for y, row in enumerate(rows):
-        many = len(row.blocks)
         narrow = _POINTS / size * max(map(len, row.blocks)) < 1.5
-        numbered = 1 < many <= _NUMBERED and not narrow and len(rows) <= 12
+        numbered = 1 < len(row.blocks) <= _NUMBERED and not narrow and len(rows) <= 12
         for a, b, kind, step in _stretches(row, whole, narrow):
             shade = _COLOURS[kind][step % 2 if not narrow and kind != "short" else 0]
             boxes.append([(a, y - thick), (a, y + thick), (b, y + thick), (b, y - thick)])
@@ -163,45 +161,32 @@ def _bars(axes: Axes, rows: list[Chain], size: int) -> None:
             edges.append(shade if kind == "short" or narrow else "white")
             if numbered and _POINTS / size * (b - a) > 8:
                 axes.text((a + b) / 2, y, str(step + 1), ha="center", va="center", fontsize=6, color="black")
-        if not numbered and not _ascends(row) and len(rows) <= _LABELLED:
-            axes.annotate(
-                "k not ascending",
-                (size, y),
-                xytext=(-2, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=6,
-            )
+        firsts = [min(block) for block in row.blocks]
+        if not numbered and firsts != sorted(firsts) and len(rows) <= _LABELLED:
+            text: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 6}
+            axes.annotate("k not ascending", (size, y), xytext=(-2, 0), **text)
     lines = 0.8 if len(rows) <= 60 else 0.2
-    axes.add_collection(
-        PolyCollection(boxes, facecolors=faces, edgecolors=edges, linewidths=lines, rasterized=len(boxes) > 3000),
-        autolim=False,
+    bars = PolyCollection(
+        boxes, facecolors=faces, edgecolors=edges, linewidths=lines, rasterized=len(boxes) > _RASTERIZED
     )
+    axes.add_collection(bars, autolim=False)
 
 
 def _stretches(row: Chain, whole: int, merged: bool) -> list[tuple[int, int, str, int]]:
-    """(first k, end, kind, step) for each stretch of k of each block; with `merged`, of neighbours of one kind."""
+    """(first k, end, kind, step) of each contiguous stretch of each block; `merged`: of neighbours of one kind."""
     out: list[tuple[int, int, str, int]] = []
     for step, block in enumerate(row.blocks):
-        kind = _kind(row, len(block), whole)
-        fresh = True
-        for k in block:
-            if out and out[-1][1] == k and (not fresh or (merged and out[-1][2] == kind)):
+        kind = _kind(row, block, whole)
+        for i, k in enumerate(block):
+            if out and out[-1][1] == k and (i > 0 or (merged and out[-1][2] == kind)):
                 out[-1] = (out[-1][0], k + 1, kind, out[-1][3])
             else:
                 out.append((k, k + 1, kind, step))
-            fresh = False
     return out
 
 
-def _ascends(row: Chain) -> bool:
-    firsts = [min(block) for block in row.blocks]
-    return firsts == sorted(firsts)
-
-
 def _brackets(axes: Axes, rows: list[Chain], joins: list[_Join], size: int, right: float) -> None:
-    """From the end of every row to the brackets, and to the result."""
+    """Lines from the end of every row to the brackets, the brackets, and an arrow to the result."""
     from matplotlib.collections import LineCollection
 
     from fpemu import plotting
@@ -213,54 +198,38 @@ def _brackets(axes: Axes, rows: list[Chain], joins: list[_Join], size: int, righ
     dashed: list[Any] = []
     for j in joins:
         x = left + unit * j.level
-        into = dashed if j.begins else solid
-        solid.append([(left + unit * j.second[1], j.second[0]), (x, j.second[0])])
-        solid.append([(left + unit * j.first[1], j.first[0]), (x, j.first[0])])
-        into.append([(x, j.first[0]), (x, j.second[0])])
-    last = joins[-1] if joins else None
-    height = 0.0 if last is None else last.second[0] if last.begins else (last.first[0] + last.second[0]) / 2
-    end = left + unit * depth
+        solid += [[(left + unit * level, y), (x, y)] for y, level in (j.second, j.first)]
+        (dashed if j.begins else solid).append([(x, j.first[0]), (x, j.second[0])])
     width = 0.9 if len(rows) <= 60 else 0.4 if len(rows) <= 300 else 0.15
-    many = len(solid) > 3000
-    axes.add_collection(LineCollection(solid, colors=plotting.BLACK, linewidths=width, rasterized=many), autolim=False)
-    axes.add_collection(
-        LineCollection(dashed, colors=plotting.VERMILION, linewidths=width, linestyles="--"), autolim=False
-    )
-    axes.annotate(
-        "",
-        (right, height),
-        xytext=(end if joins else size, height),
-        arrowprops={
-            "arrowstyle": "-|>",
-            "linewidth": 0.9,
-            "color": plotting.BLACK,
-            "shrinkA": 0,
-            "shrinkB": 0,
-            "mutation_scale": 7,
-        },
-    )
+    black: dict[str, Any] = {"colors": plotting.BLACK, "rasterized": len(solid) > _RASTERIZED}
+    axes.add_collection(LineCollection(solid, linewidths=width, **black), autolim=False)
+    red = LineCollection(dashed, colors=plotting.VERMILION, linewidths=width, linestyles="--")
+    axes.add_collection(red, autolim=False)
+    y = joins[-1].height if joins else 0.0
+    arrow = {"arrowstyle": "-|>", "linewidth": 0.9, "color": plotting.BLACK, "mutation_scale": 7}
+    end = left + unit * depth if joins else size
+    axes.annotate("", (right, y), xytext=(end, y), arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
     if len(rows) <= 60:
         ends = [(max(k for block in row.blocks for k in block) + 1, y) for y, row in enumerate(rows)]
         dotted = [[(x, y), (left, y)] for x, y in ends] if joins else []
         axes.add_collection(LineCollection(dotted, colors=plotting.GREY, linewidths=0.5, linestyles=":"), autolim=False)
 
 
-def _legend(figure: Figure, rows: list[Chain], joins: list[_Join]) -> None:
+def _legend(figure: Figure, kinds: set[str], whole: int, joins: list[_Join]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     from fpemu import plotting
 
-    whole = max((len(b) for row in rows if row.kind == "instruction" for b in row.blocks), default=1)
-    seen = {_kind(row, len(block), whole) for row in rows for block in row.blocks}
-    handles: list[Any] = []
-    for kind, (dark, _, label) in _COLOURS.items():
-        if kind in seen:
-            handles.append(Patch(facecolor=dark, label=f"{label} ({whole} k)" if kind == "whole" else label))
-    if any(not j.begins for j in joins):
-        handles.append(Line2D([], [], color=plotting.BLACK, linewidth=0.9, label="addition of two results"))
-    if any(j.begins for j in joins):
-        handles.append(
-            Line2D([], [], color=plotting.VERMILION, linestyle="--", linewidth=0.9, label="begins with a result")
-        )
+    handles: list[Any] = [
+        Patch(facecolor=dark, label=f"{label} ({whole} k)" if kind == "whole" else label)
+        for kind, (dark, _, label) in _COLOURS.items()
+        if kind in kinds
+    ]
+    for begins, colour, style, label in (
+        (False, plotting.BLACK, "-", "addition of two results"),
+        (True, plotting.VERMILION, "--", "starts from a result"),
+    ):
+        if any(j.begins == begins for j in joins):
+            handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=0.9, label=label))
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), columnspacing=1.4)

@@ -1,4 +1,4 @@
-"""Orders and summation trees in files: the JSON of `fpemu.mma.serialise`, with a head."""
+"""Files of orders and summation trees: the JSON of `fpemu.mma.serialise`, with a header."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _VERSION = 1
 
 
 @checked
-def save(found: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about: Any) -> None:
-    """Write an order or a tree to a file, whole or not at all.
+def save(order: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about: Any) -> None:
+    """Write an order or a tree to a file atomically.
 
     Parameters
     ----------
-    found : Revealed, KOrder, Chain or Sum
+    order : Revealed, KOrder, Chain or Sum
         The result of `fpemu.probing.reveal`, or any order.
     path : path-like
         Ends in .json.
@@ -41,31 +41,25 @@ def save(found: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about:
     if not name.endswith(".json"):
         raise InputError(f"{name}: an order is written as .json")
     files.check_writable(name)
-    files.write_atomic(name, text(found, **about).encode())
-
-
-def text(found: Revealed | KOrder | Tree, **about: Any) -> str:
-    """The text that `save` writes."""
     record: dict[str, Any] = {"file": _KIND, "version": _VERSION}
-    order = order_of(found)
-    if order is None:
-        raise InputError("an order is a KOrder, a tree or a result of reveal, not None")
-    if isinstance(found, Revealed):
-        record |= {"k": found.k, "probes": found.probes}
-    elif not isinstance(order, KOrder):
-        record["k"] = sum(1 for _ in leaves(order))
-    record["order" if isinstance(order, KOrder) else "tree"] = to_dict(order)
+    plain = order_of(order)
+    assert plain is not None
+    if isinstance(order, Revealed):
+        record |= {"k": order.k, "probes": order.probes}
+    elif not isinstance(plain, KOrder):
+        record["k"] = sum(1 for _ in leaves(plain))
+    record["order" if isinstance(plain, KOrder) else "tree"] = to_dict(plain)
     if about:
         record["about"] = about
     try:
-        return _laid_out(record)
+        files.write_atomic(name, _formatted(record).encode())
     except RecursionError:
         raise InputError(TOO_DEEP) from None
 
 
 @checked
 def load(path: str | os.PathLike[str]) -> KOrder | Tree:
-    """Read the order in a file; `fpemu.mma.gemm` takes it as its `order`.
+    """Read the order in a file.
 
     Parameters
     ----------
@@ -75,7 +69,7 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     Returns
     -------
     KOrder, Chain or Sum
-        Order, which `fpemu.mma.gemm` takes.
+        The order, as `fpemu.mma.gemm` accepts it.
 
     Raises
     ------
@@ -95,20 +89,20 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     name = os.fspath(path)
     if Path(name).is_dir():
         raise InputError(f"{name} is a folder, not a file with an order")
+    text = Path(name).read_bytes()
     try:
-        record = json.loads(Path(name).read_bytes())
-        return _order(record)
-    except (ValueError, RecursionError) as problem:  # an InputError is a ValueError
-        what = str(problem) if isinstance(problem, InputError) else _reason(problem)
-        raise InputError(f"{name}: no order of fpemu can be read from it ({what})") from None
-
-
-def _reason(problem: Exception) -> str:
-    if isinstance(problem, json.JSONDecodeError):
-        return f"not JSON: {problem.msg} in line {problem.lineno}"
-    if isinstance(problem, UnicodeDecodeError):
-        return "not text"
-    return TOO_DEEP if isinstance(problem, RecursionError) else f"{type(problem).__name__}: {problem}"
+        return _order(json.loads(text))
+    except InputError as problem:
+        reason = str(problem)
+    except json.JSONDecodeError as problem:
+        reason = f"not JSON: {problem.msg} in line {problem.lineno}"
+    except UnicodeDecodeError:
+        reason = "not text"
+    except ValueError as problem:  # a number with thousands of digits
+        reason = str(problem)
+    except RecursionError:
+        reason = TOO_DEEP
+    raise InputError(f"{name}: no order of fpemu can be read from it ({reason})")
 
 
 def _order(record: Any) -> KOrder | Tree:
@@ -117,22 +111,22 @@ def _order(record: Any) -> KOrder | Tree:
     if record.get("version") != _VERSION:
         raise InputError(f"its version is {shown(record.get('version'))}, this fpemu reads {_VERSION}")
     if ("order" in record) == ("tree" in record):
-        raise InputError('either "order" or "tree" must be there')
+        raise InputError('it needs either "order" or "tree"')
     if "order" in record:
         return KOrder.from_dict(record["order"])
     tree = from_dict(record["tree"])
     if isinstance(tree, KOrder):
         raise InputError("the tree is neither a chain nor a sum")
-    seen = sorted(leaves(tree))
-    if seen != list(range(len(seen))):
-        wrong = next(i for i, k in enumerate(seen) if i != k)
-        raise InputError(f"each k from 0 must stand in the tree once: {wrong} does not")
-    if record.get("k", len(seen)) != len(seen):
-        raise InputError(f"k is {shown(record['k'])}, and the tree has {len(seen)} positions")
+    positions = sorted(leaves(tree))
+    if positions != list(range(len(positions))):
+        wrong = next(i for i, k in enumerate(positions) if i != k)
+        raise InputError(f"each k from 0 must occur in the tree once: {wrong} does not")
+    if record.get("k", len(positions)) != len(positions):
+        raise InputError(f"k is {shown(record['k'])}, and the tree has {len(positions)} positions")
     return tree
 
 
-def _laid_out(record: dict[str, Any]) -> str:
+def _formatted(record: dict[str, Any]) -> str:
     """JSON with a line for each field, and for each part of the tree's sum."""
     lines = []
     for key, value in record.items():

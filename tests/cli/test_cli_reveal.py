@@ -415,7 +415,7 @@ def test_files_are_whole_or_not_there(tmp_path):
         probing.save(KOrder(), tmp_path / "order.txt")
     with pytest.raises(InputError, match="no folder"):
         probing.save(KOrder(), tmp_path / "no" / "order.json")
-    with pytest.raises(InputError, match="found = 3 must be"):
+    with pytest.raises(InputError, match="order = 3 must be"):
         probing.save(3, tmp_path / "order.json")
     with pytest.raises(InputError, match="folder"):
         probing.load(tmp_path)
