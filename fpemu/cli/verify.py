@@ -48,13 +48,13 @@ def instructions(
     Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit status 0 if all
     outputs are equal, 1 if not, 2 without a GPU.
     """
-    _check(record)
+    check_options(record)
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
         raise InputError(f"--outputs is {outputs:g}: a number from 1 to 9e15 is needed")
     _need_a_gpu()
     from fpemu.verify.instructions import Instructions
 
-    _run(Instructions(seed, int(outputs), name), record, fresh, as_json=as_json)
+    run_suite(Instructions(seed, int(outputs), name), record, fresh, as_json=as_json)
 
 
 def emulation(
@@ -69,11 +69,11 @@ def emulation(
     Every instruction of the catalog and drawn ones, on hostile operands, in all orders over K, trees among them; every
     scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    _check(record)
+    check_options(record)
     _need_a_gpu()
     from fpemu.verify.emulation import Emulation
 
-    _run(Emulation(seed, quick=quick), record, fresh, as_json=as_json)
+    run_suite(Emulation(seed, quick=quick), record, fresh, as_json=as_json)
 
 
 def kernels(
@@ -94,14 +94,14 @@ def kernels(
     range policies, and hostile operands: subnormals, overflow, cancellation, NaN and Inf; the errors too. Exit status 0
     if all bits are equal, 1 if not, 2 without a GPU. A record of the same code, seed and shapes is extended.
     """
-    _check(record, **{"--shapes": shapes, "--jobs": jobs})
+    check_options(record, **{"--shapes": shapes, "--jobs": jobs})
     names = None if schemes is None else [name.strip().lower() for name in schemes.split(",") if name.strip()]
     if names == []:
         raise InputError(f"--schemes {schemes!r} names no scheme")
     _need_a_gpu()
     from fpemu.verify.kernels import Kernels
 
-    _run(Kernels(seed, shapes, names, published=published), record, fresh, jobs, as_json)
+    run_suite(Kernels(seed, shapes, names, published=published), record, fresh, jobs, as_json)
 
 
 def batched(
@@ -119,7 +119,7 @@ def batched(
     random configurations of all kernels, and special values. Exit status 0 if all bits are equal, 1 if not, 2 without a
     GPU.
     """
-    _check(record)
+    check_options(record)
     if cases < 1 or (seconds is not None and not seconds > 0):
         raise InputError(f"--cases is {cases} and --seconds {seconds}: positive numbers are needed")
     _need_a_gpu()
@@ -127,7 +127,7 @@ def batched(
     from fpemu.verify.batched import Batched
 
     products.need_gpu()
-    _run(Batched(seed, cases, seconds), record, fresh)
+    run_suite(Batched(seed, cases, seconds), record, fresh)
 
 
 def tallskinny(
@@ -144,11 +144,11 @@ def tallskinny(
     Sizes 1 to 130 as m, as k and as n, larger ones, all layouts, odd leading dimensions, and special values. Exit
     status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    _check(record, **{"--every": every})
+    check_options(record, **{"--every": every})
     _need_a_gpu()
     from fpemu.verify.tallskinny import TallSkinny
 
-    _run(TallSkinny(seed, every, huge=huge), record, fresh)
+    run_suite(TallSkinny(seed, every, huge=huge), record, fresh)
 
 
 def missing() -> str | None:
@@ -167,7 +167,7 @@ def _need_a_gpu() -> None:
         raise InputError(f"verify: {reason}")
 
 
-def _check(record: str | None, **counts: int | None) -> None:
+def check_options(record: str | None, **counts: int | None) -> None:
     """Check the record's file name, and options that are counts."""
     from fpemu.files import check_writable
 
@@ -180,7 +180,7 @@ def _check(record: str | None, **counts: int | None) -> None:
             raise InputError(f"{option} is {count}: a number from 1 on is needed")
 
 
-def _run(suite: Suite, record: str | None, fresh: bool, jobs: int | None = None, as_json: bool = False) -> None:
+def run_suite(suite: Suite, record: str | None, fresh: bool, jobs: int | None = None, as_json: bool = False) -> None:
     """Run a suite with progress bars, print its tables and mismatches, and exit with status 1 if there are any."""
     from fpemu.verify.runner import Run
 

@@ -83,8 +83,9 @@ class Run:
             If a file cannot be written; its former content is unchanged.
         """
         missing = self.missing
-        if missing:
-            compiler.compile_all(self.suite.sources(missing), device.arch())
+        sources = self.suite.sources(missing) if missing else []
+        if sources:
+            compiler.compile_all(sources, device.arch())
         for outcome, share in _outcomes(self.suite, missing, jobs, progress):
             self.outcomes[outcome.group] = outcome
             if self.partial is not None:

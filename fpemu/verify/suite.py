@@ -111,6 +111,10 @@ class Suite(ABC):
         """Whether a group needs the GPU for itself."""
         return False
 
+    def device(self) -> dict[str, str]:
+        """Names and versions of the GPU, its driver and compiler."""
+        return {**device.describe(), "driver": records.driver()}
+
     def facts(self) -> dict[str, Any]:
         """Facts about the run, for the record."""
         return {}
@@ -130,9 +134,8 @@ class Suite(ABC):
         """Return the record of some outcomes on the GPU at hand, in the order of `order`."""
         place = {name: i for i, name in enumerate(self.order())}
         known = sorted((o for o in outcomes if o.group in place), key=lambda o: place[o.group])
-        facts = {**device.describe(), "driver": records.driver()}
         code = records.code_digest(self.code)
-        return Record(self.name, self.about, self.seed, self.options, facts, code, self.facts(), known)
+        return Record(self.name, self.about, self.seed, self.options, self.device(), code, self.facts(), known)
 
 
 class ProductSuite(Suite):

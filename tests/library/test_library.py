@@ -296,7 +296,8 @@ def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
 
 
 def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
-    from fpemu.cli import library as command
+    from fpemu.verify import library as suite
+    from fpemu.verify.records import Record
 
     wrong = []
 
@@ -323,18 +324,20 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(cublas, "CublasProduct", Here)
     monkeypatch.setattr(cublas, "environment", lambda: {"gpu": "none", "torch": "0", "cuda": "0", "cublas": "1.0"})
-    monkeypatch.setattr(command, "_drawn", drawn)
-    monkeypatch.setattr(command, "_new", lambda count, kinds, seed: [(kinds[0], "NN", (5, 4, 33))] * count)
-    out = tmp_path / "r.json"
-    few = ["verify", "library", "--shapes", "5", "--types", "fp32", "--types", "tf32", "--new", "1"]
-    assert main([*few, "--record", str(out)]) == 0
-    made = json.loads(out.read_text())
-    assert made["new"] == {"fp32 NN": [1, 1]}
-    assert sum(asked for _, asked in made["compared"].values()) >= 5
-    assert all(same == asked for same, asked in made["compared"].values())
-    assert len(made["samples"]) == sum(asked for _, asked in made["compared"].values())
+    monkeypatch.setattr(suite, "drawn", drawn)
+    monkeypatch.setattr(suite, "new_shapes", lambda count, seed: [(5, 4, 33)] * count)
+    monkeypatch.setattr(suite, "LAYOUTS", ("NN",))
+    file = tmp_path / "r.json"
+    few = ["verify", "library", "--shapes", "5", "--types", "fp32", "--new", "1"]
+    assert main([*few, "--types", "tf32", "--record", str(file)]) == 0
+    record = Record.read(file)
+    new = [outcome for outcome in record.outcomes if outcome.group.startswith("new ")]
+    assert [outcome.group for outcome in new] == ["new fp32 NN 5x4x33", "new tf32 NN 5x4x33"]
+    assert all("order" in outcome.facts for outcome in new)
+    assert sum("sample" in outcome.digests for outcome in record.outcomes) == len(record.outcomes) - 2 >= 5
     wrong.append(1)
     capsys.readouterr()
     assert main([*few, "--json"]) == 1
-    made = json.loads(capsys.readouterr().out)
-    assert len(made["differ"]) == len(made["samples"])
+    file.write_text(capsys.readouterr().out)
+    record = Record.read(file)
+    assert [o.group for o in record.outcomes if not o.ok] == [o.group for o in record.outcomes if "new" not in o.group]

@@ -1,0 +1,133 @@
+"""``fpemu verify library``: products of cuBLAS, called through PyTorch, against the emulation by the tabulated orders.
+
+Up to 32 rows and columns of each product are compared. Products of shapes outside the table are compared by orders that
+are revealed first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fpemu import gpu
+from fpemu.errors import InputError
+from fpemu.library import LAYOUTS, cublas, operands, revealing
+from fpemu.library.emulation import predict_entries
+from fpemu.library.product import Product
+from fpemu.library.tables import lookup, orders
+from fpemu.verify import records
+from fpemu.verify.cases import codes
+from fpemu.verify.records import Outcome, Record
+from fpemu.verify.suite import Progress, Suite, Table, difference
+
+Shape = tuple[int, int, int]
+_SECONDS = 60.0  # time limit of the probes of one new shape
+_LARGEST = 3000  # size of a new product
+_NEW = "new "
+
+
+def drawn(count: int, types: Sequence[str], seed: int) -> list[Product]:
+    """Return the table's products of `count` drawn shapes, of all shapes if 0."""
+    known = [product for product in orders("cublas") if product.type in types]
+    shapes = sorted({(product.M, product.N, product.K) for product in known})
+    if 0 < count < len(shapes):
+        chosen = {shapes[i] for i in np.random.default_rng(seed).choice(len(shapes), count, replace=False)}
+        known = [product for product in known if (product.M, product.N, product.K) in chosen]
+    return known
+
+
+def new_shapes(count: int, seed: int) -> list[Shape]:
+    """Return shapes with sizes from 1 to 3000, drawn evenly in their logarithm."""
+    rng = np.random.default_rng([seed, 1])
+    sizes = [np.exp2(rng.uniform(0, np.log2(_LARGEST), 3)) for _ in range(count)]
+    return [(int(M), int(N), int(K)) for M, N, K in sizes]
+
+
+class Library(Suite):
+    """Verification of the emulation of cuBLAS.
+
+    Parameters
+    ----------
+    seed : int
+    types : sequence of str
+        Types of products, some of `fpemu.library.TYPES`.
+    shapes : int
+        Number of shapes of the table; 0: all.
+    new : int
+        Number of random shapes whose orders are revealed first.
+
+    Raises
+    ------
+    InputError
+        Without PyTorch or a GPU.
+    """
+
+    name = "library"
+    about = (
+        "Products of cuBLAS compared with the emulation by the orders of the table (facts.table), on seeded operands"
+        " (fpemu.library.operands), in up to 32 rows and columns. digest: of the whole product; digests.sample: of the"
+        " compared entries. The groups 'new' are products of shapes outside the table; facts: the revealed order, and"
+        " the numbers of probes and calls"
+    )
+    code = ("library", "probing", "simt")
+
+    def __init__(self, seed: int, types: Sequence[str], shapes: int = 20, new: int = 0) -> None:
+        super().__init__(seed)
+        products = drawn(shapes, types, seed)
+        named = [(p.type, p.layout, (p.M, p.N, p.K), "") for p in products]
+        named += [(t, layout, shape, _NEW) for shape in new_shapes(new, seed) for t in types for layout in LAYOUTS]
+        self._groups = [f"{prefix}{t} {layout} {'x'.join(map(str, shape))}" for t, layout, shape, prefix in named]
+        self._environment = cublas.environment()
+
+    def device(self) -> dict[str, str]:
+        return {**self._environment, "driver": records.driver()}
+
+    def facts(self) -> dict[str, Any]:
+        return {"table": next((f"{p.library} {p.version} {p.hardware}" for p in orders("cublas")), "")}
+
+    def groups(self) -> list[str]:
+        return self._groups
+
+    def runs_alone(self, group: str) -> bool:
+        return True
+
+    def run(self, group: str, progress: Progress) -> Outcome:
+        kind, layout, sizes = group.removeprefix(_NEW).split()
+        M, N, K = map(int, sizes.split("x"))
+        if group.startswith(_NEW):
+            return self._reveal(group, kind, layout, (M, N, K))
+        product = lookup("cublas", kind, (M, N, K), layout=layout)
+        A, B, D, digest = cublas.CublasProduct(kind, layout, (M, N, K)).sampled(self.seed)
+        count, place = difference(codes(D), codes(predict_entries(product, A, B, *operands.sample_indices(M, N))))
+        sample = operands.digest_of(D)
+        return Outcome(group, 1, D.size, count, digest=digest, digests={"sample": sample}, first=[place] * bool(place))
+
+    def _reveal(self, group: str, kind: str, layout: str, shape: Shape) -> Outcome:
+        """Compare a product after its order was revealed."""
+        product = cublas.CublasProduct(kind, layout, shape, deadline=time.monotonic() + _SECONDS)
+        outcome = Outcome(group, 1)
+        try:
+            order, equal = revealing.find(product, self.seed, device="cpu" if gpu.available() else "cuda")
+            outcome.facts["order"], outcome.mismatches = order, int(not equal)
+        except (InputError, TimeoutError) as problem:
+            outcome.failed, outcome.first = 1, [str(problem)]
+        outcome.facts |= {"probes": product.probes, "calls": product.calls}
+        return outcome
+
+    def tables(self, record: Record) -> list[Table]:
+        tables = []
+        for prefix, title in (("", "by the table"), (_NEW, "by orders revealed now")):
+            some = [o for o in record.outcomes if o.group.startswith(_NEW) == bool(prefix)]
+            names = [o.group.removeprefix(prefix).rpartition(" ")[0] for o in some]
+            equal = [name for name, o in zip(names, some, strict=True) if o.ok]
+            rows = [(name, str(equal.count(name)), str(names.count(name))) for name in dict.fromkeys(names)]
+            heading = f"cuBLAS {record.device['cublas']}, {record.device['gpu']}, {title}"
+            tables += [Table(heading, ("product", "equal", "of"), rows)] * bool(rows)
+        return tables
+
+    def summary(self, record: Record) -> list[str]:
+        table, version = record.facts["table"], record.device["cublas"]
+        return [] if version in table else [f"the table is of {table}, this GPU has cuBLAS {version}"]
