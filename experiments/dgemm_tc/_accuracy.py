@@ -11,6 +11,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import FAILS, HOLDS, Claim, share
 
+from .._rows import runs_by
+
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 5"
 PHI = (0.1, 1.0, 2.0)
 FACTOR = 10.0
@@ -113,5 +115,4 @@ def claims(rows: list[dict[str, Any]], plain: str, ours: str) -> list[Claim]:
     return found
 
 
-def _runs(rows: list[dict[str, Any]], phi: float, n: int, column: str) -> list[float]:
-    return [row[column] for row in rows if row["phi"] == phi and row["n"] == n]
+_runs = runs_by("phi", "n")

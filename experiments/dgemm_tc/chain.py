@@ -18,6 +18,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
 from .._findings import paragraph
+from .._rows import runs_by
 from ._accuracy import FACTOR, PAPER, PHI
 
 __all__ = [
@@ -148,8 +149,7 @@ def _mean(rows: list[dict[str, Any]], mode: str, point: tuple[float, int], colum
     return float(np.mean(_runs(rows, mode, *point, column)))
 
 
-def _runs(rows: list[dict[str, Any]], mode: str, phi: float, n: int, column: str) -> list[float]:
-    return [row[column] for row in rows if (row["mode"], row["phi"], row["n"]) == (mode, phi, n)]
+_runs = runs_by("mode", "phi", "n")
 
 
 def _ratios(rows: list[dict[str, Any]], mode: str, phi: float, n: int, order: str) -> list[float]:

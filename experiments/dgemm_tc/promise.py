@@ -18,6 +18,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 TITLE = "where Algorithm 3 keeps its promise"
@@ -214,5 +215,4 @@ def _kept(rows: list[dict[str, Any]], family: str, name: str) -> bool:
     )
 
 
-def _runs(rows: list[dict[str, Any]], family: str, column: str) -> list[float]:
-    return [row[column] for row in rows if row["family"] == family]
+_runs = runs_by("family")

@@ -17,6 +17,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._rows import runs_by
+
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 8"
 TITLE = "relative error over the offset exponent"
 CAPTION = """Relative L2 error against the exact product over the offset exponent e of the operands, uniform in
@@ -142,8 +144,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     return found
 
 
-def _runs(rows: list[dict[str, Any]], panel: str, exponent: int, name: str) -> list[float]:
-    return [row[name] for row in rows if row["inputs"] == panel and row["exponent"] == exponent]
+_runs = runs_by("inputs", "exponent")
 
 
 def _span(values: Any) -> str:

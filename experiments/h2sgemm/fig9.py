@@ -16,6 +16,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 9"
 TITLE = "relative error over the sizes of the product"
@@ -195,8 +196,7 @@ def _means(rows: list[dict[str, Any]], kind: str, panel: str, name: str) -> Any:
     return np.array([np.mean(_runs(rows, kind, panel, x, name)) for x in _lengths(rows, panel)])
 
 
-def _runs(rows: list[dict[str, Any]], kind: str, panel: str, length: int, name: str) -> list[float]:
-    return [row[name] for row in rows if (row["inputs"], row["panel"], row["length"]) == (kind, panel, length)]
+_runs = runs_by("inputs", "panel", "length")
 
 
 def _span(values: Any) -> str:

@@ -12,6 +12,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
+from .._rows import runs_by
+
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
 ASSUMPTIONS = [
     """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
@@ -141,5 +143,4 @@ def claims(rows: list[dict[str, Any]], measure: str, label: str) -> list[Claim]:
     return found
 
 
-def _runs(rows: list[dict[str, Any]], hardware: str, n: int, column: str) -> list[float]:
-    return [row[column] for row in rows if row["hardware"] == hardware and row["n"] == n]
+_runs = runs_by("hardware", "n")

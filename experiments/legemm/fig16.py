@@ -16,6 +16,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import mean_by, rows_by
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
@@ -233,8 +234,7 @@ def _largest(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _panel(rows: list[dict[str, Any]], hardware: str, data: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["hardware"] == hardware and row["data"] == data]
+_panel = rows_by("hardware", "data")
 
 
 def _points(here: list[dict[str, Any]], name: str, column: str) -> list[tuple[int, float]]:
@@ -245,5 +245,4 @@ def _points(here: list[dict[str, Any]], name: str, column: str) -> list[tuple[in
     ]
 
 
-def _mean(here: list[dict[str, Any]], K: int, column: str) -> float:
-    return float(np.mean([row[column] for row in here if row["K"] == K]))
+_mean = mean_by("K")

@@ -16,6 +16,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
@@ -133,5 +134,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _runs(rows: list[dict[str, Any]], n: int, column: str) -> list[float]:
-    return [row[column] for row in rows if row["n"] == n]
+_runs = runs_by("n")

@@ -32,6 +32,7 @@ from fpemu.schemes.base import TwoParts
 from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph
+from .._rows import mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: why Markidis' method errs as it does"
 TITLE = "what the errors of Markidis' method and LE-GEMM are made of"
@@ -254,5 +255,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(*statements, ("with exact sums and no word read as zero", left, ".2g"))
 
 
-def _mean(rows: list[dict[str, Any]], hardware: str, k: int, column: str) -> float:
-    return float(np.mean([row[column] for row in rows if row["hardware"] == hardware and row["k"] == k]))
+_mean = mean_by("hardware", "k")

@@ -18,6 +18,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 TITLE = "bit-cut against rounding, chain against promotion"
@@ -210,8 +211,7 @@ def _named(where: tuple[str, str, str, int]) -> str:
     return f"{plotting.HARDWARE[chip].label}, {plotting.SCHEMES[scheme].label}'s order, {_WAYS[data]}, k = {k}"
 
 
-def _mean(rows: list[dict[str, Any]], hardware: str, data: str, k: int, column: str) -> float:
-    return float(np.mean([r[column] for r in rows if r["hardware"] == hardware and r["data"] == data and r["k"] == k]))
+_mean = mean_by("hardware", "data", "k")
 
 
 def _span(ratios: Any, of: str) -> str:

@@ -17,6 +17,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 3, 4 and 8"""
@@ -158,5 +159,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(*statements, ("FMA chain of the tiny kernel over Volta's fp16 accumulation", tiny, ".2f×"))
 
 
-def _runs(rows: list[dict[str, Any]], low: float, n: int, column: str) -> list[float]:
-    return [row[column] for row in rows if row["low"] == low and row["n"] == n]
+_runs = runs_by("low", "n")

@@ -11,6 +11,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import rows_by
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -207,5 +208,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _rows(rows: list[dict[str, Any]], shape: str) -> list[dict[str, Any]]:
-    return sorted((row for row in rows if row["shape"] == shape), key=lambda row: row["n"])
+_rows = rows_by("shape", order="n")

@@ -10,6 +10,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import rows_by
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import BATCHED, LOOKS, RULES, best, evaluate, line, plot, ratios, reaches, span, told
 from ..speed._shapes import cells as _cells
@@ -41,8 +42,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     return _cells("magma/fig18")
 
 
-def _of(rows: list[dict[str, Any]], data: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["data"] == data]
+_of = rows_by("data")
 
 
 def _speedup(rows: list[dict[str, Any]], data: str, who: tuple[str, ...]) -> dict[int, float]:

@@ -11,6 +11,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import rows_by
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -177,8 +178,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _rows(rows: list[dict[str, Any]], gpu: str, rank: int) -> list[dict[str, Any]]:
-    return sorted((row for row in rows if row["gpu"] == gpu and row["rank"] == rank), key=lambda row: row["n"])
+_rows = rows_by("gpu", "rank", order="n")
 
 
 def _share(row: dict[str, Any], layout: str) -> str:

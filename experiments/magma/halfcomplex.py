@@ -19,6 +19,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.5, 6.2 and 8"""
@@ -184,8 +185,7 @@ def _growth(rows: list[dict[str, Any]], point: Point) -> float:
     return _mean(rows, point, "one kernel, fp16") / _mean(rows, point, "one kernel, fp32")
 
 
-def _runs(rows: list[dict[str, Any]], chip: str, low: float, n: int, column: str) -> list[float]:
-    return [row[column] for row in rows if (row["hardware"], row["low"], row["n"]) == (chip, low, n)]
+_runs = runs_by("hardware", "low", "n")
 
 
 def _mean(rows: list[dict[str, Any]], point: Point, method: str, measure: str = "relative_l2") -> float:

@@ -15,6 +15,8 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._rows import runs_by
+
 PAPER = "Ozaki, Uchino, Imamura: Ozaki scheme II, arXiv:2504.08009 (2025), and the public results of GEMMul8 on a GH200"
 TITLE = "median relative error of the ways to fp64 and fp32"
 CAPTION = """Median relative error against the exact product over its length k, operands (rand - 0.5)·exp(φ·randn),
@@ -132,5 +134,4 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     return found
 
 
-def _runs(rows: list[dict[str, Any]], k: int, name: str) -> list[float]:
-    return [row[name] for row in rows if row["k"] == k and name in row]
+_runs = runs_by("k")

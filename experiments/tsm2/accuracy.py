@@ -25,6 +25,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), Algorithms 1 to 4, 6 and 7; sections 4 and 5"""
@@ -150,5 +151,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _runs(rows: list[dict[str, Any]], k: int, fmt: str, measure: str) -> list[float]:
-    return [row[measure] for row in rows if row["k"] == k and row["format"] == fmt]
+_runs = runs_by("k", "format")

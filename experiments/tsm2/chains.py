@@ -19,6 +19,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020); schemes as their own papers have them"""
@@ -133,5 +134,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(*statements, (f"blocks of 64 over the chain at k = {lengths[-1]}", joined, ".2g×"))
 
 
-def _runs(rows: list[dict[str, Any]], hardware: str, k: int, name: str) -> list[float]:
-    return [row[name] for row in rows if row["hardware"] == hardware and row["k"] == k]
+_runs = runs_by("hardware", "k")

@@ -25,6 +25,7 @@ from fpemu.simt.ism2 import ism2
 from fpemu.simt.tsm2 import VERSIONS, tsm2
 
 from .._findings import paragraph
+from .._rows import runs_by
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), Algorithms 1 to 4, 6 and 7"""
@@ -198,8 +199,7 @@ def _has(rows: list[dict[str, Any]], low: float, fmt: str, slices: int) -> bool:
     return any((row["low"], row["format"], row["slices"]) == (low, fmt, slices) for row in rows)
 
 
-def _runs(rows: list[dict[str, Any]], low: float, fmt: str, slices: int, column: str) -> list[float]:
-    return [row[column] for row in rows if (row["low"], row["format"], row["slices"]) == (low, fmt, slices)]
+_runs = runs_by("low", "format", "slices")
 
 
 def _mean(rows: list[dict[str, Any]], low: float, fmt: str, slices: int, join: str) -> float:
