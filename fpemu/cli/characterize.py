@@ -1,4 +1,4 @@
-"""``fpemu characterize``: the arithmetic of a matrix instruction, as a row of the catalog, from probes."""
+"""``fpemu characterize``: the arithmetic of a matrix instruction as a row of the catalogue, from probes."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def characterize(
     from fpemu.probing import characterize as find
 
     if not (1 <= outputs < 2**40 and 0 <= seed < 2**64):
-        raise InputError(
-            f"--outputs is {outputs:g} and --seed {seed}: a number from 1 to 1e12 and one from 0 are needed"
-        )
+        raise InputError(f"--outputs is {outputs:g} and --seed {seed}: give a number from 1 to 1e12 and one from 0")
     if sum((bool(name), emulated is not None, function is not None)) > 1:
         raise InputError("choose one of NAME-PART, --emulated and --callable")
     if function is None and (formats, k, shape) != (None, None, None):
@@ -67,23 +65,23 @@ def characterize(
     for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
             with spinner(title) as say:
-                asked = _counted(execute, say, f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title)
-                found = find(asked, **about, outputs=int(outputs), seed=seed, name=title)
-                held = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
+                counted = _counted(execute, say, f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title)
+                result = find(counted, **about, outputs=int(outputs), seed=seed, name=title)
+                layout = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
             note(f"fpemu: {title}: {' '.join(str(problem).split())}")
             raise typer.Exit(1) from problem
-        failed |= not found
-        reports.append(_report(title, found, row))
-        if held is not None and row is not None:
-            shape_found = {"shape": f"m{held.m}n{held.n}k{held.k}", "probes": held.probes}
-            reports[-1]["fragments"] = {**shape_found, "as_used": fragments.agrees(held, row)}
+        failed |= not result
+        reports.append(_report(title, result, row))
+        if layout is not None and row is not None:
+            instruction_shape = {"shape": f"m{layout.m}n{layout.n}k{layout.k}", "probes": layout.probes}
+            reports[-1]["fragments"] = {**instruction_shape, "as_used": fragments.agrees(layout, row)}
         if not as_json:
-            _show(title, found, row)
-            if held is not None:
-                console().print(f"fragments: {held}")
-        if found.contradiction:
-            note(f"fpemu: {title}: {found.contradiction}")
+            _show(title, result, row)
+            if layout is not None:
+                console().print(f"fragments: {layout}")
+        if result.contradiction:
+            note(f"fpemu: {title}: {result.contradiction}")
     if as_json:
         typer.echo(json.dumps(reports, indent=1))
     if failed:
@@ -93,7 +91,7 @@ def characterize(
 def _sources(
     name: str, emulated: str | None, function: str | None, formats: str | None, k: int | None, shape: str | None
 ) -> list[tuple[str, Callable[..., Any], dict[str, Any], MmaSpec | None]]:
-    """The instructions to characterise: title, callable, formats and k, and the row of the catalog if there is one."""
+    """The instructions to characterise: title, callable, formats and k, and their catalogue row if any."""
     from functools import partial
 
     from fpemu import gpu, mma
@@ -107,7 +105,7 @@ def _sources(
             raise unknown_name(
                 "row of the catalog", emulated, [row.name for row in catalog.rows()], catalog.architectures()
             )
-        return [(row.name, partial(_emulate, mma.execute, row), _about(row), row) for row in rows]
+        return [(row.name, partial(mma.execute, spec=row, backend="numpy"), _about(row), row) for row in rows]
     missing = gpu.available()
     if missing is not None:
         raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
@@ -116,7 +114,7 @@ def _sources(
     rows = [row for row in instructions.rows() if name.lower() in row.name.lower()]
     if not rows:
         raise unknown_name("instruction of this GPU", name, [row.name for row in instructions.rows()])
-    return [(row.name, partial(_run, gpu.execute, row), _about(row), row) for row in rows]
+    return [(row.name, partial(gpu.execute, spec=row), _about(row), row) for row in rows]
 
 
 def _counted(execute: Callable[..., Any], say: Callable[[str], None], title: str) -> Callable[..., Any]:
@@ -128,14 +126,6 @@ def _counted(execute: Callable[..., Any], say: Callable[[str], None], title: str
         return execute(A, B, C)
 
     return counted
-
-
-def _emulate(execute: Callable[..., Any], row: MmaSpec, A: Any, B: Any, C: Any) -> Any:
-    return execute(A, B, C, row, backend="numpy")
-
-
-def _run(execute: Callable[..., Any], row: MmaSpec, A: Any, B: Any, C: Any) -> Any:
-    return execute(A, B, C, row)
 
 
 def _about(row: MmaSpec) -> dict[str, Any]:
@@ -150,23 +140,23 @@ def _callable(
 
     from fpemu.probing import callables
 
-    names = (formats or "").split(",")
+    names = [name.strip() for name in (formats or "").split(",")]
     if len(names) not in (3, 4) or k is None:
         raise InputError("--callable needs --formats A,B,D (or A,B,C,D) and --k")
-    about: dict[str, Any] = {"a": names[0].strip(), "b": names[1].strip(), "d": names[-1].strip(), "k": k}
+    about: dict[str, Any] = {"a": names[0], "b": names[1], "d": names[-1], "k": k}
     if len(names) == 4:
-        about["c"] = names[2].strip()
+        about["c"] = names[2]
     if shape is not None:
         sizes = [parse_value(x) for x in shape.lower().split("x")]
         if len(sizes) != 2 or not all(type(x) is int and x > 0 for x in sizes):
             raise InputError(f"--shape {shape!r} is not MxN, such as 16x8")
         about["shape"] = tuple(sizes)
-    found, attribute = callables.load_function(function), function.rpartition(":")[2]
+    user_function, attribute = callables.load_function(function), function.rpartition(":")[2]
 
     def execute(A: Any, B: Any, C: Any) -> Any:
         try:
-            with np.errstate(all="ignore"):  # infinities and NaN among the probes are no news
-                D = found(A, B, C)
+            with np.errstate(all="ignore"):  # the probes contain infinities and NaN
+                D = user_function(A, B, C)
         except (Exception, SystemExit) as problem:
             what = f"{type(problem).__name__}: {problem}"
             raise InputError(f"{attribute} fails on A {A.shape}, B {B.shape}, C {C.shape}: {what}") from problem
@@ -175,9 +165,9 @@ def _callable(
     return attribute, execute, about, None
 
 
-# --- what is printed
+# --- output
 def row_text(spec: MmaSpec) -> str:
-    """A row of the catalog as the Python that makes it."""
+    """A specification as a Python expression."""
     parts = [repr(str(f)) for f in (spec.a_format, spec.b_format, spec.d_format)]
     parts += [f"k={spec.k}", f"block={spec.block}", f"arithmetic={spec.arithmetic!r}"]
     if spec.arithmetic in ("truncated", "via-half"):
@@ -189,52 +179,52 @@ def row_text(spec: MmaSpec) -> str:
         parts.append(f"c_format={str(spec.c_format)!r}")
     if spec.nan_code is not None:
         parts.append(f"nan_code=0x{spec.nan_code:X}")
-    if getattr(spec, "payloads", False):
+    if spec.payloads:
         parts.append("payloads=True")
     return f"MmaSpec({', '.join(parts)})"
 
 
 def differences(found: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict[str, list[Any]]:
-    """The fields in which the row found is not the catalog's: [found, the catalog's]. Empty where the bits are."""
-    fields = [f for f in _ARITHMETIC if hasattr(row, f) and getattr(found, f) != getattr(row, f)]
+    """The fields of two specifications that differ, [found, the catalogue's], except floors with the same bits."""
+    fields = [f for f in _ARITHMETIC if getattr(found, f) != getattr(row, f)]
     reach = max(
         (s.E0 for s in alike if s.E0 is not None and s.replace(E0=found.E0, name=found.name) == found), default=None
     )
     if "E0" in fields and reach is not None and row.E0 is not None and (found.E0 or -(10**6)) <= row.E0 <= reach:
-        fields.remove("E0")  # the floor is not seen: any up to `reach` gives the same bits
+        fields.remove("E0")  # any floor up to `reach` gives the same bits
     return {f: [getattr(found, f), getattr(row, f)] for f in fields}
 
 
-def _report(title: str, found: Characterized, row: MmaSpec | None) -> dict[str, Any]:
-    spec = found.spec
-    made: dict[str, Any] = {
+def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str, Any]:
+    spec = result.spec
+    report: dict[str, Any] = {
         "instruction": title,
         "row": None if spec is None else row_text(spec),
-        "probes": found.probes,
-        "verified_outputs": found.verified_outputs,
-        "mismatches": found.mismatches,
-        "contradiction": found.contradiction,
-        "findings": [vars(f) for f in found.findings],
+        "probes": result.probes,
+        "verified_outputs": result.verified_outputs,
+        "mismatches": result.mismatches,
+        "contradiction": result.contradiction,
+        "findings": [vars(f) for f in result.findings],
     }
     if spec is not None:
-        made["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC if hasattr(spec, f)}
-        made["alike"] = [row_text(s) for s in found.alike]
+        report["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC}
+        report["alike"] = [row_text(s) for s in result.alike]
         if row is not None:
-            made["catalog"] = differences(spec, row, found.alike)
-    return made
+            report["catalog"] = differences(spec, row, result.alike)
+    return report
 
 
-def _show(title: str, found: Characterized, row: MmaSpec | None) -> None:
-    listed = table(f"{title}: {found.probes:,} probes", "what", "found", "probe", "returned", "otherwise")
-    for f in found.findings:
+def _show(title: str, result: Characterized, row: MmaSpec | None) -> None:
+    listed = table(f"{title}: {result.probes:,} probes", "field", "value", "probe", "returned", "otherwise")
+    for f in result.findings:
         listed.add_row(f.field, f.value, f.probe, f.returned, f.otherwise)
     out = console()
     out.print(listed)
-    if found.spec is None:
+    if result.spec is None:
         return
-    out.print(row_text(found.spec))
-    out.print(f"{found.verified_outputs:,} random outputs, {found.mismatches:,} differ")
+    out.print(row_text(result.spec))
+    out.print(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
     if row is not None:
-        apart = differences(found.spec, row, found.alike)
-        told = "; ".join(f"{f} = {mine}, there {theirs}" for f, (mine, theirs) in apart.items())
-        out.print(f"not as in the catalog: {told}" if told else "as in the catalog")
+        fields = differences(result.spec, row, result.alike).items()
+        text = "; ".join(f"{f} = {value}, in the catalog {expected}" for f, (value, expected) in fields)
+        out.print(f"not as in the catalog: {text}" if text else "as in the catalog")

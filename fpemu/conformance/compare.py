@@ -1,4 +1,4 @@
-"""Two results of one product held against each other, bit by bit: how many differ, where, by how much."""
+"""Comparison of two results of one product: the number, the positions, the size and the pattern of mismatches."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Difference:
 
     def __str__(self) -> str:
         M, N = self.shape
-        size = "a number against a NaN" if self.largest is None else _say_count(self.largest, "ulp")
+        size = "a number against a NaN" if self.largest is None else _count(self.largest, "ulp")
         verb = "differs" if self.entries == 1 else "differ"
         return (
-            f"{self.entries} of {M * N} entries {verb} ({_say_count(self.bits, 'bit')}) in {self.rows} of {M} rows and "
+            f"{self.entries} of {M * N} entries {verb} ({_count(self.bits, 'bit')}) in {self.rows} of {M} rows and "
             f"{self.columns} of {N} columns; first at [{self.first[0]}, {self.first[1]}]: "
             f"{self.got}, expected {self.expected}; largest difference: {size}; {'; '.join(self.patterns)}"
         )
@@ -76,9 +76,8 @@ def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.
     x, y = bits(got), bits(expected)
     if got.dtype.kind == "i":
         return np.asarray(np.abs(got.astype(np.int64) - expected.astype(np.int64)))
-    unit = np.int64(1) << np.int64(max(0, _fraction(got.dtype) - formats.get(fmt).fraction_bits))
-    # float64 neighbours may be 2^63 codes apart: their halves are not
-    a, b = _line(x), _line(y)
+    unit = np.int64(1) << np.int64(max(0, int(np.finfo(got.dtype).nmant) - formats.get(fmt).fraction_bits))
+    a, b = _ordered(x), _ordered(y)  # of float64, up to 2^64 apart: their halves do not overflow
     apart = np.abs(a // 2 - b // 2) >= _LOST // 2
     steps = np.where(apart, _LOST, np.abs(a - np.where(apart, a, b)))
     nan = np.isnan(got) | np.isnan(expected)
@@ -129,106 +128,104 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
         int(wrong.any(axis=1).sum()),
         int(wrong.any(axis=0).sum()),
         (int(place[0]), int(place[1])),
-        _say(got[place], x[place]),
-        _say(expected[place], y[place]),
+        _value(got[place], x[place]),
+        _value(expected[place], y[place]),
         None if largest == _LOST else largest,
         smaller,
         tuple(_patterns(got, expected, wrong, steps)),
     )
 
 
-def _line(code: NDArray[Any]) -> NDArray[np.int64]:
+def _ordered(code: NDArray[Any]) -> NDArray[np.int64]:
     """Codes as integers in the order of their values, both zeros at 0."""
     width = 8 * code.dtype.itemsize
     magnitude = (code & code.dtype.type((1 << (width - 1)) - 1)).astype(np.int64)
     return np.where(code >> code.dtype.type(width - 1), -magnitude, magnitude)
 
 
-def _fraction(dtype: np.dtype[Any]) -> int:
-    return int(np.finfo(dtype).nmant)
-
-
-def _say_count(number: int, what: str) -> str:
+def _count(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
 
 
-def _say(value: Any, code: Any) -> str:
+def _value(value: Any, code: Any) -> str:
     return f"{value!s} (0x{int(code):0{2 * code.dtype.itemsize}X})"
 
 
 def _patterns(
     got: NDArray[Any], expected: NDArray[Any], wrong: NDArray[np.bool_], steps: NDArray[np.int64]
 ) -> list[str]:
-    """What the differing entries have in common, the most telling first."""
-    found = []
-    count, whole = int(wrong.sum()), wrong.size
+    """Common properties of the mismatching entries, the most specific first."""
+    patterns = []
     if got.dtype.kind == "f":
         x, y = got[wrong], expected[wrong]
-        if (np.isnan(x) & np.isnan(y)).all():
-            found.append("only the codes of NaN differ")
-        elif ((x == 0) & (y == 0)).all():
-            found.append("only the sign of zeros differs")
-        elif (steps == 1).all():
-            found.append("only the last bit differs (1 ulp)")
-        elif (~np.isfinite(x) | ~np.isfinite(y)).all():
-            found.append("only where one of the two is Inf or NaN")
-        elif (y == 0).all() or (x == 0).all():
-            found.append(f"only where {'the expected value' if (y == 0).all() else 'the result'} is 0")
-    if count == whole:
-        return [*found, "all entries"]
-    if count == 1:
-        return [*found, "this entry alone"]
-    found += _region(wrong) or _magnitude(expected, wrong)
-    share = 100 * count / whole
-    told = f"{share:.2g}" if share < 99 else "more than 99"
-    return found or [f"{told} % of the entries, spread over the matrix"]
+        zero = "the expected value" if (y == 0).all() else "the result"
+        for applies, text in (
+            (np.isnan(x) & np.isnan(y), "only the codes of NaN differ"),
+            ((x == 0) & (y == 0), "only the sign of zeros differs"),
+            (steps == 1, "only the last bit differs (1 ulp)"),
+            (~np.isfinite(x) | ~np.isfinite(y), "only where one of the two is Inf or NaN"),
+            ((y == 0) if (y == 0).all() else (x == 0), f"only where {zero} is 0"),
+        ):
+            if applies.all():
+                patterns.append(text)
+                break
+    if wrong.all():
+        return [*patterns, "all entries"]
+    if wrong.sum() == 1:
+        return [*patterns, "this entry alone"]
+    patterns += _region(wrong) or _magnitude(expected, wrong)
+    share = 100 * wrong.mean()
+    shown = f"{share:.2g}" if share < 99 else "more than 99"
+    return patterns or [f"{shown} % of the entries, spread over the matrix"]
 
 
 def _region(wrong: NDArray[np.bool_]) -> list[str]:
-    """The rows, columns or tiles that hold all differing entries, where these are clearly fewer than all."""
+    """The rows, columns or tiles that hold all mismatches, if they are clearly fewer than all."""
     M, N = wrong.shape
-    told = []
+    lines = []
     box = np.count_nonzero(wrong.any(axis=1)) * np.count_nonzero(wrong.any(axis=0))
-    dense = box <= min(2 * wrong.sum() - 1, 0.25 * wrong.size)  # a tile: no chance
+    dense = box <= min(2 * wrong.sum() - 1, 0.25 * wrong.size)  # one tile: no coincidence
     for axis, name, length in ((1, "rows", M), (0, "columns", N)):
         at = np.flatnonzero(wrong.any(axis=axis))
         low, high = int(at[0]), int(at[-1])
-        likely = 1 - (1 - wrong.mean()) ** wrong.shape[axis]  # of a line to have one by chance
+        likely = 1 - (1 - wrong.mean()) ** wrong.shape[axis]  # probability of a mismatch in a line by chance
         few = length * likely - 5 * np.sqrt(length * likely * (1 - likely))
         if len(at) >= (0.9 * length if dense else min(few, 0.9 * length)):
             continue
         if high - low + 1 == len(at):
             edge = " (the last)" if high == length - 1 else " (the first)" if low == 0 else ""
-            told.append(f"{name} {low} to {high}{edge}" if high > low else f"{name[:-1]} {low}{edge}")
+            lines.append(f"{name} {low} to {high}{edge}" if high > low else f"{name[:-1]} {low}{edge}")
             continue
         period = min((2, 4, 8, 16, 32, 64, 128), key=lambda p: len(set(at % p)) / p if 2 * p <= length else 1)
-        if len(set(at % period)) <= period // 2:
-            rest = ", ".join(str(r) for r in sorted(set(at % period))[:4])
-            told.append(f"{name} that are {rest}{' ...' if len(set(at % period)) > 4 else ''} modulo {period}")
+        residues = sorted(set(at % period))
+        if len(residues) <= period // 2:
+            lines.append(f"{name} that are {_some(residues, 4)} modulo {period}")
         else:
-            told.append(f"{len(at)} {name}: {', '.join(map(str, at[:6]))}{' ...' if len(at) > 6 else ''}")
-    return ["only in " + " and ".join(told)] if told else _tiles(wrong)
+            lines.append(f"{len(at)} {name}: {_some(at.tolist(), 6)}")
+    return ["only in " + " and ".join(lines)] if lines else _tiles(wrong)
+
+
+def _some(numbers: list[int], most: int) -> str:
+    return ", ".join(map(str, numbers[:most])) + " ..." * (len(numbers) > most)
 
 
 def _tiles(wrong: NDArray[np.bool_]) -> list[str]:
-    """Tiles that are right as a whole beside tiles that are not, more than chance would leave."""
+    """Tiles without a mismatch beside tiles with some, if these are more than chance explains."""
     M, N = wrong.shape
-    share = wrong.mean()
     for tile in reversed(_TILES):
         if 2 * tile > max(M, N):
             continue
         rows, columns = np.arange(0, M, tile), np.arange(0, N, tile)
         count = np.add.reduceat(np.add.reduceat(wrong.astype(np.int64), rows, axis=0), columns, axis=1)
         clean = count == 0
-        if not clean.any() or clean.all():
-            continue
-        if clean.size * (1 - share) ** (tile * min(tile, M, N)) < 0.01 * clean.sum():
+        chance = clean.size * (1 - wrong.mean()) ** (tile * min(tile, M, N))
+        if clean.any() and not clean.all() and chance < 0.01 * clean.sum():
             return [f"only in {int((~clean).sum())} of {clean.size} tiles of {tile} × {tile}"]
     return []
 
 
 def _magnitude(expected: NDArray[Any], wrong: NDArray[np.bool_]) -> list[str]:
-    """Whether only large, or only small, results differ."""
+    """Whether only large, or only small, results mismatch."""
     with np.errstate(invalid="ignore"):
         size = np.abs(expected.astype(np.float64))
     bad, good = size[wrong & np.isfinite(size)], size[~wrong & np.isfinite(size)]
