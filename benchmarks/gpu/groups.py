@@ -43,8 +43,8 @@ def _square(n: int) -> Shape:
 
 def groups(quick: bool = False) -> Iterator[Group]:
     """Return all groups, the most important first."""
-    front = ("speed/frontier", "speed/sizes", "speed/shapes")
-    front += ("legemm/fig9", "legemm/fig14", "legemm/fig18_speed", "h2sgemm/fig11")
+    papers = ("legemm/fig9", "legemm/fig14", "legemm/fig18_speed", "h2sgemm/fig11")
+    front = ("speed/frontier", "speed/sizes", "speed/shapes", *papers)
     yield Group(_square(HEAD), "symmetric", (*_FEW, FRONTIER[1]), "full", front)
     yield Group(
         _square(HEAD), "symmetric", ("sgemm", "three fp16", "tf32", "dgemm", FRONTIER[2], *STRASSEN), "brief", front

@@ -151,8 +151,8 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
             raise MissingKernelError(str(problem)) from problem
     options = {name: value for name, value in hints.items() if name != "mma"}
     if "tile" in options:
-        row = fused.stand_in(spec)
-        lowering = None if row is None else scheme.lowering(row)
+        row: Any = fused.stand_in(spec)
+        lowering: Any = None if row is None else scheme.lowering(row)
         how = None if lowering is None else source.fused(lowering, source.BYTES[str(row.a_format)], shape[2])
         tiles = [] if how is None else fused.tiles(lowering, row, how)
         fitting = [tile for tile in tiles if options["tile"] == (tile.M, tile.N)]
@@ -273,7 +273,7 @@ def sources(shape: tuple[int, int, int], name: str) -> list[str]:
 
 def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> list[str]:
     from fpemu.gpu.gemm import splitting
-    from fpemu.gpu.gemm.mma_sync import fused, operation
+    from fpemu.gpu.gemm.mma_sync import fused, general
     from fpemu.gpu.gemm.wgmma import schedules, splits, staged_int8, strassen, words
 
     made: Any = kernel(scheme(implementation), implementation.hints, shape)
@@ -289,6 +289,6 @@ def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> lis
         M, N, K = shape
         A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))
         scaled = bool(getattr(made.scheme, "scales_rows", False))
-        text = made.source((operation.layout(A, "A"), operation.layout(B, "B")), scaled, False)
+        text = made.source((general.layout(A, "A"), general.layout(B, "B")), scaled, False)
         return [text, splitting.source(made.scheme.rules())]
     return [*texts, *(kind.source() for kind in splits.KINDS.values())]

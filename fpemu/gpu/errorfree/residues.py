@@ -15,6 +15,7 @@ import numpy as np
 
 from fpemu.gpu.errorfree.machine import Workspace, int32, source
 from fpemu.gpu.errorfree.operands import Rows, padded
+from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.schemes.errorfree.crt import MODULI
@@ -82,9 +83,9 @@ def definitions(count: int) -> str:
 
 @lru_cache(maxsize=64)
 def crt_source(count: int, once: bool = False, plain: bool = True, narrow: bool = False) -> str:
-    """Return kernels/crt.cu for a number of moduli."""
-    kind = f"#define ONCE {int(once)}\n#define PLAIN {int(plain)}\n#define RESULT Binary{32 if narrow else 64}\n"
-    return definitions(count) + kind + source("crt.cu")
+    """Return kernels/crt.cu for a number of moduli, with one rounding at the end or two, a plain sum, and D in fp32."""
+    epilogue = {"ONCE": bool(once), "PLAIN": bool(plain), "NARROW": bool(narrow)}
+    return f"{definitions(count)}{struct(epilogue, 'Epilogue')}\n{source('crt.cu')}"
 
 
 @lru_cache(maxsize=64)

@@ -150,7 +150,13 @@ def prelude(spec: MmaSpec, n: int | None = None, saturate: bool = False) -> str:
         inputs += [f'"{"d" if double else "r"}"(b[{i}])' for i in range(steps)]
     issue = f'asm volatile("{ins.ptx} {", ".join(parts)};" : {", ".join(c)} : {", ".join(inputs)} : "memory")'
     wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {", ".join(c)} :: "memory")'
-    macros = {"IS_WGMMA": int(ins.warpgroup), "TILE_M": ins.m, "TILE_N": ins.n, "ROW_WORDS": row_words, "CD_PAIR": pair}
+    macros: dict[str, object] = {
+        "IS_WGMMA": int(ins.warpgroup),
+        "TILE_M": ins.m,
+        "TILE_N": ins.n,
+        "ROW_WORDS": row_words,
+        "CD_PAIR": pair,
+    }
     macros |= {"AB_WORD": "double" if double else "unsigned", "CD_WORD": words, "ISSUE": issue, "AWAIT": wait}
     return "".join(f"#define {name} {value}\n" for name, value in macros.items())
 

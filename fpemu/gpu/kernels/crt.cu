@@ -3,8 +3,8 @@
 // Before this file come, for N moduli: MODULUS[N], MAGIC[N] = floor(2^32 / p), LIFT[N] (the multiple of p next below
 // 2^31), INVERSE[N] (of P / p modulo p); for GROUPS of three moduli: OTHERS[N] (the product of the other two of its
 // group), SHARE[GROUPS] = 1 / G as a double, G the product of a group; LIMBS and WEIGHT[LIMBS][GROUPS] (32 bits each of
-// P / G), PRODUCT[LIMBS] (of P); ONCE, PLAIN (alpha is a power of two and nothing is added) and RESULT, the format of
-// D.
+// P / G), PRODUCT[LIMBS] (of P); struct Epilogue with ONCE (one rounding, after alpha and beta · C), PLAIN (alpha is a
+// power of two and nothing is added) and NARROW (D is fp32, else fp64).
 //
 // C = sum of t_i P / p_i - z P with 0 <= t_i <= p_i congruent to r_i q_i, z the integer nearest to the sum of t_i /
 // p_i. The numbers of a group are put together first: v = sum of t_i OTHERS_i <= 3 G < 2^26, C = sum of v P / G - z P.
@@ -56,7 +56,14 @@ struct Limbs {  // the same, one after another
   FPEMU_FUNCTION s64 next() { return limb[index++]; }
 };
 
-// D from the products of residues, rounded once and finished; ONCE: with alpha and beta · C before the rounding.
+template <bool NARROW> struct Result {
+  typedef Binary64 Format;
+};
+template <> struct Result<true> {
+  typedef Binary32 Format;
+};
+
+// D from the products of residues, rounded once, before or after alpha and beta · C (Epilogue::ONCE).
 template <class T>
 __device__ void rebuild(const int* products, s64 stride, s64 pitch, int M, int columns, const int* row_shifts,
                         const int* column_shifts, int sign, int more, int first_row, const End& end) {
@@ -68,19 +75,19 @@ __device__ void rebuild(const int* products, s64 stride, s64 pitch, int M, int c
       combine(limb, products + i * pitch + c, stride);
       int exponent = -(sign * (row_shifts[row] + column_shifts[c]) + more);
       const bool odd = is_reached(end, row, c);
-      if (ONCE && odd) {
+      if (Epilogue::ONCE && odd) {
         write(end.D, row, c, finished_special(end, reached(end, row, c), end.has_c ? read(end.C, row, c) : 0));
         continue;
       }
-      if (ONCE && !PLAIN) {
+      if (Epilogue::ONCE && !Epilogue::PLAIN) {
         Limbs x;
         for (int l = 0; l < LIMBS; l++) x.limb[l] = limb[l];
         round_entry(end, row, c, x, LIMBS, exponent, false);
         continue;
       }
-      if (ONCE) exponent += significand(end.alpha).e + 52;
+      if (Epilogue::ONCE) exponent += significand(end.alpha).e + 52;
       const u64 code = round_digits<T>(limb, exponent);
-      if (ONCE) {
+      if (Epilogue::ONCE) {
         write(end.D, row, c, code);
         continue;
       }
@@ -93,5 +100,6 @@ __device__ void rebuild(const int* products, s64 stride, s64 pitch, int M, int c
 extern "C" __global__ void __launch_bounds__(256)
     rebuild(const int* T, s64 stride, s64 pitch, int M, int columns, const int* row_shifts, const int* column_shifts,
             int sign, int more, int first_row, End end) {
-  rebuild<RESULT>(T, stride, pitch, M, columns, row_shifts, column_shifts, sign, more, first_row, end);
+  rebuild<Result<Epilogue::NARROW>::Format>(T, stride, pitch, M, columns, row_shifts, column_shifts, sign, more,
+                                            first_row, end);
 }

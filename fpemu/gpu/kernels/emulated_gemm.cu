@@ -132,10 +132,9 @@ FPEMU_FUNCTION Task task_of(s64 tile, const Element* A, const Element* B, const 
 }
 
 #ifdef __CUDACC__
-#ifndef PER_SM
-#define PER_SM 2  // thread blocks of a multiprocessor that the registers have to last for
-#endif
-extern "C" __global__ void __launch_bounds__(THREADS, PER_SM)
+constexpr int BLOCKS_PER_MULTIPROCESSOR = 2;
+static_assert(THREADS * BLOCKS_PER_MULTIPROCESSOR <= 2048, "threads of a multiprocessor");
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
     gemm(const Element* A, const Element* B, const Total* C, Total* D, const int* a_of, const int* b_of, const u8* cuts,
          int M, int N, int K, int promote) {
   __shared__ Shared s;
