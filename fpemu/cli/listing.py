@@ -41,14 +41,13 @@ def listing(
 def _overview() -> None:
     from fpemu import formats, inputs, metrics, mma, schemes
 
-    shown = table("all names: 'fpemu list KIND' describes those of a kind", "kind", "names")
-    shown.add_row("hardware", ", ".join(mma.catalog.architectures()))
-    shown.add_row("schemes", ", ".join(schemes.names()))
-    shown.add_row("experiments", _experiment_names())
-    shown.add_row("formats", ", ".join(formats.names()))
-    shown.add_row("inputs", ", ".join(inputs.names()))
-    shown.add_row("metrics", ", ".join(metrics.names()))
-    console().print(shown)
+    names = table("all names: 'fpemu list KIND' describes those of a kind", "kind", "names")
+    names.add_row("hardware", ", ".join(mma.catalog.architectures()))
+    names.add_row("schemes", ", ".join(schemes.names()))
+    names.add_row("experiments", _experiment_names())
+    for module in (formats, inputs, metrics):
+        names.add_row(module.__name__.rpartition(".")[2], ", ".join(module.names()))
+    console().print(names)
 
 
 def _experiment_names() -> str:
@@ -74,37 +73,22 @@ def _hardware() -> None:
     named: dict[str, list[str]] = {}
     for gpu, architecture in mma.catalog.gpu_names().items():
         named.setdefault(architecture, []).append(gpu)
+    columns = ["instruction", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "final"]
     for architecture in mma.catalog.architectures():
-        shown = table(
-            ": ".join([architecture, *filter(None, [", ".join(named.get(architecture, []))])]),
-            "instruction",
-            "A, B",
-            "C, D",
-            "arithmetic",
-            "evidence",
-            "L",
-            "F",
-            "E0",
-            "final",
-            numbers=4,
-        )
+        title = ": ".join([architecture, *filter(None, [", ".join(named.get(architecture, []))])])
+        instructions = table(title, *columns, numbers=4)
         for row in mma.catalog.rows():
             if row.architecture != architecture:
                 continue
             aligned = row.arithmetic in ("truncated", "via-half")
             bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
-            shown.add_row(
+            instructions.add_row(
                 f"{row.instruction} {row.shape}",
-                str(row.a_format),
-                str(row.d_format),
-                row.arithmetic,
-                row.evidence,
-                str(row.block),
-                str(row.F) if aligned else "-",
-                str(row.E0) if aligned else "-",
+                *(str(row.a_format), str(row.d_format), row.arithmetic, row.evidence, str(row.block)),
+                *((str(row.F), str(row.E0)) if aligned else "--"),
                 "-" if row.is_integer else f"{row.final}{bits}",
             )
-        out.print(shown)
+        out.print(instructions)
     legend = table("evidence", "word", "meaning")
     for word, meaning in EVIDENCE.items():
         legend.add_row(word, meaning)
@@ -114,12 +98,12 @@ def _hardware() -> None:
 def _schemes() -> None:
     from fpemu import schemes
 
-    shown = table("schemes", "scheme", "paper", "parts", "products", "range")
+    lines = table("schemes", "scheme", "paper", "parts", "products", "range")
     for name in schemes.names():
         info = schemes.get(name).info
         paper = info.paper if str(info.year) in info.paper or not info.paper else f"{info.paper}, {info.year}"
-        shown.add_row(name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range)
-    console().print(shown)
+        lines.add_row(name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range)
+    console().print(lines)
 
 
 def _scheme(name: str) -> None:
@@ -129,19 +113,19 @@ def _scheme(name: str) -> None:
     paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
     print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
     print_text(f"range: {info.range}; error: {info.bound}\n")
-    shown = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
+    lines = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
     for option in info.options:
-        shown.add_row(option.name, str(option.default), option.values, option.meaning)
-    console().print(shown)
+        lines.add_row(option.name, str(option.default), option.values, option.meaning)
+    console().print(lines)
 
 
 def _experiments() -> None:
     from fpemu.reproduce import experiments
 
-    shown = table("experiments", "experiment", "title", "cells, quick", "cells, full", numbers=2)
+    lines = table("experiments", "experiment", "title", "cells, quick", "cells, full", numbers=2)
     for name in experiments.names():
-        shown.add_row(name, experiments.title(name), *[_cells(name, size) for size in experiments.SIZES])
-    console().print(shown)
+        lines.add_row(name, experiments.title(name), *[_cells(name, size) for size in experiments.SIZES])
+    console().print(lines)
 
 
 def _cells(name: str, size: str) -> str:
@@ -158,42 +142,33 @@ def _cells(name: str, size: str) -> str:
 def _formats() -> None:
     from fpemu import formats
 
-    shown = table(
-        "formats",
-        "format",
-        "precision, bits",
-        "emin",
-        "emax",
-        "largest",
-        "smallest normal",
-        "smallest subnormal",
-        "unit roundoff",
-        numbers=7,
-    )
+    columns = ["precision, bits", "emin", "emax", "largest", "smallest normal", "smallest subnormal", "unit roundoff"]
+    lines = table("formats", "format", *columns, numbers=7)
     for name in formats.names():
         f = formats.get(name)
         powers = [f"2^{math.frexp(x)[1] - 1}" for x in (f.min_normal, f.min_subnormal, f.unit_roundoff)]
-        shown.add_row(name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers)
-    console().print(shown)
+        lines.add_row(name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers)
+    console().print(lines)
 
 
 def _inputs() -> None:
     from fpemu import inputs
 
-    shown = table("operand distributions", "name", "what")
-    for name in inputs.names():
-        shown.add_row(name, inputs.describe(name))
-    console().print(shown)
+    _describe("operand distributions", {name: inputs.describe(name) for name in inputs.names()})
 
 
 def _metrics() -> None:
     from fpemu import metrics
 
-    shown = table("error measures", "name", "what")
-    for name in metrics.names():
-        lines = (metrics.get(name).__doc__ or "").strip().splitlines()
-        shown.add_row(name, lines[0] if lines else "")
-    console().print(shown)
+    summaries = {name: (metrics.get(name).__doc__ or "").strip().partition("\n")[0] for name in metrics.names()}
+    _describe("error measures", summaries)
+
+
+def _describe(title: str, descriptions: dict[str, str]) -> None:
+    lines = table(title, "name", "description")
+    for name, description in descriptions.items():
+        lines.add_row(name, description)
+    console().print(lines)
 
 
 _KINDS: dict[str, Callable[[], None]] = {

@@ -220,8 +220,8 @@ def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -
     for path in requested.paths(output):
         check_writable(path, make_folders=True)
     stem = requested.paths(output)[0].with_suffix("").as_posix()
-    again = [*requested.command, *([] if output == "maps" else ["-o", output])]
-    rows = options.evaluate(requested.grid, again)
+    with options.resumable([*requested.command, *([] if output == "maps" else ["-o", output])]):
+        rows = options.evaluate(requested.grid)
     if rows is None:
         console().print(f"map: {stem}", soft_wrap=True)
         return

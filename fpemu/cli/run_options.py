@@ -6,6 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,16 +60,17 @@ class RunOptions:
         # the workers of a scheduler may be on machines with a GPU
         return self.device if self.scheduler is not None and self.device == "cuda" else parse_device(self.device)
 
-    def evaluate(self, grid: Grid, command: list[str]) -> list[dict[str, Any]] | None:
-        """Evaluate the missing cells, export the tables and return all rows; None after a dry run.
+    def resumable(self, command: list[str]) -> AbstractContextManager[None]:
+        """After Ctrl-C print the command, given without these options, and exit with status 130."""
+        return resumable([*command, *self._words()])
 
-        ``command`` is the command without these options, for the message after an interrupt.
-        """
+    def evaluate(self, grid: Grid) -> list[dict[str, Any]] | None:
+        """Evaluate the missing cells, export the tables and return all rows; None after a dry run."""
         from fpemu.sweep import Store
         from fpemu.sweep.export import export
         from fpemu.sweep.run import default_jobs, run
 
-        with resumable([*command, *self._words()]), Store() as results:
+        with Store() as results:
             if self.dry_run:
                 self._show_plan(grid, results)
                 return None

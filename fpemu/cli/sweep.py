@@ -59,8 +59,9 @@ def run(
 
     if not file.endswith((".toml", ".py")) and not Path(file).exists():
         raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
-    grid = Grid.read(file)
-    rows = options.evaluate(grid, ["fpemu", "sweep", file])
+    with options.resumable(["fpemu", "sweep", file]):
+        grid = Grid.read(file)
+        rows = options.evaluate(grid)
     if rows is None:
         return
     if not options.export:

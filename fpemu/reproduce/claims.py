@@ -77,7 +77,7 @@ def share(claim: str, published: str, held: ArrayLike, measured: str, value: flo
     """The verdict on a statement about a range of points, ``held`` saying at which of them it is true.
 
     Holds: at all of them. In part: at half of them or more. Does not hold: at fewer. Cannot be decided: no points. The
-    claim's value is the share of the points, unless the one number that ``measured`` speaks of is given.
+    claim's value is the share of the points, unless ``value`` gives the number in ``measured``.
     """
     points = [bool(point) for point in np.asarray(held).ravel()]
     if not points:

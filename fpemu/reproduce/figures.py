@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +137,7 @@ def _path(folder: str | os.PathLike[str], experiment: Experiment, suffix: str) -
 
 
 def _known(path: Path) -> dict[str, Any]:
-    """The record written before; empty if there is none that can be read."""
+    """The existing record; empty if it is missing or damaged."""
     try:
         return load_record(path)
     except InputError:
@@ -177,23 +177,23 @@ def as_written(experiment: Experiment, size: str, rows: list[Row]) -> list[Row]:
 
 
 def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) -> dict[str, Any]:
-    """Return a figure's record: how to make the figure again, and what the rows say about the paper's claims."""
+    """Return a figure's record: its command, and the verdicts of the rows on the paper's claims."""
     names = list(experiment.cells(size)[0]) if rows else []
-    said = statements(experiment, size, rows)
+    words = statements(experiment, size, rows)
     stem = experiment.name.split("/")[1]
     return {
         "figure": experiment.name,
-        **{name: said[name] for name in ("paper", "title", "kind", "caption", "assumptions")},
+        **{name: words[name] for name in ("paper", "title", "kind", "caption", "assumptions")},
         "command": f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
         "size": size,
         "cells": len(rows),
         "parameters": {name: _distinct(row[name] for row in rows) for name in names},
         "hardware": hardware(experiment, rows),
-        **{name: said[name] for name in ("claims", "finding", "explains")},
+        **{name: words[name] for name in ("claims", "finding", "explains")},
         "version": version(experiment),
         "data": {"file": f"{stem}.csv", "sha256": _sha256(data)},
         "picture": {"file": f"{stem}.png", "code": drawing_version(experiment.module)},
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
     }
 
 
@@ -214,7 +214,7 @@ def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, 
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in the order they come; lists have no hash."""
+    """The distinct values in their order; lists have no hash."""
     return list({canonical(value): value for value in values}.values())
 
 
@@ -232,12 +232,12 @@ _FIELDS = {
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The provenance that :func:`write` wrote, checked for being one.
+    """Read and check the record that :func:`write` wrote.
 
     Raises
     ------
     InputError
-        If the file is not there, or not such a record.
+        If the file is missing, or not such a record.
     """
     record = read_json(path)
     try:
@@ -262,9 +262,9 @@ def _entry(record: Any, name: str) -> Any:
 
 
 def hardware(experiment: Experiment, rows: list[Row]) -> list[dict[str, Any]]:
-    """The instructions that the numbers come from: their arithmetic, evidence and source.
+    """The arithmetic, evidence and source of the instructions in the page's ``SPECS``.
 
-    Those that the page names in ``SPECS``, or else the fp16 ones of the ``hardware`` parameter.
+    Without ``SPECS`` these are the fp16 instructions of the ``hardware`` parameter.
     """
     from fpemu import mma
 
@@ -272,10 +272,6 @@ def hardware(experiment: Experiment, rows: list[Row]) -> list[dict[str, Any]]:
     specs = [mma.spec(*given) for given in getattr(experiment.module, "SPECS", columns)]
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
     return [{field: getattr(spec, field) for field in fields} for spec in specs]
-
-
-def _versions() -> Mapping[str, str]:
-    return {name: _version(name) for name in _PACKAGES}
 
 
 def _version(name: str) -> str:

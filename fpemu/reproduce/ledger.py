@@ -88,7 +88,7 @@ def collect(folder: str = "figures") -> Ledger:
 def _record(path: Path, name: str, size: str) -> dict[str, Any]:
     record = figures.load_record(path)
     if (record["figure"], record["size"]) != (name, size):
-        raise InputError(f"{path} speaks of {record['figure']} at {record['size']} size")
+        raise InputError(f"{path} is the record of {record['figure']} at {record['size']} size")
     for claim in record["claims"]:
         if claim["verdict"] not in VERDICTS:
             raise InputError(f"{path}: the verdict {claim['verdict']!r} is none of {', '.join(VERDICTS)}")

@@ -1,6 +1,6 @@
-"""An experiment with its rows: evaluated now, or read from the data of a figure that was drawn before.
+"""An experiment with its rows, evaluated now or read from the data of a drawn figure.
 
-Either way the rows have the digits that the CSV of the figure holds, so that both give the same statements.
+In both cases the rows have the digits of the figure's CSV, so that both give the same statements.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Reproduction:
 
     @property
     def claims(self) -> list[Claim]:
-        """What the paper says, what the rows say, and the verdict."""
+        """The published claims with the measured values and the verdicts."""
         return self.experiment.claims(self.rows)
 
     @property
     def finding(self) -> str | None:
-        """What the figure shows, in a paragraph; None where the page has none."""
+        """A paragraph on the result of the figure; None where the page has none."""
         return self.experiment.finding(self.rows)
 
     def __repr__(self) -> str:
@@ -147,9 +147,11 @@ def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "
     if record.is_file():
         known = figures.load_record(record)
         if known["data"].get("sha256") != _sha256(data):
-            raise InputError(f"{data} was changed: it is not what {record} speaks of")
+            raise InputError(f"{data} was changed after {record} was written")
         if (known["figure"], known["size"]) != (name, size):
-            raise InputError(f"{record} speaks of {known['figure']} at {known['size']} size, not of {name} at {size}")
+            raise InputError(
+                f"{record} is the record of {known['figure']} at {known['size']} size, not of {name} at {size}"
+            )
     return Reproduction(experiment, size, rows)
 
 

@@ -161,8 +161,10 @@ def run(
     if failed and not keep_failures:
         raise failure(job.name, [(plan.cells[name], error) for name, error in failed.items()], len(plan.cells))
     return [
-        {**_plain(cell), "error": failed[name]} if name in failed else _row(job, cell, plan.stored[name].values)
-        for name, cell in plan.cells.items()
+        {**_plain(plan.cells[name]), "error": failed[name]}
+        if name in failed
+        else _row(job, plan.cells[name], plan.stored[name].values)
+        for name in plan.keys
     ]
 
 
@@ -198,8 +200,10 @@ def keys(job: Job, cells: list[Cell]) -> list[str]:
 class Plan:
     """The cells of a job, and the stored ones among them."""
 
+    keys: list[str]
+    """The key of every cell, in the job's order; a repeated cell has a repeated key"""
     cells: dict[str, Cell]
-    """By key, in the job's order"""
+    """The distinct cells by key"""
     stored: dict[str, Known]
     failed_before: dict[str, str]
     """The error of each cell whose last evaluation failed"""
@@ -218,7 +222,8 @@ class Plan:
 def survey(job: Job, size: str, results: Store) -> Plan:
     """Look up a job's cells in the store; log a line if stored rows are damaged."""
     listed = job.cells(size)
-    cells = dict(zip(keys(job, listed), listed, strict=True))
+    names = keys(job, listed)
+    cells = dict(zip(names, listed, strict=True))
     known, damaged = results.read(list(cells))
     stored = {name: row for name, row in known.items() if _fits(cells[name], row.values)}
     if damaged:
@@ -229,7 +234,7 @@ def survey(job: Job, size: str, results: Store) -> Plan:
             len(known) + len(damaged),
             store.canonical(cells[damaged[0]]),
         )
-    return Plan(cells, stored, results.failures(list(cells)))
+    return Plan(names, cells, stored, results.failures(list(cells)))
 
 
 def _fits(cell: Mapping[str, Any], values: Values) -> bool:
@@ -256,8 +261,8 @@ def estimate(job: Job, plan: Plan, jobs: int, device: Device = "cpu") -> tuple[f
     """Estimate the seconds that the missing cells of a plan, at least one, will take; also name the basis.
 
     The estimate scales the seconds of stored cells of the same job, or of its cheapest cell evaluated now on
-    ``device``, with `cost`. Of a large cell of a grid, some rows and columns are evaluated. The
-    number is None if the cell fails.
+    ``device``, with `cost`. Of a large cell of a grid, some rows and columns are evaluated. The number is None if the
+    cell fails.
     """
     todo = plan.todo
     work = sum(job.cost(cell) for cell in todo.values())

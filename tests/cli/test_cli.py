@@ -23,7 +23,7 @@ from fpemu import mma, probing, reproduce, schemes
 from fpemu.cli import app, main
 from fpemu.reproduce import experiments
 from fpemu.schemes.errorfree.report import Fault
-from fpemu.sweep import Store, executors
+from fpemu.sweep import Grid, Store, executors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -431,7 +431,7 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
         (["A.npy", "B.npy", "-s", "fp16", "--order", "tree.json"], "tree.json is a tree, which is an order of one"),
         (["A.npy", "B.npy", "-s", "fp16", "--order", "A.json"], "A.json: No such file"),
         (["x.npy", "B.npy", "-s", "fp16"], "--on-range scale scales the matrices"),
-        (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and 2 are asked for"),
+        (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and --scheme names 2"),
         (["A.npy", "B.npy", "-s", "fp16", "-o", "D.txt"], "as .npy or .mtx"),
         (["A.npy", "B.npy", "-s", "fp16", "-o", "no/D.npy"], "there is no folder no"),
         (["A.npy"], "Missing argument"),
@@ -599,7 +599,7 @@ def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiments, "select", interrupted)
-    monkeypatch.setattr(sweep.Grid, "read", interrupted)
+    monkeypatch.setattr(Grid, "read", interrupted)
     Path("g.toml").touch()
     assert main(arguments) == 130
     assert f"'fpemu {' '.join(arguments)}' continues from them" in capsys.readouterr().err
