@@ -14,6 +14,7 @@ from ..speed._shapes import (
     BATCHED,
     LOOKS,
     RULES,
+    compared,
     errors,
     evaluate,
     line,
@@ -125,12 +126,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             [x > 1 for n, x in square.items() if n <= 100],
             span(x for n, x in square.items() if n <= 100),
         ),
-        share(
-            "n×n×16: faster than cuBLAS up to n = 128",
-            "sizes up to 128",
-            [x > 1 for x in ranked.values()],
-            span(ranked.values()),
-        ),
+        compared("n×n×16: faster than cuBLAS up to n = 128", "sizes up to 128", ranked.values(), ">", 1),
         share(
             "faster than cuBLAS at every n that is measured, 2 to 128",
             "",
@@ -143,12 +139,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             [mean(square.values()) >= GOAL] if square else [],
             f"{mean(square.values()):.3g}×, {len(square)} sizes of {len(shapes.EVERY)}",
         ),
-        share(
-            "faster than cuBLAS with fp16 sums, which are less accurate",
-            "",
-            [x > 1 for x in fast.values()],
-            span(fast.values()),
-        ),
+        compared("faster than cuBLAS with fp16 sums, which are less accurate", "", fast.values(), ">", 1),
         share(
             f"{EIGHT} times as fast as cuBLAS up to n = {SMALL}",
             "",
@@ -158,11 +149,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     ]
     loop, cold = (speedups(_square(rows), what) for what in ("loop", "cold"))
     found += [
-        share(
+        compared(
             "in a loop, the host's time included: faster than cuBLAS at every n that is measured, 2 to 128",
             "",
-            [x > 1 for x in loop.values()],
-            span(loop.values()),
+            loop.values(),
+            ">",
+            1,
         ),
         share(
             "operands from memory: faster than cuBLAS",

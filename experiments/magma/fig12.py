@@ -15,6 +15,7 @@ from ..speed._shapes import (
     LOOKS,
     RULES,
     best,
+    compared,
     errors,
     evaluate,
     line,
@@ -120,36 +121,21 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     for what, how in (("loop", "in a loop, the host's time included"), ("cold", "operands from memory")):
         points = ratios(line(square, "ours"), line(square, shapes.BASE), what=what)
-        found.append(
-            share(
-                f"{how}: faster than planar cuBLAS by four calls",
-                "",
-                [x > 1 for x in points.values()],
-                span(points.values()),
-            )
-        )
+        found.append(compared(f"{how}: faster than planar cuBLAS by four calls", "", points.values(), ">", 1))
     layouts = ratios(line(square, "ours"), line(square, "ours planar"))
     found.append(
-        share(
+        compared(
             "interleaved is faster than planar, the same kernel",
             "higher operational intensity",
-            [x > 1 for x in layouts.values()],
-            span(layouts.values()),
+            layouts.values(),
+            ">",
+            1,
         )
     )
     real = {n: x for n, x in _complex_over_planar(rows).items()}
-    found.append(
-        share(
-            "one call of cuBLASLt is faster than four of cuBLAS",
-            "",
-            [x > 1 for x in real.values()],
-            span(real.values()),
-        )
-    )
+    found.append(compared("one call of cuBLASLt is faster than four of cuBLAS", "", real.values(), ">", 1))
     ratio = errors(square, "ours", shapes.BASE)
-    found.append(
-        share("no less accurate than four calls of cuBLAS", "", [x <= 1 for x in ratio.values()], span(ratio.values()))
-    )
+    found.append(compared("no less accurate than four calls of cuBLAS", "", ratio.values(), "<=", 1))
     return found
 
 

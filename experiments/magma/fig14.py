@@ -11,7 +11,19 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import BATCHED, LOOKS, RULES, evaluate, line, multiprocessors, over_powers, ratios, span, told
+from ..speed._shapes import (
+    BATCHED,
+    LOOKS,
+    RULES,
+    compared,
+    evaluate,
+    line,
+    multiprocessors,
+    over_powers,
+    ratios,
+    span,
+    told,
+)
 from ..speed._shapes import cells as _cells
 
 __all__ = ["evaluate"]
@@ -84,7 +96,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             slow = {row["M"]: row["rate"] for row in line(rows, who, data=data, batch=few)}
             gain = [row["rate"] / slow[row["M"]] for row in line(rows, who, data=data, batch=many) if row["M"] in slow]
             text = f"{name}, {'cuBLAS' if who == shapes.BASE else 'ours'}: {few} products run slower than {many}"
-            found.append(share(text, "slower", [x > 1 for x in gain], span(gain)))
+            found.append(compared(text, "slower", gain, ">", 1))
         first, second = (_speedup(rows, data, batch) for batch in shapes.FEW)
         change = [second[n] / first[n] for n in first if n in second]
         found.append(
@@ -96,7 +108,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         each = [x for one in (first, second) for x in one.values()]
-        found.append(share(f"{name}: faster than cuBLAS, both batches", "", [x > 1 for x in each], span(each)))
+        found.append(compared(f"{name}: faster than cuBLAS, both batches", "", each, ">", 1))
     ours = {row["M"]: row["rate"] for row in line(rows, "ours", data="complex", batch=few)}
     other = {row["M"]: row["rate"] for row in line(rows, shapes.BASE, data="complex", batch=many)}
     reach = {n: ours[n] / other[n] for n in ours if n in other}

@@ -12,7 +12,7 @@ from fpemu.reproduce.claims import Claim, share
 from .._findings import paragraph
 from .._rows import rows_by
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import BATCHED, LOOKS, RULES, best, evaluate, line, plot, ratios, reaches, span, told
+from ..speed._shapes import BATCHED, LOOKS, RULES, best, compared, evaluate, line, plot, ratios, reaches, span, told
 from ..speed._shapes import cells as _cells
 
 __all__ = ["evaluate"]
@@ -83,29 +83,32 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         alone = ratios(line(some, "magma-small"), line(some, "magma" if data == "real" else "ours"))
         below, above = ({n: x for n, x in alone.items() if (n < CROSSING) == small} for small in (True, False))
         found.append(
-            share(
+            compared(
                 f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
                 "below ≈ 10×10",
-                [x > 1 for x in below.values()],
-                span(below.values()),
+                below.values(),
+                ">",
+                1,
             )
         )
         found.append(
-            share(
+            compared(
                 f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
                 "for larger sizes",
-                [x < 1 for x in above.values()],
-                span(above.values()),
+                above.values(),
+                "<",
+                1,
             )
         )
     chosen = ratios(line(_of(rows, "real"), "magma-small"), line(_of(rows, "real"), "ours"))
     small = [x for n, x in chosen.items() if n < CROSSING]
     found.append(
-        share(
+        compared(
             f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
             "any kernel that uses the TCs",
-            [x > 1 for x in small],
-            span(small),
+            small,
+            ">",
+            1,
         )
     )
     real, complex_ = (_speedup(rows, data, OURS[data]) for data in NAMES)
@@ -131,11 +134,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         some = _of(rows, data)
         loop = ratios(line(some, "ours"), line(some, shapes.BASE), what="loop")
         found.append(
-            share(
+            compared(
                 f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS",
                 "",
-                [x > 1 for x in loop.values()],
-                span(loop.values()),
+                loop.values(),
+                ">",
+                1,
             )
         )
     return found

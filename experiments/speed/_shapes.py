@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -229,6 +230,16 @@ def span(values: Iterable[float], unit: str = "×") -> str:
         return ""
     ends = " to ".join(dict.fromkeys(f"{x:.3g}" for x in (min(known), max(known))))
     return f"{ends}{unit}" + (f", mean {mean(known):.3g}{unit}" if len(known) > 1 else "")
+
+
+def compared(claim: str, published: str, ratios: Iterable[float], relation: str, limit: float) -> Claim:
+    """The verdict on a relation (">", ">=", "<" or "<=") of every ratio to a limit.
+
+    >>> compared("faster", "", [1.5, 2.0], ">", 1).verdict
+    'holds'
+    """
+    known, holds = list(ratios), {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}[relation]
+    return share(claim, published, [holds(x, limit) for x in known], span(known))
 
 
 def reaches(claim: str, low: float, high: float | None, values: Iterable[float]) -> Claim:

@@ -10,7 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, evaluate, ratios, span, told
+from ..speed._shapes import LOOKS, RULES, TALL, compared, evaluate, ratios, span, told
 from ..speed._shapes import cells as _cells
 from ._speed import PAPER as _PAPER
 from ._speed import line, threads
@@ -82,9 +82,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        found.append(
-            share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over], span(over))
-        )
+        found.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
     return found
 
 

@@ -11,7 +11,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, evaluate, over_powers, ratios, span, told
+from ..speed._shapes import LOOKS, RULES, TALL, compared, evaluate, over_powers, ratios, span, told
 from ..speed._shapes import cells as _cells
 from ._speed import PAPER as _PAPER
 from ._speed import line, threads
@@ -72,17 +72,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         both = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
         small = [x for k, x in both.items() if k <= 16]
         found.append(
-            share(
-                f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16",
-                "replaces it there",
-                [x > 1 for x in small],
-                span(small),
-            )
+            compared(f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16", "replaces it there", small, ">", 1)
         )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        found.append(
-            share(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", [x >= 1 for x in over], span(over))
-        )
+        found.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
     return found
 
 

@@ -11,7 +11,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, evaluate, over_powers, span, told
+from ..speed._shapes import RULES, TALL, compared, evaluate, over_powers, told
 from ..speed._shapes import cells as _cells
 from ._speed import PAPER as _PAPER
 from ._speed import line
@@ -81,11 +81,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             if factor < 64
         }
         found.append(
-            share(
+            compared(
                 f"{name}: no decline before the threads are 1/64 of the rows",
                 "at least 1/64",
-                [x >= KEPT for x in early.values()],
-                span(early.values()),
+                early.values(),
+                ">=",
+                KEPT,
             )
         )
         chosen = PUBLISHED[fmt]

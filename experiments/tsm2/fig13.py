@@ -10,7 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, best, evaluate, ratios, reaches, span, told
+from ..speed._shapes import LOOKS, RULES, TALL, best, compared, evaluate, ratios, reaches, span, told
 from ..speed._shapes import cells as _cells
 from ._speed import PAPER as _PAPER
 from ._speed import ROWS, every, line
@@ -82,12 +82,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         other = FORMS[1 - FORMS.index(form)]
         over = every([row for row in rows if row["N"] in WIDTHS], form, other, (fmt,))
         found.append(
-            share(
-                f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}",
-                words,
-                [x > 1 for x in over],
-                span(over),
-            )
+            compared(f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}", words, over, ">", 1)
         )
     used = [
         row["share"]
@@ -125,9 +120,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 )
             )
         over = every([row for row in rows if row["K"] == row["N"]], "hopper", shapes.BASE, (fmt,))
-        found.append(
-            share(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", [x > 1 for x in over], span(over))
-        )
+        found.append(compared(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", over, ">", 1))
     return found
 
 

@@ -10,7 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import LOOKS, RULES, TALL, errors, evaluate, mean, reaches, span, told
+from ..speed._shapes import LOOKS, RULES, TALL, compared, errors, evaluate, mean, reaches, span, told
 from ..speed._shapes import cells as _cells
 from ._speed import PAPER as _PAPER
 from ._speed import every, gains, line, threads
@@ -77,23 +77,16 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
     slow = gains(rows, "V3", fmt="fp32", N=16)
-    found.append(
-        share(
-            "fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)",
-            "slower",
-            [x < 1 for x in slow.values()],
-            span(slow.values()),
-        )
-    )
+    found.append(compared("fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)", "slower", slow.values(), "<", 1))
     for fmt, text in zip(shapes.FORMATS, ("faster than", "no slower than"), strict=True):
         values = every(rows, "hopper", shapes.BASE, (fmt,))
         held = [x > 1 if fmt == "fp32" else x >= 1 for x in values]
         found.append(share(f"{fmt}: the kernel for Hopper is {text} cuBLAS", "", held, span(values)))
     over = every(rows, "hopper", "V3")
-    found.append(share("the kernel for Hopper is faster than V3", "", [x > 1 for x in over], span(over)))
+    found.append(compared("the kernel for Hopper is faster than V3", "", over, ">", 1))
     for fmt in shapes.FORMATS:
         values = _errors(rows, fmt)
-        found.append(share(f"{fmt}: V3 is no less accurate than cuBLAS", "", [x <= 1 for x in values], span(values)))
+        found.append(compared(f"{fmt}: V3 is no less accurate than cuBLAS", "", values, "<=", 1))
     return found
 
 

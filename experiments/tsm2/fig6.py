@@ -12,7 +12,7 @@ from fpemu.roofline import gpus
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, evaluate, mean, one_gpu, reaches, span, told
+from ..speed._shapes import LOOKS, RULES, TALL, compared, evaluate, mean, one_gpu, reaches, span, told
 from ..speed._shapes import cells as _cells
 from ._speed import PAPER as _PAPER
 from ._speed import gains, line, percent, points, threads
@@ -111,7 +111,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     best = gains(rows, "hopper", fmt="fp64").values()
-    found.append(share("the kernel for Hopper is no slower than cuBLAS, fp64", "", [x >= 1 for x in best], span(best)))
+    found.append(compared("the kernel for Hopper is no slower than cuBLAS, fp64", "", best, ">=", 1))
     return found
 
 
