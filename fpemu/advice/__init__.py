@@ -30,7 +30,7 @@ from fpemu.roofline.gpus import Gpu
 __all__ = ["Advice", "Candidate", "Cost", "TargetError", "Verdict", "advise"]
 
 LONGEST = 2**18
-"""K up to which operands are drawn."""
+"""Largest K for which operands are drawn."""
 
 
 @checked
@@ -89,14 +89,13 @@ def advise(
     Raises
     ------
     TargetError
-        No scheme that runs on the hardware meets the target; an InputError with the best one.
+        No scheme on the hardware meets the target; an InputError that names the best scheme.
     InputError
-        Unknown names, values out of range, or operands that do not fit one another.
+        Unknown names, values out of range, or operands of incompatible shapes.
 
     Examples
     --------
-    >>> found = advise(1e-2, K=256, hardware="V100")
-    >>> found.call()
+    >>> advise(1e-2, K=256, hardware="V100").call()
     "fpemu.gemm(A, B, scheme='fp16', hardware='V100')"
     """
     target = number("target", target, above=0, below=1, what=", a relative error")
@@ -109,9 +108,9 @@ def advise(
         raise InputError(f"{'B' if B is None else 'A'} is missing: give both matrices, or none")
     if A is not None:
         data = Data.read(A, B, int(seed), confidence)
-        for mine, theirs, name in zip((K, M, N), (data.K, *data.whole.shape), "KMN", strict=True):
-            if mine not in (None, theirs):
-                raise InputError(f"{name}={mine} contradicts the data, where {name} is {theirs}: leave it out")
+        for name, size, actual in zip("KMN", (K, M, N), (data.K, *data.whole.shape), strict=True):
+            if size not in (None, actual):
+                raise InputError(f"{name}={size} contradicts the data, where {name} is {actual}: leave it out")
         M, N = data.whole.shape
     else:
         if K is None:
@@ -125,10 +124,10 @@ def advise(
 
 
 def _measure(name: Any) -> str:
-    found = str(metrics.get(name).__name__)
-    if found not in MEASURES:
-        raise InputError(f"a target is a relative error, which {found} is not: take one of {', '.join(MEASURES)}")
-    return found
+    measure = str(metrics.get(name).__name__)
+    if measure not in MEASURES:
+        raise InputError(f"a target is a relative error, which {measure} is not: choose one of {', '.join(MEASURES)}")
+    return measure
 
 
 def _dtype(name: str | None, target: float) -> str:

@@ -44,7 +44,7 @@ class Verdict:
     why: str = ""
 
     def limit(self, confidence: str) -> float:
-        """The bound that counts."""
+        """The bound for a confidence."""
         return self.worst if confidence == "worst" else self.probable
 
     def parts(self) -> list[tuple[str, float]]:
@@ -71,7 +71,7 @@ class TargetError(InputError):
 
 
 def without_bound(A: NDArray[Any], B: NDArray[Any], measure: str) -> str:
-    """Say why no scheme has a finite bound on A·B in a measure, and what to do; empty where the schemes differ."""
+    """The reason why no scheme has a finite bound on A·B in a measure; empty if there is no common reason."""
     with np.errstate(over="ignore"):
         overflow = ~np.isfinite(np.abs(A) @ np.abs(B))
     if overflow.any():
@@ -143,24 +143,24 @@ class Advice:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Its options, without those left at their defaults."""
+        """Its options, without defaults."""
         return dict(self.chosen.candidate.options)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """All that `fpemu.gemm` needs beside A and B."""
+        """The arguments of `fpemu.gemm` beside A and B."""
         policy = self.chosen.candidate.on_range
         where = {} if self.unit is None else {"hardware": self.unit}
         return {"scheme": self.scheme, **where, **({"on_range": policy} if policy != "raise" else {}), **self.options}
 
     def call(self) -> str:
-        """The product as a line of Python; an instruction that was given is called spec there."""
+        """The product as a line of Python; an instruction given as MmaSpec appears as the variable spec."""
         A, B = ("A.astype(np.float32)", "B.astype(np.float32)") if self.rounds else ("A", "B")
         shown = {name: "spec" if isinstance(value, MmaSpec) else repr(value) for name, value in self.arguments.items()}
         return f"fpemu.gemm({A}, {B}, {', '.join(f'{name}={value}' for name, value in shown.items())})"
 
     def command(self, a: str = "A.npy", b: str = "B.npy") -> str:
-        """The product as a command; of an instruction that was given, it has the architecture."""
+        """The product as a command; an instruction given as MmaSpec appears as its architecture."""
         policy, unit = self.chosen.candidate.on_range, self.unit
         words = ["fpemu", "gemm", a, b, "--scheme", self.scheme]
         words += [] if unit is None else ["--hardware", unit.architecture if isinstance(unit, MmaSpec) else unit]

@@ -1,12 +1,12 @@
-"""The schemes and options that advice chooses from, each with its cost.
+"""The candidates of advice: schemes with options, each with its cost.
 
-Cost is counted, not measured, by `fpemu.roofline`: operations of the matrix instructions, weighted by the peak of
-their format beside that of fp16 on the GPU; among equals bytes, then instructions of the ordinary cores.
+The cost is counted by `fpemu.roofline`, not measured: operations of the matrix instructions, weighted by the peak of
+fp16 over the peak of their format on the GPU; then bytes, then instructions of the ordinary cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -29,7 +29,7 @@ NOMINAL = {
     "fp32": 0.0625,
     "fp64": 0.0625,
 }
-"""Rates beside that of fp16 where there is no data sheet: those of an A100, and twice fp16 for words of 8 bits."""
+"""Rates relative to fp16 without a data sheet: those of an A100, and twice fp16 for words of 8 bits."""
 
 PROMOTIONS = (1024, 256, 64, "instruction")
 FORMATS = ("bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
@@ -37,17 +37,17 @@ FORMATS = ("bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 
 @dataclass(frozen=True, order=True)
 class Cost:
-    """What a product costs; ordered as advice orders it.
+    """Cost of a product; smaller is cheaper, field by field.
 
     Parameters
     ----------
     work : float
-        Operations of all products over 2 M N K, padding included, each weighted by the peak of fp16 over that of its
-        unit: 1 is one fp16 product. Where there is no matrix unit, the peak of fp32 takes the place of fp16's.
+        Operations of all products over 2 M N K, padding included, each weighted by the peak of fp16 over the peak of
+        its unit: 1 is one fp16 product. Without a matrix unit the weight is relative to fp32.
     memory : float
         Bytes read and written: operands, words, result.
     vector : float
-        Instructions of the ordinary cores, an element each.
+        Instructions of the ordinary cores, one element each.
     """
 
     work: float
@@ -68,15 +68,15 @@ class Candidate:
     on_range : str
         Overflow policy.
     operand : str
-        Format that it takes A and B in: fp32 or fp64.
+        Format of A and B: fp32 or fp64.
     spec : MmaSpec or None
-        Its instruction; None on ordinary cores.
+        Instruction; None on ordinary cores.
     products : int
         Number of matrix products.
     cost : Cost
         Estimated cost.
     place : int
-        Position in the list of all candidates, which decides among equals.
+        Position in the list of all candidates, which orders candidates of equal cost.
     """
 
     scheme: str
@@ -95,12 +95,12 @@ class Candidate:
 
     @property
     def key(self) -> tuple[Cost, int]:
-        """The cheapest has the smallest."""
+        """Sort key, ascending in cost."""
         return self.cost, self.place
 
     @property
     def label(self) -> str:
-        """As one reads it: "h2sgemm promote=64, on_range=scale"."""
+        """Name and options, as in "h2sgemm promote=64, on_range=scale"."""
         shown = [f"{name}={value}" for name, value in self.options]
         shown += [f"on_range={self.on_range}"] if self.on_range != "raise" else []
         return " ".join([self.scheme, ", ".join(shown)]).strip()
@@ -108,32 +108,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a product runs on.
-
-    Parameters
-    ----------
-    name : str
-    unit : str, MmaSpec or None
-        Its matrix unit, as schemes take it; None if it has none.
-    gpu : str
-        The GPU whose peaks weigh the work, "nominal" if none is known.
-    rates : tuple of (str, float)
-        Peaks of its units over that of fp16 on the matrix unit, over that of fp32 where there is none.
-    """
+    """Hardware of a product."""
 
     name: str
     unit: str | MmaSpec | None
+    """Matrix unit as an argument of schemes; None if there is none"""
     gpu: str
+    """GPU whose peaks weigh the work, "nominal" if none is known"""
     rates: tuple[tuple[str, float], ...]
+    """Peaks of its units over the peak of fp16 on the matrix unit, or of fp32 if there is none"""
 
     def rate(self, unit: str) -> float:
-        """Of a unit; SGEMM and DGEMM ("fp32", "fp64") run on the matrix unit where that has their format and is faster.
-
-        Raises
-        ------
-        InputError
-            A GPU whose data give no peak for it: it may not have the unit.
-        """
+        """Relative rate of a unit; "fp32" and "fp64" run on a matrix unit of their format where that is faster."""
         units = (unit, f"{unit} matrix") if unit in ("fp32", "fp64") else (unit,)
         known = [rate for name, rate in self.rates if name in units]
         if not known:
@@ -142,17 +128,10 @@ class Machine:
 
 
 def machine(hardware: str | MmaSpec | Gpu) -> Machine:
-    """The hardware of a name: of the catalog of instructions, of the table of GPUs, or of a file of these.
+    """The hardware of a name in the catalogue of instructions, the table of GPUs or a file of GPUs.
 
-    An architecture has the peaks of the first of its GPUs in the table.
+    An architecture has the peaks of its first GPU in the table.
 
-    Raises
-    ------
-    InputError
-        An unknown name, with the nearest known.
-
-    Examples
-    --------
     >>> machine("hopper").gpu, machine("H100 PCIe").unit
     ('H100', 'hopper')
     """
@@ -160,22 +139,19 @@ def machine(hardware: str | MmaSpec | Gpu) -> Machine:
         return _machine(hardware.name, hardware.architecture, hardware)
     if isinstance(hardware, MmaSpec):
         return _machine(hardware.name, hardware, _first(hardware.architecture))
+    architecture, gpu = _known(mma.catalog.architecture, hardware), _known(gpus.get, hardware)
+    if architecture is None and gpu is None:  # the lookup raises the error with the nearest name
+        (gpus.get if ".toml" in hardware.lower() else mma.catalog.architecture)(hardware)
+    if architecture is None:
+        return _machine(hardware, gpu.architecture, gpu)
+    return _machine(hardware, hardware, gpu or _first(architecture))
+
+
+def _known(lookup: Callable[[str], Any], name: str) -> Any:
     try:
-        architecture = mma.catalog.architecture(hardware)
+        return lookup(name)
     except InputError:
-        try:
-            gpu = gpus.get(hardware)
-        except InputError as problem:
-            if ".toml" in str(hardware).lower():
-                raise problem from None
-        else:
-            return _machine(str(hardware), gpu.architecture, gpu)
-        raise
-    try:
-        gpu = gpus.get(hardware)
-    except InputError:
-        return _machine(str(hardware), hardware, _first(architecture))
-    return _machine(str(hardware), hardware, gpu)
+        return None
 
 
 def _first(architecture: str) -> Gpu | None:
@@ -194,34 +170,27 @@ def _machine(name: str, unit: str | MmaSpec | None, gpu: Gpu | None) -> Machine:
 def candidates(
     where: Machine, M: int, N: int, K: int, sample: tuple[Any, Any], *, fp32: bool, policies: tuple[str, ...]
 ) -> list[Candidate]:
-    """All that runs on the hardware, cheapest first.
+    """All candidates that run on the hardware, cheapest first.
 
-    Parameters
-    ----------
-    sample : (A, B)
-        float64 matrices whose slices are counted where their number follows from the data (ozaki in mode CR).
-    fp32 : bool
-        Whether the operands are fp32 numbers: error-free schemes then take them as such where that suffices.
-    policies : tuple of str
-        Range policies of the split schemes to consider.
+    `sample` has float64 matrices A and B whose slices are counted where their number depends on the data (ozaki in mode
+    CR). `fp32`: the operands are fp32 numbers, which error-free schemes then accept as such. `policies` are overflow
+    policies of split schemes.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> A, B = np.eye(64), np.eye(64)
-    >>> found = candidates(machine("H200"), 64, 64, 64, (A, B), fp32=True, policies=("raise",))
-    >>> [round(c.cost.work, 2) for c in found if c.label in ("fp16", "ootomo", "sgemm")]
+    >>> listed = candidates(machine("H200"), 64, 64, 64, (A, B), fp32=True, policies=("raise",))
+    >>> [round(c.cost.work, 2) for c in listed if c.label in ("fp16", "ootomo", "sgemm")]
     [1.0, 3.0, 14.79]
     """
     entries = M * K + K * N + M * N
-    found = [_counted(c, sample, float(BYTES[c.operand] * entries)) for c in _listed(where, M, N, K, fp32, policies)]
-    return sorted(found, key=lambda c: c.key)
+    listed = _listed(where, M, N, K, fp32, policies)
+    return sorted((_counted(c, sample, float(BYTES[c.operand] * entries)) for c in listed), key=lambda c: c.key)
 
 
 @cache
 def _listed(where: Machine, M: int, N: int, K: int, fp32: bool, policies: tuple[str, ...]) -> tuple[Candidate, ...]:
-    """The same with nominal data, as `_choices` has them."""
-    found: list[Candidate] = []
+    """The candidates with slices counted on nominal data, in the order of `_choices`."""
+    listed: list[Candidate] = []
     for name, options in _choices(K, fp32):
         try:
             scheme = schemes.build(name, options)
@@ -229,17 +198,17 @@ def _listed(where: Machine, M: int, N: int, K: int, fp32: bool, policies: tuple[
             job = work(scheme, spec, M, N, K)
             plain = _cost(job, where)
         except InputError:
-            continue  # this hardware has no such instruction or no known peak of it, or K is too long for it
-        chosen = name, tuple(options.items())
+            continue  # the hardware lacks the instruction or its peak, or K is too long
         scales = isinstance(scheme, SplitScheme) and not scheme.scales_rows
         for policy in policies if scales else policies[:1]:
             cost = plain if policy == "raise" else _scaled(plain, job)
-            found.append(Candidate(*chosen, policy, scheme.operand.name, spec, job.products, cost, len(found)))
-    return tuple(found)
+            chosen = name, tuple(options.items()), policy, scheme.operand.name, spec, job.products
+            listed.append(Candidate(*chosen, cost, len(listed)))
+    return tuple(listed)
 
 
 def _choices(K: int, fp32: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Schemes with the options worth a look; the published ones first."""
+    """Schemes with the options considered, the published ones first."""
     promotions: list[dict[str, Any]] = [{}]
     promotions += [{"promote": p} for p in PROMOTIONS if isinstance(p, str) or p < K]
     for format in FORMATS:
@@ -282,7 +251,7 @@ def _error_free(precision: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _cost(job: Work, where: Machine) -> Cost:
-    """Of some work on some hardware."""
+    """The cost of a job on a machine."""
     weighted = 0.0
     for phase in job.phases:
         for unit, operations in phase.products.items():
@@ -291,20 +260,20 @@ def _cost(job: Work, where: Machine) -> Cost:
 
 
 def _scaled(cost: Cost, job: Work) -> Cost:
-    """With a range policy: the largest entries are looked for first, everything is scaled, the result scaled back."""
+    """The cost with a policy that finds the largest entries, scales the operands and scales the result back."""
     M, N, K = job.shape
     inputs = float(M * K + K * N)
     return Cost(cost.work, cost.memory + BYTES[job.operand] * inputs, cost.vector + 2 * (inputs + M * N))
 
 
 def _counted(candidate: Candidate, sample: tuple[Any, Any], once: float) -> Candidate:
-    """With the slices that these data need, where their number is not an option."""
+    """The candidate with the slices that the data require, where their number is not an option."""
     options, cost = dict(candidate.options), candidate.cost
     if options.get("mode") != "CR":
         return candidate
     assert candidate.spec is not None
     products = ozaki.counts(*sample, hardware=candidate.spec, **options).products
     more = products / candidate.products
-    # A and B are read and the result is written once, however many slices there are
+    # A and B are read and the result is written once, for any number of slices
     memory = once + (cost.memory - once) * more
     return replace(candidate, products=products, cost=Cost(cost.work * more, memory, cost.vector * more))

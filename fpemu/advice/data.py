@@ -1,9 +1,9 @@
-"""What advice knows of the operands: their norms, and the rows and columns that a scheme is tried on."""
+"""The operands of advice: their norms, and the rows and columns on which errors are measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,25 +17,24 @@ from fpemu.theory import Norms
 
 Array = NDArray[Any]
 SMALL = 2**24
-"""Multiply-adds of a product that every promising candidate is tried on."""
+"""Multiply-adds of the product on which every candidate with a sufficient bound is tried."""
 LARGE = {"probable": 2**33, "worst": 2**36}
-"""Multiply-adds of a product in float64 that norms are taken of, by the bound that counts; beyond, they are those of
-some rows and columns."""
+"""Largest number of multiply-adds for which norms are those of all entries, by the confidence; else of a sample."""
 MEASURES = ("normwise", "relative_l2", "max_relative", "mred", "max_error_legemm")
-"""Those a relative target can be set in."""
+"""Measures of a relative error."""
 MEANS = ("relative_l2", "mred")
-"""Those that are means over the entries, not the largest."""
+"""Measures that are means over the entries, not maxima."""
 
 
 class Change(NamedTuple):
-    """Of a matrix that is rounded to fp32."""
+    """Effect of rounding a matrix to fp32."""
 
     largest: float
-    """Relative, of an entry; inf where one overflows"""
+    """Largest relative change of an entry; inf where one overflows"""
     typical: float
     """Norm of the change over that of the matrix"""
     lost: bool
-    """Whether nothing is left but zeros"""
+    """Whether all entries become zero"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +44,20 @@ class Block:
     A: Array
     B: Array
     whole: bool
-    """Whether these are all of them"""
+    """Whether these are all rows and columns"""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the product."""
+        """Shape of the product."""
         return self.A.shape[0], self.B.shape[1]
 
     @cached_property
     def exact(self) -> Array:
-        """A B in fp64, rounded once."""
+        """AB, rounded once to fp64."""
         return np.asarray(reference.matmul(self.A, self.B))
 
     def error(self, D: Array, measure: str) -> float:
-        """Of a result of this product."""
+        """The error of a result of this product."""
         if measure == "normwise":
             return metrics.normwise(D, self.exact, self.A, self.B)
         return float(metrics.get(measure)(D, self.exact))
@@ -66,7 +65,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A (M, K) and B (K, N) in float64, finite, not empty: the user's, or drawn from a distribution."""
+    """A (M, K) and B (K, N) in float64, finite and not empty: the user's, or drawn from a distribution."""
 
     A: Array
     B: Array
@@ -74,25 +73,11 @@ class Data:
     text: str
     seed: int = 0
     confidence: str = "probable"
-    _kept: dict[Any, Any] = field(default_factory=dict)
 
     @staticmethod
     def read(A: Any, B: Any, seed: int, confidence: str = "probable") -> Data:
         """The user's operands, checked."""
-        pair = []
-        for X, who in ((A, "A"), (B, "B")):
-            x = as_array(X, who)
-            if x.ndim != 2:
-                more = ": ask for one product of a batch at a time" if x.ndim > 2 else ""
-                raise InputError(f"{who} must be a matrix (rows, columns), not of shape {x.shape}{more}")
-            if not x.size:
-                raise InputError(f"{who} of shape {x.shape} has no entries")
-            wide = np.ascontiguousarray(as_float64(x, who))
-            bad = ~np.isfinite(wide)
-            if bad.any():
-                raise InputError(f"{who}: NaN or infinite: {entries(bad, wide)}; no bound holds for such a product")
-            pair.append(wide)
-        a, b = pair
+        a, b = (_matrix(X, name) for X, name in ((A, "A"), (B, "B")))
         if a.shape[1] != b.shape[0]:
             raise InputError(
                 f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[1]} columns and B {b.shape[0]} rows"
@@ -107,107 +92,102 @@ class Data:
         shown = ", ".join([f"{key}={value}" for key, value in parameters.items()])
         size = f"{rows} rows and columns" if rows > 1 else "a row and a column"
         text = f"{size} in {dtype} drawn as {name}" + (f" ({shown})" if shown else "")
-        made = Data.read(A, B, seed)
-        return replace(made, given=False, text=f"{text}, seed {seed}", _kept={})
+        return replace(Data.read(A, B, seed), given=False, text=f"{text}, seed {seed}")
 
     @property
     def K(self) -> int:  # noqa: N802
         """Length of the sums."""
         return int(self.A.shape[1])
 
-    @property
+    @cached_property
     def whole(self) -> Block:
         """All rows and columns."""
-        found: Block = self._once("whole", lambda: Block(self.A, self.B, True))
-        return found
+        return Block(self.A, self.B, True)
 
     def of(self, tried: tuple[int, int]) -> str:
-        """What was tried, in words."""
+        """The entries tried, in words."""
         if not self.given:
             return self.text
         some = "all entries" if tried == self.whole.shape else f"{tried[0]} rows and {tried[1]} columns"
         return f"{some} of {self.text}"
 
-    @property
+    @cached_property
     def zero(self) -> bool:
         """Whether every product a_ik b_kj is zero, so that every scheme is exact."""
-        return bool(self._once("zero", lambda: not (self.A.any(axis=0) & self.B.any(axis=1)).any()))
+        return not (self.A.any(axis=0) & self.B.any(axis=1)).any()
 
-    @property
+    @cached_property
     def are_fp32(self) -> bool:
         """Whether all entries are fp32 numbers."""
-        return bool(self._once("fp32", lambda: all(np.array_equal(_as_fp32(X), X) for X in (self.A, self.B))))
+        return all(np.array_equal(_as_fp32(X), X) for X in (self.A, self.B))
 
+    @cached_property
     def changed(self) -> tuple[Change, Change]:
-        """What rounding A and B to fp32 does."""
-        found: tuple[Change, Change] = self._once("changed", lambda: (_change(self.A), _change(self.B)))
-        return found
+        """The effect of rounding A and B to fp32."""
+        return _change(self.A), _change(self.B)
 
-    @property
+    @cached_property
     def small(self) -> Block:
-        """Some rows and columns, `SMALL` multiply-adds at most: see `_picked`."""
-        found: Block = self._once("small", self._choose)
-        return found
-
-    # --- norms
-
-    @property
-    def norms(self) -> Norms:
-        """Norms of the operands; of the sample, but with the range of all entries, where they are too large."""
-
-        def make() -> Norms:
-            found = Norms.of(self.for_norms.A, self.for_norms.B)
-            if self.for_norms.whole:
-                return found
-            (low, high), (under, over) = (_range(X) for X in (self.A, self.B))
-            return replace(found, min_A=low, max_A=high, min_B=under, max_B=over, max_S=np.inf)
-
-        found: Norms = self._once("norms", make)
-        return found
-
-    @property
-    def for_norms(self) -> Block:
-        """What norms are taken of."""
-        M, N = self.whole.shape
-        count = M * N * max(self.K, 2**10)  # the product is kept too
-        return self.whole if count <= LARGE[self.confidence] else self.small
-
-    def factor(self, measure: str) -> float:
-        """By how much an error relative to (|A||B|)_ij may grow in a measure; inf where a reference may be zero."""
-        if measure == "normwise":
-            return 1.0
-        if measure == "relative_l2":
-            size = self.norms.result - self.K * 2.0**-52  # it is that of a product in float64
-            return 1 / size if size > 0 else np.inf
-        return float(self._once(("factor", measure), lambda: self._factor(measure)))
-
-    def _factor(self, measure: str) -> float:
-        a, b = (np.ldexp(X, -int(np.frexp(np.abs(X).max())[1])) for X in (self.for_norms.A, self.for_norms.B))
-        S, R = np.abs(a) @ np.abs(b), a @ b
-        sure = np.abs(R) - self.K * 2.0**-52 * S
-        ratios = np.where(S == 0, 0, np.where(sure > 0, S / np.where(sure > 0, sure, 1), np.inf))
-        return float(ratios.mean() if measure == "mred" else ratios.max())
-
-    # --- the sample
-
-    def _choose(self) -> Block:
+        """Some rows and columns, `SMALL` multiply-adds at most: see `_selected`."""
         side = max(8, int((SMALL / self.K) ** 0.5))
-        rows = _picked(self.A, side, self.seed)
-        columns = _picked(self.B.T, side, self.seed + 1)
+        rows = _selected(self.A, side, self.seed)
+        columns = _selected(self.B.T, side, self.seed + 1)
         whole = len(rows) == self.A.shape[0] and len(columns) == self.B.shape[1]
         return self.whole if whole else Block(self.A[rows], np.ascontiguousarray(self.B[:, columns]), False)
 
-    def _once(self, name: Any, make: Any) -> Any:
-        if name not in self._kept:
-            self._kept[name] = make()
-        return self._kept[name]
+    # --- norms
+
+    @cached_property
+    def norms(self) -> Norms:
+        """Norms of the operands; of large ones the norms of the sample with the range of all entries."""
+        norms = Norms.of(self.for_norms.A, self.for_norms.B)
+        if self.for_norms.whole:
+            return norms
+        (low, high), (under, over) = (_range(X) for X in (self.A, self.B))
+        return replace(norms, min_A=low, max_A=high, min_B=under, max_B=over, max_S=np.inf)
+
+    @property
+    def for_norms(self) -> Block:
+        """The block whose norms are computed."""
+        M, N = self.whole.shape
+        count = M * N * max(self.K, 2**10)  # the product is stored too
+        return self.whole if count <= LARGE[self.confidence] else self.small
+
+    def factor(self, measure: str) -> float:
+        """Largest ratio of an error in a measure to the error relative to (|A||B|)_ij; inf for a reference of zero."""
+        if measure == "normwise":
+            return 1.0
+        if measure == "relative_l2":
+            size = self.norms.result - self.K * 2.0**-52  # the norm of a product in float64
+            return 1 / size if size > 0 else np.inf
+        return float(self._ratios.mean() if measure == "mred" else self._ratios.max())
+
+    @cached_property
+    def _ratios(self) -> Array:
+        """Upper bounds of (|A||B|)_ij / |AB|_ij."""
+        a, b = (np.ldexp(X, -int(np.frexp(np.abs(X).max())[1])) for X in (self.for_norms.A, self.for_norms.B))
+        S, R = np.abs(a) @ np.abs(b), a @ b
+        sure = np.abs(R) - self.K * 2.0**-52 * S
+        return np.where(S == 0, 0, np.where(sure > 0, S / np.where(sure > 0, sure, 1), np.inf))
 
 
-def _picked(X: Array, most: int, seed: int) -> Sequence[int]:
-    """Rows of X to try: those with the largest entries, the widest ranges, the smallest, the most even; then others.
+def _matrix(X: Any, name: str) -> Array:
+    x = as_array(X, name)
+    if x.ndim != 2:
+        more = ": ask for one product of a batch at a time" if x.ndim > 2 else ""
+        raise InputError(f"{name} must be a matrix (rows, columns), not of shape {x.shape}{more}")
+    if not x.size:
+        raise InputError(f"{name} of shape {x.shape} has no entries")
+    wide = np.ascontiguousarray(as_float64(x, name))
+    bad = ~np.isfinite(wide)
+    if bad.any():
+        raise InputError(f"{name}: NaN or infinite: {entries(bad, wide)}; no bound holds for such a product")
+    return wide
 
-    An eighth is taken for each of these, the rest by chance.
-    """
+
+def _selected(X: Array, most: int, seed: int) -> Sequence[int]:
+    """Rows of X to try: an eighth each with the largest entries, the widest ranges, the largest ratios of maximum to
+    mean, the smallest entries and the smallest ratios; the rest at random."""
     count = len(X)
     if count <= most:
         return range(count)
@@ -229,7 +209,7 @@ def _picked(X: Array, most: int, seed: int) -> Sequence[int]:
 
 
 def _range(X: Array) -> tuple[float, float]:
-    """The smallest magnitude that is not zero, and the largest."""
+    """The smallest nonzero and the largest magnitude."""
     sizes = np.abs(X)
     return float(np.where(sizes > 0, sizes, np.inf).min()), float(sizes.max())
 
@@ -242,9 +222,9 @@ def _as_fp32(X: Array) -> Array:
 def _change(X: Array) -> Change:
     x = np.abs(X[X != 0])
     near = _as_fp32(x).astype(np.float64)
-    gone = np.abs(near / x - 1)
+    change = np.abs(near / x - 1)
     if not x.size or np.isinf(near).any():
         return Change(np.inf if x.size else 0.0, 0.0, not x.size)
     sizes = np.ldexp(x, -int(np.frexp(x.max())[1]))
-    typical = np.linalg.norm(gone * sizes) / np.linalg.norm(sizes)
-    return Change(float(gone.max()), float(typical), not near.any())
+    typical = np.linalg.norm(change * sizes) / np.linalg.norm(sizes)
+    return Change(float(change.max()), float(typical), not near.any())

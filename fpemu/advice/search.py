@@ -1,4 +1,4 @@
-"""The search: candidates cheapest first, their bounds, and the measurements that decide."""
+"""The search for the cheapest scheme: candidates in ascending cost, their bounds and measured errors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from fpemu.errors import GuaranteeError, InputError
 from fpemu.theory import Bound, Part
 
 FAILURE = 1e-3
-"""Probability that a bound called probable does not hold for some entry."""
+"""Probability that some entry exceeds the probable bound."""
 MEAN_TAIL = 17.7**0.5
-"""A mean over entries, each with Gaussian tails and however they depend on one another, exceeds that many standard
-deviations with a probability of `FAILURE` at most: sqrt(x) exp((1 - x) / 2) <= 10^-3 for the mean of squares (Chernoff,
-Jensen) at x = 17.7, and a mean is no larger than the root of the mean of squares."""
+"""Standard deviations that a mean over entries with Gaussian tails exceeds with a probability of `FAILURE` at most, for
+any dependence between the entries: sqrt(x) exp((1 - x) / 2) <= 10^-3 for the mean of squares (Chernoff, Jensen) at
+x = 17.7, and a mean is no larger than the root of the mean of squares."""
 MEAN_FAILURE = 2 * math.exp(-(MEAN_TAIL**2) / 2)
-"""With it `fpemu.theory.Bound.probable` takes that many for a single entry."""
+"""Probability with which `fpemu.theory.Bound.probable` takes as many deviations for a single entry."""
 BUDGET = 2**31
-"""Multiply-adds that all measurements together may take, all products of a scheme counted."""
+"""Largest number of multiply-adds of all measurements, with all products of a scheme."""
 OTHERS = 5
+"""Number of alternatives listed."""
 CONFIDENCES = ("probable", "worst")
 POLICIES = ("raise", "scale", "scale-rows")
 RANGE = ("out of range", "overflow", "underflow")
@@ -34,7 +35,7 @@ RANGE = ("out of range", "overflow", "underflow")
 
 
 class Search:
-    """One question: the candidates, their bounds, and the measurements made so far."""
+    """The state of one search: bounds and errors measured so far, and the remaining budget."""
 
     def __init__(
         self,
@@ -49,23 +50,22 @@ class Search:
     ) -> None:
         self.data, self.M, self.N, self.where = data, M, N, where
         self.target, self.measure, self.confidence = target, measure, confidence
-        self.tell = progress or (lambda what: None)
+        self.report = progress or (lambda line: None)
         self.left = BUDGET
-        self.everything = False  # whether the last one measured was measured on all entries of the user's
+        self.everything = False  # whether the last measurement covered all entries of the user's data
 
     def advice(self) -> Advice:
-        small = self.data.small
-        found = candidates(
-            self.where, self.M, self.N, self.data.K, (small.A, small.B), fp32=self.data.are_fp32, policies=POLICIES
-        )
+        """The cheapest candidate that meets the target, with the alternatives."""
+        sizes, sample = (self.M, self.N, self.data.K), (self.data.small.A, self.data.small.B)
+        listed = candidates(self.where, *sizes, sample, fp32=self.data.are_fp32, policies=POLICIES)
         verdicts: dict[Candidate, Verdict] = {}
         met: list[Verdict] = []
-        in_range: set[Any] = set()  # forms that scaling would gain nothing for
+        in_range: set[Any] = set()  # forms whose bound scaling does not improve
         checked = False
-        for candidate in found:
+        for candidate in listed:
             form = candidate.scheme, candidate.options
             if form in in_range or any(m.candidate.scheme == candidate.scheme for m in met):
-                continue  # the latter: a dearer form of a scheme that meets the target
+                continue  # a more expensive form of a scheme that meets the target, or a scaling without effect
             verdict = self.bound(candidate)
             if not self.gains_by_scaling(verdict):
                 in_range.add(form)
@@ -101,14 +101,14 @@ class Search:
         )
 
     def rounds(self, candidate: Candidate) -> bool:
-        """Whether the operands must be rounded for it."""
+        """Whether the operands must be rounded to fp32."""
         return candidate.operand == "fp32" and not self.data.are_fp32
 
     # --- bounds
 
     def bound(self, candidate: Candidate) -> Verdict:
-        """Before anything is computed."""
-        self.tell(f"the bound of {candidate.label}")
+        """The verdict by the a-priori bound alone."""
+        self.report(f"the bound of {candidate.label}")
         try:
             bound = self.a_priori(candidate)
         except InputError as problem:
@@ -119,7 +119,7 @@ class Search:
         return verdict
 
     def judged(self, candidate: Candidate, bound: Bound) -> Verdict:
-        """A bound in the measure asked for."""
+        """A verdict with the bound converted to the requested measure."""
         exact = dict(candidate.options).get("mode") == "CR" and not self.rounds(candidate)
         factor = 1.0 if exact else self.data.factor(self.measure)
         likely = bound.probable(FAILURE)
@@ -129,7 +129,7 @@ class Search:
         return Verdict(candidate, bound, worst, probable)
 
     def gains_by_scaling(self, verdict: Verdict) -> bool:
-        """Whether a hundredth of the bound, or what the target lacks, is due to the range; so too without one."""
+        """Whether the range of the data contributes a hundredth of the bound or keeps it above the target."""
         if verdict.bound is None:
             return True
         parts = tuple(part for part in verdict.bound.parts if not part.name.startswith(RANGE))
@@ -138,27 +138,25 @@ class Search:
         return limit > 1.01 * least or least <= self.target < limit
 
     def a_priori(self, candidate: Candidate) -> Bound:
-        """Of theory, and what the rounding of operands to fp32 adds."""
+        """The bound of `fpemu.theory`, with the rounding of operands to fp32."""
         if self.data.zero:
             return Bound((Part("the product is zero", 0.0),), self.M * self.N)
         norms, rounding = self.data.norms, []
         if self.rounds(candidate):
-            (a, x, zero_A), (b, y, zero_B) = self.data.changed()
+            (a, x, zero_A), (b, y, zero_B) = self.data.changed
             if math.isinf(a + b):
                 raise InputError("entries beyond the largest fp32 number")
             if zero_A or zero_B:
                 raise InputError(f"{'A' if zero_A else 'B'} has no entry that fp32 does not round to zero")
             deviation = norms.spread * math.hypot(x, y)
             rounding = [Part("operands rounded to fp32", a + b + a * b, 0.0, deviation, norms.uneven)]
-        found = theory.bound(
-            candidate.built, candidate.spec, norms=norms, M=self.M, N=self.N, on_range=candidate.on_range
-        )
-        return Bound((*found.parts, *rounding), self.M * self.N)
+        bound = theory.bound(candidate.built, candidate.spec, norms=norms, on_range=candidate.on_range)
+        return Bound((*bound.parts, *rounding), self.M * self.N)
 
     # --- measurements
 
     def measure_on_data(self, verdict: Verdict, thorough: bool) -> Verdict:
-        """The error on some rows and columns, and on all of them if that can be afforded."""
+        """The verdict with the error on some rows and columns, or on all entries within the budget."""
         self.everything = False
         tried, cost = self.try_on(verdict, self.data.small), self.M * self.N * self.data.K * verdict.candidate.products
         if self.data.small.whole:
@@ -169,9 +167,9 @@ class Search:
         return tried
 
     def try_on(self, verdict: Verdict, block: Block) -> Verdict:
-        """The error on rows and columns. Entries elsewhere that a word cannot hold have made the bound infinite."""
+        """The verdict with the error on a block. Other entries beyond the range of a word have an infinite bound."""
         candidate, rows, columns = verdict.candidate, *block.shape
-        self.tell(f"the error of {candidate.label} on {rows}×{columns} entries")
+        self.report(f"the error of {candidate.label} on {rows}×{columns} entries")
         self.left -= rows * columns * self.data.K * candidate.products
         try:
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -188,38 +186,37 @@ class Search:
             and error - 2.0**-53 > verdict.probable
             and verdict.worst > self.target
         ):
-            # a few entries break a bound meant for all (beyond the rounding of the reference): no random data
+            # the sample exceeds a bound for all entries by more than the rounding of the reference: not random data
             why = f"its error on a sample, {error:.1e}, is above its probable bound"
         return replace(verdict, measured=error, tried=block.shape, why=why)
 
     def operands(self, candidate: Candidate, block: Block) -> tuple[Any, Any]:
-        """As the scheme takes them."""
+        """A and B in the operand format of the scheme."""
         if candidate.operand != "fp32":
             return block.A, block.B
         return block.A.astype(np.float32), block.B.astype(np.float32)
 
-    # --- what is told
+    # --- reports
 
     def nearest(self, verdicts: Mapping[Candidate, Verdict], chosen: Verdict) -> tuple[Verdict, ...]:
-        """Cheaper schemes that fail, each in the form that misses least."""
+        """Cheaper schemes that fail, each in its most accurate form."""
         cheaper = [v for v in verdicts.values() if v.candidate.key < chosen.candidate.key and v.why]
-        found: dict[str, Verdict] = {}
+        best: dict[str, Verdict] = {}
         for verdict in sorted(cheaper, key=self._miss):
-            found.setdefault(verdict.candidate.scheme, verdict)
-        return tuple(found.values())[:3]
+            best.setdefault(verdict.candidate.scheme, verdict)
+        return tuple(best.values())[:3]
 
     def _miss(self, verdict: Verdict) -> tuple[float, Any]:
         return max(verdict.limit(self.confidence), verdict.measured or 0.0), verdict.candidate.key
 
     def refusal(self, verdicts: Mapping[Candidate, Verdict]) -> TargetError:
-        """The error that names the best there is."""
+        """The error with the best candidate, if none meets the target."""
         tried: list[Verdict] = []
         for verdict in sorted(verdicts.values(), key=self._miss):
-            made = verdict
             if verdict.measured is None and verdict.bound is not None:
-                made = self.measure_on_data(verdict, thorough=False)
-            if made.measured is not None:
-                tried.append(made)
+                verdict = self.measure_on_data(verdict, thorough=False)
+            if verdict.measured is not None:
+                tried.append(verdict)
             if len(tried) == 3:
                 break
         if not verdicts:
@@ -246,13 +243,13 @@ class Search:
         )
 
     def notes(self, chosen: Verdict, checked: bool) -> list[str]:
-        """What the reader should know beside the numbers."""
-        said = []
+        """Restrictions of the result, in sentences."""
+        notes = []
         if self.data.given and not checked:
-            why = "holds for them" if self.confidence == "worst" else "supposes that they are like random ones"
-            if self.data.given and not self.data.for_norms.whole:
+            why = "holds for them" if self.confidence == "worst" else "assumes random entries"
+            if not self.data.for_norms.whole:
                 why = "has the range of all entries, but the norms of some rows and columns"
-            said.append(f"the other entries were not compared with the exact product: their bound {why}")
+            notes.append(f"the other entries were not compared with the exact product: their bound {why}")
         if self.rounds(chosen.candidate):
-            said.append("A and B are not all fp32 numbers: rounding them is part of the error")
-        return said
+            notes.append("A and B are not all fp32 numbers: rounding them is part of the error")
+        return notes

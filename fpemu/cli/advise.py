@@ -74,7 +74,7 @@ def advise(
         matrices = dict(zip("AB", (read_matrix(name, max_entries) for name in data), strict=True))
     try:
         with spinner("analysing A and B") as say, in_options({x: f"--{x.lower()}" for x in "KMN"}):
-            found = advice.advise(
+            advised = advice.advise(
                 target,
                 hardware=hardware,
                 K=k,
@@ -93,34 +93,35 @@ def advise(
         note(f"fpemu: {problem}")
         raise typer.Exit(1) from problem
     if as_json:
-        typer.echo(json.dumps(_as_json(found, data), indent=2))
+        typer.echo(json.dumps(_as_json(advised, data), indent=2))
     else:
-        _show(found, data)
+        _show(advised, data)
 
 
-def _show(found: Advice, data: tuple[str, str] | None) -> None:
+def _show(advised: Advice, data: tuple[str, str] | None) -> None:
     from fpemu.advice.search import FAILURE
 
-    chosen = found.chosen
-    plain = "fp16" if found.unit is not None else "fp32"
-    bound = "the worst-case bound" if found.confidence == "worst" else "the probable bound"
+    chosen = advised.chosen
+    plain = "fp16" if advised.unit is not None else "fp32"
+    bound = "the worst-case bound" if advised.confidence == "worst" else "the probable bound"
     worst = ", ".join(f"{show(worst)} {part}" for part, worst in chosen.parts() if worst)
-    print_text(found.call())
-    _say_command(found.command(*(data or ())))
+    print_text(advised.call())
+    _print_command(advised.command(*(data or ())))
     lines = [
         "",
-        f"{found.measure} error of {found.M}×{found.K} times {found.K}×{found.N}, at most {found.target:g} by {bound}:",
-        f"measured    {show(chosen.measured or 0.0):>9}  on {found.data}",
+        f"{advised.measure} error of {advised.M}×{advised.K} times {advised.K}×{advised.N}, "
+        f"at most {advised.target:g} by {bound}:",
+        f"measured    {show(chosen.measured or 0.0):>9}  on {advised.data}",
         f"probable    {_bound(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
         f"worst case  {_bound(chosen.worst):>9}" + (f"  relative to |A||B|: {worst}" if worst else ""),
-        *(f"note: {line}" for line in found.notes),
+        *(f"note: {line}" for line in advised.notes),
         "",
     ]
     for line in lines:
         print_text(line, indent=" " * 23)
     listed = table(
-        f"the cheapest schemes that meet {found.target:g}, then cheaper ones that fail; work: {plain} products "
-        f"({found.rates})",
+        f"the cheapest schemes that meet {advised.target:g}, then cheaper ones that fail; work: {plain} products "
+        f"({advised.rates})",
         "scheme",
         "verdict",
         "work",
@@ -132,8 +133,8 @@ def _show(found: Advice, data: tuple[str, str] | None) -> None:
     )
     for verdict, text in (
         (chosen, "chosen"),
-        *((v, "meets it") for v in found.alternatives),
-        *((v, v.why) for v in found.nearest),
+        *((v, "meets it") for v in advised.alternatives),
+        *((v, v.why) for v in advised.nearest),
     ):
         cost, measured = verdict.candidate.cost, "" if verdict.measured is None else show(verdict.measured)
         listed.add_row(
@@ -152,7 +153,7 @@ def _bound(value: float) -> str:
     return show(value) if math.isfinite(value) else "none"
 
 
-def _say_command(command: str) -> None:
+def _print_command(command: str) -> None:
     """Print a command of the shell, on several lines if it is wider than the terminal."""
     width = text_width()
     if width is not None and not any(" " in word for word in shlex.split(command)):
@@ -163,16 +164,16 @@ def _say_command(command: str) -> None:
     typer.echo(command)
 
 
-def _as_json(found: Advice, data: tuple[str, str] | None) -> dict[str, Any]:
+def _as_json(advised: Advice, data: tuple[str, str] | None) -> dict[str, Any]:
     plain = ("target", "measure", "confidence", "hardware", "M", "N", "K", "data", "rates", "checked", "notes")
     return {
-        **{name: getattr(found, name) for name in plain},
-        "python": found.call(),
-        "command": found.command(*(data or ())),
-        "chosen": _verdict(found.chosen),
-        "alternatives": [_verdict(v) for v in found.alternatives],
-        "nearest": [_verdict(v) for v in found.nearest],
-        "considered": len(found.considered),
+        **{name: getattr(advised, name) for name in plain},
+        "python": advised.call(),
+        "command": advised.command(*(data or ())),
+        "chosen": _verdict(advised.chosen),
+        "alternatives": [_verdict(v) for v in advised.alternatives],
+        "nearest": [_verdict(v) for v in advised.nearest],
+        "considered": len(advised.considered),
     }
 
 

@@ -67,7 +67,7 @@ def entrywise(
     Examples
     --------
     >>> A, B = np.ones((2, 64), np.float32), np.ones((64, 3), np.float32)
-    >>> bool((entrywise("ootomo", "A100", A=A, B=B) < 1e-4).all())
+    >>> entrywise("ootomo", "A100", A=A, B=B).max() / 64 < 3e-6
     True
     """
     built = build(scheme, options)

@@ -397,7 +397,7 @@ def test_what_was_not_checked_is_said(stingy):
     found = advise(1e-4, hardware="ampere", A=A, B=B)
     assert not found.checked
     assert found.chosen.tried == (8, 8)
-    assert "not compared with the exact product: their bound supposes that they are like random" in found.notes[0]
+    assert "not compared with the exact product: their bound assumes random entries" in found.notes[0]
     assert "holds for them" in advise(1e-4, hardware="ampere", A=A, B=B, confidence="worst").notes[0]
     assert _error(_result(found, A, B), A, B) <= 1e-4
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -388,6 +390,16 @@ def test_rates_that_are_none_are_refused_everywhere_by_name(bad):
         for call in some:
             with pytest.raises(InputError, match=rf"^{name} = .* must be a (positive )?number"):
                 call()
+
+
+@pytest.mark.parametrize("paper", ["legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"])
+def test_examples_of_the_models(paper):
+    model = experiments.model(paper)
+    package = model.__package__
+    parts = [m for name, m in sys.modules.items() if name.startswith(f"{package}._model") or m is model]
+    results = [doctest.testmod(module) for module in parts]
+    assert sum(r.attempted for r in results) >= 5
+    assert not any(r.failed for r in results)
 
 
 # the pages
