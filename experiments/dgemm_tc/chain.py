@@ -18,7 +18,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 
 from .._findings import paragraph
-from .._rows import runs_by
+from .._rows import runs_by, size_axis
 from ._accuracy import FACTOR, PAPER, PHI
 
 __all__ = [
@@ -107,10 +107,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             axis.axhspan(1 / FACTOR, FACTOR, color=plotting.GREY, alpha=0.13, linewidth=0)
             for name, look in _LOOK.items():
                 plotting.band(axis, lengths, [_ratios(rows, mode, phi, n, name) for n in lengths], look)
-            axis.set_xscale("log", base=2)
+            size_axis(axis, lengths)
             axis.set_yscale("log")
-            axis.set_xticks(lengths, [str(n) for n in lengths])
-            axis.tick_params(axis="x", which="minor", bottom=False)
         line[0].set_ylabel(f"error of {'DGEMM' if mode == 'DP' else 'SGEMM'} / {mode} mode")
     for axis in axes[-1]:
         axis.set_xlabel("$n$")

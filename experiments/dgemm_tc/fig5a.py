@@ -11,8 +11,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._record import cells as _cells
-from ..speed._record import evaluate, told
+from ..speed._record import evaluate, products, told
 from ._speed import ASSUMPTIONS as _ASSUMPTIONS
 from ._speed import PHIS, line
 
@@ -35,14 +34,7 @@ MODES = ("ozaki DP", "ozaki CR")
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["contender"] in MODES
-            and row["data"] in PHIS
-            and any(name.startswith("part ") for name in row)
-        )
-    )
+    return products(MODES, lambda row: any(name.startswith("part ") for name in row), PHIS)
 
 
 def _shares(row: dict[str, Any]) -> dict[str, float]:

@@ -12,8 +12,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._record import at, evaluate, one_gpu, told
-from ..speed._record import cells as _cells
+from ..speed._record import at, evaluate, is_square, one_gpu, products, told
 from ._speed import ASSUMPTIONS, PHIS, TABLE
 
 __all__ = ["ASSUMPTIONS", "evaluate"]
@@ -31,15 +30,7 @@ MODES = {"ozaki DP": "DP mode", "ozaki CR": "CR mode"}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["fmt"] == "fp64"
-            and row["data"] in PHIS
-            and row["M"] == row["N"] == row["K"] == N
-            and row["contender"] in (*MODES, "dgemm")
-        )
-    )
+    return products((*MODES, "dgemm"), lambda row: row["fmt"] == "fp64" and row["M"] == N and is_square(row), PHIS)
 
 
 def _speeds(rows: list[dict[str, Any]], who: str) -> list[float]:

@@ -12,8 +12,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._record import RULES, at, evaluate, told
-from ..speed._record import cells as _cells
+from ..speed._record import RULES, at, evaluate, is_square, products, told
 
 __all__ = ["evaluate"]
 
@@ -38,13 +37,7 @@ SINGLE, DOUBLE, SHARE = 41.7, 65.3, 0.77
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and (row["M"], row["N"], row["K"], row["data"]) == (N, N, N, "symmetric")
-            and row["contender"] in (*groups.BLOCKS, "fp16")
-        )
-    )
+    return products((*groups.BLOCKS, "fp16"), lambda row: row["M"] == N and is_square(row))
 
 
 def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float | None]]:

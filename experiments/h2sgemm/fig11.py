@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend, look, over_n
-from ..speed._record import RULES, evaluate, told
-from ..speed._record import cells as _cells
+from ..speed._record import RULES, evaluate, products, told
 
 __all__ = ["evaluate"]
 
@@ -40,15 +39,7 @@ def _panels(row: dict[str, Any]) -> list[str]:
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["data"] == "symmetric"
-            and row["contender"] in (*WHO, "fp16")
-            and row["M"] <= 8192
-            and bool(_panels(row))
-        )
-    )
+    return products((*WHO, "fp16"), lambda row: row["M"] <= 8192 and _panels(row))
 
 
 def _line(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:

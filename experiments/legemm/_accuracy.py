@@ -12,7 +12,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
-from .._rows import runs_by
+from .._rows import runs_by, size_axis
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
 ASSUMPTIONS = [
@@ -105,11 +105,9 @@ def draw(rows: list[dict[str, Any]], measure: str, label: str) -> Any:
                     continue
                 column = f"{name} {measure} {ref}"
                 plotting.band(axis, lengths, [_runs(rows, hardware, n, column) for n in lengths], look)
-            axis.set_xscale("log", base=2)
+            size_axis(axis, lengths)
             axis.set_yscale("log")
-            axis.set_xticks(lengths, [str(n) for n in lengths])
             axis.minorticks_on()
-            axis.tick_params(axis="x", which="minor", bottom=False)
         line[0].set_ylabel(label)
     for axis in axes[-1]:
         axis.set_xlabel("$n$ (product of $n\\times n$ by $n\\times n$)")

@@ -12,9 +12,9 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
 from .._findings import paragraph
+from .._rows import size_axis
 from ..speed._look import legend
-from ..speed._record import RULES, evaluate, squares, told
-from ..speed._record import cells as _cells
+from ..speed._record import RULES, evaluate, is_square, products, squares, told
 
 __all__ = ["evaluate"]
 
@@ -43,14 +43,7 @@ _LOOK = {
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["data"] == "symmetric"
-            and row["contender"] in groups.ABLATION
-            and row["M"] == row["N"] == row["K"]
-        )
-    )
+    return products(groups.ABLATION, is_square)
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -60,9 +53,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         own = _line(rows, who)
         axis.plot([row["M"] for row in own], [row["first"] for row in own], **style.line())
     ticks = sorted({row["M"] for row in rows if row["M"].bit_count() == 1})
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(ticks, [str(n) for n in ticks])
-    axis.tick_params(axis="x", which="minor", bottom=False)
+    size_axis(axis, ticks)
     axis.set_ylim(0)
     axis.set_xlabel("$n$")
     axis.set_ylabel("TFLOP/s")

@@ -16,7 +16,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import runs_by
+from .._rows import runs_by, size_axis
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
@@ -83,10 +83,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             for mode, look in _LOOK.items():
                 if (mode, ref) != ("SGEMM", "s"):
                     plotting.band(axis, lengths, [_runs(rows, n, f"{mode} {measure} {ref}") for n in lengths], look)
-            axis.set_xscale("log", base=2)
+            size_axis(axis, lengths)
             axis.set_yscale("log")
-            axis.set_xticks(lengths, [str(n) for n in lengths])
-            axis.tick_params(axis="x", which="minor", bottom=False)
         line[0].set_ylabel({"max_error": "Max_error", "mred": "MRED"}[measure])
     for axis in axes[-1]:
         axis.set_xlabel("$n$ (product of $n\\times n$ by $n\\times n$)")

@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import RULES, at, evaluate, squares, told
-from ..speed._record import cells as _cells
+from ..speed._record import RULES, at, evaluate, is_square, products, squares, told
 
 __all__ = ["evaluate"]
 
@@ -33,15 +32,7 @@ _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["data"] == "symmetric"
-            and row["contender"] in WHO
-            and row["M"] == row["N"] == row["K"]
-            and row["M"] >= 1024
-        )
-    )
+    return products(WHO, lambda row: is_square(row) and row["M"] >= 1024)
 
 
 def _timed(row: dict[str, Any]) -> float | None:

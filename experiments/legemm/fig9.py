@@ -13,8 +13,7 @@ from fpemu.reproduce.claims import Claim, reduction, share
 
 from .._findings import paragraph
 from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import RULES, at, evaluate, told
-from ..speed._record import cells as _cells
+from ..speed._record import RULES, at, evaluate, products, told
 
 __all__ = ["evaluate"]
 
@@ -54,15 +53,7 @@ def _shape(row: dict[str, Any]) -> str | None:
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["data"] == "symmetric"
-            and row["contender"] in WHO
-            and 512 <= row["M"] <= 8192
-            and _shape(row) is not None
-        )
-    )
+    return products(WHO, lambda row: 512 <= row["M"] <= 8192 and _shape(row))
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.plotting import Series
 
+from .._rows import size_axis
 from ._record import Row
 
 SERIES: dict[str, Series] = {
@@ -62,9 +63,7 @@ def over_n(axes: Any, lines: Mapping[str, Sequence[Row]], what: str, side: str =
         if points:
             axes.plot(*zip(*points, strict=True), **look(who).line(**more))
             ticks |= {n for n, _ in points if n & (n - 1) == 0}
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(ticks), [str(n) for n in sorted(ticks)])
-    axes.tick_params(axis="x", which="minor", bottom=False)
+    size_axis(axes, sorted(ticks))
 
 
 _MARKS = [m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5)]

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,20 @@ def cells(shown: Callable[[Row], bool]) -> list[Row]:
     return [{**{name: row[name] for name in _PLACE}, "record": digest} for row in measured() if shown(row)]
 
 
+def products(
+    names: Collection[str], shown: Callable[[Row], object], data: Collection[str] = ("symmetric",)
+) -> list[Row]:
+    """The cells of a page that shows products of the named implementations and kinds of data where `shown` holds."""
+    return cells(
+        lambda row: row["kind"] == "product" and row["data"] in data and row["contender"] in names and bool(shown(row))
+    )
+
+
+def is_square(row: Row) -> bool:
+    """Whether a product is n × n × n."""
+    return bool(row["M"] == row["N"] == row["K"])
+
+
 def evaluate(cell: Row) -> dict[str, float]:
     """TFLOP/s by the ways they are measured, ratios to others on the same product, errors, parts of the time."""
     rows = measured()
@@ -117,7 +131,7 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 def squares(rows: list[Row], who: str, data: str = "symmetric") -> list[Row]:
     """A contender's rows of n × n × n, n ascending."""
-    of = [row for row in rows if row["contender"] == who and row["data"] == data and row["M"] == row["N"] == row["K"]]
+    of = [row for row in rows if row["contender"] == who and row["data"] == data and is_square(row)]
     return sorted(of, key=lambda row: int(row["M"]))
 
 

@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ._look import legend, look
-from ._record import RULES, at, evaluate, one_gpu, told
-from ._record import cells as _cells
+from ._record import RULES, at, evaluate, is_square, one_gpu, products, told
 
 __all__ = ["evaluate"]
 
@@ -47,14 +46,8 @@ PUBLISHED = 72.6
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["M"] == row["N"] == row["K"] == N
-            and row["data"] in DATA
-            and row["fmt"] == "fp32"
-            and row["contender"] in (*groups.LIBRARY, *groups.SPEEDS)
-        )
+    return products(
+        (*groups.LIBRARY, *groups.SPEEDS), lambda row: row["M"] == N and is_square(row) and row["fmt"] == "fp32", DATA
     )
 
 

@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ._look import legend, look, over_n, plain_ticks
-from ._record import RULES, at, evaluate, told
-from ._record import cells as _cells
+from ._record import RULES, at, evaluate, products, told
 
 __all__ = ["evaluate"]
 
@@ -35,15 +34,7 @@ def _shape(row: dict[str, Any]) -> str | None:
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["data"] == "symmetric"
-            and row["fmt"] == "fp32"
-            and row["contender"] in (*WHO, "sgemm", "fp16")
-            and _shape(row) is not None
-        )
-    )
+    return products((*WHO, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and _shape(row))
 
 
 def _line(rows: list[dict[str, Any]], who: str, shape: str) -> list[dict[str, Any]]:

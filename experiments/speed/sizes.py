@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ._look import legend, look, over_n
-from ._record import RULES, at, evaluate, squares, told
-from ._record import cells as _cells
+from ._record import RULES, at, evaluate, is_square, products, squares, told
 
 __all__ = ["evaluate"]
 
@@ -29,15 +28,7 @@ FIRST = {2048: 237.0, 4096: 263.0}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(
-        lambda row: (
-            row["kind"] == "product"
-            and row["data"] == "symmetric"
-            and row["fmt"] == "fp32"
-            and row["M"] == row["N"] == row["K"]
-            and row["contender"] in (*WHO, "fp16")
-        )
-    )
+    return products((*WHO, "fp16"), lambda row: row["fmt"] == "fp32" and is_square(row))
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
