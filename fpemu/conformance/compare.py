@@ -197,7 +197,7 @@ def _region(wrong: NDArray[np.bool_]) -> list[str]:
             lines.append(f"{name} {low} to {high}{edge}" if high > low else f"{name[:-1]} {low}{edge}")
             continue
         period = min((2, 4, 8, 16, 32, 64, 128), key=lambda p: len(set(at % p)) / p if 2 * p <= length else 1)
-        residues = sorted(set(at % period))
+        residues = sorted({int(x) for x in at % period})
         if len(residues) <= period // 2:
             lines.append(f"{name} that are {_some(residues, 4)} modulo {period}")
         else:

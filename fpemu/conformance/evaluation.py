@@ -86,7 +86,8 @@ def _product(s: Specification, A: Array, B: Array, C: Array | None, device: Devi
     """T = A B, with C in the accumulator of a plain product."""
     order: Any = s.order
     if s.scheme is not None:
-        return schemes.gemm(A, B, scheme=s.scheme, hardware=s.spec, order=order, on_range=s.on_range, device=device)
+        policy: Any = s.on_range
+        return schemes.gemm(A, B, scheme=s.scheme, hardware=s.spec, order=order, on_range=policy, device=device)
     assert s.spec is not None
     if (s.join or s.stored) and isinstance(order, KOrder) and order.split is not None:
         sums = tree.from_order(order, A.shape[-1], s.spec)
@@ -100,9 +101,8 @@ def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device
         return _product(s, A, B, None if C is None else C.astype(np.int32), device, backend)
     kind = s.epilogue
     if s.scheme is not None and kind == "separate":  # some schemes round the scaled sum only once
-        order: Any = s.order
-        factors = {"alpha": s.alpha, "beta": s.beta, "order": order, "on_range": s.on_range, "device": device}
-        return schemes.gemm(A, B, C, scheme=s.scheme, hardware=s.spec, **factors)
+        factors: dict[str, Any] = {"alpha": s.alpha, "beta": s.beta, "order": s.order, "on_range": s.on_range}
+        return schemes.gemm(A, B, C, scheme=s.scheme, hardware=s.spec, device=device, **factors)
     if kind == "alpha-on-A":
         A = np.asarray(round_to(A.astype(np.float64) * s.alpha, s.operand))
     if kind == "first":

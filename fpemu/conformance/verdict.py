@@ -296,9 +296,10 @@ def _within(
 ) -> Verdict:
     """The verdict with causes that hold in a region of the result alone: a tile, an edge, some columns."""
     (A, B, C, D, expected), (rows, columns) = operands, region
-    C, D, expected = (None if x is None else x[rows][:, columns] for x in (C, D, expected))
+    C = None if C is None else C[rows][:, columns]
+    D, expected = (x[rows][:, columns] for x in (D, expected))
     assert verdict.difference is not None
-    why = search(Sample(verdict.specification, A[rows], B[:, columns], C, D, expected), **budget)  # type: ignore[arg-type]
+    why = search(Sample(verdict.specification, A[rows], B[:, columns], C, D, expected), **budget)
     where = next((p for p in verdict.difference.patterns if p.startswith("only in")), "only where entries differ")
     causes = tuple(replace(c, text=f"{where}: {c.text}") for c in why.causes if c.left == 0)
     tried, complete = verdict.tried + why.tried, verdict.complete and why.complete

@@ -226,10 +226,9 @@ def _legend(figure: Figure, kinds: set[str], whole: int, joins: list[_Join]) -> 
         for kind, (dark, _, label) in _COLOURS.items()
         if kind in kinds
     ]
-    for begins, colour, style, label in (
-        (False, plotting.BLACK, "-", "addition of two results"),
-        (True, plotting.VERMILION, "--", "starts from a result"),
-    ):
-        if any(j.begins == begins for j in joins):
-            handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=0.9, label=label))
+    if any(not j.begins for j in joins):
+        handles.append(Line2D([], [], color=plotting.BLACK, linewidth=0.9, label="addition of two results"))
+    if any(j.begins for j in joins):
+        dashes: dict[str, Any] = {"color": plotting.VERMILION, "linewidth": 0.9}
+        handles.append(Line2D([], [], linestyle="--", label="starts from a result", **dashes))
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), columnspacing=1.4)

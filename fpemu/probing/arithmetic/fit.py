@@ -45,7 +45,8 @@ class _Fields:
     @classmethod
     def of(cls, formats: Formats, rows: Rows, final: str) -> _Fields:
         """From rows (F, E0, fraction bits)."""
-        return cls(formats, *(rows[:, i, None, None, None] for i in range(3)), final)
+        F, E0, fraction_bits = (rows[:, i, None, None, None] for i in range(3))
+        return cls(formats, F, E0, fraction_bits, final)
 
     def block(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
         """One block for every candidate: a (n, 1, L), b (n, L, 1), c (n, 1, 1) or (candidates, n, 1, 1)."""
