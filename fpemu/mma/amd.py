@@ -1,7 +1,7 @@
-"""AMD's CDNA2 and CDNA3 matrix instructions, as the literature has them (claimed: no recordings are public).
+"""AMD's CDNA2 and CDNA3 matrix instructions, from the literature: no recordings are public.
 
-Source: Xie et al. 2025, MMA-Sim (arXiv 2511.10909). Where the sources are silent: the exponent of a sum of products is
-that of its largest non-zero product; a sum of zero is +0.
+Source: Xie et al. 2025, MMA-Sim (arXiv 2511.10909). Two details are assumed: the exponent of a sum of products is the
+exponent of its largest non-zero product; a zero sum is +0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NONE = -5000  # the exponent of a sum of zeros
 
 
 def flush(x: NDArray[Any], below: float, keep_sign: bool) -> NDArray[Any]:
-    """Subnormals become zero: +0, or with the sign of x."""
+    """Replace subnormals by zero: +0, or with the sign of x."""
     zero = np.copysign(np.zeros((), x.dtype), x) if keep_sign else np.zeros((), x.dtype)
     return np.where(np.abs(x) < below, zero, x)
 
@@ -38,7 +38,7 @@ def block_cdna2(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec
 
 
 def enter_cdna2(c: NDArray[Any]) -> NDArray[Any]:
-    """What an instruction makes of its C: subnormals, and a zero of either sign, are +0."""
+    """Return C as the instruction reads it: subnormals, and zeros of either sign, are +0."""
     return flush(c.astype(np.float32), 2.0**-126, False)
 
 
@@ -49,7 +49,7 @@ def block_cdna3(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec
 
 
 def block_cdna3_fp8(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
-    """CDNA3, fp8 and bf8: even and odd k truncated apart and floored to 24 bits together; a small c is dropped."""
+    """CDNA3, fp8 and bf8: even and odd k truncated separately and floored to 24 bits together; a small c is dropped."""
     even, e0 = _truncated_sum(a, b, spec, slice(0, None, 2))
     odd, e1 = _truncated_sum(a, b, spec, slice(1, None, 2))
     e_dot = np.maximum(e0, e1)

@@ -4,7 +4,7 @@ Model of CDNA1's fp16 and bf16 instructions (claimed), of the Ascend cube (assum
 A zero sum follows IEEE: -0 if every term is -0, else +0.
 
 Products of formats of at most 24 bits are exact in float64, and a sum of them is exact wherever no addition leaves an
-error term (TwoSum). The few sums that do are done again on Python's integers.
+error term (TwoSum). The few other sums are computed again in Python integers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def two_sum(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any
 
 
 def _to_odd(terms: list[Any]) -> float:
-    """The exact sum of float64 numbers, rounded to odd to 53 bits: a later rounding to fewer than 52 is then right."""
+    """Return the exact sum rounded to odd at 53 bits, from which a rounding to fewer than 52 bits is correct."""
     ratios = [float(t).as_integer_ratio() for t in terms]
     bits = max(d.bit_length() for _, d in ratios) - 1
     total = sum(n << (bits - d.bit_length() + 1) for n, d in ratios)
@@ -57,5 +57,5 @@ def round_once(total: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
     fmt = spec.operand_formats[3]
     if spec.final == "RNE":
         return total.astype(fmt.dtype).astype(np.float64)  # NumPy's casts round once, to nearest even
-    cut = np.asarray(round_to(total, fmt, Rounding.RZ)).astype(np.float64)
-    return np.where(np.abs(total) >= 2.0 ** (fmt.emax + 1), np.copysign(np.inf, total), cut)
+    truncated = np.asarray(round_to(total, fmt, Rounding.RZ)).astype(np.float64)
+    return np.where(np.abs(total) >= 2.0 ** (fmt.emax + 1), np.copysign(np.inf, total), truncated)

@@ -1,11 +1,11 @@
-"""When a chain of matrix instructions on integers is exact: how many bits a slice of an error-free scheme may have.
+"""Condition under which a chain of matrix instructions on integers is exact: bits per slice of an error-free scheme.
 
-Digits are integers |x| <= X of A and |y| <= Y of B. The instruction gets words of magnitude 1 at most: the digits times
-2^-p and 2^-q, where 2^p and 2^q are the least powers of two from X and Y up (the scaling of the published splits).
+Digits are integers |x| <= X of A and |y| <= Y of B. The instruction receives words of magnitude 1 at most: the digits
+times 2^-p and 2^-q, where 2^p and 2^q are the least powers of two not below X and Y (the published splits' scaling).
 Counted in units of 2^-(p+q), the products are integers. A chain starts from zero, and S is its sum of |x||y|: it bounds
 every term, every partial sum in whatever order, and every accumulator. Write
 
-    P   bits that D keeps: its precision, or `fraction_bits` + 1;
+    P   precision of D, or `fraction_bits` + 1;
     G   binary places kept below the largest exponent of a block where terms are aligned: F, or 24 on CDNA3.
 
 **Theorem.** The chain is exact if (1) its words are values of A's and B's formats, and normal ones where the arithmetic
@@ -17,39 +17,36 @@ of its words is subnormal and so counts with emin.
 
 *Rounding to D.* The sum is an integer of magnitude 2^P at most, hence has no more than P significant bits. Nor is it
 subnormal or too large in D: p + q < log2(XY) + 2 <= P + 2, so that a unit is 2^-(P+1) or more, normal in fp16, fp32 and
-fp64, and a sum is 2^P or less. So rounding, to nearest or toward zero, changes nothing. This is all there is to "exact"
-(c and the products are added exactly) and to "fma" (the same with one product). In "flushed" the products and the sums
-of pairs are integers up to 2^P as well, normal in fp32, and each is one more rounding that changes nothing.
+fp64, and a sum is 2^P or less. So rounding, to nearest or toward zero, changes nothing. This proves "exact" (c and the
+products are added exactly) and "fma" (the same with one product). In "flushed" the products and the sums of pairs are
+integers up to 2^P as well, normal in fp32, and their roundings change nothing either.
 
 *Alignment.* A product of normal words shows the exponent e_x + e_y <= log2 |xy|, c shows floor(log2 |c|): both at most
 log2 S. If every term is below 2^(G+1), the largest exponent e is at most G, by (3) also where it is no term's own.
-Terms are then cut to multiples of 2^(e-G), which is 1 or a fraction: integers stay what they are. Else one term is
-2^(G+1) = S and all others are zero; then e <= G + 1, and 2^(G+1) is a multiple of 2. The sum is exact and is rounded to
-D as above: this is "truncated".
+Terms are then truncated to multiples of 2^(e-G), which is 1 or a fraction: integers do not change. Otherwise one term
+is 2^(G+1) = S and all others are zero; then e <= G + 1, and 2^(G+1) is a multiple of 2. The sum is exact and is rounded
+to D as above: this proves "truncated".
 
 *CDNA3* aligns the products alone (in fp8 those of even and of odd k apart), then their sum with c, none coarser than 24
-places below an exponent that is at most P = 24: the same argument, G + 1 > P. The cut 31 places below the sum is
-finer. In fp8 a c more than 25 places below the largest exponent is dropped: no integer is, other than zero.
+places below an exponent that is at most P = 24: the same argument, G + 1 > P. The truncation 31 places below the sum
+is finer. In fp8 a c more than 25 places below the largest exponent is dropped, which is no integer but zero.
 
 *"via-half"* is two truncated blocks on fp16 words, exact by the above, and one rounding of c + d, an integer up to S.
 
 *"integer"*: sums modulo 2^32 are right if they lie within ±(2^31 - 1), whatever happens in between.
 
 *Orders.* Zeros that pad a tile or a residue to whole instructions are terms of zero, which show no exponent. The chains
-that a `KOrder` cuts by promotion or split each start from zero and are added outside in fp32, fp64 or int32: exactly if
-the |x||y| of all of K add up to 2^24, 2^53 or 2^31 - 1 at most. An fp16 D is rounded from that sum at the end, so
-there it is 2^11.
+that promotion or a split separates each start from zero and are added outside in fp32, fp64 or int32: exactly if the
+|x||y| of all of K add up to 2^24, 2^53 or 2^31 - 1 at most. An fp16 D is rounded from that sum at the end, where the
+limit is 2^11.
 
 T cannot be larger: once a chain has reached 2^P, or 2^(G+1), a product of 1 in the next block is lost.
 """
 
 from __future__ import annotations
 
-from operator import index
-from typing import Any
-
 from fpemu import formats
-from fpemu.arguments import checked
+from fpemu.arguments import checked, integer
 from fpemu.errors import InputError
 from fpemu.formats import FP16, FloatFormat
 from fpemu.mma.order import KOrder
@@ -73,7 +70,7 @@ def sum_bits(spec: MmaSpec) -> int:
     >>> [sum_bits(fpemu.mma.spec("H200", *f)) for f in (("fp16",), ("fp16", "fp16"), ("e4m3",), ("int8",))]
     [24, 11, 14, 31]
     """
-    if _check_spec(spec).is_integer:
+    if spec.is_integer:
         return _INTEGER_BITS["int32"]
     d = spec.operand_formats[3]
     kept = d.precision if spec.fraction_bits is None else spec.fraction_bits + 1
@@ -93,7 +90,7 @@ def outer_bits(spec: MmaSpec) -> int:
 
     The additions outside are made in fp32 for an fp16 D too, but their result is then rounded to it: 11.
     """
-    return _INTEGER_BITS["int32"] if _check_spec(spec).is_integer else spec.operand_formats[3].precision
+    return _INTEGER_BITS["int32"] if spec.is_integer else spec.operand_formats[3].precision
 
 
 @checked
@@ -123,7 +120,7 @@ def word_bits(fmt: FloatFormat | str) -> int:
 @checked
 def longest_chain(K: int, order: KOrder | None = None) -> int:
     """The most products that one accumulator takes in a GEMM over K in this order."""
-    chains = [chain for slice_ in (order or KOrder()).segments(_count(K, "K")) for chain in slice_]
+    chains = [chain for slice_ in (order or KOrder()).segments(integer("K", K, 0)) for chain in slice_]
     return max((sum(stop - start for start, stop in chain) for chain in chains), default=0)
 
 
@@ -163,7 +160,7 @@ def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) ->
     >>> holds(fpemu.mma.spec("H200", "e4m3"), 16, 16, 128, fpemu.mma.KOrder(promote=64))
     True
     """
-    return _fits(spec, _count(x, "x"), _count(y, "y"), _count(K, "K"), longest_chain(K, order))
+    return _fits(spec, integer("x", x, 0), integer("y", y, 0), integer("K", K, 0), longest_chain(K, order))
 
 
 @checked
@@ -198,9 +195,9 @@ def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
     [7, 7, 2, 7]
     """
     chain = longest_chain(K, order)
-    widest = min(word_bits(fmt) for fmt in (_check_spec(spec).a_format, spec.b_format))
+    widest = min(word_bits(fmt) for fmt in (spec.a_format, spec.b_format))
     largest = {b: (1 << b) - spec.is_integer for b in range(widest, 0, -1)}
-    return next((b for b, x in largest.items() if _fits(spec, x, x, _count(K, "K"), chain)), 0)
+    return next((b for b, x in largest.items() if _fits(spec, x, x, integer("K", K, 0), chain)), 0)
 
 
 @checked
@@ -236,7 +233,7 @@ def published_bits(K: int, accumulator_bits: int = 24) -> int:
     >>> [published_bits(K) for K in (16, 256, 1024, 4096, 16384)]
     [10, 8, 7, 6, 5]
     """
-    if _count(K, "K") < 1:
+    if integer("K", K, 0) < 1:
         raise InputError("K = 0: a product of nothing has no digits")
     return max((accumulator_bits - (K - 1).bit_length()) // 2, 0)  # 2b <= a - log2 K where 2b <= a - ceil(log2 K)
 
@@ -270,19 +267,3 @@ def _floors(spec: MmaSpec, fa: FloatFormat, fb: FloatFormat, p: int, q: int) -> 
     floors += [fa.emin + max(fb.emin, 0)] if -p < fa.emin else []
     floors += [fb.emin + max(fa.emin, 0)] if -q < fb.emin else []
     return floors
-
-
-def _check_spec(spec: Any) -> MmaSpec:
-    if not isinstance(spec, MmaSpec):
-        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {spec!r}")
-    return spec
-
-
-def _count(value: Any, name: str) -> int:
-    try:
-        number = index(value)
-    except TypeError:
-        raise InputError(f"{name} = {value!r} must be an integer") from None
-    if number < 0:
-        raise InputError(f"{name} = {number} must not be negative")
-    return number

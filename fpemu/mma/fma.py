@@ -1,14 +1,14 @@
-"""Chains of IEEE fused multiply-adds: matrix instructions with a block of one, and ordinary (SIMT) cores.
+"""Chains of IEEE fused multiply-adds: matrix instructions with a block of one, and FMA units.
 
 One rounding per step, shown for each format:
 
 fp32, fp16  The product of two numbers of at most 24 bits is exact in float64. s = RN(p + c) and the TwoSum error e give
-            the sum exactly; taking, where e is not zero and the last bit of s is even, the neighbour of s on e's side
-            rounds p + c to odd at 53 bits. Rounding that to q <= 51 bits, subnormals included, gives what one rounding
-            of p + c gives (Boldo and Melquiond 2008: to odd first keeps enough of what was lost to break every tie).
+            the sum exactly. Where e is not zero and the last bit of s is even, the neighbour of s on e's side is p + c
+            rounded to odd at 53 bits. Rounding this number to q <= 51 bits, subnormals included, equals one rounding of
+            p + c (Boldo and Melquiond 2008).
 fp64        The exact value is a ratio of integers, which Python divides with one rounding to nearest even.
 
-NaN have one code, given to them at the end, but on matrix instructions that keep payloads: see `first_nan`.
+Every NaN receives one code at the end, except on matrix instructions that keep payloads: see `first_nan`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> N
 
 
 def first_nan(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
-    """The NaN of a step that keeps payloads: the first one of b, c, a, made quiet; `nan_code` where none of them is."""
+    """Return the NaN of a step that keeps payloads: the first of b, c, a that is NaN, made quiet, else `nan_code`."""
     chosen: NDArray[Any] = np.array(spec.nan_code, np.uint64)
     for x in (a, c, b):
         chosen = np.where(np.isnan(x), np.ascontiguousarray(x).view(np.uint64) | _QUIET, chosen)

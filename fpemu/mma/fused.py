@@ -1,4 +1,4 @@
-"""The truncated fused dot product of NVIDIA's tensor cores: the readable specification, on 64-bit integers.
+"""The truncated fused dot product of NVIDIA's tensor cores: the NumPy reference implementation, on 64-bit integers.
 
 For one element of D, a block of L products and an accumulator c:
 
@@ -37,7 +37,7 @@ def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> N
     e_max = np.maximum(ec, floor)
     for k in range(a.shape[-1]):
         np.maximum(e_max, ea[..., :, k, None] + eb[..., None, k, :], out=e_max)
-    e_max = np.where(e_max < _ZERO // 2, 0, e_max)  # all zero and no floor: any grid will do
+    e_max = np.where(e_max < _ZERO // 2, 0, e_max)  # all terms are zero and there is no floor: any grid is exact
     point = fa.precision + fb.precision - 2  # binary point of a product of integer significands
     total = align(sc, ec - e_max, fc.precision - 1, spec.F)
     for k in range(a.shape[-1]):
@@ -58,7 +58,7 @@ def decode(x: NDArray[Any], fmt: FloatFormat) -> tuple[NDArray[np.int64], NDArra
 
 def align(significand: Any, below: Any, point: int, F: int) -> Any:
     """Truncate significand · 2^(below - point) toward zero to a multiple of 2^-F; the result counts those units."""
-    shift = np.maximum(below, -100) + (F - point)  # below <= 0; 100 binary places down nothing is left
+    shift = np.maximum(below, -100) + (F - point)  # below <= 0; a term 100 binary places down truncates to zero
     right = np.minimum(np.maximum(-shift, 0), 63)
     magnitude = (np.abs(significand) << np.maximum(shift, 0)) >> right
     return np.where(significand < 0, -magnitude, magnitude)
@@ -83,14 +83,14 @@ def finish(units: NDArray[np.int64], exponent: NDArray[Any], spec: MmaSpec) -> N
 
 
 def specials(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], d: NDArray[Any]) -> NDArray[Any]:
-    """Put NaN and Inf where an operand brings them: IEEE's rules on the exact sum decide which."""
+    """Replace the results of non-finite operands: NaN or Inf by IEEE's rules on the exact sum."""
     if np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all():
         return d
     shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     total = np.zeros((*shape, a.shape[-2], b.shape[-1])) + c.astype(np.float64)
-    wild = ~np.isfinite(total)
+    nonfinite = ~np.isfinite(total)
     for k in range(a.shape[-1]):
         product = a[..., :, k, None].astype(np.float64) * b[..., None, k, :].astype(np.float64)
         total += product
-        wild |= ~np.isfinite(product)
-    return np.where(wild, total, d)
+        nonfinite |= ~np.isfinite(product)
+    return np.where(nonfinite, total, d)

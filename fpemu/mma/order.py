@@ -1,10 +1,12 @@
-"""In what order a GEMM runs over K: splits, tiles, promotion, joins."""
+"""The summation order of a GEMM over K: split-K, tiles, promotion interval, reduction of partial sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from itertools import pairwise
+from operator import add
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from numpy.typing import NDArray
@@ -20,26 +22,26 @@ reveal: Callable[..., Any]
 
 @dataclass(frozen=True)
 class KOrder:
-    """The order of a GEMM over K. ``KOrder()`` is one chain, k ascending.
+    """Summation order of a GEMM over K. ``KOrder()`` is one chain, k ascending.
 
     Parameters
     ----------
     split : int, optional
-        Length in k of one slice; each slice is a chain from zero (None: no split). The last may be shorter.
+        Length in k of a slice (split-K); each slice is a chain from zero, and the last may be shorter. None: no split.
     tile : int, optional
-        A slice runs in tiles of this length, each padded with zeros to whole instructions.
+        Length of the tiles that a slice is processed in, each padded with zeros to whole instructions.
     residue_first : bool
-        The slice's length modulo `tile` comes first (else last).
+        Whether the residue, the slice's length modulo `tile`, comes first (else last).
     promote : int, optional
-        The chain restarts from zero after that many k, and the partial sum is added outside, in fp32 (fp64 for fp64)
-        to nearest. A residue that comes first counts as a whole tile.
+        Promotion interval in k: the accumulator is added to an outer sum, in fp32 (fp64 for fp64) to nearest, and
+        restarts from zero. A residue that comes first counts as a whole tile.
     join : {"ascending", "descending", "pairwise"}
-        How the slices are added, in the same outside arithmetic.
+        Order of the reduction that adds the slices' partial sums, in the arithmetic of the outer sum.
 
     Notes
     -----
-    Where C enters: it starts the accumulator of a single chain; with `promote` it starts the outer sum; with `split` it
-    is added last, after the join.
+    C starts the accumulator of a single chain. With `promote` it starts the outer sum; with `split` it is added last,
+    after the reduction.
 
     Examples
     --------
@@ -82,11 +84,11 @@ class KOrder:
         known = [field.name for field in fields(cls)]
         for name in data:
             if name not in known:
-                raise unknown_name("part of an order", name, known)
+                raise unknown_name("field of an order", name, known)
         return cls(**data)
 
     def segments(self, K: int) -> list[list[list[tuple[int, int]]]]:
-        """For each slice, for each chain of it, the ranges of k that it runs through one after another."""
+        """Return, for each slice and each of its chains, the ranges of k in the order of summation."""
         if not integer("K", K, 0, LARGEST):
             return []
         size = self.split or K
@@ -112,30 +114,31 @@ class KOrder:
         return list(chains.values())
 
     def sequence(self, slices: Sequence[T]) -> Sequence[T]:
-        """The slices in the order in which `join_slices` wants them."""
+        """Return the slices in the order in which `join_slices` adds them."""
         return slices[::-1] if self.join == "descending" else slices
 
     def join_slices(self, parts: Iterable[NDArray[Any]]) -> NDArray[Any]:
-        """Add the results of the slices, given in `sequence`; each addition rounds to nearest in their dtype.
+        """Add the slices' partial sums, given in the order of `sequence`; each addition rounds to nearest."""
+        return reduce_pairwise(parts, add) if self.join == "pairwise" else reduce(add, parts)
 
-        Each is added as it comes. "pairwise" adds neighbours, then neighbouring sums, and so on: what waits is a stack
-        of sums over 2^n slices, n falling.
-        """
-        waiting: list[tuple[int, NDArray[Any]]] = []
-        for part in parts:
-            count = 1
-            while waiting and (waiting[-1][0] == count or self.join != "pairwise"):
-                before, total = waiting.pop()
-                count, part = count + before, total + part
-            waiting.append((count, part))
-        _, total = waiting.pop()
-        while waiting:
-            total = waiting.pop()[1] + total
-        return total
+
+def reduce_pairwise(parts: Iterable[T], add: Callable[[T, T], T]) -> T:
+    """Add neighbours, then neighbouring sums, and so on; the stack holds sums over 2^n parts, n falling."""
+    stack: list[tuple[int, T]] = []
+    for part in parts:
+        count = 1
+        while stack and stack[-1][0] == count:
+            before, total = stack.pop()
+            count, part = count + before, add(total, part)
+        stack.append((count, part))
+    _, total = stack.pop()
+    while stack:
+        total = add(stack.pop()[1], total)
+    return total
 
 
 class Run(NamedTuple):
-    """A stretch of one accumulator's life: term `term` over start <= k < stop, padded to whole instructions."""
+    """One term over start <= k < stop, added to one accumulator and padded to whole instructions."""
 
     term: int
     start: int
@@ -143,7 +146,7 @@ class Run(NamedTuple):
 
 
 def plan(order: KOrder, K: int, terms: int, step: int | None) -> list[list[list[Run]]]:
-    """For each slice, for each chain, its runs: all the terms one after another, or in turns every `step` of k."""
+    """Return, for each slice and chain, its runs: the terms one after another, or alternating every `step` of k."""
     return [[_interleave(segments, terms, step) for segments in chains] for chains in order.segments(K)]
 
 

@@ -1,4 +1,4 @@
-"""What one matrix instruction computes, as frozen data."""
+"""The arithmetic specification of one matrix instruction, as frozen data."""
 
 from __future__ import annotations
 
@@ -47,45 +47,37 @@ class MmaSpec:
     k : int
         Length in k of one instruction.
     block : int
-        L: products added in one rounding. An instruction is k / block such steps, k ascending.
+        L: number of products added with one rounding. An instruction is k / block such steps, k ascending.
     arithmetic : Arithmetic
         Rounding rules, a key of `ARITHMETICS`.
     F : int
-        Fraction bits kept below the largest exponent of a block when its terms are aligned ("truncated", "via-half").
+        Alignment width: fraction bits kept below the largest exponent of a block when its terms are aligned
+        ("truncated", "via-half").
     E0 : int, optional
-        Floor of that largest exponent (binary exponent). None: none but the exponents of the formats.
+        Minimum alignment exponent, a binary exponent. None: only the formats bound the exponent.
     final : {"RZ", "RNE"}, optional
-        Rounding of a block's sum to `d_format`. RZ here overflows to Inf, as the hardware does. Default: RZ where the
+        Rounding of a block's sum to `d_format`. RZ overflows to Inf, as the hardware does. Default: RZ where the
         arithmetic truncates and D is fp32, else RNE.
     fraction_bits : int, optional
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
     c_format : FloatFormat or str, optional
         Format of C; default `d_format`.
     nan_code : int, optional
-        The code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the
-        plain quiet NaN.
+        Code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the quiet NaN
+        without payload.
     payloads : bool
-        For fp64's FMA chains: a step with NaN among its operands returns the first of them in the order b, c, a, its
-        sign and payload kept, made quiet. `nan_code` is then the NaN of an invalid operation on numbers, and of a
-        result that was added up outside the instruction.
-    name, architecture, instruction, shape, evidence, source : str
-        Where it comes from and how it is known: a key of `EVIDENCE`, and the source in words.
+        For fp64's FMA chains: a step with NaN among its operands returns the first of them in the order b, c, a, made
+        quiet, with its sign and payload. `nan_code` is then the NaN of an invalid operation on numbers, and of a result
+        of additions outside the instruction.
+    name, architecture, instruction, shape : str
+        Names of the specification, its architecture and instruction, and the instruction's shape.
+    evidence, source : str
+        Kind of evidence, a key of `EVIDENCE`, and its source in words.
 
     Raises
     ------
     InputError
-        If the fields contradict one another or leave what the 64-bit carriers hold exactly (F <= 35, block <= 64).
-
-    References
-    ----------
-        Alignment width: fraction bits kept below the largest exponent of a block when its terms are aligned
-        ("truncated", "via-half").
-    E0
-        Minimum alignment exponent, a binary exponent. None: only the formats bound the exponent.
-    name, architecture, instruction, shape
-        Names of the specification, its architecture and instruction, and the instruction's shape.
-    evidence, source
-        Kind of evidence, a key of `EVIDENCE`, and its source in words.
+        Fields that contradict one another, or values beyond the 64-bit carriers (F <= 35, block <= 64).
 
     Examples
     --------
@@ -207,10 +199,10 @@ class MmaSpec:
     @property
     def operand_formats(self) -> tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]:
         """The formats of A, B, C, D of a floating-point instruction."""
-        found = (self.a_format, self.b_format, self.c_format, self.d_format)
-        if not all(isinstance(f, FloatFormat) for f in found):
+        formats_ = (self.a_format, self.b_format, self.c_format, self.d_format)
+        if not all(isinstance(f, FloatFormat) for f in formats_):
             raise InputError(f"MmaSpec {self.name!r} has integer operands")
-        return found  # type: ignore[return-value]
+        return formats_  # type: ignore[return-value]
 
 
 def _within_half(fmt: FloatFormat) -> bool:

@@ -1,8 +1,7 @@
-"""A summation tree over K as frozen data: what a GEMM of any order adds to what.
+"""Summation trees over K as frozen data: every addition of a GEMM of any order.
 
-A `Chain` is the life of one accumulator: blocks of positions k, each added to it at once. A `Sum` adds the results of
-parts, rounding each time. Which additions are the same number is said by `canonical`: two orders are equal where their
-canonical trees are.
+A `Chain` is one accumulator: blocks of positions k, each added at once. A `Sum` adds the results of parts and rounds
+each addition. Two orders are equal if their trees have the same `canonical` form.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError, shown
-from fpemu.mma.order import KOrder
+from fpemu.mma.order import KOrder, reduce_pairwise
 from fpemu.mma.spec import MmaSpec
 from fpemu.rounding import round_to
 
@@ -25,17 +24,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Chain:
-    """One accumulator and the blocks of k that it takes in, one after another.
+    """One accumulator and the blocks of k that are added to it, one after another.
 
     Parameters
     ----------
     blocks : tuple of tuples of int
-        The positions k of each block. An fma takes one position at a time.
+        The positions k of each block. An FMA adds one position at a time.
     kind : {"instruction", "fma"}
         "instruction": a block is one block of the matrix instruction, padded with zeros. "fma": each step is a fused
-        multiply-add on ordinary cores, in fp32 (fp64 for fp64).
+        multiply-add of an FMA unit, in fp32 (fp64 for fp64).
     start : Chain or Sum, optional
-        What the accumulator begins with (None: zero).
+        Initial value of the accumulator; default zero.
     """
 
     blocks: tuple[tuple[int, ...], ...]
@@ -60,9 +59,9 @@ class Sum:
     parts : tuple of Chain | Sum
         Summands, in the order of the additions.
     fmt : str, optional
-        The format that the parts and the additions are rounded to. Default: fp32 (fp64 for fp64).
+        Format to which the parts and the sums are rounded. Default: fp32 (fp64 for fp64).
     stored : str, optional
-        The format that the parts alone are rounded to before they are added: what a workspace of partial sums holds.
+        Format to which only the parts are rounded before they are added: the format of a workspace of partial sums.
     """
 
     parts: tuple[Chain | Sum, ...]
@@ -91,14 +90,14 @@ AnyOrder = KOrder | Tree | OrderResult
 
 
 def order_of(order: Any, *, trees: bool = True) -> Any:
-    """Return the order that an argument `order` stands for: None, a KOrder or a tree.
+    """Return the order of an argument `order`: None, a KOrder or a tree.
 
     Parameters
     ----------
     order : KOrder, Chain, Sum, OrderResult or None
         Of an `OrderResult` the attribute `order` is returned, or `tree` if that is None.
     trees : bool
-        Whether the product takes a tree.
+        Whether a tree is accepted.
 
     Raises
     ------
@@ -114,8 +113,10 @@ def order_of(order: Any, *, trees: bool = True) -> Any:
 
 
 def fold(tree: Tree, combine: Callable[[Any, list[T]], T]) -> T:
-    """Combine a tree from the leaves up, however deep it is: `combine(node, results)` takes the results of the parts of
-    a sum, or of the start of a chain."""
+    """Combine a tree of any depth from the leaves up.
+
+    `combine(node, results)` receives the results of the parts of a sum, or of the start of a chain.
+    """
     stack: list[tuple[Tree, bool]] = [(tree, False)]
     results: list[T] = []
     while stack:
@@ -130,7 +131,7 @@ def fold(tree: Tree, combine: Callable[[Any, list[T]], T]) -> T:
 
 
 def leaves(tree: Tree) -> Iterator[int]:
-    """The positions k of a tree, in the order in which they are written down."""
+    """Yield the positions k of a tree, from the first part or start to the last block."""
     stack: list[Tree] = [tree]
     while stack:
         node = stack.pop()
@@ -143,12 +144,7 @@ def leaves(tree: Tree) -> Iterator[int]:
 
 
 def check(tree: Tree, K: int, spec: MmaSpec) -> None:
-    """Refuse a tree that is not over 0 <= k < K, or whose blocks are longer than the spec's.
-
-    Raises
-    ------
-    InputError
-    """
+    """Raise InputError unless a tree covers 0 <= k < K once, in blocks no longer than the spec's."""
     seen = sorted(leaves(tree))
     if seen != list(range(K)):
         wrong = next((i for i, k in enumerate(seen) if i != k), len(seen))
@@ -166,7 +162,7 @@ def check(tree: Tree, K: int, spec: MmaSpec) -> None:
 
 
 def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Callable[..., NDArray[Any]]) -> NDArray[Any]:
-    """The tree's value: `chain(node, start)` runs one accumulator, `add(x, y, fmt)` makes one rounded addition."""
+    """Return the tree's value; `chain(node, start)` evaluates an accumulator, `add(x, y, fmt)` one rounded addition."""
     if isinstance(tree, Chain):
         return chain(tree, None if tree.start is None else evaluate(tree.start, chain, add))
     total = _stored(evaluate(tree.parts[0], chain, add), tree.stored)
@@ -188,12 +184,11 @@ def exact_products(spec: MmaSpec) -> bool:
 
 
 def canonical(tree: Tree, exact: bool = False) -> Tree:
-    """The tree with what makes no difference made equal.
+    """Return the canonical form of a tree: trees that differ only in equivalent notation have the same form.
 
-    Positions within a block ascend; a chain that goes on from a chain of its kind is one chain; the two parts of an
-    addition may change places, so a sum begins with its deepest part; sums of one part are that part. With `exact`
-    (products are values of the accumulator's format) a lone product added to nearest is an fma, and the first two of a
-    chain of fmas may change places.
+    Positions within a block ascend. A chain that starts from a chain of its kind is one chain. Addition commutes, so a
+    sum begins with its deepest part. A sum of one part is that part. With `exact` (products are values of the
+    accumulator's format) a single product added to nearest is an FMA, and the first two FMAs of a chain commute.
     """
     if isinstance(tree, Sum) and tree.stored is not None:
         parts = [canonical(part, exact) for part in tree.parts]
@@ -239,7 +234,7 @@ def _add(x: Tree, y: Tree, fmt: str | None, exact: bool) -> Tree:
 
 
 def from_order(order: KOrder, K: int, spec: MmaSpec) -> Tree:
-    """The tree that a `KOrder` stands for."""
+    """Return the tree of a `KOrder`."""
     if K < 1:
         raise InputError("an empty K has no tree")
     kind: Kind = "fma" if spec.arithmetic == "fma" else "instruction"
@@ -255,24 +250,14 @@ def from_order(order: KOrder, K: int, spec: MmaSpec) -> Tree:
     return join(list(order.sequence(slices)), order.join == "pairwise")
 
 
-def join(parts: list[Tree], pairwise_: bool = False) -> Tree:
-    """Parts added as they come, or as `KOrder.join_slices` adds neighbours."""
-    if not pairwise_:
-        return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
-    waiting: list[tuple[int, Tree]] = []
-    for part in parts:
-        count = 1
-        while waiting and waiting[-1][0] == count:
-            before, total = waiting.pop()
-            count, part = count + before, Sum((total, part))
-        waiting.append((count, part))
-    total = waiting.pop()[1]
-    while waiting:
-        total = Sum((waiting.pop()[1], total))
-    return total
+def join(parts: list[Tree], pairwise: bool = False) -> Tree:
+    """Return the tree that adds parts from left to right, or pairwise as `KOrder.join_slices`."""
+    if pairwise:
+        return reduce_pairwise(parts, lambda x, y: Sum((x, y)))
+    return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
 def equal(x: Tree, y: Tree, spec: MmaSpec) -> bool:
-    """Whether two trees add the same numbers in the same places."""
+    """Whether two trees specify the same additions."""
     exact = exact_products(spec)
     return canonical(x, exact) == canonical(y, exact)

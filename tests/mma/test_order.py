@@ -357,8 +357,8 @@ def test_other_data_are_an_order_or_one_line(data):
     ("data", "message"),
     [
         (None, "None is no order"),
-        ({"splt": 3}, "unknown part of an order 'splt': did you mean 'split'"),
-        ({3: 3}, "unknown part of an order 3"),
+        ({"splt": 3}, "unknown field of an order 'splt': did you mean 'split'"),
+        ({3: 3}, "unknown field of an order 3"),
         ({"split": "3"}, "split = '3'"),
         ({"fma": [{"of": 5, "count": 3, "step": -3}]}, "below 0"),
         ({"fma": [-1]}, "-1 stands in place of a position"),

@@ -184,7 +184,7 @@ for _ in range(100_000):
         ({"metrics": []}, "metrics is empty"),
         ({"on_range": "rais"}, "did you mean 'raise'"),
         ({"out": "fp65"}, "fp65"),
-        ({"orders": [{"splt": 3}]}, "orders 1: unknown part of an order 'splt': did you mean 'split'"),
+        ({"orders": [{"splt": 3}]}, "orders 1: unknown field of an order 'splt': did you mean 'split'"),
         ({"orders": [{"split": 0}]}, "orders 1: KOrder: split = 0"),
         ({"K": 0}, "K is 0: a size is a positive integer"),
         ({"K": 2.5}, "K is 2.5"),
