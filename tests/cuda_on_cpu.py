@@ -15,6 +15,7 @@ import sys
 import types
 
 import numpy as np
+from simulated import Buffer
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Kernel
@@ -86,39 +87,6 @@ static void run_grid(unsigned blocks, unsigned threads, void** arguments) {
 """
 
 
-class HostBuffer:
-    """What `device.Buffer` is, in this machine's memory."""
-
-    def __init__(self, nbytes):
-        self.memory = np.full(max(nbytes, 16) + 16, 0xAB, np.uint8)
-        self.memory = self.memory[-self.memory.ctypes.data % 16 :][: max(nbytes, 16)]
-        self.nbytes, self.pointer = nbytes, self.memory.ctypes.data
-
-    @classmethod
-    def of(cls, array):
-        array = np.ascontiguousarray(array)
-        made = cls(array.nbytes)
-        made.memory[: array.nbytes] = array.reshape(-1).view(np.uint8)
-        return made
-
-    @classmethod
-    def poisoned(cls, nbytes, byte=0xAB):
-        made = cls(nbytes)
-        made.fill(byte)
-        return made
-
-    def fill(self, byte):
-        self.memory[:] = byte
-
-    def array(self, shape, dtype):
-        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        assert count <= self.nbytes
-        return self.memory[:count].view(dtype).reshape(shape).copy()
-
-    def free(self):
-        self.memory = None
-
-
 class HostModule:
     """What `device.Module` is: compiled once, kept for all tests of a run."""
 
@@ -169,7 +137,7 @@ def fetch(pointer, shape, dtype):
 def stand_in(patch, folder, capability=(9, 0)):
     """Put this machine in the place of a GPU, by a pytest MonkeyPatch."""
     HostModule.folder = folder
-    patch.setattr(device, "Buffer", HostBuffer)
+    patch.setattr(device, "Buffer", Buffer)
     patch.setattr(device, "Module", HostModule)
     patch.setattr(device, "missing", lambda: None)
     patch.setattr(compiler, "compile_all", lambda sources, arch: None)

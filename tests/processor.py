@@ -7,33 +7,12 @@ import math
 import subprocess
 
 import numpy as np
+from simulated import Buffer
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime.compiler import KERNELS
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
-
-
-class Memory:
-    """Simulate `device.Buffer` in host memory, poisoned."""
-
-    def __init__(self, nbytes, content=None):
-        self.nbytes = nbytes
-        self._raw = np.full(nbytes + 64, 0xAB, np.uint8)
-        start = -self._raw.ctypes.data % 64
-        self.bytes = self._raw[start : start + nbytes]
-        self.pointer = self.bytes.ctypes.data
-        if content is not None:
-            self.bytes[:] = np.frombuffer(content.tobytes(), np.uint8)
-
-    def array(self, shape, dtype):
-        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        assert count <= self.nbytes
-        return self.bytes[:count].copy().view(dtype).reshape(shape)
-
-    def free(self):
-        self.nbytes = -1
-
 
 PRODUCTS = {
     "int8": (np.int8, np.int32, 2**31 - 1),
@@ -59,13 +38,13 @@ class Processor:
     def memory(self, nbytes):
         if nbytes > self.free:
             raise OutOfMemoryError("CUDA: CUDA_ERROR_OUT_OF_MEMORY", nbytes)
-        return Memory(nbytes)
+        return Buffer(nbytes)
 
     def upload(self, array):
-        return Memory(array.nbytes, array)
+        return Buffer.of(array)
 
     def fill(self, at, byte, nbytes):
-        at.bytes[:nbytes] = byte
+        at.memory[:nbytes] = byte
 
     def room(self):
         return self.free
@@ -105,7 +84,7 @@ class Processor:
 
 
 def pack(value):
-    if isinstance(value, Memory):
+    if isinstance(value, Buffer):
         return ctypes.c_void_p(value.pointer)
     if isinstance(value, np.ndarray):  # a struct by value
         words = ctypes.c_ulonglong * (value.nbytes // 8)

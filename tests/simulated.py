@@ -1,4 +1,4 @@
-"""A GPU for tests where there is none: modules compiled for this processor (cuda_on_cpu.h), buffers in its memory."""
+"""A simulated GPU: kernels compiled for this CPU (cuda_on_cpu.h), buffers in host memory."""
 
 from __future__ import annotations
 
@@ -18,28 +18,40 @@ HERE = Path(__file__).parent
 
 
 class Buffer:
-    """As `fpemu.gpu.runtime.device.Buffer`."""
+    """Simulate `fpemu.gpu.runtime.device.Buffer` in host memory, poisoned."""
 
-    def __init__(self, nbytes, of=None):
-        self.nbytes = nbytes
-        self.memory = np.full(max(nbytes, 16) + 16, device.POISON, np.uint8)
-        start = -self.memory.ctypes.data % 16
-        self.memory = self.memory[start:]
-        if of is not None:
-            self.memory[:nbytes] = np.frombuffer(of.tobytes(), np.uint8)
+    def __init__(self, nbytes):
+        self.nbytes, raw = nbytes, np.full(max(nbytes, 16) + 128, device.POISON, np.uint8)
+        self.memory = raw[-raw.ctypes.data % 64 :][: max(nbytes, 16)]
         self.pointer = self.memory.ctypes.data
 
     @classmethod
     def of(cls, array):
-        return cls(array.nbytes, np.ascontiguousarray(array))
+        array = np.ascontiguousarray(array)
+        buffer = cls(array.nbytes)
+        buffer.memory[: array.nbytes] = array.reshape(-1).view(np.uint8)
+        return buffer
+
+    @classmethod
+    def poisoned(cls, nbytes, byte=device.POISON):
+        buffer = cls(nbytes)
+        buffer.fill(byte)
+        return buffer
+
+    def fill(self, byte):
+        self.memory[:] = byte
 
     def array(self, shape, dtype):
-        count = int(np.prod(shape))
-        return np.frombuffer(self.memory[: count * np.dtype(dtype).itemsize].tobytes(), dtype).reshape(shape)
+        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        assert count <= self.nbytes
+        return self.memory[:count].copy().view(dtype).reshape(shape)
+
+    def free(self):
+        self.memory = None
 
 
 class Module:
-    """As `fpemu.gpu.runtime.device.Module`, for kernels of mma.sync on the rows in `specs`."""
+    """Simulate `fpemu.gpu.runtime.device.Module` for kernels of mma.sync."""
 
     folder = None  # where libraries go
     spec = None  # the instruction that the kernels issue

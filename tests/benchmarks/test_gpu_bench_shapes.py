@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from simulated import Buffer
 
 from benchmarks import timing
 from benchmarks.gpu import (
@@ -40,34 +41,8 @@ TYPES = {0: np.float32, 1: np.float64, 2: np.float16}
 
 
 # --- a GPU of NumPy
-class Memory:
-    """A buffer in the CPU's memory."""
-
-    def __init__(self, nbytes, pointer=0):
-        self.bytes = np.zeros(max(nbytes, 16), np.uint8)
-        self.nbytes, self.pointer = nbytes, self.bytes.ctypes.data
-
-    @classmethod
-    def poisoned(cls, nbytes, byte=0xAB):
-        made = cls(nbytes)
-        made.fill(byte)
-        return made
-
-    @classmethod
-    def of(cls, array):
-        made = cls(array.nbytes)
-        made.bytes[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return made
-
-    def fill(self, byte):
-        self.bytes[:] = byte
-
-    def array(self, shape, dtype):
-        return at(self.pointer, math.prod(shape), dtype).reshape(shape).copy()
-
-
 def at(pointer, count, dtype):
-    """Memory as an array, without a copy."""
+    """Buffer as an array, without a copy."""
     dtype = np.dtype(dtype)
     raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer)
     return np.frombuffer(raw, dtype)
@@ -130,11 +105,11 @@ def library(monkeypatch):
         return (flat.reshape(columns, rows).T if array.columns else flat.reshape(rows, columns))[number].copy()
 
     def draw(*args):
-        return Memory.of(drawn(*args))
+        return Buffer.of(drawn(*args))
 
     def interleaved(batch, who):
         entries = batch.count * math.prod(batch.sides[who])
-        return Memory.of(at(batch.planes[who].pointer, 2 * entries, np.float16).reshape(2, -1).T)
+        return Buffer.of(at(batch.planes[who].pointer, 2 * entries, np.float16).reshape(2, -1).T)
 
     monkeypatch.setattr(cublas.cublas, "blas", lambda: Blas)
     monkeypatch.setattr(cublas.device, "driver", lambda: None)
@@ -144,7 +119,7 @@ def library(monkeypatch):
     monkeypatch.setattr(ceilings, "launch_time", lambda: 1e-6)
     for module in (batched, tallskinny):
         monkeypatch.setattr(module, "draw", draw)
-        monkeypatch.setattr(module, "Buffer", Memory)
+        monkeypatch.setattr(module, "Buffer", Buffer)
         monkeypatch.setattr(
             module,
             "fetch",
@@ -278,7 +253,7 @@ def bench_cu(name, *arguments):
         values = at(x.pointer, math.prod(sizes), np.float32).reshape(sizes)
         values = (values.T if name == "words_columns" else values).reshape(-1)
         at(high.pointer, values.size, np.float16)[:] = values
-        if isinstance(low, Memory):
+        if isinstance(low, Buffer):
             residual = values - values.astype(np.float16).astype(np.float32)
             at(low.pointer, values.size, np.float16)[:] = residual * np.float32(2048)
     else:
@@ -295,7 +270,7 @@ def square(library, monkeypatch):
     """What the products of the kind "product" need besides."""
     module = SimpleNamespace(launch=lambda name, grid, block, *arguments, wait: bench_cu(name, *arguments))
     monkeypatch.setattr(operands, "run", bench_cu)
-    monkeypatch.setattr(operands, "draw", lambda *args: Memory.of(drawn(*args[:5])))
+    monkeypatch.setattr(operands, "draw", lambda *args: Buffer.of(drawn(*args[:5])))
     monkeypatch.setattr(
         operands, "digest", lambda pointer, nbytes, bits: digests.text(at(pointer, 8 * nbytes // bits, f"u{bits // 8}"))
     )
@@ -307,7 +282,7 @@ def square(library, monkeypatch):
         lambda array, j: at(array.pointer, math.prod(array.shape), array.dtype).reshape(array.shape)[:, j].copy(),
     )
     for one in (operands, implementations):
-        monkeypatch.setattr(one, "Buffer", Memory)
+        monkeypatch.setattr(one, "Buffer", Buffer)
 
 
 @pytest.mark.parametrize(
