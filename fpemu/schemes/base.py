@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -325,8 +325,8 @@ class TwoParts(SplitScheme):
     high_rounding: str = choose.rounding("RNE", "rounding of the high part")
     residual_rounding: str = choose.rounding("RNE", "rounding of the residual")
     products: tuple[str, ...] | None = choose.products(("rh", "hr", "hh"), "hr")
-    accumulators: str = choose.accumulators("band")
-    combine_in: str = choose.combine_in()
+    accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
+    combine_in: Literal["fp32", "fp64"] = choose.combine_in()
 
     def rules(self) -> tuple[Word, ...]:
         return self.words_of_scale(getattr(self, "residual_scale"))  # noqa: B009 (a field of most subclasses)

@@ -16,6 +16,7 @@ Error: |D - AB| <= (delta + (K/L) eps) |A||B|, with delta = 3·2^-16 (bf16x3) or
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fpemu.formats import BF16
 from fpemu.schemes import options as choose
@@ -49,10 +50,10 @@ class Bf16x9(SplitScheme):
     rounding: str = choose.rounding("RNE", "rounding of every word", cut=False)
     residual_scale: float = choose.scale(2.0**8, "scale between a word and the next")
     products: tuple[str, ...] = choose.products(NINE, "123")
-    accumulators: str = choose.accumulators("band")
+    accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None, "every accumulator")
-    combine_in: str = choose.combine_in()
+    combine_in: Literal["fp32", "fp64"] = choose.combine_in()
 
     def rules(self) -> tuple[Word, ...]:
         e = exponent_of(self.residual_scale)

@@ -9,6 +9,7 @@ Error: |D - AB| <= (2^-10 + K/L · eps) |A||B| with L and eps the length and the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fpemu.formats import FP16
 from fpemu.schemes import options as choose
@@ -33,7 +34,9 @@ class Half(SplitScheme):
 
     high_rounding: str = choose.rounding("RNE", "rounding of the operands to fp16")
     promote: int | str | None = choose.promotion(None, "the chain")
-    accumulator: str = choose.choice("fp32", ("fp32", "fp16"), "format of the instruction's accumulator and result")
+    accumulator: Literal["fp32", "fp16"] = choose.choice(
+        "fp32", ("fp32", "fp16"), "format of the instruction's accumulator and result"
+    )
 
     @property
     def accumulator_format(self) -> str:

@@ -19,6 +19,7 @@ Error: |D - AB| <= (3·2^-22 + (K/L) eps + 2^-23) |A||B|.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import TwoParts, register
@@ -44,8 +45,10 @@ class H2sgemm(TwoParts):
     )
 
     sb: int = choose.integer(12, -60, 60, "binary exponent of the residual's scale")
-    combine: str = choose.choice("term-wise", ("term-wise", "element-wise"), "products one after another, or per step")
-    accumulators: str = choose.accumulators("each")
+    combine: Literal["term-wise", "element-wise"] = choose.choice(
+        "term-wise", ("term-wise", "element-wise"), "products one after another, or per step"
+    )
+    accumulators: Literal["one", "band", "each"] = choose.accumulators("each")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
 

@@ -171,7 +171,7 @@ def lower(words: Sequence[Word], plan: Plan, spec: MmaSpec, order: Any = None) -
         order=order,
         block=block,
         exponent=plan.exponent,
-        join=plan.join,
+        join=Join(plan.join),
         in_double=plan.combine_in == "fp64",
         k=spec.k,
     )

@@ -16,6 +16,7 @@ Error: |D - AB| <= (2^-21 + 4 (K/L) eps) |A||B|: the chain on a truncating core 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import TwoParts, register
@@ -42,10 +43,10 @@ class Markidis(TwoParts):
         bound="2^-21 + 4 (K/L) eps",
     )
 
-    refine: str = choose.choice("both", tuple(REFINED), "whose residuals are used")
+    refine: Literal["both", "A"] = choose.choice("both", tuple(REFINED), "whose residuals are used")
     residual_scale: float = choose.scale(1.0)
     products: tuple[str, ...] | None = choose.products(None, "hr", "products kept, in the order run (None: by refine)")
-    accumulators: str = choose.accumulators("one")
+    accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
     step: int | str | None = choose.turns(None)
     promote: int | str | None = choose.promotion(None)
 

@@ -19,7 +19,7 @@ Error: |D - AB| <= ((p + 1) u^p + (K / (b k)) 2^-24 + p b (k/L) eps) |A||B|.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from fpemu import formats
 from fpemu.schemes import options as choose
@@ -56,10 +56,10 @@ class Multiword(SplitScheme):
     residual_rounding: str = choose.rounding("RNE", "rounding of the other words")
     residual_scale: float | None = choose.scale(None, "scale S between a word and the next (None: 1/u)", none=True)
     products: tuple[str, ...] | None = choose.products(None, DIGITS, "products kept, as run (None: i+j <= p+1)")
-    accumulators: str = choose.accumulators("band")
+    accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
     step: int | str | None = choose.turns(None)
     block: int | None = choose.integer(4, 1, 1 << 20, "instructions before an addition outside", none=True)
-    combine_in: str = choose.combine_in()
+    combine_in: Literal["fp32", "fp64"] = choose.combine_in()
 
     def check(self) -> None:
         if self.format != "fp16" and BIT_CUT in (self.high_rounding, self.residual_rounding):

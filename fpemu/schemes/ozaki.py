@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,8 +201,10 @@ class Ozaki(ErrorFree):
         bound="CR: 2^-53 |AB|; DP, SP: of the order of DGEMM's, SGEMM's",
     )
 
-    mode: str = choose.choice("DP", ("DP", "SP", "CR"), "sums in fp64; in fp32; exact, rounded once")
-    precision: str | None = choose.choice(
+    mode: Literal["DP", "SP", "CR"] = choose.choice(
+        "DP", ("DP", "SP", "CR"), "sums in fp64; in fp32; exact, rounded once"
+    )
+    precision: Literal["fp64", "fp32"] | None = choose.choice(
         None, ("fp64", "fp32"), "format of the operands and of the result; None: fp32 in mode SP, else fp64"
     )
     slices: int | str | None = choose.integer(
@@ -220,7 +222,9 @@ class Ozaki(ErrorFree):
     k_block: int | None = choose.integer(
         None, 1, 1 << 30, "length in k of a chain on the instruction; chains are joined in fp64", none=True
     )
-    exponents: str = choose.choice("slice", ("slice", "row"), "a power of two for every slice of a row, or one for all")
+    exponents: Literal["slice", "row"] = choose.choice(
+        "slice", ("slice", "row"), "a power of two for every slice of a row, or one for all"
+    )
     memory: int | None = choose.integer(
         None, 1, 1 << 62, "work space in bytes, operands and result apart; None: blocks of 3584", none=True
     )

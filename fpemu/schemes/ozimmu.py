@@ -29,7 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,9 @@ class Ozimmu(ErrorFree):
     headroom: int = choose.integer(1, 0, 1, "bits left free above a row's largest element")
     loss: float = choose.number(0.0, 0, 53, "mean bits of a significand that the automatic number may lose")
     split: str = choose.choice("truncate", FIXED, "digits toward zero, or to nearest")
-    sums: str = choose.choice("each", ("each", "group"), "each product to fp64, or equal p + q added in int32 before")
+    sums: Literal["each", "group"] = choose.choice(
+        "each", ("each", "group"), "each product to fp64, or equal p + q added in int32 before"
+    )
     bits: int | None = choose.integer(None, 1, 7, "bits a slice; None: by the formula", none=True)
     group: int | None = choose.integer(None, 1, 1 << 20, "products that share an int32 sum; None: 2^r", none=True)
 

@@ -18,7 +18,7 @@ Error: |D - AB| <= (3·2^-22 + (K/stage) 2^-24 + 3 (stage/L) eps) |A||B|.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import TwoParts, register
@@ -44,7 +44,7 @@ class Staged(TwoParts):
     )
 
     residual_scale: float = choose.scale(1.0)
-    accumulators: str = choose.accumulators("one")
+    accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
     stage: int | str | None = choose.interval(64, "length in k of a stage", none=False)
 
     def plan(self) -> Plan:

@@ -14,7 +14,7 @@ import fpemu
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.gemm.base import Prepared
-from fpemu.gpu.gemm.mma_sync import fused, general, operation
+from fpemu.gpu.gemm.mma_sync import fused, general
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
@@ -232,9 +232,9 @@ def test_any_layout_and_no_pipeline_give_the_same_bits(gpu):
     A, B = (rng.random(shape, np.float32) for shape in ((40, 67), (67, 35)))
     big = np.zeros((90, 140), np.float32)
     big[3:83:2, 2:136:2] = A  # no axis is contiguous
-    assert operation.layout(matrix(big[3:83:2, 2:136:2]), "A") == "ALONG_ROWS"
-    assert operation.layout(matrix(np.asfortranarray(B)), "B") == "ALONG_K"
-    assert operation.layout(matrix(np.zeros((4, 8), np.float32)), "A") == "ALONG_K_BY_FOUR"
+    assert general.layout(matrix(big[3:83:2, 2:136:2]), "A") == "ALONG_ROWS"
+    assert general.layout(matrix(np.asfortranarray(B)), "B") == "ALONG_K"
+    assert general.layout(matrix(np.zeros((4, 8), np.float32)), "A") == "ALONG_K_BY_FOUR"
     assert differing(kernel, big[3:83:2, 2:136:2], np.asfortranarray(B)) == 0
 
 

@@ -1,4 +1,4 @@
-"""What multiplies on the GPU: a kernel of one scheme, its operands made ready, and the order in which it adds.
+"""The interface of a GPU kernel: a kernel of one scheme, its prepared operands, and the records of its launches.
 
 `fpemu.gemm(A, B, **kernel.arguments)` gives the bits that the kernel gives, on any machine.
 """
@@ -88,18 +88,16 @@ class Workspace:
 
     def buffer(self, name: str, nbytes: int) -> device.Buffer:
         """A buffer of so many bytes or more, its content undefined."""
-        found = self._buffers.get(name)
-        if found is None or found.nbytes < nbytes:
-            self._buffers.pop(name, None)
-            found = None  # freed before the new one is asked for
-            found = self._buffers[name] = device.Buffer(nbytes)
-        return found
+        if name not in self._buffers or self._buffers[name].nbytes < nbytes:
+            self._buffers.pop(name, None)  # freed before the new one is allocated
+            self._buffers[name] = device.Buffer(nbytes)
+        return self._buffers[name]
 
     def zeros(self, name: str, nbytes: int) -> device.Buffer:
         """The same with every byte zero."""
-        found = self.buffer(name, nbytes)
-        found.fill(0)
-        return found
+        buffer = self.buffer(name, nbytes)
+        buffer.fill(0)
+        return buffer
 
 
 class Kernel(ABC):
@@ -190,10 +188,10 @@ TASK = np.dtype(
 
 def record(dtype: np.dtype[Any], values: Mapping[str, Any]) -> NDArray[Any]:
     """One structure: fields by name; what has a pointer stands for it, None for a null, what is not named is zero."""
-    made = np.zeros(1, dtype)
+    result = np.zeros(1, dtype)
     for name, value in values.items():
-        made[name] = 0 if value is None else getattr(value, "pointer", value)
-    return made
+        result[name] = 0 if value is None else getattr(value, "pointer", value)
+    return result
 
 
 def result(
@@ -220,5 +218,5 @@ def places(D: Matrix, C: Matrix | None) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def layout(X: Matrix | None) -> Any:
-    """What a launch depends on in a matrix."""
+    """The values of a matrix that a launch depends on."""
     return None if X is None else (X.pointer, X.shape, X.strides)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,10 @@ class ErrorFree(Scheme):
         Matrix instruction and its length in k; None: the widest.
     """
 
-    precision: str | None = choose.choice("fp64", ("fp64", "fp32"), "format of the operands and of the result")
-    carrier: str = choose.choice(
+    precision: Literal["fp64", "fp32"] | None = choose.choice(
+        "fp64", ("fp64", "fp32"), "format of the operands and of the result"
+    )
+    carrier: Literal["blas", "compiled", "numpy"] = choose.choice(
         "blas",
         CARRIERS,
         "exact products by BLAS where they are provably the same integers, or by the instruction's model",

@@ -22,11 +22,9 @@ from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.gemm.base import Kernel, LaunchCache, Operand, Prepared
 from fpemu.gpu.gemm.base import layout as place
-from fpemu.gpu.gemm.mma_sync import operation
 from fpemu.gpu.gemm.mma_sync import source as text
-from fpemu.gpu.gemm.mma_sync.general import GeneralKernel
-from fpemu.gpu.gemm.mma_sync.source import Fused
-from fpemu.gpu.gemm.mma_sync.tiles import Tile
+from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, describe, layout
+from fpemu.gpu.gemm.mma_sync.source import Fused, Tile
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
@@ -50,33 +48,12 @@ def kernel(
     words: bool | None = None,
     general: bool = False,
 ) -> Kernel | None:
-    """The mma.sync kernel for products of a shape (M, N, K).
+    """The mma.sync kernel for products of a shape (M, N, K), or None where mma.sync does not have the arithmetic.
 
-    Parameters
-    ----------
-    scheme : Scheme
-        With all choices made.
-    spec : MmaSpec
-        The instruction asked for; wgmma's are run where mma.sync has the same arithmetic.
-    order : KOrder, optional
-        Order over K inside every accumulator.
-    tile : Tile, optional
-        One of `tiles`; default: by LE-GEMM's tile model.
-    pipeline : bool
-        False: fetch, split and multiply one after another, to see what the pipeline is worth.
-    words : bool, optional
-        Whether operands are split in memory first; default: where that is faster, by the shape, or as the tile has it.
-    general : bool
-        True: the kernels for any order, though one would do.
-
-    Returns
-    -------
-    Kernel, or None if the GPU's instructions have no such arithmetic, or rules and plan are not all of the scheme.
-
-    Raises
-    ------
-    InputError
-        An order that the scheme does not take; a tile that the plan does not fit.
+    tile : default by LE-GEMM's tile model
+    pipeline : False fetches, splits and multiplies one after another, to measure the pipeline
+    words : whether operands are split in memory first; default: where that is faster, or as the tile has it
+    general : True selects the kernels for any order although one kernel would do
     """
     if spec is None or not scheme.runs_by_plan:
         return None
@@ -106,7 +83,7 @@ def kernel(
 
 
 def pays(M: int, N: int) -> bool:
-    """Whether a split in memory is made good by the kernel that takes words: where each is read several times."""
+    """Whether a split in memory pays off: where each word is read several times."""
     return min(M, N) >= _SIDE
 
 
@@ -149,10 +126,10 @@ def tiles_of(kernel: Kernel) -> list[Tile]:
 
 
 def choose(known: list[Tile], M: int, N: int) -> Tile:
-    """The tile of most operations a byte (LE-GEMM, Equation 15), times the share of the work that counts.
+    """The tile with the most operations per byte (LE-GEMM, Equation 15), times the fraction of useful work.
 
-    Blocks are made in rounds, one a multiprocessor; what lies beyond D, or idles in the last round, does not count. Of
-    equals the smallest: its blocks share a multiprocessor.
+    Blocks run in rounds, one per multiprocessor; entries outside D and idle multiprocessors of the last round are not
+    useful. Of equal tiles the smallest: its blocks share a multiprocessor.
     """
 
     def value(tile: Tile) -> float:
@@ -166,8 +143,7 @@ def choose(known: list[Tile], M: int, N: int) -> Tile:
 class FusedKernel(Kernel):
     """One kernel that reads fp32 operands and writes D.
 
-    Operands prepared without exponents and special rows (on_range="raise") have words that hold them, or an error
-    follows: what cannot occur there is not looked for.
+    With on_range="raise" operands have neither exponents nor special rows: the kernel then omits both.
     """
 
     words_in_memory = False
@@ -189,14 +165,14 @@ class FusedKernel(Kernel):
         return self._splitter.prepare(operands, on_range)
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
-        """The kernel's text for operands that lie in memory so; parameters as those of `source.source`."""
+        """The kernel's text; parameters as those of `source.source`."""
         return text.source(self.lowering, self.row, self.how, self.tile, layouts, scaled, special)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         if self.how.longest is not None and a.source.shape[-1] > self.how.longest:
-            raise InputError(f"{self.name} was made for K up to {self.how.longest}, not {a.source.shape[-1]}")
+            raise InputError(f"{self.name} supports K up to {self.how.longest}, not {a.source.shape[-1]}")
         scalars = np.array([alpha, beta], np.float32).tobytes()
-        key = (_told(a), _told(b), place(D), place(C), scalars)
+        key = (_launch_key(a), _launch_key(b), place(D), place(C), scalars)
         if key not in self._launches:
             self._launches.keep(key, self._launch(a, b, D, alpha, beta, C))
         launch = self._launches[key]
@@ -211,15 +187,15 @@ class FusedKernel(Kernel):
         blocks = -(-M // self.tile.M) * -(-N // self.tile.N) * prod(D.shape[:-2])
         if not blocks:
             return None
-        problem = operation.describe(self, a, b, D, alpha, beta, C)
-        where, table = operation.batches(a.source, b.source, C, D), None
+        problem = describe(self, a, b, D, alpha, beta, C)
+        where, table = batches(a.source, b.source, C, D), None
         if where is not None:
             table = device.Buffer.of(where)
             problem["batches"] = table.pointer
         scaled, special = (
             x is not None or y is not None for x, y in ((a.exponents, b.exponents), (a.special, b.special))
         )
-        layouts = operation.layout(a.source, "A"), operation.layout(b.source, "B")
+        layouts = layout(a.source, "A"), layout(b.source, "B")
         module = _module(self.source(layouts, scaled, special))
         return module.prepare(
             "split_gemm",
@@ -233,44 +209,44 @@ class FusedKernel(Kernel):
         )
 
     def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
-        """What the kernel is told beside the problem."""
+        """Further parameters of the kernel."""
         return ()
 
 
 class WordsKernel(FusedKernel):
-    """The same sums from words in memory, which `fpemu.gpu.gemm.mma_sync.operands` makes first."""
+    """The same sums from words in memory, which `fpemu.gpu.gemm.splitting` stores first."""
 
     words_in_memory = True
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
-        """The kernel's text: the same for all operands but for `scaled`."""
+        """The kernel's text, which depends on `scaled` alone."""
         return super().source(("ALONG_K", "ALONG_K"), scaled, False)
 
     def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
-        found = np.zeros(1, _WORDS)
+        words = np.zeros(1, _WORDS)
         size = text.BYTES[str(self.row.a_format)]
         for name, x in (("a", a), ("b", b)):
-            found[name][0, : len(x.words)] = [word.pointer for word in x.words]
-            found[f"{name}_pitch"] = x.pitch * size
-        return (found,)
+            words[name][0, : len(x.words)] = [word.pointer for word in x.words]
+            words[f"{name}_pitch"] = x.pitch * size
+        return (words,)
 
 
 class BulkKernel(WordsKernel):
-    """The same, and TMA brings the words: on Hopper and later."""
+    """The same with words loaded by TMA: on Hopper and later."""
 
     def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
-        found, size = np.zeros((2, splitting.MOST_WORDS, 16), np.uint64), text.BYTES[str(self.row.a_format)]
-        for maps, x, height in zip(found, (a, b), (self.tile.M, self.tile.N), strict=True):
+        maps_of, size = np.zeros((2, splitting.MOST_WORDS, 16), np.uint64), text.BYTES[str(self.row.a_format)]
+        for maps, x, height in zip(maps_of, (a, b), (self.tile.M, self.tile.N), strict=True):
             lines, row = x.source.count * x.rows, x.pitch * size
             for i, word in enumerate(x.words):
                 maps[i] = device.tensor_map(
                     word.pointer, size, (1, lines, x.pitch), (lines * row, row), (height, self.tile.K)
                 )
-        return (found,)
+        return (maps_of,)
 
 
-def _told(x: Prepared) -> Any:
-    """What a launch depends on in an operand."""
+def _launch_key(x: Prepared) -> Any:
+    """The values of an operand that a launch depends on."""
     more = [None if buffer is None else buffer.pointer for buffer in (x.exponents, x.special)]
     return place(x.source), tuple([word.pointer for word in x.words]), x.pitch, *more
 

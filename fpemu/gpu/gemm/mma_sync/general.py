@@ -1,7 +1,8 @@
 """Any order over K for every scheme that multiplies words: chains of one instruction on words gathered in memory.
 
-As `fpemu.mma.gemm` has it: the runs of an order, padded to whole instructions; a chain for each accumulator and slice;
-slices and accumulators added in the emulator's order, by kernels of ``kernels/split_gemm_any_order.cu``.
+`GeneralKernel` lays out the runs of a lowering, padded to whole instructions, as one chain per accumulator and slice;
+``kernels/split_gemm_any_order.cu`` adds slices and accumulators in the emulator's order. `describe` and `batches` state
+operands, scalars and batches to all kernels of mma.sync.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
-from fpemu.gpu.gemm.mma_sync import operation
+from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, record
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
@@ -27,46 +27,108 @@ from fpemu.mma.order import Run
 from fpemu.schemes.base import SplitScheme
 from fpemu.schemes.words import Product
 
+PROBLEM = np.dtype(
+    [
+        *((name, "<u8") for name in ("A", "B", "C", "D")),
+        *((name, "<i8") for name in ("a_row", "a_k", "b_column", "b_k", "c_row", "c_column", "d_row")),
+        *((name, "<u8") for name in ("a_exponents", "b_exponents", "a_special", "b_special", "batches")),
+        *((name, "<i4") for name in ("M", "N", "K")),
+        ("alpha", "<f4"),
+        ("beta", "<f4"),
+        ("nan", "<u4"),
+    ]
+)
+"""The struct Problem of ``kernels/split_epilogue.cuh``"""
 _STRIPE = 4096  # rows and columns of D at a time, at most
 _BYTES = 2**30  # of gathered words, at most
 _THREADS = 256
 _MOST_BLOCKS = 4096  # of kernels that walk over an array
 
 
+def layout(X: Matrix, who: str) -> str:
+    """The layout of an operand in memory, one of `source.LAYOUTS`."""
+    along, rows = (X.strides[-1], X.strides[-2]) if who == "A" else (X.strides[-2], X.strides[-1])
+    if along != 1:
+        return "ALONG_ROWS"
+    K = X.shape[-1 if who == "A" else -2]
+    aligned = X.pointer % 16 == 0 and K % 8 == 0 and all(s % 4 == 0 for s in (rows, *X.strides[:-2]))
+    return "ALONG_K_BY_FOUR" if aligned else "ALONG_K"
+
+
+def describe(
+    kernel: Kernel, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
+) -> NDArray[Any]:
+    """The struct Problem, without its batches."""
+    A, B = a.source, b.source
+    values: dict[str, Any] = {
+        "A": A,
+        "B": B,
+        "D": D,
+        "C": C,
+        "a_row": A.strides[-2],
+        "a_k": A.strides[-1],
+        "b_column": B.strides[-1],
+        "b_k": B.strides[-2],
+        "c_row": 0 if C is None else C.strides[-2],
+        "c_column": 0 if C is None else C.strides[-1],
+        "d_row": D.strides[-2],
+        "M": A.shape[-2],
+        "N": B.shape[-1],
+        "K": A.shape[-1],
+        "alpha": alpha,
+        "beta": beta,
+        "nan": kernel.scheme.nan_code(kernel.spec),
+    }
+    for name, x in (("a", a), ("b", b)):
+        values |= {f"{name}_exponents": x.exponents, f"{name}_special": x.special}
+    return record(PROBLEM, values)
+
+
+def batches(A: Matrix, B: Matrix, C: Matrix | None, D: Matrix) -> NDArray[np.int64] | None:
+    """For each product of a batch the offsets of A, B, C and D, and its first row and column; None for one product."""
+    lead = D.shape[:-2]
+    if prod(lead) == 1:
+        return None
+    columns = [np.zeros(prod(lead), np.int64) if X is None else X.offsets(lead) for X in (A, B, C, D)]
+    columns += [A.index(lead) * A.shape[-2], B.index(lead) * B.shape[-1]]
+    return np.stack(columns, axis=1)
+
+
+def moved(problem: NDArray[Any], at: NDArray[np.int64]) -> NDArray[Any]:
+    """The struct Problem of one product of a batch, by its row of `batches`."""
+    result = problem.copy()
+    for name, size, where in (
+        ("A", 4, 0),
+        ("B", 4, 1),
+        ("C", 4, 2),
+        ("D", 4, 3),
+        ("a_exponents", 4, 4),
+        ("b_exponents", 4, 5),
+        ("a_special", 1, 4),
+        ("b_special", 1, 5),
+    ):
+        if result[name][0]:
+            result[name] = int(result[name][0]) + size * int(at[where])
+    return result
+
+
 @dataclass(frozen=True)
 class Chain:
-    """A chain of instructions over gathered words.
+    """A chain of instructions over gathered words: for every position of k, then for every instruction."""
 
-    Parameters
-    ----------
-    source : int32 array (instructions · k,)
-        Which k stands where; -1: a zero.
-    word_a, word_b : uint8 array (instructions · k,)
-        Which word of A, and of B.
-    cuts : uint8 array (instructions,) or None
-        1 where the accumulator is added to a total and begins again; None: nowhere.
-    shifts : int32 array (instructions,)
-        Powers of two that it is added with.
-    """
-
-    source: NDArray[np.int32]
-    word_a: NDArray[np.uint8]
+    source: NDArray[np.int32]  # the k at a position; -1: a zero
+    word_a: NDArray[np.uint8]  # index of A's word
     word_b: NDArray[np.uint8]
-    cuts: NDArray[np.uint8] | None
-    shifts: NDArray[np.int32]
+    cuts: NDArray[np.uint8] | None  # 1: the accumulator is added to a total and restarts; None: nowhere
+    shifts: NDArray[np.int32]  # binary exponents of the powers of two with which it is added
 
 
 def lay_out(
-    chains: list[list[Run]], products: Sequence[Product], k: int, promoted: bool, exponents: Sequence[int] | None = None
+    chains: list[list[Run]], products: Sequence[Product], k: int, promoted: bool, exponents: Sequence[int]
 ) -> Chain:
     """The runs of some chains one after another, each padded with zeros to whole instructions.
 
-    Parameters
-    ----------
-    products : list of (int, int)
-        Words of A and B that the terms of the runs stand for.
-    exponents : sequence of int, optional
-        For each product, the power of two with which its chains are added.
+    A run's term is an index of `products` and of `exponents`, the powers of two with which chains are added.
     """
     source: list[NDArray[np.int32]] = []
     words: list[tuple[int, int, int]] = []
@@ -80,7 +142,7 @@ def lay_out(
             source.append(ks)
             words.append((*products[run.term], count * k))
             cuts += [0] * count
-            scales += [0 if exponents is None else exponents[run.term]] * count
+            scales += [exponents[run.term]] * count
         cuts[-1] = 1
     word_a, word_b = (np.concatenate([np.full(n, w[side], np.uint8) for *w, n in words]) for side in (0, 1))
     marks = np.array(cuts, np.uint8) if promoted else None
@@ -110,7 +172,8 @@ class GeneralKernel(Kernel):
             owners = [lowering.products]
             scales = [[-lowering.exponent * (i + j) for i, j in lowering.products]]
         else:
-            owners, scales = [acc.products for acc in lowering.accumulators], [None] * len(lowering.accumulators)
+            owners = [acc.products for acc in lowering.accumulators]
+            scales = [[0] * len(products) for products in owners]
         promoted = [lowering.block is not None or acc.interval is not None for acc in lowering.accumulators]
         return [
             [lay_out(chains, products, self.row.k, cut, scale) for chains in order.sequence(slices)]
@@ -120,14 +183,14 @@ class GeneralKernel(Kernel):
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         if 0 in D.shape:
             return
-        problem = operation.describe(self, a, b, D, alpha, beta, C)
-        table = operation.batches(a.source, b.source, C, D)
+        problem = describe(self, a, b, D, alpha, beta, C)
+        table = batches(a.source, b.source, C, D)
         work = _Work(_module(self.source()), self.row, self.groups(a.source.shape[-1]), self.order or KOrder())
         for at in range(prod(D.shape[:-2])):
-            own = problem if table is None else operation.moved(problem, table[at])
+            one = problem if table is None else moved(problem, table[at])
             for row in range(0, D.shape[-2], work.side):
                 for column in range(0, D.shape[-1], work.side):
-                    work.stripe(own, row, column)
+                    work.stripe(one, row, column)
 
 
 @dataclass
@@ -150,7 +213,7 @@ class _Work:
     def __init__(self, module: device.Module, row: MmaSpec, groups: list[list[Chain]], order: KOrder) -> None:
         self._module, self._row, self._order = module, row, order
         self._tile, self._size = instructions.instruction(row), text.BYTES[str(row.a_format)]
-        self._groups = [[(chain, _on_gpu(chain)) for chain in slices] for slices in groups]
+        self._groups = [[(chain, _tables(chain)) for chain in slices] for slices in groups]
         self.spare: list[device.Buffer] = []  # of sums, all of one size
         longest = max(len(chain.source) for slices in groups for chain in slices)
         self.side = max(64, min(_STRIPE, _BYTES // (longest * self._size) // 64 * 64))  # rows and columns at a time
@@ -166,8 +229,8 @@ class _Work:
         self.spare = [b for b in self.spare if b.nbytes == 4 * height * width]
         sums: list[_Sum] = []
         for slices in self._groups:
-            parts: Any = (self._sum(p, *slice_, row, column, height, width) for slice_ in slices)
-            sums.append(self._order.join_slices(parts))  # type: ignore[arg-type]
+            partial: Any = (self._sum(p, *slice_, row, column, height, width) for slice_ in slices)
+            sums.append(self._order.join_slices(partial))  # type: ignore[arg-type]
         pointers = device.Buffer.of(np.array([s.buffer.pointer for s in sums], np.uint64))
         sizes = [np.int32(x) for x in (row, column, height, width)]
         self.walk("finish_all", height * width, p, pointers, *sizes)
@@ -175,16 +238,16 @@ class _Work:
         self.spare += [s.buffer for s in sums]
 
     def _sum(
-        self, p: NDArray[Any], chain: Chain, there: _OnGpu, row: int, column: int, height: int, width: int
+        self, p: NDArray[Any], chain: Chain, tables: _Tables, row: int, column: int, height: int, width: int
     ) -> _Sum:
         """A chain's result."""
-        a = self._gather(p, "a", "row", there.source, there.word_a, row, height, len(chain.source))
-        b = self._gather(p, "b", "column", there.source, there.word_b, column, width, len(chain.source))
+        a = self._gather(p, "a", "row", tables.source, tables.word_a, row, height, len(chain.source))
+        b = self._gather(p, "b", "column", tables.source, tables.word_b, column, width, len(chain.source))
         total = self.spare.pop() if self.spare else device.Buffer(4 * height * width)
         sizes = [np.int32(x) for x in (height, width, len(chain.shifts))]
-        cuts = np.uint64(0) if there.cuts is None else there.cuts
+        cuts = np.uint64(0) if tables.cuts is None else tables.cuts
         blocks = height // self._tile.m * (width // self._tile.n)
-        self._module.launch("chain", blocks, self._tile.threads, a, b, total, *sizes, cuts, there.shifts, wait=False)
+        self._module.launch("chain", blocks, self._tile.threads, a, b, total, *sizes, cuts, tables.shifts, wait=False)
         device.synchronize()  # a and b go
         return _Sum(total, self)
 
@@ -208,8 +271,8 @@ class _Work:
 
 
 @dataclass(frozen=True)
-class _OnGpu:
-    """A chain's tables."""
+class _Tables:
+    """A chain on the GPU."""
 
     source: device.Buffer
     word_a: device.Buffer
@@ -218,10 +281,10 @@ class _OnGpu:
     shifts: device.Buffer
 
 
-def _on_gpu(chain: Chain) -> _OnGpu:
+def _tables(chain: Chain) -> _Tables:
     of = device.Buffer.of
     cuts = None if chain.cuts is None else of(chain.cuts)
-    return _OnGpu(of(chain.source), of(chain.word_a), of(chain.word_b), cuts, of(chain.shifts))
+    return _Tables(of(chain.source), of(chain.word_a), of(chain.word_b), cuts, of(chain.shifts))
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
-"""A scheme's rules and plan as the compile-time constants of ``kernels/split_gemm*.cu``.
+"""A lowering as the compile-time constants of ``kernels/split_gemm*.cu``, and the tiles that these kernels can have.
 
-`fused` says how a plan runs in one kernel, or that it does not; `source` and `general_source` write the texts.
+`fused` returns the passes and promotions of a lowering in one kernel, or None if it needs the kernels for any order;
+`source` and `general_source` write the texts.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.mma_sync import tiles
-from fpemu.gpu.gemm.mma_sync.tiles import Tile
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler
 from fpemu.mma.spec import MmaSpec
@@ -22,34 +21,67 @@ from fpemu.schemes.words import Join
 BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 OLD = ("volta", "turing")  # before sm_80
 LAYOUTS = ("ALONG_ROWS", "ALONG_K", "ALONG_K_BY_FOUR")
+_REGISTERS = 254  # of a thread, by `Tile.registers`; the hardware has 255
+_OTHER_REGISTERS = 54  # for addresses and counters
+_WORDS_REGISTERS = 26  # the same where words come from memory; a few too many cost less than a smaller tile
+_WIDE_REGISTERS = 40  # more of these where words are tf32, whose codes take twice as many
+_SHORT_REGISTERS = 16  # and for sums that begin and end within a turn
+_STAGES = (3, 2)  # buffers for words that come from memory, best first
+BULK_ROW = 128  # bytes of a row that TMA brings
+_BARRIERS = 16  # bytes of two barriers
+SHAPES = ((256, 128, 64, 64), (128, 128, 64, 32), (128, 64, 32, 32), (64, 64, 32, 16), (32, 32, 16, 16))
+"""(M, N, warp_m, warp_n), largest first."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The tile of D that a thread block computes, and the pipeline that feeds it."""
+
+    M: int
+    N: int
+    K: int  # length in k of the stretch in shared memory
+    warp_m: int
+    warp_n: int
+    pieces: int = 1  # the next stretch is fetched, split and stored in so many parts
+    ahead: int = 0  # parts fetched before one is stored; 0: a part is fetched while another is multiplied
+    blocks: int = 1  # thread blocks that share the registers of a multiprocessor
+    pipeline: bool = True  # the next stretch is fetched into a second buffer while one is multiplied
+    stages: int = 0  # stretches in shared memory or in flight, for words from memory; 0: the loads split
+    bulk: bool = False  # TMA loads the words, in rows of 128 bytes
+
+    def __str__(self) -> str:
+        more = f" of words, {self.stages} stages" if self.stages else "" if self.pipeline else " without pipeline"
+        return f"{self.M}x{self.N}x{self.K}{more}{' by TMA' if self.bulk else ''}"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.M // self.warp_m * (self.N // self.warp_n) * 32
+
+    def registers(self, sums: int, words: int) -> int:
+        """Estimate of a thread's registers for so many fp32 sums of each entry of D and so many words."""
+        fragments = sums * self.warp_m * self.warp_n // 32 + words * (4 + self.warp_n // 4)
+        if self.stages:
+            return fragments + _WORDS_REGISTERS
+        eights = (self.M + self.N) * self.K // 8 // self.threads
+        return fragments + 8 * -(-eights // self.pieces) * (1 + self.ahead) + _OTHER_REGISTERS
+
+    def shared(self, words: tuple[int, int], size: int) -> int:
+        """Bytes of shared memory for so many words of A and of B, of `size` bytes each."""
+        rows = words[0] * self.M + words[1] * self.N
+        return (self.stages or 1 + self.pipeline) * (rows * self.K * size + _BARRIERS * self.bulk)
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A plan as one kernel runs it.
+    """A lowering as one kernel runs it."""
 
-    Parameters
-    ----------
-    turn : int
-        Products that share an accumulator take turns after so many k.
-    passes : tuple of int
-        In which pass over K a product runs.
-    promote : tuple of int
-        For each group, after how many k it is promoted; 0: never.
-    stretch : int
-        Length in k of a stretch: whole turns, and whole intervals or a part of one.
-    sums : int
-        Accumulators and totals that live all along.
-    longest : int or None
-        The K up to which it is so; None: any.
-    """
-
-    turn: int
-    passes: tuple[int, ...]
-    promote: tuple[int, ...]
-    stretch: int
-    sums: int
-    longest: int | None = None
+    turn: int  # products that share an accumulator alternate after so many k
+    passes: tuple[int, ...]  # for each product its pass over K
+    promote: tuple[int, ...]  # for each accumulator its promotion interval in k; 0: none
+    stretch: int  # length in k in shared memory: whole turns, and whole intervals or a part of one
+    sums: int  # accumulators and totals that persist over the whole loop
+    longest: int | None = None  # largest supported K; None: any
 
 
 def fused(lowering: Lowering, size: int, K: int) -> Fused | None:
@@ -111,25 +143,52 @@ def _short(interval: int, products: int, turn: int) -> bool:
 
 
 def splitting_tiles(lowering: Lowering, size: int, how: Fused, shared: int) -> list[Tile]:
-    """The tiles that a plan can have where loads split, largest first: within the registers, and `shared` bytes."""
+    """The tiles of kernels that split in their loads, largest first: within the registers, and `shared` bytes."""
+    stretch, sums, words = how.stretch, how.sums, words_at_a_time(lowering, how)
     short = any(0 < p <= how.turn for p in how.promote)
-    return tiles.splitting(how.stretch, how.sums, words_at_a_time(lowering, how), size, short, shared)
+    fitting = []
+    more = _WIDE_REGISTERS * (size == 4) + _SHORT_REGISTERS * short
+    for M, N, warp_m, warp_n in SHAPES:
+        tile = Tile(M, N, stretch, warp_m, warp_n)
+        fetches = [side * stretch / (8 * tile.threads) for side in (M, N)]
+        if not all(n.is_integer() for n in fetches) or tile.shared(words, size) > shared:
+            continue
+        for pieces in range(1, int(sum(fetches)) + 1):
+            tile = replace(tile, pieces=pieces)
+            if tile.registers(sums, max(words)) + more <= _REGISTERS:
+                fitting.append(tile)
+                break
+    return fitting
 
 
 def copying_tiles(lowering: Lowering, size: int, how: Fused, shared: int, bulk: bool = False) -> list[Tile]:
-    """The same where words come from memory: rows of 128 bytes in shared memory are best, then longer, then shorter.
+    """The same for words from memory; rows of 128 bytes in shared memory are best, then longer, then shorter ones.
 
-    bulk: TMA brings them, but where a sum is promoted after every instruction: threads that copy are faster there.
+    bulk: TMA loads the words, except where a sum is promoted after every instruction: copying threads are faster there.
     """
+    sums, words, bulk = how.sums, words_at_a_time(lowering, how), bulk and lowering.k not in how.promote
     known = _stretches(max(how.turn, 64 // size), how.turn, how.promote)
     stretches = sorted(known, key=lambda K: (K * size < 128, K))
-    return tiles.copying(
-        stretches, how.sums, words_at_a_time(lowering, how), size, shared, bulk and lowering.k not in how.promote
-    )
+    largest = []
+    for M, N, warp_m, warp_n in SHAPES:
+        candidates = [
+            Tile(M, N, K, warp_m, warp_n, stages=stages, bulk=bulk and K * size == BULK_ROW)
+            for K in stretches
+            for stages in _STAGES
+        ]
+        fitting = [
+            tile
+            for tile in candidates
+            if tile.shared(words, size) <= shared
+            and tile.registers(sums, max(words)) <= _REGISTERS
+            and M * tile.K * size % (16 * tile.threads) == N * tile.K * size % (16 * tile.threads) == 0
+        ]
+        largest += fitting[:1]
+    return largest
 
 
 def words_at_a_time(lowering: Lowering, how: Fused) -> tuple[int, int]:
-    """How many words of A and of B any pass over K needs."""
+    """The largest numbers of words of A and of B that a pass over K reads."""
     passes = [{p for p, at in zip(lowering.products, how.passes, strict=True) if at == n} for n in how.passes]
     return max(len({i for i, _ in p}) for p in passes), max(len({j for _, j in p}) for p in passes)
 
@@ -140,14 +199,7 @@ def source(
 ) -> str:
     """The text of the kernel that splits, multiplies and writes D.
 
-    Parameters
-    ----------
-    layouts : two of LAYOUTS
-        Of A and of B.
-    scaled : bool
-        Whether rows have exponents.
-    special : bool
-        Whether entries may be NaN or infinite, or too large for their words.
+    layouts: of A and B, from LAYOUTS; scaled: rows have exponents; special: entries may be NaN, infinite or too large.
     """
     numbers = {
         "M": tile.M,

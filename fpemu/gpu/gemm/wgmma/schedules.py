@@ -1,43 +1,34 @@
-"""The text of a Hopper kernel: which products of words run in what order, the tile, and the wgmma that it issues."""
+"""A lowering as the constants of ``kernels/hopper_gemm.cu``: its schedule, its tile, and the wgmma that it issues."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fpemu.gpu.runtime import constants
 from fpemu.gpu.runtime.compiler import kernel_source
+from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.schemes.lowering import Accumulator, Lowering
-from fpemu.schemes.words import Join
+from fpemu.schemes.words import Join, Product
 
 K = 16  # of one wgmma on fp16
 CHUNK = 64  # of k in a stage of the pipeline
 LONGEST = 512  # of k from one promotion to the next: blocks are unrolled in between
 SHARED = 227 * 1024  # bytes of shared memory that a thread block can have
 SMALL = 2**32  # products M N K below which a launch begins while the one before it ends
+_EXTRA = 8  # columns, the cost of a tile beside its own: filling the pipeline, writing the result
+_HALF = 0.75  # time of a tile of 64 rows relative to one of 128
 _REGISTERS = {"f32": ("float", "f", 2), "s32": ("int", "r", 2), "f16": ("u32", "r", 4)}  # columns a register, times 64
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The tile of D that a thread block computes at a time.
+    """The tile of D that a thread block computes at a time."""
 
-    Parameters
-    ----------
-    columns : int
-        A multiple of 16, at most 256.
-    cluster : int
-        Thread blocks below each other that share tiles of B.
-    group : int
-        Rows of clusters' tiles that are worked through together.
-    rows : {128, 64}
-        64 for small products: more tiles, and room on a multiprocessor for a thread block of the split, so that the
-        product may begin while operands are split.
-    """
-
-    columns: int
-    cluster: int = 2
-    group: int = 8
-    rows: int = 128
+    columns: int  # a multiple of 16, at most 256
+    cluster: int = 2  # thread blocks below each other that share tiles of B
+    group: int = 8  # rows of clusters' tiles whose columns are computed together
+    rows: int = 128  # 64 for small products: more tiles, and the product may begin beside the last blocks of the split
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f" in clusters of {self.cluster}" if self.cluster > 1 else "")
@@ -45,40 +36,21 @@ class Tile:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The products in a block of k and the additions outside: a `Lowering` as ``kernels/hopper_gemm.cu`` runs it.
-
-    Parameters
-    ----------
-    words : int
-        Words of an operand.
-    block : int
-        Length in k of a block, a multiple of 64.
-    main, rest : tuple of (int, int)
-        Products (word of A, word of B) of the accumulator that is promoted, and of the corrections', if they have one
-        of their own.
-    main_turn, rest_turn : int
-        After so many k the products of an accumulator take turns.
-    promote : int or None
-        Length in k from one promotion to the next: a part of a block, or some blocks.
-    exponent : int
-        The corrections are divided by two to this power.
-    split : int or None
-        Length in k of a slice; sums of slices are added outside, ascending.
-    """
+    """The products in a block of k and the additions outside: a `Lowering` as ``kernels/hopper_gemm.cu`` runs it."""
 
     words: int
-    block: int
-    main: tuple[tuple[int, int], ...]
-    rest: tuple[tuple[int, int], ...]
-    main_turn: int
+    block: int  # length in k, a multiple of 64
+    main: tuple[Product, ...]  # products of the accumulator that may be promoted
+    rest: tuple[Product, ...]  # products of a second accumulator for the corrections
+    main_turn: int  # the products of an accumulator alternate after so many k
     rest_turn: int
-    promote: int | None
-    exponent: int
-    split: int | None = None
+    promote: int | None  # promotion interval in k: a part of a block, or some blocks
+    exponent: int  # the corrections are divided by 2^exponent
+    split: int | None = None  # length in k of a slice; sums of slices are added outside, ascending
 
     @property
     def accumulators(self) -> int:
-        """How many there are, the total outside included."""
+        """Number of accumulators, the total outside included."""
         return 1 + bool(self.rest) + (self.promote is not None)
 
     @property
@@ -118,7 +90,7 @@ def schedule(lowering: Lowering) -> Schedule | None:
     if None in turns:
         return None
     block = max(CHUNK, *(t or 0 for t in turns))
-    found = Schedule(
+    result = Schedule(
         words=len(lowering.words),
         block=block,
         main=main.products,
@@ -129,7 +101,7 @@ def schedule(lowering: Lowering) -> Schedule | None:
         exponent=lowering.exponent,
         split=order.split,
     )
-    return found if _fits(found) else None
+    return result if _fits(result) else None
 
 
 def _turn(acc: Accumulator) -> int | None:
@@ -152,6 +124,18 @@ def _fits(s: Schedule) -> bool:
         return s.promote % s.block == 0 and s.promote <= LONGEST
     parts, mains = s.block // s.promote, len(s.main)
     return s.promote % K == 0 and s.block % s.promote == 0 and mains == 1 and bool(s.rest) and parts <= 4
+
+
+def best_tile(tiles: Iterable[Tile], shape: tuple[int, int, int]) -> Tile:
+    """The tile with the least estimated time: waves of clusters of tiles, times the cost of a tile."""
+    M, N, _ = shape
+
+    def cost(tile: Tile) -> float:
+        clusters = -(-M // (tile.rows * tile.cluster)) * -(-N // tile.columns)
+        each = tile.columns if tile.rows == 128 else tile.columns * _HALF
+        return -(-clusters // (multiprocessors() // tile.cluster)) * (each + _EXTRA)
+
+    return min(tiles, key=cost)
 
 
 def stages(tile: Tile) -> int:
@@ -198,15 +182,8 @@ struct {name} {{
 def wgmma(name: str, columns: int, ab: str = "f16", d: str = "f32") -> str:
     """A function that issues a wgmma of 64 rows on two tiles in shared memory, K-major, 128-byte swizzle.
 
-    Parameters
-    ----------
-    name : str
-        Of the function: ``name(d, a, b, keep)`` with the accumulator's registers, the descriptors of the tiles
-        (hopper.cuh: wgmma_tile), and 0 to start from zero.
-    columns : int
-        Columns of the tile.
-    ab, d : str
-        PTX types of the operands ("f16", "bf16", "s8", "e4m3") and of the accumulator ("f32", "f16", "s32").
+    Its parameters are the accumulator's registers, the descriptors of the tiles (hopper.cuh: wgmma_tile), and 0 to
+    start from zero. `ab` and `d` are the PTX types of the operands and of the accumulator.
     """
     register, letter, share = _REGISTERS[d]
     count, k = columns // share, {"f16": 16, "bf16": 16}.get(ab, 32)

@@ -57,30 +57,18 @@ LOOK, MAKE = 1, 2  # phases
 
 @dataclass(frozen=True)
 class Kind:
-    """What splits operands: a kernel, and the constants in front of ``kernels/hopper_split.cuh``.
-
-    Parameters
-    ----------
-    file, kernel : str
-    words : int
-        Arrays of words that are made.
-    side, span : int
-        Rows and k of a tile.
-    parts, sums : int
-        Blocks of an operand that are looked at together, four or one; sums of them that are split.
-    """
+    """A kernel that splits operands, and the constants in front of ``kernels/hopper_split.cuh``."""
 
     file: str
     kernel: str
-    words: int = 2
-    side: int = 64
-    span: int = 64
-    parts: int = 1
-    sums: int = 1
+    side: int = 64  # rows of a tile
+    span: int = 64  # k of a tile
+    parts: int = 1  # blocks of an operand that are read together: four, or one
+    sums: int = 1  # sums of these blocks that are split
 
     @property
     def panel_bytes(self) -> int:
-        """Of the struct Panel."""
+        """Bytes of the struct Panel."""
         return 4 * (2 * self.side * self.sums + 2)
 
     @property
@@ -89,7 +77,7 @@ class Kind:
         return 4 * self.parts * self.side * self.span * STAGES
 
     def halved(self, size: int) -> int:
-        """Of so many rows or k those of a block."""
+        """The rows or k of a block of an operand with `size` of them."""
         return size if self.parts == 1 else -(-size // 2)
 
     def source(self) -> str:
@@ -111,7 +99,7 @@ KINDS = {
     "bytes": Kind("staged_int8_split.cu", "split_bytes"),
     "sums": Kind("strassen_split.cu", "split_sums", side=32, span=32, parts=4, sums=7),
 }
-"""Words of fp16; those of `staged-int8`; those of the sums of blocks of `Strassen`"""
+"""Words of fp16, words of `staged-int8`, words of the sums of blocks of `Strassen`"""
 
 
 def takes(rules: Sequence[Word]) -> bool:
@@ -126,17 +114,7 @@ class Chunked(Prepared):
 
 
 class ChunkSplitter(KeptSplitter):
-    """Splits by the kernels of `KINDS` into words that lie chunk after chunk.
-
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    settings : dict
-        Further fields of `OPERAND`.
-    words : int
-        Number of arrays of words.
-    """
+    """Splits by a kernel of `KINDS` into words chunk after chunk; `settings` are further fields of `OPERAND`."""
 
     def __init__(self, kind: str, settings: dict[str, Any], words: int = 2) -> None:
         super().__init__()
@@ -228,18 +206,9 @@ def word_bytes(rows: int, K: int) -> int:
 
 
 def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64]:
-    """The words of an operand as TMA fetches them (hopper.cuh: tma_fetch): `rows` rows of a chunk, 128 bytes each.
+    """A word of an operand as TMA fetches it (hopper.cuh: tma_fetch): `rows` rows of a chunk, 128 bytes each.
 
-    Parameters
-    ----------
-    x : Prepared
-        As `Splitter` makes it, or with rows of ``pitch`` words, zeros beyond K.
-    word : int
-        Which of its words.
-    itemsize : int
-        Bytes of an element.
-    rows : int
-        Rows of the tile; those outside of the operand become zero, as do chunks.
+    Rows and chunks outside of the operand are read as zeros.
     """
     row, chunks, line = 128, x.pitch // CHUNK, 128 // itemsize
     if isinstance(x, Chunked):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
-from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, wgmma
+from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
 from fpemu.gpu.runtime import compiler, constants, device
 from fpemu.gpu.runtime.matrices import Matrix
@@ -25,7 +25,6 @@ from fpemu.schemes.staged_int8 import StagedInt8
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
 _COLUMNS = (32, 64, 96, 128, 144)
-_EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
 _PRODUCT = np.dtype(
     [
         ("task", TASK),
@@ -39,18 +38,7 @@ _PRODUCT = np.dtype(
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
-    """A kernel for a product (M, N, K) by `staged-int8` on Hopper, None where there is none.
-
-    Parameters
-    ----------
-    scheme : Scheme
-        Any options, but a stage of 64 or 128.
-    spec : MmaSpec or None
-        The instruction: wgmma on fp16.
-    shape : (M, N, K)
-    order : KOrder or None
-        None, or the one order that the kernel has.
-    """
+    """A kernel for products (M, N, K) by `staged-int8` on Hopper in stages of 64 or 128, or None."""
     if not isinstance(scheme, StagedInt8) or scheme.stage not in (64, 128) or spec is None or min(shape) < 1:
         return None
     if (spec.architecture, spec.instruction, spec.k) != ("hopper", "wgmma", 16):
@@ -61,26 +49,13 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 
 
 def choose(shape: tuple[int, int, int]) -> Tile:
-    """The tile with the least estimated time: waves of tiles, times what a tile costs."""
-    M, N, _ = shape
-    cluster = 2 if M > ROWS else 1
-
-    def cost(columns: int) -> int:
-        clusters = -(-M // (ROWS * cluster)) * -(-N // columns)
-        return -(-clusters // (multiprocessors() // cluster)) * (columns + _EXTRA)
-
-    return Tile(min(_COLUMNS, key=cost), cluster)
+    """The tile with the least estimated time."""
+    cluster = 2 if shape[0] > ROWS else 1
+    return best_tile((Tile(columns, cluster) for columns in _COLUMNS), shape)
 
 
 class FrontierKernel(Kernel):
-    """The product of `staged-int8` by tiles of 128 rows.
-
-    Parameters
-    ----------
-    scheme : StagedInt8
-    spec : MmaSpec
-    tile : Tile
-    """
+    """The product of `staged-int8` by tiles of 128 rows."""
 
     def __init__(self, scheme: StagedInt8, spec: MmaSpec, tile: Tile) -> None:
         self.scheme, self.spec, self.order, self.tile = scheme, spec, KOrder(), tile
@@ -105,14 +80,14 @@ class FrontierKernel(Kernel):
     def launches(
         self, a: Prepared, b: Prepared, D: Matrix, alpha: Any = 1.0, beta: Any = 0.0, C: Matrix | None = None
     ) -> list[device.Launch]:
-        """What `multiply` queues, a launch a matrix of the batch; can be queued as often as one likes."""
+        """The launches of `multiply`, one per matrix of the batch; each can be queued any number of times."""
         M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
         columns, cluster = self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
         fit = multiprocessors() if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
-        lead, made = D.shape[:-2], []
+        lead, launches = D.shape[:-2], []
         assert a.exponents is not None
         assert b.exponents is not None
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
@@ -129,7 +104,7 @@ class FrontierKernel(Kernel):
                     "scale_b": b.exponents.pointer + 4 * N * int(j),
                 },
             )
-            made.append(
+            launches.append(
                 module.prepare(
                     "staged_int8_gemm",
                     blocks,
@@ -141,7 +116,7 @@ class FrontierKernel(Kernel):
                     overlap=M * N * K < SMALL,
                 )
             )
-        return made
+        return launches
 
 
 def stages(columns: int) -> int:

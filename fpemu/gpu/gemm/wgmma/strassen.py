@@ -62,17 +62,7 @@ _JOIN = np.dtype(
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
-    """A kernel for a product (M, N, K) by `Strassen` on Hopper, None where there is none.
-
-    Parameters
-    ----------
-    scheme : Scheme
-    spec : MmaSpec or None
-        The instruction: wgmma on fp16 with fp32 accumulators.
-    shape : (M, N, K)
-    order : KOrder or None
-        Of every product of blocks.
-    """
+    """A kernel for products (M, N, K) by `Strassen` on Hopper, or None; `order` applies to every product of blocks."""
     if not isinstance(scheme, Strassen) or min(shape) < 1:
         return None
     assert scheme.levels is not None
@@ -82,16 +72,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 
 
 class StrassenKernel(Kernel):
-    """Products of blocks by a kernel of `staged`, 7 or 49.
-
-    Parameters
-    ----------
-    scheme : Strassen
-    spec : MmaSpec
-    order : KOrder or None
-    inner : Kernel
-        What multiplies batches by `staged`, from words of fp16 in memory.
-    """
+    """Sums of blocks, and 7 or 49 products of them as one batch of the kernel `inner` of `staged`."""
 
     scheme: Strassen
 
@@ -108,7 +89,7 @@ class StrassenKernel(Kernel):
         return [self._split_twice(X, name) for X, name in operands]
 
     def _split_twice(self, X: Matrix, who: str) -> Prepared:
-        """The operands of 49 products: one launch looks for their rows' largest entries, another splits."""
+        """The operands of 49 products: one launch for the largest entries of their rows, another for the split."""
         ready, workspace = Prepared(X, who), self._workspaces[who]
         rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
         half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (rows, k))
@@ -171,7 +152,7 @@ class StrassenKernel(Kernel):
         d: int,
         c: int,
     ) -> device.Launch:
-        """What adds the products of one matrix of a stack."""
+        """The launch that adds the products of one matrix of a stack."""
         (m, n), (M, N) = block, D.shape[-2:]
         join = record(
             _JOIN,
@@ -190,7 +171,7 @@ class StrassenKernel(Kernel):
         return _module(self.levels).prepare("strassen_join", blocks, 256, join)
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
-        """The operands made of one matrix of a stack, as a batch."""
+        """The operands of the products of one matrix of a stack, as a batch."""
         block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.who == "A" else -2]))
         shape = (self.products, block, k) if x.who == "A" else (self.products, k, block)
         at = self.products * block * number

@@ -1,8 +1,6 @@
-"""Schemes of fp16 words on Hopper's wgmma, for any sizes: the order of sums is that of the scheme's own plan.
+"""Schemes of fp16 words on Hopper's wgmma: ``kernels/hopper_gemm.cu`` on words split by ``kernels/hopper_split.cu``.
 
-`kernel` gives what multiplies a shape, or None for what these kernels do not do: see
-`fpemu.gpu.gemm.wgmma.schedules.schedule` for which plans they run. The text is ``kernels/hopper_gemm.cu``, the split
-``kernels/hopper_split.cu``.
+`fpemu.gpu.gemm.wgmma.schedules.schedule` selects the lowerings that the kernel runs.
 """
 
 from __future__ import annotations
@@ -15,18 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import (
-    TASK,
-    Kernel,
-    LaunchCache,
-    Operand,
-    Prepared,
-    Workspace,
-    layout,
-    places,
-    record,
-    result,
-)
+from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, Workspace, layout, places, record, result
 from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import SMALL, Schedule, Tile
@@ -38,66 +25,37 @@ from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme, SplitScheme
 
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
-MIDDLE = 2**34  # from SMALL to here thread blocks do without clusters: what they save is less than what meeting costs
-_NARROW = 192  # columns, at most, where corrections have an accumulator or a block is long: registers run out beyond
-_EXTRA = 8  # columns that a tile costs beyond its own: filling the pipeline, the result's way out
-_HALF = 0.75  # of the time of a tile of 128 rows that one of 64 takes
+MIDDLE = 2**34  # from SMALL to here clusters cost more time in synchronisation than they save
+_NARROW = 192  # most columns where corrections have an accumulator or a block is long: registers run out beyond
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
-    """A kernel for a product (M, N, K) of a scheme on Hopper, None where there is none.
-
-    Parameters
-    ----------
-    scheme : Scheme
-    spec : MmaSpec or None
-        The instruction: wgmma on fp16 with fp32 accumulators.
-    shape : (M, N, K)
-        The tile is chosen for it; the kernel takes any other shape too.
-    order : KOrder or None
-        None, or an order with promotions that the kernel can make.
-    """
+    """A kernel for products of a scheme of fp16 words on Hopper, or None; the shape (M, N, K) selects its tile."""
     if not scheme.runs_by_plan or spec is None or min(shape) < 1 or spec != catalog.spec("hopper", "fp16"):
         return None
     assert isinstance(scheme, SplitScheme)
-    found = schedules.schedule(scheme.lowering(spec, order))
-    if found is None or len(scheme.rules()) != found.words or scheme.accumulator_format != "fp32":
+    schedule = schedules.schedule(scheme.lowering(spec, order))
+    if schedule is None or len(scheme.rules()) != schedule.words or scheme.accumulator_format != "fp32":
         return None
-    return Hopper(scheme, spec, order, found, choose(shape, found))
+    return Hopper(scheme, spec, order, schedule, choose(shape, schedule))
 
 
 def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
-    """The tile with the least estimated time: waves of tiles, times what a tile costs."""
+    """The tile with the least estimated time."""
     M, N, K = shape
     alone = schedule.words == 2 and SMALL <= M * N * K < MIDDLE
-
-    def cost(tile: Tile) -> float:
-        clusters = -(-M // (tile.rows * tile.cluster)) * -(-N // tile.columns)
-        each = tile.columns if tile.rows == 128 else tile.columns * _HALF
-        return -(-clusters // (multiprocessors() // tile.cluster)) * (each + _EXTRA)
-
     tiles = (Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule))
-    return min(tiles, key=cost)
+    return schedules.best_tile(tiles, shape)
 
 
 def columns(schedule: Schedule) -> list[int]:
-    """Columns that a tile may have: all that leave no number of a thread outside of its registers."""
+    """Columns that a tile may have: all for which no number of a thread spills from its registers."""
     narrow = schedule.rest or schedule.block > schedules.CHUNK
     return [c for c in _COLUMNS[schedule.accumulators] if c <= _NARROW or not narrow]
 
 
 class Hopper(Kernel):
-    """A scheme of one or two fp16 words on wgmma.
-
-    Parameters
-    ----------
-    scheme : SplitScheme
-    spec : MmaSpec
-    order : KOrder or None
-    schedule : Schedule
-        What runs in a block of k.
-    tile : Tile
-    """
+    """A scheme of one or two fp16 words on wgmma."""
 
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, order: KOrder | None, schedule: Schedule, tile: Tile
@@ -166,13 +124,13 @@ class Hopper(Kernel):
 
 
 def _place(x: Prepared) -> Any:
-    """What a launch depends on in an operand."""
+    """The values of an operand that a launch depends on."""
     exponents = None if x.exponents is None else x.exponents.pointer
     return x.source.shape, x.source.strides, tuple(w.pointer for w in x.words), x.pitch, exponents
 
 
 def _where(A: Matrix, B: Matrix, D: Matrix, C: Matrix | None) -> NDArray[np.int64]:
-    """For each product of a batch: which matrices of A and B, and where D and C begin (struct Where)."""
+    """For each product of a batch the indices of the matrices of A and B, and the offsets of D and C (struct Where)."""
     lead = D.shape[:-2]
     return np.stack([A.index(lead), B.index(lead), *places(D, C)], axis=1)
 
