@@ -14,6 +14,7 @@ from ..speed._shapes import (
     BATCHED,
     LOOKS,
     RULES,
+    cells_of,
     compared,
     errors,
     evaluate,
@@ -26,7 +27,6 @@ from ..speed._shapes import (
     span,
     told,
 )
-from ..speed._shapes import cells as _cells
 
 __all__ = ["evaluate"]
 
@@ -52,8 +52,7 @@ GOAL, EIGHT, SMALL = 2.5, 8, 8
 """The speed-up over cuBLAS that is aimed at in the geometric mean, and up to which n how much."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("magma/fig10")
+cells = cells_of("magma/fig10")
 
 
 def _square(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from ..speed._shapes import (
     LOOKS,
     RULES,
     best,
+    cells_of,
     compared,
     errors,
     evaluate,
@@ -27,7 +28,6 @@ from ..speed._shapes import (
     span,
     told,
 )
-from ..speed._shapes import cells as _cells
 
 __all__ = ["evaluate"]
 
@@ -52,8 +52,7 @@ GOAL = 7.0
 """The speed-up over planar cuBLAS that is aimed at in the mean of n = 2 to 128."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("magma/fig12")
+cells = cells_of("magma/fig12")
 
 
 def _square(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from ..speed._shapes import (
     BATCHED,
     LOOKS,
     RULES,
+    cells_of,
     compared,
     evaluate,
     line,
@@ -24,7 +25,6 @@ from ..speed._shapes import (
     span,
     told,
 )
-from ..speed._shapes import cells as _cells
 
 __all__ = ["evaluate"]
 
@@ -46,8 +46,7 @@ WHO = (shapes.BASE, "ours")
 NAMES = {"real": "HGEMM", "complex": "HCGEMM"}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("magma/fig14")
+cells = cells_of("magma/fig14")
 
 
 def _look(look: Series, batch: int) -> Series:

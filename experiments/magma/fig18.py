@@ -12,8 +12,21 @@ from fpemu.reproduce.claims import Claim, share
 from .._findings import paragraph
 from .._rows import rows_by
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import BATCHED, LOOKS, RULES, best, compared, evaluate, line, plot, ratios, reaches, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import (
+    BATCHED,
+    LOOKS,
+    RULES,
+    best,
+    cells_of,
+    compared,
+    evaluate,
+    line,
+    plot,
+    ratios,
+    reaches,
+    span,
+    told,
+)
 
 __all__ = ["evaluate"]
 
@@ -38,8 +51,7 @@ NAMES = {"real": "HGEMM", "complex": "HCGEMM"}
 CROSSING = 10
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("magma/fig18")
+cells = cells_of("magma/fig18")
 
 
 _of = rows_by("data")

@@ -10,8 +10,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from ..speed._shapes import BATCHED, RULES, evaluate, line, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import BATCHED, RULES, cells_of, evaluate, line, span, told
 from . import model as magma
 
 __all__ = ["evaluate"]
@@ -28,8 +27,7 @@ ASSUMPTIONS = [*RULES, BATCHED, """"Drops if too many warps are used" is judged 
 _LOOK = {16: Series("DIM_X = 16", plotting.VERMILION, "o"), 32: Series("DIM_X = 32", plotting.BLUE, "s", filled=False)}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("magma/fig7")
+cells = cells_of("magma/fig7")
 
 
 def _rates(rows: list[dict[str, Any]], dim_x: int) -> dict[int, float]:

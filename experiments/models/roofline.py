@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.models import _speed
-from experiments.models._speed import evaluate as evaluate
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from . import _speed
+from ._speed import evaluate as evaluate
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
 TITLE = "bounds on the speed of fp32 products, and where they pay"

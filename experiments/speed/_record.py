@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.gpu import record, suite
 
 Row = dict[str, Any]
-_FILE = Path(__file__).with_name("h200.json")
 _PLACE = ("kind", "M", "N", "K", "data", "contender")
 _RATES = ("first", "best", "sustained", "split_first", "split_sustained")
 _PLAIN = (
@@ -54,19 +53,31 @@ RULES = [
 ]
 
 
-def _path() -> Path:
-    return Path(os.environ.get("FPEMU_SPEED") or _FILE)
+def record_file(name: str) -> Path:
+    """The record beside this module, or the one that FPEMU_SPEED names."""
+    return Path(os.environ.get("FPEMU_SPEED") or Path(__file__).with_name(name))
 
 
 @functools.cache
-def _read(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
-    found = record.read(path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12], found.head, found.rows
+def read(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
+    """The digest, the head and the rows of a record."""
+    result = record.read(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12], result.head, result.rows
+
+
+def measured_on(head: dict[str, Any], dates: Collection[str]) -> str:
+    """The GPU, its driver, the library and the dates, for captions."""
+    device, ends = head["device"], dict.fromkeys((*sorted(dates)[:1], *sorted(dates)[-1:]))
+    return f"Measured on one {device['gpu']} (driver {device['driver']}, {device['library']}), {' to '.join(ends)}."
+
+
+def _path() -> Path:
+    return record_file("h200.json")
 
 
 def measured() -> list[Row]:
     """The rows that were measured."""
-    return [row for row in _read(_path())[2] if "failed" not in row]
+    return [row for row in read(_path())[2] if "failed" not in row]
 
 
 def told(page: str = "", *only: str) -> str:
@@ -76,10 +87,8 @@ def told(page: str = "", *only: str) -> str:
     """
     if not _path().is_file():
         return "No record of a measurement is here."
-    _, head, rows = _read(_path())
-    here, dates = head["device"], sorted({run["date"] for run in head["runs"]})
-    where = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    text = f"Measured on one {here['gpu']} (driver {here['driver']}, {here['library']}), {where}."
+    _, head, rows = read(_path())
+    text = measured_on(head, {run["date"] for run in head["runs"]})
     if not page or not any(row.get("older") for row in rows):
         return text
     shown = {record.key(case.fields) for case in suite.cases([page])}
@@ -91,7 +100,7 @@ def told(page: str = "", *only: str) -> str:
 
 def cells(shown: Callable[[Row], bool]) -> list[Row]:
     """The cells of a page: the rows that it shows, by what tells them apart and the record they are from."""
-    digest = _read(_path())[0]
+    digest = read(_path())[0]
     return [{**{name: row[name] for name in _PLACE}, "record": digest} for row in measured() if shown(row)]
 
 
@@ -143,4 +152,4 @@ def at(rows: list[Row], who: str, M: int, N: int, K: int, data: str = "symmetric
 
 def one_gpu() -> str:
     """The GPU's name in short."""
-    return str(_read(_path())[1]["device"]["gpu"]).removeprefix("NVIDIA ")
+    return str(read(_path())[1]["device"]["gpu"]).removeprefix("NVIDIA ")

@@ -6,10 +6,8 @@ Another GPU's record takes its place where FPEMU_SPEED names it.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import operator
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
-Row = dict[str, Any]
-_FILE = Path(__file__).with_name("h200_shapes.json")
+from ._record import Row, measured_on, read, record_file
+
 _PLACE = ("kind", "M", "N", "K", "data", "batch", "contender")
 _PLAIN = (
     "relative_l2",
@@ -81,14 +79,14 @@ LOOKS = {
 
 
 def _path() -> Path:
-    return Path(os.environ.get("FPEMU_SPEED") or _FILE)
+    return record_file("h200_shapes.json")
 
 
 @functools.cache
 def _read(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
-    found = record.read(path)
-    rows = [{"batch": 1, **row} for row in found.rows if row["kind"] in ("batched", "tall") and "failed" not in row]
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12], found.head, rows
+    digest, head, rows = read(path)
+    kinds = (shapes.BATCHED, shapes.TALL)
+    return digest, head, [{"batch": 1, **row} for row in rows if row["kind"] in kinds and "failed" not in row]
 
 
 def told(page: str) -> str:
@@ -96,9 +94,7 @@ def told(page: str) -> str:
     if not _path().is_file():
         return "No record of a measurement is here."
     _, head, rows = _read(_path())
-    here, dates = head["device"], sorted({head["runs"][run]["date"] for run in {row["run"] for row in rows}})
-    where = " to ".join(dict.fromkeys((*dates[:1], *dates[-1:])))
-    text = f"Measured on one {here['gpu']} (driver {here['driver']}, {here['library']}), {where}."
+    text = measured_on(head, {head["runs"][row["run"]]["date"] for row in rows})
     lacking = missing(page)
     return f"{text} {lacking}" if lacking else text
 
@@ -135,15 +131,19 @@ def missing(page: str) -> str:
     return f"Not measured: {'; '.join(parts)}." if parts else ""
 
 
-def cells(page: str, shown: Callable[[Row], bool] = lambda row: True) -> list[Row]:
-    """The cells of a page: the rows that were measured for it, by what tells them apart, and the record's digest."""
-    digest, _, rows = _read(_path())
-    wanted = {_place(case) for case in _cases(page)}
-    return [
-        {**{name: row[name] for name in _PLACE}, "record": digest}
-        for row in rows
-        if tuple(row[name] for name in _PLACE) in wanted and shown(row)
-    ]
+def cells_of(page: str, shown: Callable[[Row], bool] = lambda row: True) -> Callable[[str], list[Row]]:
+    """The function `cells` of a page: the rows that were measured for it, by place, and the record's digest."""
+
+    def cells(size: str) -> list[Row]:
+        digest, _, rows = _read(_path())
+        wanted = {_place(case) for case in _cases(page)}
+        return [
+            {**{name: row[name] for name in _PLACE}, "record": digest}
+            for row in rows
+            if tuple(row[name] for name in _PLACE) in wanted and shown(row)
+        ]
+
+    return cells
 
 
 def evaluate(cell: Row) -> dict[str, float]:

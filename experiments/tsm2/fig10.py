@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, compared, evaluate, ratios, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, evaluate, ratios, span, told
 from ._speed import PAPER as _PAPER
 from ._speed import line, threads
 
@@ -32,8 +31,7 @@ ASSUMPTIONS = [
 NEAR = 0.2
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig10")
+cells = cells_of("tsm2/fig10")
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

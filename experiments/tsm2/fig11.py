@@ -11,8 +11,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, compared, evaluate, over_powers, ratios, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, evaluate, over_powers, ratios, span, told
 from ._speed import PAPER as _PAPER
 from ._speed import line, threads
 
@@ -34,8 +33,7 @@ ASSUMPTIONS = [
 ]
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig11")
+cells = cells_of("tsm2/fig11")
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

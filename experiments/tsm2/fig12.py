@@ -11,8 +11,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, compared, evaluate, over_powers, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import RULES, TALL, cells_of, compared, evaluate, over_powers, told
 from ._speed import PAPER as _PAPER
 from ._speed import line
 
@@ -42,8 +41,7 @@ _LOOK = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig12")
+cells = cells_of("tsm2/fig12")
 
 
 def _by_factor(rows: list[dict[str, Any]], form: int, fmt: str, what: str) -> dict[int, float]:

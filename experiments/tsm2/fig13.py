@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, best, compared, evaluate, ratios, reaches, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import LOOKS, RULES, TALL, best, cells_of, compared, evaluate, ratios, reaches, span, told
 from ._speed import PAPER as _PAPER
 from ._speed import ROWS, every, line
 
@@ -38,8 +37,7 @@ GOAL = 0.85
 """The share that is aimed at with 10^7 rows."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig13")
+cells = cells_of("tsm2/fig13")
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

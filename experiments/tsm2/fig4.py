@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import LOOKS, RULES, TALL, compared, errors, evaluate, mean, reaches, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, errors, evaluate, mean, reaches, span, told
 from ._speed import PAPER as _PAPER
 from ._speed import every, gains, line, threads
 
@@ -36,8 +35,7 @@ STEPS = {("V1", "V0"): (2.2, 4.7), ("V2", "V1"): (1.1, 2.1), ("V3", "V2"): (1.3,
 """Published ratios of one version to the one before, K40c."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig4")
+cells = cells_of("tsm2/fig4")
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

@@ -10,8 +10,7 @@ from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, evaluate, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, told
 from ._speed import PAPER as _PAPER
 from ._speed import ROWS, line, percent, points, threads
 
@@ -38,8 +37,7 @@ K40C, P100 = (12.5, 26.6), (17.0, 47.6)
 _MARKS = {shapes.BASE: "s", "hopper": "D"}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig5", lambda row: row["contender"] in shapes.MAIN)
+cells = cells_of("tsm2/fig5", lambda row: row["contender"] in shapes.MAIN)
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

@@ -12,8 +12,7 @@ from fpemu.roofline import gpus
 
 from .._findings import paragraph
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, compared, evaluate, mean, one_gpu, reaches, span, told
-from ..speed._shapes import cells as _cells
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, evaluate, mean, one_gpu, reaches, span, told
 from ._speed import PAPER as _PAPER
 from ._speed import gains, line, percent, points, threads
 
@@ -35,8 +34,7 @@ ASSUMPTIONS = [
 WHO = ("V3", "hopper")
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells("tsm2/fig6", lambda row: row["contender"] in shapes.MAIN)
+cells = cells_of("tsm2/fig6", lambda row: row["contender"] in shapes.MAIN)
 
 
 def _peak() -> float | None:
