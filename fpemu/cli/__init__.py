@@ -6,7 +6,7 @@ standard output (``fpemu list | head``) ends a command quietly with status 0.
 
 from __future__ import annotations
 
-import _signal  # signal itself imports enum, during which an interrupt shows a traceback
+import _signal  # type: ignore[import-not-found]  # an interrupt while signal imports enum would show a traceback
 
 _handler = _signal.getsignal(_signal.SIGINT)
 try:
@@ -14,17 +14,11 @@ try:
 except ValueError:  # not the main thread
     _handler = None
 
-import contextlib  # noqa: E402
-import errno  # noqa: E402
-import io  # noqa: E402
-import os  # noqa: E402
-import re  # noqa: E402
-import signal  # noqa: E402
-import sys  # noqa: E402
-from collections.abc import Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
-from fpemu.errors import GpuError, GuaranteeError, InputError  # noqa: E402
+from fpemu.cli._main import main  # noqa: E402
+
+__all__ = ["app", "main"]
 
 if _handler is not None:
     _signal.signal(_signal.SIGINT, _handler)
@@ -37,103 +31,3 @@ def __getattr__(name: str) -> Any:
 
         return app
     raise AttributeError(f"module 'fpemu.cli' has no attribute {name!r}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; report an error in its arguments or input as one line on stderr.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Default: those of this process, which must then exit with the status returned.
-
-    Returns
-    -------
-    int
-        The exit status.
-    """
-    try:
-        _prepare_streams()
-        status = _finish(_run(sys.argv[1:] if arguments is None else list(arguments)))
-    except KeyboardInterrupt:
-        status = _finish(_complain("interrupted", 130))
-    if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of Python's own exit shows no traceback
-    return status
-
-
-def _run(arguments: list[str]) -> int:
-    import typer
-
-    from fpemu.cli.commands import app
-
-    usage_error: Any = typer.BadParameter.__mro__[2]  # Click's base class, or that of the copy in typer 0.2x
-    command = typer.main.get_command(app)
-    endless = next((word for word in arguments if re.search("[0-9]{1000}", word)), None)
-    if endless is not None:  # Python neither reads nor prints an integer of more than 4300 digits
-        return _complain(f"an argument has a number of 1000 digits or more: {endless}")
-    try:
-        with command.make_context("fpemu", arguments) as context:
-            command.invoke(context)
-    except typer.Exit as end:
-        return end.exit_code
-    except typer.Abort:
-        return _complain("interrupted", 130)
-    except usage_error as problem:
-        return _complain(problem.format_message())
-    except InputError as problem:
-        return _complain(str(problem))
-    except MemoryError as problem:
-        return _complain(f"not enough memory: {problem}")
-    except _failed_checks() as problem:
-        return _complain(str(problem), 1)
-    except OSError as problem:
-        if isinstance(problem, BrokenPipeError) and problem.filename is None:
-            return 0  # the reader of standard output has left
-        full = problem.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO)
-        where = "standard output" if full and problem.filename is None else problem.filename
-        return _complain(": ".join(str(x) for x in (where, problem.strerror or problem) if x is not None))
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):
-            return 0  # rich turns the one into the other
-        raise
-    return 0
-
-
-def _failed_checks() -> tuple[type[Exception], ...]:
-    """The errors of a command whose arguments were right; `CellError` only where its module is loaded."""
-    run = sys.modules.get("fpemu.sweep.run")
-    return (GpuError, GuaranteeError, *([] if run is None else [run.CellError]))
-
-
-def _prepare_streams() -> None:
-    """Replace streams that the shell closed (``>&-``) by the null device, and print ? for what a terminal lacks."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (it takes the closed descriptor)
-            os.set_inheritable(stream.fileno(), True)  # else a worker's next file would
-            setattr(sys, name, stream)
-    for output in (sys.stdout, sys.stderr):
-        if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")
-
-
-def _finish(status: int) -> int:
-    """Flush both outputs. One that fails is replaced by the null device, so that Python's flush at exit succeeds."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError as problem:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            if stream is sys.stdout and not status and not isinstance(problem, BrokenPipeError):
-                status = _complain(f"standard output: {problem.strerror}")
-    return status
-
-
-def _complain(message: str, status: int = 2) -> int:
-    """Print one line on stderr, without control characters and the rest of endless words of an argument."""
-    words = (word if len(word) <= 400 else f"{word[:200]}..." for word in message.split())
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(words))
-    with contextlib.suppress(OSError):  # of a closed or full stderr
-        print(f"fpemu: {line}", file=sys.stderr, flush=True)
-    return status

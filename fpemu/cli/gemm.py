@@ -95,7 +95,7 @@ def gemm(
     operands = {schemes.build(name, its_options).operand.name for name, its_options in chosen.items()}
     fmt = "fp64" if operands == {"fp64"} else "fp32"
     A, B, C = _inputs(a, b, c, fmt, max_entries)
-    scalars = {"alpha": _scalar("alpha", alpha, fmt), "beta": _scalar("beta", beta, fmt)}
+    scalars: dict[str, Any] = {"alpha": _scalar("alpha", alpha, fmt), "beta": _scalar("beta", beta, fmt)}
     where = parse_device(device)
     call = {"hardware": hardware, "on_range": on_range, "order": _order(order), "device": where, **scalars}
     R = reference.matmul(A, B, C, **scalars, device=where)

@@ -13,7 +13,6 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
-    from fpemu.schemes import Scheme
     from fpemu.sweep.axes import Number
     from fpemu.sweep.maps import Map
     from fpemu.sweep.planes import Plane
@@ -88,7 +87,9 @@ def scaling(
         metrics=[metric],
         seeds=parse_seeds(seeds),
         on_range="propagate",
-        **dict(zip(_SIZES, sizes, strict=True)),
+        M=sizes[0],
+        N=sizes[1],
+        K=sizes[2],
     )
     command = _command(
         ["scaling"],
@@ -203,7 +204,7 @@ def _command(head: list[str], *options: dict[str, str | list[str]]) -> list[str]
     return words
 
 
-def _has_equation6(scheme: Scheme) -> bool:
+def _has_equation6(scheme: Any) -> bool:
     """Whether the scheme has the two words that equation 6 is about, of the operands as they are given."""
     from fpemu.formats import FP16
 

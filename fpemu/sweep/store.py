@@ -166,11 +166,10 @@ class Store:
         """The numbers and seconds of those of ``keys`` that are finished, and the keys whose rows are damaged."""
         stored, damaged = {}, []
         for name, columns in self._select("cells", keys):
-            values = None if columns is None else _numbers(columns[4], columns[5])
-            if columns is None or values is None:
+            if columns is None:
                 damaged.append(name)
             else:
-                stored[name] = Known(values, columns[5])
+                stored[name] = Known(json.loads(columns[4]), columns[5])
         return stored, damaged
 
     def failures(self, keys: Sequence[str]) -> dict[str, str]:
@@ -257,18 +256,6 @@ def as_numbers(values: Mapping[str, Any]) -> Values:
 def _checksum(*columns: bytes | float) -> str:
     """The SHA-256 of a row's other columns: texts as bytes, seconds as a float."""
     return hashlib.sha256(repr(columns).encode()).hexdigest()
-
-
-def _numbers(text: Any, seconds: Any) -> Values | None:
-    """A row's numbers, at least one; None if the row holds anything else, or no duration."""
-    try:
-        values = json.loads(text)
-        numbers = [*values.values(), seconds]
-        if len(numbers) < 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
-            return None
-        return as_numbers(values) if 0 <= seconds < math.inf else None
-    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
-        return None
 
 
 def _code(problem: Exception) -> int | None:

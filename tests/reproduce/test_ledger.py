@@ -382,10 +382,7 @@ def test_what_is_not_drawn_is_counted_and_says_how(folder, capsys):
 
 def test_check_compares_and_writes_nothing(drawn, capsys):
     assert _fpemu("ledger", "--check") == 1
-    assert (
-        "out of date: LEDGER.md and LEDGER.csv in figures; run 'fpemu ledger'"
-        in capsys.readouterr().err
-    )
+    assert "out of date: LEDGER.md and LEDGER.csv in figures; run 'fpemu ledger'" in capsys.readouterr().err
     assert not Path("figures/LEDGER.md").exists()
     assert _fpemu("ledger") == 0
     assert _fpemu("ledger", "--check") == 0

@@ -35,6 +35,12 @@ FIGURES = ROOT / "figures"
 DRAWN = sorted(path for folder in ("", "full") for path in (FIGURES / folder).glob("*/*.json"))
 DRAWN = [path for path in DRAWN if path.parent.parent in (FIGURES, FIGURES / "full") and path.parent.name != "full"]
 
+each_drawn_figure = pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (i % 8 > 0)) for i, path in enumerate(DRAWN)],
+    ids=[path.relative_to(FIGURES).with_suffix("").as_posix() for path in DRAWN],
+)
+
 PAGE = """
 PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a <title>", "A caption.", ["One."]
 
@@ -531,7 +537,7 @@ def test_an_unknown_format_is_refused_with_the_known_ones(folder, capsys):
 
 
 # --- the figures in the repository
-@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.relative_to(FIGURES).with_suffix("").as_posix())
+@each_drawn_figure
 def test_committed_figures_are_drawn_again_from_their_data(path):
     record = json.loads(path.read_text(encoding="utf-8"))
     found = committed(record["figure"], record["size"], FIGURES)
@@ -567,7 +573,7 @@ def test_another_line_is_more_than_another_rounding():
     assert _differing_pixels(before, before) == 0
 
 
-@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.relative_to(FIGURES).with_suffix("").as_posix())
+@each_drawn_figure
 def test_claims_can_be_judged_at_single_seeds_and_at_single_sizes(path):
     record = json.loads(path.read_text(encoding="utf-8"))
     found = committed(record["figure"], record["size"], FIGURES)
