@@ -198,8 +198,8 @@ def run_suite(suite: Suite, record: str | None, fresh: bool, jobs: int | None = 
     if as_json:
         typer.echo(result.text(), nl=False)
     else:
-        for title, columns, rows, texts in suite.tables(result):
-            shown = table(title, *columns, numbers=len(columns) - texts)
+        for title, columns, rows in suite.tables(result):
+            shown = table(title, *columns, numbers=len(columns) - 1)
             for row in rows:
                 shown.add_row(*row)
             console().print(shown)

@@ -25,7 +25,7 @@ from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import matrices
 from fpemu.verify.cases import Case, codes
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Result, Table
+from fpemu.verify.suite import Computed, ProductSuite, Result
 
 Operands = tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.float16] | None]
 CASES = 520
@@ -42,26 +42,13 @@ SETUPS = 10
 
 @dataclass(frozen=True)
 class Group:
-    """Products of one kind.
-
-    Attributes
-    ----------
-    name : str
-    layout : str or None
-        Layout of complex numbers; None: real.
-    options : dict
-        Arguments of `fpemu.batched`.
-    largest : int
-        Largest size.
-    kinds : tuple of str
-        Kinds of kernels.
-    """
+    """Products of one kind."""
 
     name: str
-    layout: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    largest: int = LARGEST
-    kinds: tuple[str, ...] = ("block", "warp", "packed")
+    layout: str | None = None  # of complex numbers
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of `fpemu.batched`
+    largest: int = LARGEST  # size
+    kinds: tuple[str, ...] = ("block", "warp", "packed")  # of kernels
 
     @property
     def four_calls(self) -> bool:
@@ -229,16 +216,7 @@ def _configuration(rng: np.random.Generator, group: Group) -> Configuration:
 
 
 class Batched(ProductSuite):
-    """Verification of the batched kernels.
-
-    Parameters
-    ----------
-    seed : int
-    cases : int
-        Products of each group.
-    seconds : float, optional
-        Time limit of each group.
-    """
+    """Verification of the batched kernels: `cases` products of each group, within a time limit of `seconds`."""
 
     name = "batched"
     about = (
@@ -254,24 +232,19 @@ class Batched(ProductSuite):
         self.cases, self.seconds = cases, inf if seconds is None else seconds
 
     def groups(self) -> list[str]:
-        """Names of the groups, sorted."""
         return sorted(group.name for group in groups())
 
     def facts(self) -> dict[str, Any]:
-        """The architecture whose instruction is emulated."""
         return {"architecture": products.arguments_of()["hardware"]}
 
     def numbers(self, group: str) -> Sequence[int]:
-        """Numbers of a group's products; those of small matrices cover all sizes at most once."""
         largest = _group(group).largest
         return range(min(self.cases, 4 * largest) if largest < LARGEST else self.cases)
 
     def case(self, group: str, number: int) -> Case:
-        """Return a product of a group."""
         return draw(_group(group), number, self.seed)[0]
 
     def on_gpu(self, case: Case) -> Computed:
-        """Multiply by `fpemu.gpu.batched`."""
         options, group = case.options, case.subject
         operands = draw(group, case.number, case.key)[1]
         configuration = options["configuration"]
@@ -288,11 +261,9 @@ class Batched(ProductSuite):
         return Computed(codes(np.asarray(multiply(*matrices_of, **arguments).get())), counts=counts | {"pointers": 1})
 
     def references(self, case: Case) -> dict[str, Result]:
-        """Emulate with `fpemu.batched`."""
         return {"fpemu.batched": self._emulate(case, products.arguments_of())}
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        """Emulate a recorded product with `fpemu.batched`."""
         instruction = {"hardware": record.facts["architecture"], "instruction": "mma"}
         return digests.text(self._emulate(self.case(outcome.group, int(number)), instruction))
 
@@ -303,12 +274,6 @@ class Batched(ProductSuite):
         if group.layout is None:
             return codes(batched.hgemm(*operands, **arguments))
         return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
-
-    def tables(self, record: Record) -> list[Table]:
-        """Counts by group."""
-        rows = [(o.group, *(f"{n:,}" for n in (o.cases, o.outputs, o.mismatches, o.failed))) for o in record.outcomes]
-        columns = ("group", "products", "outputs", "mismatches", "failed")
-        return [Table("this GPU against the emulation", columns, rows)]
 
 
 def _group(name: str) -> Group:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.mma.order import KOrder
-from fpemu.mma.tree import Tree
 
 Shape = tuple[int, ...]
 LAYOUTS = ("rows", "columns", "rows padded", "columns padded", "spaced", "reversed", "repeated")
@@ -21,43 +20,19 @@ LAYOUTS = ("rows", "columns", "rows padded", "columns padded", "spaced", "revers
 
 @dataclass(frozen=True)
 class Case:
-    """One product of a suite. It holds everything but the operands, which are drawn from `key`.
+    """One product of a suite: everything but the operands, which are drawn from `key`."""
 
-    Attributes
-    ----------
-    subject : object
-        The instruction, scheme, format or kind of product under test.
-    number : int
-        Index of the case in its group.
-    key : int
-        Seed of the operands.
-    sizes : (int, int, int)
-        M, N and K.
-    kinds : tuple of str
-        Classes of `fpemu.mma.operand_streams` that the operands are drawn from.
-    layouts : tuple of str
-        Memory layouts of the operands.
-    lead : tuple of tuple
-        Leading axes of A, B and C.
-    order : KOrder or Tree, optional
-        Summation order over K; None: the kernel's own.
-    alpha, beta : complex
-        Factors of A B and of C. There is no C if beta = 0.
-    options : mapping
-        Further choices of the suite.
-    """
-
-    subject: Any
-    number: int
+    subject: Any  # the instruction, scheme, format or kind of product under test
+    number: int  # index in its group
     key: int
-    sizes: tuple[int, int, int]
-    kinds: tuple[str, ...] = ()
+    sizes: tuple[int, int, int]  # M, N, K
+    kinds: tuple[str, ...] = ()  # classes of `fpemu.mma.operand_streams` of the operands
     layouts: tuple[str, ...] = ()
-    lead: tuple[Shape, Shape, Shape] = ((), (), ())
-    order: KOrder | Tree | None = None
+    lead: tuple[Shape, Shape, Shape] = ((), (), ())  # leading axes of A, B and C
+    order: Any = None  # KOrder or tree; None: the kernel's own
     alpha: complex = 1.0
-    beta: complex = 0.0
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    beta: complex = 0.0  # 0: there is no C
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # further choices of the suite
 
     @property
     def products(self) -> int:

@@ -57,19 +57,7 @@ _FIELDS = "name a_format b_format d_format k block arithmetic F E0 final fractio
 
 # --- specifications
 def spec(name: str, seed: int) -> MmaSpec:
-    """Return a row of the catalogue, or draw a specification.
-
-    Parameters
-    ----------
-    name : str
-        Name of the row, or "custom" and a number.
-    seed : int
-
-    Raises
-    ------
-    InputError
-        If there is no such row.
-    """
+    """Return a row of the catalogue by its name, or draw a specification: "custom" and a number."""
     if name.startswith(CUSTOM) and name.removeprefix(CUSTOM).isdigit():
         draw = Draw(seed, name)
         arithmetic = draw.pick(_ARITHMETICS)
@@ -130,12 +118,7 @@ def pairs() -> list[str]:
 def spec_case(row: MmaSpec, number: int, seed: int) -> Case:
     """Return a case of a specification.
 
-    Parameters
-    ----------
-    row : MmaSpec
-    number : int
-        0: one chain. 1: several terms. 2: promotion. 3: split-K. 4: leading axes. 5: a summation tree.
-    seed : int
+    Number 0 has one chain, 1 several terms, 2 promotion, 3 split-K, 4 leading axes, 5 a summation tree.
     """
     draw = Draw(seed, row.name, number)
     size: tuple[int, int] = draw.pick(_SIZES)
@@ -198,15 +181,7 @@ def _draw_tree(draw: Draw, K: int, row: MmaSpec) -> Tree:
 
 
 def scheme_case(pair: str, number: int) -> Case:
-    """Return a product of a scheme.
-
-    Parameters
-    ----------
-    pair : str
-        "ootomo on hopper".
-    number : int
-        0: an ordinary product. 1: with C, alpha and beta, NaN and Inf, and split-K.
-    """
+    """Return a product of a scheme, such as "ootomo on hopper": 0 plain, 1 with C, scalars, NaN, Inf and split-K."""
     scheme = schemes.get(pair.partition(" on ")[0])
     few = isinstance(scheme, schemes.ErrorFree) or scheme.operand.name == "fp64"
     sizes = (6, 5, 40) if few else (24, 20, 100)
@@ -286,14 +261,7 @@ def slow(case: Case) -> bool:
 
 
 class Emulation(ProductSuite):
-    """Verification of the emulated GEMM.
-
-    Parameters
-    ----------
-    seed : int
-    quick : bool
-        A sixth of the specifications and schemes, and no measurement of speed.
-    """
+    """Verification of the emulated GEMM; quick: a sixth of the specifications and schemes, no measurement of speed."""
 
     name = "emulation"
     about = (
@@ -310,18 +278,15 @@ class Emulation(ProductSuite):
         self.quick = quick
 
     def groups(self) -> list[str]:
-        """Names of the specifications, schemes and measurements."""
         step = _QUICK if self.quick else 1
         drawn = [f"{CUSTOM}{i}" for i in range(DRAWN)]
         rows = [row.name for row in mma.catalog.rows()]
         return [*rows[::step], *drawn[::step], *pairs()[::step], *([] if self.quick else speed.groups())]
 
     def order(self) -> list[str]:
-        """Names of all groups."""
         return Emulation(self.seed).groups()
 
     def sources(self, groups: Sequence[str]) -> list[str]:
-        """Kernels of the specifications."""
         from fpemu.gpu.emulation import chains
 
         rows = [spec(group, self.seed) for group in groups if " on " not in group and not self.runs_alone(group)]
@@ -329,84 +294,64 @@ class Emulation(ProductSuite):
         return list(dict.fromkeys([*map(chains.source, rows), *timed]))
 
     def runs_alone(self, group: str) -> bool:
-        """Whether the group is a measurement of speed."""
         return group.startswith((speed.RATE, speed.CROSSOVER))
 
     def numbers(self, group: str) -> Sequence[int]:
-        """Numbers of the cases."""
         return range(PRODUCTS if " on " in group else CASES)
 
     def case(self, group: str, number: int) -> Case:
-        """Return a case of a specification or a scheme."""
         return scheme_case(group, number) if " on " in group else spec_case(spec(group, self.seed), number, self.seed)
 
     def on_gpu(self, case: Case) -> Computed:
-        """Emulate a case on the GPU."""
         if isinstance(case.subject, str):
             return Computed(compute_scheme(case, "cuda", self.seed))
         return Computed(compute(case, "cuda"))
 
     def references(self, case: Case) -> dict[str, Result]:
-        """Compute a case on the CPU, by both implementations unless NumPy's takes too long."""
         if isinstance(case.subject, str):
             return {"cpu": compute_scheme(case, "cpu", self.seed)}
         names: tuple[Implementation, ...] = ("compiled",) if slow(case) else ("compiled", "numpy")
         return {name: compute(case, name) for name in names}
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
-        """Compute a case again by NumPy's implementation, a scheme's product by `fpemu.gemm`."""
         case = self.case(outcome.group, int(number))
         if isinstance(case.subject, str):
             return digests.text(compute_scheme(case, "cpu", self.seed))
         return None if slow(case) else digests.text(compute(case, "numpy"))
 
     def group_facts(self, group: str) -> dict[str, Any]:
-        """Fields of a drawn specification."""
         return {"spec": fields(spec(group, self.seed))} if group.startswith(CUSTOM) else {}
 
     def facts(self) -> dict[str, Any]:
-        """The host."""
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}
 
     def run(self, group: str, progress: Progress | None = None) -> Outcome:
-        """Compare the cases of a group, or measure its speed."""
         return speed.measure(group, self.seed) if self.runs_alone(group) else super().run(group, progress)
 
+    def section(self, group: str) -> str:
+        if self.runs_alone(group):
+            return "measurements of speed"
+        if " on " in group:
+            return "schemes on hardware"
+        return "drawn instructions" if group.startswith(CUSTOM) else "instructions of the catalog"
+
+    def title(self, record: Record) -> str:
+        return f"emulated on {record.device['gpu']} against the CPU, seed {record.seed}"
+
     def tables(self, record: Record) -> list[Table]:
-        """Counts by kind of group, and rates."""
-        kinds: dict[str, list[Outcome]] = {
-            name: [] for name in ("instructions of the catalog", "drawn instructions", "schemes on hardware", "speed")
-        }
-        for o in record.outcomes:
-            index = 3 if self.runs_alone(o.group) else 2 if " on " in o.group else int(o.group.startswith(CUSTOM))
-            list(kinds.values())[index].append(o)
-        timed = [o for o in kinds.pop("speed") if o.group.startswith(speed.RATE) and o.facts]
+        names = ("n", "ms", "rate", "checked", "mismatches")
         rows = [
             (
-                kind,
-                str(len(some)),
-                *(f"{sum(getattr(o, n) for o in some):,}" for n in ("outputs", "mismatches", "failed")),
+                o.group.removeprefix(speed.RATE),
+                *(f"{(o.facts | {'mismatches': o.mismatches})[name]:g}" for name in names),
             )
-            for kind, some in kinds.items()
+            for o in record.outcomes
+            if o.group.startswith(speed.RATE) and o.facts
         ]
-        title = f"emulated on {record.device['gpu']} against the CPU, seed {record.seed}"
-        tables = [Table(title, ("what", "number", "outputs", "mismatches", "failed"), rows)]
-        if timed:
-            headings = ("arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches")
-            rates = [
-                (
-                    o.group.removeprefix(speed.RATE),
-                    *(f"{o.facts[n]:.5g}" for n in ("n", "ms", "rate")),
-                    f"{o.facts['checked']}",
-                    f"{o.mismatches}",
-                )
-                for o in timed
-            ]
-            tables.append(Table("speed", headings, rates))
-        return tables
+        headings = ("arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches")
+        return super().tables(record) + [Table("speed", headings, rows)] * bool(rows)
 
     def summary(self, record: Record) -> list[str]:
-        """The size from which the GPU is faster than the CPU."""
         lines = []
         for o in record.outcomes:
             if o.group.startswith(speed.CROSSOVER) and o.facts:

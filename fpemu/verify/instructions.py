@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,9 @@ from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
 from fpemu.verify import _instructions, reproducers
 from fpemu.verify._instructions import Bench, ClassCounts, execute_codes
-from fpemu.verify.records import Outcome, Record
+from fpemu.verify.records import Outcome
 from fpemu.verify.reproducers import Mismatch
-from fpemu.verify.suite import Progress, Suite, Table
+from fpemu.verify.suite import Progress, Suite
 
 __all__ = ["ClassCounts", "Verification", "first_failures", "source", "sources", "verify"]
 
@@ -225,15 +225,9 @@ def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:
 def widths(
     spec: MmaSpec, seed: int, execute: Callable[..., NDArray[Any]], only: Sequence[int] | None = None
 ) -> dict[str, str]:
-    """Return digests of a few tests at each n of a wgmma, or at some n; empty for other instructions.
+    """Return digests of a few tests at each n of a wgmma, or at `only` some; empty for other instructions.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-    seed : int
-    execute : callable
-        Function of the codes of A, B (stored by its columns) and C, the spec and n: `hardware_codes` or an emulation.
-    only : sequence of int, optional
+    `execute` is `hardware_codes` or an emulation with the same arguments.
     """
     if spec.instruction != "wgmma":
         return {}
@@ -252,21 +246,7 @@ def hardware_codes(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], spec: MmaS
 
 
 class Instructions(Suite):
-    """Verification of the GPU's matrix instructions.
-
-    Parameters
-    ----------
-    seed : int
-    outputs : int
-        Smallest number of outputs of each instruction, over all classes.
-    part : str
-        Only instructions whose name contains this text.
-
-    Raises
-    ------
-    InputError
-        If no instruction of the GPU matches `part`.
-    """
+    """Verification of the GPU's matrix instructions whose name contains `part`, with `outputs` outputs each or more."""
 
     name = "instructions"
     about = (
@@ -276,6 +256,7 @@ class Instructions(Suite):
         " class; trial, digests by class of a shorter run of trial_outputs outputs with the same seed; widths, for each"
         " n of a wgmma the digest of a test of each class of WIDTH_CLASSES in fpemu.verify.instructions"
     )
+    columns: ClassVar = {name: name for name in ("outputs", "mismatches", "seconds")}
 
     def __init__(self, seed: int = 0, outputs: int = 10**9, part: str = "") -> None:
         super().__init__(seed, outputs=outputs)
@@ -284,27 +265,21 @@ class Instructions(Suite):
             raise unknown_name("instruction of this GPU", part, self.order())
 
     def groups(self) -> list[str]:
-        """Names of the GPU's instructions that contain `part`."""
         return [name for name in self.order() if self.part.lower() in name.lower()]
 
     def order(self) -> list[str]:
-        """Names of the GPU's instructions."""
         return [row.name for row in instructions.rows()]
 
     def sources(self, groups: Sequence[str]) -> list[str]:
-        """Kernels of the instructions."""
         return [text for group in groups for text in sources(_row(group))]
 
     def runs_alone(self, group: str) -> bool:
-        """Every instruction uses the whole GPU."""
         return True
 
     def facts(self) -> dict[str, Any]:
-        """The classes of operands."""
         return {"sample_tests": SAMPLE, "classes": list(streams.CLASSES)}
 
     def run(self, group: str, progress: Progress) -> Outcome:
-        """Verify an instruction."""
         result = verify(
             _row(group),
             outputs=self.outputs,
@@ -339,18 +314,11 @@ class Instructions(Suite):
         )
 
     def explain(self, outcome: Outcome) -> Iterator[str]:
-        """Reduce the first mismatches to minimal reproducers, and show the effect of each rounding rule."""
         from fpemu import gpu
 
         for kind, (index, hardware) in islice(outcome.facts["examples"].items(), _SHOWN):
             mismatch = reproducers.locate(_row(outcome.group), kind, self.seed, index, hardware)
             yield "\n" + reproducers.describe(reproducers.shrink(mismatch, gpu.execute))
-
-    def tables(self, record: Record) -> list[Table]:
-        """Counts by instruction."""
-        rows = [(o.group, f"{o.outputs:,}", f"{o.mismatches:,}", f"{o.facts['seconds']:.2f}") for o in record.outcomes]
-        title = f"{record.device.get('gpu', 'GPU')} against the emulation, seed {record.seed}"
-        return [Table(title, ("instruction", "outputs", "mismatches", "seconds"), rows)]
 
 
 def _row(name: str) -> MmaSpec:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from fpemu.schemes import ErrorFree, Scheme, SplitScheme
 from fpemu.schemes.strassen import Strassen
 from fpemu.verify.cases import LAYOUTS, Case, Draw, arrange, codes
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Result, SkippedError, Table
+from fpemu.verify.suite import Computed, ProductSuite, Result, SkippedError
 
 _SIZES = """
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
@@ -98,13 +98,7 @@ OTHERS: dict[str, type[Scheme]] = {"strassen": Strassen}
 
 @dataclass(frozen=True)
 class Variant:
-    """A scheme with some of its options.
-
-    Attributes
-    ----------
-    scheme : str
-    options : tuple of (str, object)
-    """
+    """A scheme with some of its options."""
 
     scheme: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -124,13 +118,7 @@ class Variant:
 
 
 def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
-    """Return every scheme, or those named, with published and other options, where the hardware runs them.
-
-    Raises
-    ------
-    InputError
-        An unknown scheme.
-    """
+    """Return every scheme, or those named, with published and other options, where the hardware runs them."""
     known = [*schemes.names(), *OTHERS]
     by_scheme: dict[Scheme, Variant] = {}
     for name in known if names is None else names:
@@ -230,19 +218,9 @@ class _DeviceArray:
 
 
 class Kernels(ProductSuite):
-    """Verification of the kernels of `fpemu.gpu.gemm`.
+    """Verification of the kernels of `fpemu.gpu.gemm`: all schemes or those named, with all or only published options.
 
-    Parameters
-    ----------
-    seed : int
-    cases : int
-        Products of a scheme with its published options.
-    names : sequence of str, optional
-        Schemes; default: all.
-    published : bool
-        Only with published options.
-    emulated_on : {"cuda", "cpu"}
-        Device of the reference. Small products with published options are emulated on the CPU too.
+    `cases` are the products of a scheme with its published options. Small ones of them are emulated on the CPU too.
     """
 
     name = "kernels"
@@ -253,6 +231,13 @@ class Kernels(ProductSuite):
         " small products, by number; facts.replay: instruction and order of their kernels"
     )
     code = ("simt", "schemes", "gpu/gemm", "gpu/errorfree")
+    columns: ClassVar = dict(
+        zip(
+            ("cases", "outputs", "on the CPU too", "errors alike", "no kernel", "mismatches", "failed"),
+            ("cases", "outputs", "against cpu", "errors", "no kernel", "mismatches", "failed"),
+            strict=True,
+        )
+    )
     small = 2**16
 
     def __init__(
@@ -268,19 +253,15 @@ class Kernels(ProductSuite):
         self.cases, self.names, self.published, self.emulated_on = cases, names, published, emulated_on
 
     def groups(self) -> list[str]:
-        """Names of the variants of this run."""
         return [str(v) for v in variants(self.names, architecture()) if not (self.published and v.options)]
 
     def order(self) -> list[str]:
-        """Names of all variants."""
         return [str(v) for v in variants(None, architecture())]
 
     def facts(self) -> dict[str, Any]:
-        """The architecture."""
         return {"architecture": architecture()}
 
     def sources(self, groups: Sequence[str]) -> list[str]:
-        """Kernels that many of the variants share."""
         from fpemu.gpu.emulation import chains
         from fpemu.gpu.gemm import splitting
         from fpemu.gpu.runtime import compiler
@@ -294,15 +275,12 @@ class Kernels(ProductSuite):
         return [text for text, count in Counter(texts).items() if count >= _SHARED]
 
     def numbers(self, group: str) -> Sequence[int]:
-        """Numbers of a variant's cases."""
         return numbers(_variant(group, architecture()), self.seed, self.cases)
 
     def case(self, group: str, number: int) -> Case:
-        """Return a case of a variant."""
         return case(_variant(group, architecture()), number, self.seed)
 
     def resolve(self, case: Case) -> Case:
-        """Add the kernel's name and the arguments of `fpemu.gemm` for its bits; drop an order without a kernel."""
         scheme = case.subject.build()
         if isinstance(scheme, ErrorFree):
             arguments = {"scheme": scheme, "hardware": architecture(), "order": case.order}
@@ -319,7 +297,6 @@ class Kernels(ProductSuite):
         return replace(case, options={**case.options, "kernel": chosen.name, "arguments": chosen.arguments})
 
     def on_gpu(self, case: Case) -> Computed:
-        """Multiply on the GPU, by operands in its memory in every third case."""
         from fpemu.gpu.gemm import gemm
 
         options, on_gpu = case.options, case.options["on_gpu"]
@@ -337,15 +314,12 @@ class Kernels(ProductSuite):
         return Computed(_or_message(multiply), options["kernel"], facts=facts)
 
     def references(self, case: Case) -> dict[str, Result]:
-        """Emulate with `fpemu.gemm`."""
         both = case.products <= _ON_CPU and self.emulated_on != "cpu" and not case.subject.options
-        return {
-            device: _or_message(lambda device=device: emulate(case, case.options["arguments"], device))
-            for device in [self.emulated_on, *["cpu"] * both]
-        }
+        arguments = case.options["arguments"]
+        devices = [self.emulated_on, *["cpu"] * both]
+        return {device: _or_message(partial(emulate, case, arguments, device)) for device in devices}
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        """Emulate a recorded product on the CPU."""
         variant = _variant(outcome.group, record.facts["architecture"])
         facts = outcome.facts["replay"][number]
         scheme, spec = variant.build(), facts["spec"]
@@ -359,18 +333,8 @@ class Kernels(ProductSuite):
         with np.errstate(all="ignore"):
             return digests.text(emulate(case(variant, int(number), self.seed), arguments, "cpu"))
 
-    def tables(self, record: Record) -> list[Table]:
-        """Counts by scheme."""
-        names = ("cases", "outputs", "against cpu", "errors", "no kernel", "mismatches", "failed")
-        columns = ("products", "outputs", "on the CPU too", "errors alike", "no kernel", "mismatches", "failed")
-        listed = dict.fromkeys([*(o.group.partition("(")[0] for o in record.outcomes), "all"])
-        rows = []
-        for scheme in listed:
-            some = [o for o in record.outcomes if scheme in ("all", o.group.partition("(")[0])]
-            part = replace(record, outcomes=some)
-            rows.append((scheme, str(len(some)), *(f"{part.total(name):,}" for name in names)))
-        title = f"{record.device['gpu']} against the emulation, seed {record.seed}"
-        return [Table(title, ("scheme", "variants", *columns), rows)]
+    def section(self, group: str) -> str:
+        return group.partition("(")[0]
 
 
 def emulate(case: Case, arguments: dict[str, Any], device: Any) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from fpemu.library.tables import lookup, orders
 from fpemu.verify import records
 from fpemu.verify.cases import codes
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Progress, Suite, Table, difference
+from fpemu.verify.suite import Progress, Suite, difference
 
 Shape = tuple[int, int, int]
 _SECONDS = 60.0  # time limit of the probes of one new shape
@@ -47,23 +47,7 @@ def new_shapes(count: int, seed: int) -> list[Shape]:
 
 
 class Library(Suite):
-    """Verification of the emulation of cuBLAS.
-
-    Parameters
-    ----------
-    seed : int
-    types : sequence of str
-        Types of products, some of `fpemu.library.TYPES`.
-    shapes : int
-        Number of shapes of the table; 0: all.
-    new : int
-        Number of random shapes whose orders are revealed first.
-
-    Raises
-    ------
-    InputError
-        Without PyTorch or a GPU.
-    """
+    """Verification of the emulation of cuBLAS on drawn `shapes` of the table (0: all) and on `new` random shapes."""
 
     name = "library"
     about = (
@@ -95,6 +79,7 @@ class Library(Suite):
         return True
 
     def run(self, group: str, progress: Progress) -> Outcome:
+        layout: Any
         kind, layout, sizes = group.removeprefix(_NEW).split()
         M, N, K = map(int, sizes.split("x"))
         if group.startswith(_NEW):
@@ -117,16 +102,11 @@ class Library(Suite):
         outcome.facts |= {"probes": product.probes, "calls": product.calls}
         return outcome
 
-    def tables(self, record: Record) -> list[Table]:
-        tables = []
-        for prefix, title in (("", "by the table"), (_NEW, "by orders revealed now")):
-            some = [o for o in record.outcomes if o.group.startswith(_NEW) == bool(prefix)]
-            names = [o.group.removeprefix(prefix).rpartition(" ")[0] for o in some]
-            equal = [name for name, o in zip(names, some, strict=True) if o.ok]
-            rows = [(name, str(equal.count(name)), str(names.count(name))) for name in dict.fromkeys(names)]
-            heading = f"cuBLAS {record.device['cublas']}, {record.device['gpu']}, {title}"
-            tables += [Table(heading, ("product", "equal", "of"), rows)] * bool(rows)
-        return tables
+    def section(self, group: str) -> str:
+        return group.rpartition(" ")[0]
+
+    def title(self, record: Record) -> str:
+        return f"cuBLAS {record.device['cublas']}, {record.device['gpu']}, against the emulation"
 
     def summary(self, record: Record) -> list[str]:
         table, version = record.facts["table"], record.device["cublas"]

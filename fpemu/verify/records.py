@@ -33,45 +33,19 @@ _SOURCES = (".py", ".cu", ".cuh", ".toml")
 
 @dataclass
 class Outcome:
-    """Result of one group of cases: one row of a record.
-
-    Attributes
-    ----------
-    group : str
-        Name of the group: an instruction, a scheme with its options, a kernel.
-    cases : int
-        Cases that were run.
-    outputs : int
-        Elements compared.
-    mismatches : int
-        Outputs that differ from a reference, and elements outside a result that a kernel changed.
-    failed : int
-        Cases that raised an error.
-    counts : dict
-        Further counts of the suite, by name.
-    kernels : list of str
-        Names of the kernels that ran.
-    digest : str
-        Digest of the digests of all cases.
-    digests : dict
-        Digests of some cases, by their number or name.
-    first : list of str
-        The first mismatches and errors.
-    facts : dict
-        Further facts that the suite records, JSON values.
-    """
+    """Result of one group of cases: one row of a record."""
 
     group: str
     cases: int = 0
-    outputs: int = 0
-    mismatches: int = 0
-    failed: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    kernels: list[str] = field(default_factory=list)
-    digest: str = ""
-    digests: dict[str, str] = field(default_factory=dict)
-    first: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    outputs: int = 0  # elements compared
+    mismatches: int = 0  # outputs that differ from a reference, and elements outside a result that a kernel changed
+    failed: int = 0  # cases that raised an error
+    counts: dict[str, int] = field(default_factory=dict)  # of the suite, by name
+    kernels: list[str] = field(default_factory=list)  # names of the kernels that ran
+    digest: str = ""  # of the digests of all cases
+    digests: dict[str, str] = field(default_factory=dict)  # of some cases, by number or name
+    first: list[str] = field(default_factory=list)  # the first mismatches and errors
+    facts: dict[str, Any] = field(default_factory=dict)  # of the suite, JSON values
 
     @property
     def ok(self) -> bool:
@@ -81,36 +55,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Record:
-    """Outcomes of a suite on one GPU.
-
-    Attributes
-    ----------
-    suite : str
-        Name of the suite.
-    about : str
-        Meaning of the suite's counts and facts.
-    seed : int
-        Seed of all operands.
-    options : dict
-        The options of the suite that decide its cases.
-    device : dict
-        Names and versions of the GPU, its driver and compiler.
-    code : str
-        `code_digest` of the suite's code.
-    facts : dict
-        Further facts about the run, JSON values.
-    outcomes : list of Outcome
-        In the order of the suite's groups.
-    fpemu, date : str
-        Version of the package, and the time of the run.
-    """
+    """Outcomes of a suite on one GPU."""
 
     suite: str
-    about: str
+    about: str  # meaning of the suite's counts and facts
     seed: int
-    options: dict[str, Any]
-    device: dict[str, str]
-    code: str
+    options: dict[str, Any]  # that decide the suite's cases
+    device: dict[str, str]  # names and versions of the GPU, its driver and compiler
+    code: str  # digest of the suite's code
     facts: dict[str, Any] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     fpemu: str = fpemu.__version__
@@ -121,15 +73,9 @@ class Record:
         """Whether all outcomes are without a mismatch or an error."""
         return all(outcome.ok for outcome in self.outcomes)
 
-    def total(self, name: str) -> int:
-        """Sum of a count over all outcomes.
-
-        Parameters
-        ----------
-        name : str
-            A numeric attribute of `Outcome`, or a key of its counts.
-        """
-        return sum(getattr(outcome, name, outcome.counts.get(name, 0)) for outcome in self.outcomes)
+    def total(self, name: str) -> Any:
+        """Sum over all outcomes of a numeric attribute, or of an entry of the counts or facts."""
+        return sum(getattr(o, name, o.counts.get(name, o.facts.get(name, 0))) for o in self.outcomes)
 
     def continues(self, other: Record) -> bool:
         """Whether the outcomes of two records may stand in one: same suite, seed, options, GPU, code and version."""
@@ -154,17 +100,7 @@ class Record:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Record:
-        """Read a record.
-
-        Parameters
-        ----------
-        path : path-like
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read, is no record of this schema, or its outcomes were changed.
-        """
+        """Read a record; InputError if the file cannot be read, has another schema, or its outcomes were changed."""
         content = read_json(path)
         try:
             rows = content["outcomes"]
@@ -179,13 +115,7 @@ class Record:
 
 @cache
 def code_digest(parts: Sequence[str]) -> str:
-    """Return a digest of the package's sources that decide a suite's results.
-
-    Parameters
-    ----------
-    parts : tuple of str
-        Modules and subpackages besides `COMMON_CODE`, as paths in the package.
-    """
+    """Return a digest of the sources of `COMMON_CODE` and of further modules and subpackages."""
     root, total = Path(fpemu.__file__).parent, hashlib.sha256()
     files = {file for part in (*COMMON_CODE, *parts) for file in [root / part, *(root / part).rglob("*")]}
     for file in sorted(file for file in files if file.suffix in _SOURCES):

@@ -59,13 +59,7 @@ def shrink(mismatch: Mismatch, execute: Execute) -> Mismatch:
     """Reduce the operands while hardware and emulation differ.
 
     First products and c are set to zero, then signs, fractions and exponents are simplified, one operand at a time,
-    until no such step leaves a mismatch.
-
-    Parameters
-    ----------
-    mismatch : Mismatch
-    execute : callable
-        The hardware: `fpemu.gpu.execute`, or a stand-in.
+    until no such step leaves a mismatch. `execute` is the hardware: `fpemu.gpu.execute`, or a stand-in.
     """
     for _ in range(_ROUNDS):
         candidates = list(_smaller(mismatch))

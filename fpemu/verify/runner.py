@@ -22,19 +22,8 @@ _PROCESSES = 16
 class Run:
     """A run of a suite, saved after every group in a file beside its record, from which the next run continues.
 
-    Parameters
-    ----------
-    suite : Suite
-    path : path-like, optional
-        The record's file; None: nothing is saved.
-    fresh : bool
-        Ignore the outcomes of earlier runs.
-
-    Attributes
-    ----------
-    outcomes : dict
-        Outcomes by group, those of earlier runs with equal seed, options, GPU and code included; groups with mismatches
-        or errors are run again.
+    `outcomes` includes those of earlier runs with equal seed, options, GPU and code; groups with mismatches or errors
+    are run again. `fresh` ignores earlier runs.
     """
 
     def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
@@ -62,25 +51,10 @@ class Run:
         return self.suite.record([self.outcomes[group] for group in self.groups if group in self.outcomes])
 
     def finish(self, jobs: int | None = None, progress: Progress = lambda group, done: None) -> Record:
-        """Run the missing groups and write the record.
+        """Run the missing groups, write the record and return it.
 
-        Parameters
-        ----------
-        jobs : int, optional
-            Processes that share the GPU, since kernels take longer to compile than to run; default: one for each core,
-            at most 16.
-        progress : callable
-            See `Progress`.
-
-        Returns
-        -------
-        Record
-            Of the groups of this run; the file also keeps the groups of earlier runs with the same options.
-
-        Raises
-        ------
-        OSError
-            If a file cannot be written; its former content is unchanged.
+        `jobs` processes share the GPU, since kernels take longer to compile than to run; default: one for each core, at
+        most 16. The file also keeps groups of earlier runs with the same options.
         """
         missing = self.missing
         sources = self.suite.sources(missing) if missing else []

@@ -29,7 +29,7 @@ _SECONDS = 0.6  # of the timed launches of a specification, and of the calls of 
 _CHECKED = 48  # rows of D that the CPU computes too
 _DRAWN = 2**16  # numbers drawn for an operand, which repeats them out of phase
 _SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_ARCHITECTURES: dict[str, tuple[str, ...]] = {
+_ARCHITECTURES: dict[str, tuple[Any, ...]] = {
     "truncated, L = 4 (V100)": ("volta",),
     "truncated, L = 8 (A100)": ("ampere",),
     "truncated, L = 16 (H100)": ("hopper",),
@@ -47,7 +47,7 @@ _ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "fma, fp64 (H100)": ("hopper", "fp64"),
     "integer (H100)": ("hopper", "int8"),
 }
-_COMPARED = (("hopper",), ("cdna3",), ("hopper", "fp64"), ("hopper", "int8"))
+_COMPARED: tuple[tuple[Any, ...], ...] = (("hopper",), ("cdna3",), ("hopper", "fp64"), ("hopper", "int8"))
 
 
 def specs() -> dict[str, MmaSpec]:
@@ -84,20 +84,7 @@ class Clock:
 
 
 def measure(group: str, seed: int) -> Outcome:
-    """Run a measurement; its numbers are the outcome's facts.
-
-    Parameters
-    ----------
-    group : str
-        One of `groups`.
-    seed : int
-
-    Returns
-    -------
-    Outcome
-        Facts of a speed: "spec", "n", "ms" (median), "fastest", "slowest", "runs", "rate" (10^9 multiply-adds per
-        second), "checked" (outputs compared with the CPU's). Facts of a crossover: see `crossover`.
-    """
+    """Run one of `groups`; the facts of the outcome are what `rate` or `crossover` returns."""
     try:
         if group.startswith(CROSSOVER):
             return Outcome(group, facts=crossover(group.removeprefix(CROSSOVER), seed))
@@ -109,7 +96,10 @@ def measure(group: str, seed: int) -> Outcome:
 
 
 def rate(spec: MmaSpec, seed: int, n: int = SIZE, clock: Callable[[], Any] = Clock) -> dict[str, Any]:
-    """Time M = N = K = n with operands on the GPU, and compare some rows of D."""
+    """Time M = N = K = n with operands on the GPU, and compare some rows of D.
+
+    Returns milliseconds ("ms": the median), "rate" in 10^9 multiply-adds per second, and the outputs "checked".
+    """
     timer = clock()
     A, B = (_square(spec, letter, n, seed) for letter in "AB")
     wide = np.float64 if str(spec.d_format) == "fp64" else np.float32
@@ -160,19 +150,8 @@ def _square(spec: MmaSpec, letter: str, n: int, seed: int) -> NDArray[Any]:
 def crossover(name: str, seed: int, repeat: int = 7) -> dict[str, Any]:
     """Compare the time of a call on the GPU, transfers included, with the CPU's.
 
-    Parameters
-    ----------
-    name : str
-        Name of a catalogue row.
-    seed : int
-    repeat : int
-        Largest number of timed calls for each size and device.
-
-    Returns
-    -------
-    dict
-        "spec", "sizes" (M = N = K), "cpu" and "cuda" (medians, milliseconds), "from": the smallest size from which the
-        GPU is faster at every size tried; None if there is none.
+    Returns the medians for each size M = N = K in milliseconds, and "from": the smallest size from which the GPU is
+    faster at every size tried, or None.
     """
     spec = next(row for row in mma.catalog.rows() if row.name == name)
     times: dict[Any, list[float]] = {"cpu": [], "cuda": []}

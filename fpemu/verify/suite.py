@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
@@ -36,53 +36,33 @@ class SkippedError(Exception):
 
 
 class Table(NamedTuple):
-    """A table of results: title, headings, rows; all but the first columns hold numbers."""
+    """A table of results; all columns but the first hold numbers."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    texts: int = 1
 
 
 @dataclass
 class Computed:
-    """Result of a case on the GPU.
-
-    Attributes
-    ----------
-    result : Result
-    kernel : str
-        Name of the kernel that ran, to be listed in the outcome.
-    counts : mapping
-        Added to the outcome's counts.
-    outside : int
-        Elements outside the result's memory that the kernel changed.
-    facts : dict
-        Facts that a replay of the case needs.
-    """
+    """Result of a case on the GPU."""
 
     result: Result
-    kernel: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    outside: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
+    kernel: str = ""  # name of the kernel that ran, to be listed in the outcome
+    counts: Mapping[str, int] = field(default_factory=dict)  # added to the outcome's counts
+    outside: int = 0  # elements outside the result's memory that the kernel changed
+    facts: dict[str, Any] = field(default_factory=dict)  # that a replay of the case needs
 
 
 class Suite(ABC):
-    """A verification suite.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of all cases.
-    **options
-        Options that decide the cases, JSON values; they are part of the record.
-    """
+    """A verification suite; its options decide the cases, are JSON values, and are part of the record."""
 
     name: ClassVar[str]
     about: ClassVar[str]
     code: ClassVar[tuple[str, ...]] = ()
     """Modules and subpackages besides `records.COMMON_CODE` that decide the results"""
+    columns: ClassVar[dict[str, str]] = {name: name for name in ("cases", "outputs", "mismatches", "failed")}
+    """Columns of the table of results: heading and count, see `Record.total`"""
 
     def __init__(self, seed: int = 0, **options: Any) -> None:
         self.seed, self.options = seed, options
@@ -94,10 +74,6 @@ class Suite(ABC):
     @abstractmethod
     def run(self, group: str, progress: Progress) -> Outcome:
         """Run and compare the cases of a group."""
-
-    @abstractmethod
-    def tables(self, record: Record) -> list[Table]:
-        """Tables of a record, for the command line."""
 
     def order(self) -> list[str]:
         """Names of all groups that a record of this suite can hold, in its order."""
@@ -118,6 +94,29 @@ class Suite(ABC):
     def facts(self) -> dict[str, Any]:
         """Facts about the run, for the record."""
         return {}
+
+    def section(self, group: str) -> str:
+        """Row of the table of results in which a group is counted."""
+        return group
+
+    def title(self, record: Record) -> str:
+        """Title of the table of results."""
+        return f"{record.device['gpu']} against the emulation, seed {record.seed}"
+
+    def tables(self, record: Record) -> list[Table]:
+        """Tables of a record, for the command line."""
+        sections: dict[str, list[Outcome]] = {}
+        for outcome in record.outcomes:
+            sections.setdefault(self.section(outcome.group), []).append(outcome)
+        merged = len(sections) < len(record.outcomes)
+        if len(sections) > 1:
+            sections["all"] = record.outcomes
+        rows = []
+        for name, some in sections.items():
+            totals = [replace(record, outcomes=some).total(count) for count in self.columns.values()]
+            numbers = [f"{x:,.2f}" if isinstance(x, float) else f"{x:,}" for x in totals]
+            rows.append((name, *[str(len(some))] * merged, *numbers))
+        return [Table(self.title(record), (self.name, *["groups"] * merged, *self.columns), rows)]
 
     def summary(self, record: Record) -> list[str]:
         """Lines that follow the tables."""
@@ -165,21 +164,7 @@ class ProductSuite(Suite):
 
     @abstractmethod
     def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
-        """Compute a recorded case again without a GPU.
-
-        Parameters
-        ----------
-        record : Record
-        outcome : Outcome
-            One of the record's.
-        number : str
-            A key of the outcome's digests.
-
-        Returns
-        -------
-        str or None
-            The digest, to be compared with the recorded one; None if the computation takes too long.
-        """
+        """Compute a recorded case again without a GPU; return its digest, or None if that takes too long."""
 
     def resolve(self, case: Case) -> Case:
         """Return the case with the choices that depend on the GPU's kernels; SkippedError if no kernel runs it."""

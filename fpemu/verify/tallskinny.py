@@ -26,7 +26,7 @@ from fpemu.mma.codes import values
 from fpemu.verify import seeded
 from fpemu.verify.cases import Case, Draw, codes
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Progress, Result, Table
+from fpemu.verify.suite import Computed, ProductSuite, Progress, Result
 
 Format = Literal["fp32", "fp64"]
 FORMATS: tuple[Format, ...] = ("fp32", "fp64")
@@ -64,17 +64,8 @@ def case(fmt: str, number: int, seed: int) -> Case:
     the number of multiprocessors that they assume, which decides the rows of a thread (with 1 a single thread block
     computes all tiles); "rows" of a thread of TSM2, 0: the kernel's choice; "spread" of `hopper.ism2`.
 
-    Parameters
-    ----------
-    fmt : {"fp32", "fp64"}
-    number : int
-        0 to `CASES` - 1.
-    seed : int
-
-    Examples
-    --------
     >>> [case("fp32", number, 0).sizes for number in (0, 387)]
-    [(1, 2, 33), (130, 8, 33)]
+    [(1, 3, 2), (130, 3, 64)]
     """
     draw = Draw(seed, "tall and skinny", fmt, number)
     if number < 3 * SWEPT:
@@ -122,21 +113,11 @@ def _expected(fmt: str, number: int, seed: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Memory:
-    """Position of a matrix in a flat array.
+    """Position of a matrix in a flat array."""
 
-    Parameters
-    ----------
-    length : int
-        Elements of the array.
-    first : int
-        Index of element (0, 0).
-    steps : (int, int)
-        Elements from one row and from one column to the next.
-    """
-
-    length: int
-    first: int
-    steps: tuple[int, int]
+    length: int  # of the array
+    first: int  # index of element (0, 0)
+    steps: tuple[int, int]  # elements from one row and from one column to the next
 
     @classmethod
     def of(cls, layout: str, shape: tuple[int, int], vector: int) -> Memory:
@@ -220,7 +201,7 @@ def kernels() -> list[str]:
 
 def sources(seed: int, numbers: Sequence[int], names: Sequence[str], fmt: str) -> list[str]:
     """Return the kernels of some products, to be compiled in advance."""
-    texts = {}
+    texts: dict[str, str] = {}
     for number in numbers:
         drawn = case(fmt, number, seed)
         where = problem(drawn, (2**20,) * 3)
@@ -239,19 +220,9 @@ def kernel_texts(seed: int, numbers: Sequence[int] = range(CASES)) -> str:
 
 
 class TallSkinny(ProductSuite):
-    """Verification of the tall and skinny kernels; a group is a kernel in a format.
+    """Verification of the tall and skinny kernels on every `every`-th product; a group is a kernel in a format.
 
-    Parameters
-    ----------
-    seed : int
-    every : int
-        Only every so many of the products.
-    huge : bool
-        Also matrices of more than 2^32 elements.
-    names : sequence of str, optional
-        Some of `KERNELS`; default: those that the GPU has.
-    formats : sequence of str
-        Some of `FORMATS`.
+    huge: also matrices of more than 2^32 elements. Default of `names`: the kernels that the GPU has.
     """
 
     name = "tallskinny"
@@ -278,16 +249,13 @@ class TallSkinny(ProductSuite):
         self.every, self.huge, self.names, self.formats = every, huge, names, formats
 
     def groups(self) -> list[str]:
-        """Kernels in a format, and the matrices of more than 2^32 elements."""
         names = [*(kernels() if self.names is None else self.names), *["huge"] * self.huge]
         return [f"{name} in {fmt}" for name in names for fmt in self.formats]
 
     def order(self) -> list[str]:
-        """Names of all groups."""
         return [f"{name} in {fmt}" for name in (*KERNELS, "huge") for fmt in FORMATS]
 
     def facts(self) -> dict[str, Any]:
-        """Digest of the kernels' sources."""
         return {"texts": self._texts}
 
     @cached_property
@@ -295,11 +263,9 @@ class TallSkinny(ProductSuite):
         return kernel_texts(self.seed)
 
     def runs_alone(self, group: str) -> bool:
-        """Whether a group needs nearly all of the GPU's memory."""
         return group.startswith("huge")
 
     def sources(self, groups: Sequence[str]) -> list[str]:
-        """Kernels of all products."""
         texts: dict[str, None] = {}
         for fmt in FORMATS:
             names = [name for name in KERNELS if f"{name} in {fmt}" in groups]
@@ -309,43 +275,26 @@ class TallSkinny(ProductSuite):
         return list(texts)
 
     def numbers(self, group: str) -> Sequence[int]:
-        """Numbers of the products."""
         return range(0, CASES, self.every)
 
     def case(self, group: str, number: int) -> Case:
-        """Return a product, with the kernel's name as an option."""
         kernel, _, fmt = group.rpartition(" in ")
         drawn = case(fmt, number, self.seed)
         return replace(drawn, options={**drawn.options, "kernel": kernel})
 
     def on_gpu(self, case: Case) -> Computed:
-        """Multiply by the kernel of the case."""
         return run(case.options["kernel"], case)
 
     def references(self, case: Case) -> dict[str, Result]:
-        """Emulate with `fpemu.simt.gemm`."""
         return {"fpemu.simt": _expected(case.subject, case.number, self.seed)}
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        """Emulate a recorded product with `fpemu.simt.gemm`."""
         return digests.text(_expected(outcome.group.rpartition(" in ")[2], int(number), self.seed))
 
     def run(self, group: str, progress: Progress | None = None) -> Outcome:
-        """Compare the products of a kernel, or the matrices of more than 2^32 elements."""
         return check_huge(group, self.seed) if self.runs_alone(group) else super().run(group, progress)
 
-    def tables(self, record: Record) -> list[Table]:
-        """Counts by kernel and format."""
-        rows = [
-            (*o.group.split(" in "), *(f"{n:,}" for n in (o.cases, o.outputs, o.mismatches, o.failed)))
-            for o in record.outcomes
-            if not self.runs_alone(o.group)
-        ]
-        columns = ("kernel", "format", "products", "outputs", "mismatches", "failed")
-        return [Table("the GPU here against the emulation", columns, rows, texts=2)]
-
     def summary(self, record: Record) -> list[str]:
-        """The products of more than 2^32 elements."""
         products = [x for o in record.outcomes if self.runs_alone(o.group) for x in o.facts["products"]]
         wrong = sum(bool(mismatches) for *_, mismatches in products)
         return [f"{len(products)} products of more than 2^32 elements, {wrong} of them with differences"] * self.huge
@@ -361,16 +310,11 @@ _SPARE = 2**30  # bytes of GPU memory that stay free
 
 
 def check_huge(group: str, seed: int) -> Outcome:
-    """Compare some rows of products of more than 2^32 elements, as far as the GPU's memory suffices.
-
-    Parameters
-    ----------
-    group : str
-        "huge in fp32" or "huge in fp64".
-    seed : int
-    """
+    """Compare some rows of products of more than 2^32 elements, as far as the GPU's memory suffices."""
     fmt = group.rpartition(" in ")[2]
-    outcome, rows, skipped = Outcome(group), [], []
+    outcome = Outcome(group)
+    rows: list[Any] = []
+    skipped: list[Any] = []
     for sizes in HUGE_SHAPES:
         (m, k, n), size = sizes, 4 if fmt == "fp32" else 8
         if size * (m * k + k * n + m * n) + _SPARE > callers.free_bytes():
@@ -392,7 +336,7 @@ def check_huge(group: str, seed: int) -> Outcome:
         for buffer in (A, B, C):
             buffer.free()
     outcome.cases = len(rows)
-    outcome.outputs, outcome.mismatches = (sum(row[i] for row in rows) for i in (3, 4))
+    outcome.outputs, outcome.mismatches = sum(row[3] for row in rows), sum(row[4] for row in rows)
     outcome.facts = {"products": rows, "skipped": skipped}
     return outcome
 
