@@ -50,31 +50,17 @@ class Cause(Specified):
 
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
-        return {
-            "kinds": list(self.kinds),
-            "text": self.text,
-            "left": self.left,
-            "specification": str(self.specification),
-        }
+        text = str(self.specification)
+        return {"kinds": list(self.kinds), "text": self.text, "left": self.left, "specification": text}
 
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search.
+    """Result of a search."""
 
-    Attributes
-    ----------
-    causes : tuple of Cause
-        Those that reproduce all bits, the likeliest first; if there are none, those that explain a part.
-    tried : int
-        Number of evaluated alternatives.
-    complete : bool
-        Whether the search ended before its budget was spent.
-    """
-
-    causes: tuple[Cause, ...]
-    tried: int
-    complete: bool
+    causes: tuple[Cause, ...]  # those that reproduce all bits, the likeliest first; otherwise partial explanations
+    tried: int  # number of evaluated alternatives
+    complete: bool  # the search ended before its budget was spent
 
 
 def search(
@@ -85,16 +71,10 @@ def search(
     reveal: Callable[[Specification], Any] | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Search:
-    """Search for the deviations that reproduce a result.
+    """Search for the deviations that reproduce a result, within `seconds` and at most `most` evaluations.
 
-    Parameters
-    ----------
-    sample : Sample
-    seconds, most : float, int
-        Largest duration, and largest number of deviations.
-    reveal : callable, optional
-        Returns the order of the user's callable from probes; used when no single deviation suffices.
-    progress : callable (description, number tried), optional
+    `reveal` returns the order of the user's callable from probes; it is used if no single deviation suffices.
+    `progress` is called with a description and the number of evaluations.
     """
     end = time.perf_counter() + seconds
 

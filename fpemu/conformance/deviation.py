@@ -14,21 +14,11 @@ from fpemu.mma.spec import EVIDENCE
 
 @dataclass(frozen=True)
 class Deviation:
-    """Change of a specification in one respect.
+    """Change of a specification in one respect."""
 
-    Attributes
-    ----------
-    kind : str
-        The respect: "order", "promotion", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
-    text : str
-        The change in words.
-    fields : dict
-        The changed fields of the specification.
-    """
-
-    kind: str
-    text: str
-    fields: dict[str, Any]
+    kind: str  # the respect: "order", "promotion", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
+    text: str  # the change in words
+    fields: dict[str, Any]  # the changed fields
 
     def apply(self, specification: Specification) -> Specification:
         """The changed specification."""

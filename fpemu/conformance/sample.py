@@ -24,22 +24,12 @@ _LINES = (4, 12)  # least and largest number of rows and columns of the sample
 
 @dataclass(frozen=True)
 class Attempt:
-    """Deviations with the specification they lead to, and its distance from the result on the sample.
-
-    Attributes
-    ----------
-    deviations : tuple of Deviation
-    specification : Specification
-    mismatches : int
-        Mismatching entries.
-    distance : float
-        Mean of log2(1 + ulps).
-    """
+    """Deviations with the specification they lead to, and its distance from the result on the sample."""
 
     deviations: tuple[Deviation, ...]
     specification: Specification
     mismatches: int
-    distance: float
+    distance: float  # mean of log2(1 + ulps)
 
     @property
     def kinds(self) -> tuple[str, ...]:

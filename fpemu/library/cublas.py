@@ -98,19 +98,10 @@ def _multiply(module: Any, kind: str, a: Any, b: Any) -> Any:
 
 
 class CublasProduct:
-    """torch.mm of one type, layout and shape on the current GPU.
+    """torch.mm of one type, layout and shape (M, N, K) on the current GPU.
 
-    Parameters
-    ----------
-    kind : one of `fpemu.library.TYPES`
-    layout : {"TN", "NN"}
-    shape : (M, N, K)
-    rows : (first, stop), optional
-        The rows of A (columns of B, where N > M) with probes. Default: all.
-    position : int
-        The column (row) of D that is read.
-    deadline : float, optional
-        Time, as counted by `time.monotonic`, after which probes raise TimeoutError.
+    The probes lie in `rows` = (first, stop) of A, or columns of B if N > M, and are read in the column (row) of D at
+    `position`. After `deadline`, as counted by `time.monotonic`, they raise TimeoutError.
     """
 
     runs_probes = True

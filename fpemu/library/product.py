@@ -24,25 +24,13 @@ Layout = Literal["TN", "NN"]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Summation orders that depend on the position in D, such as those of stream-K kernels.
+    """Summation orders that depend on the position in D, such as those of stream-K kernels."""
 
-    Attributes
-    ----------
-    rows, columns : int
-        Shape of a tile of D.
-    of : tuple of int
-        For each tile of D, row by row, the index of its order in `orders`.
-    orders : tuple of KOrder or tree
-        The distinct orders.
-    stored : tuple of str or None
-        `Product.stored` of each order.
-    """
-
-    rows: int
+    rows: int  # of a tile of D
     columns: int
-    of: tuple[int, ...]
+    of: tuple[int, ...]  # for each tile of D, row by row, the index of its order
     orders: tuple[KOrder | Tree, ...]
-    stored: tuple[str | None, ...]
+    stored: tuple[str | None, ...]  # `Product.stored` of each order
 
 
 Order = KOrder | Tree | Tiles

@@ -25,57 +25,27 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Random operands multiplied by a GEMM and by an emulation in the revealed order.
+    """Random operands multiplied by a GEMM and by an emulation in the revealed order."""
 
-    Attributes
-    ----------
-    spec : MmaSpec
-        The emulated instruction: of the possible ones, the one with the fewest mismatches.
-    outputs, mismatches : int
-        Outputs compared, and mismatching outputs.
-    across : int
-        Columns of D (rows, if N > M) with a mismatch.
-    at_probed : int
-        Mismatches in the column (row) that was probed.
-    """
-
-    spec: MmaSpec
+    spec: MmaSpec  # of the possible instructions, the one with the fewest mismatches
     outputs: int
     mismatches: int
-    across: int
-    at_probed: int
+    across: int  # columns of D (rows, if N > M) with a mismatch
+    at_probed: int  # mismatches in the column (row) that was probed
 
 
 @dataclass(frozen=True)
 class Target:
-    """A GEMM whose order is to be revealed.
-
-    Attributes
-    ----------
-    gemm : CheckedCallable
-        The GEMM.
-    shape : (M, N, K)
-        Sizes of every call.
-    inputs : FloatFormat
-        Format of A and B.
-    result, accumulator : str
-        Formats of D and of the accumulator.
-    spec : MmaSpec or None
-        The instruction; None if it is unknown.
-    hardware : str or None
-        The hardware, if it is known.
-    at : int
-        The column of D that is read (the row, if N > M).
-    """
+    """A GEMM with an unknown order."""
 
     gemm: CheckedCallable
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # M, N, K of every call
     inputs: FloatFormat
-    result: str
-    accumulator: str
-    spec: MmaSpec | None = None
+    result: str  # format of D
+    accumulator: str  # format of the accumulator
+    spec: MmaSpec | None = None  # the instruction, if it is known
     hardware: str | None = None
-    at: int = 0
+    at: int = 0  # the column of D that is read (the row, if N > M)
 
     def reveal(self) -> Revealed:
         """Reveal the order.

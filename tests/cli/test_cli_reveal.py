@@ -17,7 +17,6 @@ from fpemu.errors import InputError
 from fpemu.library import cublas
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
-from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import Chain, Sum
 from fpemu.probing import drawing, pictures
 from fpemu.probing.callables import load_function
@@ -354,7 +353,6 @@ def test_every_tree_comes_back_from_its_file(tmp_path_factory, tree):
     path = tmp_path_factory.getbasetemp() / "tree.json"
     probing.save(tree, path)
     assert probing.load(path) == tree
-    assert from_dict(to_dict(tree)) == tree
     again = trees.canonical(drawing.regular(trees.canonical(tree)))
     assert again == trees.canonical(tree)
     assert drawing.text(tree, 1000).count("\n") < 60
@@ -381,24 +379,14 @@ HEAD = '{"file": "fpemu summation order", "version": 1, '
         ("[1]", "not marked"),
         ('{"file": "fpemu summation order", "version": 2, "order": {}}', "version"),
         (HEAD + '"k": 3}', "either"),
-        (HEAD + '"order": {"splt": 3}}', "unknown field of an order 'splt': did you mean 'split'"),
-        (HEAD + '"order": {"split": 0}}', "positive"),
+        (HEAD + '"order": {"splt": 3}}', "of an order 'splt': did you mean 'split'"),
         (HEAD + '"tree": {"fma": ["0..3", 5]}}', "4 does not"),
         (HEAD + '"tree": {"fma": ["0..3"]}, "k": 5}', "k is 5"),
-        (HEAD + '"tree": {"fma": ["3..0"]}}', "no range"),
-        (HEAD + '"tree": {"fma": []}}', "empty"),
-        (HEAD + '"tree": {"fma": [true]}}', "stands in place of a"),
-        (HEAD + '"tree": {"instruction": [0]}}', "stands in place of a"),
-        (HEAD + '"tree": {"sum": ["0..3"]}}', "stands in place of a"),
-        (HEAD + '"tree": {"sum": [{"fma": [0]}], "fmt": "fp17"}}', "fp17"),
-        (HEAD + '"tree": {"product": [0]}}', "unknown field of an order"),
-        (HEAD + '"tree": [0]}', "needed, or a tree"),
-        (HEAD + '"tree": {}}', "neither"),
-        (HEAD + '"order": {"split": 9007199254740993.5}}', "positive"),
         (HEAD + '"tree": {"fma": ["0..3"]}, "k": "\\n"}', "k is"),
-        (HEAD + '"tree": {"fma": [{"of": 0, "count": 1000000000000, "step": 1}]}}', "positions"),
-        (HEAD + '"tree": {"fma": [{"of": 0, "count": 0, "step": 1}]}}', "count"),
+        (HEAD + '"tree": {"fma": ["3..0"]}}', "no range"),
+        (HEAD + '"tree": {}}', "neither"),
         (HEAD + '"tree": ' + '{"sum": [' * 3000 + "]}" * 3000 + "}", "nested too deep"),
+        (HEAD + '"order": {"split": ' + "9" * 5000 + "}}", "read from it"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, text, message):

@@ -17,28 +17,16 @@ from fpemu.rounding import Rounding, round_to
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers for n dot products, each aimed at one of several specifications, drawn at random.
-
-    Attributes
-    ----------
-    formats, k, rng
-        Formats and length of the instruction; the generator.
-    kept : array (n,)
-        Fraction bits of D.
-    F, floor, block : arrays (n,)
-        Alignment width, minimum alignment exponent, and number of products added in one rounding.
-    columns : array (n, k)
-        Position in k of each product, in the order of the sums.
-    """
+    """Random numbers for n dot products, each aimed at one of several specifications, drawn at random."""
 
     formats: Formats
     k: int
     rng: np.random.Generator
-    kept: NDArray[np.int64]
-    F: NDArray[np.int64]
-    floor: NDArray[np.int64]
-    block: NDArray[np.int64]
-    columns: NDArray[np.int64]
+    kept: NDArray[np.int64]  # (n,): fraction bits of D
+    F: NDArray[np.int64]  # (n,): alignment width
+    floor: NDArray[np.int64]  # (n,): minimum alignment exponent
+    block: NDArray[np.int64]  # (n,): number of products added in one rounding
+    columns: NDArray[np.int64]  # (n, k): position in k of each product, in the order of the sums
 
     @classmethod
     def of(cls, formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Generator, n: int) -> Draws:

@@ -23,35 +23,16 @@ _KEPT = 8  # mismatching outputs kept of each class
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison with random operands.
-
-    Attributes
-    ----------
-    outputs, mismatches : int
-        Entries of D compared, and mismatching entries.
-    first : str
-        The first mismatch in words.
-    examples : tuple of Probes
-        A few mismatching dot products of each class of operands.
-    """
+    """Comparison with random operands."""
 
     outputs: int = 0
     mismatches: int = 0
-    first: str = ""
-    examples: tuple[Probes, ...] = ()
+    first: str = ""  # the first mismatch in words
+    examples: tuple[Probes, ...] = ()  # a few mismatching dot products of each class of operands
 
 
 class Instruction:
-    """A callable (A, B, C) -> D with operands and results of given formats.
-
-    Parameters
-    ----------
-    execute : callable
-    formats : sequence of four FloatFormat or str
-        Formats of A, B, C and D.
-    shape : (M, N), optional
-        The only shape of D; default: any, with leading axes.
-    """
+    """A callable (A, B, C) -> D with operands and results of four formats; `shape`: the only shape (M, N) of D."""
 
     def __init__(self, execute: Execute, formats: Any, shape: tuple[int, int] | None) -> None:
         self.execute, self.formats, self.shape = execute, formats, shape

@@ -27,26 +27,14 @@ Formats = tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """Probes as codes.
+    """Probes as codes."""
 
-    Attributes
-    ----------
-    A, B, C : arrays (n, k), (n, k), (n,)
-        Codes of the operands.
-    kinds : array of str (n,)
-        Kind of each probe.
-    levels : array of int (n,)
-        Level of each probe; `NO_LEVEL` if it has none.
-    spans : array of int (n,)
-        The products lie at this many last positions of k.
-    """
-
-    A: NDArray[Any]
-    B: NDArray[Any]
-    C: NDArray[Any]
-    kinds: NDArray[Any]
-    levels: NDArray[np.int64]
-    spans: NDArray[np.int64]
+    A: NDArray[Any]  # (n, k)
+    B: NDArray[Any]  # (n, k)
+    C: NDArray[Any]  # (n,)
+    kinds: NDArray[Any]  # (n,): the kind of each probe in words
+    levels: NDArray[np.int64]  # (n,): `NO_LEVEL` for a probe without a level
+    spans: NDArray[np.int64]  # (n,): the products lie at this many last positions of k
 
     @classmethod
     def without_level(cls, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], kinds: Any) -> Probes:
