@@ -68,17 +68,17 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     residual = reference.matmul(A, B, D, beta=-1, device=device)
     error = np.abs(residual) / S
     bound = theory.bound(scheme, hardware, norms=norms, M=cell["rows"], N=cell["rows"], **options)
-    found = {
+    numbers = {
         "measured": float(error.max()),
         "measured rms": float(np.sqrt(np.mean(error**2))),
         "probable": float(bound.probable()),
         "drift": float(abs(bound.bias)),
         "deviation": float(bound.deviation),
     }
-    found |= {f"rms: {part.name}": math.hypot(part.bias, part.deviation) for part in bound.parts}
+    numbers |= {f"rms: {part.name}": math.hypot(part.bias, part.deviation) for part in bound.parts}
     if math.isfinite(bound.worst):
-        found |= {"worst": float(bound.worst)} | {f"worst: {part.name}": float(part.worst) for part in bound.parts}
-    return found
+        numbers |= {"worst": float(bound.worst)} | {f"worst: {part.name}": float(part.worst) for part in bound.parts}
+    return numbers
 
 
 @functools.lru_cache(maxsize=1)  # the curves of one problem are neighbours among the cells
@@ -217,8 +217,8 @@ class Figure:
 
     def name(self, row: Row) -> str:
         """The curve of a row in words."""
-        mine = (row["hardware"], canonical(row["options"]))
-        return next(c.label for c in self.curves if (c.hardware, canonical(dict(c.options))) == mine)
+        ours = (row["hardware"], canonical(row["options"]))
+        return next(c.label for c in self.curves if (c.hardware, canonical(dict(c.options))) == ours)
 
     def label(self, row: Row) -> str:
         """The curve and the data of a row in words."""
@@ -238,9 +238,9 @@ class Figure:
     def _tightness(self, rows: list[Row]) -> str:
         parts = []
         for data in DATA:
-            there = [row for row in rows if row["data"] == data and row["measured"]]
-            worst, likely = ([row[c] / row["measured"] for row in there if c in row] for c in ("worst", "probable"))
-            if there:
+            selected = [row for row in rows if row["data"] == data and row["measured"]]
+            worst, likely = ([row[c] / row["measured"] for row in selected if c in row] for c in ("worst", "probable"))
+            if selected:
                 most = f"{_mean(worst):.3g} (at most {max(worst):.3g})" if worst else "none"
                 parts.append(
                     f"{most} and {_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g}) on {_WORDS[data]}"
@@ -258,20 +258,20 @@ class Figure:
             groups.setdefault((worst, rms), []).append((row, [of_worst, of_square, drift]))
         parts = []
         for (worst, rms), members in groups.items():
-            who = self._who([row for row, _ in members], last)
-            most, square, drift = (_percent(found) for found in zip(*(shares for _, shares in members), strict=True))
-            said = f"{worst} {most} of the worst case and " if worst else "no worst case, "
-            said += "" if rms == worst else f"{rms} "
-            parts.append(f"{said}{square} of the mean square, drift {drift} of the probable bound ({who})")
+            name = self._who([row for row, _ in members], last)
+            most, square, drift = (_percent(result) for result in zip(*(shares for _, shares in members), strict=True))
+            published = f"{worst} {most} of the worst case and " if worst else "no worst case, "
+            published += "" if rms == worst else f"{rms} "
+            parts.append(f"{published}{square} of the mean square, drift {drift} of the probable bound ({name})")
         return f"Largest parts at k = {k}: {'; '.join(parts)}."
 
     def _who(self, some: list[Row], every: list[Row]) -> str:
         """Curves in words, each with its data unless these are all."""
-        found = []
+        result = []
         for name in dict.fromkeys(map(self.name, some)):
             data, whole = ([row["data"] for row in rows if self.name(row) == name] for rows in (some, every))
-            found.append(name if data == whole else f"{name} on {', '.join(_WORDS[d] for d in data)}")
-        return (" and " if any("," in name for name in found) else ", ").join(found)
+            result.append(name if data == whole else f"{name} on {', '.join(_WORDS[d] for d in data)}")
+        return (" and " if any("," in name for name in result) else ", ").join(result)
 
     def _growth(self, rows: list[Row]) -> str:
         parts = []
@@ -281,25 +281,25 @@ class Figure:
                 points = list(_largest(curve.of(rows, data)).items())[-4:]
                 if len(points) > 1 and all(row["measured"] for _, row in points):
                     x = np.log([k for k, _ in points])
-                    for column, found in powers.items():
+                    for column, result in powers.items():
                         if all(row.get(column) for _, row in points):
                             y = np.log([row[column] for _, row in points])
-                            found.append(float(np.polyfit(x, y, 1)[0]))
+                            result.append(float(np.polyfit(x, y, 1)[0]))
             if powers["measured"]:
-                said = ", ".join(f"{column} {_powers(found)}" for column, found in powers.items() if found)
-                parts.append(f"{said} on {_WORDS[data]}")
+                published = ", ".join(f"{column} {_powers(result)}" for column, result in powers.items() if result)
+                parts.append(f"{published} on {_WORDS[data]}")
         return f"Growth as k to the power of: {'; '.join(parts)}." if parts else ""
 
 
 def _largest(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
     """The largest of the seeds at each k."""
-    found: dict[int, dict[str, float]] = {}
+    result: dict[int, dict[str, float]] = {}
     for row in rows:
-        point = found.setdefault(row["k"], {})
+        point = result.setdefault(row["k"], {})
         for column in ("measured", "probable", "worst"):
             if column in row:
                 point[column] = max(point.get(column, 0.0), row[column])
-    return found
+    return result
 
 
 def _over(row: Row, bound: str) -> float:

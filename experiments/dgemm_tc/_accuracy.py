@@ -99,20 +99,20 @@ def draw(rows: list[dict[str, Any]], plain: str, ours: str, precision: tuple[str
 
 def claims(rows: list[dict[str, Any]], plain: str, ours: str) -> list[Claim]:
     lengths = sorted({row["n"] for row in rows})
-    found = []
+    judged = []
     for phi in PHI:
         error = {m: np.array([np.mean(_runs(rows, phi, n, m)) for n in lengths]) for m in ("GEMM", "TC")}
         ratio = error["TC"] / error["GEMM"]
         span = f"{np.min(ratio):.2g} to {np.max(ratio):.2g}"
         text = f"{ours} / {plain}, φ = {phi:g}"
-        found.append(share(text, "equivalent", (ratio >= 1 / FACTOR) & (ratio <= FACTOR), span))
-        found.append(share(f"{text}: not above {FACTOR:g}", "no less accurate", ratio <= FACTOR, span))
+        judged.append(share(text, "equivalent", (ratio >= 1 / FACTOR) & (ratio <= FACTOR), span))
+        judged.append(share(f"{text}: not above {FACTOR:g}", "no less accurate", ratio <= FACTOR, span))
     for phi in PHI:
         count = sum(row["CR differing"] for row in rows if row["phi"] == phi)
         entries = sum(row["rows"] ** 2 for row in rows if row["phi"] == phi)
         text = f"CR mode, φ = {phi:g}: entries other than the exact product rounded once"
-        found.append(Claim(text, "zero", f"{count:g} of {entries}", FAILS if count else HOLDS, count))
-    return found
+        judged.append(Claim(text, "zero", f"{count:g} of {entries}", FAILS if count else HOLDS, count))
+    return judged
 
 
 _runs = runs_by("phi", "n")

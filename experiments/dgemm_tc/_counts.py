@@ -80,8 +80,8 @@ def memory(n: int, slices_a: float, slices_b: float) -> float:
 
 def means(rows: list[dict[str, Any]], phi: float, *columns: str) -> list[Any]:
     """Means over the runs, for each n."""
-    there = {n: [r for r in rows if r["phi"] == phi and r["n"] == n] for n in lengths(rows)}
-    return [np.array([np.mean([r[c] for r in some]) for some in there.values()]) for c in columns]
+    selected = {n: [r for r in rows if r["phi"] == phi and r["n"] == n] for n in lengths(rows)}
+    return [np.array([np.mean([r[c] for r in some]) for some in selected.values()]) for c in columns]
 
 
 def lengths(rows: list[dict[str, Any]]) -> list[int]:

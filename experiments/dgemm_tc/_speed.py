@@ -33,8 +33,8 @@ def line(rows: list[Row], who: str, data: str) -> list[Row]:
 
 def ratios(rows: list[Row], who: str, other: str, data: str) -> dict[int, float]:
     """Speed over another contender's, by n."""
-    theirs = {row["M"]: row["first"] for row in line(rows, other, data)}
-    return {row["M"]: row["first"] / theirs[row["M"]] for row in line(rows, who, data) if row["M"] in theirs}
+    second = {row["M"]: row["first"] for row in line(rows, other, data)}
+    return {row["M"]: row["first"] / second[row["M"]] for row in line(rows, who, data) if row["M"] in second}
 
 
 def span(values: Any, unit: str = "×") -> str:

@@ -84,11 +84,11 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     exact = reference.matmul(A, B, out=fmt, device=device)
     results = {name: simt.gemm(A, B, fmt=fmt, order=order, device=device) for name, order in ORDERS.items()}
     results["TC"] = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode=cell["mode"], device=device)
-    found = {}
+    numbers = {}
     for name, D in results.items():
-        found[name] = metrics.max_relative(D, exact)
-        found[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
-    return found
+        numbers[name] = metrics.max_relative(D, exact)
+        numbers[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
+    return numbers
 
 
 _LOOK = {
@@ -152,4 +152,4 @@ _runs = runs_by("mode", "phi", "n")
 
 def _ratios(rows: list[dict[str, Any]], mode: str, phi: float, n: int, order: str) -> list[float]:
     pairs = zip(_runs(rows, mode, phi, n, order), _runs(rows, mode, phi, n, "TC"), strict=True)
-    return [ours / theirs for ours, theirs in pairs]
+    return [ours / other for ours, other in pairs]

@@ -125,9 +125,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for column, k in enumerate(ks):
         axis.text(column, 0, published_bits(k), ha="center", va="center", fontsize=7, weight="bold")
         for line, specs in enumerate(CLASSES.values(), start=1):
-            there = _points(rows, specs, [k])
-            bits = min(row["derived bits"] for row in there)
-            box = Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=_LOOK[_outcome(there)], edgecolor="#DDDDDD")
+            selected = _points(rows, specs, [k])
+            bits = min(row["derived bits"] for row in selected)
+            box = Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=_LOOK[_outcome(selected)], edgecolor="#DDDDDD")
             axis.add_patch(box).set_linewidth(0.6)
             axis.text(column, line, f"{bits:.0f}" if bits else "–", ha="center", va="center", fontsize=7)
     axis.axhline(0.5, color=plotting.BLACK, linewidth=0.8)
@@ -164,8 +164,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         published = "exact" if which == "formula" and groups[0] in fp16 else ""  # the paper speaks of fp16 only
         return share(text, published, [not one for one in wrong], _span(wrong))
 
-    found = [exact(f"formula: {name}, k from 4", "formula", [name], 4) for name in [*fp16, "tf32"]]
-    found += [
+    judged = [exact(f"formula: {name}, k from 4", "formula", [name], 4) for name in [*fp16, "tf32"]]
+    judged += [
         exact("formula: fp16 and tf32, k = 1, 12 bits", "formula", [*fp16, "tf32"], 1, 1),
         exact("formula: bf16, k up to 64", "formula", ["bf16"], 1, 64),
         exact("formula: bf16, k from 256", "formula", ["bf16"], 256),
@@ -185,14 +185,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         row["derived bits"] - row["formula bits"] for row in _points(rows, CLASSES["int8"], every) if row["k"] > 1024
     ]
     measured = f"{min(bits):.0f} to {max(bits):.0f} bits more" if bits else ""
-    found.append(share("formula: int8, k above 1024: no longer digits are exact", "", [not b for b in bits], measured))
+    judged.append(share("formula: int8, k above 1024: no longer digits are exact", "", [not b for b in bits], measured))
     wrong = [_worst(row, "derived") for row in rows]
-    found.append(share("derived bits: exact, every instruction", "", [not one for one in wrong], _span(wrong)))
+    judged.append(share("derived bits: exact, every instruction", "", [not one for one in wrong], _span(wrong)))
     wrong = [row["one more inexact one sign"] for row in rows]
-    found.append(
+    judged.append(
         share("derived bits: one more is inexact, every instruction", "", [w > 0 for w in wrong], _span(wrong))
     )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -233,5 +233,5 @@ def _worst(row: dict[str, Any], bits: str) -> float:
 
 def _span(wrong: list[float]) -> str:
     low, high = min(wrong, default=0.0), max(wrong, default=0.0)
-    found = "none" if high == 0 else "all" if low == 1 else f"{low:.2g} to {high:.2g}"
-    return f"{found} of the outputs inexact"
+    result = "none" if high == 0 else "all" if low == 1 else f"{low:.2g} to {high:.2g}"
+    return f"{result} of the outputs inexact"

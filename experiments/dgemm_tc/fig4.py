@@ -36,13 +36,13 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.0)
-    for axis, who in zip(axes[0], MODES, strict=False):
+    for axis, name in zip(axes[0], MODES, strict=False):
         for data, colour in _COLOURS.items():
-            own = line(rows, who, data)
+            selected = line(rows, name, data)
             style = Series(f"$\\phi$ = {PHIS[data]:g}", colour, "o")
-            axis.plot([row["M"] for row in own], [row["speed"] for row in own], **style.line())
+            axis.plot([row["M"] for row in selected], [row["speed"] for row in selected], **style.line())
     for axis, whose in zip(axes[0], [(), (), ("ozaki DP", *OTHERS)], strict=True):
-        over_n(axis, {who: line(rows, who, "phi 0.1") for who in (*whose, "dgemm")}, "speed")
+        over_n(axis, {name: line(rows, name, "phi 0.1") for name in (*whose, "dgemm")}, "speed")
         axis.set_xlabel("$n$")
     plain_ticks(axes[0, 0])
     axes[0, 0].set_ylabel("GFLOP/s on DP")
@@ -52,21 +52,21 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
-    for who, name in MODES.items():
+    judged = []
+    for implementation, name in MODES.items():
         order = []
         for n in sorted({row["M"] for row in rows}):
-            speeds = [row["first"] for data in PHIS for row in line(rows, who, data) if row["M"] == n]
+            speeds = [row["first"] for data in PHIS for row in line(rows, implementation, data) if row["M"] == n]
             if len(speeds) == len(PHIS):
                 order.append(speeds[0] >= speeds[1] >= speeds[2])
-        found.append(
+        judged.append(
             share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order, "")
         )
-        own = [row["first"] for row in line(rows, who, "phi 0.1")]
-        grown = [b > a for a, b in itertools.pairwise(own)]
-        found.append(share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in own], " GFLOP/s")))
+        selected = [row["first"] for row in line(rows, implementation, "phi 0.1")]
+        grown = [b > a for a, b in itertools.pairwise(selected)]
+        judged.append(share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in selected], " GFLOP/s")))
     over = ratios(rows, "ozaki DP", "dgemm", "phi 0.1")
-    found.append(
+    judged.append(
         share(
             "DP mode cannot accelerate a GPU with fast fp64 (V100)",
             "could not accelerate cublasDgemm",
@@ -75,30 +75,30 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     slower = ratios(rows, "ozaki CR", "ozaki DP", "phi 0.1")
-    found.append(
+    judged.append(
         share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()], span(slower.values()))
     )
     exact = [row["relative_l2"] == 0 for data in PHIS for row in line(rows, "ozaki CR", data)]
-    found.append(share("CR mode is correctly rounded", "always zero", exact, ""))
-    for who in OTHERS:
-        over = ratios(rows, who, "dgemm", "phi 0.1")
+    judged.append(share("CR mode is correctly rounded", "always zero", exact, ""))
+    for implementation in OTHERS:
+        over = ratios(rows, implementation, "dgemm", "phi 0.1")
         large = {n: x for n, x in over.items() if n >= groups.HEAD}
-        found.append(
+        judged.append(
             share(
-                f"{look(who).label}: no slower than cublasDgemm from n = {groups.HEAD} on",
+                f"{look(implementation).label}: no slower than cublasDgemm from n = {groups.HEAD} on",
                 "",
                 [x >= 1 for x in large.values()],
                 span(over.values()),
             )
         )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     n = max((row["M"] for row in rows), default=0)
-    last = {row["contender"]: row for who in ("dgemm", *MODES, *OTHERS) for row in line(rows, who, "phi 0.1")[-1:]}
-    last = {who: row for who, row in last.items() if row["M"] == n}
-    labels = {who: look(who).label for who in last}
+    last = {row["contender"]: row for name in ("dgemm", *MODES, *OTHERS) for row in line(rows, name, "phi 0.1")[-1:]}
+    last = {name: row for name, row in last.items() if row["M"] == n}
+    labels = {name: look(name).label for name in last}
     DP, CR = last.get("ozaki DP", {}), last.get("ozaki CR", {})
     products = {"DP": DP.get("gemms"), "CR": CR.get("gemms")} if {"gemms"} <= set(DP) & set(CR) else {}
     least = next(iter(line(rows, "ozaki DP", "phi 0.1")), {})
@@ -106,8 +106,8 @@ def finding(rows: list[dict[str, Any]]) -> str:
     if "part products" in least:
         parts = {"call": 2e-6 * least["M"] ** 3 / least["speed"], "products": 1e3 * least["part products"]}
     return paragraph(
-        (f"GFLOP/s at n = {n}, φ = 0.1", {labels[who]: row["speed"] for who, row in last.items()}, ".4g"),
-        ("relative L2 error", {labels[who]: row["relative_l2"] for who, row in last.items()}, ".2g"),
+        (f"GFLOP/s at n = {n}, φ = 0.1", {labels[name]: row["speed"] for name, row in last.items()}, ".4g"),
+        ("relative L2 error", {labels[name]: row["relative_l2"] for name, row in last.items()}, ".2g"),
         ("products: slices in fp16 in DP mode, residues in int8 in CR mode", products, "g"),
         ("CR mode is faster than DP mode", bool(products) and CR["first"] > DP["first"]),
         (f"milliseconds of a call in DP mode at n = {least.get('M')}", parts, ".2g"),

@@ -44,10 +44,10 @@ def _shares(row: dict[str, Any]) -> dict[str, float]:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, 1, height=2.8)
-    for axis, who in zip(axes[0], MODES, strict=True):
-        sizes = sorted({row["M"] for row in rows if row["contender"] == who})
+    for axis, name in zip(axes[0], MODES, strict=True):
+        sizes = sorted({row["M"] for row in rows if row["contender"] == name})
         for number, data in enumerate(PHIS):
-            for row in line(rows, who, data):
+            for row in line(rows, name, data):
                 foot, place = 0.0, sizes.index(row["M"]) + 0.27 * (number - 1)
                 for part, value in _shares(row).items():
                     axis.bar([place], [value], 0.25, bottom=[foot], color=PARTS[part])
@@ -64,28 +64,28 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
-    for who, name in zip(MODES, ("DP mode", "CR mode"), strict=True):
-        own = [_shares(row)["products"] for data in PHIS for row in line(rows, who, data)]
-        found.append(
+    judged = []
+    for implementation, name in zip(MODES, ("DP mode", "CR mode"), strict=True):
+        selected = [_shares(row)["products"] for data in PHIS for row in line(rows, implementation, data)]
+        judged.append(
             share(
                 f"{name}: products take the most time",
                 "dominated by Tensor Core computations",
-                [x > 0.5 for x in own],
-                _ends(own),
+                [x > 0.5 for x in selected],
+                _ends(selected),
             )
         )
     sums = {
-        who: {
+        implementation: {
             (row["M"], data): _shares(row)["sums"]
             for data in PHIS
-            for row in line(rows, who, data)
+            for row in line(rows, implementation, data)
             if "part sums" in row
         }
-        for who in MODES
+        for implementation in MODES
     }
     pairs = [(sums["ozaki DP"][key], value) for key, value in sums["ozaki CR"].items() if key in sums["ozaki DP"]]
-    found.append(
+    judged.append(
         share(
             "sums take a larger share in CR mode",
             "increased the summation cost",
@@ -93,7 +93,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             _ends([b for _, b in pairs]),
         )
     )
-    return found
+    return judged
 
 
 def _ends(values: list[float]) -> str:
@@ -101,11 +101,15 @@ def _ends(values: list[float]) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    lines = {name: own for who, name in zip(MODES, ("DP", "CR"), strict=True) if (own := line(rows, who, "phi 0.1"))}
+    lines = {
+        name: selected
+        for implementation, name in zip(MODES, ("DP", "CR"), strict=True)
+        if (selected := line(rows, implementation, "phi 0.1"))
+    }
     shares = {
-        f"{name} mode, n = {own[i]['M']}": {part: x for part, x in _shares(own[i]).items()}
+        f"{name} mode, n = {selected[i]['M']}": {part: x for part, x in _shares(selected[i]).items()}
         for i in (-1, 0)
-        for name, own in lines.items()
+        for name, selected in lines.items()
     }
     return paragraph(
         ("shares of the time, φ = 0.1 (published: about 70 % products in DP mode at n = 7168)", shares, ".3g%"),

@@ -69,21 +69,21 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     here = [row["DP products"] for row in rows if (row["n"], row["phi"]) == (7168, PHI[0])]
     text = f"{_counts.numbers(here)} with {_rows(rows, 7168)} rows" if here else ""
     mean = float(np.mean(here)) if here else None
-    found.append(share("products at n = 7168, φ = 0.1", "66", [count == 66 for count in here], text, mean))
+    judged.append(share("products at n = 7168, φ = 0.1", "66", [count == 66 for count in here], text, mean))
     products = [means(rows, phi, "DP products")[0] for phi in PHI]
-    found.append(_counts.slices_claim(rows, "DP"))
+    judged.append(_counts.slices_claim(rows, "DP"))
     for (n, phi), speed in PUBLISHED.items():
         count = products[PHI.index(phi)][lengths(rows).index(n)] if n in lengths(rows) else np.nan
         held = [abs(_speed(count) / speed - 1) <= 0.1] if n in lengths(rows) else []
         text = f"TFLOP/s expected at n = {n}, φ = {phi:g}"
         measured = f"{_speed(count):.3g} from {count:.4g} products" if held else ""
-        found.append(share(text, f"{speed:g}", held, measured, _speed(count)))
-    found.append(_counts.memory_claim(rows, "DP"))
-    return found
+        judged.append(share(text, f"{speed:g}", held, measured, _speed(count)))
+    judged.append(_counts.memory_claim(rows, "DP"))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

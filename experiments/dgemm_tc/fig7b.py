@@ -52,19 +52,19 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     fast, every = ([means(rows, phi, f"{mode} products")[0] for phi in PHI] for mode in ("DP", "CR"))
     ratio = np.array(every) / np.array(fast)
     text = f"{np.min(ratio):.2g} to {np.max(ratio):.2g} × as many"
-    found.append(share("CR mode takes more products than DP mode", "more", ratio > 1, text))
-    found.append(_counts.slices_claim(rows, "CR"))
+    judged.append(share("CR mode takes more products than DP mode", "more", ratio > 1, text))
+    judged.append(_counts.slices_claim(rows, "CR"))
     for phi, speed in PUBLISHED.items():
-        there = lengths(rows)[-1] == 10240
-        last = every[PHI.index(phi)][-1] if there else np.nan
+        selected = lengths(rows)[-1] == 10240
+        last = every[PHI.index(phi)][-1] if selected else np.nan
         part = speed * last / 92
-        held = [part < 0.7] if there else []
+        held = [part < 0.7] if selected else []
         text = f"time in products at n = 10240, φ = {phi:g}"
-        measured = f"{part:.0%} from {last:.4g} products" if there else ""
-        found.append(share(text, "below DP's 70 %", held, measured, part))
-    found.append(_counts.memory_claim(rows, "CR"))
-    return found
+        measured = f"{part:.0%} from {last:.4g} products" if selected else ""
+        judged.append(share(text, "below DP's 70 %", held, measured, part))
+    judged.append(_counts.memory_claim(rows, "CR"))
+    return judged

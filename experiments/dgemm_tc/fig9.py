@@ -30,7 +30,7 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.9)
-    over_n(axes[0, 0], {who: line(rows, who, "phi 0.1") for who in WHO}, "speed")
+    over_n(axes[0, 0], {name: line(rows, name, "phi 0.1") for name in WHO}, "speed")
     plain_ticks(axes[0, 0])
     axes[0, 0].set_xlabel("$n$")
     axes[0, 0].set_ylabel("GFLOP/s")
@@ -57,8 +57,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    last = {look(who).label: of[-1] for who in WHO if (of := line(rows, who, "phi 0.1"))}
+    last = {look(name).label: of[-1] for name in WHO if (of := line(rows, name, "phi 0.1"))}
     return paragraph(
-        ("GFLOP/s at the largest n", {f"{who}, n = {row['M']}:": row["speed"] for who, row in last.items()}, ".4g"),
-        ("relative L2 error", {who: row["relative_l2"] for who, row in last.items()}, ".2g"),
+        ("GFLOP/s at the largest n", {f"{name}, n = {row['M']}:": row["speed"] for name, row in last.items()}, ".4g"),
+        ("relative L2 error", {name: row["relative_l2"] for name, row in last.items()}, ".2g"),
     )

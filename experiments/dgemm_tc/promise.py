@@ -75,14 +75,14 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = _operands(cell["family"], cell["n"], cell["seed"])
     exact = reference.matmul(A, B, device=device)
     bound = 2 * np.sqrt(A.shape[1]) * 2.0**-53 * (abs(A) @ abs(B).sum(axis=1))
-    found = {}
+    numbers = {}
     for name, setting in METHODS.items():
         D = schemes.gemm(A, B, hardware=cell["hardware"], device=device, **setting)
-        found[f"{name} relative"] = metrics.max_relative(D, exact)
-        found[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
-        found[f"{name} equation 1"] = float(np.max(abs(D - exact).sum(axis=1) / bound))
+        numbers[f"{name} relative"] = metrics.max_relative(D, exact)
+        numbers[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
+        numbers[f"{name} equation 1"] = float(np.max(abs(D - exact).sum(axis=1) / bound))
     rounded = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode="CR", device=device)
-    return found | {"CR differing": float(np.count_nonzero(rounded != exact))}
+    return numbers | {"CR differing": float(np.count_nonzero(rounded != exact))}
 
 
 def _operands(family: str, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -151,7 +151,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for family, label in FAMILIES.items():
         text = " ".join(label.replace("$", "").replace("{", "").replace("}", "").split())
         for name, extra in _WAYS.items():
@@ -167,17 +167,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 " and ".join(texts).replace(" and DGEMM's ×", " and").replace(" where DGEMM is exact and", " and")
             )
             published = "FP64-equivalent" if name == "printed" else ""  # the default is ours
-            found.append(share(f"{text}{extra}", published, np.logical_and(*held), measured))
+            judged.append(share(f"{text}{extra}", published, np.logical_and(*held), measured))
     for name, extra in _WAYS.items():
         worst = {family: max(_runs(rows, family, f"{name} equation 1")) for family in FAMILIES}
         family = max(worst, key=lambda f: worst[f])
         measured = f"at most {worst[family]:.2g} of the bound ({family})"
         published = "within the bound" if name == "printed" else ""
-        found.append(share(f"Equation 1{extra}", published, [w <= 1 for w in worst.values()], measured))
+        judged.append(share(f"Equation 1{extra}", published, [w <= 1 for w in worst.values()], measured))
     wrong = [row["CR differing"] for row in rows]
     measured = f"{sum(wrong):g} entries differ"
-    found.append(share("CR mode: correctly rounded, every family", "always", [not w for w in wrong], measured))
-    return found
+    judged.append(share("CR mode: correctly rounded, every family", "always", [not w for w in wrong], measured))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -35,20 +35,20 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 def _speeds(rows: list[dict[str, Any]], who: str) -> list[float]:
     """GFLOP/s by phi; NaN where it was not measured."""
-    found = [at(rows, who, N, N, N, data) for data in PHIS]
-    return [1e3 * row["first"] if row is not None and "first" in row else float("nan") for row in found]
+    result = [at(rows, who, N, N, N, data) for data in PHIS]
+    return [1e3 * row["first"] if row is not None and "first" in row else float("nan") for row in result]
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, 1, height=2.8, share_y=False)
     looks = {"Titan RTX": plotting.ORANGE, "V100": plotting.SKY, "here": plotting.VERMILION}
-    for axis, who in zip(axes[0], MODES, strict=True):
+    for axis, name in zip(axes[0], MODES, strict=True):
         for number, (gpu, colour) in enumerate(looks.items()):
-            own, base = ((_speeds(rows, x) if gpu == "here" else list(TABLE[gpu, x])) for x in (who, "dgemm"))
+            selected, base = ((_speeds(rows, x) if gpu == "here" else list(TABLE[gpu, x])) for x in (name, "dgemm"))
             places = np.arange(len(PHIS)) + 0.27 * (number - 1)
-            heights = [a / b for a, b in zip(own, base, strict=True)]
+            heights = [a / b for a, b in zip(selected, base, strict=True)]
             axis.bar(places, heights, 0.25, color=colour, label=one_gpu() if gpu == "here" else gpu)
-            for x, height, speed in zip(places, heights, own, strict=True):
+            for x, height, speed in zip(places, heights, selected, strict=True):
                 if np.isfinite(height):
                     axis.annotate(
                         f"{speed:.3g}" if speed < 1e3 else f"{speed:.0f}",
@@ -70,26 +70,26 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found, base = [], _speeds(rows, "dgemm")
-    for who, name in MODES.items():
-        ours = [a / b for a, b in zip(_speeds(rows, who), base, strict=True)]
-        theirs = [a / b for a, b in zip(TABLE["V100", who], TABLE["V100", "dgemm"], strict=True)]
-        pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if np.isfinite(a)]
+    judged, base = [], _speeds(rows, "dgemm")
+    for implementation, name in MODES.items():
+        ours = [a / b for a, b in zip(_speeds(rows, implementation), base, strict=True)]
+        other = [a / b for a, b in zip(TABLE["V100", implementation], TABLE["V100", "dgemm"], strict=True)]
+        pairs = [(a, b) for a, b in zip(ours, other, strict=True) if np.isfinite(a)]
         both = ", ".join(f"{a:.3g}" for a, _ in pairs)
-        said = ", ".join(f"{x:.3g}" for x in theirs)
-        found.append(
+        published = ", ".join(f"{x:.3g}" for x in other)
+        judged.append(
             share(
                 f"{name}: the ratio to cublasDgemm that the V100 has, within a factor of 2",
-                said,
+                published,
                 [b / 2 <= a <= 2 * b for a, b in pairs],
                 both,
             )
         )
         falling = [a > b for a, b in itertools.pairwise(ours) if np.isfinite(a) and np.isfinite(b)]
-        printed = ", ".join(f"{x:.4g}" for x in TABLE["Titan RTX", who])
-        found.append(share(f"{name}: slower with a wider range of inputs", printed, falling, both))
-        if who == "ozaki CR":
-            found.append(
+        printed = ", ".join(f"{x:.4g}" for x in TABLE["Titan RTX", implementation])
+        judged.append(share(f"{name}: slower with a wider range of inputs", printed, falling, both))
+        if implementation == "ozaki CR":
+            judged.append(
                 share(
                     f"{name}: at least {GOAL:g} times the V100's ratio",
                     "",
@@ -97,12 +97,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                     ", ".join(f"{a / b:.3g}×" for a, b in pairs),
                 )
             )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     speeds = {
-        MODES.get(who, "cublasDgemm"): ", ".join(f"{x:.4g}" for x in _speeds(rows, who) if np.isfinite(x))
-        for who in ("dgemm", *MODES)
+        MODES.get(name, "cublasDgemm"): ", ".join(f"{x:.4g}" for x in _speeds(rows, name) if np.isfinite(x))
+        for name in ("dgemm", *MODES)
     }
     return paragraph((f"GFLOP/s at n = {N} for φ = 0.1, 1 and 2 on the {one_gpu()}", speeds))

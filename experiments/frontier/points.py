@@ -120,7 +120,7 @@ def _of(rows: list[dict[str, Any]], data: str) -> dict[str, float]:
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    made, axes = plotting.figure(len(DATA), height=2.9)
+    image, axes = plotting.figure(len(DATA), height=2.9)
     for one, data in zip(axes[0], DATA, strict=True):
         errors = _of(rows, data)
         for point, look in LOOK.items():
@@ -138,8 +138,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         one.set_xlim(0.8, 3.2)
     axes[0, 0].set_ylabel("relative L2 error")
     plotting.panel_titles(axes[0], ["[-1, 1]", "[0, 1]", "normal", "φ = 0.5"])
-    plotting.legend_below(made, axes[0, 0], 5)
-    return made
+    plotting.legend_below(image, axes[0, 0], 5)
+    return image
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
@@ -150,19 +150,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     ]
     pairs = [(e["exact=6"], e["sgemm"]) for e in long if "sgemm" in e]
     held = [a <= b for a, b in pairs]
-    found = [share("2 1/6 units reach SGEMM's error on uniform operands, k = 8192", "", held, _told(pairs))]
+    judged = [share("2 1/6 units reach SGEMM's error on uniform operands, k = 8192", "", held, _told(pairs))]
     ours = [errors[d]["exact=6"] for d in others if "exact=6" in errors[d]]
     text = ", ".join(f"{e:.3g}" for e in ours)
-    found.append(share("and 10^-5 on normal and φ = 0.5", "", [e < 1e-5 for e in ours], text))
+    judged.append(share("and 10^-5 on normal and φ = 0.5", "", [e < 1e-5 for e in ours], text))
     both = {"strassen 2", "sgemm"}
     pairs = [(e["strassen 2"], e["sgemm"]) for e in errors.values() if both <= e.keys()]
     text = f"{max((a / b for a, b in pairs), default=0.0):.2g} of it at most"
     held = [a < b for a, b in pairs]
-    found.append(share("two levels of Strassen over three products stay below SGEMM's error", "", held, text))
+    judged.append(share("two levels of Strassen over three products stay below SGEMM's error", "", held, text))
     pairs = [(e["e4m3"], e["sgemm"]) for e in [errors[uniform[0]]] if {"e4m3", "sgemm"} <= e.keys()]
     held = [a > 5 * b for a, b in pairs]
-    found.append(share("e4m3 is too coarse: five times SGEMM's error on uniform [-1, 1]", "", held, _told(pairs)))
-    return found
+    judged.append(share("e4m3 is too coarse: five times SGEMM's error on uniform [-1, 1]", "", held, _told(pairs)))
+    return judged
 
 
 def _told(pairs: list[tuple[float, float]]) -> str:

@@ -62,26 +62,26 @@ def cells(size: str) -> list[dict[str, Any]]:
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """For the published block: speeds in TFLOP/s, words for a multiply-add. For b_m: the best over its blocks."""
     m, n, k = (cell[side] for side in "mnk")
-    found = {p: h2sgemm.speed(m, n, k, PUBLISHED, p) / 1e12 for p in h2sgemm.PIPELINES}
-    found["words"] = h2sgemm.traffic(m, n, k, PUBLISHED).total / (m * n * k)
-    found["words, whole"] = h2sgemm.traffic(m, n, k, PUBLISHED, whole=True).total / (m * n * k)
+    numbers = {p: h2sgemm.speed(m, n, k, PUBLISHED, p) / 1e12 for p in h2sgemm.PIPELINES}
+    numbers["words"] = h2sgemm.traffic(m, n, k, PUBLISHED).total / (m * n * k)
+    numbers["words, whole"] = h2sgemm.traffic(m, n, k, PUBLISHED, whole=True).total / (m * n * k)
     if (m, n, k) == (M, M, M):
         some = [b for b in h2sgemm.blocks() if b.m == cell["b_m"]]
-        found["least words"] = min(h2sgemm.traffic(m, n, k, b).total for b in some) / (m * n * k)
+        numbers["least words"] = min(h2sgemm.traffic(m, n, k, b).total for b in some) / (m * n * k)
         for p in h2sgemm.PIPELINES:
             endless = {b: h2sgemm.steady(b, p) / 1e12 for b in some}
             here = {b: h2sgemm.speed(M, M, K, b, p) / 1e12 for b in some}
-            found |= {f"endless {p}": max(endless.values()), f"endless {p}, worst": min(endless.values())}
-            found |= {f"best {p}": max(here.values()), f"published {p}": h2sgemm.steady(PUBLISHED, p) / 1e12}
+            numbers |= {f"endless {p}": max(endless.values()), f"endless {p}, worst": min(endless.values())}
+            numbers |= {f"best {p}": max(here.values()), f"published {p}": h2sgemm.steady(PUBLISHED, p) / 1e12}
             best = max(here, key=lambda b: here[b])
-            found |= {f"best {p} b_k": float(best.k), f"best {p} b_n": float(best.n)}
-        found |= {
+            numbers |= {f"best {p} b_k": float(best.k), f"best {p} b_n": float(best.n)}
+        numbers |= {
             f"{part}, {name}": value
             for part in h2sgemm.VECTOR
             for name, value in h2sgemm.cycles(PUBLISHED, part).items()
         }
-        found["optimum"] = _optimum(m, n, k)
-    return {name: float(value) for name, value in found.items()}
+        numbers["optimum"] = _optimum(m, n, k)
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def _optimum(m: int, n: int, k: int) -> float:
@@ -90,13 +90,13 @@ def _optimum(m: int, n: int, k: int) -> float:
 
     l1, cores = h2sgemm.ASCEND_910A.numbers, h2sgemm.ASCEND_910A.cores
     kept = l1 - 2 * PUBLISHED.k * PUBLISHED.n  # f L1
-    found = minimize_scalar(
+    result = minimize_scalar(
         lambda b: m * k + m * k * n / (cores * b) + 2 * m * k * n * b / kept,
         bounds=(16, 1024),
         method="bounded",
         options={"xatol": 1e-9},
     )
-    return float(found.x)
+    return float(result.x)
 
 
 def _sides(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -155,39 +155,39 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     sides = _sides(rows)
     some = sides[:1]
-    found = []
+    judged = []
     optimum = [row["optimum"] for row in some]
     formula = h2sgemm.optimal_bm(1 - 2 * PUBLISHED.k * PUBLISHED.n / h2sgemm.ASCEND_910A.numbers)
     text = f"{optimum[0]:.6g} and {formula:.6g}" if some else ""
     held = [abs(value / formula - 1) < 1e-6 for value in optimum]
-    found.append(share("least of Eq. 9 found numerically = sqrt(f L1 / (2 N_core))", "equal", held, text))
+    judged.append(share("least of Eq. 9 found numerically = sqrt(f L1 / (2 N_core))", "equal", held, text))
     least = min(sides, key=lambda row: row["least words"]) if sides else None
     text = f"{least['b_m']}" if least else ""
     held = [least["b_m"] == 96] if least and len(sides) > 6 else []
-    found.append(share("b_m with the least traffic, all blocks of Eq. 10", "96", held, text))
+    judged.append(share("b_m with the least traffic, all blocks of Eq. 10", "96", held, text))
     for name, pipeline, value in (("(a)", "single", SINGLE), ("(b)", "double", DOUBLE)):
         speeds = [row[f"published {pipeline}"] for row in some]
         text = f"model {speeds[0]:.3g}: published {100 * value / speeds[0]:.3g} % of it" if speeds else ""
         held = [abs(value / s - 1) <= 0.1 for s in speeds]
-        found.append(share(f"Fig. 10{name}, TFLOP/s with {LOOKS[pipeline].label}", f"{value:g}", held, text))
+        judged.append(share(f"Fig. 10{name}, TFLOP/s with {LOOKS[pipeline].label}", f"{value:g}", held, text))
     gains = [row["published double"] / row["published single"] for row in some]
     text = f"model {gains[0]:.3g}×: published {100 * DOUBLE / SINGLE / gains[0]:.3g} % of it" if gains else ""
-    found.append(
+    judged.append(
         share(
             "speed with two buffers over one", "1.57× (a gain of 57 %)", [abs(g / 1.57 - 1) <= 0.1 for g in gains], text
         )
     )
     parts = [row["published double"] / (256 / 3) for row in some]
     text = f"model {100 * parts[0]:.3g} %, 65.3/85.3 = {100 * DOUBLE * 3 / 256:.3g} %" if parts else ""
-    found.append(share("share of the three-product peak", "77 %", [abs(p / 0.77 - 1) <= 0.1 for p in parts], text))
+    judged.append(share("share of the three-product peak", "77 %", [abs(p / 0.77 - 1) <= 0.1 for p in parts], text))
     for name, words in (("endless", "endless matrices"), ("best", "m = n = 5632, k = 2816")):
         if len(sides) < 12:
             continue
         top = max(sides, key=lambda row, n=name: row[f"{n} double"])  # type: ignore[misc]
         value = top[f"{name} double"]
-        mine = some[0]["published double"] if name == "endless" else h2sgemm.speed(M, M, K) / 1e12
-        text = f"{mine:.4g} of {value:.4g} TFLOP/s, reached with b_m = {top['b_m']}"
-        found.append(share(f"{PUBLISHED} is the best block, {words}", "best", [mine >= 0.99 * value], text))
+        ours = some[0]["published double"] if name == "endless" else h2sgemm.speed(M, M, K) / 1e12
+        text = f"{ours:.4g} of {value:.4g} TFLOP/s, reached with b_m = {top['b_m']}"
+        judged.append(share(f"{PUBLISHED} is the best block, {words}", "best", [ours >= 0.99 * value], text))
     small = [row for row in sides if row["b_m"] <= 48]
     large = [row for row in sides if 144 <= row["b_m"] <= 208]
     held = (
@@ -197,18 +197,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         max((r["endless double"] for r in small), default=np.nan),
         min((r["endless double"] for r in large), default=np.nan),
     )
-    found.append(share("low speeds are those of small blocks", "small", held, text))
+    judged.append(share("low speeds are those of small blocks", "small", held, text))
     full = [row["double"] for row in _sizes(rows) if row["m"] % M == 0]
     text = f"{', '.join(f'{v:.3g}' for v in full)} TFLOP/s at multiples of 5632"
-    found.append(share("Fig. 11(a): over 60 TFLOP/s as m and n grow", "over 60", [v > 60 for v in full], text))
+    judged.append(share("Fig. 11(a): over 60 TFLOP/s as m and n grow", "over 60", [v > 60 for v in full], text))
     steps = [row["double"] for row in _sizes(rows)]
     falls = sum(b < a for a, b in pairwise(steps))
     text = f"falls at {falls} of {max(len(steps) - 1, 0)} steps"
-    found.append(share("Fig. 11(a): steadily", "steadily", [falls == 0] if len(steps) > 2 else [], text))
+    judged.append(share("Fig. 11(a): steadily", "steadily", [falls == 0] if len(steps) > 2 else [], text))
     lengths = [row["double"] for row in rows if row["m"] == M and row["k"] not in (M, K)]
     text = f"{min(lengths):.3g} to {max(lengths):.3g} TFLOP/s, k = 64 to 16384" if lengths else ""
-    found.append(share("Fig. 11(b): steady over k, about 60", "60", [abs(v / 60 - 1) <= 0.1 for v in lengths], text))
-    return found
+    judged.append(share("Fig. 11(b): steady over k, about 60", "60", [abs(v / 60 - 1) <= 0.1 for v in lengths], text))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

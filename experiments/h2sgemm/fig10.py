@@ -42,12 +42,12 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float | None]]:
     """By block: one buffer, two."""
-    found = {}
+    result = {}
     for tile in groups.TILES:
         pair = [at(rows, f"h2sgemm element-wise {tile}{how}", N, N, N) for how in (" plain", "")]
         if any(row is not None for row in pair):
-            found[tile] = tuple(None if row is None else row.get("first") for row in pair)
-    return found  # type: ignore[return-value]
+            result[tile] = tuple(None if row is None else row.get("first") for row in pair)
+    return result  # type: ignore[return-value]
 
 
 def _peak(rows: list[dict[str, Any]]) -> float | None:
@@ -81,7 +81,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     best = max(both, key=lambda tile: both[tile][1] or 0)
     one, two = (max(pair[which] or 0 for pair in both.values()) for which in (0, 1))
     gain = two / one
-    found = [
+    judged = [
         share(
             "two buffers are faster than one at every block",
             "reducing contention",
@@ -89,7 +89,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()),
         )
     ]
-    found.append(
+    judged.append(
         share(
             "the best with two buffers is 57 % faster than the best with one",
             "57 %",
@@ -101,10 +101,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     least = min(both, key=lambda tile: both[tile][1] or 0)
     ends = f"{least} is the slowest, {best} the fastest"
     small = [_area(least) == min(map(_area, both))]
-    found.append(share("the smallest block is the slowest", "small block sizes", small, ends))
+    judged.append(share("the smallest block is the slowest", "small block sizes", small, ends))
     peak = _peak(rows)
     if peak is not None:
-        found.append(
+        judged.append(
             share(
                 "the best reaches 77 % of the peak of three products",
                 "77 %",
@@ -113,7 +113,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 two / peak,
             )
         )
-    return found
+    return judged
 
 
 def _area(tile: str) -> int:

@@ -43,15 +43,15 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def _line(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:
-    own = [row for row in rows if row["contender"] == who and panel in _panels(row) and "first" in row]
-    return sorted(own, key=lambda row: int(row["K" if panel == "b" else "M"]))
+    selected = [row for row in rows if row["contender"] == who and panel in _panels(row) and "first" in row]
+    return sorted(selected, key=lambda row: int(row["K" if panel == "b" else "M"]))
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9)
     for axis, panel in zip(axes[0], PANELS, strict=True):
         side = "K" if panel == "b" else "M"
-        over_n(axis, {who: _line(rows, panel, who) for who in WHO}, "first", side)
+        over_n(axis, {name: _line(rows, panel, name) for name in WHO}, "first", side)
         third = [(row[side], row["first"] / 3) for row in _line(rows, panel, "fp16")]
         if third:
             axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
@@ -64,9 +64,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     ours = {panel: [row["first"] for row in _line(rows, panel, "h2sgemm term-wise")] for panel in PANELS}
-    found.append(
+    judged.append(
         share(
             "(a) speed grows with m and n",
             "steadily improves",
@@ -76,14 +76,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     )
     long = [row["first"] for row in _line(rows, "b", "h2sgemm term-wise") if row["K"] >= 1024]
     mean = sum(long) / len(long) if long else 0.0
-    found.append(share("(b) speed is steady over k", "steady", [abs(x / mean - 1) <= 0.15 for x in long], _ends(long)))
+    judged.append(share("(b) speed is steady over k", "steady", [abs(x / mean - 1) <= 0.15 for x in long], _ends(long)))
     last = [row["first"] for row in _line(rows, "c", "sgemm")]
     drop = [last[-1] < 0.95 * max(last)] if len(last) > 1 else []
-    found.append(share("(c) the library's SGEMM drops as all sides grow", "drop-off", drop, _ends(last)))
+    judged.append(share("(c) the library's SGEMM drops as all sides grow", "drop-off", drop, _ends(last)))
     stable = [ours["c"][-1] >= 0.95 * max(ours["c"])] if ours["c"] else []
-    found.append(share("(c) H2SGEMM remains stable", "stable", stable, _ends(ours["c"])))
+    judged.append(share("(c) H2SGEMM remains stable", "stable", stable, _ends(ours["c"])))
     over = [row["first / sgemm"] for row in _line(rows, "c", "h2sgemm term-wise") if "first / sgemm" in row]
-    found.append(
+    judged.append(
         share(
             "(c) H2SGEMM surpasses SGEMM at last", "eventually surpasses", [x > 1 for x in over[-1:]], _ends(over, "×")
         )
@@ -95,7 +95,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             _line(rows, panel, "h2sgemm term-wise"), _line(rows, panel, "h2sgemm element-wise"), strict=False
         )
     ]
-    found.append(
+    judged.append(
         share(
             "term-wise sums cost no more than a tenth of the speed of element-wise ones",
             "",
@@ -103,7 +103,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             _ends([a / b for a, b in pairs], "×"),
         )
     )
-    return found
+    return judged
 
 
 def _ends(values: list[float], unit: str = " TFLOP/s") -> str:
@@ -111,8 +111,8 @@ def _ends(values: list[float], unit: str = " TFLOP/s") -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    last = {look(who).label: row for who in WHO[1:] for row in _line(rows, "c", who)[-1:]}
-    shares = {f"{who}, n = {row['M']}:": row.get("first / three products") for who, row in last.items()}
+    last = {look(name).label: row for name in WHO[1:] for row in _line(rows, "c", name)[-1:]}
+    shares = {f"{name}, n = {row['M']}:": row.get("first / three products") for name, row in last.items()}
     ends = _line(rows, "a", "h2sgemm term-wise")[:: max(len(_line(rows, "a", "h2sgemm term-wise")) - 1, 1)]
     return paragraph(
         ("share of three products of the library (published: 77 %)", shares, ".3g%"),

@@ -84,15 +84,15 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     "T n" and "R n" by N from x's exponent, "carry n" by N from h's; "below normal", "below least": abs(d) < 2^-14 and
     2^-24, d = 0 included; "gone": the fp16 word of d is 0, d is not; "exact": d = 0.
     """
-    found = enumeration.residuals(cell["exponent"], mantissas=cell["mantissas"])
-    count = found.mantissas
+    numbers = enumeration.residuals(cell["exponent"], mantissas=cell["mantissas"])
+    count = numbers.mantissas
     shares = {
-        "below normal": found.below_normal / count,
-        "below least": found.below_least / count,
-        "gone": found.gone / count,
-        "exact": found.exact / count,
+        "below normal": numbers.below_normal / count,
+        "below least": numbers.below_least / count,
+        "gone": numbers.gone / count,
+        "exact": numbers.exact / count,
     }
-    for name, histogram in (("T", found.down), ("R", found.up), ("carry", found.carried)):
+    for name, histogram in (("T", numbers.down), ("R", numbers.up), ("carry", numbers.carried)):
         shares |= {f"{name} {n}": histogram[n] / count for n in N_RANGE}
     return shares
 

@@ -92,11 +92,11 @@ def period(exponent: int) -> int:
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """Bits kept in the worst case, and the shares of the mantissas 0 to 2^mantissas - 1 whose h or r overflows."""
-    found = enumeration.kept(cell["exponent"], cell["sb"], mantissas=cell["mantissas"])
+    numbers = enumeration.kept(cell["exponent"], cell["sb"], mantissas=cell["mantissas"])
     return {
-        "bits": float(found.worst),
-        "h overflows": found.h_overflows / found.mantissas,
-        "r overflows": found.r_overflows / found.mantissas,
+        "bits": float(numbers.worst),
+        "h overflows": numbers.h_overflows / numbers.mantissas,
+        "r overflows": numbers.r_overflows / numbers.mantissas,
     }
 
 
@@ -171,40 +171,40 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     at = {(row["exponent"], row["sb"]): row for row in rows}
     plain = {e: row for (e, sb), row in at.items() if sb == 0}
     scaled = {e: row for (e, sb), row in at.items() if sb == 12}
-    found = []
+    judged = []
     inside = [e for e in sorted(plain) if e in NORMAL]
     short = [e for e in inside if plain[e]["bits"] < 22]
     measured = f"fewer than 22 bits from E = {min(short)} to {max(short)}" if short else "22 bits everywhere"
     held = [(plain[e]["bits"] < 22) == (e < -2) for e in inside]
-    found.append(share("Rule 1: below 2^-2 the low part must be scaled for 22 bits", "E < -2", held, measured))
+    judged.append(share("Rule 1: below 2^-2 the low part must be scaled for 22 bits", "E < -2", held, measured))
     lost = [e for e in inside if plain[e]["bits"] <= 11]
     measured = f"11 bits or fewer at {_list(lost)}"
     held = [(plain[e]["bits"] <= 11) == (e < -12) for e in inside]
-    found.append(share("Rule 1: below 2^-12 the split fails without scaling", "E < -12", held, measured))
+    judged.append(share("Rule 1: below 2^-12 the split fails without scaling", "E < -12", held, measured))
     for sb in (0, 12):
         curve = {e: at[e, sb]["bits"] for e in inside if (e, sb) in at}
         apart = [curve[e] - printed_bits(e, sb) for e in curve]
         measured = f"{min(apart):+.0f} to {max(apart):+.0f} bits against the printed" if apart else ""
         text = f"figure 2(b), sb = {sb}: min(22, E + 24 + sb) bits, 11 at least; no fewer are kept"
-        found.append(share(text, "E from -14 to 15", [a >= 0 for a in apart], measured))
+        judged.append(share(text, "E from -14 to 15", [a >= 0 for a in apart], measured))
         text = f"figure 2(b), sb = {sb}: exactly as many are kept"
-        found.append(share(text, "E from -14 to 15", [a == 0 for a in apart], measured))
+        judged.append(share(text, "E from -14 to 15", [a == 0 for a in apart], measured))
     inner = [scaled[e]["bits"] for e in inside if e in scaled]
     measured = f"{min(inner):.0f} bits or more" if inner else ""
-    found.append(share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured))
+    judged.append(share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured))
     over = {e: scaled[e]["r overflows"] for e in inside if e in scaled}
     measured = f"{max(over.values()):.3g} of the mantissas at {_list([e for e in over if over[e]])}" if over else ""
     held = [not share_ for share_ in over.values()]
-    found.append(share("Rule 2: sb = 12 does not overflow", "no overflow", held, measured))
+    judged.append(share("Rule 2: sb = 12 does not overflow", "no overflow", held, measured))
     beyond = [row for e, row in scaled.items() if 15 <= e <= 27]
     gone = sum(row["h overflows"] == 1 for row in beyond)
     measured = f"h overflows at {gone} of {len(beyond)} exponents for all mantissas"
     text = "sb = 12: E in [15, 27] is in the representable range"
-    found.append(share(text, "remapped to [3, 15]", [_safe(row) for row in beyond], measured))
+    judged.append(share(text, "remapped to [3, 15]", [_safe(row) for row in beyond], measured))
     small = [row["bits"] for e, row in scaled.items() if e < -24]
     measured = f"{_span(small)} bits kept with only r scaled" if small else ""
     text = "below 2^-24 both parts must be scaled (22 bits, r alone by sb = 12)"
-    found.append(share(text, "needed for 22 bits", [b < 22 for b in small], measured))
+    judged.append(share(text, "needed for 22 bits", [b < 22 for b in small], measured))
     for corrected in (False, True):
         name = "corrected" if corrected else "as printed"
         for side, bits, bound, what in _BOUNDS:
@@ -214,13 +214,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             published = "" if corrected else "sb <= 27 - E" if side else "sb >= -2 - E"
             measured = f"{_span(apart, '+')} against the measured bound" if apart else ""
             text = f"Eq. 6 {name}: {bound} is {what}"
-            found.append(share(text, published, [not a for a in apart], measured))
+            judged.append(share(text, published, [not a for a in apart], measured))
         low, high = equation_6(NORMAL[0], NORMAL[-1], corrected=corrected)
         ends = [at[e, sb] for sb in range(low, high + 1) for e in (NORMAL[0], NORMAL[-1]) if (e, sb) in at]
         measured = f"sb from {low} to {high}" + (": an r overflows" if any(row["r overflows"] for row in ends) else "")
         text = f"Eq. 6 {name}, E from -14 to 15: its sb keeps 22 bits, no r overflows"
-        found.append(share(text, "" if corrected else "sb = 12", [_safe(row) for row in ends], measured))
-    return found
+        judged.append(share(text, "" if corrected else "sb = 12", [_safe(row) for row in ends], measured))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -261,14 +261,14 @@ _BOUNDS = (
 
 def _apart(rows: list[dict[str, Any]], side: int, bits: int, *, corrected: bool = False) -> list[int]:
     """Equation 6 less the measured bound, at every exponent where the rows show one: it works, the next sb does not."""
-    found = []
+    result = []
     for e in NORMAL:
         here = {row["sb"]: row for row in rows if row["exponent"] == e}
         good = [sb for sb, row in here.items() if (_fits(row) if side else row["bits"] >= bits)]
         edge = (max(good) if side else min(good)) if good else None
         if edge is not None and edge + (1 if side else -1) in here:
-            found.append(equation_6(e, e, corrected=corrected)[side] - edge)
-    return found
+            result.append(equation_6(e, e, corrected=corrected)[side] - edge)
+    return result
 
 
 def _off(apart: list[int]) -> str:

@@ -43,13 +43,13 @@ def cells(size: str) -> list[dict[str, Any]]:
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """N_fused and f with 524,288 and with 262,144 numbers in L1; the optimal b_m that follows."""
     block = Block(cell["b_m"], cell["b_k"], cell["b_n"])
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, l1 in (("", h2sgemm.ASCEND_910A.numbers), (", 512 KB", SMALL_L1)):
         f = h2sgemm.used(block, l1)
-        found |= {f"N_fused{name}": float(h2sgemm.fused(block, l1)), f"f{name}": f}
-        found[f"optimal b_m{name}"] = h2sgemm.optimal_bm(f, l1)
-        found[f"L1 over block{name}"] = l1 / (block.m * block.k)
-    return found
+        numbers |= {f"N_fused{name}": float(h2sgemm.fused(block, l1)), f"f{name}": f}
+        numbers[f"optimal b_m{name}"] = h2sgemm.optimal_bm(f, l1)
+        numbers[f"L1 over block{name}"] = l1 / (block.m * block.k)
+    return numbers
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -87,41 +87,41 @@ def _block(row: dict[str, Any]) -> Block:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     published = [row for row in rows if _block(row) == PUBLISHED]
     for name, words in (("", "524,288 numbers"), (", 512 KB", "262,144 numbers (512 KB)")):
         counts = [row[f"N_fused{name}"] for row in published]
         text = f"{counts[0]:g}" if counts else ""
-        found.append(share(f"N_fused of {PUBLISHED}, L1 of {words}", "44", [c == 44 for c in counts], text))
+        judged.append(share(f"N_fused of {PUBLISHED}, L1 of {words}", "44", [c == 44 for c in counts], text))
         values = np.array([row[f"f{name}"] for row in rows])
         text = f"{values.min():.4g} to {values.max():.4g}" if len(rows) else ""
         held = (values >= 0.92) & (values <= 1)
-        found.append(share(f"f, L1 of {words}", "0.92 to 1.0", held, text))
+        judged.append(share(f"f, L1 of {words}", "0.92 to 1.0", held, text))
         best = np.array([row[f"optimal b_m{name}"] for row in rows])
         text = f"{best.min():.3g} to {best.max():.3g}" if len(rows) else ""
         held = (best > 86) & (best < 90)
-        found.append(share(f"sqrt(f L1 / (2 N_core)), L1 of {words}", "between 86 and 90", held, text))
+        judged.append(share(f"sqrt(f L1 / (2 N_core)), L1 of {words}", "between 86 and 90", held, text))
         ratio = [row[f"L1 over block{name}"] for row in rows]
         text = f"{min(ratio):.3g} or more" if ratio else ""
-        found.append(share(f"L1 / (b_m b_k), L1 of {words}", "16 or more", [r >= 16 for r in ratio], text))
+        judged.append(share(f"L1 / (b_m b_k), L1 of {words}", "16 or more", [r >= 16 for r in ratio], text))
     nearest = [16 * round(row["optimal b_m"] / 16) for row in rows]
     is_96 = [value == 96 for value in nearest]
     text = (
         f"{' or '.join(str(v) for v in sorted(set(nearest)))}, 96 where f is above {88**2 / 8192:.4g}" if rows else ""
     )
-    found.append(share("the multiple of 16 nearest to the optimum", "96", is_96, text))
-    found += _shape(rows)
-    return found
+    judged.append(share("the multiple of 16 nearest to the optimum", "96", is_96, text))
+    judged += _shape(rows)
+    return judged
 
 
 def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
     """How N_fused and f go with the sizes."""
-    found = []
+    result = []
     size = np.array([row["b_m"] * row["b_k"] for row in rows], dtype=float)
     slope = float(np.polyfit(np.log(size), np.log([row["N_fused"] for row in rows]), 1)[0]) if len(rows) > 2 else np.nan
     text = f"slope {slope:.4g}" if len(rows) > 2 else ""
     held = [abs(slope + 1) <= 0.05] if len(rows) > 2 else []
-    found.append(share("N_fused inversely proportional to b_m b_k", "roughly", held, text))
+    result.append(share("N_fused inversely proportional to b_m b_k", "roughly", held, text))
     rises, pairs = 0, 0
     by: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for row in rows:
@@ -131,7 +131,7 @@ def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
         pairs += len(values) - 1
         rises += sum(b > a for a, b in pairwise(values))
     text = f"rises in {rises} of {pairs} steps of b_n"
-    found.append(share("f decreases with b_n/b_m", "monotonically", [rises == 0] if pairs else [], text))
+    result.append(share("f decreases with b_n/b_m", "monotonically", [rises == 0] if pairs else [], text))
     order, count = [], []
     for aspect in (0.5, 1.0, 2.0):
         some = [(row["b_m"] * row["b_k"], row["f"]) for row in rows if row["b_n"] == aspect * row["b_m"]]
@@ -140,11 +140,11 @@ def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
             ranks = [np.argsort(np.argsort(values)) for values in zip(*some, strict=True)]
             order.append(float(np.asarray(np.corrcoef(ranks))[0, 1]))
     text = f"rank correlation {max(order):.2g} at most" if order else ""
-    found.append(share("f drops as b_m b_k increases", "slowly", [r < 0 for r in order], text))
+    result.append(share("f drops as b_m b_k increases", "slowly", [r < 0 for r in order], text))
     text = f"{', '.join(str(c) for c in count)} blocks with b_n/b_m = 0.5, 1, 2"
     held = [a > b for a, b in pairwise(count)] if all(count) else []
-    found.append(share("fewer blocks are allowed at larger b_n/b_m", "fewer", held, text))
-    return found
+    result.append(share("fewer blocks are allowed at larger b_n/b_m", "fewer", held, text))
+    return result
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -117,7 +117,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     e = np.array(sorted({row["exponent"] for row in rows}))
     normal, small, below = e >= -14, (e >= -14) & (e <= -7), e < -14
-    found = []
+    judged = []
     for letter, panel in zip("ab", PANELS, strict=True):
         error = {n: np.array([np.mean(_runs(rows, panel, x, n)) for x in e.tolist()]) for n in SETTINGS}
         plain, single = error["HGEMM"], error["SGEMM"]
@@ -140,8 +140,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for text, published, value, low, high, where in statements:
             held = ((value >= low) & (value <= high))[where]
             span = f"e {e[where].min()} to {e[where].max()}" if where.any() else "no e"
-            found.append(share(f"({letter}) {text}, {span}", published, held, _span(value[where])))
-    return found
+            judged.append(share(f"({letter}) {text}, {span}", published, held, _span(value[where])))
+    return judged
 
 
 _runs = runs_by("inputs", "exponent")

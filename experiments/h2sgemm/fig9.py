@@ -66,14 +66,14 @@ _LENGTHS = {
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    found = []
+    listed = []
     for kind in KINDS:
         for panel, lengths in _LENGTHS[size].items():
             for x in lengths:
                 m, n, k = {"m = n": (x, x, 64 * 44), "k": (176, 32, x), "m = n = k": (x, x, x)}[panel]
                 products = m * n * k
                 runs = 3 if size == "quick" else 10 if products < 1e9 else 3 if products < 1e10 else 1
-                found += [
+                listed += [
                     {
                         "hardware": "ascend910a",
                         "inputs": kind,
@@ -86,7 +86,7 @@ def cells(size: str) -> list[dict[str, Any]]:
                     }
                     for seed in range(runs)
                 ]
-    return found
+    return listed
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -140,13 +140,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for letters, kind in zip(("abc", "def"), KINDS, strict=True):
         error = {panel: {n: _means(rows, kind, panel, n) for n in SETTINGS} for panel in PANELS}
         spread = [float(e.max() / e.min()) if len(e) else np.nan for e in error["m = n"].values()]
         measured = f"largest / smallest error: {min(spread):.2g} to {max(spread):.2g} over the methods"
         held = [x <= 2 for x in spread if not np.isnan(x)]
-        found.append(share(f"({letters[0]}) errors are stable across m = n", "stable", held, measured))
+        judged.append(share(f"({letters[0]}) errors are stable across m = n", "stable", held, measured))
         for letter, panel in zip(letters[1:], ("k", "m = n = k"), strict=True):
             ks = np.array(_lengths(rows, panel))
             ours = error[panel]["sb=12 term-wise"]
@@ -158,12 +158,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 measured = f"error ~ k^{slopes[0]:.2f} against k^{slopes[1]:.2f}"
                 # whether HGEMM is meant as well is open: no published claim
                 published = "" if other == "HGEMM" else "scales better"
-                found.append(share(text, published, [slopes[0] < slopes[1]], measured))
+                judged.append(share(text, published, [slopes[0] < slopes[1]], measured))
             for other in ("SGEMM", "sb=12 element-wise"):
                 ratio = error[panel][other] / ours
                 text = f"({letter}) {other} / term-wise, sb=12"
-                found.append(share(text, "above 1", ratio > 1, _span(ratio)))
-    return found
+                judged.append(share(text, "above 1", ratio > 1, _span(ratio)))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

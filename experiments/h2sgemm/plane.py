@@ -117,7 +117,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for combine in COMBINATIONS:
         for kind in KINDS:
             one = _plane(rows, kind, combine)
@@ -125,8 +125,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             where = [i for i, e in enumerate(one.xs) if _allowed(e)]
             measured = f"{loss[where].min():.3g} to {loss[where].max():.3g} times the smallest error" if where else ""
             name = f"{combine}, uniform in {_plain(kind)}: sb = {RECOMMENDED} against the best sb, e -13 to 15"
-            found.append(share(name, "a robust choice", loss[where] <= NEAR, measured))
-    return found
+            judged.append(share(name, "a robust choice", loss[where] <= NEAR, measured))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -67,7 +67,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 def cells(size: str) -> list[dict[str, Any]]:
     chosen = _SIZES[size]
-    found = []
+    listed = []
     for kind in KINDS:
         for k in chosen["k"]:
             methods = [(name, "", 0) for name in SGEMM] + [("term-wise", gpu, 0) for gpu in TERMWISE]
@@ -80,7 +80,7 @@ def cells(size: str) -> list[dict[str, Any]]:
                 few += [(name, "ascend910a", 0) for name in ("term-wise", "element-wise", "large first")]
                 wanted |= {exponent: few for exponent in EXPONENTS if exponent}
             # the methods innermost: they share the operands and the reference
-            found += [
+            listed += [
                 {
                     "inputs": kind,
                     "k": k,
@@ -96,7 +96,7 @@ def cells(size: str) -> list[dict[str, Any]]:
                 for seed in range(chosen["runs"])
                 for method, gpu, block in run
             ]
-    return found
+    return listed
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -195,18 +195,18 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     ks = sorted({row["k"] for row in rows})
-    found = []
+    judged = []
     for letter, kind in zip("ac", KINDS, strict=True):
         error = {name: np.array([np.mean(_runs(rows, kind, k, name)) for k in ks]) for name in (*SGEMM, *TERMWISE)}
         for gpu in TERMWISE:
             for name in SGEMM if gpu == "ascend910a" else ("SGEMM chain",):
                 ratio = error[name] / error[gpu]
                 text = f"({letter}) {_LOOK[name].label} / {_LOOK[gpu].label}"
-                said = "above 1" if (name, gpu) == ("SGEMM chain", "ascend910a") else ""
-                found.append(share(text, said, ratio > 1, _span(ratio)))
+                published = "above 1" if (name, gpu) == ("SGEMM chain", "ascend910a") else ""
+                judged.append(share(text, published, ratio > 1, _span(ratio)))
     at = _at(rows)
     if not at:
-        return found
+        return judged
     for letter, kind in zip("bd", KINDS, strict=True):
         chain = float(np.mean(_runs(rows, kind, at, "SGEMM chain")))
         blocked = {
@@ -219,16 +219,16 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             parts = _lost(rows, kind, other)
             text = f"({letter}) the advantage over SGEMM comes from {what}, {where}"
             measured = f"without it {_span([100 * lost for lost, _ in parts])} % of it is lost"
-            found.append(share(text, "it does", [lost >= 0.5 for lost, _ in parts], measured))
+            judged.append(share(text, "it does", [lost >= 0.5 for lost, _ in parts], measured))
         gained = [ratio for _, ratio in parts]
         text = f"({letter}) element-wise / term-wise: summing each product on its own lowers the error, {where}"
-        found.append(share(text, "lower", [ratio > 1 for ratio in gained], _span(gained)))
+        judged.append(share(text, "lower", [ratio > 1 for ratio in gained], _span(gained)))
         ours = blocked["nearest", 16]
         ratio, one = chain / ours, blocked["nearest", 1] / chain
         text = f"({letter}) the advantage comes from rounding 16 products at once"
         measured = f"SGEMM / L = 16: {ratio:.3g}, L = 1 / SGEMM: {one:.3g}"
-        found.append(share(text, "", [2 <= ratio <= 8, 1 / 1.5 <= one <= 1.5], measured))
-    return found
+        judged.append(share(text, "", [2 <= ratio <= 8, 1 / 1.5 <= one <= 1.5], measured))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -284,14 +284,14 @@ def _lost(rows: list[dict[str, Any]], kind: str, other: str) -> list[tuple[float
 
     No share (NaN) where there is no advantage.
     """
-    found, at = [], _at(rows)
+    result, at = [], _at(rows)
     for exponent in EXPONENTS:
-        chain, ours, theirs = (
+        chain, ours, second = (
             float(np.mean(_runs(rows, kind, at, name, 0, exponent))) for name in ("SGEMM chain", "ascend910a", other)
         )
-        lost = math.log(theirs / ours) / math.log(chain / ours) if chain > ours else math.nan
-        found.append((lost, theirs / ours))
-    return found
+        lost = math.log(second / ours) / math.log(chain / ours) if chain > ours else math.nan
+        result.append((lost, second / ours))
+    return result
 
 
 def _at(rows: list[dict[str, Any]]) -> int:

@@ -80,7 +80,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
     exact = reference.matmul(A, B, device=device)
     gpu = cell["hardware"]
-    found = {
+    numbers = {
         "HGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="fp16", hardware=gpu, device=device), exact),
         "SGEMM chain": metrics.relative_l2(schemes.gemm(A, B, scheme="sgemm", hardware=None, device=device), exact),
         "SGEMM pairwise": metrics.relative_l2(
@@ -95,10 +95,10 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         held, left_out = reference.matmul(ha + ra, hb + rb, device=device), reference.matmul(ra, rb, device=device)
         parts = {"words": exact - held, "left out": left_out, "sums": held - left_out - D}
         size = _norm(exact)
-        found[f"sb={sb} error"] = metrics.relative_l2(D, exact)
-        found |= {f"sb={sb} {name}": _norm(part) / size for name, part in parts.items()}
+        numbers[f"sb={sb} error"] = metrics.relative_l2(D, exact)
+        numbers |= {f"sb={sb} {name}": _norm(part) / size for name, part in parts.items()}
     four = H2sgemm(sb=12, products=("rr", "rh", "hr", "hh"))
-    return found | {
+    return numbers | {
         "sb=12 four": metrics.relative_l2(schemes.gemm(A, B, scheme=four, hardware=gpu, device=device), exact)
     }
 
@@ -154,19 +154,19 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     e = np.array(sorted({row["exponent"] for row in rows}))
     normal, below = e >= -14, e < -14
-    found = []
+    judged = []
     for letter, other, kind in zip("ab", "cd", KINDS, strict=True):
         for order in ("chain", "pairwise"):
             ratio = (mean(rows, kind, "sb=0 error") / mean(rows, kind, f"SGEMM {order}"))[normal]
             text = f"({letter}) sb=0 term-wise / SGEMM, {order}, e -14 to 0"
-            found.append(share(text, "higher than SGEMM", ratio > 1, _span(ratio)))
+            judged.append(share(text, "higher than SGEMM", ratio > 1, _span(ratio)))
         rest = np.hypot(mean(rows, kind, "sb=12 words"), mean(rows, kind, "sb=12 sums"))
         ratio = mean(rows, kind, "sb=12 left out") / rest
         for where, span in ((normal, "e -14 to 0"), (below, "e below -14")):
             text = f"({other}) the product r_A r_B is negligible, {span}"
             measured = f"{_span(ratio[where])} of the rest"
-            found.append(share(text, "negligible", ratio[where] <= 0.1, measured))
-    return found
+            judged.append(share(text, "negligible", ratio[where] <= 0.1, measured))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -62,14 +62,16 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         name: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
         for name, scheme in METHODS.items()
     }
-    found = {
+    numbers = {
         f"{name} {measure} {ref}": float(METRICS[measure](P, against[ref]))
         for name, P in results.items()
         for measure in METRICS
         for ref in REFERENCES
     }
-    found |= {f"SGEMM {measure} exact": float(METRICS[measure](against["s"], against["exact"])) for measure in METRICS}
-    return found
+    numbers |= {
+        f"SGEMM {measure} exact": float(METRICS[measure](against["s"], against["exact"])) for measure in METRICS
+    }
+    return numbers
 
 
 @functools.lru_cache(maxsize=1)
@@ -119,7 +121,7 @@ def draw(rows: list[dict[str, Any]], measure: str, label: str) -> Any:
 
 def claims(rows: list[dict[str, Any]], measure: str, label: str) -> list[Claim]:
     lengths = sorted({row["n"] for row in rows})
-    found = []
+    judged = []
     for ref in REFERENCES:
         for letter, (hardware, platform) in zip("ab" if ref == "s" else "cd", PLATFORMS.items(), strict=True):
             error = {
@@ -129,16 +131,16 @@ def claims(rows: list[dict[str, Any]], measure: str, label: str) -> list[Claim]:
             ours = error["LE-GEMM"]
             where = f"({letter}) {platform.split()[0]}{'' if ref == 's' else ', exact'}:"
             for name, published in zip(("plain", "Markidis", "Ootomo"), PUBLISHED[measure][hardware], strict=True):
-                found.append(
+                judged.append(
                     reduction(f"{where} {label}, {name} / LE-GEMM", published, float(np.mean(error[name] / ours)))
                 )
             least = np.min([error[name] for name in METHODS if name != "LE-GEMM"], axis=0)
             span = f"{np.min(ours / least):.2g} to {np.max(ours / least):.2g} × the others' least"
-            found.append(share(f"{where} LE-GEMM errs least of the four", "at every n", ours <= least, span))
+            judged.append(share(f"{where} LE-GEMM errs least of the four", "at every n", ours <= least, span))
             growth = ours[1:] / ours[:-1]
             span = f"{np.min(growth):.2g} to {np.max(growth):.2g} × for twice n" if len(growth) else ""
-            found.append(share(f"{where} LE-GEMM's error grows with n", "grows", growth > 1, span))
-    return found
+            judged.append(share(f"{where} LE-GEMM's error grows with n", "grows", growth > 1, span))
+    return judged
 
 
 _runs = runs_by("hardware", "n")

@@ -62,12 +62,12 @@ def cost(cell: dict[str, Any]) -> float:
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B, against = _operands(cell["m"], cell["n"], cell["k"], cell["seed"], device=device)
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, scheme in METHODS.items():
         P = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
         for ref in REFERENCES:
-            found |= {f"{name} {ref} {what}": value for what, value in summary(P - against[ref]).items()}
-    return found
+            numbers |= {f"{name} {ref} {what}": value for what, value in summary(P - against[ref]).items()}
+    return numbers
 
 
 def summary(errors: NDArray[Any]) -> dict[str, float]:
@@ -151,7 +151,7 @@ def _place(decade: int) -> float:
 
 
 def claims(rows: list[dict[str, Any]], hardware: str) -> list[Claim]:
-    found = []
+    judged = []
     for letter, ref in zip("ab", REFERENCES, strict=True):
         wide, width, median = (_by_method(rows, hardware, ref, what) for what in ("range", "width", "median"))
         others = [name for name in METHODS if name != "plain"]
@@ -191,13 +191,13 @@ def claims(rows: list[dict[str, Any]], hardware: str) -> list[Claim]:
                 f"the others' least range {best[0]:.3g}×, median {best[1]:.3g}×",
             ),
         ]
-        found += [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
-    return found
+        judged += [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
+    return judged
 
 
 def compared(rows: list[dict[str, Any]]) -> list[Claim]:
     """The statement about both platforms: the advantage over Markidis is more evident on the MI210."""
-    found = []
+    judged = []
     for letter, ref in zip("ab", REFERENCES, strict=True):
         factors = {}
         for hardware in PLATFORMS:
@@ -205,8 +205,8 @@ def compared(rows: list[dict[str, Any]]) -> list[Claim]:
             factors[hardware] = width["Markidis"] / width["LE-GEMM"]
         amd, nvidia = factors["cdna2"], factors["ampere"]
         text = f"({letter}) LE-GEMM against Markidis: the advantage is more evident on MI210 than on A800"
-        found.append(share(text, "more evident", [amd > max(nvidia, 1.0)], f"width {amd:.3g}× and {nvidia:.3g}×"))
-    return found
+        judged.append(share(text, "more evident", [amd > max(nvidia, 1.0)], f"width {amd:.3g}× and {nvidia:.3g}×"))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]], hardware: str) -> str:

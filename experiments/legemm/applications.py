@@ -69,12 +69,12 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     drawn = _draw(cell["application"], cell["rows"], cell["width"], cell["inner"], cell["seed"])
     product = functools.partial(reference.matmul, device=device)  # BLAS depends on the processor
     exact = run([x.astype(np.float64) for x in drawn], product)
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for method in METHODS:
         hardware = None if method == "sgemm" else cell["hardware"]
         product = functools.partial(schemes.gemm, scheme=method, hardware=hardware, device=device)
-        found |= {f"{method} {what}": x for what, x in _judge(run(drawn, product), exact, drawn[0]).items()}
-    return found
+        numbers |= {f"{method} {what}": x for what, x in _judge(run(drawn, product), exact, drawn[0]).items()}
+    return numbers
 
 
 def _draw(name: str, rows: int, width: int, inner: int, seed: int) -> list[Any]:
@@ -129,7 +129,7 @@ def _kmeans(drawn: list[Any], product: Any) -> dict[str, Any]:
 def _judge(got: dict[str, Any], exact: dict[str, Any], X: Any) -> dict[str, float]:
     if "result" in got:
         return {"error": float(metrics.relative_l2(got["result"], exact["result"]))}
-    inertia = [float(((X - found["centres"][found["points"]]) ** 2).sum(dtype=np.float64)) for found in (got, exact)]
+    inertia = [float(((X - result["centres"][result["points"]]) ** 2).sum(dtype=np.float64)) for result in (got, exact)]
     moved = float(np.mean(got["points"] != exact["points"]))
     return {"moved": moved, "inertia": inertia[0] / inertia[1], "iterations": float(got["rounds"])}
 
@@ -168,7 +168,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for hardware, platform in PLATFORMS.items():
         short = platform.split()[0]
         for name in ("BERT", "scores"):
@@ -177,14 +177,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
             ratio = ours / base if len(base) else np.array([])
             text = f"{ratio.min():.3g} to {ratio.max():.3g}×" if len(ratio) else ""
-            found.append(share(f"{short}, {name}: LE-GEMM errs as SGEMM", "", ratio <= 2, text))
+            judged.append(share(f"{short}, {name}: LE-GEMM errs as SGEMM", "", ratio <= 2, text))
             far = plain / ours if len(ours) else np.array([])
             text = f"{far.min():.3g} to {far.max():.3g}×" if len(far) else ""
-            found.append(share(f"{short}, {name}: fp16 alone errs ten times as much", "", far > 10, text))
+            judged.append(share(f"{short}, {name}: fp16 alone errs ten times as much", "", far > 10, text))
         moved, base = (np.array(_values(rows, "k-means", hardware, method)) for method in ("legemm", "sgemm"))
         text = f"{100 * moved.max():.3g} % elsewhere at most" if len(moved) else ""
-        found.append(share(f"{short}, k-means: LE-GEMM finds clusters as SGEMM", "", moved <= base, text))
-    return found
+        judged.append(share(f"{short}, k-means: LE-GEMM finds clusters as SGEMM", "", moved <= base, text))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -62,14 +62,14 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 def _ceilings(rows: list[dict[str, Any]]) -> dict[str, float]:
     """ "bandwidth" in bytes a second; "fp16", "fp32" in operations."""
-    found = {}
+    result = {}
     for row in rows:
         if row["contender"] == "copy":
-            found["bandwidth"] = row["bytes"] / row["first_s"]
+            result["bandwidth"] = row["bytes"] / row["first_s"]
     tensor = [_products(row) * row["best"] * 1e12 for row in rows if "best" in row and row["contender"] != "sgemm"]
-    found |= {"fp16": max(tensor)} if tensor else {}
+    result |= {"fp16": max(tensor)} if tensor else {}
     sgemm = at(rows, "sgemm", N, N, N)
-    return found | ({"fp32": sgemm["best"] * 1e12} if sgemm is not None and "best" in sgemm else {})
+    return result | ({"fp32": sgemm["best"] * 1e12} if sgemm is not None and "best" in sgemm else {})
 
 
 def _products(row: dict[str, Any]) -> int:
@@ -94,19 +94,19 @@ class _Point(NamedTuple):
 
 def _points(rows: list[dict[str, Any]]) -> dict[str, _Point]:
     """Where every contender lies; none where a ceiling was not measured."""
-    found: dict[str, _Point] = {}
+    result: dict[str, _Point] = {}
     tops = _ceilings(rows)
     if not {"fp16", "fp32", "bandwidth"} <= set(tops):
-        return found
+        return result
     gpu = _measured_gpu(tops)
-    for who, scheme in SCHEME.items():
-        row = at(rows, who, N, N, N)
+    for name, scheme in SCHEME.items():
+        row = at(rows, name, N, N, N)
         if row is not None and "first" in row:
             job = roofline.work(scheme, None if scheme == "sgemm" else gpu, N, N, N, split="given")
             roof = roofline.time(job, gpu)
             speed = _products(row) * row["first"] * 1e12
-            found[who] = _Point(job.operations / job.bytes, speed, row["first"] * 1e12 / roof.flops, roof.bound)
-    return found
+            result[name] = _Point(job.operations / job.bytes, speed, row["first"] * 1e12 / roof.flops, roof.bound)
+    return result
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -134,8 +134,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             textcoords="offset points",
             color=plotting.GREY,
         )
-    for who, point in _points(rows).items():
-        axis.plot([point.intensity], [point.speed / 1e12], **look(who).line(linestyle="none"))
+    for name, point in _points(rows).items():
+        axis.plot([point.intensity], [point.speed / 1e12], **look(name).line(linestyle="none"))
     axis.set_xscale("log")
     axis.set_ylim(30, 1200)
     plain_ticks(axis)
@@ -152,27 +152,27 @@ _SAID = {"sgemm": "compute-bound", "legemm mma": "compute-bound"} | dict.fromkey
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     points = _points(rows)
-    found = []
-    for who, point in points.items():
-        said = _SAID.get(who, "")
+    judged = []
+    for name, point in points.items():
+        published = _SAID.get(name, "")
         limited = point.bound != "memory" and point.part > 0.5
         text = f"{100 * point.part:.3g} % of the roofline, which {point.bound} bounds"
-        claim = f"{look(who).label} is {said or 'compute-bound'}"
-        found.append(share(claim, said, [limited is (said != "not compute-bound")], text, point.part))
+        claim = f"{look(name).label} is {published or 'compute-bound'}"
+        judged.append(share(claim, published, [limited is (published != "not compute-bound")], text, point.part))
     if {"legemm mma", "sgemm"} <= set(points):
         rate = points["legemm mma"].speed / _products({"contender": "legemm mma"}) / points["sgemm"].speed
-        found.append(share("LE-GEMM is faster than SGEMM", "better performance", [rate > 1], f"{rate:.3g}×", rate))
-    return found
+        judged.append(share("LE-GEMM is faster than SGEMM", "better performance", [rate > 1], f"{rate:.3g}×", rate))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     tops, points = _ceilings(rows), _points(rows)
     if not points:
         return ""
-    limited = [look(who).label for who, point in points.items() if point.bound == "memory"]
+    limited = [look(name).label for name, point in points.items() if point.bound == "memory"]
     return paragraph(
         (f"ridge of fp16 products on the {one_gpu()}, operations a byte", tops["fp16"] / tops["bandwidth"]),
         (f"least operational intensity of the schemes at n = {N}", min(point.intensity for point in points.values())),
         ("limited by memory", ", ".join(limited) or "none"),
-        ("share of its roofline", {look(who).label: point.part for who, point in points.items()}, ".3g%"),
+        ("share of its roofline", {look(name).label: point.part for name, point in points.items()}, ".3g%"),
     )

@@ -55,7 +55,7 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 def _over(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:
     """A contender's rows of a panel with "speed-up", by size."""
-    found = []
+    result = []
     for row in rows:
         if row["data"] in PANELS[panel] and row["contender"] == who:
             base = next(
@@ -63,8 +63,8 @@ def _over(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, An
                 None,
             )
             if base is not None:
-                found.append({**row, "speed-up": base["first_s"] / row["first_s"], "side": _side(row)})
-    return sorted(found, key=lambda row: (row["data"], row["side"]))
+                result.append({**row, "speed-up": base["first_s"] / row["first_s"], "side": _side(row)})
+    return sorted(result, key=lambda row: (row["data"], row["side"]))
 
 
 def _side(row: dict[str, Any]) -> int:
@@ -76,14 +76,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for column, panel in enumerate(PANELS):
         speed, accuracy = axes[:, column]
         sides: set[int] = set()
-        for who in WHO:
+        for name in WHO:
             for data in PANELS[panel]:
-                own = [row for row in _over(rows, panel, who) if row["data"] == data]
-                sides |= {row["side"] for row in own}
-                style = look(who).line(linestyle="--" if data == "BERT-large" else "-")
-                x = [row["side"] for row in own]
-                speed.plot(x, [row["speed-up"] for row in own], **style)
-                accuracy.plot(x, [_accuracy(row) for row in own], **style)
+                selected = [row for row in _over(rows, panel, name) if row["data"] == data]
+                sides |= {row["side"] for row in selected}
+                style = look(name).line(linestyle="--" if data == "BERT-large" else "-")
+                x = [row["side"] for row in selected]
+                speed.plot(x, [row["speed-up"] for row in selected], **style)
+                accuracy.plot(x, [_accuracy(row) for row in selected], **style)
         if not sides:  # nothing of it was measured
             continue
         accuracy.set_yscale("log")
@@ -106,10 +106,10 @@ def _accuracy(row: dict[str, Any]) -> float:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for panel, published in PUBLISHED.items():
         ours = [row["speed-up"] for row in _over(rows, panel, "legemm")]
-        found.append(
+        judged.append(
             reduction(
                 f"A800's speed-up of {panel} with LE-GEMM over cuBLAS",
                 published,
@@ -118,7 +118,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     means = _over(rows, "k-means", "legemm")
     grown = [b["speed-up"] >= a["speed-up"] for a, b in itertools.pairwise(means)]
-    found.append(
+    judged.append(
         share(
             "k-means: the speed-up grows with the points and then stabilizes",
             "increases gradually",
@@ -126,23 +126,23 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ", ".join(f"{row['speed-up']:.3g}× at {row['side']}" for row in means),
         )
     )
-    for who in ("legemm", "staged"):
+    for name in ("legemm", "staged"):
         pairs = [
-            (row["relative_l2"], _base(rows, row)) for panel in ("BERT", "linear") for row in _over(rows, panel, who)
+            (row["relative_l2"], _base(rows, row)) for panel in ("BERT", "linear") for row in _over(rows, panel, name)
         ]
-        near = [mine <= 2 * base for mine, base in pairs if base is not None]
-        found.append(share(f"{look(who).label}: within twice SGEMM's error in BERT and linear layers", "", near, ""))
-        points = [row for row in _over(rows, "k-means", who) if "equal" in row]
+        near = [first <= 2 * base for first, base in pairs if base is not None]
+        judged.append(share(f"{look(name).label}: within twice SGEMM's error in BERT and linear layers", "", near, ""))
+        points = [row for row in _over(rows, "k-means", name) if "equal" in row]
         off = [abs(row["inertia"] - 1) for row in points]
-        found.append(
+        judged.append(
             share(
-                f"{look(who).label}: k-means ends at fp64's inertia to 0.1 %",
+                f"{look(name).label}: k-means ends at fp64's inertia to 0.1 %",
                 "",
                 [x <= 1e-3 for x in off],
                 f"{100 * max(off):.2g} % off at most" if off else "",
             )
         )
-    return found
+    return judged
 
 
 def _base(rows: list[dict[str, Any]], row: dict[str, Any]) -> float | None:
@@ -157,18 +157,20 @@ def _base(rows: list[dict[str, Any]], row: dict[str, Any]) -> float | None:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    largest = {panel: {who: own[-1] for who in WHO if (own := _over(rows, panel, who))} for panel in PANELS}
+    largest = {
+        panel: {name: selected[-1] for name in WHO if (selected := _over(rows, panel, name))} for panel in PANELS
+    }
     speeds = {
-        panel: {look(who).label: row["speed-up"] for who, row in of.items() if who != "sgemm"}
+        panel: {look(name).label: row["speed-up"] for name, row in of.items() if name != "sgemm"}
         for panel, of in largest.items()
     }
     errors = {
-        panel: {look(who).label: row["relative_l2"] for who, row in largest[panel].items()}
+        panel: {look(name).label: row["relative_l2"] for name, row in largest[panel].items()}
         for panel in ("BERT", "linear")
     }
     iterations = {
-        look(who).label: [row["iterations"] for row in _over(rows, "k-means", who) if "iterations" in row]
-        for who in WHO
+        look(name).label: [row["iterations"] for row in _over(rows, "k-means", name) if "iterations" in row]
+        for name in WHO
     }
     promoted = all(
         "staged" in largest[panel] and largest[panel]["legemm"]["relative_l2"] > largest[panel]["staged"]["relative_l2"]

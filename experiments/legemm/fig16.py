@@ -59,11 +59,11 @@ _RUNS = {"quick": 3, "full": 10}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    found = []
+    listed = []
     for name, shapes in APPLICATIONS.items():
         over, along = _CUTS[size][name]
         # the platforms innermost: they share the operands and both reference products
-        found += [
+        listed += [
             {
                 "application": name,
                 "M": M,
@@ -80,7 +80,7 @@ def cells(size: str) -> list[dict[str, Any]]:
             for seed in range(_RUNS[size])
             for hardware in PLATFORMS
         ]
-    return found
+    return listed
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -90,8 +90,10 @@ def cost(cell: dict[str, Any]) -> float:
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B, against = _operands(cell["m"], cell["n"], cell["K"], cell["data"], cell["seed"], device=device)
     P = schemes.gemm(A, B, scheme="legemm", hardware=cell["hardware"], device=device)
-    found = {f"{measure} {ref}": float(METRICS[measure](P, against[ref])) for measure in METRICS for ref in REFERENCES}
-    return found | {f"SGEMM {name}": float(METRICS[name](against["s"], against["exact"])) for name in METRICS}
+    numbers = {
+        f"{measure} {ref}": float(METRICS[measure](P, against[ref])) for measure in METRICS for ref in REFERENCES
+    }
+    return numbers | {f"SGEMM {name}": float(METRICS[name](against["s"], against["exact"])) for name in METRICS}
 
 
 @functools.lru_cache(maxsize=1)
@@ -155,15 +157,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for data in RANGES:
         for hardware, platform in PLATFORMS.items():
             here = _panel(rows, hardware, data)
             for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
                 for ref, how in (("s", ""), ("exact", ", exact")):
                     where = f"{platform.split()[0]}, {_WAYS[data]}{how}: {label}"
-                    found += _judged(here, f"{measure} {ref}", where)
-    return found
+                    judged += _judged(here, f"{measure} {ref}", where)
+    return judged
 
 
 def _judged(here: list[dict[str, Any]], column: str, where: str) -> list[Claim]:

@@ -49,9 +49,9 @@ def cells(size: str) -> list[dict[str, Any]]:
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
     axis = axes[0, 0]
-    for who, style in _LOOK.items():
-        own = _line(rows, who)
-        axis.plot([row["M"] for row in own], [row["first"] for row in own], **style.line())
+    for name, style in _LOOK.items():
+        selected = _line(rows, name)
+        axis.plot([row["M"] for row in selected], [row["first"] for row in selected], **style.line())
     ticks = sorted({row["M"] for row in rows if row["M"].bit_count() == 1})
     size_axis(axis, ticks)
     axis.set_ylim(0)
@@ -64,13 +64,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def _line(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
     """Rows by n; LE-GEMM's kernel on mma.sync is the one that splits in its loads where it was measured as that."""
     names = {"legemm fused": ("legemm fused", "legemm mma"), "legemm mma": ("legemm mma",)}.get(who, (who,))
-    found = {
+    result = {
         row["M"]: row
         for name in reversed(names)
         for row in squares(rows, name)
         if "first" in row and row.get("fused", 1.0) == float(who != "legemm mma")
     }
-    return [found[n] for n in sorted(found)]
+    return [result[n] for n in sorted(result)]
 
 
 def _gains(rows: list[dict[str, Any]], other: str) -> dict[int, float]:
@@ -79,14 +79,14 @@ def _gains(rows: list[dict[str, Any]], other: str) -> dict[int, float]:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for other, (name, published) in PUBLISHED.items():
         gains = _gains(rows, other)
         mean = float(np.mean(list(gains.values()))) if gains else float("nan")
-        found.append(reduction(f"gain by {name}, A800", published, mean))
+        judged.append(reduction(f"gain by {name}, A800", published, mean))
     gains = _gains(rows, "legemm 64x64")
     small, large = ([x for n, x in gains.items() if (n >= 4000) is big] for big in (False, True))
-    found.append(
+    judged.append(
         share(
             "the tile model gains more from n = 4000 on",
             "significant",
@@ -94,7 +94,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ", ".join(f"{x:.3g}× at {n}" for n, x in gains.items()),
         )
     )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -95,7 +95,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     lengths = sorted({row["n"] for row in rows})
-    found = []
+    judged = []
     for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
         for ref, how in REFERENCES.items():
             error = {
@@ -113,8 +113,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 statements.append(("LE-GEMM comes to single precision", "single precision", ratio <= 2, ratio))
             for text, published, held, ratio in statements:
                 span = f"{np.min(ratio):.3g} to {np.max(ratio):.3g}×" if len(ratio) else ""
-                found.append(share(f"{label} {how}: {text}", published, held, span))
-    return found
+                judged.append(share(f"{label} {how}: {text}", published, held, span))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

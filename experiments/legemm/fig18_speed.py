@@ -42,15 +42,15 @@ def _timed(row: dict[str, Any]) -> float | None:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
-    lines = {who: [{**row, "speed": _timed(row)} for row in squares(rows, who) if _timed(row)] for who in WHO}
-    for who, own in lines.items():
-        style = _NAMES.get(who) or look(who)
-        over_n(axes[0, 0], {who: own}, "speed", label=style.label, color=style.color, marker=style.marker)
-        over_n(axes[0, 1], {who: own}, "mred", label=style.label, color=style.color, marker=style.marker)
-        points = [(row["speed"], row["mred"]) for row in own if row.get("mred")]
+    lines = {name: [{**row, "speed": _timed(row)} for row in squares(rows, name) if _timed(row)] for name in WHO}
+    for name, selected in lines.items():
+        style = _NAMES.get(name) or look(name)
+        over_n(axes[0, 0], {name: selected}, "speed", label=style.label, color=style.color, marker=style.marker)
+        over_n(axes[0, 1], {name: selected}, "mred", label=style.label, color=style.color, marker=style.marker)
+        points = [(row["speed"], row["mred"]) for row in selected if row.get("mred")]
         if points:
             axes[0, 2].plot(*zip(*points, strict=True), **style.line(linestyle="none"))
-    ticks = sorted({n for own in lines.values() for row in own if (n := int(row["M"])) & (n - 1) == 0})
+    ticks = sorted({n for selected in lines.values() for row in selected if (n := int(row["M"])) & (n - 1) == 0})
     axes[0, 0].set_xticks(ticks, [str(n) for n in ticks])
     axes[0, 1].set_xticks(ticks, [str(n) for n in ticks])
     plain_ticks(axes[0, 0])
@@ -71,12 +71,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     over: dict[str, list[float]] = {"fp16": [], "dgemm": []}
     error = []
     for row in squares(rows, "legemm mma"):
-        n, mine = row["M"], _timed(row)
-        others = {who: other for who in over if (other := at(rows, who, n, n, n)) is not None}
-        for who, other in others.items():
-            theirs = _timed(other)
-            if mine and theirs:
-                over[who].append(theirs / mine)
+        n, ours = row["M"], _timed(row)
+        others = {name: other for name in over if (other := at(rows, name, n, n, n)) is not None}
+        for name, other in others.items():
+            second = _timed(other)
+            if ours and second:
+                over[name].append(second / ours)
         if len(others) == 2:
             error.append(others["fp16"]["mred"] > row["mred"] > others["dgemm"]["mred"])
     fast, wide = over["fp16"], over["dgemm"]
@@ -93,9 +93,9 @@ def _span(values: list[float], of: str) -> str:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     n = max((row["M"] for row in squares(rows, "legemm mma")), default=0)
-    measured = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None and _timed(row)}
-    labels = {who: (_NAMES.get(who) or look(who)).label for who in measured}
+    measured = {name: row for name in WHO if (row := at(rows, name, n, n, n)) is not None and _timed(row)}
+    labels = {name: (_NAMES.get(name) or look(name)).label for name in measured}
     return paragraph(
-        (f"TFLOP/s at n = {n}, splits included", {labels[who]: _timed(row) for who, row in measured.items()}),
-        ("MRED", {labels[who]: row["mred"] for who, row in measured.items()}, ".2g"),
+        (f"TFLOP/s at n = {n}, splits included", {labels[name]: _timed(row) for name, row in measured.items()}),
+        ("MRED", {labels[name]: row["mred"] for name, row in measured.items()}, ".2g"),
     )

@@ -60,15 +60,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.1)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
         lines = {
-            who: sorted(
+            name: sorted(
                 (
                     {**r, "whole": whole}
                     for r in rows
-                    if r["contender"] == who and _shape(r) == shape and (whole := _whole(r))
+                    if r["contender"] == name and _shape(r) == shape and (whole := _whole(r))
                 ),
                 key=lambda r: r["M"],
             )
-            for who in WHO
+            for name in WHO
         }
         over_n(axis, lines, "whole")
         axis.set_xlabel("$n$")
@@ -81,36 +81,38 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def _whole(row: dict[str, Any]) -> float | None:
     """TFLOP/s with the split."""
-    found: float | None = row.get("split_first", row.get("first"))
-    return found
+    result: float | None = row.get("split_first", row.get("first"))
+    return result
 
 
 def _ratios(rows: list[dict[str, Any]], shape: str, other: str, who: str = "legemm mma") -> dict[int, float]:
     ratios = {}
     for row in rows:
         if row["contender"] == who and _shape(row) == shape:
-            mine, theirs = (found and _whole(found) for found in (row, at(rows, other, row["M"], row["N"], row["K"])))
-            if mine and theirs:
-                ratios[int(row["M"])] = mine / theirs
+            ours, second = (
+                result and _whole(result) for result in (row, at(rows, other, row["M"], row["N"], row["K"]))
+            )
+            if ours and second:
+                ratios[int(row["M"])] = ours / second
     return dict(sorted(ratios.items()))
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for other, (name, a800, _) in PUBLISHED.items():
         for shape, published in zip(SHAPES, a800, strict=True):
             ratios = _ratios(rows, shape, other)
             mean = float(np.mean(list(ratios.values()))) if ratios else float("nan")
-            found.append(reduction(f"A800's speed-up over {name}, {shape}", published, mean))
+            judged.append(reduction(f"A800's speed-up over {name}, {shape}", published, mean))
     for shape in SHAPES:
         ratios = _ratios(rows, shape, "sgemm")
         many = list(ratios.items())
         grown = [b >= a for (_, a), (_, b) in itertools.pairwise(many)]
         span = f"{min(ratios.values()):.3g} to {max(ratios.values()):.3g}×" if ratios else ""
-        found.append(share(f"{shape}: the speed-up over SGEMM grows with n", "more apparent", grown, span))
+        judged.append(share(f"{shape}: the speed-up over SGEMM grows with n", "more apparent", grown, span))
     ratios = _ratios(rows, SHAPES[0], "fp16 mma")
     small = [0.8 <= x <= 1.25 for n, x in ratios.items() if n <= 2048]
-    found.append(
+    judged.append(
         share(
             "about as fast as WMMA up to n = 2048",
             "similar",
@@ -120,13 +122,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     )
     pair = _ratios(rows, SHAPES[0], "ootomo mma", "markidis mma")
     near = [0.8 <= x <= 1.25 for x in pair.values()]
-    found.append(share("Markidis and Ootomo are equally fast", "nearly consistent", near, _range(pair.values())))
+    judged.append(share("Markidis and Ootomo are equally fast", "nearly consistent", near, _range(pair.values())))
     for shape in SHAPES:
         over = _ratios(rows, shape, "sgemm", "staged").values()
-        found.append(
+        judged.append(
             share(f"{shape}: staged is faster than SGEMM from n = 512 on", "", [x > 1 for x in over], _range(over))
         )
-    return found
+    return judged
 
 
 def _range(values: Any) -> str:
@@ -136,13 +138,13 @@ def _range(values: Any) -> str:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     n = max((int(row["M"]) for row in rows if row["contender"] == "legemm mma"), default=0)
-    measured = {who: row for who in WHO if (row := at(rows, who, n, n, n)) is not None}
-    speed = {who: whole for who, row in measured.items() if (whole := _whole(row))}
+    measured = {name: row for name in WHO if (row := at(rows, name, n, n, n)) is not None}
+    speed = {name: whole for name, row in measured.items() if (whole := _whole(row))}
     if not {"legemm mma", "sgemm", "fp16 mma", "fp16", "markidis mma"} <= set(speed):
         return ""
     ours, four = speed["legemm mma"], 4 / 3
     return paragraph(
-        (f"TFLOP/s at n = {n}, with the split", {look(who).label: x for who, x in speed.items()}),
+        (f"TFLOP/s at n = {n}, with the split", {look(name).label: x for name, x in speed.items()}),
         ("LE-GEMM over SGEMM", ours / speed["sgemm"], ".3g×"),
         ("one fp16 product over LE-GEMM's three, on the same kernel", speed["fp16 mma"] / ours, ".3g×"),
         (

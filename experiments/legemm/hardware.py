@@ -74,7 +74,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     low, high = min(m.min() for m in maps), max(m.max() for m in maps)
     colour = LogNorm(low, high)
     for axis, values in zip(axes.ravel(), maps, strict=True):
-        made = plotting.heatmap(axis, range(len(chips)), range(len(SCHEMES)), values, low=low, high=high)
+        image = plotting.heatmap(axis, range(len(chips)), range(len(SCHEMES)), values, low=low, high=high)
         for (i, j), value in np.ndenumerate(values):
             ink = "black" if colour(value) > 0.5 else "white"
             axis.text(j, i, _short(value), ha="center", va="center", fontsize=5.6, color=ink)
@@ -88,7 +88,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         )
         axis.tick_params(length=0)
         axis.set_ylim(len(SCHEMES) - 0.5, -0.5)
-    plotting.colour_bar(figure, made, axes, "relative $L_2$ error in units of $2^{-24}$")
+    plotting.colour_bar(figure, image, axes, "relative $L_2$ error in units of $2^{-24}$")
     plotting.panel_titles(axes, [f"uniform in {_WAYS[data]}, $k$ = {k}" for data, k in panels])
     return figure
 

@@ -83,11 +83,11 @@ def cost(cell: dict[str, Any]) -> float:
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B, sums = _operands(cell["rows"], cell["k"], cell["seed"], device=device)
-    found = {}
+    numbers = {}
     for name in METHODS:
         for what, value in budget(A, B, name, cell["hardware"], sums[name], device=device).items():
-            found[f"{name} {what}"] = value
-    return found
+            numbers[f"{name} {what}"] = value
+    return numbers
 
 
 @functools.lru_cache(maxsize=1)
@@ -111,13 +111,13 @@ def budget(
     runs = [schemes.gemm(A, B, scheme=scheme, hardware=s, device=device).astype(np.float64) for s in specs]
     runs += runs[-1:] * (3 - len(runs))
     results = [*runs, *([flushed(A, B, scheme, device=device)] if spec.arithmetic == "flushed" else sums[:1]), *sums]
-    found = {"error": metrics.relative_l2(results[0], exact)}
+    result = {"error": metrics.relative_l2(results[0], exact)}
     size = _norm(exact)
     for part, before, after in zip(PARTS, results[:-1], results[1:], strict=True):
-        found[f"part {part}"] = _norm(before - after) / size
-        found[f"left after {part}"] = metrics.relative_l2(after, exact)
+        result[f"part {part}"] = _norm(before - after) / size
+        result[f"left after {part}"] = metrics.relative_l2(after, exact)
     alone = schemes.gemm(A, B, scheme=scheme, hardware=spec.replace(F=WIDE), device=device) if truncates else results[0]
-    return found | {"without alignment alone": metrics.relative_l2(alone, exact)}
+    return result | {"without alignment alone": metrics.relative_l2(alone, exact)}
 
 
 def summed(A: Floats, B: Floats, scheme: str, device: Device = "cpu") -> list[Floats]:
@@ -157,14 +157,14 @@ def _choices(scheme: str) -> tuple[tuple[Word, ...], Sequence[tuple[int, int]]]:
 
 def words(X: Floats, rules: Sequence[Word], *, unbounded: bool) -> list[Floats]:
     """The words of fp32 numbers in float64, their scale undone; ``unbounded``: without underflow."""
-    left, found = X.astype(np.float64), []
+    left, result = X.astype(np.float64), []
     for rule in rules:
         scaled = np.ldexp(left, rule.exponent)
         mode = "RZ" if rule.rounding == BIT_CUT else rule.rounding
         value = round_to(scaled, rule.format, mode, unbounded=True) if unbounded else rule.round(scaled)
-        found.append(np.ldexp(np.asarray(value).astype(np.float64), -rule.exponent))
-        left = left - found[-1]
-    return found
+        result.append(np.ldexp(np.asarray(value).astype(np.float64), -rule.exponent))
+        left = left - result[-1]
+    return result
 
 
 def total(a: list[Floats], b: list[Floats], products: Sequence[tuple[int, int]], device: Device = "cpu") -> Floats:

@@ -76,13 +76,13 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     low, high = DATA[cell["data"]]
     A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
     exact = reference.matmul(A, B, device=device)
-    found = {}
+    numbers = {}
     for scheme, split, accumulation in settings():
         options = SPLITS[split] | ACCUMULATIONS[accumulation]
         D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device, **options)
-        found[f"{scheme} {accumulation} {split}"] = metrics.relative_l2(D, exact)
-        found[f"{scheme} {accumulation} {split} mred"] = metrics.mred(D, exact)
-    return found
+        numbers[f"{scheme} {accumulation} {split}"] = metrics.relative_l2(D, exact)
+        numbers[f"{scheme} {accumulation} {split} mred"] = metrics.mred(D, exact)
+    return numbers
 
 
 def settings() -> list[tuple[str, str, str]]:
@@ -131,10 +131,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for accumulation, words in (("chained", "both chained, as LE-GEMM"), ("promoted", "both promoted, as Ootomo")):
         ratios = np.array(list(_split_ratios(rows, accumulation).values()))
-        found.append(
+        judged.append(
             share(
                 f"the bit-cut errs less than rounding, {words}",
                 "rounding's fluctuation avoided",
@@ -142,7 +142,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 _span(ratios, "the rounded split's error"),
             )
         )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -76,7 +76,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """The choice; for our reading also the objective over the sides ("value M N", 0 where not allowed; "why M N")."""
     gpu, reading, n = gpus.get(cell["gpu"]), READINGS[cell["reading"]], cell["n"]
     choice = legemm.choose(gpu, n, n, n, reading)
-    found = {
+    numbers = {
         "T_M": choice.tile.M,
         "T_N": choice.tile.N,
         "T_K": choice.tile.K,
@@ -84,7 +84,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         "ratio": choice.ratio,
         "tlp": choice.tlp,
     }
-    found |= {
+    numbers |= {
         "KB for (128, 256, 32)": legemm.shared(Tile(128, 256, 32), reading.buffers) / 1024,
         "KB for (128, 256, 16)": legemm.shared(Tile(128, 256, 16), reading.buffers) / 1024,
         "KB there": gpu.need("shared_per_block") / 1024,
@@ -93,10 +93,10 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         tiles = [Tile(m, k, 32) for m in SIDES for k in SIDES]
         for t in tiles:
             why = _why(t, gpu)
-            found[f"why {t.M} {t.N}"] = why
-            found[f"value {t.M} {t.N}"] = 0.0 if why else legemm.objective(t, gpu, n, n)
-        found |= _words(tiles, n)
-    return {name: float(value) for name, value in found.items()}
+            numbers[f"why {t.M} {t.N}"] = why
+            numbers[f"value {t.M} {t.N}"] = 0.0 if why else legemm.objective(t, gpu, n, n)
+        numbers |= _words(tiles, n)
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def _why(tile: Tile, gpu: gpus.Gpu) -> int:
@@ -164,9 +164,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             markeredgewidth=1.6,
         )
         if gpu in PUBLISHED:
-            there = PUBLISHED[gpu]
+            selected = PUBLISHED[gpu]
             axis.plot(
-                SIDES.index(there.N) + 0.33, SIDES.index(there.M) + 0.33, "*", color=plotting.VERMILION, markersize=6
+                SIDES.index(selected.N) + 0.33,
+                SIDES.index(selected.M) + 0.33,
+                "*",
+                color=plotting.VERMILION,
+                markersize=6,
             )
         axis.set_xticks(steps, [str(n) for n in SIDES])
         axis.set_yticks(steps, [str(m) for m in SIDES])
@@ -204,33 +208,33 @@ def _table(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for gpu, tile in PUBLISHED.items():
         for text, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
             chosen = [row for n in sizes if (row := _pick(rows, gpu, n=n))]
             tiles = " and ".join(sorted({str(_tile(row)) for row in chosen}))
-            found.append(share(f"tile on the {gpu}, {text}", str(tile), [_tile(r) == tile for r in chosen], tiles))
+            judged.append(share(f"tile on the {gpu}, {text}", str(tile), [_tile(r) == tile for r in chosen], tiles))
     ours = [row for row in rows if row["reading"] == "ours"]
     apart = [row["apart"] for row in ours]
     text = f"apart by {max(apart):.3g} at most" if apart else ""
-    found.append(share("Eq. 15 = Eq. 14 / Eq. 13", "for every tile", [a == 0 for a in apart], text))
+    judged.append(share("Eq. 15 = Eq. 14 / Eq. 13", "for every tile", [a == 0 for a in apart], text))
     for name, words in (("opposite, square", "square tiles"), ("opposite", "all tiles")):
         held = [row[name] for row in ours]
         text = f"opposite in {100 * held[0]:.3g} % of the pairs" if held else ""
-        found.append(share(f"T_TLP and Eq. 15 are inverse, {words}", "inverse", [h == 1 for h in held], text))
+        judged.append(share(f"T_TLP and Eq. 15 are inverse, {words}", "inverse", [h == 1 for h in held], text))
     even = [row["tlp at equal work"] for row in ours]
     text = f"T_TLP largest / smallest: {even[0]:.3g}" if even else ""
-    found.append(share("T_TLP does not depend on the tile where Work_CP is equal", "", [e == 1 for e in even], text))
+    judged.append(share("T_TLP does not depend on the tile where Work_CP is equal", "", [e == 1 for e in even], text))
     loads = [(row["loads a tile, 1 x 3"], row["loads a tile, 2 x 2"]) for row in ours]
     text = f"{loads[0][0]:.3g} and {loads[0][1]:.3g} sub-sections a tile" if loads else ""
     held = [a > b for a, b in loads]
-    found.append(share("Fig. 5: 4 tiles as a square reuse more than 3 in a row", "(b) better", held, text))
+    judged.append(share("Fig. 5: 4 tiles as a square reuse more than 3 in a row", "(b) better", held, text))
     row = _pick(rows, "MI210")
     for k in (16, 32) if row else ():
         assert row is not None
         size = row[f"KB for (128, 256, {k})"]
         text = f"{size:.3g} KB of {row['KB there']:.3g} KB"
-        found.append(
+        judged.append(
             share(
                 f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}",
                 "no overflow",
@@ -241,8 +245,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for reading in list(READINGS)[1:]:
         pairs = [(_tile(row), PUBLISHED[gpu]) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))]
         text = ", ".join(str(a) for a, _ in pairs)
-        found.append(share(f"Table 2 with another assumption: {reading}", "", [a == b for a, b in pairs], text))
-    return found
+        judged.append(share(f"Table 2 with another assumption: {reading}", "", [a == b for a, b in pairs], text))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -80,11 +80,11 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     # beyond its range the kernel for tiny matrices is emulated too, not drawn: rows have the same columns
     results[SMALL] = simt.gemm(A, B, fmt="fp16", device=device)
     results["once"] = round_to(exact, formats.FP16)
-    found = {}
+    numbers = {}
     for name, D in results.items():
-        found[f"{name} relative_l2"] = metrics.relative_l2(D, exact)
-        found[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
-    return found
+        numbers[f"{name} relative_l2"] = metrics.relative_l2(D, exact)
+        numbers[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
+    return numbers
 
 
 _SIZE = {"volta": 6.0, "ampere": 4.5, "hopper": 3.0}  # so that all three show where they coincide
@@ -106,9 +106,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     lengths = sorted({row["n"] for row in rows})
     for axis, (low, measure) in zip(axes[0], panels, strict=True):
         for name in [*METHODS, SMALL]:
-            there = [n for n in lengths if name != SMALL or n <= _LARGEST_SMALL]
-            runs = [_runs(rows, low, n, f"{name} {measure}") for n in there]
-            plotting.band(axis, there, runs, _look(name), markersize=_SIZE.get(name.split()[0], 4))
+            selected = [n for n in lengths if name != SMALL or n <= _LARGEST_SMALL]
+            runs = [_runs(rows, low, n, f"{name} {measure}") for n in selected]
+            plotting.band(axis, selected, runs, _look(name), markersize=_SIZE.get(name.split()[0], 4))
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xlabel("$n$")

@@ -97,11 +97,11 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         "towards zero": (exact - D) * np.sign(exact) / rms,
         "downwards": (exact - D) / rms,
     }
-    found = {}
+    numbers = {}
     for name, error in errors.items():
-        found[name] = float(np.mean(error))
-        found[f"{name} deviation"] = float(np.std(error))
-    return found | {"rms": float(np.sqrt(np.mean((D - exact) ** 2)) / rms)}
+        numbers[name] = float(np.mean(error))
+        numbers[f"{name} deviation"] = float(np.std(error))
+    return numbers | {"rms": float(np.sqrt(np.mean((D - exact) ** 2)) / rms)}
 
 
 @functools.lru_cache(maxsize=2)  # the instructions of one problem are neighbours among the cells
@@ -217,15 +217,15 @@ def _power(lengths: list[int], values: list[float]) -> float:
 
 def _measured(rows: list[dict[str, Any]], name: str, low: float) -> list[tuple[float, float]]:
     """The mean over all outputs at each k, and its standard error, as `ASSUMPTIONS` has it."""
-    found = []
+    result = []
     for k in sorted({row["k"] for row in rows}):
-        there, column = _rows(rows, name, low, k), _column(name, low)
-        count = sum(row["m"] * row["n"] for row in there)
-        spread = np.sqrt(np.mean([row[f"{column} deviation"] ** 2 for row in there]) / count)
-        means = [row[column] for row in there]
+        selected, column = _rows(rows, name, low, k), _column(name, low)
+        count = sum(row["m"] * row["n"] for row in selected)
+        spread = np.sqrt(np.mean([row[f"{column} deviation"] ** 2 for row in selected]) / count)
+        means = [row[column] for row in selected]
         between = np.std(means, ddof=1) / np.sqrt(len(means)) if len(means) > 2 else 0.0
-        found.append((float(np.mean(means)), float(max(spread, between))))
-    return found
+        result.append((float(np.mean(means)), float(max(spread, between))))
+    return result
 
 
 def predicted(name: str, low: float, k: int) -> float:

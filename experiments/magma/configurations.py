@@ -44,9 +44,9 @@ SHAPES_1_WARP = ((16, 2), (8, 4), (32, 1))
 def cells(size: str) -> list[dict[str, Any]]:
     limits = LIMITS if size == "full" else LIMITS[:6]
     lengths = range(1, 65) if size == "full" else LENGTHS
-    found = [{"part": "count", "largest": limit, "n": 0} for limit in limits]
-    found += [{"part": "size", "largest": 64, "n": n} for n in lengths]
-    return [*found, {"part": "text", "largest": 0, "n": 0}]
+    listed = [{"part": "count", "largest": limit, "n": 0} for limit in limits]
+    listed += [{"part": "size", "largest": 64, "n": n} for n in lengths]
+    return [*listed, {"part": "text", "largest": 0, "n": 0}]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
@@ -65,16 +65,16 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         }
     if cell["part"] == "size":
         return _at(cell["n"], cell["largest"])
-    found = {}
+    numbers = {}
     for x, warps in FIGURE_7.items():
         for count in warps:
             kernel = magma.Kernel((16, 16, 16), (64, 64, 64), (x, 32 * count // x))
-            found[f"figure 7 {x} {count}"] = float(_valid(kernel))
-            found[f"idle {x} {count}"] = float(magma.idle_warps(kernel))
+            numbers[f"figure 7 {x} {count}"] = float(_valid(kernel))
+            numbers[f"idle {x} {count}"] = float(magma.idle_warps(kernel))
     for block, shapes in ((64, SHAPES_4_WARPS), (16, SHAPES_1_WARP)):
         for x, y in shapes:
-            found[f"blocks {block} {x} {y}"] = float(_valid(magma.Kernel((16, 16, 16), (block,) * 3, (x, y))))
-    return found
+            numbers[f"blocks {block} {x} {y}"] = float(_valid(magma.Kernel((16, 16, 16), (block,) * 3, (x, y))))
+    return numbers
 
 
 def _valid(kernel: magma.Kernel) -> bool:
@@ -89,15 +89,15 @@ def _at(n: int, largest: int) -> dict[str, float]:
     ranked = magma.ranked(n, n, n, gpus.get("V100"), largest=largest)
     seconds = ranked[0][0]
     tied = [kernel for time, kernel in ranked if time <= seconds * (1 + 1e-12)]
-    found = {"ties": float(len(tied)), "of": float(len(ranked))}
-    found["least"] = min(magma.waste(kernel, n, n, n) for _, kernel in ranked)
+    result = {"ties": float(len(tied)), "of": float(len(ranked))}
+    result["least"] = min(magma.waste(kernel, n, n, n) for _, kernel in ranked)
     for b in SQUARES:
-        found[f"waste {b}"] = magma.waste(magma.Kernel((16, 16, 16), (b, b, b), (8, 4)), n, n, n)
-    first = Counter(kernel.tensor for kernel in tied if magma.waste(kernel, n, n, n) == found["least"])
+        result[f"waste {b}"] = magma.waste(magma.Kernel((16, 16, 16), (b, b, b), (8, 4)), n, n, n)
+    first = Counter(kernel.tensor for kernel in tied if magma.waste(kernel, n, n, n) == result["least"])
     best = ranked[0][1]
-    found |= {f"best {name}": float(value) for name, value in zip(("M", "N", "K"), best.block, strict=True)}
-    found |= {"best warps": float(best.warps), "tight": float(sum(first.values()))}
-    return found
+    result |= {f"best {name}": float(value) for name, value in zip(("M", "N", "K"), best.block, strict=True)}
+    result |= {"best warps": float(best.warps), "tight": float(sum(first.values()))}
+    return result
 
 
 _COUNT = {
@@ -142,25 +142,27 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for row in _pick(rows, "text", "n"):
         held = [bool(row[f"figure 7 {x} {count}"]) for x in FIGURE_7 for count in FIGURE_7[x]]
-        found.append(share("figure 7's kernels satisfy section 5.8", "valid", held, "1 to 32 warps"))
+        judged.append(share("figure 7's kernels satisfy section 5.8", "valid", held, "1 to 32 warps"))
         idle = {row[f"idle {x} 32"] for x in FIGURE_7}
         measured = ", ".join(f"{x:g}" for x in sorted(idle))
-        found.append(share("blocks of 64, 32 warps: idle warps (section 5.4)", "16", [x == 16 for x in idle], measured))
+        judged.append(
+            share("blocks of 64, 32 warps: idle warps (section 5.4)", "16", [x == 16 for x in idle], measured)
+        )
         fewer = [row[f"idle {x} {count}"] == 0 for x in FIGURE_7 for count in FIGURE_7[x] if count <= 16]
-        found.append(share("no warp is idle with 16 or fewer", "", fewer, "none idle"))
+        judged.append(share("no warp is idle with 16 or fewer", "", fewer, "none idle"))
         held = [bool(row[f"blocks 64 {x} {y}"]) for x, y in SHAPES_4_WARPS]
-        found.append(share("four warps as 8×16, 16×8, 32×4, 64×2 (section 5.4), blocks of 64", "valid", held, "valid"))
+        judged.append(share("four warps as 8×16, 16×8, 32×4, 64×2 (section 5.4), blocks of 64", "valid", held, "valid"))
         held = [bool(row[f"blocks 16 {x} {y}"]) for x, y in SHAPES_1_WARP[:2]]
-        found.append(share("one warp as 16×2 or 8×4, blocks of 16 (section 5.2)", "valid", held, "valid"))
+        judged.append(share("one warp as 16×2 or 8×4, blocks of 16 (section 5.2)", "valid", held, "valid"))
         held = [not row["blocks 16 32 1"]]
-        found.append(share("one warp as 32×1 is ruled out for blocks of 16", "", held, "breaks section 5.8"))
+        judged.append(share("one warp as 32×1 is ruled out for blocks of 16", "", held, "breaks section 5.8"))
     counts = _pick(rows, "count", "largest")
     held = [row["code"] == row["printed"] for row in counts]
     most = max((row["code"] / row["printed"] for row in counts), default=1.0)
-    found.append(
+    judged.append(
         share(
             "section 5.8: DIM_X and DIM_Y must divide every BLK_x",
             "needed",
@@ -168,7 +170,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             f"the printed loops run with up to {most:.3g} times as many configurations",
         )
     )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

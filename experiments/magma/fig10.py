@@ -77,8 +77,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, 2, height=5.2, share_y=False)
     few = [row for row in _square(rows) if row["M"] in shapes.SIZES]
     for axis, some, shown in zip(axes[0], (few, _ranked(rows)), (WITH, WITH[:1]), strict=True):
-        for who in (shapes.BASE, *((shapes.HALF,) if len(shown) > 1 else ()), *shown):
-            plot(axis, line(some, who), "rate", "M", LOOKS[who])
+        for name in (shapes.BASE, *((shapes.HALF,) if len(shown) > 1 else ()), *shown):
+            plot(axis, line(some, name), "rate", "M", LOOKS[name])
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
     below = axes[1, 0]
@@ -95,8 +95,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     below.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     below.set_ylabel("times as fast as cuBLAS")
     plain_ticks(below)
-    for who in (shapes.BASE, shapes.HALF, *WITH, *shapes.OTHERS["real"]):
-        plot(axes[1, 1], line(few, who), "relative_l2", "M", LOOKS[who])
+    for name in (shapes.BASE, shapes.HALF, *WITH, *shapes.OTHERS["real"]):
+        plot(axes[1, 1], line(few, name), "relative_l2", "M", LOOKS[name])
     axes[1, 1].set_yscale("log")
     axes[1, 1].set_ylabel("relative L2 error")
     over_powers(axes, shapes.GOALS)
@@ -110,7 +110,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     fast = ratios(line(_square(rows), "ours"), line(_square(rows), shapes.HALF))
     half = ratios(line(_square(rows), "ours fp16"), line(_square(rows), shapes.HALF))
     alone = ratios(line(_square(rows), "magma"), line(_square(rows), shapes.BASE))
-    found = [
+    judged = [
         reaches(
             "speed-up over cuBLAS, n×n×n, n = 10 to 128 (figure 11)",
             1.5,
@@ -147,7 +147,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         ),
     ]
     loop, cold = (speedups(_square(rows), what) for what in ("loop", "cold"))
-    found += [
+    judged += [
         compared(
             "in a loop, the host's time included: faster than cuBLAS at every n that is measured, 2 to 128",
             "",
@@ -165,7 +165,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     far = ratios(line(rows, "ours", batch=shapes.BEYOND_BATCH), line(rows, shapes.BASE, batch=shapes.BEYOND_BATCH))
     even, odd = shapes.BEYOND
     many = f"{shapes.BEYOND_BATCH} products of n ="
-    found.append(
+    judged.append(
         share(
             f"{many} {even}: slower than cuBLAS",
             "2.3× slower",
@@ -173,7 +173,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             span([1 / far[even]] if even in far else []),
         )
     )
-    found.append(
+    judged.append(
         share(
             f"{many} {odd}, no multiple of 8: no slower than cuBLAS",
             "3 % faster",
@@ -182,7 +182,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     ratio = errors(_square(rows), "ours", shapes.BASE).values()
-    found.append(
+    judged.append(
         share(
             "fp32 sums: no less accurate than cuBLAS by more than 1 %",
             "",
@@ -190,7 +190,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             f"{max(ratio, default=float('nan')):.4g} times its error at most",
         )
     )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -200,10 +200,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     ends = [pick(square, key=square.__getitem__) for pick in (max, min)]
     chosen, base = line(_square(rows), "ours"), {row["M"]: row for row in line(_square(rows), shapes.BASE)}
     others = {}
-    for who in WITH[1:]:
-        over = ratios(line(_square(rows), who), chosen)
+    for name in WITH[1:]:
+        over = ratios(line(_square(rows), name), chosen)
         if over:
-            others[f"{LOOKS[who].label}, n = {min(over)} to {max(over)}:"] = span(over.values())
+            others[f"{LOOKS[name].label}, n = {min(over)} to {max(over)}:"] = span(over.values())
     small = [row for n, row in base.items() if n <= SMALL and row.get("launch_s")]
     times = [1e6 * row["seconds"] for row in small]
     goal = {"cuBLAS": times, "empty launch": 1e6 * small[0]["launch_s"], "an eighth": [t / EIGHT for t in times]}

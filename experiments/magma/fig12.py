@@ -66,8 +66,8 @@ def _ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, 2, height=5.2, share_y=False)
     for axis, some, shown in zip(axes[0], (_square(rows), _ranked(rows)), (OURS, OURS[:1]), strict=True):
-        for who in (*BASES, *shown):
-            plot(axis, line(some, who), "rate", "M", LOOKS[who])
+        for name in (*BASES, *shown):
+            plot(axis, line(some, name), "rate", "M", LOOKS[name])
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
     for base in BASES:
@@ -77,10 +77,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 label = f"over {LOOKS[base].label}, $n$×$n$×{'$n$' if dash == '-' else '16'}"
                 style = plotting.Series(label, LOOKS[base].color, LOOKS[base].marker, dash, filled=dash == "-")
                 axes[1, 0].plot(list(points), list(points.values()), **style.line())
-    for who in shapes.OTHERS["complex"]:
-        points = ratios(line(_square(rows), who), line(_square(rows), "ours"))
+    for name in shapes.OTHERS["complex"]:
+        points = ratios(line(_square(rows), name), line(_square(rows), "ours"))
         if points:
-            axes[1, 1].plot(list(points), list(points.values()), **LOOKS[who].line())
+            axes[1, 1].plot(list(points), list(points.values()), **LOOKS[name].line())
     for axis, what in zip(axes[1], ("times as fast as cuBLAS", "times as fast as interleaved"), strict=True):
         axis.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
         axis.set_ylabel(what)
@@ -93,10 +93,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    square, found = _square(rows), []
+    square, judged = _square(rows), []
     for base, how in BASES.items():
         points = ratios(line(square, "ours"), line(square, base))
-        found.append(
+        judged.append(
             reaches(
                 f"speed-up over planar cuBLAS by {how}, n×n×n, n = 10 to 256 (figure 13)",
                 1.7,
@@ -105,12 +105,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         ranked = ratios(line(_ranked(rows), "ours"), line(_ranked(rows), base))
-        found.append(reaches(f"the same over {how}, n×n×16", 1.7, 7, ranked.values()))
+        judged.append(reaches(f"the same over {how}, n×n×16", 1.7, 7, ranked.values()))
     fastest = best(square, tuple(BASES))
     for under, how in ((line(square, shapes.BASE), "four calls"), (fastest, "the faster of the two")):
         points = {n: x for n, x in ratios(line(square, "ours"), under).items() if n <= 128}
         text = f"{GOAL:g} times as fast as planar cuBLAS, {how}, in the mean of the n that are measured, 2 to 128"
-        found.append(
+        judged.append(
             share(
                 text,
                 "",
@@ -120,9 +120,9 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     for what, how in (("loop", "in a loop, the host's time included"), ("cold", "operands from memory")):
         points = ratios(line(square, "ours"), line(square, shapes.BASE), what=what)
-        found.append(compared(f"{how}: faster than planar cuBLAS by four calls", "", points.values(), ">", 1))
+        judged.append(compared(f"{how}: faster than planar cuBLAS by four calls", "", points.values(), ">", 1))
     layouts = ratios(line(square, "ours"), line(square, "ours planar"))
-    found.append(
+    judged.append(
         compared(
             "interleaved is faster than planar, the same kernel",
             "higher operational intensity",
@@ -132,10 +132,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     real = {n: x for n, x in _complex_over_planar(rows).items()}
-    found.append(compared("one call of cuBLASLt is faster than four of cuBLAS", "", real.values(), ">", 1))
+    judged.append(compared("one call of cuBLASLt is faster than four of cuBLAS", "", real.values(), ">", 1))
     ratio = errors(square, "ours", shapes.BASE)
-    found.append(compared("no less accurate than four calls of cuBLAS", "", ratio.values(), "<=", 1))
-    return found
+    judged.append(compared("no less accurate than four calls of cuBLAS", "", ratio.values(), "<=", 1))
+    return judged
 
 
 def _complex_over_planar(rows: list[dict[str, Any]]) -> dict[int, float]:

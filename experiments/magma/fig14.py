@@ -55,18 +55,18 @@ def _look(look: Series, batch: int) -> Series:
 
 
 def _speedup(rows: list[dict[str, Any]], data: str, batch: int) -> dict[int, float]:
-    ours, theirs = (line(rows, who, data=data, batch=batch) for who in reversed(WHO))
-    return ratios(ours, theirs)
+    ours, other = (line(rows, name, data=data, batch=batch) for name in reversed(WHO))
+    return ratios(ours, other)
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
     for axis, data in zip(axes[0], NAMES, strict=False):
-        for who in WHO:
+        for name in WHO:
             for batch in shapes.FEW:
-                points = [(row["M"], row["rate"]) for row in line(rows, who, data=data, batch=batch)]
+                points = [(row["M"], row["rate"]) for row in line(rows, name, data=data, batch=batch)]
                 if points:
-                    axis.plot(*zip(*points, strict=True), **_look(LOOKS[who], batch).line())
+                    axis.plot(*zip(*points, strict=True), **_look(LOOKS[name], batch).line())
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
     colours = {
@@ -75,9 +75,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     }
     for data, look in colours.items():
         for batch in shapes.FEW:
-            found = _speedup(rows, data, batch)
-            if found:
-                axes[0, 2].plot(list(found), list(found.values()), **_look(look, batch).line())
+            result = _speedup(rows, data, batch)
+            if result:
+                axes[0, 2].plot(list(result), list(result.values()), **_look(look, batch).line())
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     axes[0, 2].set_ylabel("times as fast as cuBLAS")
     plain_ticks(axes[0, 2])
@@ -88,17 +88,22 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     few, many = shapes.FEW
     for data, name in NAMES.items():
-        for who in WHO:
-            slow = {row["M"]: row["rate"] for row in line(rows, who, data=data, batch=few)}
-            gain = [row["rate"] / slow[row["M"]] for row in line(rows, who, data=data, batch=many) if row["M"] in slow]
-            text = f"{name}, {'cuBLAS' if who == shapes.BASE else 'ours'}: {few} products run slower than {many}"
-            found.append(compared(text, "slower", gain, ">", 1))
+        for implementation in WHO:
+            slow = {row["M"]: row["rate"] for row in line(rows, implementation, data=data, batch=few)}
+            gain = [
+                row["rate"] / slow[row["M"]]
+                for row in line(rows, implementation, data=data, batch=many)
+                if row["M"] in slow
+            ]
+            label = "cuBLAS" if implementation == shapes.BASE else "ours"
+            text = f"{name}, {label}: {few} products run slower than {many}"
+            judged.append(compared(text, "slower", gain, ">", 1))
         first, second = (_speedup(rows, data, batch) for batch in shapes.FEW)
         change = [second[n] / first[n] for n in first if n in second]
-        found.append(
+        judged.append(
             share(
                 f"{name}: the speed-up over cuBLAS is that of the other batch",
                 "no significant change",
@@ -107,15 +112,15 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         each = [x for one in (first, second) for x in one.values()]
-        found.append(compared(f"{name}: faster than cuBLAS, both batches", "", each, ">", 1))
+        judged.append(compared(f"{name}: faster than cuBLAS, both batches", "", each, ">", 1))
     ours = {row["M"]: row["rate"] for row in line(rows, "ours", data="complex", batch=few)}
     other = {row["M"]: row["rate"] for row in line(rows, shapes.BASE, data="complex", batch=many)}
     reach = {n: ours[n] / other[n] for n in ours if n in other}
     held = [any(x >= 1 for x in reach.values())] if reach else []
-    there = ", ".join(str(n) for n, x in reach.items() if x >= 1)
+    selected = ", ".join(str(n) for n, x in reach.items() if x >= 1)
     text = f"HCGEMM: {few} products of ours run at the speed of cuBLAS' {many}, at some n"
-    found.append(share(text, "sometimes", held, f"n = {there}" if there else span(reach.values())))
-    return found
+    judged.append(share(text, "sometimes", held, f"n = {selected}" if selected else span(reach.values())))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -126,10 +131,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     }
     few, sms = shapes.FEW[0], multiprocessors()
     slow = any(x < 1 for data in NAMES for x in _speedup(rows, data, few).values())
-    own = line(rows, "ours", data="real", batch=few)
+    selected = line(rows, "ours", data="real", batch=few)
     growth = {}
-    if len(own) > 1:
-        growth = {name: own[-1][name] / own[0][name] for name in ("operations", "seconds")}
+    if len(selected) > 1:
+        growth = {name: selected[-1][name] / selected[0][name] for name in ("operations", "seconds")}
     return paragraph(
         ("fpemu over cuBLAS", speeds),
         (
@@ -137,14 +142,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
             f"product, and {few} of them run on {few} of {sms} multiprocessors",
             bool(sms) and slow,
         ),
-        (
-            f"growth of {few} real products, n = {own[0]['M'] if own else 0} to {own[-1]['M'] if own else 0}",
-            growth,
-            ".3g×",
-        ),
+        (f"growth of {few} real products from the smallest to the largest n", growth, ".3g×"),
         (
             "µs of a call",
-            {f"n = {r['M']}:": 1e6 * r["seconds"] for r in own[:: max(len(own) - 1, 1)]} if growth else None,
+            {f"n = {r['M']}:": 1e6 * r["seconds"] for r in selected[:: max(len(selected) - 1, 1)]} if growth else None,
         ),
         ("latency, not arithmetic, decides", bool(growth)),
     )

@@ -127,16 +127,16 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
-    found = []
+    judged = []
     if 4 in main:
         one, four = 100 * main[4]["single"], 100 * main[4]["diagonal"]
-        found.append(share("one 4×4×4 product uses", "less than 1.5 %", [one < 1.5], f"{one:.5g} %"))
-        found.append(share("with several of them (figure 16)", "about 6 %", [5.5 <= four <= 6.5], f"{four:.4g} %"))
-        found.append(share("an improvement of", "4×", [four / one == 4], f"{four / one:g}×"))
+        judged.append(share("one 4×4×4 product uses", "less than 1.5 %", [one < 1.5], f"{one:.5g} %"))
+        judged.append(share("with several of them (figure 16)", "about 6 %", [5.5 <= four <= 6.5], f"{four:.4g} %"))
+        judged.append(share("an improvement of", "4×", [four / one == 4], f"{four / one:g}×"))
     if main:
         counted = [row["diagonal"] == row["diagonal products"] * row["n"] ** 3 / 4096 for row in main.values()]
         right = [row["diagonal wrong"] == 0 for row in main.values()]
-        found.append(
+        judged.append(
             share(
                 "floor(16/N) 2N³ / 8192, the products multiplied out",
                 "every N",
@@ -145,7 +145,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         more = {n: row["best"] / row["diagonal"] for n, row in main.items()}
-        found.append(
+        judged.append(
             share(
                 "figure 17 is the maximum achievable",
                 "every N",
@@ -158,10 +158,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             text_ = f"ordinary arithmetic can win up to N = 10 (below 25 %), {text}"
             tied = [row["n"] for row in small if row[name] >= THRESHOLD]
             words = f"not below at N = {', '.join(map(str, tied))}" if tied else "below 25 % at all"
-            found.append(share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words))
+            judged.append(share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words))
             large = [row for n, row in main.items() if n > 10]
             span = f"{100 * min((r[name] for r in large), default=0):.3g} % and more"
-            found.append(
+            judged.append(
                 share(
                     f"tensor cores win above N = 10, {text}",
                     "N above 10",
@@ -169,7 +169,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                     span,
                 )
             )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -65,8 +65,8 @@ def _speedup(rows: list[dict[str, Any]], data: str, who: tuple[str, ...]) -> dic
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
     for axis, data in zip(axes[0], NAMES, strict=False):
-        for who in (shapes.BASE, "cublas in one", *OURS[data], "magma", "tiny"):
-            plot(axis, line(_of(rows, data), who), "rate", "M", LOOKS[who])
+        for name in (shapes.BASE, "cublas in one", *OURS[data], "magma", "tiny"):
+            plot(axis, line(_of(rows, data), name), "rate", "M", LOOKS[name])
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
     looks = {
@@ -74,9 +74,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         "complex": Series("HCGEMM, fastest of ours", plotting.PURPLE, "P"),
     }
     for data, look in looks.items():
-        found = _speedup(rows, data, OURS[data])
-        if found:
-            axes[0, 2].plot(list(found), list(found.values()), **look.line())
+        result = _speedup(rows, data, OURS[data])
+        if result:
+            axes[0, 2].plot(list(result), list(result.values()), **look.line())
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     axes[0, 2].set_ylabel("times as fast as cuBLAS")
     plain_ticks(axes[0, 2])
@@ -89,12 +89,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for data, name in NAMES.items():
         some = _of(rows, data)
         alone = ratios(line(some, "magma-small"), line(some, "magma" if data == "real" else "ours"))
         below, above = ({n: x for n, x in alone.items() if (n < CROSSING) == small} for small in (True, False))
-        found.append(
+        judged.append(
             compared(
                 f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
                 "below ≈ 10×10",
@@ -103,7 +103,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 1,
             )
         )
-        found.append(
+        judged.append(
             compared(
                 f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
                 "for larger sizes",
@@ -114,7 +114,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     chosen = ratios(line(_of(rows, "real"), "magma-small"), line(_of(rows, "real"), "ours"))
     small = [x for n, x in chosen.items() if n < CROSSING]
-    found.append(
+    judged.append(
         compared(
             f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
             "any kernel that uses the TCs",
@@ -124,9 +124,9 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     real, complex_ = (_speedup(rows, data, OURS[data]) for data in NAMES)
-    found.append(reaches("HGEMM: speed-up over cuBLAS (figure 18)", 6.6, 8.4, real.values()))
+    judged.append(reaches("HGEMM: speed-up over cuBLAS (figure 18)", 6.6, 8.4, real.values()))
     most = max(complex_, key=complex_.__getitem__, default=0)
-    found.append(
+    judged.append(
         share(
             "HCGEMM: speed-up over cuBLAS (figure 19), the largest",
             "up to 21.8×",
@@ -134,7 +134,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             f"{complex_[most]:.3g}× at n = {most}" if complex_ else "",
         )
     )
-    found.append(
+    judged.append(
         share(
             "HGEMM: 8 times as fast as cuBLAS up to n = 8",
             "",
@@ -145,7 +145,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     for data, name in NAMES.items():
         some = _of(rows, data)
         loop = ratios(line(some, "ours"), line(some, shapes.BASE), what="loop")
-        found.append(
+        judged.append(
             compared(
                 f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS",
                 "",
@@ -154,7 +154,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 1,
             )
         )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -170,8 +170,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
             for one in OURS[data]
         }
         times = {
-            LOOKS[who].label: [1e6 * row["seconds"] for row in line(some, who) if row["M"] < CROSSING]
-            for who in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")
+            LOOKS[implementation].label: [
+                1e6 * row["seconds"] for row in line(some, implementation) if row["M"] < CROSSING
+            ]
+            for implementation in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")
         }
         statements += [
             (f"{name}: the fastest of ours over cuBLAS", span(of.values())),

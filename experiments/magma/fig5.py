@@ -37,29 +37,29 @@ LENGTHS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 def cells(size: str) -> list[dict[str, Any]]:
     step = 1 if size == "full" else 2
-    found = []
+    listed = []
     for name, (tm, tn) in TENSOR.items():
         for m in range(tm, LARGEST + 1, tm):
             # the quick map takes every other width of 8, but all that are multiples of 16
-            found += [
+            listed += [
                 {"tensor": name, "blk_m": m, "blk_n": n}
                 for n in range(tn, LARGEST + 1, tn)
                 if tn == 16 or n % (8 * step) == 0 or n == 8
             ]
-    return found
+    return listed
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """ "formula", "counted" (two blocks each way), and for square blocks "at n", counted at the size n."""
     tensor, block = TENSOR[cell["tensor"]], (cell["blk_m"], cell["blk_n"])
     M, N = 2 * block[0], 2 * block[1]
-    found = {
+    numbers = {
         "formula": float(magma.traffic_reduction(block, tensor)),
         "counted": _reads(M, N, tensor) / _reads(M, N, block),
     }
     for n in LENGTHS:
-        found[f"at {n}"] = _reads(n, n, tensor) / _reads(n, n, block)
-    return found
+        numbers[f"at {n}"] = _reads(n, n, tensor) / _reads(n, n, block)
+    return numbers
 
 
 def _reads(M: int, N: int, block: tuple[int, int]) -> int:
@@ -87,7 +87,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         ms, ns = (sorted({row[side] for row in here if row[side] % 16 == 0}) for side in ("blk_m", "blk_n"))
         value = {(row["blk_m"], row["blk_n"]): row["formula"] for row in here}
         grid = np.array([[value.get((m, n), np.nan) for m in ms] for n in ns])
-        made = plotting.heatmap(axis, ms, ns, grid, low=1.0, high=highest)
+        image = plotting.heatmap(axis, ms, ns, grid, low=1.0, high=highest)
         axis.contour(ms, ns, grid, levels=[2, 3, 4, 5, 6, 8], colors="white", linewidths=0.5)
         axis.set_xlabel("BLK_M")
         axis.set_xticks([32, 64, 96, 128])
@@ -104,14 +104,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 va="bottom",
             )
     axes[0, 0].set_ylabel("BLK_N")
-    plotting.colour_bar(figure, made, axes[0, :2].tolist(), "times fewer reads")
-    made.colorbar.set_ticks([1, 2, 3, 4, 6, 8, 10], labels=["1", "2", "3", "4", "6", "8", "10"])
-    made.colorbar.minorticks_off()
+    plotting.colour_bar(figure, image, axes[0, :2].tolist(), "times fewer reads")
+    image.colorbar.set_ticks([1, 2, 3, 4, 6, 8, 10], labels=["1", "2", "3", "4", "6", "8", "10"])
+    image.colorbar.minorticks_off()
     last = axes[0, 2]
     for name in TENSOR:
         for side, look in _LOOK.items():
-            there = [r for r in rows if r["tensor"] == name and (r["blk_m"], r["blk_n"]) == (side, side)]
-            for row in there:
+            selected = [r for r in rows if r["tensor"] == name and (r["blk_m"], r["blk_n"]) == (side, side)]
+            for row in selected:
                 first = name == "16x16"
                 line = Series(f"{look.label}, {name.replace('x', '×')}", look.color, look.marker, "-", filled=first)
                 last.plot(LENGTHS, [row[f"at {n}"] for n in LENGTHS], **line.line(markersize=3))
@@ -126,14 +126,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for name, factor in (("16x16", 4.0), ("32x8", 5.0)):
         here = [row for row in rows if row["tensor"] == name]
         at = [row["formula"] for row in here if (row["blk_m"], row["blk_n"]) == (64, 64)]
         text = f"(TC_M, TC_N) = {TENSOR[name]}: reduction at 64×64 (section 5.2.1)"
-        found.append(share(text, f"{factor:g}×", [x == factor for x in at], "".join(f"{x:g}×" for x in at)))
+        judged.append(share(text, f"{factor:g}×", [x == factor for x in at], "".join(f"{x:g}×" for x in at)))
         worst = max((abs(row["formula"] / row["counted"] - 1) for row in here), default=0.0)
-        found.append(
+        judged.append(
             share(
                 f"(TC_M, TC_N) = {TENSOR[name]}: the formula is the count of reads, large matrices",
                 "every block",
@@ -143,7 +143,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
         small = [(row["formula"], row[f"at {n}"]) for row in here for n in LENGTHS if n <= LARGEST]
         worst = max((formula / counted for formula, counted in small), default=1.0)
-        found.append(
+        judged.append(
             share(
                 f"(TC_M, TC_N) = {TENSOR[name]}: the formula also for matrices of size n up to {LARGEST}",
                 "",
@@ -151,7 +151,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 f"promises up to {worst:.3g} times too much",
             )
         )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -39,11 +39,11 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(width=plotting.SINGLE, height=2.9)
     axis = axes[0, 0]
     for dim_x, look in _LOOK.items():
-        found = _rates(rows, dim_x)
-        if found:
-            axis.plot(list(found), list(found.values()), **look.line())
-    for who, dash, label in ((shapes.BASE, "--", "cuBLAS"), ("ours", ":", "fpemu's choice")):
-        for row in line(rows, who):
+        result = _rates(rows, dim_x)
+        if result:
+            axis.plot(list(result), list(result.values()), **look.line())
+    for name, dash, label in ((shapes.BASE, "--", "cuBLAS"), ("ours", ":", "fpemu's choice")):
+        for row in line(rows, name):
             axis.axhline(row["rate"], color=plotting.BLACK, linestyle=dash, linewidth=0.9, label=label)
     axis.set_xscale("log", base=2)
     axis.set_xticks(shapes.WARPS, [str(count) for count in shapes.WARPS])
@@ -55,13 +55,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for dim_x in shapes.DIM_X:
         rates = _rates(rows, dim_x)
         known = {1, shapes.WARPS[-1]} <= set(rates)
         best = max(rates, key=rates.__getitem__, default=0)
         gain = rates[best] / rates[1] if known else float("nan")
-        found.append(
+        judged.append(
             share(
                 f"DIM_X = {dim_x}: more warps are faster than one",
                 "significant gains",
@@ -70,7 +70,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         loss = rates[shapes.WARPS[-1]] / rates[best] if known else float("nan")
-        found.append(
+        judged.append(
             share(
                 f"DIM_X = {dim_x}: 32 warps are slower than the best number",
                 "drops",
@@ -78,7 +78,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 f"{loss:.3g}×",
             )
         )
-        found.append(
+        judged.append(
             share(
                 f"DIM_X = {dim_x}: the best number is neither the least nor the most",
                 "",
@@ -88,7 +88,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     table = [row["rate"] for row in line(rows, "ours")]
     every = [x for dim_x in shapes.DIM_X for x in _rates(rows, dim_x).values()]
-    found.append(
+    judged.append(
         share(
             "what fpemu chooses is as fast as the best of these or faster",
             "",
@@ -96,7 +96,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             f"{table[0] / max(every):.3g}×" if table and every else "",
         )
     )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -51,18 +51,18 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """Per layout "... intensity" (operations a byte), "... bound" (operations a second), "... crossing" (0: none)."""
     gpu, n = gpus.get(cell["gpu"]), cell["n"]
     k = cell["rank"] or n
-    found = {"peak": float(gpu.need("fp16 matrix"))}
+    numbers = {"peak": float(gpu.need("fp16 matrix"))}
     for layout in (*LAYOUTS, "real"):
-        found[f"{layout} intensity"] = magma.operational_intensity(n, n, k, layout)
-        found[f"{layout} bound"] = magma.bound(n, n, k, layout, gpu)
+        numbers[f"{layout} intensity"] = magma.operational_intensity(n, n, k, layout)
+        numbers[f"{layout} bound"] = magma.bound(n, n, k, layout, gpu)
         crossing = magma.crossing(gpu, layout, cell["rank"] or None)
-        found[f"{layout} crossing"] = crossing if math.isfinite(crossing) else 0.0
+        numbers[f"{layout} crossing"] = crossing if math.isfinite(crossing) else 0.0
     # by the operations and the words that move, without Equations 1 and 2
     elements = 2 * n * n + k * (n + n)
     operations = n * n * k * (6 + 2)
-    found["interleaved counted"] = operations / (elements * 4)
-    found["planar counted"] = 4 * n * n * k * 2 / (4 * elements * 2)
-    return found
+    numbers["interleaved counted"] = operations / (elements * 4)
+    numbers["planar counted"] = 4 * n * n * k * 2 / (4 * elements * 2)
+    return numbers
 
 
 _LOOK = {
@@ -107,17 +107,17 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for number, layout in ((1, "interleaved"), (2, "planar")):
         held = [row[f"{layout} intensity"] == row[f"{layout} counted"] for row in rows]
-        found.append(share(f"Eq. {number} = operations over bytes, counted", "every size", held, "equal"))
+        judged.append(share(f"Eq. {number} = operations over bytes, counted", "every size", held, "equal"))
     square = _rows(rows, "V100 SXM2", 0)
     for layout, factor in (("planar", 0.25), ("interleaved", 0.5)):
         values = [row[f"{layout} intensity"] / row["n"] for row in square]
         text = f"square, {layout}: operational intensity over N"
-        found.append(share(text, f"{factor:g}", [value == factor for value in values], _span(values)))
+        judged.append(share(text, f"{factor:g}", [value == factor for value in values], _span(values)))
     real = [row["planar bound"] == row["real bound"] for row in rows]
-    found.append(share("planar has the roofline of real HGEMM", "every size", real, "equal"))
+    judged.append(share("planar has the roofline of real HGEMM", "every size", real, "equal"))
     for gpu, label in (("V100 SXM2", "125 TFLOP/s"), ("V100", "113 TFLOP/s, 1.38 GHz")):
         at = {row["n"]: row for row in _rows(rows, gpu, 0)}
         if 300 in at:
@@ -125,25 +125,25 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             measured = f"planar {_share(row, 'planar')}, interleaved {_share(row, 'interleaved')} of the peak"
             held = [row["planar bound"] < row["peak"] <= row["interleaved bound"]]
             text = f"{label}: at 300 planar is limited by bandwidth, interleaved by computing"
-            found.append(share(text, "so", held, measured))
+            judged.append(share(text, "so", held, measured))
         large = [row for n, row in at.items() if n > 550]
         if large:
             ends = f"planar meets the peak at {large[0]['planar crossing']:.0f}"
             held = [row["planar bound"] == row["interleaved bound"] for row in large]
-            found.append(share(f"{label}: above 550 the layouts do not differ", "no difference", held, ends))
+            judged.append(share(f"{label}: above 550 the layouts do not differ", "no difference", held, ends))
     rank = [row for row in _rows(rows, "V100 SXM2", 16) + _rows(rows, "V100", 16)]
     for layout in ("planar", "interleaved"):
         never = [row[f"{layout} crossing"] == 0 and row[f"{layout} bound"] < row["peak"] for row in rank]
         most = max((row[f"{layout} bound"] / row["peak"] for row in rank), default=0.0)
         text = f"rank 16, {layout}: always limited by bandwidth on V100"
-        found.append(share(text, "every size", never, f"{100 * most:.3g} % of the peak at most"))
+        judged.append(share(text, "every size", never, f"{100 * most:.3g} % of the peak at most"))
     for layout, factor in (("planar", 8), ("interleaved", 16)):
         off = max((abs(r[f"{layout} intensity"] / (factor * r["n"] / (r["n"] + 16)) - 1) for r in rank), default=0.0)
         text = f"rank 16, {layout}: intensity {factor} N² / (N² + 16 N)"
-        found.append(share(text, "every size", [off < 1e-15 for _ in rank], f"off by {off:.2g} at most"))
+        judged.append(share(text, "every size", [off < 1e-15 for _ in rank], f"off by {off:.2g} at most"))
     ratios = [row["interleaved bound"] / row["planar bound"] for row in rank]
-    found.append(share("rank 16: interleaved over planar", "2×", [x == 2 for x in ratios], _span(ratios, "×")))
-    return found
+    judged.append(share("rank 16: interleaved over planar", "2×", [x == 2 for x in ratios], _span(ratios, "×")))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

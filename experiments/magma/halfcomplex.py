@@ -82,13 +82,13 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B = (np.moveaxis(x, 0, -1) for x in (A, B))
     results = {name: hcgemm(A, B, hardware=cell["hardware"], **options) for name, options in METHODS.items()}
     results[SMALL] = hcgemm(A, B, accumulate="fp16", kernel="magma-small")
-    found = {}
+    numbers = {}
     for name, D in results.items():
         parts = np.moveaxis(D, -1, 0)
-        found[f"{name} relative_l2"] = metrics.relative_l2(parts, exact)
-        found[f"{name} real"] = metrics.relative_l2(parts[0], exact[0])
-    found["once relative_l2"] = metrics.relative_l2(exact.astype(np.float16), exact)
-    return found
+        numbers[f"{name} relative_l2"] = metrics.relative_l2(parts, exact)
+        numbers[f"{name} real"] = metrics.relative_l2(parts[0], exact[0])
+    numbers["once relative_l2"] = metrics.relative_l2(exact.astype(np.float16), exact)
+    return numbers
 
 
 def product(A: NDArray[Any], B: NDArray[Any], device: Device = "cpu") -> NDArray[np.float64]:
@@ -115,9 +115,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for line, low in zip(axes, KINDS.values(), strict=True):
         for axis, chip in zip(line, CHIPS, strict=True):
             for name in [*METHODS, SMALL]:
-                there = [n for n in lengths if name != SMALL or n <= _LARGEST_SMALL]
+                selected = [n for n in lengths if name != SMALL or n <= _LARGEST_SMALL]
                 plotting.band(
-                    axis, there, [_runs(rows, chip, low, n, f"{name} relative_l2") for n in there], _look(name)
+                    axis, selected, [_runs(rows, chip, low, n, f"{name} relative_l2") for n in selected], _look(name)
                 )
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
@@ -135,13 +135,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Checks of our own: the paper says nothing about errors."""
-    found = []
+    judged = []
     for d in ACCUMULATORS:
         ratios = [_ratio(rows, point, "four calls", d) for point in _points(rows)]
         text = f"{min(ratios):.2f} to {max(ratios):.2f} times the error" if ratios else "no points"
         name = f"four calls that round to fp16 between err more than one kernel, summed in {d}"
-        found.append(share(name, "", [ratio > 1 for ratio in ratios], text))
-    return found
+        judged.append(share(name, "", [ratio > 1 for ratio in ratios], text))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

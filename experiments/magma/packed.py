@@ -68,15 +68,15 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     options = {"hardware": cell["hardware"], "accumulate": cell["accumulate"]}
     infinite = B.copy()
     infinite[:, 0, 0, 0] = np.inf
-    found = {"alone relative_l2": metrics.relative_l2(hgemm(A, B, **options), exact)}
+    numbers = {"alone relative_l2": metrics.relative_l2(hgemm(A, B, **options), exact)}
     for how in ARRANGEMENTS:
         sums = together(A, B, how, lambda x, y: mma.gemm(x, y, None, spec, device=device))
         results = together(A, B, how, lambda x, y: hgemm(x, y, **options))
         others = together(A, infinite, how, lambda x, y: hgemm(x, y, **options))[:, 1:]
-        found[f"{how} differing"] = float(np.mean(_codes(sums) != _codes(alone)))
-        found[f"{how} relative_l2"] = metrics.relative_l2(results, exact)
-        found[f"{how} nan"] = float(np.mean(np.isnan(others)))
-    return found
+        numbers[f"{how} differing"] = float(np.mean(_codes(sums) != _codes(alone)))
+        numbers[f"{how} relative_l2"] = metrics.relative_l2(results, exact)
+        numbers[f"{how} nan"] = float(np.mean(np.isnan(others)))
+    return numbers
 
 
 def together(A: NDArray[Any], B: NDArray[Any], how: str, multiply: Any) -> NDArray[Any]:
@@ -85,12 +85,12 @@ def together(A: NDArray[Any], B: NDArray[Any], how: str, multiply: Any) -> NDArr
     x, y = (np.zeros((groups, SIDE, SIDE), np.float16) for _ in range(2))
     places = [slice(j * n, (j + 1) * n) for j in range(g)]
     first = slice(0, n)
-    own = how == "own k"
+    selected = how == "own k"
     for j, place in enumerate(places):
-        x[:, place, place if own else first] = A[:, j]
-        y[:, place if own else first, first if own else place] = B[:, j]
+        x[:, place, place if selected else first] = A[:, j]
+        y[:, place if selected else first, first if selected else place] = B[:, j]
     D = multiply(x, y)
-    return np.stack([D[:, place, first if own else place] for place in places], axis=1)
+    return np.stack([D[:, place, first if selected else place] for place in places], axis=1)
 
 
 def same_cuts(n: int, block: int) -> bool:
@@ -119,12 +119,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     lengths = sorted({row["n"] for row in rows})
     for axis, d in zip(axes[0], ACCUMULATORS, strict=True):
         for chip in CHIPS:
-            there = [n for n in lengths if _runs(rows, chip, d, n)]
-            if there:
-                look, runs = plotting.HARDWARE[chip], [_runs(rows, chip, d, n) for n in there]
-                axis.plot(there, [np.mean(x) for x in runs], **look.line(markersize=_MARKED.get(chip, 4)))
+            selected = [n for n in lengths if _runs(rows, chip, d, n)]
+            if selected:
+                look, runs = plotting.HARDWARE[chip], [_runs(rows, chip, d, n) for n in selected]
+                axis.plot(selected, [np.mean(x) for x in runs], **look.line(markersize=_MARKED.get(chip, 4)))
                 axis.fill_between(
-                    there, [min(x) for x in runs], [max(x) for x in runs], color=look.color, alpha=0.15, linewidth=0
+                    selected, [min(x) for x in runs], [max(x) for x in runs], color=look.color, alpha=0.15, linewidth=0
                 )
         most = [
             max(row["same k differing"] for row in rows if (row["accumulate"], row["n"]) == (d, n))

@@ -71,14 +71,14 @@ def cost(cell: dict[str, Any]) -> float:
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     A, B, exact = _problem(cell["inputs"], cell["m"], cell["k"], cell["scale"], cell["seed"], device=device)
-    found = {}
+    numbers = {}
     for scheme in SCHEMES:
         for way, options in WAYS.items():
             D = complex_gemm(A, B, scheme=scheme, hardware=cell["hardware"], on_range="propagate", **options)
             parts = np.stack([D.real, D.imag])
-            found[f"{scheme} {way} relative_l2"] = metrics.relative_l2(parts, exact)
-            found[f"{scheme} {way} imaginary"] = metrics.relative_l2(parts[1], exact[1])
-    return found
+            numbers[f"{scheme} {way} relative_l2"] = metrics.relative_l2(parts, exact)
+            numbers[f"{scheme} {way} imaginary"] = metrics.relative_l2(parts[1], exact[1])
+    return numbers
 
 
 @functools.lru_cache(maxsize=2)  # both architectures have the same problems, one after another

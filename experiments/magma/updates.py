@@ -85,11 +85,11 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     exact = reference.matmul(A, B, device=device)
     results = {name: updated(A, B, cell["k"], options) for name, options in _OPTIONS.items()}
     results[ONE] = hgemm(A, B, hardware="ideal")
-    found = {}
+    numbers = {}
     for name, D in results.items():
-        found[f"{name} relative_l2"] = metrics.relative_l2(D, exact)
-        found[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
-    return found
+        numbers[f"{name} relative_l2"] = metrics.relative_l2(D, exact)
+        numbers[f"{name} normwise"] = metrics.normwise(D, exact, A, B)
+    return numbers
 
 
 def updated(A: NDArray[Any], B: NDArray[Any], k: int, options: dict[str, Any]) -> NDArray[np.float16]:
@@ -123,9 +123,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         points = _points(rows, panel)
         names = [*METHODS, SMALL] + ([ONE] if panel == "updates" else [])
         for name in names:
-            there = [x for x in points if not (panel == "k" and name == SMALL and x > _LONGEST_SMALL)]
-            runs = [_runs(rows, panel, x, f"{name} {measure}") for x in there]
-            plotting.band(axis, there, runs, _look(name), markersize=_MARKED.get(name.split()[0], 4))
+            selected = [x for x in points if not (panel == "k" and name == SMALL and x > _LONGEST_SMALL)]
+            runs = [_runs(rows, panel, x, f"{name} {measure}") for x in selected]
+            plotting.band(axis, selected, runs, _look(name), markersize=_MARKED.get(name.split()[0], 4))
         axis.set_xscale("log", base=10 if panel == "batch" else 2)
         axis.set_yscale("log")
         axis.set_xlabel(_NAMES[panel])

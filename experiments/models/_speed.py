@@ -24,16 +24,16 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     """
     gpu, name = cell["gpu"], cell["scheme"]
     options = {"precision": cell["precision"]} if name in SLICED else {}
-    found = {}
+    numbers = {}
     for n in SIZES:
-        found[f"at {n}"] = roofline.time(roofline.work(name, gpu, n, n, n, **options), gpu).flops
-    found["busy"] = roofline.time(roofline.work(name, gpu, 8192, 8192, 8192, **options), gpu).share
+        numbers[f"at {n}"] = roofline.time(roofline.work(name, gpu, n, n, n, **options), gpu).flops
+    numbers["busy"] = roofline.time(roofline.work(name, gpu, 8192, 8192, 8192, **options), gpu).share
     even = roofline.break_even(name, gpu, largest=LARGEST, **options)
-    found |= {"from": float(even.n or 0), "ratio": even.ratio}
+    numbers |= {"from": float(even.n or 0), "ratio": even.ratio}
     scheme = build(name, options)
     fusible = isinstance(scheme, SplitScheme) and scheme.plan().join != "as-run"
     fused = roofline.break_even(name, gpu, largest=LARGEST, split="fused", **options) if fusible else even
-    return found | {"fused from": float(fused.n or 0)}
+    return numbers | {"fused from": float(fused.n or 0)}
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -44,13 +44,13 @@ def name_of(row: dict[str, Any]) -> str:
 
 def break_evens(rows: list[dict[str, Any]], native: str) -> list[Claim]:
     """For every scheme, whether and from which n its bound is above the native product's."""
-    found = []
+    result = []
     for scheme in dict.fromkeys(name_of(row) for row in rows if row["scheme"] != native):
-        own = [row for row in rows if name_of(row) == scheme]
-        texts = [f"{row['gpu']} {_from(row['from'])} ({row['ratio']:.3g}×)" for row in own]
-        held = [row["from"] > 0 for row in own]
-        found.append(share(f"{scheme} can be faster than {native.upper()}", "", held, ", ".join(texts)))
-    return found
+        selected = [row for row in rows if name_of(row) == scheme]
+        texts = [f"{row['gpu']} {_from(row['from'])} ({row['ratio']:.3g}×)" for row in selected]
+        held = [row["from"] > 0 for row in selected]
+        result.append(share(f"{scheme} can be faster than {native.upper()}", "", held, ", ".join(texts)))
+    return result
 
 
 def _from(n: float) -> str:
@@ -67,9 +67,9 @@ def draw(
 ) -> Any:
     """A panel of speeds for each of seven GPUs, and one of break-even sizes."""
     figure, axes = plotting.figure(4, 2, height=height, share_y=False)
-    there = [gpu for gpu in gpus if any(row["gpu"] == gpu for row in rows)]
+    selected = [gpu for gpu in gpus if any(row["gpu"] == gpu for row in rows)]
     shown = {}
-    for axis, gpu in zip(axes.ravel(), there, strict=False):
+    for axis, gpu in zip(axes.ravel(), selected, strict=False):
         for name, series in look.items():
             row = of(rows, gpu, name)
             if row is not None:
@@ -84,13 +84,15 @@ def draw(
     others = [name for name in look if name != native]
     for number, name in enumerate(others):
         for which, filled, size in (("fused from", False, 5.0), ("from", True, 2.8)):
-            own = [(there.index(gpu), row) for (gpu, scheme), row in shown.items() if scheme == name and row[which]]
-            own = [(at, row) for at, row in own if filled or row[which] != row["from"]]
-            heights = [at + 0.8 * ((number + 0.5) / len(others) - 0.5) for at, _ in own]
+            chosen = [
+                (selected.index(gpu), row) for (gpu, scheme), row in shown.items() if scheme == name and row[which]
+            ]
+            chosen = [(at, row) for at, row in chosen if filled or row[which] != row["from"]]
+            heights = [at + 0.8 * ((number + 0.5) / len(others) - 0.5) for at, _ in chosen]
             mark = Series("", look[name].color, look[name].marker, "", filled)
-            last.plot([row[which] for _, row in own], heights, **mark.line(markersize=size))
-    last.set_yticks(range(len(there)), [gpu.replace("Ascend ", "") for gpu in there])
-    last.set_ylim(len(there) - 0.4, -0.6)
+            last.plot([row[which] for _, row in chosen], heights, **mark.line(markersize=size))
+    last.set_yticks(range(len(selected)), [gpu.replace("Ascend ", "") for gpu in selected])
+    last.set_ylim(len(selected) - 0.4, -0.6)
     for axis in axes.ravel():
         axis.tick_params(labelbottom=True)
     for axis in axes[0]:
@@ -100,5 +102,5 @@ def draw(
         axis.set_ylabel("bound, TFLOP/s")
     for axis in axes[1]:
         axis.set_xlabel("n")
-    plotting.panel_titles(axes, [*there, *[""] * (7 - len(there)), "break-even"])
+    plotting.panel_titles(axes, [*selected, *[""] * (7 - len(selected)), "break-even"])
     return figure, axes

@@ -57,15 +57,15 @@ LOOK = {
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     for gpu in GPUS:
         have = gpus.get(gpu).peak
         names = ["sgemm", *_FP16]
         names += _BF16 if "bf16 matrix" in have else ()
         names += ["ootomo-tf32"] if "tf32 matrix" in have else []
         names += ["ozaki2"] if "int8 matrix" in have else []
-        found += [{"gpu": gpu, "scheme": name, "precision": "fp32"} for name in names]
-    return found
+        listed += [{"gpu": gpu, "scheme": name, "precision": "fp32"} for name in names]
+    return listed
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -75,7 +75,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = _speed.break_evens(rows, "sgemm")
+    judged = _speed.break_evens(rows, "sgemm")
     same, apart = [], 0.0
     for gpu in GPUS:
         speeds = [row[f"at {_speed.SIZES[-1]}"] for name in THREE if (row := _speed.of(rows, gpu, name))]
@@ -83,7 +83,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             # what promotes every instruction may be bound by the ordinary cores
             same.append(max(speeds) <= 1.02 * min(speeds))
             apart = max(apart, max(speeds) / min(speeds))
-    found.append(share("the five three-product schemes have one bound", "", same, f"apart by {apart:.4g}× at most"))
+    judged.append(share("the five three-product schemes have one bound", "", same, f"apart by {apart:.4g}× at most"))
     limits, worst = [], 0.0
     for row in rows:
         if row["scheme"] in ("h2sgemm", "markidis"):
@@ -92,13 +92,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             limit /= max(peak.get("fp32", 0.0), peak.get("fp32 matrix", 0.0))
             limits.append(0.97 * limit <= row["ratio"] <= limit * (1 + 1e-12))
             worst = max(worst, 1 - row["ratio"] / limit)
-    found.append(
+    judged.append(
         share("for large n the gain is that of the peaks over the products", "", limits, f"below it by {worst:.2g}")
     )
     pairs = [(row["fused from"], row["from"]) for row in rows if row["scheme"] in THREE and row["from"]]
     text = ", ".join(f"{a:.0f} for {b:.0f}" for a, b in dict.fromkeys(pairs))
-    found.append(share("fusing the split pays earlier", "", [0 < a <= b for a, b in pairs], f"n = {text}"))
-    return found
+    judged.append(share("fusing the split pays earlier", "", [0 < a <= b for a, b in pairs], f"n = {text}"))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

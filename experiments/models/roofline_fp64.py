@@ -45,11 +45,11 @@ LOOK = {
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    found = []
+    listed = []
     for gpu in GPUS:
         names = ["dgemm", "ozaki", *(["ozimmu", "ozaki2"] if "int8 matrix" in gpus.get(gpu).peak else [])]
-        found += [{"gpu": gpu, "scheme": name, "precision": "fp64"} for name in names]
-    return found
+        listed += [{"gpu": gpu, "scheme": name, "precision": "fp64"} for name in names]
+    return listed
 
 
 def cost(cell: dict[str, Any]) -> float:
@@ -63,7 +63,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = _speed.break_evens(rows, "dgemm")
+    judged = _speed.break_evens(rows, "dgemm")
     for gpu, faster, published in (
         ("Titan RTX", True, "972.4 GFLOP/s for 534.1 (DGEMM-TC, Table 1)"),
         ("V100", False, "1064 GFLOP/s for 6761 (DGEMM-TC, Table 1)"),
@@ -73,15 +73,15 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         if len(speeds) == 2:
             text = f"{speeds[0] / 1e9:.4g} for {speeds[1] / 1e9:.4g} GFLOP/s at n = 8192 allowed"
             claim = f"DGEMM-TC is {'faster' if faster else 'slower'} than DGEMM on the {gpu}"
-            found.append(share(claim, published, [(speeds[0] > speeds[1]) == faster], text))
+            judged.append(share(claim, published, [(speeds[0] > speeds[1]) == faster], text))
     gains = [
         (row["ratio"], other["ratio"])
         for row in rows
         if row["scheme"] == "ozaki2" and (other := _speed.of(rows, row["gpu"], "ozimmu"))
     ]
     text = f"by {min(a / b for a, b in gains):.3g} to {max(a / b for a, b in gains):.3g} times" if gains else ""
-    found.append(share("residues allow more than int8 slices", "", [a > b for a, b in gains], text))
-    return found
+    judged.append(share("residues allow more than int8 slices", "", [a > b for a, b in gains], text))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

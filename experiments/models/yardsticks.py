@@ -106,10 +106,10 @@ KNOWN = (
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    found = []
+    listed = []
     for known in KNOWN:
         M, N, K = (known.sides,) * 3 if isinstance(known.sides, int) else known.sides
-        found.append(
+        listed.append(
             {
                 "label": known.label,
                 "gpu": known.gpu,
@@ -122,7 +122,7 @@ def cells(size: str) -> list[dict[str, Any]]:
                 "mode": known.mode,
             }
         )
-    return found
+    return listed
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
@@ -133,9 +133,9 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         A, B = ((rng.random(s) - 0.5) * np.exp(cell["phi"] * rng.standard_normal(s)) for s in ((12, K), (K, 12)))
         options["slices"] = ozaki.counts(A, B, hardware=cell["gpu"]).d
     job = roofline.work(cell["scheme"], cell["gpu"], cell["M"], cell["N"], cell["K"], split=cell["split"], **options)
-    found = roofline.time(job, cell["gpu"])
+    numbers = roofline.time(job, cell["gpu"])
     return {
-        "bound": found.flops,
+        "bound": numbers.flops,
         "per byte": job.nominal / job.bytes,
         "slices": float(job.words[0]),
         "products": float(job.products),
@@ -144,12 +144,12 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 def _shares(rows: list[dict[str, Any]]) -> list[tuple[Known, float, dict[str, Any]]]:
     """The known speeds of the rows, each with its share of the roofline."""
-    found = []
+    result = []
     for known in KNOWN:
         row = next((row for row in rows if row["label"] == known.label and row["gpu"] == known.gpu), None)
         if row is not None:
-            found.append((known, _flops(known, row) / row["bound"], row))
-    return found
+            result.append((known, _flops(known, row) / row["bound"], row))
+    return result
 
 
 def _flops(known: Known, row: dict[str, Any]) -> float:
@@ -198,19 +198,19 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     shares = _shares(rows)
-    found = []
+    judged = []
     for measured, text in ((False, "published"), (True, "measured")):
-        own = [(part, known) for known, part, _ in shares if known.measured == measured]
-        top = max(own, key=lambda pair: pair[0], default=None)
+        selected = [(part, known) for known, part, _ in shares if known.measured == measured]
+        top = max(selected, key=lambda pair: pair[0], default=None)
         most = f"{100 * top[0]:.4g} % at most: {top[1].label} on the {top[1].gpu}" if top else ""
-        found.append(share(f"no {text} speed is above the roofline", "", [part <= 1 for part, _ in own], most))
+        judged.append(share(f"no {text} speed is above the roofline", "", [part <= 1 for part, _ in selected], most))
     by = {(known.gpu, known.label): (known, part, row) for known, part, row in shares}
     if ("A100", "Ma (APE)") in by:
         peak = gpus.get("A100").need("fp16 matrix")
         for name, top in (("fp16 peak (H2SGEMM, section 2)", peak), ("peak of three products", peak / 3)):
             part = by["A100", "Ma (APE)"][0].speed / top
             published = "61.7 %" if "section" in name else ""
-            found.append(
+            judged.append(
                 share(
                     f"64.15 TFLOP/s are 61.7 % of the {name}",
                     published,
@@ -221,7 +221,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
     if ("Ascend 910A", "H2SGEMM, double buffer") in by:
         part = by["Ascend 910A", "H2SGEMM, double buffer"][0].speed / (gpus.get("Ascend 910A").need("fp16 matrix") / 3)
-        found.append(
+        judged.append(
             share(
                 "65.3 TFLOP/s are 77 % of the peak of three products",
                 "77 % of 85.3 TFLOP/s",
@@ -236,7 +236,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ratio = pair[0][2]["bound"] / pair[1][2]["bound"]
             text = f"DGEMM-TC gains no more on DGEMM than the rooflines allow, {gpu}"
             published = f"{other:.3g}× (DGEMM-TC, Table 1)"
-            found.append(share(text, published, [other <= ratio], f"{ratio:.3g}×", ratio))
+            judged.append(share(text, published, [other <= ratio], f"{ratio:.3g}×", ratio))
     speedups = (
         ("LE-GEMM over cuBLAS, A800 (Table 6)", "A800", "legemm", "sgemm", 1.37),
         ("LE-GEMM over WMMA, A800 (Table 6)", "A800", "legemm", "fp16", 1.40),
@@ -255,8 +255,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 f", so that the other ran at {100 * ratio / factor:.3g} % of its own at most" if factor > ratio else ""
             )
             claim = f"{text}: no more than the rooflines allow"
-            found.append(share(claim, f"{factor:g}×", [factor <= ratio], f"{ratio:.3g}×{far}", ratio))
-    return found
+            judged.append(share(claim, f"{factor:g}×", [factor <= ratio], f"{ratio:.3g}×{far}", ratio))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

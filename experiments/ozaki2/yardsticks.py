@@ -111,9 +111,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         for k, (marker, color) in _LOOK.items():
             look = Series(f"$k$ = {k}", color, marker, "none", filled=False)
             axis.plot([np.mean(_runs(rows, k, name)) for name in names], range(len(names)), **look.line())
-        there = [(i, PUBLISHED[name, published]) for i, name in enumerate(names) if (name, published) in PUBLISHED]
+        selected = [(i, PUBLISHED[name, published]) for i, name in enumerate(names) if (name, published) in PUBLISHED]
         look = Series("published", plotting.VERMILION, "*", "none")
-        axis.plot([x for _, x in there], [i for i, _ in there], **look.line(markersize=8, zorder=1.5))
+        axis.plot([x for _, x in selected], [i for i, _ in selected], **look.line(markersize=8, zorder=1.5))
         axis.axvline(0.36 * 2.0**-bits, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
         axis.set_xscale("log")
         axis.set_ylim(len(names) - 0.5, -0.5)
@@ -125,13 +125,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for (name, n), published in PUBLISHED.items():
         runs = _runs(rows, n, name)
         here = float(np.mean(runs)) if runs else np.nan
         held = [published / FACTOR <= here <= published * FACTOR] if runs else []
-        found.append(share(f"{name}, n = {n}", f"{published:.1e}", held, f"{here:.1e}" if runs else "", here))
-    return found
+        judged.append(share(f"{name}, n = {n}", f"{published:.1e}", held, f"{here:.1e}" if runs else "", here))
+    return judged
 
 
 _runs = runs_by("k")

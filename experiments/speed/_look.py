@@ -58,10 +58,10 @@ def look(who: str) -> Series:
 def over_n(axes: Any, lines: Mapping[str, Sequence[Row]], what: str, side: str = "M", **more: Any) -> None:
     """Lines of a number of the rows over one of their sides, which axes have as powers of two."""
     ticks: set[int] = set()
-    for who, rows in lines.items():
+    for name, rows in lines.items():
         points = [(int(row[side]), row[what]) for row in rows if what in row]
         if points:
-            axes.plot(*zip(*points, strict=True), **look(who).line(**more))
+            axes.plot(*zip(*points, strict=True), **look(name).line(**more))
             ticks |= {n for n, _ in points if n & (n - 1) == 0}
     size_axis(axes, sorted(ticks))
 
@@ -81,8 +81,8 @@ def plain_ticks(axis: Any, which: str = "y") -> None:
 
 def legend(figure: Any, axes: Any, columns: int) -> None:
     """One legend of all panels, each label once, below them."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for axis in np.ravel(axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, columnspacing=1.4)
+            result.setdefault(label, handle)
+    figure.legend(list(result.values()), list(result), loc="outside lower center", ncols=columns, columnspacing=1.4)

@@ -94,8 +94,12 @@ def told(page: str = "", *only: str) -> str:
     shown = {record.key(case.fields) for case in suite.cases([page])}
     older = [row["contender"] for row in rows if row.get("older") and record.key(row) in shown]
     older = [name for name in dict.fromkeys(older) if not only or name in only]
-    who = ", ".join(older)
-    return f"{text} Kernels that have been replaced since are shown as they were then: {who}." if older else text
+    implementation = ", ".join(older)
+    return (
+        f"{text} Kernels that have been replaced since are shown as they were then: {implementation}."
+        if older
+        else text
+    )
 
 
 def cells(shown: Callable[[Row], bool]) -> list[Row]:
@@ -122,20 +126,20 @@ def evaluate(cell: Row) -> dict[str, float]:
     """TFLOP/s by the ways they are measured, ratios to others on the same product, errors, parts of the time."""
     rows = measured()
     row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
-    found: dict[str, float | None] = {}
+    numbers: dict[str, float | None] = {}
     product = row["kind"] == "product"
-    found |= {name: record.rate(row, name) for name in _RATES if product}
+    numbers |= {name: record.rate(row, name) for name in _RATES if product}
     for name in _RATES[:3] if product else ():
-        found[f"{name} / sgemm"] = record.ratio(rows, row, "sgemm", which=name)
-        found[f"{name} / dgemm"] = record.ratio(rows, row, "dgemm", which=name)
-        found[f"{name} / three products"] = record.ratio(rows, row, "fp16", 3, name)
-        found[f"{name} / three calls"] = record.ratio(rows, row, "three fp16", which=name)
-    found |= {f"{name}_s": row.get(f"{name}_s") for name in _RATES[:3]}
+        numbers[f"{name} / sgemm"] = record.ratio(rows, row, "sgemm", which=name)
+        numbers[f"{name} / dgemm"] = record.ratio(rows, row, "dgemm", which=name)
+        numbers[f"{name} / three products"] = record.ratio(rows, row, "fp16", 3, name)
+        numbers[f"{name} / three calls"] = record.ratio(rows, row, "three fp16", which=name)
+    numbers |= {f"{name}_s": row.get(f"{name}_s") for name in _RATES[:3]}
     kernel = str(row.get("kernel", ""))
-    found["older"] = 1.0 if row.get("older") else None
-    found["fused"] = float(" of words" not in kernel) if kernel.startswith("mma ") else None
-    found |= {name: row.get(name) for name in _PLAIN} | {name: row[name] for name in row if name.startswith("part ")}
-    return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
+    numbers["older"] = 1.0 if row.get("older") else None
+    numbers["fused"] = float(" of words" not in kernel) if kernel.startswith("mma ") else None
+    numbers |= {name: row.get(name) for name in _PLAIN} | {name: row[name] for name in row if name.startswith("part ")}
+    return {name: float(x) for name, x in numbers.items() if x is not None and math.isfinite(x)}
 
 
 def squares(rows: list[Row], who: str, data: str = "symmetric") -> list[Row]:

@@ -122,12 +122,12 @@ def missing(page: str) -> str:
     parts = []
     for data, sizes in lacking.items():
         wide = data.split()[0] in shapes.FORMATS
-        said = [
+        published = [
             f"{m} (n = {', '.join(map(str, sorted(columns)))})" if wide and columns != every[data, m] else str(m)
             for m, columns in sorted(sizes.items())
         ]
         name = data.replace(" ", " by ") if wide else data
-        parts.append(f"{name}, {'m' if wide else 'n'} = {', '.join(said)}")
+        parts.append(f"{name}, {'m' if wide else 'n'} = {', '.join(published)}")
     return f"Not measured: {'; '.join(parts)}." if parts else ""
 
 
@@ -152,14 +152,14 @@ def evaluate(cell: Row) -> dict[str, float]:
     rows = _read(_path())[2]
     row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
     took = _seconds(row)
-    found: dict[str, float | None] = {"seconds": took, "rate": row["operations"] / took * 1e-12}
-    found["bandwidth"] = row["bytes"] / took * 1e-9
-    found["share"] = found["bandwidth"] / row["copy_GBs"] if row.get("copy_GBs") else None
-    found |= {"loop": row.get("loop_s"), "cold": row.get("cold_s")}
+    numbers: dict[str, float | None] = {"seconds": took, "rate": row["operations"] / took * 1e-12}
+    numbers["bandwidth"] = row["bytes"] / took * 1e-9
+    numbers["share"] = numbers["bandwidth"] / row["copy_GBs"] if row.get("copy_GBs") else None
+    numbers |= {"loop": row.get("loop_s"), "cold": row.get("cold_s")}
     base = record.base(rows, row, shapes.BASE)
-    found["speedup"] = None if base is None else _seconds(base) / took
-    found |= {name: row.get(name) for name in _PLAIN}
-    return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
+    numbers["speedup"] = None if base is None else _seconds(base) / took
+    numbers |= {name: row.get(name) for name in _PLAIN}
+    return {name: float(x) for name, x in numbers.items() if x is not None and math.isfinite(x)}
 
 
 def _seconds(row: Mapping[str, Any]) -> float:
@@ -176,11 +176,11 @@ def line(rows: Iterable[Row], who: str, over: str = "M", **place: Any) -> list[R
 
 def best(rows: Iterable[Row], who: Sequence[str], over: str = "M", **place: Any) -> list[Row]:
     """The fastest of some contenders at each point of a line."""
-    found: dict[int, Row] = {}
+    result: dict[int, Row] = {}
     for row in (row for one in who for row in line(rows, one, over, **place)):
-        old = found.get(int(row[over]))
-        found[int(row[over])] = row if old is None or row["seconds"] < old["seconds"] else old
-    return [found[x] for x in sorted(found)]
+        old = result.get(int(row[over]))
+        result[int(row[over])] = row if old is None or row["seconds"] < old["seconds"] else old
+    return [result[x] for x in sorted(result)]
 
 
 def ratios(over: Iterable[Row], under: Iterable[Row], by: str = "M", what: str = "seconds") -> dict[int, float]:

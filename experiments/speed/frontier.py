@@ -90,7 +90,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     errors = {(row["contender"], row["data"]): row["relative_l2"] for row in rows}
     staged = at(rows, "staged", N, N, N)
     if staged is not None and "first" in staged:
@@ -100,7 +100,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for data in DATA
             if ("sgemm", data) in errors and ("staged", data) in errors
         ]
-        found += [
+        judged += [
             share("three products, staged: no less accurate than SGEMM", "", better, ""),
             share(
                 f"staged: {GOAL:g} TFLOP/s or more in the first launches",
@@ -122,50 +122,52 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 f"{staged['first'] / PUBLISHED:.3g}×",
             ),
         ]
-    for who in groups.FRONTIER:
-        own = [row for data in DATA if (row := at(rows, who, N, N, N, data)) is not None]
-        fast = [row["sustained / three products"] for row in own if "sustained / three products" in row]
+    for name in groups.FRONTIER:
+        selected = [row for data in DATA if (row := at(rows, name, N, N, N, data)) is not None]
+        fast = [row["sustained / three products"] for row in selected if "sustained / three products" in row]
         if fast:
-            found.append(
+            judged.append(
                 share(
-                    f"{look(who).label}: {CHEAPER:g} times three products of the library or more, sustained",
+                    f"{look(name).label}: {CHEAPER:g} times three products of the library or more, sustained",
                     "",
                     [x >= CHEAPER for x in fast],
                     _span(fast, "×"),
                 )
             )
             bars = {data: errors.get(("sgemm", data), 0.0) if data in UNIFORM else LOOSE for data in DATA}
-            good = [row["relative_l2"] <= bars[row["data"]] for row in own]
-            found.append(
+            good = [row["relative_l2"] <= bars[row["data"]] for row in selected]
+            judged.append(
                 share(
-                    f"{look(who).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest",
+                    f"{look(name).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest",
                     "",
                     good,
-                    _span([row["relative_l2"] for row in own], ""),
+                    _span([row["relative_l2"] for row in selected], ""),
                 )
             )
-    for who in groups.STRASSEN:
+    for name in groups.STRASSEN:
         pairs = [
-            (errors[who, data], errors["sgemm", data]) for data in DATA if {(who, data), ("sgemm", data)} <= set(errors)
+            (errors[name, data], errors["sgemm", data])
+            for data in DATA
+            if {(name, data), ("sgemm", data)} <= set(errors)
         ]
-        found.append(
+        judged.append(
             share(
-                f"{look(who).label}: no less accurate than SGEMM",
+                f"{look(name).label}: no less accurate than SGEMM",
                 "",
                 [a <= b for a, b in pairs],
                 _span([a / b for a, b in pairs], "× its error"),
             )
         )
-        mine = at(rows, who, N, N, N)
-        if mine is not None and staged is not None and {"sustained"} <= set(mine) & set(staged):
-            gain = mine["sustained"] / staged["sustained"]
-            found.append(
-                share(f"{look(who).label}: faster than staged, sustained", "", [gain > 1], f"{gain:.3g}×", gain)
+        ours = at(rows, name, N, N, N)
+        if ours is not None and staged is not None and {"sustained"} <= set(ours) & set(staged):
+            gain = ours["sustained"] / staged["sustained"]
+            judged.append(
+                share(f"{look(name).label}: faster than staged, sustained", "", [gain > 1], f"{gain:.3g}×", gain)
             )
     bits = [row["mismatches"] == 0 for row in rows if "mismatches" in row]
     count = sum(int(row["checked"]) for row in rows if "checked" in row)
-    found.append(share("kernels return the bits of the emulation", "", bits, f"{count} outputs compared"))
-    return found
+    judged.append(share("kernels return the bits of the emulation", "", bits, f"{count} outputs compared"))
+    return judged
 
 
 def _span(values: list[Any], unit: str) -> str:
@@ -177,9 +179,11 @@ def _span(values: list[Any], unit: str) -> str:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    own = [row for row in rows if row["data"] == "symmetric" and "first" in row and row.get("relative_l2")]
+    selected = [row for row in rows if row["data"] == "symmetric" and "first" in row and row.get("relative_l2")]
     best = [
-        row for row in own if not any(o["first"] > row["first"] and o["relative_l2"] < row["relative_l2"] for o in own)
+        row
+        for row in selected
+        if not any(o["first"] > row["first"] and o["relative_l2"] < row["relative_l2"] for o in selected)
     ]
     best.sort(key=lambda row: -row["first"])
     frontier = [

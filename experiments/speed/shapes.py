@@ -38,17 +38,17 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def _line(rows: list[dict[str, Any]], who: str, shape: str) -> list[dict[str, Any]]:
-    own = [row for row in rows if row["contender"] == who and _shape(row) == shape and "first" in row]
-    return sorted(own, key=lambda row: int(row["M"]))
+    selected = [row for row in rows if row["contender"] == who and _shape(row) == shape and "first" in row]
+    return sorted(selected, key=lambda row: int(row["M"]))
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.2)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
-        over_n(axis, {who: _line(rows, who, shape) for who in ("sgemm", *WHO)}, "first")
-        for who in WHO:
-            whole = [row for row in _line(rows, who, shape) if "split_first" in row]
-            style = look(who).line(linestyle=":", label=f"{look(who).label}, with the split", markerfacecolor="white")
+        over_n(axis, {name: _line(rows, name, shape) for name in ("sgemm", *WHO)}, "first")
+        for name in WHO:
+            whole = [row for row in _line(rows, name, shape) if "split_first" in row]
+            style = look(name).line(linestyle=":", label=f"{look(name).label}, with the split", markerfacecolor="white")
             axis.plot([row["M"] for row in whole], [row["split_first"] for row in whole], **style)
         third = [(row["M"], row["first"] / 3) for row in _line(rows, "fp16", shape)]
         if third:
@@ -63,23 +63,23 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def _over(rows: list[dict[str, Any]], who: str, shape: str, what: str) -> dict[int, float]:
     """A speed over SGEMM's first launches, by n."""
-    found = {}
+    result = {}
     for row in _line(rows, who, shape):
         base = at(rows, "sgemm", row["M"], row["N"], row["K"])
         if base is not None and "first" in base and what in row:
-            found[int(row["M"])] = row[what] / base["first"]
-    return found
+            result[int(row["M"])] = row[what] / base["first"]
+    return result
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
-    for who in WHO:
+    judged = []
+    for name in WHO:
         for shape in SHAPES:
-            for what, said in (("first", "words made before"), ("split_first", "words made by every call")):
-                over = {n: x for n, x in _over(rows, who, shape, what).items() if n >= GOAL}
-                claim = f"{look(who).label}, {shape}, {said}: never slower than SGEMM from n = {GOAL} on"
-                found.append(share(claim, "", [x >= 1 for x in over.values()], _span(list(over.values()))))
-    return found
+            for what, published in (("first", "words made before"), ("split_first", "words made by every call")):
+                over = {n: x for n, x in _over(rows, name, shape, what).items() if n >= GOAL}
+                claim = f"{look(name).label}, {shape}, {published}: never slower than SGEMM from n = {GOAL} on"
+                judged.append(share(claim, "", [x >= 1 for x in over.values()], _span(list(over.values()))))
+    return judged
 
 
 def _span(values: list[float]) -> str:
@@ -88,15 +88,15 @@ def _span(values: list[float]) -> str:
 
 def finding(rows: list[dict[str, Any]]) -> str:
     loss, slower = {}, []
-    for who in WHO:
+    for name in WHO:
         for shape in SHAPES:
-            own = [row for row in _line(rows, who, shape) if "split_first" in row]
-            if own:
-                last = own[-1]
-                loss[f"{look(who).label}, {shape}, n = {last['M']}:"] = 1 - last["split_first"] / last["first"]
+            selected = [row for row in _line(rows, name, shape) if "split_first" in row]
+            if selected:
+                last = selected[-1]
+                loss[f"{look(name).label}, {shape}, n = {last['M']}:"] = 1 - last["split_first"] / last["first"]
             slower += [
-                f"{look(who).label}, {shape}, n = {n} ({x:.3g}×)"
-                for n, x in _over(rows, who, shape, "split_first").items()
+                f"{look(name).label}, {shape}, n = {n} ({x:.3g}×)"
+                for n, x in _over(rows, name, shape, "split_first").items()
                 if x < 1
             ]
     return paragraph(("cost of the split", loss, ".2g%"), ("slower than SGEMM with the split", "; ".join(slower)))

@@ -35,15 +35,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
     panels = ("first", "sustained")
     for axis, what in zip(axes[0], panels, strict=False):
-        lines = {who: squares(rows, who) for who in WHO}
+        lines = {name: squares(rows, name) for name in WHO}
         lines["fp16 / 3"] = [{**row, what: row[what] / 3} for row in squares(rows, "fp16") if what in row]
-        over_n(axis, {who: line for who, line in lines.items() if who != "fp16 / 3"}, what)
+        over_n(axis, {name: line for name, line in lines.items() if name != "fp16 / 3"}, what)
         points = [(row["M"], row[what]) for row in lines["fp16 / 3"]]
         if points:
             axis.plot(*zip(*points, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
         axis.set_ylabel("TFLOP/s")
         axis.set_ylim(0)
-    last = {who: _with_split(rows, who) for who in WHO if who != "sgemm"}
+    last = {name: _with_split(rows, name) for name in WHO if name != "sgemm"}
     over_n(axes[0, 2], last, "ratio")
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     axes[0, 2].set_ylabel("over three fp16 products")
@@ -57,37 +57,37 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def _with_split(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
     """The rows with "ratio": first launches with the split over three products of the library."""
-    found = []
+    result = []
     for row in squares(rows, who):
         plain = at(rows, "fp16", row["M"], row["N"], row["K"])
         if plain is not None and "first" in plain and "split_first" in row:
-            found.append({**row, "ratio": 3 * row["split_first"] / plain["first"]})
-    return found
+            result.append({**row, "ratio": 3 * row["split_first"] / plain["first"]})
+    return result
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
-    for who in WHO[1:]:
-        over = {r["M"]: r["first / sgemm"] for r in squares(rows, who) if "first / sgemm" in r}
-        found.append(
+    judged = []
+    for name in WHO[1:]:
+        over = {r["M"]: r["first / sgemm"] for r in squares(rows, name) if "first / sgemm" in r}
+        judged.append(
             share(
-                f"{look(who).label}: never slower than SGEMM",
+                f"{look(name).label}: never slower than SGEMM",
                 "",
                 [x >= 1 for x in over.values()],
                 ", ".join(f"{x:.3g}× at {n}" for n, x in over.items()),
             )
         )
-    own = {row["M"]: row["first"] for row in squares(rows, "staged") if "first" in row}
+    selected = {row["M"]: row["first"] for row in squares(rows, "staged") if "first" in row}
     for n, least in FIRST.items():
-        reached = [own[n] >= least] if n in own else []
-        text = f"{own[n]:.4g} TFLOP/s" if n in own else ""
-        found.append(share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text))
+        reached = [selected[n] >= least] if n in selected else []
+        text = f"{selected[n]:.4g} TFLOP/s" if n in selected else ""
+        judged.append(share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text))
     kept = [
         row["split_sustained"] / row["sustained"]
         for row in squares(rows, "staged")
         if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row)
     ]
-    found.append(
+    judged.append(
         share(
             f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained",
             "",
@@ -100,16 +100,16 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for row in squares(rows, "staged")
         if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None
     ]
-    found.append(share("staged: no less accurate than SGEMM", "", better, ""))
-    return found
+    judged.append(share("staged: no less accurate than SGEMM", "", better, ""))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    own = [row for row in squares(rows, "staged") if {"first", "sustained", "split_first"} <= set(row)]
-    ends = sorted(own, key=lambda row: row["first"])[:: max(len(own) - 1, 1)]
-    three = {f"n = {row['M']}:": row.get("sustained / three products") for row in own}
+    selected = [row for row in squares(rows, "staged") if {"first", "sustained", "split_first"} <= set(row)]
+    ends = sorted(selected, key=lambda row: row["first"])[:: max(len(selected) - 1, 1)]
+    three = {f"n = {row['M']}:": row.get("sustained / three products") for row in selected}
     return paragraph(
         ("staged, first launches, slowest and fastest, TFLOP/s", {f"n = {row['M']}:": row["first"] for row in ends}),
-        ("cost of the split", {f"n = {row['M']}:": 1 - row["split_first"] / row["first"] for row in own}, ".2g%"),
+        ("cost of the split", {f"n = {row['M']}:": 1 - row["split_first"] / row["first"] for row in selected}, ".2g%"),
         ("sustained, without the split, over three products of the library", three, ".3g×"),
     )

@@ -16,10 +16,10 @@ COLUMNS, ROWS = "columns", "rows"
 
 def threads(m: int) -> list[tuple[Any, ...]]:
     """Why the published versions are slow here: how few loads are under way with m rows."""
-    here, there = multiprocessors(), gpus.get("K40c").need("sms")
+    here, selected = multiprocessors(), gpus.get("K40c").need("sms")
     if here is None:
         return []
-    warps = {"here": m / here / 32, "K40c": m / there / 32}
+    warps = {"here": m / here / 32, "K40c": m / selected / 32}
     return [
         (f"warps of a multiprocessor, TSM2 giving each of {m} rows of A a thread", warps),
         ("so few warps have too few loads under way for this memory", True),

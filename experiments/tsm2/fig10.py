@@ -39,10 +39,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for axis, fmt, what, times in zip(
         axes[0], ("fp64", "fp64", "fp32"), ("seconds", "share", "share"), (1e3, 100, 100), strict=True
     ):
-        for who in shapes.MAIN:
-            here = [(row["K"] / 1024, times * row[what]) for row in line(rows, who, fmt, "K") if what in row]
+        for name in shapes.MAIN:
+            here = [(row["K"] / 1024, times * row[what]) for row in line(rows, name, fmt, "K") if what in row]
             if here:
-                axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
+                axis.plot(*zip(*here, strict=True), **LOOKS[name].line())
         axis.set_ylim(0)
         axis.set_xlabel("$k$ / 1024")
         axis.set_xticks(range(0, 16, 3))
@@ -54,15 +54,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def _against_largest(rows: list[dict[str, Any]], who: str, fmt: str, what: str) -> dict[int, float]:
     """A number over that at k = m, by k."""
-    found = {int(row["K"]): row[what] for row in line(rows, who, fmt, "K") if what in row}
-    return {k: x / found[shapes.INNER] for k, x in found.items() if shapes.INNER in found and k != shapes.INNER}
+    result = {int(row["K"]): row[what] for row in line(rows, who, fmt, "K") if what in row}
+    return {k: x / result[shapes.INNER] for k, x in result.items() if shapes.INNER in result and k != shapes.INNER}
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for fmt in reversed(shapes.FORMATS):
         kept = _against_largest(rows, "V3", fmt, "share")
-        found.append(
+        judged.append(
             share(
                 f"{fmt}: V3's bandwidth is that of k = m",
                 "remains similar",
@@ -71,7 +71,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         slope = {k: x * shapes.INNER / k for k, x in _against_largest(rows, "V3", fmt, "seconds").items()}
-        found.append(
+        judged.append(
             share(
                 f"{fmt}: V3's time over k is that of k = m",
                 "scales linearly",
@@ -80,17 +80,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        found.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
-    return found
+        judged.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     shares = {}
     for fmt in reversed(shapes.FORMATS):
-        for who in shapes.MAIN:
-            own = [row for row in line(rows, who, fmt, "K") if "share" in row]
-            ends = {f"k = {row['K']}:": row["share"] for row in own[:: max(len(own) - 1, 1)]}
-            shares[f"{LOOKS[who].label}, {fmt}"] = ends
+        for name in shapes.MAIN:
+            selected = [row for row in line(rows, name, fmt, "K") if "share" in row]
+            ends = {f"k = {row['K']}:": row["share"] for row in selected[:: max(len(selected) - 1, 1)]}
+            shares[f"{LOOKS[name].label}, {fmt}"] = ends
     return paragraph(
         ("share of a copy's bandwidth", shares, ".3g%"), *(threads(shapes.INNER) if any(shares.values()) else ())
     )

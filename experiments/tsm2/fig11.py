@@ -39,16 +39,16 @@ cells = cells_of("tsm2/fig11")
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
     for axis, fmt in zip(axes[0], reversed(shapes.FORMATS), strict=False):
-        for who in WHO:
-            here = [(row["K"], 100 * row["share"]) for row in line(rows, who, fmt, "K") if "share" in row]
+        for name in WHO:
+            here = [(row["K"], 100 * row["share"]) for row in line(rows, name, fmt, "K") if "share" in row]
             if here:
-                axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
+                axis.plot(*zip(*here, strict=True), **LOOKS[name].line())
         axis.set_ylim(0)
         axis.set_ylabel("share of a copy, %")
     for fmt in shapes.FORMATS:
-        for who in WHO:
-            here = [(row["K"], 1e6 * row["seconds"]) for row in line(rows, who, fmt, "K")]
-            look = LOOKS[who]
+        for name in WHO:
+            here = [(row["K"], 1e6 * row["seconds"]) for row in line(rows, name, fmt, "K")]
+            look = LOOKS[name]
             if here:
                 faint = {"linestyle": ":", "markerfacecolor": "white", "label": None} if fmt == "fp32" else {}
                 axes[0, 2].plot(*zip(*here, strict=True), **(look.line() | faint))
@@ -61,31 +61,32 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for fmt in reversed(shapes.FORMATS):
         short = [row for row in line(rows, "V3", fmt, "K") if "share" in row]
         falls = [a["share"] <= b["share"] for a, b in itertools.pairwise(short)]
         ends = [f"{100 * row['share']:.3g} % at k = {row['K']}" for row in (*short[:1], *short[-1:])]
-        found.append(share(f"{fmt}: V3's bandwidth falls with k", "decreases", falls, ", ".join(ends)))
+        judged.append(share(f"{fmt}: V3's bandwidth falls with k", "decreases", falls, ", ".join(ends)))
         both = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
         small = [x for k, x in both.items() if k <= 16]
-        found.append(
+        judged.append(
             compared(f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16", "replaces it there", small, ">", 1)
         )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        found.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
-    return found
+        judged.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     statements: list[tuple[Any, ...]] = []
     for fmt in reversed(shapes.FORMATS):
-        for who in ("V3", "hopper"):
-            own = line(rows, who, fmt, "K")
+        for name in ("V3", "hopper"):
+            selected = line(rows, name, fmt, "K")
             ends = {
-                f"k = {r['K']}, {r['bytes'] / 1e6:.3g} MB:": 1e6 * r["seconds"] for r in own[:: max(len(own) - 1, 1)]
+                f"k = {r['K']}, {r['bytes'] / 1e6:.3g} MB:": 1e6 * r["seconds"]
+                for r in selected[:: max(len(selected) - 1, 1)]
             }
-            statements.append((f"µs of {LOOKS[who].label} in {fmt}", ends))
+            statements.append((f"µs of {LOOKS[name].label} in {fmt}", ends))
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K")
         first = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
         slow = [x for x in over.values() if x < 1]

@@ -54,9 +54,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, 1, height=2.9, share_y=False)
     for axis, what, times in zip(axes[0], ("speedup", "share"), (1, 100), strict=True):
         for (form, fmt), look in _LOOK.items():
-            found = _by_factor(rows, form, fmt, what)
-            if found:
-                axis.plot(list(found), [times * x for x in found.values()], **look.line())
+            result = _by_factor(rows, form, fmt, what)
+            if result:
+                axis.plot(list(result), [times * x for x in result.values()], **look.line())
         axis.set_ylim(0)
     axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
     axes[0, 0].set_ylabel("times as fast as cuBLAS")
@@ -68,7 +68,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for form, fmt in _LOOK:
         took = _by_factor(rows, form, fmt, "seconds")
         best = min(took.values(), default=float("nan"))
@@ -78,7 +78,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for factor, seconds in took.items()
             if factor < 64
         }
-        found.append(
+        judged.append(
             compared(
                 f"{name}: no decline before the threads are 1/64 of the rows",
                 "at least 1/64",
@@ -91,8 +91,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         held = [best / took[chosen] >= 0.95] if chosen in took else []
         most = min(took, key=took.__getitem__, default=0)
         text = f"{name}: the published tcf is within 5 % of the best"
-        found.append(share(text, f"tcf = {chosen}", held, f"the best is {most}"))
-    return found
+        judged.append(share(text, f"tcf = {chosen}", held, f"the best is {most}"))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

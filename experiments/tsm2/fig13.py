@@ -45,14 +45,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     panels = [(fmt, n) for fmt in shapes.FORMATS for n in WIDTHS]
     for (above, below), (fmt, n) in zip(axes.T, panels, strict=True):
         base = line(rows, shapes.BASE, fmt, N=n)
-        for who in WHO:
-            found = ratios(line(rows, who, fmt, N=n), base)
-            if found:
-                above.plot(list(found), list(found.values()), **LOOKS[who].line())
-        for who in (shapes.BASE, *WHO):
-            here = [(row["M"], 100 * row["share"]) for row in line(rows, who, fmt, N=n) if "share" in row]
+        for name in WHO:
+            result = ratios(line(rows, name, fmt, N=n), base)
+            if result:
+                above.plot(list(result), list(result.values()), **LOOKS[name].line())
+        for name in (shapes.BASE, *WHO):
+            here = [(row["M"], 100 * row["share"]) for row in line(rows, name, fmt, N=n) if "share" in row]
             if here:
-                below.plot(*zip(*here, strict=True), **LOOKS[who].line())
+                below.plot(*zip(*here, strict=True), **LOOKS[name].line())
         above.axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
         below.axhline(100 * GOAL, color=plotting.GREY, linestyle=":", linewidth=0.8)
         above.set_ylim(0)
@@ -72,25 +72,25 @@ def _ism2(rows: list[dict[str, Any]], fmt: str, n: int) -> dict[int, float]:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for fmt, low, high in (("fp32", 1.1, 3.5), ("fp64", 1.0, 1.7)):
         values = [x for n in WIDTHS for x in _ism2(rows, fmt, n).values()]
-        found.append(reaches(f"{fmt}: ISM2 over cuBLAS (figure 13, V100)", low, high, values))
+        judged.append(reaches(f"{fmt}: ISM2 over cuBLAS (figure 13, V100)", low, high, values))
     for fmt, form, words in (("fp32", "opt 1", "generally"), ("fp64", "opt 2", "in several cases")):
         other = FORMS[1 - FORMS.index(form)]
         over = every([row for row in rows if row["N"] in WIDTHS], form, other, (fmt,))
-        found.append(
+        judged.append(
             compared(f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}", words, over, ">", 1)
         )
     used = [
         row["share"]
         for fmt in shapes.FORMATS
         for n in WIDTHS
-        for who in FORMS
-        for row in line(rows, who, fmt, N=n)
+        for name in FORMS
+        for row in line(rows, name, fmt, N=n)
         if "share" in row
     ]
-    found.append(
+    judged.append(
         share(
             "ISM2's share of the bandwidth, the largest (figure 14)",
             "up to 55 %",
@@ -109,7 +109,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             if layout == ROWS and not here:
                 continue
             text = f"{fmt}, by {layout}: the kernel for Hopper has 85 % of a copy's bandwidth, 10^7 rows"
-            found.append(
+            judged.append(
                 share(
                     text,
                     "",
@@ -118,16 +118,16 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 )
             )
         over = every([row for row in rows if row["K"] == row["N"]], "hopper", shapes.BASE, (fmt,))
-        found.append(compared(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", over, ">", 1))
-    return found
+        judged.append(compared(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", over, ">", 1))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     speeds = {}
     for fmt in shapes.FORMATS:
-        for who in (shapes.BASE, *FORMS, "hopper"):
-            own = [row for n in shapes.COLUMNS for row in line(rows, who, fmt, N=n, M=shapes.ROWS[0])]
-            speeds[f"{LOOKS[who].label}, {fmt}:"] = ", ".join(f"{row['bandwidth'] / 1e3:.3g}" for row in own)
+        for name in (shapes.BASE, *FORMS, "hopper"):
+            selected = [row for n in shapes.COLUMNS for row in line(rows, name, fmt, N=n, M=shapes.ROWS[0])]
+            speeds[f"{LOOKS[name].label}, {fmt}:"] = ", ".join(f"{row['bandwidth'] / 1e3:.3g}" for row in selected)
     if not any(speeds.values()):
         return ""
     gain = {f"{fmt}, n = {n}:": span(_ism2(rows, fmt, n).values()) for fmt in shapes.FORMATS for n in WIDTHS}

@@ -42,10 +42,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(len(shapes.COLUMNS), 2, height=4.6)
     for some, fmt in zip(axes, shapes.FORMATS, strict=True):
         for axis, n in zip(some, shapes.COLUMNS, strict=True):
-            for who in WHO:
-                found = gains(rows, who, fmt=fmt, N=n)
-                if found:
-                    axis.plot([m / 1024 for m in found], list(found.values()), **LOOKS[who].line())
+            for name in WHO:
+                result = gains(rows, name, fmt=fmt, N=n)
+                if result:
+                    axis.plot([m / 1024 for m in result], list(result.values()), **LOOKS[name].line())
             axis.axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
     plain_ticks(axes[0, 0])
     for axis in axes[-1]:
@@ -60,13 +60,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     for (new, old), (low, high) in STEPS.items():
-        found.append(reaches(f"{new} over {old} (figure 4, K40c)", low, high, every(rows, new, old)))
-    found.append(reaches("V3 over cuBLAS (abstract)", 1.1, 3, every(rows, "V3", shapes.BASE)))
+        judged.append(reaches(f"{new} over {old} (figure 4, K40c)", low, high, every(rows, new, old)))
+    judged.append(reaches("V3 over cuBLAS (abstract)", 1.1, 3, every(rows, "V3", shapes.BASE)))
     for fmt, published in zip(shapes.FORMATS, (1.35, 3.2), strict=True):
         values = every(rows, "V3", shapes.BASE, (fmt,))
-        found.append(
+        judged.append(
             share(
                 f"{fmt}: V3 over cuBLAS, the largest (figure 8, V100)",
                 f"up to {published:g}×",
@@ -75,17 +75,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
     slow = gains(rows, "V3", fmt="fp32", N=16)
-    found.append(compared("fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)", "slower", slow.values(), "<", 1))
+    judged.append(compared("fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)", "slower", slow.values(), "<", 1))
     for fmt, text in zip(shapes.FORMATS, ("faster than", "no slower than"), strict=True):
         values = every(rows, "hopper", shapes.BASE, (fmt,))
         held = [x > 1 if fmt == "fp32" else x >= 1 for x in values]
-        found.append(share(f"{fmt}: the kernel for Hopper is {text} cuBLAS", "", held, span(values)))
+        judged.append(share(f"{fmt}: the kernel for Hopper is {text} cuBLAS", "", held, span(values)))
     over = every(rows, "hopper", "V3")
-    found.append(compared("the kernel for Hopper is faster than V3", "", over, ">", 1))
+    judged.append(compared("the kernel for Hopper is faster than V3", "", over, ">", 1))
     for fmt in shapes.FORMATS:
         values = _errors(rows, fmt)
-        found.append(compared(f"{fmt}: V3 is no less accurate than cuBLAS", "", values, "<=", 1))
-    return found
+        judged.append(compared(f"{fmt}: V3 is no less accurate than cuBLAS", "", values, "<=", 1))
+    return judged
 
 
 def _errors(rows: list[dict[str, Any]], fmt: str) -> list[float]:

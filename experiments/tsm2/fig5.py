@@ -44,19 +44,19 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(len(shapes.COLUMNS), 2, height=4.6)
     for some, fmt in zip(axes, shapes.FORMATS, strict=True):
         for axis, n in zip(some, shapes.COLUMNS, strict=True):
-            for who in shapes.MAIN:
-                here = [(row["M"] / 1024, 100 * row["share"]) for row in line(rows, who, fmt, N=n) if "share" in row]
+            for name in shapes.MAIN:
+                here = [(row["M"] / 1024, 100 * row["share"]) for row in line(rows, name, fmt, N=n) if "share" in row]
                 if here:
-                    axis.plot(*zip(*here, strict=True), **LOOKS[who].line())
-            for who, mark in _MARKS.items():
-                for row in line(rows, who, fmt, layout=ROWS, N=n):
+                    axis.plot(*zip(*here, strict=True), **LOOKS[name].line())
+            for name, mark in _MARKS.items():
+                for row in line(rows, name, fmt, layout=ROWS, N=n):
                     axis.plot(
                         [row["M"] / 1024],
                         [100 * row["share"]],
                         marker=mark,
                         markersize=3,
                         linestyle="",
-                        color=LOOKS[who].color,
+                        color=LOOKS[name].color,
                         markerfacecolor="white",
                         zorder=4,
                     )
@@ -78,7 +78,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         x for fmt in shapes.FORMATS for n in shapes.COLUMNS for x in points(rows, "V3", shapes.BASE, fmt, N=n).values()
     ]
     wide = list(points(rows, "V3", shapes.BASE, "fp64", N=16).values())
-    found = [
+    judged = [
         share(
             "V3 has more bandwidth than cuBLAS (figure 5, K40c)",
             f"{K40C[0]:g} to {K40C[1]:g} points",
@@ -103,7 +103,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             if layout == ROWS and not here:
                 continue
             text = f"{fmt}, by {layout}: the kernel for Hopper has 90 % of a copy's bandwidth, m = {shapes.LARGE}"
-            found.append(
+            judged.append(
                 share(
                     text,
                     "",
@@ -111,15 +111,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                     ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
                 )
             )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     speeds = {}
     for fmt in shapes.FORMATS:
-        for who in shapes.MAIN:
-            own = [row["bandwidth"] / 1e3 for n in shapes.COLUMNS for row in line(rows, who, fmt, N=n, M=shapes.LARGE)]
-            speeds[f"{LOOKS[who].label}, {fmt}:"] = ", ".join(f"{x:.3g}" for x in own)
+        for name in shapes.MAIN:
+            selected = [
+                row["bandwidth"] / 1e3 for n in shapes.COLUMNS for row in line(rows, name, fmt, N=n, M=shapes.LARGE)
+            ]
+            speeds[f"{LOOKS[name].label}, {fmt}:"] = ", ".join(f"{x:.3g}" for x in selected)
     if not any(speeds.values()):
         return ""
     copy = [row["bandwidth"] / row["share"] for row in rows if row.get("share")]

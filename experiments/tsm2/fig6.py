@@ -54,22 +54,22 @@ def _use(rows: list[dict[str, Any]], who: str) -> dict[int, float]:
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
     first, second, third = axes[0]
-    for who in WHO:
+    for implementation in WHO:
         for fmt in reversed(shapes.FORMATS):
-            found = gains(rows, who, fmt=fmt)
-            look = LOOKS[who]
+            result = gains(rows, implementation, fmt=fmt)
+            look = LOOKS[implementation]
             if fmt == "fp32":
                 look = plotting.Series(f"{look.label}, fp32", look.color, look.marker, ":", filled=False)
-            if found:
-                first.plot([m / 1024 for m in found], list(found.values()), **look.line())
+            if result:
+                first.plot([m / 1024 for m in result], list(result.values()), **look.line())
     first.axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
-    for who in (shapes.BASE, *WHO):
-        use = _use(rows, who)
+    for implementation in (shapes.BASE, *WHO):
+        use = _use(rows, implementation)
         if use:
-            second.plot([m / 1024 for m in use], list(use.values()), **LOOKS[who].line())
-        moved = {row["M"]: 100 * row["share"] for row in line(rows, who, "fp64") if "share" in row}
+            second.plot([m / 1024 for m in use], list(use.values()), **LOOKS[implementation].line())
+        moved = {row["M"]: 100 * row["share"] for row in line(rows, implementation, "fp64") if "share" in row}
         if moved:
-            third.plot([m / 1024 for m in moved], list(moved.values()), **LOOKS[who].line())
+            third.plot([m / 1024 for m in moved], list(moved.values()), **LOOKS[implementation].line())
     names = ("times as fast as cuBLAS", "share of the fp64 peak, %", "share of a copy, %")
     for axis, name in zip(axes[0], names, strict=True):
         axis.set_ylim(0)
@@ -84,14 +84,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     over = gains(rows, "V3", fmt="fp64").values()
-    found = []
+    judged = []
     for name, low, high, average in (("M40 (figure 6)", 1.1, 1.9, 1.47), ("P100 (figure 7)", 1.1, 3.0, 2.15)):
-        found.append(reaches(f"V3 over cuBLAS, {name}", low, high, over))
+        judged.append(reaches(f"V3 over cuBLAS, {name}", low, high, over))
         text = f"V3 over cuBLAS in the mean, {name}: as large or larger"
-        found.append(share(text, f"{average:g}×", [mean(over) >= average] if over else [], f"{mean(over):.3g}×"))
-    mine, theirs = (_use(rows, who) for who in ("V3", shapes.BASE))
-    more = [mine[m] - theirs[m] for m in mine if m in theirs]
-    found.append(
+        judged.append(share(text, f"{average:g}×", [mean(over) >= average] if over else [], f"{mean(over):.3g}×"))
+    ours, other = (_use(rows, implementation) for implementation in ("V3", shapes.BASE))
+    more = [ours[m] - other[m] for m in ours if m in other]
+    judged.append(
         share(
             "V3 uses more of the cores than cuBLAS (figure 6b)",
             "7 to 37.3 points",
@@ -100,7 +100,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     wide = points(rows, "V3", shapes.BASE, "fp64").values()
-    found.append(
+    judged.append(
         share(
             "V3 uses more of the bandwidth than cuBLAS (figure 7b)",
             "17 to 47.6 points",
@@ -109,8 +109,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         )
     )
     best = gains(rows, "hopper", fmt="fp64").values()
-    found.append(compared("the kernel for Hopper is no slower than cuBLAS, fp64", "", best, ">=", 1))
-    return found
+    judged.append(compared("the kernel for Hopper is no slower than cuBLAS, fp64", "", best, ">=", 1))
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -122,5 +122,5 @@ def finding(rows: list[dict[str, Any]]) -> str:
         ("of the cores' peak", [x / 100 for x in _use(rows, shapes.BASE).values()], ".3g%"),
         ("a product as fast as a copy over cuBLAS", [1 / x for x in base], ".3g×"),
         *threads(shapes.LARGE),
-        ("over cuBLAS", {LOOKS[who].label: span(gains(rows, who, fmt="fp64").values()) for who in WHO}),
+        ("over cuBLAS", {LOOKS[name].label: span(gains(rows, name, fmt="fp64").values()) for name in WHO}),
     )

@@ -66,12 +66,12 @@ _UNITS = {"s": 1.0, "ms": 1e-3}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    found = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in MACHINES for fmt in tsm2.BYTES for n in WIDTHS]
-    found += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in MACHINES for x in LATENCIES if x != LATENCY]
-    found.append(_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED))
-    found += [_cell("fig11", "V100", fmt, k=k, latency=LATENCY) for fmt in tsm2.BYTES for k in SHORT]
-    found += [_cell("tcf", "V100", fmt, m=10**e) for fmt in TCF for e in TCF[fmt]]
-    return found
+    listed = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in MACHINES for fmt in tsm2.BYTES for n in WIDTHS]
+    listed += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in MACHINES for x in LATENCIES if x != LATENCY]
+    listed.append(_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED))
+    listed += [_cell("fig11", "V100", fmt, k=k, latency=LATENCY) for fmt in tsm2.BYTES for k in SHORT]
+    listed += [_cell("tcf", "V100", fmt, m=10**e) for fmt in TCF for e in TCF[fmt]]
+    return listed
 
 
 def _cell(part: str, gpu: str, fmt: str, *, m: int = 0, k: int = 0, n: int = 0, latency: int = 0) -> dict[str, Any]:
@@ -103,10 +103,10 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 def _tsm2(printed: tsm2.Model, model: tsm2.Model, n: int) -> dict[str, float]:
     size = (LARGE, LARGE, n)
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for label, one in (("printed", printed), ("corrected", model)):
         choice, best = tsm2.algorithm5(one, *size), tsm2.exhaustive(one, *size)
-        found |= {
+        result |= {
             f"{label} threshold": one.threshold(),
             f"{label} t2": float(choice.t2),
             f"{label} t3": float(choice.t3),
@@ -118,28 +118,28 @@ def _tsm2(printed: tsm2.Model, model: tsm2.Model, n: int) -> dict[str, float]:
             f"{label} memory bound": float(not one.compute_bound(n)),
         }
         for t2 in range(1, n + 1):
-            found[f"{label} best {t2}"] = float(any(c.t2 == t2 for c in best))
+            result[f"{label} best {t2}"] = float(any(c.t2 == t2 for c in best))
         for t3 in range(1, 9):
-            found[f"{label} best t3 {t3}"] = float(any(c.t3 == t3 for c in best))
+            result[f"{label} best t3 {t3}"] = float(any(c.t3 == t3 for c in best))
     least = min(_best(model, size, t2)[0] for t2 in range(1, n + 1))
     for t2 in range(1, n + 1):
-        found[f"time {t2}"] = _best(model, size, t2)[0] / least
-    found["t3 needed"] = float(_best(model, size, n)[1])
+        result[f"time {t2}"] = _best(model, size, t2)[0] / least
+    result["t3 needed"] = float(_best(model, size, n)[1])
     for unit, seconds in _UNITS.items():
         t2, t3 = tsm2.descent(printed, *size, unit=seconds)
-        found |= {f"descent {unit} t2": float(t2), f"descent {unit} t3": float(t3)}
+        result |= {f"descent {unit} t2": float(t2), f"descent {unit} t3": float(t3)}
     for t2 in sorted({n, 4, 8} if n >= 8 else {n}):
         held = tsm2.block_sizes(model, t2, 4)
         most = model.occupancy(t2, 4)
         for t1 in (128, 256):
             divides = [int(replace(model, setup=C).occupancy(t2, 4)) % t1 == 0 for C in SETUPS]
-            found |= {
+            result |= {
                 f"t1 {t1} divides {t2}": float(int(most) % t1 == 0),
                 f"t1 {t1} divides {t2}, some C": float(any(divides)),
                 f"t1 {t1} divides {t2}, every C": float(all(divides)),
                 f"t1 {t1} held {t2}": held[t1] / most,
             }
-    return found
+    return result
 
 
 def _best(model: tsm2.Model, size: tuple[int, int, int], t2: int) -> tuple[float, int]:
@@ -222,7 +222,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+    judged = []
     main = [row for row in _pick(rows, part="tsm2") if row["latency"] == LATENCY]
     for name, (threshold, _, _, _) in PUBLISHED.items():
         here = _pick(main, gpu=name, fmt="fp64", n=16)
@@ -230,7 +230,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             values = [row[f"{label} threshold"] for row in here]
             held = [abs(x / threshold - 1) <= 0.05 for x in values]
             measured = ", ".join(f"{x:.3g}" for x in values)
-            found.append(share(f"{name}: t2 threshold, fp64, {text}", str(threshold), held, measured))
+            judged.append(share(f"{name}: t2 threshold, fp64, {text}", str(threshold), held, measured))
     for name, n, bound in (("K40c", None, "memory"), ("M40", 16, "compute"), ("P100", 16, "memory")):
         here = [row for row in _pick(main, gpu=name, fmt="fp64") if n in (None, row["n"])]
         held = [
@@ -239,18 +239,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for label in ("printed", "corrected")
         ]
         words = f"n = {n}" if n else "every n"
-        found.append(share(f"{name}: bound by {bound}, {words}, fp64, both thresholds", "so", held, "judged by both"))
+        judged.append(share(f"{name}: bound by {bound}, {words}, fp64, both thresholds", "so", held, "judged by both"))
     for name, (_, t2, t3, _) in PUBLISHED.items():
         here = [row for row in _pick(main, gpu=name, fmt="fp64") if t2 is None or row["n"] == 16]
         for label in ("printed", "corrected"):
             held = [bool(row[f"{label} best {t2 or row['n']}"]) for row in here]
             measured = "; ".join(_range(row, label, "t2") + (f" at n = {row['n']}" if not t2 else "") for row in here)
             text = f"{name}: t2 is a best one, Algorithm 5, equations {label}"
-            found.append(share(text, f"t2 = {t2 or 'n'}", held, measured))
+            judged.append(share(text, f"t2 = {t2 or 'n'}", held, measured))
             held = [bool(row[f"{label} best t3 {t3}"]) for row in here]
             measured = "; ".join(_range(row, label, "t3") + (f" at n = {row['n']}" if not t2 else "") for row in here)
             text = f"{name}: t3 is a best one, Algorithm 5, equations {label}"
-            found.append(share(text, f"t3 = {t3}", held, measured))
+            judged.append(share(text, f"t3 = {t3}", held, measured))
     for name, (_, t2, _, t1) in PUBLISHED.items():
         here = [row for row in _pick(main, gpu=name, fmt="fp64") if t2 is None or row["n"] == 16]
         with_t2 = [(row, t2 or row["n"]) for row in here]
@@ -258,41 +258,41 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         kept = ", ".join(f"{100 * row[f't1 {t1} held {x}']:.3g} %" for row, x in with_t2)
         claim, measured = f"{name}: t1 divides MaxOccup", f"keeps {kept} of the threads"
         if any(row[f"t1 {t1} divides {x}, some C"] > row[f"t1 {t1} divides {x}, every C"] for row, x in with_t2):
-            found.append(Claim(claim, f"t1 = {t1}", f"C decides; with {tsm2.SETUP} it {measured}", OPEN))
+            judged.append(Claim(claim, f"t1 = {t1}", f"C decides; with {tsm2.SETUP} it {measured}", OPEN))
         else:
-            found.append(share(claim, f"t1 = {t1}", held, measured))
+            judged.append(share(claim, f"t1 = {t1}", held, measured))
     tsm = _pick(rows, part="tsm2")
     worst = max((row[f"{label} over best"] for row in tsm for label in ("printed", "corrected")), default=1.0)
     held = [row[f"{label} over best"] <= 1 + tsm2.TIE for row in tsm for label in ("printed", "corrected")]
-    found.append(share("Algorithm 5 by SLSQP finds what trying all finds", "", held, f"{worst:.6g} times the least"))
+    judged.append(share("Algorithm 5 by SLSQP finds what trying all finds", "", held, f"{worst:.6g} times the least"))
     for fmt in TCF:
         short = sorted(_pick(rows, part="fig11", fmt=fmt), key=lambda row: row["k"])
         steps = [x["use"] <= y["use"] for x, y in itertools.pairwise(short)]
         ends = ", ".join(f"{100 * row['use']:.3g} % at k = {row['k']}" for row in (*short[:1], *short[-1:]))
-        found.append(share(f"ISM2, {fmt}: the use of bandwidth falls with k (section 5.1)", "falls", steps, ends))
-        there = _pick(rows, part="tcf", fmt=fmt)
-        found.append(
+        judged.append(share(f"ISM2, {fmt}: the use of bandwidth falls with k (section 5.1)", "falls", steps, ends))
+        selected = _pick(rows, part="tcf", fmt=fmt)
+        judged.append(
             share(
                 f"ISM2, {fmt}: tcf keeps the GPU full",
                 ", ".join(map(str, TCF[fmt].values())),
-                [_tcf(row) <= row["most"] for row in there],
-                "at most " + ", ".join(f"{r['most']:g}" for r in there),
+                [_tcf(row) <= row["most"] for row in selected],
+                "at most " + ", ".join(f"{r['most']:g}" for r in selected),
             )
         )
-        found.append(
+        judged.append(
             share(
                 f"ISM2, {fmt}: tcf is the largest that keeps it full",
                 "",
-                [_tcf(row) == row["most"] for row in there],
-                "at most " + ", ".join(f"{r['most']:g}" for r in there),
+                [_tcf(row) == row["most"] for row in selected],
+                "at most " + ", ".join(f"{r['most']:g}" for r in selected),
             )
         )
     last = [row["m"] / row["threads"] for row in rows if row["part"] == "tcf" and row["m"] == 10**7]
     measured = ", ".join(f"1/{x:.3g}" for x in sorted(set(last)))
-    found.append(
+    judged.append(
         share("m = 10^7: threads can be cut to a share of m", "1/64", [32 <= x <= 128 for x in last], measured)
     )
-    return found
+    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

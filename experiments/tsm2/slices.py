@@ -79,18 +79,18 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     tail = reference.matmul(
         A, B, head, beta=-1, device=device
     )  # the exact product is head + tail: fp64 chains need both
-    found = {}
+    numbers = {}
     for join in JOINS:
         order = mma.KOrder(split=-(-cell["k"] // cell["slices"]), join=join)
         D = gemm(A, B, fmt=fmt, order=order, device=device)
         error = (D.astype(np.float64) - head) - tail
-        found[f"{join} relative_l2"] = float(np.sqrt(np.sum(error**2) / np.sum(head**2)))
-        found[f"{join} normwise"] = metrics.normwise(D.astype(np.float64), head, A, B)
-        found[f"{join} differing"] = float(np.mean(chain != D))
+        numbers[f"{join} relative_l2"] = float(np.sqrt(np.sum(error**2) / np.sum(head**2)))
+        numbers[f"{join} normwise"] = metrics.normwise(D.astype(np.float64), head, A, B)
+        numbers[f"{join} differing"] = float(np.mean(chain != D))
     if cell["slices"] == 1:
         rows, k = WALKED
-        found["versions differing"] = _differing(A[:rows, :k], B[:k], fmt, device=device)
-    return found
+        numbers["versions differing"] = _differing(A[:rows, :k], B[:k], fmt, device=device)
+    return numbers
 
 
 def _differing(A: Any, B: Any, fmt: str, device: Device = "cpu") -> float:
@@ -152,8 +152,8 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     """Checks of our own: the paper says nothing about errors."""
     walked = [row["versions differing"] for row in rows if row["slices"] == 1]
     points = [(low, fmt, s) for low in KINDS.values() for fmt in FORMATS for s in _slices(rows) if s > 1]
-    there = [p for p in points if _has(rows, *p) and _has(rows, p[0], p[1], 1)]
-    ratios = [_mean(rows, *p, "pairwise") / _mean(rows, p[0], p[1], 1, "ascending") for p in there]
+    selected = [p for p in points if _has(rows, *p) and _has(rows, p[0], p[1], 1)]
+    ratios = [_mean(rows, *p, "pairwise") / _mean(rows, p[0], p[1], 1, "ascending") for p in selected]
     text = f"{min(ratios):.2g} to {max(ratios):.2g} times the error" if ratios else "no points"
     return [
         share(
