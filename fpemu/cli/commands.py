@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -27,6 +26,7 @@ from fpemu.cli import (
     tune,
     verify,
 )
+from fpemu.cli.common import add_command
 from fpemu.errors import unknown_name
 
 
@@ -66,12 +66,6 @@ def _fpemu(
         typer.echo(context.get_help())
 
 
-def _add(group: typer.Typer, name: str, command: Callable[..., None], **settings: Any) -> None:
-    """Add a command whose help is its docstring, each paragraph on one line: Typer would keep the line breaks."""
-    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
-    group.command(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **settings)(command)
-
-
 _COMMANDS: dict[str, Callable[..., None]] = {
     "list": listing.listing,
     "gemm": gemm.gemm,
@@ -82,9 +76,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "characterize": characterize.characterize,
 }
 for _name, _command in _COMMANDS.items():
-    _add(app, _name, _command)
+    add_command(app, _name, _command)
 # a number may begin with a minus sign
-_add(app, "split", split.split, context_settings={"ignore_unknown_options": True})
+add_command(app, "split", split.split, context_settings={"ignore_unknown_options": True})
 app.add_typer(sweep.app, name="sweep")
 
 
@@ -103,7 +97,7 @@ def _commands(
                 print(f"fpemu: {name}: {missing}", file=sys.stderr)
 
     for command, function in commands.items():
-        _add(group, command, function)
+        add_command(group, command, function)
     app.add_typer(group, name=name)
 
 

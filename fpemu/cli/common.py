@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -192,6 +193,12 @@ def show(value: float) -> str:
     if float(value).is_integer() and abs(value) < 1e9:
         return str(int(value))
     return f"{value:.3e}" if math.isfinite(value) and value and not 0.01 <= abs(value) < 1e5 else f"{value:.4g}"
+
+
+def add_command(group: typer.Typer, name: str, command: Callable[..., None], **settings: Any) -> None:
+    """Add a command whose help is its docstring, each paragraph on one line: Typer would keep the line breaks."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    group.command(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **settings)(command)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ _Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="
 
 @with_run_options
 def scaling(
-    scheme: Annotated[str, typer.Option("--scheme", "-s", help="A scheme that scales its residual.")] = "h2sgemm",
+    scheme: Annotated[str, typer.Option("--scheme", "-s", help="A scheme with a scaled residual.")] = "h2sgemm",
     sb: Annotated[str, typer.Option("--sb", metavar="RANGE", help="Binary exponents of the scale.")] = "-2:24",
     offset: Annotated[
         str, typer.Option("--offset", metavar="RANGE", help="Offset exponents of the inputs.")
@@ -56,9 +56,10 @@ def scaling(
 ) -> None:
     """Map the error over the scaling exponent of the residual and the offset exponent of the inputs.
 
-    For each offset exponent the best scaling exponents, and the single one that serves most of them; overflow is
-    hatched. Schemes of two fp16 words rounded to nearest are drawn with the bounds of H2SGEMM's equation 6. A range is
-    first:last or first:last:step, both included, or a list a,b,c. Writes PNG, SVG, PDF, CSV and JSON.
+    The table lists the best scaling exponents for each offset exponent, and the last line names the single exponent
+    that is near the best for most of them. Overflow is hatched. Maps of schemes of two fp16 words rounded to nearest
+    show the bounds of H2SGEMM's equation 6. A range is first:last or first:last:step, both included, or a list a,b,c.
+    Writes PNG, SVG, PDF, CSV and JSON.
     """
     from fpemu import schemes
     from fpemu.sweep import Grid

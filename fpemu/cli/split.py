@@ -13,13 +13,13 @@ from fpemu.errors import InputError
 
 def split(
     number: Annotated[str, typer.Argument(help="A decimal number, or a hexadecimal float such as 0x1.8p-3.")],
-    scheme: Annotated[str, typer.Option("--scheme", "-s", help="The scheme that splits.")] = "h2sgemm",
+    scheme: Annotated[str, typer.Option("--scheme", "-s", help="Scheme of the split.")] = "h2sgemm",
     sb: Annotated[int | None, typer.Option("--sb", help="Scaling exponent of the residual (h2sgemm).")] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme.")
     ] = None,
 ) -> None:
-    """Show the split of one number: its value, high part, residual, and the part lost."""
+    """Show the split of one number into words: the value of each word, its bits, and the lost bits."""
     from fpemu import schemes
 
     options = parse_options(option)

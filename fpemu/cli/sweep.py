@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from fpemu.cli import planes
-from fpemu.cli.common import console, note, show, table
+from fpemu.cli.common import add_command, console, note, show, table
 from fpemu.cli.run_options import RunOptions, with_run_options
 from fpemu.errors import InputError
 
@@ -30,7 +30,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="Errors over a grid of cells: fpemu sweep FILE [OPTIONS], 'fpemu sweep run -h' lists them.",
+    help="Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -41,14 +41,13 @@ def _sweep(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@app.command("run")
 @with_run_options
 def run(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A grid: FILE.toml, or FILE.py that binds GRID.")],
     *,
     options: RunOptions,
 ) -> None:
-    """Evaluate every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders, the errors of each.
+    """Evaluate the errors of every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders.
 
     Finished cells are stored in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run continues from them. A
     cell that fails does not stop the others; the exit status is then 1, and the next run evaluates it again.
@@ -85,5 +84,5 @@ def _medians(grid: Grid, rows: list[dict[str, Any]]) -> None:
         note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
 
 
-app.command("scaling")(planes.scaling)
-app.command("plane")(planes.plane)
+for _name, _command in (("run", run), ("scaling", planes.scaling), ("plane", planes.plane)):
+    add_command(app, _name, _command)
