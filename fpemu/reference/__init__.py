@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fpemu import formats
 from fpemu.arguments import checked
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma._device import Device
 from fpemu.reference import exact, slices
@@ -17,10 +17,11 @@ from fpemu.reference.exact import ExactMatrix
 
 __all__ = ["METHODS", "ExactMatrix", "matmul"]
 
-METHODS = ("auto", "blas", "flint", "python", "mpmath")
-"""The ways to compute a product; all give the same bits."""
+Method = Literal["auto", "blas", "flint", "python", "mpmath"]
+METHODS = get_args(Method)
+"""Methods of computing a product; all return the same bits."""
 
-_MOST_PRODUCTS = 64  # of slices: beyond, FLINT's big integers are faster
+_MOST_PRODUCTS = 64  # with more slice products FLINT's integers are faster
 
 
 @checked
@@ -32,7 +33,7 @@ def matmul(
     alpha: Any = 1,
     beta: Any = 0,
     out: FloatFormat | str = "fp64",
-    method: str = "auto",
+    method: Method = "auto",
     device: Device = "cpu",
 ) -> Any:
     """Return the exact value of alpha·A·B + beta·C, rounded once to nearest even.
@@ -68,9 +69,9 @@ def matmul(
 
     Notes
     -----
-    An exact zero is +0. A non-zero value that rounds to zero keeps its sign, overflow gives an infinity, subnormals are
-    rounded as IEEE 754 has it. With NaN or Inf among the operands, an entry is NaN if its sum meets a NaN, Inf * 0 or
-    Inf - Inf, else the infinity it meets; the other entries stay exact.
+    An exact zero is +0. A non-zero value that rounds to zero keeps its sign, overflow returns an infinity, and
+    subnormals are rounded as in IEEE 754. With NaN or Inf among the operands, an entry is NaN if its sum contains a
+    NaN, Inf * 0 or Inf - Inf, else the infinity that it contains; the other entries are exact.
 
     Examples
     --------
@@ -79,8 +80,6 @@ def matmul(
     >>> str(matmul([[0.1]], [[2.0**55]], out="exact").fraction(0, 0))
     '3602879701896397'
     """
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
     fmt = None if isinstance(out, str) and out == "exact" else formats.get(out)
     if method == "mpmath":
         if fmt is None:

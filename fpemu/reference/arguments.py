@@ -1,4 +1,4 @@
-"""The operands of a reference product: checks of shapes, exact scalars, integer significands, NaN and Inf."""
+"""Operands of a reference product: checks of shapes, exact scalars, integer significands, NaN and Inf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.arguments import is_real, unwrapped
-from fpemu.arrays import as_array, as_float64
+from fpemu.arrays import as_array, as_float64, product_shape
 from fpemu.errors import InputError, shown
 
 Floats = NDArray[np.float64]
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """alpha*A@B + beta*C with every array in float64, which holds the values given exactly.
+    """alpha*A@B + beta*C with every array converted to float64 exactly.
 
     Parameters
     ----------
@@ -50,13 +50,7 @@ def operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Op
     left, right = as_float64(A, "A"), as_float64(B, "B")
     if left.ndim < 2 or right.ndim < 2:
         raise InputError(f"matmul takes (..., M, K) and (..., K, N), not A {left.shape} and B {right.shape}")
-    if left.shape[-1] != right.shape[-2]:
-        raise InputError(f"matmul: inner dimensions differ: A {left.shape}, B {right.shape}")
-    try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except ValueError:
-        raise InputError(f"matmul: leading axes do not broadcast: A {left.shape}, B {right.shape}") from None
-    shape = (*batch, left.shape[-2], right.shape[-1])
+    shape = product_shape(left, right)
     addend = None
     if b and C is None:
         raise InputError(f"matmul: beta is {beta} but C is missing")
@@ -73,7 +67,7 @@ def operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Op
 
 
 def exact_scalar(name: str, value: Any) -> Fraction:
-    """``value`` (int, float, NumPy scalar, Fraction) as a Fraction, without rounding."""
+    """Return an int, float, NumPy scalar or Fraction as a Fraction, without rounding."""
     number = unwrapped(value)
     try:
         if is_real(number):
@@ -84,12 +78,12 @@ def exact_scalar(name: str, value: Any) -> Fraction:
 
 
 def finite(X: Floats) -> Floats:
-    """X with its NaN and Inf entries replaced by zero."""
+    """Return X with its NaN and Inf entries replaced by zero."""
     return np.where(np.isfinite(X), X, 0.0)
 
 
 def integers(X: Floats) -> tuple[Ints, Ints]:
-    """Odd significands s and exponents e with X = s * 2^e exactly (both 0 for a zero). X must be finite."""
+    """Return odd significands s and exponents e with X = s * 2^e exactly (both 0 for a zero), X finite."""
     mantissa, exponent = np.frexp(X)
     s = np.ldexp(mantissa, 53).astype(np.int64)
     lowest = s & -s  # a power of two up to 2^53: exact as a float
@@ -99,25 +93,23 @@ def integers(X: Floats) -> tuple[Ints, Ints]:
 
 
 def span(X: Floats, axis: int) -> tuple[Ints, Ints]:
-    """Exponents (low, top) along ``axis``: every entry is a multiple of 2^low and below 2^top in magnitude.
+    """Return exponents (low, top) along ``axis``: entries are multiples of 2^low and below 2^top in magnitude.
 
     The axis is kept with length 1; (0, 0) where all entries are zero.
     """
     s, e = integers(X)
     exponent = np.frexp(X)[1].astype(np.int64)
-    there = s != 0
     huge = 1 << 20
-    low = np.min(np.where(there, e, huge), axis=axis, keepdims=True, initial=huge)
-    top = np.max(np.where(there, exponent, -huge), axis=axis, keepdims=True, initial=-huge)
-    none = low == huge
-    return np.where(none, 0, low), np.where(none, 0, top)
+    low = np.min(np.where(s != 0, e, huge), axis=axis, keepdims=True, initial=huge)
+    top = np.max(np.where(s != 0, exponent, -huge), axis=axis, keepdims=True, initial=-huge)
+    return np.where(low == huge, 0, low), np.where(low == huge, 0, top)
 
 
 def specials(given: Operands) -> Floats | None:
-    """NaN, Inf and -Inf where the exact sum has them by IEEE 754, zero elsewhere; None if there are none.
+    """Return NaN, Inf and -Inf where the exact sum has them by IEEE 754, zero elsewhere; None if there are none.
 
-    A sum is NaN if it meets a NaN, Inf * 0 or Inf - Inf, else infinite if it meets an infinity. Counted with products
-    of 0/1 matrices, so that nothing depends on how a library treats Inf.
+    A sum is NaN if it contains a NaN, Inf * 0 or Inf - Inf, else infinite if it contains an infinity. Products of 0/1
+    matrices find these entries, so that the result does not depend on a library's treatment of Inf.
     """
     A, B, C = given.A, given.B, given.C
     arrays = [X for X in ((A, B, C) if given.alpha else (C,)) if X is not None]
@@ -126,10 +118,10 @@ def specials(given: Operands) -> Floats | None:
     nan, positive, negative = (np.zeros(given.shape, bool) for _ in range(3))
     if given.alpha:
         nan = nan | np.isnan(A).any(-1, keepdims=True) | np.isnan(B).any(-2, keepdims=True)
-        nan = nan | _meet(np.isinf(A), B == 0) | _meet(A == 0, np.isinf(B))
-        up, down = np.isposinf, np.isneginf
-        same = _meet(up(A), B > 0) | _meet(down(A), B < 0) | _meet(A > 0, up(B)) | _meet(A < 0, down(B))
-        opposite = _meet(up(A), B < 0) | _meet(down(A), B > 0) | _meet(A < 0, up(B)) | _meet(A > 0, down(B))
+        nan = nan | _any_k(np.isinf(A), B == 0) | _any_k(A == 0, np.isinf(B))
+        plus, minus = np.isposinf, np.isneginf
+        same = _any_k(plus(A), B > 0) | _any_k(minus(A), B < 0) | _any_k(A > 0, plus(B)) | _any_k(A < 0, minus(B))
+        opposite = _any_k(plus(A), B < 0) | _any_k(minus(A), B > 0) | _any_k(A < 0, plus(B)) | _any_k(A > 0, minus(B))
         positive, negative = (same, opposite) if given.alpha > 0 else (opposite, same)
     if C is not None:
         addend = C if given.beta > 0 else -C
@@ -138,6 +130,6 @@ def specials(given: Operands) -> Floats | None:
     return np.where(nan | (positive & negative), np.nan, out)
 
 
-def _meet(X: NDArray[np.bool_], Y: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _any_k(X: NDArray[np.bool_], Y: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether some k has X[..., i, k] and Y[..., k, j]."""
     return np.asarray(np.matmul(X.astype(np.float64), Y.astype(np.float64)) > 0)

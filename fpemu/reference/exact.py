@@ -58,7 +58,7 @@ def _python_product(X: NDArray[Any], Y: NDArray[Any]) -> list[int]:
 
 
 def shifted(X: Floats, low: Ints) -> NDArray[Any]:
-    """The integers X * 2^-low: int64 where they fit, Python integers otherwise."""
+    """Return the integers X * 2^-low: int64 where they fit, Python integers otherwise."""
     s, e = integers(X)
     shift = np.where(s == 0, 0, e - low)
     if np.max(shift, initial=0) + 53 < 63:
@@ -73,7 +73,7 @@ def _objects(values: list[int], shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def combine(given: Operands, V: NDArray[Any], E: Ints) -> ExactMatrix:
-    """alpha * (V * 2^E) + beta * C as an `ExactMatrix`; ``given`` says alpha, beta, C and where NaN and Inf are."""
+    """Return alpha * (V * 2^E) + beta * C, with the NaN and Inf that the operands in ``given`` cause."""
     bottom = lcm(given.alpha.denominator, given.beta.denominator)
     twos = (bottom & -bottom).bit_length() - 1
     V = V * (given.alpha.numerator * (bottom // given.alpha.denominator)) if given.alpha != 1 or bottom != 1 else V
@@ -229,7 +229,7 @@ def _l2_ratio(delta: NDArray[Any], X: NDArray[Any], low: Ints) -> float:
 
 
 def with_specials(out: NDArray[Any], special: Floats | None, fmt: FloatFormat, saturate: bool = False) -> NDArray[Any]:
-    """``out`` with the NaN and Inf of ``special`` put in, as ``fmt`` shows them."""
+    """Return ``out`` with the NaN and Inf of ``special`` rounded to ``fmt``."""
     if special is None:
         return out
     return np.where(special == 0, out, np.asarray(round_to(special, fmt, saturate=saturate)))

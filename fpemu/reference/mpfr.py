@@ -1,4 +1,4 @@
-"""The product by mpmath at any precision: the oracle, which shares only the checking of arguments with the rest.
+"""The product by mpmath at any precision: the independent oracle, which shares only the checks of arguments.
 
 The DGEMM-TC paper (Mukunoki et al., 2020, section 5.1) measures errors against MPFR at 2048 bits rounded to the output
 format; mpmath does the same arithmetic (each operation rounded to nearest at the precision given).
@@ -73,7 +73,7 @@ def matmul(
                 total *= p * s
             if addend is not None:
                 total += mpf(float(addend[place])) * (r * q)
-            # the two scalars over one denominator: the only division comes last
+            # alpha and beta over one denominator: the only division is the last operation
             total /= q * s
             result[place] = total if fmt is None else _round(total, fmt)
     return result
@@ -106,16 +106,16 @@ def _round(x: Any, fmt: FloatFormat) -> float:
     x = abs(x)
     if x == 0:
         return 0.0
-    beyond = math.inf if fmt.inf else math.nan
+    overflow = math.inf if fmt.inf else math.nan
     if mpmath.isinf(x):
-        return sign * beyond
+        return sign * overflow
     exponent = int(mpmath.frexp(x)[1]) - 1
     quantum = exponent - fmt.precision + 1
     if exponent < fmt.emin:
         quantum = fmt.emin - fmt.precision + 1 if fmt.subnormals else fmt.emin
     nearest = mpmath.nint(mpmath.ldexp(x, -quantum))
     if mpmath.ldexp(nearest, quantum) > fmt.max:
-        return sign * beyond
+        return sign * overflow
     if nearest == 0 and fmt.positive:
         return fmt.min_normal
     if nearest == 0 and not fmt.negative_zero:

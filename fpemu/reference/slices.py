@@ -1,11 +1,11 @@
-"""The exact product by error-free slices and float64 BLAS: the fast way where exponents do not range widely.
+"""The exact product by error-free slices and float64 BLAS: fast where exponents vary by less than about 900 bits.
 
-Each row of A (column of B) is scaled by its own power of two to magnitudes below 1 and cut into slices of w bits. A
-slice times 2^w is an integer below 2^w in magnitude, so a product of two slices is a sum of K integers below 2^(2w).
-With K * 2^(2w) <= 2^53 every partial sum is an integer that float64 holds, whatever the order of summation and whether
-or not products are fused: BLAS makes no rounding error, nor does a GPU in its place (`fpemu.mma._device.matmul`). The
-products of equal weight are added in int64, and carries turn them into limbs of w bits. The method assumes nothing of a
-BLAS but that it multiplies and adds in IEEE float64; `fpemu.reference` checks it against FLINT's integers in its tests.
+Each row of A (column of B) is scaled by a power of two to magnitudes below 1 and split into slices of w bits. A slice
+times 2^w is an integer below 2^w in magnitude, so a product of two slices is a sum of K integers below 2^(2w). With
+K * 2^(2w) <= 2^53 every partial sum is an integer that float64 holds, whatever the order of summation and with or
+without fused multiply-adds: BLAS makes no rounding error, nor does a GPU (`fpemu.mma._device.matmul`). The products of
+equal weight are added in int64, and carries turn them into limbs of w bits. The method requires only that BLAS
+multiplies and adds in IEEE float64; the tests compare it with FLINT's integers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from fpemu.reference.arguments import Floats, Ints, span
 from fpemu.sticky import Significands, bit_lengths
 
 BLOCK = 1 << 23
-"""Entries of the result worked on at a time: bounds the memory of the limbs."""
+"""Entries of the result computed at a time: bounds the memory of the limbs."""
 _BLOCK_CUDA = 1 << 26
-"""The same on a GPU, to which B's slices travel once for each."""
+"""The same on a GPU, to which B's slices are copied once per block."""
 _CHUNK = 1 << 15
-"""Entries that a thread brings to their end at a time: they stay in a core's cache."""
+"""Entries that a thread computes at a time: they stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How A and B are cut: ``width`` bits a slice, ``slices`` of A and of B, exponents of rows and of columns."""
+    """The split: ``width`` bits per slice, ``slices`` of A and of B, exponents of rows and of columns."""
 
     width: int
     slices: tuple[int, int]
@@ -44,12 +44,12 @@ class Plan:
 
     @property
     def products(self) -> int:
-        """Matrix products needed."""
+        """Number of slice products."""
         return self.slices[0] * self.slices[1]
 
 
 def plan(A: Floats, B: Floats) -> Plan | None:
-    """How to multiply A (..., M, K) by B (..., K, N), both finite; None where exponents range too widely to scale."""
+    """Return the split of A (..., M, K) and B (..., K, N), both finite; None where exponents vary too widely."""
     K = A.shape[-1]
     width = (53 - (max(K, 1) - 1).bit_length()) // 2
     (low_a, top_a), (low_b, top_b) = _span(A, -1), _span(B, -2)
@@ -61,11 +61,11 @@ def plan(A: Floats, B: Floats) -> Plan | None:
 
 
 def cut(X: Floats, top: Ints, width: int, count: int) -> list[Floats]:
-    """Slices S_s, integers below 2^width in magnitude, with X = 2^top * sum_s S_s * 2^(-(s+1) width)."""
+    """Return slices S_s, integers below 2^width in magnitude, with X = 2^top * sum_s S_s * 2^(-(s+1) width)."""
     out = [np.empty_like(X) for _ in range(count)]
     shift = np.broadcast_to((-top).astype(np.int32), X.shape)
 
-    def some(rows: slice) -> None:
+    def split_rows(rows: slice) -> None:
         rest = np.ldexp(X[..., rows, :], shift[..., rows, :])
         for slice_ in out:
             rest = np.ldexp(rest, width)
@@ -73,12 +73,12 @@ def cut(X: Floats, top: Ints, width: int, count: int) -> list[Floats]:
             rest = rest - part
 
     height = max(1, _CHUNK * X.shape[-2] // max(1, X.size))
-    map_threads(some, [slice(m, m + height) for m in range(0, X.shape[-2], height)])
+    map_threads(split_rows, [slice(m, m + height) for m in range(0, X.shape[-2], height)])
     return out
 
 
 def rounded(A: Floats, B: Floats, how: Plan, fmt: FloatFormat, device: Device = "cpu") -> NDArray[Any]:
-    """A @ B rounded once to ``fmt`` (RNE); A and B finite, of the same leading axes."""
+    """Return A @ B rounded once to ``fmt`` (RNE); A and B finite, of the same leading axes."""
     out = np.empty((*A.shape[:-1], B.shape[-1]), dtype=fmt.dtype)
     flat = _stack(out)
     for where, sums, exponent in _blocks(A, B, how, device):
@@ -87,20 +87,20 @@ def rounded(A: Floats, B: Floats, how: Plan, fmt: FloatFormat, device: Device = 
 
 
 def _round(sums: list[Ints], exponent: Ints, width: int, fmt: FloatFormat, out: NDArray[Any]) -> None:
-    """What `_sums` gives, rounded into ``out``; some rows, or some matrices, at a time, each on a thread."""
+    """Round the result of `_sums` into ``out``, in blocks of rows or matrices on threads."""
 
-    def some(place: tuple[slice, slice]) -> None:
+    def round_block(place: tuple[slice, slice]) -> None:
         limbs = [x[place] for x in sums]
         out[place] = _leading_bits(_limbs(limbs, width), limbs, exponent[place], width).round_to(fmt)
 
     batch, M, N = out.shape
     several, height = max(1, _CHUNK // max(1, M * N)), max(1, _CHUNK // max(1, N))
     places = [(b, m) for b in range(0, batch, several) for m in range(0, M, height)]
-    map_threads(some, [(slice(b, b + several), slice(m, m + height)) for b, m in places])
+    map_threads(round_block, [(slice(b, b + several), slice(m, m + height)) for b, m in places])
 
 
 def significands(A: Floats, B: Floats, how: Plan, device: Device = "cpu") -> tuple[NDArray[Any], Ints]:
-    """Python integers V (..., M, N) and exponents E with A @ B = V * 2^E."""
+    """Return Python integers V (..., M, N) and exponents E with A @ B = V * 2^E."""
     shape = (*A.shape[:-1], B.shape[-1])
     V, E = np.zeros(shape, dtype=object), np.zeros(shape, dtype=np.int64)
     flat, exponents = _stack(V), _stack(E)
@@ -114,7 +114,7 @@ def significands(A: Floats, B: Floats, how: Plan, device: Device = "cpu") -> tup
 
 
 def _blocks(A: Floats, B: Floats, how: Plan, device: Device) -> Iterator[tuple[Any, list[Ints], Ints]]:
-    """The product block by block: (place, sums of equal weight from the highest, exponent of the lowest)."""
+    """Yield blocks of the product: (place, sums of equal weight from the highest, exponent of the lowest)."""
     M, N = A.shape[-2], B.shape[-1]
     left, right, rows, columns = _stack(A), _stack(B), _stack(how.rows), _stack(how.columns)
     most = _BLOCK_CUDA if _device.resolve(device) == "cuda" else BLOCK
@@ -131,22 +131,22 @@ def _blocks(A: Floats, B: Floats, how: Plan, device: Device) -> Iterator[tuple[A
 
 
 def _span(X: Floats, axis: int) -> tuple[Ints, Ints]:
-    """As `span`; some rows (columns) at a time, each on a thread."""
+    """Return `span`, computed in blocks of rows (columns) on threads."""
     other, lines = -3 - axis, X.shape[-3 - axis]
     height = max(1, 8 * _CHUNK * lines // max(1, X.size))
-    pieces = [slice(i, i + height) for i in range(0, max(1, lines), height)]
-    found = map_threads(lambda some: span(X[..., some, :] if axis == -1 else X[..., some], axis), pieces)
-    low, top = (np.concatenate(part, axis=other) for part in zip(*found, strict=True))
+    blocks = [slice(i, i + height) for i in range(0, max(1, lines), height)]
+    spans = map_threads(lambda some: span(X[..., some, :] if axis == -1 else X[..., some], axis), blocks)
+    low, top = (np.concatenate(part, axis=other) for part in zip(*spans, strict=True))
     return low, top
 
 
 def _stack(X: NDArray[Any]) -> NDArray[Any]:
-    """X with its leading axes made one."""
+    """Return X with its leading axes flattened."""
     return X.reshape(prod(X.shape[:-2]), *X.shape[-2:])
 
 
 def _sums(X: list[Floats], Y: list[Floats], device: Device) -> list[Ints]:
-    """The products X_s @ Y_t, of weight 2^(-(s + t) width), those of equal weight added; the lowest weight last."""
+    """Return the sums of the products X_s @ Y_t of equal weight 2^(-(s + t) width), the lowest weight last."""
     shape = (*X[0].shape[:-1], Y[0].shape[-1])
     sums = [np.zeros(shape, dtype=np.int64) for _ in range(len(X) + len(Y) - 1)]
     for s, x in enumerate(X):
@@ -158,15 +158,15 @@ def _sums(X: list[Floats], Y: list[Floats], device: Device) -> list[Ints]:
 def _add(total: Ints, T: Floats) -> None:
     """Add integers to a sum, on all threads."""
 
-    def some(rows: slice) -> None:
+    def add_rows(rows: slice) -> None:
         total[:, rows] += T[:, rows].astype(np.int64)
 
     height = max(1, 8 * _CHUNK // max(1, total.shape[0] * total.shape[-1]))
-    map_threads(some, [slice(m, m + height) for m in range(0, total.shape[1], height)])
+    map_threads(add_rows, [slice(m, m + height) for m in range(0, total.shape[1], height)])
 
 
 def _limbs(sums: list[Ints], width: int) -> NDArray[np.bool_]:
-    """Turn sums of equal weight into the limbs of their total's magnitude, in place; gives where it is negative."""
+    """Turn sums of equal weight into the limbs of their total's magnitude, in place; return where it is negative."""
     _carry(sums, width)
     negative = np.asarray(sums[0] < 0)
     if negative.any():
@@ -178,14 +178,14 @@ def _limbs(sums: list[Ints], width: int) -> NDArray[np.bool_]:
 
 
 def _carry(sums: list[Ints], width: int) -> None:
-    """Bring all but the first of ``sums`` to [0, 2^width), in place."""
+    """Carry so that all but the first of ``sums`` are in [0, 2^width), in place."""
     for d in range(len(sums) - 1, 0, -1):
         sums[d - 1] += sums[d] >> width
         sums[d] &= (1 << width) - 1
 
 
 def _leading_bits(negative: NDArray[np.bool_], limbs: list[Ints], exponent: Ints, width: int) -> Significands:
-    """The leading 62 bits of limbs[0] * 2^(width (n-1)) + ... + limbs[n-1], with the rest as a sticky bit."""
+    """Return the leading 62 bits of limbs[0] * 2^(width (n-1)) + ... + limbs[n-1], with the rest as a sticky bit."""
     full = np.uint64(width)
     leading = limbs[0].astype(np.uint64)
     sticky = np.zeros(leading.shape, bool)

@@ -490,9 +490,9 @@ def test_operand_integers():
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        ((np.ones((2, 3)), np.ones((2, 3))), {}, r"inner dimensions differ: A \(2, 3\), B \(2, 3\)"),
+        ((np.ones((2, 3)), np.ones((2, 3))), {}, r"A of shape \(2, 3\) and B of shape \(2, 3\) do not share K"),
         ((np.ones(3), np.ones((3, 2))), {}, r"not A \(3,\) and B \(3, 2\)"),
-        ((np.ones((2, 1, 1)), np.ones((3, 1, 1))), {}, r"do not broadcast: A \(2, 1, 1\), B \(3, 1, 1\)"),
+        ((np.ones((2, 1, 1)), np.ones((3, 1, 1))), {}, r"of A \(2, 1, 1\) and B \(3, 1, 1\) do not broadcast"),
         ((np.ones((1, 1)), np.ones((1, 1)), np.ones((2, 1))), {"beta": 1}, r"C \(2, 1\) does not broadcast"),
         ((np.ones((1, 1)), np.ones((1, 1))), {"beta": 1}, "C is missing"),
         ((np.ones((1, 1)), np.ones((1, 1))), {"alpha": math.nan}, "alpha must be a finite real number"),
