@@ -1,4 +1,4 @@
-"""``fpemu bench``: speed and memory of the emulation, and the speed of this GPU."""
+"""``fpemu bench``: speed and memory of the emulation on the CPU, and speed of this GPU's kernels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from benchmarks.gpu.case import Case
+
+
+_COLUMNS = ("case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "")
+_PRODUCT_COLUMNS = ("M×N×K, data", "contender", "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error")
+_CALL_COLUMNS = ("what", "contender", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits")
 
 
 def need_benchmarks(command: str) -> None:
@@ -49,33 +54,16 @@ def cpu(
             raise InputError(f"{json_file!r}: the table is written as .json")
         check_writable(json_file)
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
-    shown = table(
-        f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory",
-        "case",
-        "n",
-        "ns",
-        "bar",
-        "/ matmul",
-        "compile s",
-        "MB",
-        "MB bar",
-        "",
-        numbers=8,
+    title = (
+        f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory"
     )
+    shown = table(title, *_COLUMNS, numbers=8)
     for line in report["lines"]:
-        bar = "" if line["bar"] is None else show(line["bar"])
-        verdict = "" if line["ok"] is None else "ok" if line["ok"] else "missed"
-        shown.add_row(
-            line["case"],
-            str(line["n"]),
-            show(line["ns"]),
-            bar,
-            show(line["ratio"]),
-            f"{line['compile']:.1f}",
-            f"{line['memory'] / 1e6:.1f}",
-            f"{line['memory_bar'] / 1e6:.1f}",
-            verdict,
-        )
+        numbers = (line["ns"], line["bar"], line["ratio"])
+        sizes = (line["memory"] / 1e6, line["memory_bar"] / 1e6)
+        verdict = {None: "", True: "ok", False: "missed"}[line["ok"]]
+        fixed = (f"{value:.1f}" for value in (line["compile"], *sizes))
+        shown.add_row(line["case"], str(line["n"]), *map(_number, numbers), *fixed, verdict)
     console().print(shown)
     if json_file is not None:
         write_atomic(json_file, (json.dumps(report, indent=2) + "\n").encode())
@@ -90,7 +78,7 @@ def gpu(
     shape: Annotated[
         str | None, typer.Option("--shape", metavar="MxNxK", help="Only this product (or n for n×n×n).")
     ] = None,
-    who: Annotated[
+    names: Annotated[
         list[str] | None, typer.Option("--contender", metavar="NAME", help='With --shape: "staged stage=128", "sgemm".')
     ] = None,
     data: Annotated[
@@ -126,9 +114,9 @@ def gpu(
         raise InputError(f"--budget is {budget:g}: seconds above 0 are needed")
     if shape is not None and figure:
         raise InputError("--shape and --figure both choose products: leave one out")
-    if shape is None and who:
+    if shape is None and names:
         raise InputError("--contender needs --shape, such as --shape 4096")
-    cases = suite.cases(figure or None, quick) if shape is None else suite.chosen(shape, who or (), data)
+    cases = suite.cases(figure or None, quick) if shape is None else suite.chosen(shape, names or (), data)
     if listed:
         _list(cases)
         return
@@ -165,8 +153,8 @@ def _list(cases: list[Case]) -> None:
     rows = f"{len(cases)} row{'s' if len(cases) != 1 else ''}"
     shown = table(f"{rows}, about {suite.seconds(cases):.0f} s", "figure", "rows", "s", numbers=2)
     for page in sorted({page for case in cases for page in case.figures}):
-        own = [case for case in cases if page in case.figures]
-        shown.add_row(page, str(len(own)), f"{suite.seconds(own):.0f}")
+        of_page = [case for case in cases if page in case.figures]
+        shown.add_row(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}")
     console().print(shown)
 
 
@@ -176,27 +164,14 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
 
     wanted = {record.key(case.fields) for case in cases}
     rows = [row for row in rows if record.key(row) in wanted]
-    shown = table(
-        "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64",
-        "M×N×K, data",
-        "contender",
-        "first",
-        "sustained",
-        "with split",
-        "/ SGEMM",
-        "/ fp16÷3",
-        "error",
-        "W",
-        "MHz",
-        "bits",
-        numbers=9,
-    )
-    others = table("whole calls", "what", "contender", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits", numbers=5)
+    title = "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64"
+    shown = table(title, *_PRODUCT_COLUMNS, "W", "MHz", "bits", numbers=9)
+    others = table("whole calls", *_CALL_COLUMNS, numbers=5)
     for row in rows:
         product = row["kind"] == "product"
-        into, where = shown if product else others, (_where(row), row["contender"])
+        listing, name = shown if product else others, (_product(row), row["contender"])
         if "failed" in row:
-            into.add_row(*where, row["failed"][:60])
+            listing.add_row(*name, row["failed"][:60])
             continue
         bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
         if product:
@@ -209,14 +184,14 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
             rate = record.rate(row) if row.get("operations") or row.get("batch", 1) > 1 else None
             ratio = None if base is None else base["first_s"] / row["first_s"]
             numbers = [1e3 * row["first_s"], rate, moved, ratio, row.get("relative_l2")]
-        into.add_row(*where, *map(_number, numbers), bits)
-    for made in (shown, others):
-        if made.row_count:
-            console().print(made)
+        listing.add_row(*name, *map(_number, numbers), bits)
+    for rows_of in (shown, others):
+        if rows_of.row_count:
+            console().print(rows_of)
 
 
-def _where(row: dict[str, Any]) -> str:
-    """The product of a row, or its kind if it is not a product."""
+def _product(row: dict[str, Any]) -> str:
+    """Return the product of a row, or its kind if it is not a product."""
     if not row["M"]:
         return str(row["kind"])
     many = f" times {row['batch']}" if row.get("batch", 1) > 1 else ""

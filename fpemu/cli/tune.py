@@ -38,7 +38,7 @@ def batched(
     need_benchmarks("tune batched")
     from benchmarks import tuning
 
-    chosen, which = _sizes(sizes), _forms(forms)
+    chosen, selected_forms = _sizes(sizes), _forms(forms)
     if batch < 1:
         raise InputError(f"--batch is {batch}: a number from 1 on is needed")
     if out is not None:
@@ -46,15 +46,19 @@ def batched(
             raise InputError(f"{out!r}: the table is written as .toml")
         check_writable(out)
         check_writable(f"{out}.measured")
-    _need_a_gpu()
+    reason = missing()
+    if reason is not None:
+        raise InputError(f"tune: {reason}")
     products.need_gpu()
     from fpemu.gpu.runtime import device
 
-    told = device.describe()
-    about = {"gpu": told["gpu"], "batch": batch, "nvrtc": told["nvrtc"]}
-    kept = None if out is None else Path(f"{out}.measured")
-    before = [] if kept is None or fresh else tuning.resumed(kept, about)
-    wanted = {tuning.place(size, form == "complex"): (size, form == "complex") for form in which for size in chosen}
+    versions = device.describe()
+    about = {"gpu": versions["gpu"], "batch": batch, "nvrtc": versions["nvrtc"]}
+    partial = None if out is None else Path(f"{out}.measured")
+    before = [] if partial is None or fresh else tuning.resumed(partial, about)
+    wanted = {
+        tuning.place(size, form == "complex"): (size, form == "complex") for form in selected_forms for size in chosen
+    }
     measured = [m for m in before if (m.form, m.size) in wanted]
     done = {(m.form, m.size) for m in measured}
     todo = [one for place, one in wanted.items() if place not in done]
@@ -65,41 +69,33 @@ def batched(
             for size, is_complex in todo:
                 bars.update(bar, description=f"{FORMS[is_complex]} {size}")
                 measured += tuning.measure(size, is_complex, batch)
-                if kept is not None:
-                    write_atomic(kept, tuning.saved(measured, about))
+                if partial is not None:
+                    write_atomic(partial, tuning.saved(measured, about))
                 bars.update(bar, advance=1)
     except KeyboardInterrupt:
-        if kept is not None and measured:
-            print(
-                f"fpemu: interrupted; the measurements are saved in {kept}, and the same command continues from them",
-                file=sys.stderr,
-            )
+        if partial is not None and measured:
+            message = f"interrupted; the measurements are saved in {partial}, and the same command continues from them"
+            print(f"fpemu: {message}", file=sys.stderr)
             raise typer.Exit(130) from None
         raise
     if not measured:
         raise GpuError("no configuration ran: 'fpemu verify batched' shows the failures")
-    found = tuning.winners(measured)
-    shown = table(f"{told['gpu']}, batch {batch}", "form", "up to", "configuration", numbers=0)
-    for name, rows in found.items():
+    winners = tuning.winners(measured)
+    shown = table(f"{versions['gpu']}, batch {batch}", "form", "up to", "configuration", numbers=0)
+    for name, rows in winners.items():
         for row in rows:
             shown.add_row(name, str(row["size"]), row["configuration"])
     console().print(shown)
-    if out is not None and kept is not None:
+    if out is not None and partial is not None:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        write_atomic(out, tuning.toml(found, about | {"sizes": sizes, "date": day}).encode())
-        kept.unlink(missing_ok=True)
+        write_atomic(out, tuning.toml(winners, about | {"sizes": sizes, "date": day}).encode())
+        partial.unlink(missing_ok=True)
         note(f"{len(measured)} measurements; the winners are in {out}")
 
 
-def _need_a_gpu() -> None:
-    lacking = missing()
-    if lacking is not None:
-        raise InputError(f"tune: {lacking}")
-
-
 def _sizes(text: str) -> list[int]:
-    """The numbers that a range or a list names."""
-    found: list[int] = []
+    """Parse a list of sizes and ranges."""
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
@@ -108,8 +104,8 @@ def _sizes(text: str) -> list[int]:
             raise InputError(f"--sizes {text!r}: {part!r} is neither a number nor a range such as 2-128") from None
         if not 1 <= low <= high <= 1024:
             raise InputError(f"--sizes {text!r}: {part!r} must be sizes from 1 to 1024, the smaller first")
-        found += range(low, high + 1)
-    return sorted(set(found))
+        numbers += range(low, high + 1)
+    return sorted(set(numbers))
 
 
 def _forms(text: str) -> list[str]:
