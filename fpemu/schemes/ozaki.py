@@ -256,12 +256,12 @@ class Ozaki(ErrorFree):
         """Bits a slice: the option, or as many as keep every chain exact."""
         joined = (53 - (K - 1).bit_length()) // 2  # what k-blocks add up to is exact in fp64
         fits = (exactness.slice_bits(spec, n, order) for n in lengths(K, self.k_block))
-        found = self.bits or min(joined, *fits)
+        bits = self.bits or min(joined, *fits)
         least = 1 + (spec.is_integer and self.split == "published")  # no 2^b there, and positive digits are even
-        if found < least:
+        if bits < least:
             cure = "give bits=2 or more, or split='balanced'" if self.bits else "give a smaller k_block"
-            self.refuse(f"{found} bits a slice make no progress on {spec.name} for K = {K}: {cure}")
-        return found
+            self.refuse(f"{bits} bits a slice make no progress on {spec.name} for K = {K}: {cure}")
+        return bits
 
     def counts(self, A: Array, B: Array, spec: MmaSpec, order: Any = None) -> Counts:
         """Slices and products of A·B: C-contiguous float64, finite, not empty."""
@@ -281,8 +281,8 @@ class Ozaki(ErrorFree):
         d = self.slices if isinstance(self.slices, int) else needed(A, B)
         other = d
         if self.slices is None:
-            mine = needed(B.T, A.T)
-            d, other = (mine, mine) if mine > d + 1 else (d, max(d, mine))
+            for_B = needed(B.T, A.T)
+            d, other = (for_B, for_B) if for_B > d + 1 else (d, max(d, for_B))
         a, ended, wide = length(A, bits, self.split, d, limit, step)
         if not ended:
             other = d
@@ -301,8 +301,8 @@ class Ozaki(ErrorFree):
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
             sA, sB, d, fast, cost = None, None, 0, False, Cost(0, 0, 0)
         else:
-            (sA, sB), _, fast, _, d, _ = found = self.counts(A, B, spec, order)
-            cost = self._cost(K, found)
+            (sA, sB), _, fast, _, d, _ = counted = self.counts(A, B, spec, order)
+            cost = self._cost(K, counted)
         rows, columns = block(M, N, cost, self.memory, BLOCK, self.name)
         D, tally = np.empty((M, N), self.operand.dtype), Tally(self.name, spec, bits)
         for i in pieces(M, rows):
@@ -340,13 +340,13 @@ class Ozaki(ErrorFree):
 
         return within_range(add, a, b, fmt)
 
-    def _cost(self, K: int, found: Counts) -> Cost:
+    def _cost(self, K: int, counted: Counts) -> Cost:
         """What a block takes: the digits, a split's temporaries, and per entry of D some float64 or the limbs."""
-        row, column = (K * (4 * s + 64) for s in found.slices)
+        row, column = (K * (4 * s + 64) for s in counted.slices)
         if self.mode != "CR":
             return Cost(row, column, 64)
-        limbs = (found.spread + K.bit_length() + 2) // 52 + 2
-        return Cost(row + 16 * K * found.slices[0], column + 16 * K * found.slices[1], 96 + 16 * limbs)
+        limbs = (counted.spread + K.bit_length() + 2) // 52 + 2
+        return Cost(row + 16 * K * counted.slices[0], column + 16 * K * counted.slices[1], 96 + 16 * limbs)
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
         """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): what is left out and what is rounded.
@@ -357,18 +357,18 @@ class Ozaki(ErrorFree):
         return self.bounded(A, B, lambda a, b: self._bound(a, b, spec))
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec) -> Array:
-        found = self.counts(A, B, spec)
+        counted = self.counts(A, B, spec)
         a, b = (
-            self._cut(X, axis, found.bits, spec, count)
-            for X, axis, count in zip((A, B), (1, 0), found.slices, strict=True)
+            self._cut(X, axis, counted.bits, spec, count)
+            for X, axis, count in zip((A, B), (1, 0), counted.slices, strict=True)
         )
         products = SliceProducts(a, b, spec, None, self.carrier, self.k_block, self.exponents == "row")
         if products.inexact or products.lost:
             return np.full((len(A), B.shape[1]), np.inf)
         lost, roundings = np.zeros((len(A), B.shape[1])), 1
         if self.mode != "CR":
-            lost = left_out(A, B, a, b, lambda p, q: not found.fast or p + q + 1 <= found.d)
-            roundings += found.products
+            lost = left_out(A, B, a, b, lambda p, q: not counted.fast or p + q + 1 <= counted.d)
+            roundings += counted.products
         lost = lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
         underflow = (len(a) * len(b) + roundings + 4) * A.shape[1] * 2.0**-1074
         return np.asarray(lost * (1 + 2.0**-20) + roundings * self.operand.min_subnormal + underflow)

@@ -82,10 +82,10 @@ class Ozimmu(ErrorFree):
 
     def slice_bits(self, K: int) -> int:
         """b: the option, or the formula."""
-        found = min(7, (31 - (K - 1).bit_length()) // 2) if self.bits is None else self.bits
-        if found < 1:
+        bits = min(7, (31 - (K - 1).bit_length()) // 2) if self.bits is None else self.bits
+        if bits < 1:
             self.refuse(f"K = {K} leaves no bit a slice in int32 sums")
-        return found
+        return bits
 
     def sharing(self, K: int) -> int:
         """How many products share an int32 sum."""

@@ -1,1 +1,1 @@
-"""What the error-free schemes are made of."""
+"""Splits, exact products and exact sums of the error-free schemes."""

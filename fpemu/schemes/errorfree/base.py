@@ -1,4 +1,4 @@
-"""What the error-free schemes share: a product of finite matrices with a report, and everything around it."""
+"""The common part of the error-free schemes: batches, NaN and Inf, alpha, beta and C around a product with a report."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ class ErrorFree(Scheme):
         a, b = finite(A, B, self.operand)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(X, batch + X.shape[-2:]) for X in (a, b))
-        found = np.zeros((*batch, a.shape[-2], b.shape[-1]))
-        if found.size and a.shape[-1]:
+        result = np.zeros((*batch, a.shape[-2], b.shape[-1]))
+        if result.size and a.shape[-1]:
             for at in np.ndindex(*batch):
                 with np.errstate(over="ignore"):
-                    found[at] = bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)))
-        return found
+                    result[at] = bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)))
+        return result
 
 
 def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:

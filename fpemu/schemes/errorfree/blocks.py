@@ -11,26 +11,21 @@ from fpemu.errors import InputError
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes that a block takes: so many for each of its rows of A, columns of B, and entries of D."""
+    """Bytes of a block per row of A, per column of B, and per entry of D."""
 
     row: int
     column: int
     entry: int
 
     def bytes(self, rows: int, columns: int) -> int:
-        """Of a block."""
+        """Bytes of a block."""
         return rows * self.row + columns * self.column + rows * columns * self.entry
 
 
 def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, who: str) -> tuple[int, int]:
-    """Rows and columns of a block, as even as they can be: ceil(n / ceil(n / b)) for the largest b that fits.
+    """Rows and columns of a block: ceil(n / ceil(n / b)) for the largest b that fits (Mukunoki et al. 2020, 4.2).
 
-    That rule, and b = 3584 without a memory limit, are those of Mukunoki et al. (2020), section 4.2.
-
-    Raises
-    ------
-    InputError
-        If not even one row and one column fit; it says how much they need.
+    InputError if not even one row and one column fit.
     """
     b = largest
     if memory is not None:

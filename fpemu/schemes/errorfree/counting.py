@@ -29,20 +29,10 @@ def row_sums(B: Array, step: int | None = None) -> Array:
 def needed_for(
     A: Array, weight: Array, bits: int, rule: str, u: float, limit: int | None = None, printed: bool = False
 ) -> int:
-    """Algorithm 3's d for A (M, K) and `weight` = |B| e (K,).
+    """Algorithm 3's d for A (M, K) and `weight` = |B| e (K,), for results with unit roundoff u.
 
-    Parameters
-    ----------
-    bits, rule, limit
-        Of the split.
-    u : float
-        Unit roundoff of the accuracy wanted.
-    printed : bool
-        Judge by the digits of slice d alone, not by them and what is left after them.
-
-    Notes
-    -----
-    The sums are NumPy's, row by row: their order, and so d, depends on neither threads nor blocks.
+    printed: the criterion uses the digits of slice d alone, without the residual after them. The sums are NumPy's, row
+    by row, so that their order and d depend on neither threads nor blocks.
     """
     top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
     enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)
@@ -58,16 +48,14 @@ def needed_for(
 
 
 def length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> tuple[int, bool, int]:
-    """How many slices the rows of X have, at most `count`; whether nothing is left then; bits from top to bottom."""
+    """The number of slices of X, at most `count`; whether the residual is zero; bits from top to bottom."""
     longest, complete, spread = 1, True, bits
     for i in pieces(len(X), step):
-        found, top = 0, None
-        for found, (item, rest) in enumerate(
-            islice(slices(np.ascontiguousarray(X[i]), 1, bits, rule, limit), count), 1
-        ):
+        number, top = 0, None
+        some = slices(np.ascontiguousarray(X[i]), 1, bits, rule, limit)
+        for number, (item, rest) in enumerate(islice(some, count), 1):
             top = item.exponents + bits if top is None else top
             spread = max(spread, int(np.max(top - item.exponents)))
-            left = found == count and bool(rest.left.any())
-            complete = complete and not left
-        longest = max(longest, found)
+            complete = complete and not (number == count and bool(rest.left.any()))
+        longest = max(longest, number)
     return longest, complete, spread

@@ -38,29 +38,14 @@ _CHUNK = 2**13  # entries put together at a time: they stay in a cache
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The first N moduli and what belongs to them.
-
-    Parameters
-    ----------
-    moduli : tuple of int
-    product : int
-        P.
-    inverses : tuple of int
-        q_i.
-    limbs : float64 array (L, N + 1)
-        Limbs of every Q_i and of -P, the lowest first.
-    points : float64 array (N,)
-        f_i.
-    limit : float
-        What 2 sum|a'||b'| must stay below: P (1 - 2^-36), rounded down.
-    """
+    """The first N moduli and their constants."""
 
     moduli: tuple[int, ...]
-    product: int
-    inverses: tuple[int, ...]
-    limbs: Array
-    points: Array
-    limit: float
+    product: int  # P
+    inverses: tuple[int, ...]  # q_i
+    limbs: Array  # (L, N + 1): limbs of every Q_i and of -P, the lowest first
+    points: Array  # (N,): f_i
+    limit: float  # upper limit of 2 sum|a'||b'|: P (1 - 2^-36), rounded down
 
     @property
     def bits(self) -> int:
@@ -110,12 +95,12 @@ def symmetric(x: Array, p: int) -> Array:
 
 def parts(X: Array) -> list[Array]:
     """X = sum_j part_j 2^(27 j), parts of magnitude below 2^27, for an array of integers of any size; at least one."""
-    found: list[Array] = []
-    while not found or X.any():
+    result: list[Array] = []
+    while not result or X.any():
         high = np.trunc(X * 2.0**-_PART)
-        found.append(X - high * 2.0**_PART)
+        result.append(X - high * 2.0**_PART)
         X = high
-    return found
+    return result
 
 
 def residues(X: Sequence[Array], p: int) -> NDArray[np.float32]:
@@ -139,12 +124,7 @@ def digit(S: Array, p: int, inverse: int) -> NDArray[np.int8]:
 
 
 def integers(t: NDArray[np.int8], basis: Basis) -> Iterator[tuple[Array, int]]:
-    """C in limbs: pairs of T (M, N), integers below 2^53, and their place, with C = sum of T 2^place.
-
-    Parameters
-    ----------
-    t : int8 array (number of moduli, M, N)
-    """
+    """C as a sum of T 2^place, from t (number of moduli, M, N): pairs of T (M, N), integers below 2^53, and place."""
     flat = t.reshape(len(t), -1)
     limbs = np.empty((len(basis.limbs), flat.shape[1]))
     for start in range(0, flat.shape[1], _CHUNK):
@@ -174,10 +154,10 @@ def check(X: Array, Y: Array, basis: Basis) -> tuple[float, tuple[int, int] | No
     bound = 2 * math.sqrt(norms[0]) * math.sqrt(norms[1]) * _upward(X)
     if bound < basis.limit:
         return bound, None
-    found = sums(X, Y)
-    worst = int(np.argmax(found))
-    bound = 2 * float(found.flat[worst])
-    return bound, None if bound < basis.limit else divmod(worst, found.shape[1])
+    bounds = sums(X, Y)
+    worst = int(np.argmax(bounds))
+    bound = 2 * float(bounds.flat[worst])
+    return bound, None if bound < basis.limit else divmod(worst, bounds.shape[1])
 
 
 def _upward(X: Array) -> float:

@@ -70,13 +70,13 @@ def sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterator[tuple
     (left, X), (right, Y) = merge(a, w, 1), merge(b, w, 0)
     K, last = X[0].shape[1], len(X) + len(Y) - 2
     largest = [max(1, int(max(np.max(x), -np.min(x)))) for x in (left, right)]
-    room = 2**53 // (K * largest[0] * largest[1])
-    assert room >= 1, "the stride leaves room for several products"
+    most = 2**53 // (K * largest[0] * largest[1])
+    assert most >= 1, "the stride allows several products per call"
     m, n = (max((i + 1 for i, x in enumerate(side) if not thin(x)), default=1) for side in (X, Y))
     for d in range(m + n - 1):
         start, stop = max(0, d - n + 1), min(d, m - 1) + 1
-        for i in range(start, stop, room):
-            end = min(i + room, stop)
+        for i in range(start, stop, most):
+            end = min(i + most, stop)
             j = len(Y) - 1 - d + i  # the place of bin d - i of B, which run backwards
             T = _device.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
             yield T, (last - d) * w

@@ -27,13 +27,7 @@ Array = NDArray[Any]
 
 
 def carrier(bound: int) -> Any:
-    """The dtype in which BLAS multiplies integers exactly, given the largest sum of |x||y|.
-
-    Raises
-    ------
-    ValueError
-        If there is none: the caller has to cut its operands finer.
-    """
+    """The dtype in which BLAS multiplies integers exactly, given the largest sum of |x||y|; ValueError if none."""
     if bound <= 2**24:
         return np.float32
     if bound <= 2**53:
@@ -42,14 +36,7 @@ def carrier(bound: int) -> Any:
 
 
 def integer_product(X: Array, Y: Array, bound: int, device: Device = "cpu") -> Array:
-    """X @ Y exactly, as float32 or float64.
-
-    Parameters
-    ----------
-    X, Y : arrays (M, K), (K, N) of integers
-    bound : int
-        At least the largest sum over k of |x_ik y_kj|.
-    """
+    """X @ Y of integers exactly, as float32 or float64; `bound` is at least the largest sum over k of |x_ik y_kj|."""
     dtype = carrier(bound)
     return _device.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), device)
 
@@ -73,15 +60,7 @@ def instruction_product(
     k_block: int | None = None,
     device: Device = "cpu",
 ) -> Array:
-    """X @ Y as the instruction computes it: float64 for floating-point words, int64 for integers.
-
-    Parameters
-    ----------
-    X, Y : arrays (M, K), (K, N)
-        Values of the words.
-    k_block : int, optional
-        A chain for every so many k, their results added in float64 (int64).
-    """
+    """X @ Y as the instruction computes it, in chains of `k_block` k whose results are added in float64 (int64)."""
     wide = np.int64 if spec.is_integer else np.float64
     total = np.zeros((X.shape[0], Y.shape[1]), wide)
     step = k_block or max(1, X.shape[1])
@@ -107,31 +86,15 @@ def stored(X: Array, fmt: FloatFormat | str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SliceProducts:
-    """The products of the slices of A (M, K) and B (K, N) on an instruction, with the conditions of their exactness.
-
-    Parameters
-    ----------
-    a, b : Slices
-    spec : MmaSpec
-    order : KOrder or None
-        Of every chain.
-    carrier : {"blas", "compiled", "numpy"}
-        BLAS multiplies the digits, where that gives what the instruction gives; else the instruction's model runs.
-    k_block : int or None
-        Length in k of a chain.
-    one_exponent : bool
-        Slices are stored with the exponent of their row's first, not each with its own.
-    device : {"cpu", "cuda", "auto"}
-        Device of the products.
-    """
+    """The products of the slices of A (M, K) and B (K, N) on an instruction, with the conditions of their exactness."""
 
     a: Slices
     b: Slices
     spec: MmaSpec
-    order: KOrder | None
-    carrier: str
-    k_block: int | None = None
-    one_exponent: bool = False
+    order: KOrder | None  # of every chain
+    carrier: str  # "blas": by BLAS where it returns the instruction's integers, else by the instruction's model
+    k_block: int | None = None  # length in k of a chain
+    one_exponent: bool = False  # all slices are stored with the exponent of their row's first
     device: Device = "cpu"
 
     @property

@@ -1,4 +1,4 @@
-"""What an error-free scheme says about its own result: which of the conditions it rests on were checked, and held."""
+"""The conditions of an error-free scheme that were checked for a result, and the violated ones."""
 
 from __future__ import annotations
 

@@ -39,23 +39,14 @@ _SIGMA = 2.0**53  # sigma in units: u·sigma = 1
 
 
 class Slice(NamedTuple):
-    """One slice of X: digits · 2^exponents.
+    """One slice of X: digits · 2^exponents. Rows without a residual repeat the exponent of the slice before."""
 
-    Parameters
-    ----------
-    digits : float32 or float64 array of X's shape
-        Integers.
-    exponents : int64 array
-        Exponent of the unit digit, for every row of A (M, 1) or column of B (1, N). Where nothing was left before this
-        slice, that of the slice before.
-    """
-
-    digits: Array
-    exponents: Array
+    digits: Array  # integers, of X's shape
+    exponents: Array  # of the unit digit: (M, 1) for A, (1, N) for B
 
 
 class Rest(NamedTuple):
-    """What slices leave of X: left · 2^exponents."""
+    """Residual of X after some slices: left · 2^exponents."""
 
     left: Array
     exponents: Array
@@ -63,20 +54,10 @@ class Rest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """X cut into slices.
+    """X as a sum of slices and a residual."""
 
-    Parameters
-    ----------
-    bits : int
-        b: units lie at 2^-b of a bound on what is left of a row (column).
-    top : int64 array
-        Exponent tau of every row (column): its entries are at most 2^tau in magnitude.
-    items : tuple of Slice
-    rest : Rest
-    """
-
-    bits: int
-    top: Array
+    bits: int  # b: units lie at 2^-b of a bound on the residual of a row (column)
+    top: Array  # exponent tau of every row (column): its entries are at most 2^tau in magnitude
     items: tuple[Slice, ...]
     rest: Rest
 
@@ -102,20 +83,11 @@ class Slices:
 def split(
     X: Array, axis: int, bits: int, rule: str, count: int | None = None, limit: int | None = None, headroom: int = 0
 ) -> Slices:
-    """Cut X into at most `count` slices (None: until nothing is left); at least one, of zeros if X is zero.
+    """Split X into at most `count` slices (None: until the residual is zero); at least one, of zeros if X is zero.
 
-    Parameters
-    ----------
-    X : float64 array (M, K) or (K, N), finite, no axis empty
-    axis : int
-        The axis of K: 1 for A, 0 for B.
-    bits : int
-        b >= 1.
-    rule : {"published", "balanced", "truncate", "nearest"}
-    limit : int, optional
-        The largest digit allowed (default 2^b): a row where it would be exceeded starts one binade higher.
-    headroom : int
-        Bits left free above the largest entry of a row, on a fixed grid.
+    X is finite float64 without empty axes; `axis` is that of K, 1 for A and 0 for B. A row in which a digit would
+    exceed `limit` (default 2^b) starts one binade higher; `headroom` bits stay free above a row's largest entry on a
+    fixed grid.
     """
     items: list[Slice] = []
     for item, rest in islice(slices(X, axis, bits, rule, limit, headroom), count):  # noqa: B007 (the last is kept)
@@ -134,8 +106,8 @@ def slices(
     work, unit, first = np.empty_like(left), base, True
     while True:
         largest = np.max(np.abs(left, out=work), axis=axis, keepdims=True)
-        there = largest > 0
-        if not there.any():
+        remains = largest > 0
+        if not remains.any():
             return
         if first or rule in ADAPTIVE:
             tau = ceil_log2(largest)
@@ -145,7 +117,7 @@ def slices(
             tau = base + tau + headroom
         else:
             tau = unit
-        unit, first = np.where(there, tau - bits, unit), False
+        unit, first = np.where(remains, tau - bits, unit), False
         if wide:
             t = np.ldexp(left, -unit)
             digits = _digits(t, rule, work)

@@ -67,14 +67,7 @@ class ExactSum:
         self._placed = 0
 
     def add(self, T: NDArray[Any], shift: Any) -> None:
-        """Add T * 2^shift units to the sum.
-
-        Parameters
-        ----------
-        T : float32, float64, int32 or int64 array (M, N)
-            Integers of magnitude up to 2^53.
-        shift : int, or integer array that broadcasts to (M, N)
-            Zero or more.
+        """Add T * 2^shift units to the sum: T (M, N) integers of magnitude up to 2^53, `shift` zero or more.
 
         Raises
         ------
@@ -89,11 +82,11 @@ class ExactSum:
             self._placed = 0
         shift = np.asarray(shift, dtype=np.int64)
         # a term is the difference of two partial sums, hence below 2^(bits + 1): only a zero is shifted further
-        beyond = (shift < 0) | (shift > self.bits)
-        if beyond.any():
-            if (shift < 0).any() or (beyond & (T != 0)).any():
+        outside = (shift < 0) | (shift > self.bits)
+        if outside.any():
+            if (shift < 0).any() or (outside & (T != 0)).any():
                 raise InputError(f"shifts from {shift.min()} to {shift.max()} in an exact sum of {self.bits} bits")
-            shift = np.where(beyond, 0, shift)
+            shift = np.where(outside, 0, shift)
         terms, shifts = T.reshape(-1), np.broadcast_to(shift, self.shape).reshape(-1) if shift.ndim else int(shift)
         for some in self._chunks():
             _place(self._limbs[:, some], terms[some], shifts if isinstance(shifts, int) else shifts[some])
@@ -102,20 +95,9 @@ class ExactSum:
     def round_to(
         self, fmt: FloatFormat | str, alpha: float = 1.0, beta: float = 0.0, C: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """alpha * S + beta * C rounded once, to nearest even.
+        """alpha * S + beta * C, all finite, rounded once to nearest even: (M, N) of ``fmt.dtype``.
 
-        Parameters
-        ----------
-        fmt : FloatFormat or str
-        alpha, beta : float
-            Finite.
-        C : float32 or float64 array (M, N), finite
-            Needed where beta is not zero.
-
-        Returns
-        -------
-        array (M, N) of ``fmt.dtype``
-            Subnormals and overflow as IEEE 754 has them. An exact zero is +0; what rounds to zero keeps its sign.
+        Subnormals and overflow follow IEEE 754. An exact zero is +0; a result that rounds to zero keeps its sign.
 
         Raises
         ------
