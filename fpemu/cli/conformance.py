@@ -32,6 +32,9 @@ from fpemu.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fpemu.mma import KOrder
+    from fpemu.mma.tree import Tree
+
 
 def gemm(
     a: Annotated[str | None, typer.Argument(metavar="A", help="A: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")] = None,
@@ -77,13 +80,13 @@ def gemm(
 ) -> None:
     """Verify a product against its specification bit by bit, and search for the cause of a mismatch.
 
-    The specification (the claim) is a plain product of matrix instructions (--hardware, --format, --order) or a scheme
-    with its options. Without --format, files of fp32 or fp64 claim a plain product of ordinary cores in that format.
+    The specification is a plain product of matrix instructions (--hardware, --format, --order) or a scheme with its
+    options. Without --format, files of fp32 or fp64 are compared with a plain product of ordinary cores in that format.
 
-    Mismatches are shown with their places and their pattern. Alternatives to the claim are then evaluated: orders over
-    K, promotion, rounding of the operands, epilogues, accumulators, other hardware, ordinary cores and other schemes,
-    and pairs of them if no single change suffices. The alternatives that reproduce all bits are listed, the likeliest
-    first. A function is called twice, and its order is revealed by probes if the order differs.
+    Mismatches are shown with their positions and their pattern. Deviations from the specification are then evaluated:
+    orders over K, promotion, rounding of the operands, epilogues, accumulators, other hardware, ordinary cores and
+    other schemes, and pairs of them if no single deviation suffices. The deviations that reproduce all bits are listed,
+    the likeliest first. A function is called twice, and its order is revealed by probes if the order differs.
 
     Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
     """
@@ -95,20 +98,18 @@ def gemm(
         raise InputError("give a product to check: either --result or --callable")
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"--seconds is {seconds:g}: a positive number is needed")
-    way: Any = parse_order(order)
-    if promote is not None:
-        way = _promoted(way, promote)
+    over_k = _promoted(parse_order(order), promote)
     options = parse_options(option)
     if on_range != "raise" and scheme is None:
         raise InputError("--on-range needs --scheme: a plain product takes all values")
     if options:
         _check_options(scheme, options)
     A, B, C, sizes = _operands(a, b, c, distribution, shape, call is not None, scheme is not None, max_entries)
-    given: Any = callables.load_function(call) if call is not None else read_matrix(str(result), max_entries)
-    taken: dict[str, Any] = {
+    product: Any = callables.load_function(call) if call is not None else read_matrix(str(result), max_entries)
+    arguments: dict[str, Any] = {
         "scheme": scheme,
         "hardware": hardware,
-        "order": way,
+        "order": over_k,
         "alpha": alpha,
         "beta": beta,
         "fmt": fmt,
@@ -122,11 +123,13 @@ def gemm(
         "seconds": seconds,
         "device": device,
     }
-    flags = {name: f"--{name}" for name in taken} | {"fmt": "--format", "on_range": "--on-range"}
+    flags = {name: f"--{name}" for name in arguments} | {"fmt": "--format", "on_range": "--on-range"}
     with spinner("emulating the specification") as say, in_options(flags):
-        verdict = verify(
-            given, A, B, C, progress=lambda what, tried: say(f"trying {what} ({tried} so far)"), **taken, **options
-        )
+
+        def report(what: str, tried: int) -> None:
+            say(f"trying {what} ({tried} so far)")
+
+        verdict = verify(product, A, B, C, progress=report, **arguments, **options)
     if scheme is None and fmt is None and verdict.specification.spec in simt.SPECS.values():
         where = "" if hardware is None else f", not on the matrix units of {hardware}"
         used = verdict.specification.operand
@@ -156,11 +159,14 @@ def _check_options(scheme: str | None, options: dict[str, Any]) -> None:
             raise unknown_name(f"{scheme} option", name, known)
 
 
-def _promoted(order: Any, promote: int) -> Any:
+def _promoted(order: KOrder | Tree | None, promote: int | None) -> KOrder | Tree | None:
+    """The order with a promotion interval."""
     from dataclasses import replace
 
     from fpemu.mma import KOrder
 
+    if promote is None:
+        return order
     if order is None:
         return KOrder(promote=promote)
     if not isinstance(order, KOrder):
@@ -199,7 +205,7 @@ def _operands(
 
 
 def _narrowed(matrix: NDArray[Any], scheme: bool) -> NDArray[Any]:
-    """Integers of a text format as numbers: an .mtx file has no other types."""
+    """Integers of an .mtx file, which has no other integer type, as float64."""
     import numpy as np
 
     return matrix.astype(np.float64) if matrix.dtype.kind in "iu" and (scheme or matrix.dtype.itemsize > 4) else matrix
