@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fpemu import metrics
 from fpemu.advice.answer import Advice, TargetError, Verdict
 from fpemu.advice.candidates import Candidate, Cost, machine
 from fpemu.advice.data import MEASURES, SMALL, Data
-from fpemu.advice.search import CONFIDENCES, Search
-from fpemu.arguments import checked, choice, integer, number
+from fpemu.advice.search import Search
+from fpemu.arguments import checked, integer, number
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.roofline.gpus import Gpu
@@ -44,10 +44,10 @@ def advise(
     M: int | None = None,
     N: int | None = None,
     measure: str = "normwise",
-    confidence: str = "probable",
+    confidence: Literal["probable", "worst"] = "probable",
     inputs: str = "uniform",
     parameters: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
+    dtype: Literal["fp32", "fp64"] | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
@@ -100,7 +100,6 @@ def advise(
     """
     target = number("target", target, above=0, below=1, what=", a relative error")
     measure = _measure(measure)
-    choice("confidence", confidence, CONFIDENCES)
     where = machine(hardware)
     integer("seed", seed, 0)
     K, M, N = (integer(name, n, 1, 2**30, none=True) for n, name in ((K, "K"), (M, "M"), (N, "N")))
@@ -119,7 +118,9 @@ def advise(
             raise InputError(f"K={K} is too long to draw A and B for, which is done up to {LONGEST}: give the matrices")
         M, N = M or K, N or K
         rows = min(64, max(8, math.isqrt(SMALL // K)), max(M, N))
-        data = Data.draw(inputs, dict(parameters or {}), rows, K, _dtype(dtype, target), int(seed))
+        data = Data.draw(
+            inputs, dict(parameters or {}), rows, K, dtype or ("fp32" if target >= 2.0**-24 else "fp64"), int(seed)
+        )
     return Search(data, M, N, where, target, measure, confidence, progress).advice()
 
 
@@ -128,9 +129,3 @@ def _measure(name: Any) -> str:
     if measure not in MEASURES:
         raise InputError(f"a target is a relative error, which {measure} is not: choose one of {', '.join(MEASURES)}")
     return measure
-
-
-def _dtype(name: str | None, target: float) -> str:
-    if name is None:
-        return "fp32" if target >= 2.0**-24 else "fp64"
-    return str(choice("dtype", name, ("fp32", "fp64")))

@@ -19,6 +19,7 @@ from fpemu.roofline.counting import work
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.phases import BYTES, Work
 from fpemu.schemes import Scheme, SplitScheme, ozaki
+from fpemu.schemes.call import Policy
 
 NOMINAL = {
     "fp16 matrix": 1.0,
@@ -81,7 +82,7 @@ class Candidate:
 
     scheme: str
     options: tuple[tuple[str, Any], ...]
-    on_range: str
+    on_range: Policy
     operand: str
     spec: MmaSpec | None
     products: int
@@ -168,7 +169,7 @@ def _machine(name: str, unit: str | MmaSpec | None, gpu: Gpu | None) -> Machine:
 
 
 def candidates(
-    where: Machine, M: int, N: int, K: int, sample: tuple[Any, Any], *, fp32: bool, policies: tuple[str, ...]
+    where: Machine, M: int, N: int, K: int, sample: tuple[Any, Any], *, fp32: bool, policies: tuple[Policy, ...]
 ) -> list[Candidate]:
     """All candidates that run on the hardware, cheapest first.
 
@@ -188,7 +189,7 @@ def candidates(
 
 
 @cache
-def _listed(where: Machine, M: int, N: int, K: int, fp32: bool, policies: tuple[str, ...]) -> tuple[Candidate, ...]:
+def _listed(where: Machine, M: int, N: int, K: int, fp32: bool, policies: tuple[Policy, ...]) -> tuple[Candidate, ...]:
     """The candidates with slices counted on nominal data, in the order of `_choices`."""
     listed: list[Candidate] = []
     for name, options in _choices(K, fp32):

@@ -14,6 +14,7 @@ from fpemu.advice.answer import Advice, TargetError, Verdict, without_bound
 from fpemu.advice.candidates import Candidate, Machine, candidates
 from fpemu.advice.data import MEANS, Block, Data
 from fpemu.errors import GuaranteeError, InputError
+from fpemu.schemes.call import Policy
 from fpemu.theory import Bound, Part
 
 FAILURE = 1e-3
@@ -28,8 +29,7 @@ BUDGET = 2**31
 """Largest number of multiply-adds of all measurements, with all products of a scheme."""
 OTHERS = 5
 """Number of alternatives listed."""
-CONFIDENCES = ("probable", "worst")
-POLICIES = ("raise", "scale", "scale-rows")
+POLICIES: tuple[Policy, ...] = ("raise", "scale", "scale-rows")
 RANGE = ("out of range", "overflow", "underflow")
 """Parts of a bound that a scaling can change."""
 

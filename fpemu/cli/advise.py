@@ -84,7 +84,7 @@ def advise(
                 confidence="worst" if worst else "probable",
                 inputs=name.strip(),
                 parameters=parse_options(rest),
-                dtype=dtype,
+                dtype=dtype,  # type: ignore[arg-type]  # checked by advise
                 seed=seed,
                 progress=say,
                 **matrices,

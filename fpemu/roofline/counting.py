@@ -18,10 +18,10 @@ m × n × k:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from fpemu.arguments import checked, is_size, sizes
-from fpemu.errors import InputError, shown, unknown_name
+from fpemu.arguments import checked, sizes
+from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, catalog
 from fpemu.roofline import gpus
 from fpemu.roofline.eightbits import staged_int8
@@ -47,11 +47,7 @@ from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.strassen import Strassen
 from fpemu.schemes.words import Join
 
-SPLITS = {
-    "kernel": "a separate kernel writes the words, the product reads them",
-    "fused": "the product splits its operands, once for every tile that needs them",
-    "given": "the words are in memory already and their split is not counted",
-}
+Split = Literal["kernel", "fused", "given"]
 """Where the words are computed."""
 
 
@@ -63,7 +59,7 @@ def work(
     N: int,
     K: int,
     *,
-    split: str = "kernel",
+    split: Split = "kernel",
     tile: tuple[int, int] = (128, 128),
     **options: Any,
 ) -> Work:
@@ -106,11 +102,7 @@ def work(
     chosen = build(scheme, options)
     sizes(M=M, N=N, K=K)
     shape = (int(M), int(N), int(K))
-    if split not in SPLITS:
-        raise unknown_name("split", split, SPLITS)
-    if not isinstance(tile, tuple | list) or len(tile) != 2 or not all(map(is_size, tile)):
-        raise InputError(f"tile = {shown(tile)} must be two positive integers, rows and columns")
-    tile = (int(tile[0]), int(tile[1]))
+    sizes(**{"rows of a tile": tile[0], "columns of a tile": tile[1]})
     if not chosen.needs_hardware:
         return _native(chosen, hardware, shape)
     spec = chosen.spec(_matrix_unit(hardware))
@@ -137,7 +129,7 @@ def _native(scheme: Scheme, hardware: str | MmaSpec | Gpu | None, shape: Shape) 
     return counted(scheme, None, shape, [product], resident=a + b + c)
 
 
-def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: str, tile: tuple[int, int]) -> Work:
+def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile: tuple[int, int]) -> Work:
     M, N, K = shape
     rules, lowering = scheme.rules(), scheme.lowering(spec)
     sizes, products = areas(*shape), lowering.products

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fpemu.arguments import checked, choice, integer, is_size, number
 from fpemu.errors import InputError, shown
 from fpemu.roofline import gpus
-from fpemu.roofline.counting import work
+from fpemu.roofline.counting import Split, work
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.phases import Work
 from fpemu.schemes import Scheme, build
@@ -198,11 +198,11 @@ class BreakEven(NamedTuple):
 def break_even(
     scheme: str | Scheme,
     gpu: str | Gpu,
-    against: str | None = None,
+    against: Literal["sgemm", "dgemm"] | None = None,
     shape: str | Sequence[int | str] = "square",
     *,
     largest: int = 2**16,
-    split: str = "kernel",
+    split: Split = "kernel",
     efficiency: float = 1.0,
     baseline_efficiency: float = 1.0,
     **options: Any,
@@ -223,7 +223,7 @@ def break_even(
         "square" (n × n × n), "rank-64" (K = 64), "tall" (N = 64), or M, N, K with "n" for the size that grows.
     largest : int
         Largest size to try.
-    split : str
+    split : {"kernel", "fused", "given"}
         Where the words are computed, as in `work`.
     efficiency, baseline_efficiency : float
         Shares of the products' peaks reached by the scheme and by the baseline.
@@ -248,7 +248,6 @@ def break_even(
     chosen, device = build(scheme, options), gpus.get(gpu)
     native = {"fp32": "sgemm", "fp64": "dgemm"}[chosen.operand.name]
     if against not in (None, native):
-        choice("baseline (against)", against, ("sgemm", "dgemm"))
         raise InputError(f"{chosen.name} multiplies {chosen.operand} here: compare it with {native}, not {against}")
     sides = _shape(shape)
     integer("largest", largest, 64)

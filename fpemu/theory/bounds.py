@@ -28,6 +28,7 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges
 from fpemu.schemes.base import Scheme, SplitScheme, build
+from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.sgemm import Baseline
 from fpemu.schemes.staged_int8 import StagedInt8
@@ -80,7 +81,7 @@ def bound(
     M: int = 1,
     N: int = 1,
     order: KOrder | None = None,
-    on_range: str = "raise",
+    on_range: Policy = "raise",
     **options: Any,
 ) -> Bound:
     """Return the a-priori error of a product by a scheme.

@@ -24,13 +24,12 @@ import functools
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
-from fpemu.arguments import checked
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import checked, choice
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.theory.residuals import Split
 
 Form = Literal["printed", "corrected"]
-FORMS = ("printed", "corrected")
 
 
 class Choice(TypedDict, total=False):
@@ -86,8 +85,7 @@ def residual_probability(n: int, event: str, **split: Unpack[Choice]) -> float:
     0.5
     """
     setup = Split.of(**split)
-    if event not in ("T", "R"):
-        raise unknown_name("event of the rounding", event, ("T", "R"))
+    choice("event of the rounding", event, ("T", "R"))
     D = setup.wide.precision - setup.narrow.precision
     if n == D - 1:
         return 2.0**-D if event == "T" else 0.0
@@ -146,7 +144,7 @@ def underflow_probability(
     """
     setup = Split.of(**split)
     narrow = setup.narrow
-    if _checked(form) == "printed":
+    if form == "printed":
         first = exponent + sb - narrow.precision - (narrow.emin if gradual else setup.least)
         ns = range(max(first, -1), setup.wide.precision - narrow.precision)
         return sum((residual_probability(n, event, **split) for n in ns for event in "TR"), 0.0)
@@ -311,7 +309,7 @@ def scaling_interval(
     if wanted <= narrow.precision:
         raise InputError(f"{wanted} bits need no residual: h alone is {narrow}, of {narrow.precision}; ask for more")
     low, high = setup.least + wanted - lowest, narrow.emax + narrow.precision + 1 - highest
-    if _checked(form) == "printed":
+    if form == "printed":
         return range(low, high + 1)
     least, most = _lowest(setup, lowest, wanted), _highest(setup, highest)
     return range(0) if least is None or most is None else range(least, most + 1)
@@ -389,7 +387,7 @@ def rule_1(*, form: Form = "corrected", bits: int | None = None, **split: Unpack
     setup = Split.of(**split)
     narrow = setup.narrow
     wanted = 2 * narrow.precision if bits is None else bits
-    if _checked(form) == "printed":
+    if form == "printed":
         return Rule1(setup.least + wanted, narrow.emin + 2)
     ends = []
     for least in (wanted, narrow.precision + 1):
@@ -428,7 +426,7 @@ def rule_2(*, form: Form = "corrected", **split: Unpack[Choice]) -> int:
     (12, 11, True)
     """
     setup = Split.of(**split)
-    if _checked(form) == "printed":
+    if form == "printed":
         return setup.narrow.precision + 1
     top = min(setup.narrow.emax, setup.wide.emax)
     largest = (_highest(setup, e) for e in range(top, setup.wide.emin - 1, -1))
@@ -469,9 +467,3 @@ def overflow_example(exponent: int, sb: int, **split: Unpack[Choice]) -> float |
         if run.last >= setup.least_over(exponent, sb, run.event):
             examples.append((-run.last, setup.smallest(exponent, run.event, run.last)))
     return float(min(examples)[1]) * 2.0 ** setup.unit(exponent) if examples else None
-
-
-def _checked(form: str) -> str:
-    if form not in FORMS:
-        raise unknown_name("form of the formula", form, FORMS)
-    return form
