@@ -251,14 +251,6 @@ def test_more_rows_columns_or_terms_never_take_less_time_nor_work(scheme, option
         before = found
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-def test_legemm_does_three_products_and_takes_three_times_the_matrix_time_of_one(gpu):
-    one, three = (work(name, gpu, 2048, 2048, 2048, split="given") for name in ("fp16", "legemm"))
-    assert (one.products, three.products) == (1, 3)
-    assert three.operations == 3 * one.operations
-    assert sum(three.instructions.values()) == 3 * sum(one.instructions.values())
-
-
 @pytest.mark.parametrize(("scheme", "options"), LAWS)
 def test_no_time_is_below_that_of_the_products_or_of_the_bytes_alone(scheme, options):
     for n in (16, 128, 1024, 8192):
