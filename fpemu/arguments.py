@@ -42,18 +42,18 @@ def checked(function: F) -> F:
     def kinds() -> tuple[list[Kind | None], dict[str, Kind | None], Mapping[str, Any] | None]:
         hints = {name: resolved(p.annotation, function) for name, p in parameters.items()}
         table = {name: kind_of(hint) for name, hint in hints.items() if name != rest}
-        own = None if rest is None else _typed_keywords(hints[rest])
-        if own is not None:
-            table |= {name: kind_of(hint) for name, hint in own.items()}
-        return [table[name] for name in names], table, own
+        options = None if rest is None else _typed_keywords(hints[rest])
+        if options is not None:
+            table |= {name: kind_of(hint) for name, hint in options.items()}
+        return [table[name] for name in names], table, options
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
-        positional, table, own = kinds()
+        positional, table, options = kinds()
         values = [v if k is None else k(n, v) for n, k, v in zip(names, positional, given, strict=False)]
         for name, value in named.items():
-            if own is not None and name not in table:
-                raise unknown_name(f"argument of {function.__name__}", name, [*parameters, *own])
+            if options is not None and name not in table:
+                raise unknown_name(f"argument of {function.__name__}", name, [*parameters, *options])
             kind = table.get(name)
             if kind is not None:
                 named[name] = kind(name, value)
@@ -222,7 +222,7 @@ def text(name: str, value: Any) -> str:
 
 
 def instance(name: str, value: Any, kind: type[T], source: str = "") -> T:
-    """Return an object of a class; ``source`` says how to make one.
+    """Return an object of a class; ``source`` ends the message.
 
     >>> instance("order", 5, Fraction, "such as Fraction(1, 3)")
     Traceback (most recent call last):
@@ -256,7 +256,7 @@ def integers(
 
 
 def keywords(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a keyword that is not among the ``known``, with the nearest."""
+    """Raise InputError for a keyword that is not among the ``known``, with the nearest."""
     known = list(known)
     for name in given:
         if name not in known:
@@ -264,7 +264,7 @@ def keywords(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def sizes(**values: Any) -> None:
-    """Refuse values that are not positive integers below 2^63.
+    """Raise InputError for values that are not positive integers below 2^63.
 
     >>> sizes(M=16, N=0)
     Traceback (most recent call last):
@@ -277,7 +277,7 @@ def sizes(**values: Any) -> None:
 
 
 def positive(what: str = "", **values: Any) -> None:
-    """Refuse values that are not positive and finite; ``what`` adds the unit to the message.
+    """Raise InputError for values that are not positive and finite; ``what`` adds the unit to the message.
 
     >>> positive(", in cycles", memory_latency=-1)
     Traceback (most recent call last):

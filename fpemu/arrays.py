@@ -1,4 +1,4 @@
-"""Arrays that users pass, read without changing a value: any real dtype to float64 and back, NaN payloads kept."""
+"""Conversion of array arguments without a change of value: any real dtype to float64 and back, NaN payloads kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError, entries, shown
 
 
-def as_array(x: Any, who: str, *, complex_numbers: bool = False) -> NDArray[Any]:
+def as_array(x: Any, name: str, *, complex_numbers: bool = False) -> NDArray[Any]:
     """Return ``x`` as an array of numbers in the machine's byte order.
 
     A subclass such as np.matrix becomes a plain array, and so does a masked array without masked entries.
@@ -22,7 +22,7 @@ def as_array(x: Any, who: str, *, complex_numbers: bool = False) -> NDArray[Any]
         numbers unless ``complex_numbers``.
     """
     if type(x) is not np.ndarray:
-        refuse_masked(x, who)
+        refuse_masked(x, name)
     try:
         a = np.asarray(x)
         number = a.dtype.kind in "fiu" or (
@@ -30,32 +30,32 @@ def as_array(x: Any, who: str, *, complex_numbers: bool = False) -> NDArray[Any]
         )
     except Exception as problem:  # an object's __array__ may raise anything
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise InputError(f"{who} is no array: {reason}") from None
+        raise InputError(f"{name} is no array: {reason}") from None
     if complex_numbers and a.dtype.kind == "c" and a.dtype.itemsize <= 16:
         return a
     if not number or a.dtype.itemsize > 8:
         given = f"{a.dtype} of shape {a.shape}" if a.shape else f"{shown(x)} ({a.dtype})"
-        raise InputError(f"{who} takes real{' or complex' * complex_numbers} numbers of at most 64 bits, not {given}")
+        raise InputError(f"{name} takes real{' or complex' * complex_numbers} numbers of at most 64 bits, not {given}")
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
 
 
-def refuse_masked(x: Any, who: str) -> None:
-    """Refuse a masked array with masked entries, also within lists: NumPy would read the values under the mask."""
+def refuse_masked(x: Any, name: str) -> None:
+    """Raise InputError for masked entries, also within lists: NumPy would read the values under the mask."""
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.is_masked(x):
             raise InputError(
-                f"{who}: masked entries have no value: {entries(np.ma.getmaskarray(x), x.data)}; fill them, "
-                f"as {who}.filled(0)"
+                f"{name}: masked entries have no value: {entries(np.ma.getmaskarray(x), x.data)}; fill them, "
+                f"as {name}.filled(0)"
             )
     elif isinstance(x, list | tuple):
         for entry in x:
             if isinstance(entry, np.ma.MaskedArray | list | tuple):
-                refuse_masked(entry, who)
+                refuse_masked(entry, name)
 
 
-def as_float64(x: Any, who: str) -> NDArray[np.float64]:
+def as_float64(x: Any, name: str) -> NDArray[np.float64]:
     """Return ``x`` as float64 with the same values and NaN payloads; refuse integers that float64 does not hold."""
-    a = as_array(x, who)
+    a = as_array(x, name)
     if a.dtype.kind in "iu":
         wide = a.astype(np.float64)
         limit = 2.0 ** (8 * a.dtype.itemsize - (a.dtype.kind == "i"))
@@ -64,7 +64,7 @@ def as_float64(x: Any, who: str) -> NDArray[np.float64]:
             ~fits | (np.where(fits, wide, 0).astype(a.dtype) != a) if a.dtype.itemsize == 8 else np.zeros(a.shape, bool)
         )
         if bad.any():
-            raise InputError(f"{who}: integers that float64 cannot hold: {entries(bad, a)}")
+            raise InputError(f"{name}: integers that float64 cannot hold: {entries(bad, a)}")
         return wide
     if a.dtype == np.float64:
         return np.ascontiguousarray(a).reshape(a.shape)
@@ -72,7 +72,7 @@ def as_float64(x: Any, who: str) -> NDArray[np.float64]:
 
 
 def widen(a: NDArray[Any]) -> NDArray[np.float64]:
-    """To float64 without touching a NaN's payload (a cast would make a signalling one quiet)."""
+    """Convert to float64 with the payloads of NaN (a cast would make a signalling NaN quiet)."""
     with np.errstate(invalid="ignore"):
         wide = np.array(a.astype(np.float64), dtype=np.float64, ndmin=0)
     nan = np.isnan(wide)
@@ -86,7 +86,7 @@ def widen(a: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def narrow(pattern: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """float64 patterns whose values ``dtype`` holds exactly, as ``dtype``, payloads kept."""
+    """Convert float64 patterns, whose values ``dtype`` holds exactly, to ``dtype`` with the payloads of NaN."""
     wide = np.ascontiguousarray(pattern).reshape(pattern.shape).view(np.float64)
     if dtype == np.float64:
         return wide

@@ -1,4 +1,4 @@
-"""The errors that a user sees: each is one line that says what is wrong, where, and what to do."""
+"""Errors for the user: each message is one line that states what is wrong, where, and what to do."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The exponential function in float64, with the same bits on every processor.
 
-`numpy.exp` gives bits that depend on the processor: with AVX-512 it calls Intel's vector library, elsewhere the C
-library, and the two differ in one result of twenty. Operands drawn with it in fp64 would be other operands. `exp` here
-is a fixed sequence of additions, multiplications and scalings by powers of two, and gives the bits that NumPy's wheels
-for Linux give on AVX-512, on which the figures and records of this package were first computed.
+The bits of `numpy.exp` depend on the processor: with AVX-512 it calls Intel's vector library, elsewhere the C
+library, and the two differ in one result of twenty, so that operands drawn with it would differ. `exp` here
+is a fixed sequence of additions, multiplications and scalings by powers of two. Its bits are those of NumPy's Linux
+wheels on AVX-512, with which the figures and records of this package were first computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _powers() -> tuple[Floats, Floats]:
     """2^(j/16), j = 0 to 15, rounded to nearest, and the relative remainder of each."""
     exact = [Fraction(isqrt(isqrt(isqrt(isqrt(1 << (j + 16 * 200))))), 1 << 200) for j in range(16)]
     near = [float(power) for power in exact]
-    rest = [float(power / Fraction(head) - 1) for power, head in zip(exact, near, strict=True)]
+    rest = [float(power / Fraction(nearest) - 1) for power, nearest in zip(exact, near, strict=True)]
     return np.array(near), np.array(rest)
 
 
@@ -88,7 +88,7 @@ def _block(x: Floats) -> Floats:
 
 
 def _fma(a: Floats, b: Floats | float, c: Floats | float) -> Floats:
-    """a b + c rounded once, except where the exact sum lies within 2^-104 of a tie: there perhaps to the other side."""
+    """Return a b + c rounded once, except that within 2^-104 of a tie the other neighbour may result."""
     product, error = _product(a, b)
     high = product + c
     part = high - product
@@ -106,5 +106,5 @@ def _product(a: Floats, b: Floats | float) -> tuple[Floats, Floats]:
 def _halves(x: Floats | float) -> tuple[Floats | float, Floats | float]:
     """26 leading bits and the rest."""
     scaled = x * 134217729.0  # 2^27 + 1
-    head = scaled - (scaled - x)
-    return head, x - head
+    high = scaled - (scaled - x)
+    return high, x - high

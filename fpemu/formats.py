@@ -1,8 +1,8 @@
 """Floating-point formats as frozen data, and the way between values and bit patterns.
 
 A format is the set {±m · 2^(e-p+1)} with integer m < 2^p and emin <= e <= emax, with or without Inf, NaN and -0. E8M0,
-the scale of block formats, has neither sign nor zero. ``decode`` and ``encode`` compute on integers only, so that no value
-is rounded.
+the scale of block formats, has neither sign nor zero. ``decode`` and ``encode`` compute on integers only: no value is
+rounded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FloatFormat:
     emin, emax : int
         Exponents of the smallest and of the largest normal number (fp16: -14, 15).
     inf : bool
-        Whether the format has infinities. Without them an overflow is NaN, or an error if there is no NaN either.
+        Whether the format has infinities. Without them an overflow is NaN, or an error in a format without NaN.
     nan : {"ieee", "top", "negative-zero", "none"}
         Which codes are NaN: the top exponent with a non-zero fraction, the code of all ones (e4m3), the code that
         would be -0 (the "fnuz" formats), or none.
@@ -94,7 +94,9 @@ class FloatFormat:
         if self.padding < 0 or self.width > 64:
             raise InputError(f"format {self.name!r}: a word of {self.width} bits (padding {self.padding})")
         if self.positive and (self.precision > 1 or self.inf or self.negative_zero):
-            raise InputError(f"format {self.name!r}: positive=True requires precision = 1, inf=False, negative_zero=False")
+            raise InputError(
+                f"format {self.name!r}: positive=True requires precision = 1, inf=False, negative_zero=False"
+            )
         smallest, largest = 1 << (self.precision - 1), (1 << self.precision) - 1
         if self.max_significand is not None and not smallest <= self.max_significand <= largest:
             raise InputError(
@@ -206,9 +208,9 @@ class FloatFormat:
             value = np.ldexp(significand.astype(np.float64), (field + ~normal - self.bias - f).astype(np.int32))
         out = value.view(np.uint64) | (sign << np.uint64(63))
         nan, infinite = self._special(raw, field, fraction)
-        beyond = (value > self.max) & ~nan & ~infinite
-        if beyond.any():
-            raise InputError(f"{self.name}.decode: codes that mean nothing in {self.name}: {entries(beyond, codes)}")
+        unused = (value > self.max) & ~nan & ~infinite
+        if unused.any():
+            raise InputError(f"{self.name}.decode: codes that mean nothing in {self.name}: {entries(unused, codes)}")
         if not self.negative_zero:
             out = np.where(significand == 0, np.uint64(0), out)
         out = np.where(infinite, (sign << np.uint64(63)) | np.uint64(0x7FF << 52), out)
@@ -217,7 +219,7 @@ class FloatFormat:
         return narrow(out, self.dtype)[()]
 
     def _special(self, raw: NDArray[Any], field: NDArray[Any], fraction: NDArray[Any]) -> tuple[Any, Any]:
-        """Which raw codes are NaN and which are infinite."""
+        """Return which codes are NaN and which are infinite."""
         none = np.zeros(raw.shape, bool)
         top = field == (1 << self.exponent_bits) - 1
         if self.nan == "ieee":

@@ -1,4 +1,4 @@
-"""What a type annotation admits: the tests behind `fpemu.arguments.checked`."""
+"""The values that a type annotation admits: the tests of `fpemu.arguments.checked`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fpemu.errors import InputError, shown, unknown_name
 
 @dataclass(frozen=True)
 class Kind:
-    """What an argument may be."""
+    """A set of admissible values."""
 
     label: str
-    """In words, for messages"""
+    """Description for messages"""
     test: Callable[[Any], bool]
     convert: Callable[[Any], Any] | None = None
-    """To Python's own type"""
+    """Conversion to Python's type"""
     names: tuple[str, ...] = ()
-    """The strings allowed, if only some are"""
+    """The admissible strings, if they are restricted"""
 
     def __call__(self, name: str, value: Any) -> Any:
         """The value to use.

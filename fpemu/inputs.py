@@ -1,12 +1,12 @@
-"""Operand distributions: those of the five papers, and hostile ones that a scheme should survive.
+"""Operand distributions: those of the five papers, and extreme ones that test a scheme's limits.
 
-Randomness is NumPy's PCG64 started by the seed as `numpy.random.default_rng` does it. All distributions but three use
-only the raw words of PCG64 and float64 additions, multiplications and scalings by powers of two, and so give the same
-bits on every machine; a uniform u in [0, 1) is the one of ``default_rng(seed).random``. "normal", "lognormal" and "phi"
-use NumPy's normal deviates, of which those beyond 3.65 (one in 4000) take a logarithm from the C library, whose last
-bit may depend on the machine; so may the last bit of the powers of two of "lognormal".
+Randomness is NumPy's PCG64, seeded as by `numpy.random.default_rng`. All distributions but three use only the raw words
+of PCG64 and float64 additions, multiplications and scalings by powers of two, and so return the same bits on every
+machine; a uniform u in [0, 1) equals that of ``default_rng(seed).random``. "normal", "lognormal" and "phi" use NumPy's
+normal deviates: those above 3.65 (one in 4000) call the C library's logarithm, whose last bit may depend on the
+machine, and so may the last bit of the powers of two of "lognormal".
 
-Values are drawn in float64 and rounded once (RNE) to the format asked for, so a uniform fp32 matrix is uniform over the
+Values are drawn in float64 and rounded once (RNE) to the requested format, so a uniform fp32 matrix is uniform over the
 reals rounded to fp32, not over multiples of 2^-24.
 """
 
@@ -189,7 +189,7 @@ class _Stream:
         return np.where(self.words(shape) >> np.uint64(63), -1.0, 1.0)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """From low to high inclusive, by the remainder of a word: n values are equally likely to n 2^-64."""
+        """Integers from low to high, both included, by the remainder of a word: uniform to n 2^-64 for n values."""
         return low + (self.words(shape) % np.uint64(high - low + 1)).astype(np.int64)
 
     def normal(self, shape: tuple[int, ...]) -> Floats:
@@ -224,16 +224,16 @@ def _draw(
         values = known.draw(_Stream(seed), shape, fmt, **(known.defaults | parameters))
     if known.draw is _all_bits:
         return values  # codes decoded: values of the format already, NaN payloads included
-    beyond = np.abs(values) > fmt.max
+    overflow = np.abs(values) > fmt.max
     if fmt.inf or fmt.has_nan:
         out = np.asarray(round_to(values, fmt))
-        beyond = ~np.isfinite(out)
-    if beyond.any():
-        raise InputError(f"inputs {name!r}: values beyond {fmt} (largest {fmt.max}): {entries(beyond, values)}")
+        overflow = ~np.isfinite(out)
+    if overflow.any():
+        raise InputError(f"inputs {name!r}: values beyond {fmt} (largest {fmt.max}): {entries(overflow, values)}")
     return np.asarray(round_to(values, fmt))
 
 
-_MOST = 2**48  # entries, more than any memory holds: NumPy has other errors beyond
+_MOST = 2**48  # entries, more than any memory holds; for larger shapes NumPy raises other errors
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -334,7 +334,7 @@ def _cancellation(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, bit
     x = stream.signs(half) * (1.0 + stream.uniform(half)) / 2.0
     small = np.ldexp(2.0 * stream.uniform(half) - 1.0, -bits)
     pairs = np.stack([x, -x - x * small], axis=-1).reshape(*half[:-1], 2 * half[-1])
-    if shape[-1] % 2:  # the one without a partner is as small as what the others leave
+    if shape[-1] % 2:  # the entry without a partner is as small as the sum of a pair
         pairs[..., -2] = (x * small)[..., -1]
     return pairs[..., : shape[-1]]
 

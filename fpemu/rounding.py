@@ -1,8 +1,8 @@
-"""Rounding to any format, in every mode, with one rounding: no value passes through a second format on its way.
+"""Rounding to any format, in every mode, with exactly one rounding.
 
-Why one rounding. A float64 x is scaled by a power of two so that the target's quantum becomes 1; the scaling is exact
-(the quotient keeps x's significand and lies in the normal range), and so is the split into an integer and a fraction.
-The decision between the two neighbours is then a comparison of exact numbers.
+A float64 x is scaled by a power of two so that the target's quantum becomes 1. The scaling is exact, because the
+quotient has x's significand and lies in the normal range, and so is the split into an integer and a fraction. The
+choice between the two neighbours is then a comparison of exact numbers: one rounding.
 """
 
 from __future__ import annotations
@@ -36,26 +36,16 @@ class Rounding(Enum):
     SR = "stochastic: up with the probability of the distance, by supplied random bits"
 
 
-_ALIASES = {
-    "rn": "RNE",
-    "nearest": "RNE",
-    "nearest-even": "RNE",
-    "even": "RNE",
-    "ties-even": "RNE",
-    "ties-away": "RNA",
-    "away": "RNA",
-    "nearest-away": "RNA",
-    "zero": "RZ",
-    "truncate": "RZ",
-    "rtz": "RZ",
-    "toward-zero": "RZ",
-    "up": "RU",
-    "down": "RD",
-    "to-odd": "ODD",
-    "ro": "ODD",
-    "rto": "ODD",
-    "stochastic": "SR",
+_NAMES = {
+    "RNE": "rn nearest nearest-even even ties-even",
+    "RNA": "ties-away away nearest-away",
+    "RZ": "zero truncate rtz toward-zero",
+    "RU": "up",
+    "RD": "down",
+    "ODD": "to-odd ro rto",
+    "SR": "stochastic",
 }
+_ALIASES = {alias: name for name, aliases in _NAMES.items() for alias in aliases.split()}
 
 
 def mode_of(mode: Rounding | str) -> Rounding:
@@ -246,8 +236,8 @@ def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturat
     if not fmt.has_nan and lost.any():
         have = "no NaN" if fmt.inf else "no Inf and no NaN (saturate=True clips overflow)"
         raise InputError(f"round_to {fmt.name}: it has {have}: {entries(lost, wide)}")
-    beyond = np.inf if fmt.inf else np.nan
-    return np.where(over, np.copysign(np.where(to_max, fmt.max, beyond), wide), rounded)
+    overflow = np.inf if fmt.inf else np.nan
+    return np.where(over, np.copysign(np.where(to_max, fmt.max, overflow), wide), rounded)
 
 
 def bit_cut(x: Any) -> Any:

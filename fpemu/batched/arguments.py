@@ -58,9 +58,9 @@ def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, ins
     choice("accumulate", accumulate, ACCUMULATORS)
     if kernel == "magma-small":
         if instruction is not None:
-            raise InputError("kernel='magma-small' runs on ordinary cores: leave instruction= out")
+            raise InputError("kernel='magma-small' runs on FMA units: leave instruction= out")
         if isinstance(hardware, MmaSpec):
-            raise InputError("kernel='magma-small' runs on ordinary cores: give hardware= by name, or leave it out")
+            raise InputError("kernel='magma-small' runs on FMA units: give hardware= by name, or leave it out")
         if hardware is not None:
             catalog.architecture(hardware)
         return Arithmetic(simt.SPECS[accumulate], 1)

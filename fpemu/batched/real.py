@@ -1,4 +1,4 @@
-"""Batched HGEMM: fp16 matrices, summed in fp16 or fp32, on matrix instructions or on ordinary cores.
+"""Batched HGEMM: fp16 matrices, summed in fp16 or fp32, on matrix instructions or on FMA units.
 
 Source: Abdelfattah, Tomov, Dongarra, Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5 and 8. Whatever its blocks and its threads, the paper's kernel keeps the sum of an

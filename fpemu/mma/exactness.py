@@ -80,22 +80,22 @@ def sum_bits(spec: MmaSpec) -> int:
 
 @checked
 def sum_limit(spec: MmaSpec) -> int:
-    """The largest sum of |x||y| with which every chain of `spec` is exact: 2^T, or 2^31 - 1."""
+    """Return the largest sum of |x||y| for which every chain of `spec` is exact: 2^T, or 2^31 - 1."""
     return (1 << sum_bits(spec)) - spec.is_integer
 
 
 @checked
 def outer_bits(spec: MmaSpec) -> int:
-    """Bits of a sum of promoted or split chains as it is handed back: fp32 24, fp64 53, int32 31.
+    """Return the precision of a sum of promoted or split chains: fp32 24, fp64 53, int32 31.
 
-    The additions outside are made in fp32 for an fp16 D too, but their result is then rounded to it: 11.
+    For an fp16 D the additions outside the instruction are also in fp32, but their result is rounded to fp16: 11.
     """
     return _INTEGER_BITS["int32"] if spec.is_integer else spec.operand_formats[3].precision
 
 
 @checked
 def outer_limit(spec: MmaSpec) -> int:
-    """The largest sum of |x||y| over all of K with which joining chains outside is exact."""
+    """Return the largest sum of |x||y| over all of K for which the addition of chains is exact."""
     return (1 << outer_bits(spec)) - spec.is_integer
 
 
@@ -119,7 +119,7 @@ def word_bits(fmt: FloatFormat | str) -> int:
 
 @checked
 def longest_chain(K: int, order: KOrder | None = None) -> int:
-    """The most products that one accumulator takes in a GEMM over K in this order."""
+    """Return the largest number of products in one accumulator of a GEMM over K in this order."""
     chains = [chain for slice_ in (order or KOrder()).segments(integer("K", K, 0)) for chain in slice_]
     return max((sum(stop - start for start, stop in chain) for chain in chains), default=0)
 
@@ -239,7 +239,7 @@ def published_bits(K: int, accumulator_bits: int = 24) -> int:
 
 
 def _fits(spec: MmaSpec, x: int, y: int, K: int, chain: int) -> bool:
-    """The theorem's conditions, and that of joining; `chain` is the longest chain."""
+    """Whether the theorem's conditions hold, and the addition of chains is exact; `chain` is the longest chain."""
     if chain * x * y > sum_limit(spec) or K * x * y > outer_limit(spec):
         return False
     pairs = ((spec.a_format, x), (spec.b_format, y))

@@ -27,12 +27,12 @@ CLASSES: dict[str, str] = {
     "large": "highest exponents: overflow",
     "sparse": "three in four zero, of both signs",
     "powers": "powers of two: ties and exact boundaries",
-    "cancel": "the second half of k undoes the first, bar the last pair",
-    "staircase": "magnitudes fall with k: some lie around the truncation",
+    "cancel": "the second half of k cancels the first, except the last pair",
+    "staircase": "magnitudes decrease with k: some lie around the truncation",
     "deep": "products around the floor of the common exponent",
     "mixed": "half spread over all exponents that do not overflow, half near one",
     "zeros": "zeros of both signs and the smallest numbers",
-    "leftover": "two large products cancel: what the truncation left of the others is the result",
+    "leftover": "two large products cancel: the result is the sum of the others after truncation",
     "ties": "powers of two about half a unit of C's last place",
 }
 _OPERANDS = "ABC"
@@ -40,53 +40,53 @@ _OPERANDS = "ABC"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a class draws the codes of one operand: the fields of ``Recipe`` in ``kernels/generator.cuh``, in order."""
+    """Distribution of one operand's codes in a class: the fields of ``Recipe`` in ``kernels/generator.cuh``, in order."""
 
     low: int = 0
     """Lowest exponent field"""
     high: int = 0
-    """Highest exponent field; those between are equally likely"""
+    """Highest exponent field; the distribution is uniform"""
     other_low: int = 0
-    """The same of a second range"""
+    """Lowest exponent field of a second range"""
     other_high: int = 0
     other_in_16: int = 0
-    """How often in 16 the second range is used"""
+    """Probability of the second range, in sixteenths"""
     zero_in_16: int = 0
-    """How often in 16 a zero, of either sign"""
+    """Probability of a zero of either sign, in sixteenths"""
     special_in_4096: int = 0
-    """How often in 4096 the top exponent field, Inf and NaN where there are any; 0: never"""
+    """Probability of the top exponent field (Inf and NaN, if the format has them), in units of 1/4096"""
     fall: int = 0
-    """The exponent field falls by this much with every k"""
+    """Decrease of the exponent field with every k"""
     lift: int = 0
-    """and is this much higher for k = 0 and 1"""
+    """Increase of the exponent field for k = 0 and 1"""
     geometric: int = 0
-    """1: the field is `high` less the number of heads before the first tails"""
+    """1: the field is `high` minus the number of trailing zeros of a random word"""
     mirror: int = 0
-    """1: the second half of k repeats the first, bar the last k; 2: k = 1 repeats k = 0"""
+    """1: the second half of k repeats the first, except the last k; 2: k = 1 repeats k = 0"""
     opposite: int = 0
-    """1: what repeats has the other sign"""
+    """1: repeated elements have the opposite sign"""
     keep: int = -1
-    """Bits of the fraction that are drawn"""
+    """Mask of the random bits of the fraction"""
     fill: int = 0
-    """Bits of the fraction that are set"""
+    """Mask of the bits of the fraction that are 1"""
 
     def numbers(self) -> NDArray[np.int64]:
-        """The fields as the kernels take them."""
+        """Return the fields as a kernel argument."""
         return np.array(astuple(self), np.int64)
 
 
 def formats(spec: MmaSpec) -> tuple[FloatFormat | str, FloatFormat | str, FloatFormat | str]:
-    """The formats of A, B and C."""
+    """Return the formats of A, B and C."""
     return spec.a_format, spec.b_format, spec.d_format if spec.c_format is None else spec.c_format
 
 
 def recipes(spec: MmaSpec, kind: str) -> tuple[Recipe, Recipe, Recipe]:
-    """How a class draws A, B and C of an instruction.
+    """Return the recipes of A, B and C of an instruction in a class.
 
     Raises
     ------
     InputError
-        If there is no such class.
+        If the class is unknown.
     """
     if kind not in CLASSES:
         raise unknown_name("operand class", kind, CLASSES)
@@ -100,7 +100,7 @@ def recipes(spec: MmaSpec, kind: str) -> tuple[Recipe, Recipe, Recipe]:
 
 
 def _factor(fmt: FloatFormat, kind: str, spec: MmaSpec) -> Recipe:
-    """The recipe of A or B."""
+    """Return the recipe of A or B."""
     top, one = (1 << fmt.exponent_bits) - 1, fmt.bias
     finite = top - (fmt.nan == "ieee")  # the highest field of a finite number
     fraction = (1 << fmt.fraction_bits) - 1
@@ -134,7 +134,7 @@ def _factor(fmt: FloatFormat, kind: str, spec: MmaSpec) -> Recipe:
 
 
 def _accumulator(fmt: FloatFormat, ab: tuple[FloatFormat, FloatFormat], kind: str, spec: MmaSpec) -> Recipe:
-    """The recipe of C: magnitudes that meet those of the products."""
+    """Return the recipe of C, whose magnitudes overlap those of the products."""
     least, most = sum(f.emin for f in ab), sum(f.emax for f in ab)
     top, one, quarter = (1 << fmt.exponent_bits) - 1, fmt.bias, 4
     F = spec.F if spec.arithmetic in ("truncated", "via-half") else 24
@@ -164,7 +164,7 @@ def _accumulator(fmt: FloatFormat, ab: tuple[FloatFormat, FloatFormat], kind: st
 
 # --- the generator
 def philox(counter: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
-    """Philox4x32-10: 128 random bits for each counter (..., 4), as four words.
+    """Return 128 random bits for each counter (..., 4) as four words, by Philox4x32-10.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def philox(counter: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
 def operand(
     spec: MmaSpec, letter: str, kind: str, seed: int, first: int, tests: int, rows: int, columns: int
 ) -> NDArray[Any]:
-    """Codes (tests, rows, columns) of A, B or C in the tests from `first` on.
+    """Return the codes (tests, rows, columns) of A, B or C in the tests from `first` on.
 
     Parameters
     ----------
@@ -222,14 +222,14 @@ def operand(
 def operands(
     spec: MmaSpec, kind: str, seed: int, first: int, tests: int, m: int, n: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Codes of A (tests, m, k), of B stored by columns (tests, n, k), and of C (tests, m, n)."""
+    """Return the codes of A (tests, m, k), of B stored by columns (tests, n, k), and of C (tests, m, n)."""
     shapes = {"A": (m, spec.k), "B": (n, spec.k), "C": (m, n)}
     A, B, C = (operand(spec, letter, kind, seed, first, tests, *shape) for letter, shape in shapes.items())
     return A, B, C
 
 
 def _source(recipe: Recipe, K: int) -> NDArray[np.int64]:
-    """Which k each k repeats."""
+    """Return the k that each k repeats."""
     k = np.arange(K)
     if recipe.mirror == 1 and K > 1:
         return np.where((k >= K // 2) & (k < K - 1), k - K // 2, k)
@@ -244,7 +244,7 @@ def _integers(words: NDArray[np.uint32], bits: int) -> NDArray[Any]:
 
 
 def _draw(fmt: FloatFormat, r: Recipe, words: NDArray[np.uint32], k: NDArray[Any], flip: Any) -> NDArray[Any]:
-    """As ``draw`` in ``kernels/generator.cuh``, step by step."""
+    """Compute ``draw`` of ``kernels/generator.cuh``, step by step."""
     w = words.astype(np.int64)
     coins, top, sign = w[..., 2], (1 << fmt.exponent_bits) - 1, fmt.exponent_bits + fmt.fraction_bits
     full = (1 << fmt.fraction_bits) - 1
@@ -254,8 +254,8 @@ def _draw(fmt: FloatFormat, r: Recipe, words: NDArray[np.uint32], k: NDArray[Any
     low, high = np.where(other, r.other_low, r.low), np.where(other, r.other_high, r.high)
     field = low + ((w[..., 1] * (high - low + 1)) >> 32)
     if r.geometric:
-        heads = np.where(w[..., 1] == 0, 32, np.bitwise_count(~w[..., 1] & (w[..., 1] - 1)))
-        field = np.where(other, field, high - heads)
+        zeros = np.where(w[..., 1] == 0, 32, np.bitwise_count(~w[..., 1] & (w[..., 1] - 1)))
+        field = np.where(other, field, high - zeros)
     field = field + np.where(k < 2, r.lift, 0) - r.fall * k
     fraction = (((w[..., 3] & 0xFFFFF) << 32 | w[..., 0]) & r.keep | r.fill) & full
     field = np.clip(field, 0, top - 1 if fmt.nan == "ieee" and not r.special_in_4096 else top)

@@ -1,7 +1,7 @@
 """Orders and summation trees as data of JSON: `to_dict` and `from_dict`.
 
-A `KOrder` is a dict of its fields that differ from the defaults. A tree is compressed: a thing that occurs again and
-again, each time further on in k, is written once, so that 10^4 positions of an ordinary GEMM take a few lines.
+A `KOrder` is a dict of its fields that differ from the defaults. A tree is compressed: an item that repeats with a
+constant step in k is written once, so that 10^4 positions of an ordinary GEMM take a few lines.
 
 ============================================  ===========================================================
 ``7``                                         position k = 7
@@ -11,7 +11,7 @@ again, each time further on in k, is written once, so that 10^4 positions of an 
 ``{"fma": [...]}``                            a `Chain`: a list of positions
 ``{..., "start": chain or sum}``              the value that a `Chain` begins with
 ``{"sum": [...], "fmt": ..., "stored": ...}``  a `Sum`: a list of chains and sums, and its formats
-``{"of": ..., "count": n, "step": s}``        any of these n times, each time s further on in k
+``{"of": ..., "count": n, "step": s}``        any of these repeated n times with step s in k
 ============================================  ===========================================================
 """
 
@@ -105,7 +105,7 @@ Item = tuple[Any, int, int]
 
 
 class Compressor:
-    """Gives equal names to data that differ by their place in k alone, and makes runs of these."""
+    """Assigns equal names to data that differ only by their position in k, and compresses them to runs."""
 
     def __init__(self) -> None:
         self.names: dict[object, int] = {}
@@ -137,7 +137,7 @@ class Compressor:
         return data, self._name("block", key), origin
 
     def _sequence(self, items: list[Item]) -> tuple[list[Any], object, int]:
-        """Runs in place of repetitions: first of single things, then of those runs, and so on."""
+        """Runs in place of repetitions: first of single items, then of those runs, and so on."""
         while len(shorter := self._runs(items)) < len(items):
             items = shorter
         origin = items[0][2]
@@ -153,7 +153,7 @@ class Compressor:
                 step = items[i + 1][2] - at
                 while i + n < len(items) and items[i + n][1] == name and items[i + n][2] - at == n * step:
                     n += 1
-                # the second may begin a longer run: 0, 1 | 8, 9 and not 0 | 1, 8 | 9
+                # the second item may begin a longer run: 0, 1 | 8, 9 and not 0 | 1, 8 | 9
                 following = [item[2] for item in items[i + 1 : i + 4] if item[1] == name]
                 if n == 2 and len(following) == 3 and following[1] - following[0] == following[2] - following[1]:
                     n = 1
@@ -168,70 +168,70 @@ class Compressor:
 
 
 # --- data as a tree
-def each(things: Sequence[Any], shift: int = 0) -> Iterator[tuple[Any, int]]:
+def each(items: Sequence[Any], shift: int = 0) -> Iterator[tuple[Any, int]]:
     """The entries of a list without its runs, each with the amount to add to its positions."""
-    for thing in things:
-        of, count, step = _run(thing) or (thing, 0, 0)
+    for item in items:
+        of, count, step = _run(item) or (item, 0, 0)
         if not count:
-            yield thing, shift
+            yield item, shift
         for i in range(count):
             yield from each([of], shift + i * step)
 
 
-def size(things: Sequence[Any]) -> int:
+def size(items: Sequence[Any]) -> int:
     """How many entries `each` returns."""
-    return sum(run[1] * size([run[0]]) if (run := _run(thing)) else 1 for thing in things)
+    return sum(run[1] * size([run[0]]) if (run := _run(item)) else 1 for item in items)
 
 
-def positions(things: Sequence[Any], shift: int = 0) -> list[int]:
+def positions(items: Sequence[Any], shift: int = 0) -> list[int]:
     """The positions of a list of positions, or of a list of blocks, one after another."""
-    found: list[int] = []
-    for thing, by in each(things, shift):
-        found += positions(thing, by) if isinstance(thing, list) else [thing + by]
-    return found
+    result: list[int] = []
+    for item, by in each(items, shift):
+        result += positions(item, by) if isinstance(item, list) else [item + by]
+    return result
 
 
-def _run(thing: Any) -> tuple[Any, int, int] | None:
-    """The thing, the count and the step of a run; None for anything else."""
-    if isinstance(thing, str):
-        ends = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", thing, re.ASCII)
+def _run(item: Any) -> tuple[Any, int, int] | None:
+    """The item, the count and the step of a run; None for anything else."""
+    if isinstance(item, str):
+        ends = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", item, re.ASCII)
         if ends is None or int(ends[1]) >= int(ends[2]):
-            raise InputError(f"{shown(thing)} is no range of positions")
+            raise InputError(f"{shown(item)} is no range of positions")
         return int(ends[1]), int(ends[2]) - int(ends[1]) + 1, 1
-    if not isinstance(thing, dict) or set(thing) != {"of", "count", "step"}:
+    if not isinstance(item, dict) or set(item) != {"of", "count", "step"}:
         return None
-    if type(thing["count"]) is not int or thing["count"] < 1 or type(thing["step"]) is not int:
-        raise InputError(f"a run has count = {shown(thing['count'])} and step = {shown(thing['step'])}")
-    return thing["of"], thing["count"], thing["step"]
+    if type(item["count"]) is not int or item["count"] < 1 or type(item["step"]) is not int:
+        raise InputError(f"a run has count = {shown(item['count'])} and step = {shown(item['step'])}")
+    return item["of"], item["count"], item["step"]
 
 
-def _count(thing: Any, kind: str) -> int:
-    """The positions of a thing, which must be a "position", a "block" or a "tree", or a run of these."""
-    if run := _run(thing):
+def _count(item: Any, kind: str) -> int:
+    """The positions of a item, which must be a "position", a "block" or a "tree", or a run of these."""
+    if run := _run(item):
         return run[1] * _count(run[0], kind)
-    if kind == "position" and type(thing) is int and thing >= 0:
+    if kind == "position" and type(item) is int and item >= 0:
         return 1
-    if kind == "block" and isinstance(thing, list):
-        return _counts(thing, "position")
-    if kind == "tree" and isinstance(thing, dict):
-        keys = set(thing)
+    if kind == "block" and isinstance(item, list):
+        return _counts(item, "position")
+    if kind == "tree" and isinstance(item, dict):
+        keys = set(item)
         if "sum" in keys and keys <= {"sum", "fmt", "stored"}:
             for name in keys - {"sum"}:
-                _format(thing[name])
-            return _counts(thing["sum"], "tree")
+                _format(item[name])
+            return _counts(item["sum"], "tree")
         for form, entry in (("instruction", "block"), ("fma", "position")):
             if form in keys and keys <= {form, "start"}:
-                if "start" in keys and _run(thing["start"]):
+                if "start" in keys and _run(item["start"]):
                     raise InputError("a chain begins with a chain or a sum")
-                return _counts(thing[form], entry) + (_count(thing["start"], "tree") if "start" in keys else 0)
+                return _counts(item[form], entry) + (_count(item["start"], "tree") if "start" in keys else 0)
         raise InputError(f"a tree with the fields {shown(list(keys))} is not known")
-    raise InputError(f"{shown(thing, 40)} stands in place of a {kind}")
+    raise InputError(f"{shown(item, 40)} stands in place of a {kind}")
 
 
-def _counts(things: Any, kind: str) -> int:
-    if not isinstance(things, list) or not things:
+def _counts(items: Any, kind: str) -> int:
+    if not isinstance(items, list) or not items:
         raise InputError(f"a list of {kind}s is missing, or empty")
-    return sum(_count(thing, kind) for thing in things)
+    return sum(_count(item, kind) for item in items)
 
 
 def _format(name: Any) -> str | None:

@@ -109,5 +109,5 @@ def fma_format(fmt: FloatFormat | str) -> FloatFormat:
     """Return the format of FMA units, by name or as a FloatFormat."""
     fmt = formats.get(fmt)
     if fmt.name not in SPECS:
-        raise InputError(f"ordinary cores have FMAs in {', '.join(SPECS)}, not in {fmt}")
+        raise InputError(f"FMA units have FMAs in {', '.join(SPECS)}, not in {fmt}")
     return fmt

@@ -94,8 +94,8 @@ def _add_accumulator(total: float, e_dot: int, c: Any, drop: int) -> Any:
     kept = floor(np.float64(c) * _power(24 - highest)) * _power(highest - 24)
     kept = 0.0 if ec < highest - drop else kept
     s = floor(total * _power(32 - highest)) * _power(highest - 32) + kept
-    own = max(((bits_of_f64(s) >> 52) & 2047) - 1023, -126)
-    return np.float32(floor(s * _power(31 - own)) * _power(own - 31) + 0.0)
+    es = max(((bits_of_f64(s) >> 52) & 2047) - 1023, -126)
+    return np.float32(floor(s * _power(31 - es)) * _power(es - 31) + 0.0)
 
 
 @overload(block)
