@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -65,7 +65,7 @@ def shown(value: Any, form: str = ".3g") -> str | None:
         nested = any(isinstance(item, Mapping) for item in value.values())
         separator = "; " if nested or any("," in f"{label}{text}" for label, text in texts.items()) else ", "
         return separator.join(f"{label}{':' * nested} {text}" for label, text in texts.items()) or None
-    if hasattr(value, "__iter__") and getattr(value, "ndim", 1):
+    if isinstance(value, Iterable):
         items = list(value)
         if not items or isinstance(items[0], str):
             return ", ".join(items) or None

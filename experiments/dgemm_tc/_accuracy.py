@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import FAILS, HOLDS, Claim, share
 
-from .._rows import runs_by
+from .._rows import listed, runs_by
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 5"
 PHI = (0.1, 1.0, 2.0)
@@ -97,22 +98,21 @@ def draw(rows: list[dict[str, Any]], plain: str, ours: str, precision: tuple[str
     return figure
 
 
-def claims(rows: list[dict[str, Any]], plain: str, ours: str) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]], plain: str, ours: str) -> Iterator[Claim]:
     lengths = sorted({row["n"] for row in rows})
-    judged = []
     for phi in PHI:
         error = {m: np.array([np.mean(_runs(rows, phi, n, m)) for n in lengths]) for m in ("GEMM", "TC")}
         ratio = error["TC"] / error["GEMM"]
         span = f"{np.min(ratio):.2g} to {np.max(ratio):.2g}"
         text = f"{ours} / {plain}, φ = {phi:g}"
-        judged.append(share(text, "equivalent", (ratio >= 1 / FACTOR) & (ratio <= FACTOR), span))
-        judged.append(share(f"{text}: not above {FACTOR:g}", "no less accurate", ratio <= FACTOR, span))
+        yield share(text, "equivalent", (ratio >= 1 / FACTOR) & (ratio <= FACTOR), span)
+        yield share(f"{text}: not above {FACTOR:g}", "no less accurate", ratio <= FACTOR, span)
     for phi in PHI:
         count = sum(row["CR differing"] for row in rows if row["phi"] == phi)
         entries = sum(row["rows"] ** 2 for row in rows if row["phi"] == phi)
         text = f"CR mode, φ = {phi:g}: entries other than the exact product rounded once"
-        judged.append(Claim(text, "zero", f"{count:g} of {entries}", FAILS if count else HOLDS, count))
-    return judged
+        yield Claim(text, "zero", f"{count:g} of {entries}", FAILS if count else HOLDS, count)
 
 
 _runs = runs_by("phi", "n")

@@ -1,10 +1,4 @@
-"""DGEMM-TC, why figures 3 and 8 find it more accurate than DGEMM: the order in which DGEMM adds.
-
-Claimed: DP and SP mode are equivalent to cublasDgemm and cublasSgemm. The error of DGEMM depends on its order, which
-for cuBLAS is not known: figures 3 and 8 take one ascending chain of FMAs, which at most points, but not at all of them,
-errs at least as much as the other orders here: blocks of k summed one after another or pairwise, for DGEMM and SGEMM,
-on the same kind of operands. Which order, if any, is as accurate as Algorithm 3 makes the scheme?
-"""
+"""DGEMM-TC, why figures 3 and 8 find it more accurate than DGEMM: the order in which DGEMM adds."""
 
 from __future__ import annotations
 

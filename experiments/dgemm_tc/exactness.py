@@ -1,8 +1,4 @@
-"""DGEMM-TC: how many bits a slice may have for its products to be exact, by the published formula and by instruction.
-
-Claimed: the products of two slices of floor((24 - log2 k) / 2) bits are free of rounding errors (Algorithm 1, and
-property 2 of section 3.1). The formula stands for fp16 words and IEEE fp32 sums; here every instruction is asked.
-"""
+"""DGEMM-TC: how many bits a slice may have for its products to be exact, published and by instruction."""
 
 from __future__ import annotations
 

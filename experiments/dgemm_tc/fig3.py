@@ -1,7 +1,4 @@
-"""DGEMM-TC, figure 3: largest relative error over n of cublasDgemm and of DGEMM-TC in DP mode.
-
-Claimed: DGEMM-TC is equivalent to cublasDgemm, with some differences; in CR mode the error is always zero.
-"""
+"""DGEMM-TC, figure 3: largest relative error over n of cublasDgemm and of DGEMM-TC in DP mode."""
 
 from __future__ import annotations
 

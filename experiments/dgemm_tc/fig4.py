@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import groups
@@ -11,6 +12,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import cells as _cells
 from ..speed._record import evaluate, told
@@ -51,47 +53,38 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for implementation, name in MODES.items():
         order = []
         for n in sorted({row["M"] for row in rows}):
             speeds = [row["first"] for data in PHIS for row in line(rows, implementation, data) if row["M"] == n]
             if len(speeds) == len(PHIS):
                 order.append(speeds[0] >= speeds[1] >= speeds[2])
-        judged.append(
-            share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order, "")
-        )
+        yield share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order, "")
         selected = [row["first"] for row in line(rows, implementation, "phi 0.1")]
         grown = [b > a for a, b in itertools.pairwise(selected)]
-        judged.append(share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in selected], " GFLOP/s")))
+        yield share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in selected], " GFLOP/s"))
     over = ratios(rows, "ozaki DP", "dgemm", "phi 0.1")
-    judged.append(
-        share(
-            "DP mode cannot accelerate a GPU with fast fp64 (V100)",
-            "could not accelerate cublasDgemm",
-            [x < 1 for x in over.values()],
-            span(over.values()),
-        )
+    yield share(
+        "DP mode cannot accelerate a GPU with fast fp64 (V100)",
+        "could not accelerate cublasDgemm",
+        [x < 1 for x in over.values()],
+        span(over.values()),
     )
     slower = ratios(rows, "ozaki CR", "ozaki DP", "phi 0.1")
-    judged.append(
-        share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()], span(slower.values()))
-    )
+    yield share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()], span(slower.values()))
     exact = [row["relative_l2"] == 0 for data in PHIS for row in line(rows, "ozaki CR", data)]
-    judged.append(share("CR mode is correctly rounded", "always zero", exact, ""))
+    yield share("CR mode is correctly rounded", "always zero", exact, "")
     for implementation in OTHERS:
         over = ratios(rows, implementation, "dgemm", "phi 0.1")
         large = {n: x for n, x in over.items() if n >= groups.HEAD}
-        judged.append(
-            share(
-                f"{look(implementation).label}: no slower than cublasDgemm from n = {groups.HEAD} on",
-                "",
-                [x >= 1 for x in large.values()],
-                span(over.values()),
-            )
+        yield share(
+            f"{look(implementation).label}: no slower than cublasDgemm from n = {groups.HEAD} on",
+            "",
+            [x >= 1 for x in large.values()],
+            span(over.values()),
         )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._record import evaluate, products, told
 from ._speed import ASSUMPTIONS as _ASSUMPTIONS
@@ -63,17 +65,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for implementation, name in zip(MODES, ("DP mode", "CR mode"), strict=True):
         selected = [_shares(row)["products"] for data in PHIS for row in line(rows, implementation, data)]
-        judged.append(
-            share(
-                f"{name}: products take the most time",
-                "dominated by Tensor Core computations",
-                [x > 0.5 for x in selected],
-                _ends(selected),
-            )
+        yield share(
+            f"{name}: products take the most time",
+            "dominated by Tensor Core computations",
+            [x > 0.5 for x in selected],
+            _ends(selected),
         )
     sums = {
         implementation: {
@@ -85,15 +85,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for implementation in MODES
     }
     pairs = [(sums["ozaki DP"][key], value) for key, value in sums["ozaki CR"].items() if key in sums["ozaki DP"]]
-    judged.append(
-        share(
-            "sums take a larger share in CR mode",
-            "increased the summation cost",
-            [b > a for a, b in pairs],
-            _ends([b for _, b in pairs]),
-        )
+    yield share(
+        "sums take a larger share in CR mode",
+        "increased the summation cost",
+        [b > a for a, b in pairs],
+        _ends([b for _, b in pairs]),
     )
-    return judged
 
 
 def _ends(values: list[float]) -> str:

@@ -1,11 +1,8 @@
-"""DGEMM-TC, figure 5b: number of slices and of products in DP mode, and the speed that follows (section 4.3).
-
-Claimed: 66 products at n = 7168, phi = 0.1, hence 0.7·92/66 = 0.98 TFLOP/s; more slices for wider inputs; 972.4, 823.0
-and 713.1 GFLOP/s at n = 10240 (Table 1). The third part of the figure, the speed of cublasGemmEx, needs the GPU.
-"""
+"""DGEMM-TC, figure 5b: number of slices and of products in DP mode, and the speed that follows (section 4.3)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +11,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from . import _counts
 from ._counts import PHI, cells, cost, evaluate, lengths, means
 
@@ -68,22 +66,21 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     here = [row["DP products"] for row in rows if (row["n"], row["phi"]) == (7168, PHI[0])]
     text = f"{_counts.numbers(here)} with {_rows(rows, 7168)} rows" if here else ""
     mean = float(np.mean(here)) if here else None
-    judged.append(share("products at n = 7168, φ = 0.1", "66", [count == 66 for count in here], text, mean))
+    yield share("products at n = 7168, φ = 0.1", "66", [count == 66 for count in here], text, mean)
     products = [means(rows, phi, "DP products")[0] for phi in PHI]
-    judged.append(_counts.slices_claim(rows, "DP"))
+    yield _counts.slices_claim(rows, "DP")
     for (n, phi), speed in PUBLISHED.items():
         count = products[PHI.index(phi)][lengths(rows).index(n)] if n in lengths(rows) else np.nan
         held = [abs(_speed(count) / speed - 1) <= 0.1] if n in lengths(rows) else []
         text = f"TFLOP/s expected at n = {n}, φ = {phi:g}"
         measured = f"{_speed(count):.3g} from {count:.4g} products" if held else ""
-        judged.append(share(text, f"{speed:g}", held, measured, _speed(count)))
-    judged.append(_counts.memory_claim(rows, "DP"))
-    return judged
+        yield share(text, f"{speed:g}", held, measured, _speed(count))
+    yield _counts.memory_claim(rows, "DP")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -1,11 +1,8 @@
-"""DGEMM-TC, figure 7b: number of slices and of products in CR mode, and the memory they take (section 4.3).
-
-Claimed: more slices and products than in DP mode, numbers that may be fractions as means over blocks; 220.4, 193.5 and
-173.1 GFLOP/s at n = 10240 (Table 1).
-"""
+"""DGEMM-TC, figure 7b: number of slices and of products in CR mode, and the memory they take (section 4.3)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
+from .._rows import listed
 from . import _counts
 from ._counts import PHI, cells, cost, evaluate, lengths, means, memory
 
@@ -51,13 +49,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     fast, every = ([means(rows, phi, f"{mode} products")[0] for phi in PHI] for mode in ("DP", "CR"))
     ratio = np.array(every) / np.array(fast)
     text = f"{np.min(ratio):.2g} to {np.max(ratio):.2g} × as many"
-    judged.append(share("CR mode takes more products than DP mode", "more", ratio > 1, text))
-    judged.append(_counts.slices_claim(rows, "CR"))
+    yield share("CR mode takes more products than DP mode", "more", ratio > 1, text)
+    yield _counts.slices_claim(rows, "CR")
     for phi, speed in PUBLISHED.items():
         selected = lengths(rows)[-1] == 10240
         last = every[PHI.index(phi)][-1] if selected else np.nan
@@ -65,6 +63,5 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         held = [part < 0.7] if selected else []
         text = f"time in products at n = 10240, φ = {phi:g}"
         measured = f"{part:.0%} from {last:.4g} products" if selected else ""
-        judged.append(share(text, "below DP's 70 %", held, measured, part))
-    judged.append(_counts.memory_claim(rows, "CR"))
-    return judged
+        yield share(text, "below DP's 70 %", held, measured, part)
+    yield _counts.memory_claim(rows, "CR")

@@ -1,7 +1,4 @@
-"""DGEMM-TC, figure 8: largest relative error over n of cublasSgemm and of SGEMM-TC in SP mode.
-
-Claimed: SGEMM-TC is equivalent to cublasSgemm. CR mode on fp32 operands, which the paper has not, is checked as well.
-"""
+"""DGEMM-TC, figure 8: largest relative error over n of cublasSgemm and of SGEMM-TC in SP mode."""
 
 from __future__ import annotations
 

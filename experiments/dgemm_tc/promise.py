@@ -1,12 +1,8 @@
-"""DGEMM-TC, Algorithm 3: inputs on which it keeps its promise of DGEMM's accuracy, and inputs on which it does not.
-
-Claimed: DP mode achieves FP64-equivalent accuracy, "a certain degree of difference" apart; CR mode is correctly rounded
-for every input. Algorithm 3 bounds what is left out by sums over the rows of |A||B|, so that a large column hides the
-others, and it looks at the slices of A only.
-"""
+"""DGEMM-TC, Algorithm 3: inputs on which it keeps its promise of DGEMM's accuracy, and inputs on which it does not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +14,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import runs_by
+from .._rows import listed, runs_by
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 TITLE = "where Algorithm 3 keeps its promise"
@@ -150,8 +146,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for family, label in FAMILIES.items():
         text = " ".join(label.replace("$", "").replace("{", "").replace("}", "").split())
         for name, extra in _WAYS.items():
@@ -167,17 +163,16 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 " and ".join(texts).replace(" and DGEMM's ×", " and").replace(" where DGEMM is exact and", " and")
             )
             published = "FP64-equivalent" if name == "printed" else ""  # the default is ours
-            judged.append(share(f"{text}{extra}", published, np.logical_and(*held), measured))
+            yield share(f"{text}{extra}", published, np.logical_and(*held), measured)
     for name, extra in _WAYS.items():
         worst = {family: max(_runs(rows, family, f"{name} equation 1")) for family in FAMILIES}
         family = max(worst, key=lambda f: worst[f])
         measured = f"at most {worst[family]:.2g} of the bound ({family})"
         published = "within the bound" if name == "printed" else ""
-        judged.append(share(f"Equation 1{extra}", published, [w <= 1 for w in worst.values()], measured))
+        yield share(f"Equation 1{extra}", published, [w <= 1 for w in worst.values()], measured)
     wrong = [row["CR differing"] for row in rows]
     measured = f"{sum(wrong):g} entries differ"
-    judged.append(share("CR mode: correctly rounded, every family", "always", [not w for w in wrong], measured))
-    return judged
+    yield share("CR mode: correctly rounded, every family", "always", [not w for w in wrong], measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ corrections of other words than int8: these stand beside an exact product of the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.strassen import Strassen
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
 TITLE = "error over tensor-core time, from one fp16 product to three"
@@ -142,7 +144,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return image
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     errors = {data: _of(rows, data) for data in DATA}
     uniform, others = list(DATA)[:2], list(DATA)[2:]
     long = [
@@ -150,19 +153,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     ]
     pairs = [(e["exact=6"], e["sgemm"]) for e in long if "sgemm" in e]
     held = [a <= b for a, b in pairs]
-    judged = [share("2 1/6 units reach SGEMM's error on uniform operands, k = 8192", "", held, _told(pairs))]
+    yield share("2 1/6 units reach SGEMM's error on uniform operands, k = 8192", "", held, _told(pairs))
     ours = [errors[d]["exact=6"] for d in others if "exact=6" in errors[d]]
     text = ", ".join(f"{e:.3g}" for e in ours)
-    judged.append(share("and 10^-5 on normal and φ = 0.5", "", [e < 1e-5 for e in ours], text))
+    yield share("and 10^-5 on normal and φ = 0.5", "", [e < 1e-5 for e in ours], text)
     both = {"strassen 2", "sgemm"}
     pairs = [(e["strassen 2"], e["sgemm"]) for e in errors.values() if both <= e.keys()]
     text = f"{max((a / b for a, b in pairs), default=0.0):.2g} of it at most"
     held = [a < b for a, b in pairs]
-    judged.append(share("two levels of Strassen over three products stay below SGEMM's error", "", held, text))
+    yield share("two levels of Strassen over three products stay below SGEMM's error", "", held, text)
     pairs = [(e["e4m3"], e["sgemm"]) for e in [errors[uniform[0]]] if {"e4m3", "sgemm"} <= e.keys()]
     held = [a > 5 * b for a, b in pairs]
-    judged.append(share("e4m3 is too coarse: five times SGEMM's error on uniform [-1, 1]", "", held, _told(pairs)))
-    return judged
+    yield share("e4m3 is too coarse: five times SGEMM's error on uniform [-1, 1]", "", held, _told(pairs))
 
 
 def _told(pairs: list[tuple[float, float]]) -> str:

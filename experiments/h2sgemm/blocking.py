@@ -6,6 +6,7 @@ which counts the cycles of every engine of a core for Algorithm 1 at the rates o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from . import model as h2sgemm
 from .model import PUBLISHED
 
@@ -152,34 +154,32 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     sides = _sides(rows)
     some = sides[:1]
-    judged = []
     optimum = [row["optimum"] for row in some]
     formula = h2sgemm.optimal_bm(1 - 2 * PUBLISHED.k * PUBLISHED.n / h2sgemm.ASCEND_910A.numbers)
     text = f"{optimum[0]:.6g} and {formula:.6g}" if some else ""
     held = [abs(value / formula - 1) < 1e-6 for value in optimum]
-    judged.append(share("least of Eq. 9 found numerically = sqrt(f L1 / (2 N_core))", "equal", held, text))
+    yield share("least of Eq. 9 found numerically = sqrt(f L1 / (2 N_core))", "equal", held, text)
     least = min(sides, key=lambda row: row["least words"]) if sides else None
     text = f"{least['b_m']}" if least else ""
     held = [least["b_m"] == 96] if least and len(sides) > 6 else []
-    judged.append(share("b_m with the least traffic, all blocks of Eq. 10", "96", held, text))
+    yield share("b_m with the least traffic, all blocks of Eq. 10", "96", held, text)
     for name, pipeline, value in (("(a)", "single", SINGLE), ("(b)", "double", DOUBLE)):
         speeds = [row[f"published {pipeline}"] for row in some]
         text = f"model {speeds[0]:.3g}: published {100 * value / speeds[0]:.3g} % of it" if speeds else ""
         held = [abs(value / s - 1) <= 0.1 for s in speeds]
-        judged.append(share(f"Fig. 10{name}, TFLOP/s with {LOOKS[pipeline].label}", f"{value:g}", held, text))
+        yield share(f"Fig. 10{name}, TFLOP/s with {LOOKS[pipeline].label}", f"{value:g}", held, text)
     gains = [row["published double"] / row["published single"] for row in some]
     text = f"model {gains[0]:.3g}×: published {100 * DOUBLE / SINGLE / gains[0]:.3g} % of it" if gains else ""
-    judged.append(
-        share(
-            "speed with two buffers over one", "1.57× (a gain of 57 %)", [abs(g / 1.57 - 1) <= 0.1 for g in gains], text
-        )
+    yield share(
+        "speed with two buffers over one", "1.57× (a gain of 57 %)", [abs(g / 1.57 - 1) <= 0.1 for g in gains], text
     )
     parts = [row["published double"] / (256 / 3) for row in some]
     text = f"model {100 * parts[0]:.3g} %, 65.3/85.3 = {100 * DOUBLE * 3 / 256:.3g} %" if parts else ""
-    judged.append(share("share of the three-product peak", "77 %", [abs(p / 0.77 - 1) <= 0.1 for p in parts], text))
+    yield share("share of the three-product peak", "77 %", [abs(p / 0.77 - 1) <= 0.1 for p in parts], text)
     for name, words in (("endless", "endless matrices"), ("best", "m = n = 5632, k = 2816")):
         if len(sides) < 12:
             continue
@@ -187,7 +187,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         value = top[f"{name} double"]
         ours = some[0]["published double"] if name == "endless" else h2sgemm.speed(M, M, K) / 1e12
         text = f"{ours:.4g} of {value:.4g} TFLOP/s, reached with b_m = {top['b_m']}"
-        judged.append(share(f"{PUBLISHED} is the best block, {words}", "best", [ours >= 0.99 * value], text))
+        yield share(f"{PUBLISHED} is the best block, {words}", "best", [ours >= 0.99 * value], text)
     small = [row for row in sides if row["b_m"] <= 48]
     large = [row for row in sides if 144 <= row["b_m"] <= 208]
     held = (
@@ -197,18 +197,17 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         max((r["endless double"] for r in small), default=np.nan),
         min((r["endless double"] for r in large), default=np.nan),
     )
-    judged.append(share("low speeds are those of small blocks", "small", held, text))
+    yield share("low speeds are those of small blocks", "small", held, text)
     full = [row["double"] for row in _sizes(rows) if row["m"] % M == 0]
     text = f"{', '.join(f'{v:.3g}' for v in full)} TFLOP/s at multiples of 5632"
-    judged.append(share("Fig. 11(a): over 60 TFLOP/s as m and n grow", "over 60", [v > 60 for v in full], text))
+    yield share("Fig. 11(a): over 60 TFLOP/s as m and n grow", "over 60", [v > 60 for v in full], text)
     steps = [row["double"] for row in _sizes(rows)]
     falls = sum(b < a for a, b in pairwise(steps))
     text = f"falls at {falls} of {max(len(steps) - 1, 0)} steps"
-    judged.append(share("Fig. 11(a): steadily", "steadily", [falls == 0] if len(steps) > 2 else [], text))
+    yield share("Fig. 11(a): steadily", "steadily", [falls == 0] if len(steps) > 2 else [], text)
     lengths = [row["double"] for row in rows if row["m"] == M and row["k"] not in (M, K)]
     text = f"{min(lengths):.3g} to {max(lengths):.3g} TFLOP/s, k = 64 to 16384" if lengths else ""
-    judged.append(share("Fig. 11(b): steady over k, about 60", "60", [abs(v / 60 - 1) <= 0.1 for v in lengths], text))
-    return judged
+    yield share("Fig. 11(b): steady over k, about 60", "60", [abs(v / 60 - 1) <= 0.1 for v in lengths], text)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._record import RULES, at, evaluate, is_square, products, told
 
@@ -73,47 +75,41 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     speeds = _speeds(rows)
     both = {tile: pair for tile, pair in speeds.items() if None not in pair}
     if not both:
-        return []
+        return
     best = max(both, key=lambda tile: both[tile][1] or 0)
     one, two = (max(pair[which] or 0 for pair in both.values()) for which in (0, 1))
     gain = two / one
-    judged = [
-        share(
-            "two buffers are faster than one at every block",
-            "reducing contention",
-            [(b or 0) > (a or 0) for a, b in both.values()],
-            ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()),
-        )
-    ]
-    judged.append(
-        share(
-            "the best with two buffers is 57 % faster than the best with one",
-            "57 %",
-            [1.57 / 1.25 <= gain <= 1.57 * 1.25],
-            f"{100 * (gain - 1):.3g} %",
-            gain,
-        )
+    yield share(
+        "two buffers are faster than one at every block",
+        "reducing contention",
+        [(b or 0) > (a or 0) for a, b in both.values()],
+        ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()),
+    )
+    yield share(
+        "the best with two buffers is 57 % faster than the best with one",
+        "57 %",
+        [1.57 / 1.25 <= gain <= 1.57 * 1.25],
+        f"{100 * (gain - 1):.3g} %",
+        gain,
     )
     least = min(both, key=lambda tile: both[tile][1] or 0)
     ends = f"{least} is the slowest, {best} the fastest"
     small = [_area(least) == min(map(_area, both))]
-    judged.append(share("the smallest block is the slowest", "small block sizes", small, ends))
+    yield share("the smallest block is the slowest", "small block sizes", small, ends)
     peak = _peak(rows)
     if peak is not None:
-        judged.append(
-            share(
-                "the best reaches 77 % of the peak of three products",
-                "77 %",
-                [two / peak >= SHARE],
-                f"{100 * two / peak:.3g} %",
-                two / peak,
-            )
+        yield share(
+            "the best reaches 77 % of the peak of three products",
+            "77 %",
+            [two / peak >= SHARE],
+            f"{100 * two / peak:.3g} %",
+            two / peak,
         )
-    return judged
 
 
 def _area(tile: str) -> int:

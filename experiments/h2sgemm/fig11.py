@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, look, over_n
 from ..speed._record import RULES, evaluate, products, told
 
@@ -63,30 +65,26 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     ours = {panel: [row["first"] for row in _line(rows, panel, "h2sgemm term-wise")] for panel in PANELS}
-    judged.append(
-        share(
-            "(a) speed grows with m and n",
-            "steadily improves",
-            [y >= 0.97 * x for x, y in itertools.pairwise(ours["a"])],
-            _ends(ours["a"]),
-        )
+    yield share(
+        "(a) speed grows with m and n",
+        "steadily improves",
+        [y >= 0.97 * x for x, y in itertools.pairwise(ours["a"])],
+        _ends(ours["a"]),
     )
     long = [row["first"] for row in _line(rows, "b", "h2sgemm term-wise") if row["K"] >= 1024]
     mean = sum(long) / len(long) if long else 0.0
-    judged.append(share("(b) speed is steady over k", "steady", [abs(x / mean - 1) <= 0.15 for x in long], _ends(long)))
+    yield share("(b) speed is steady over k", "steady", [abs(x / mean - 1) <= 0.15 for x in long], _ends(long))
     last = [row["first"] for row in _line(rows, "c", "sgemm")]
     drop = [last[-1] < 0.95 * max(last)] if len(last) > 1 else []
-    judged.append(share("(c) the library's SGEMM drops as all sides grow", "drop-off", drop, _ends(last)))
+    yield share("(c) the library's SGEMM drops as all sides grow", "drop-off", drop, _ends(last))
     stable = [ours["c"][-1] >= 0.95 * max(ours["c"])] if ours["c"] else []
-    judged.append(share("(c) H2SGEMM remains stable", "stable", stable, _ends(ours["c"])))
+    yield share("(c) H2SGEMM remains stable", "stable", stable, _ends(ours["c"]))
     over = [row["first / sgemm"] for row in _line(rows, "c", "h2sgemm term-wise") if "first / sgemm" in row]
-    judged.append(
-        share(
-            "(c) H2SGEMM surpasses SGEMM at last", "eventually surpasses", [x > 1 for x in over[-1:]], _ends(over, "×")
-        )
+    yield share(
+        "(c) H2SGEMM surpasses SGEMM at last", "eventually surpasses", [x > 1 for x in over[-1:]], _ends(over, "×")
     )
     pairs = [
         (a["first"], b["first"])
@@ -95,15 +93,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             _line(rows, panel, "h2sgemm term-wise"), _line(rows, panel, "h2sgemm element-wise"), strict=False
         )
     ]
-    judged.append(
-        share(
-            "term-wise sums cost no more than a tenth of the speed of element-wise ones",
-            "",
-            [a >= 0.9 * b for a, b in pairs],
-            _ends([a / b for a, b in pairs], "×"),
-        )
+    yield share(
+        "term-wise sums cost no more than a tenth of the speed of element-wise ones",
+        "",
+        [a >= 0.9 * b for a, b in pairs],
+        _ends([a / b for a, b in pairs], "×"),
     )
-    return judged
 
 
 def _ends(values: list[float], unit: str = " TFLOP/s") -> str:

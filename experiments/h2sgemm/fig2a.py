@@ -24,7 +24,8 @@ full size: all).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from fpemu import plotting
 from fpemu.plotting import Series
@@ -33,6 +34,7 @@ from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
 EXPLAINS = ("h2sgemm/fig2a",)
@@ -59,6 +61,7 @@ ASSUMPTIONS = [
 
 FRACTION = 23
 N_RANGE = range(-1, 13)
+EVENTS: tuple[Literal["T", "R"], ...] = ("T", "R")
 DIGITS = dict.fromkeys(
     ["below normal", "below least", "gone", "exact", *(f"{name} {n}" for name in ("T", "R", "carry") for n in N_RANGE)]
 )
@@ -97,7 +100,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     return shares
 
 
-def equation_3(n: int, event: str) -> float:
+def equation_3(n: int, event: Literal["T", "R"]) -> float:
     """P(N = n, event) as printed, l_M = 23 and l_Mhigh = 10."""
     return underflow.residual_probability(n, event)
 
@@ -126,7 +129,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(2, height=3.7, share_y=False)
     left, right = axes[0]
     row = _whole(rows)[0]
-    for event, shift in (("T", -0.16), ("R", 0.16)):
+    for event, shift in zip(EVENTS, (-0.16, 0.16), strict=True):
         look = _LOOK[event]
         ns = [n for n in N_RANGE if row[f"{event} {n}"] or equation_3(n, event)]
         ring = Series(f"{event}, Eq. 3", look.color, look.marker, "", filled=False)
@@ -172,57 +175,49 @@ _FORMULAS = {
 }
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     judged = _normal(rows)
-    total = sum(equation_3(n, event) for n in N_RANGE for event in "TR")
-    found = [share("Eq. 3 sums to one over N, T and R", "1", [total == 1], f"{total:.10g}")]
+    total = sum(equation_3(n, event) for n in N_RANGE for event in EVENTS)
+    yield share("Eq. 3 sums to one over N, T and R", "1", [total == 1], f"{total:.10g}")
     for name, text in (("", "N from the exponent of x"), ("carry", "N from the exponent of h (Eq. 2)")):
         held, worst = [], 0.0
         for row in _whole(rows) if name else judged:
             for n in N_RANGE:
-                printed = {event: equation_3(n, event) for event in "TR"}
+                printed = {event: equation_3(n, event) for event in EVENTS}
                 if name:
                     pairs = [(sum(printed.values()), row[f"carry {n}"])]
                 else:
-                    pairs = [(printed[event], row[f"{event} {n}"]) for event in "TR"]
+                    pairs = [(printed[event], row[f"{event} {n}"]) for event in EVENTS]
                 held += [a == b for a, b in pairs]
                 worst = max([worst, *(abs(a - b) for a, b in pairs)])
-        found.append(share(f"Eq. 3 = counted, {text}", "every N", held, f"differs by {worst:.3g} at most"))
+        yield share(f"Eq. 3 = counted, {text}", "every N", held, f"differs by {worst:.3g} at most")
     beyond = max((row["T -1"] + row["R -1"] + row["T 11"] + row["R 11"] for row in judged), default=0.0)
-    found.append(
-        share("N lies between 0 and 10 (section 3.1.1)", "0 <= N <= 10", [beyond == 0], f"outside: {beyond:.3g}")
-    )
+    yield share("N lies between 0 and 10 (section 3.1.1)", "0 <= N <= 10", [beyond == 0], f"outside: {beyond:.3g}")
     for name, text, formula in (
         ("below normal", "Eq. 5, P_u+gu = residuals below 2^-14", _FORMULAS["below normal"]),
         ("below least", "Eq. 5, P_u = residuals below 2^-24", _FORMULAS["below least"]),
     ):
-        found.append(_agreement(text + ", exact splits counted", judged, lambda row, n=name: row[n], formula))
-        found.append(_agreement(text + ", d not 0", judged, lambda row, n=name: row[n] - row["exact"], formula))
-    found.append(
-        _agreement("Eq. 5, P_u = residuals that become 0", judged, lambda row: row["gone"], _FORMULAS["below least"])
-    )
-    found.append(_agreement("corrected P_u = residuals that become 0", judged, lambda row: row["gone"], gone, ""))
+        yield _agreement(text + ", exact splits counted", judged, lambda row, n=name: row[n], formula)
+        yield _agreement(text + ", d not 0", judged, lambda row, n=name: row[n] - row["exact"], formula)
+    yield _agreement("Eq. 5, P_u = residuals that become 0", judged, lambda row: row["gone"], _FORMULAS["below least"])
+    yield _agreement("corrected P_u = residuals that become 0", judged, lambda row: row["gone"], gone, "")
     at = {row["exponent"]: row for row in judged}
     if 0 in at:
         measured = f"{100 * at[0]['below normal']:.4g} %"
-        found.append(share("gradual underflow at E = 0", "more than 10 %", [at[0]["below normal"] > 0.1], measured))
+        yield share("gradual underflow at E = 0", "more than 10 %", [at[0]["below normal"] > 0.1], measured)
     for name, text in (("below least", "residuals below 2^-24"), ("gone", "residuals that become 0")):
         high = [at[e][name] for e in sorted(at) if e >= -10]
         low = [at[e][name] for e in sorted(at) if e < -12]
-        found.append(
-            share(f"{text}: not significant from E = -10 on", "10 % at most", [p <= 0.1 for p in high], _span(high))
-        )
-        found.append(
-            share(f"{text}: nearly all below E = -12", "approaching 100 %", [p >= 0.99 for p in low], _span(low))
-        )
-    return found
+        yield share(f"{text}: not significant from E = -10 on", "10 % at most", [p <= 0.1 for p in high], _span(high))
+        yield share(f"{text}: nearly all below E = -12", "approaching 100 %", [p >= 0.99 for p in low], _span(low))
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     at = {row["exponent"]: row for row in _normal(rows)}
     if not at:
         return ""
-    worst = max(abs(equation_3(n, x) - row[f"{x} {n}"]) for row in at.values() for n in N_RANGE for x in "TR")
+    worst = max(abs(equation_3(n, x) - row[f"{x} {n}"]) for row in at.values() for n in N_RANGE for x in EVENTS)
     lost = {e: (row["gone"], equation_5(e, gradual=False)) for e, row in at.items()}
     wrong = [e for e, (counted, printed) in lost.items() if counted != printed]
     chosen = [e for e in wrong if -13 <= e <= -10] or wrong[:1]

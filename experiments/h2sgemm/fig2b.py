@@ -22,6 +22,7 @@ E = 15 sb = 11 and 12 take all 2^23 at any size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
 EXPLAINS = ("h2sgemm/fig2b",)
@@ -167,44 +169,44 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     at = {(row["exponent"], row["sb"]): row for row in rows}
     plain = {e: row for (e, sb), row in at.items() if sb == 0}
     scaled = {e: row for (e, sb), row in at.items() if sb == 12}
-    judged = []
     inside = [e for e in sorted(plain) if e in NORMAL]
     short = [e for e in inside if plain[e]["bits"] < 22]
     measured = f"fewer than 22 bits from E = {min(short)} to {max(short)}" if short else "22 bits everywhere"
     held = [(plain[e]["bits"] < 22) == (e < -2) for e in inside]
-    judged.append(share("Rule 1: below 2^-2 the low part must be scaled for 22 bits", "E < -2", held, measured))
+    yield share("Rule 1: below 2^-2 the low part must be scaled for 22 bits", "E < -2", held, measured)
     lost = [e for e in inside if plain[e]["bits"] <= 11]
     measured = f"11 bits or fewer at {_list(lost)}"
     held = [(plain[e]["bits"] <= 11) == (e < -12) for e in inside]
-    judged.append(share("Rule 1: below 2^-12 the split fails without scaling", "E < -12", held, measured))
+    yield share("Rule 1: below 2^-12 the split fails without scaling", "E < -12", held, measured)
     for sb in (0, 12):
         curve = {e: at[e, sb]["bits"] for e in inside if (e, sb) in at}
         apart = [curve[e] - printed_bits(e, sb) for e in curve]
         measured = f"{min(apart):+.0f} to {max(apart):+.0f} bits against the printed" if apart else ""
         text = f"figure 2(b), sb = {sb}: min(22, E + 24 + sb) bits, 11 at least; no fewer are kept"
-        judged.append(share(text, "E from -14 to 15", [a >= 0 for a in apart], measured))
+        yield share(text, "E from -14 to 15", [a >= 0 for a in apart], measured)
         text = f"figure 2(b), sb = {sb}: exactly as many are kept"
-        judged.append(share(text, "E from -14 to 15", [a == 0 for a in apart], measured))
+        yield share(text, "E from -14 to 15", [a == 0 for a in apart], measured)
     inner = [scaled[e]["bits"] for e in inside if e in scaled]
     measured = f"{min(inner):.0f} bits or more" if inner else ""
-    judged.append(share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured))
+    yield share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured)
     over = {e: scaled[e]["r overflows"] for e in inside if e in scaled}
     measured = f"{max(over.values()):.3g} of the mantissas at {_list([e for e in over if over[e]])}" if over else ""
     held = [not share_ for share_ in over.values()]
-    judged.append(share("Rule 2: sb = 12 does not overflow", "no overflow", held, measured))
+    yield share("Rule 2: sb = 12 does not overflow", "no overflow", held, measured)
     beyond = [row for e, row in scaled.items() if 15 <= e <= 27]
     gone = sum(row["h overflows"] == 1 for row in beyond)
     measured = f"h overflows at {gone} of {len(beyond)} exponents for all mantissas"
     text = "sb = 12: E in [15, 27] is in the representable range"
-    judged.append(share(text, "remapped to [3, 15]", [_safe(row) for row in beyond], measured))
+    yield share(text, "remapped to [3, 15]", [_safe(row) for row in beyond], measured)
     small = [row["bits"] for e, row in scaled.items() if e < -24]
     measured = f"{_span(small)} bits kept with only r scaled" if small else ""
     text = "below 2^-24 both parts must be scaled (22 bits, r alone by sb = 12)"
-    judged.append(share(text, "needed for 22 bits", [b < 22 for b in small], measured))
+    yield share(text, "needed for 22 bits", [b < 22 for b in small], measured)
     for corrected in (False, True):
         name = "corrected" if corrected else "as printed"
         for side, bits, bound, what in _BOUNDS:
@@ -214,13 +216,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             published = "" if corrected else "sb <= 27 - E" if side else "sb >= -2 - E"
             measured = f"{_span(apart, '+')} against the measured bound" if apart else ""
             text = f"Eq. 6 {name}: {bound} is {what}"
-            judged.append(share(text, published, [not a for a in apart], measured))
+            yield share(text, published, [not a for a in apart], measured)
         low, high = equation_6(NORMAL[0], NORMAL[-1], corrected=corrected)
         ends = [at[e, sb] for sb in range(low, high + 1) for e in (NORMAL[0], NORMAL[-1]) if (e, sb) in at]
         measured = f"sb from {low} to {high}" + (": an r overflows" if any(row["r overflows"] for row in ends) else "")
         text = f"Eq. 6 {name}, E from -14 to 15: its sb keeps 22 bits, no r overflows"
-        judged.append(share(text, "" if corrected else "sb = 12", [_safe(row) for row in ends], measured))
-    return judged
+        yield share(text, "" if corrected else "sb = 12", [_safe(row) for row in ends], measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ what the platform file of the Ascend 910A has) and of 262,144 (512 KB, what the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from . import model as h2sgemm
 from .model import PUBLISHED, Block
 
@@ -86,42 +88,41 @@ def _block(row: dict[str, Any]) -> Block:
     return Block(row["b_m"], row["b_k"], row["b_n"])
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     published = [row for row in rows if _block(row) == PUBLISHED]
     for name, words in (("", "524,288 numbers"), (", 512 KB", "262,144 numbers (512 KB)")):
         counts = [row[f"N_fused{name}"] for row in published]
         text = f"{counts[0]:g}" if counts else ""
-        judged.append(share(f"N_fused of {PUBLISHED}, L1 of {words}", "44", [c == 44 for c in counts], text))
+        yield share(f"N_fused of {PUBLISHED}, L1 of {words}", "44", [c == 44 for c in counts], text)
         values = np.array([row[f"f{name}"] for row in rows])
         text = f"{values.min():.4g} to {values.max():.4g}" if len(rows) else ""
         held = (values >= 0.92) & (values <= 1)
-        judged.append(share(f"f, L1 of {words}", "0.92 to 1.0", held, text))
+        yield share(f"f, L1 of {words}", "0.92 to 1.0", held, text)
         best = np.array([row[f"optimal b_m{name}"] for row in rows])
         text = f"{best.min():.3g} to {best.max():.3g}" if len(rows) else ""
         held = (best > 86) & (best < 90)
-        judged.append(share(f"sqrt(f L1 / (2 N_core)), L1 of {words}", "between 86 and 90", held, text))
+        yield share(f"sqrt(f L1 / (2 N_core)), L1 of {words}", "between 86 and 90", held, text)
         ratio = [row[f"L1 over block{name}"] for row in rows]
         text = f"{min(ratio):.3g} or more" if ratio else ""
-        judged.append(share(f"L1 / (b_m b_k), L1 of {words}", "16 or more", [r >= 16 for r in ratio], text))
+        yield share(f"L1 / (b_m b_k), L1 of {words}", "16 or more", [r >= 16 for r in ratio], text)
     nearest = [16 * round(row["optimal b_m"] / 16) for row in rows]
     is_96 = [value == 96 for value in nearest]
     text = (
         f"{' or '.join(str(v) for v in sorted(set(nearest)))}, 96 where f is above {88**2 / 8192:.4g}" if rows else ""
     )
-    judged.append(share("the multiple of 16 nearest to the optimum", "96", is_96, text))
-    judged += _shape(rows)
-    return judged
+    yield share("the multiple of 16 nearest to the optimum", "96", is_96, text)
+    yield from _shape(rows)
 
 
-def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def _shape(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     """How N_fused and f go with the sizes."""
-    result = []
     size = np.array([row["b_m"] * row["b_k"] for row in rows], dtype=float)
     slope = float(np.polyfit(np.log(size), np.log([row["N_fused"] for row in rows]), 1)[0]) if len(rows) > 2 else np.nan
     text = f"slope {slope:.4g}" if len(rows) > 2 else ""
     held = [abs(slope + 1) <= 0.05] if len(rows) > 2 else []
-    result.append(share("N_fused inversely proportional to b_m b_k", "roughly", held, text))
+    yield share("N_fused inversely proportional to b_m b_k", "roughly", held, text)
     rises, pairs = 0, 0
     by: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for row in rows:
@@ -131,7 +132,7 @@ def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
         pairs += len(values) - 1
         rises += sum(b > a for a, b in pairwise(values))
     text = f"rises in {rises} of {pairs} steps of b_n"
-    result.append(share("f decreases with b_n/b_m", "monotonically", [rises == 0] if pairs else [], text))
+    yield share("f decreases with b_n/b_m", "monotonically", [rises == 0] if pairs else [], text)
     order, count = [], []
     for aspect in (0.5, 1.0, 2.0):
         some = [(row["b_m"] * row["b_k"], row["f"]) for row in rows if row["b_n"] == aspect * row["b_m"]]
@@ -140,11 +141,10 @@ def _shape(rows: list[dict[str, Any]]) -> list[Claim]:
             ranks = [np.argsort(np.argsort(values)) for values in zip(*some, strict=True)]
             order.append(float(np.asarray(np.corrcoef(ranks))[0, 1]))
     text = f"rank correlation {max(order):.2g} at most" if order else ""
-    result.append(share("f drops as b_m b_k increases", "slowly", [r < 0 for r in order], text))
+    yield share("f drops as b_m b_k increases", "slowly", [r < 0 for r in order], text)
     text = f"{', '.join(str(c) for c in count)} blocks with b_n/b_m = 0.5, 1, 2"
     held = [a > b for a, b in pairwise(count)] if all(count) else []
-    result.append(share("fewer blocks are allowed at larger b_n/b_m", "fewer", held, text))
-    return result
+    yield share("fewer blocks are allowed at larger b_n/b_m", "fewer", held, text)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

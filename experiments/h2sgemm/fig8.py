@@ -1,13 +1,8 @@
-"""H2SGEMM, figure 8: error over the offset exponent of the operands.
-
-Claimed: plain half precision has the largest error, about 1e-4; without scaling of the residual (sb = 0) both orders
-of combination err more than SGEMM and much alike; sb = 12 lowers the error by one to two orders of magnitude, most at
-small exponents, and sb = 6 does poorly; with sb = 12 element-wise is comparable to SGEMM and term-wise is better than
-it at small exponents.
-"""
+"""H2SGEMM, figure 8: error over the offset exponent of the operands."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +12,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
-from .._rows import runs_by
+from .._rows import listed, runs_by
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 8"
 TITLE = "relative error over the offset exponent"
@@ -114,10 +109,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     e = np.array(sorted({row["exponent"] for row in rows}))
     normal, small, below = e >= -14, (e >= -14) & (e <= -7), e < -14
-    judged = []
     for letter, panel in zip("ab", PANELS, strict=True):
         error = {n: np.array([np.mean(_runs(rows, panel, x, n)) for x in e.tolist()]) for n in SETTINGS}
         plain, single = error["HGEMM"], error["SGEMM"]
@@ -140,8 +135,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for text, published, value, low, high, where in statements:
             held = ((value >= low) & (value <= high))[where]
             span = f"e {e[where].min()} to {e[where].max()}" if where.any() else "no e"
-            judged.append(share(f"({letter}) {text}, {span}", published, held, _span(value[where])))
-    return judged
+            yield share(f"({letter}) {text}, {span}", published, held, _span(value[where]))
 
 
 _runs = runs_by("inputs", "exponent")

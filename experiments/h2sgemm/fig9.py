@@ -1,11 +1,8 @@
-"""H2SGEMM, figure 9: error over the sizes of the product, offset exponent 0.
-
-Claimed: m and n do not matter, for a sum is as long as k says; with k the error of term-wise H2SGEMM grows more slowly
-than SGEMM's and than that of its own variants, and stays below them.
-"""
+"""H2SGEMM, figure 9: error over the sizes of the product, offset exponent 0."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import runs_by
+from .._rows import listed, runs_by
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 9"
 TITLE = "relative error over the sizes of the product"
@@ -139,14 +136,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for letters, kind in zip(("abc", "def"), KINDS, strict=True):
         error = {panel: {n: _means(rows, kind, panel, n) for n in SETTINGS} for panel in PANELS}
         spread = [float(e.max() / e.min()) if len(e) else np.nan for e in error["m = n"].values()]
         measured = f"largest / smallest error: {min(spread):.2g} to {max(spread):.2g} over the methods"
         held = [x <= 2 for x in spread if not np.isnan(x)]
-        judged.append(share(f"({letters[0]}) errors are stable across m = n", "stable", held, measured))
+        yield share(f"({letters[0]}) errors are stable across m = n", "stable", held, measured)
         for letter, panel in zip(letters[1:], ("k", "m = n = k"), strict=True):
             ks = np.array(_lengths(rows, panel))
             ours = error[panel]["sb=12 term-wise"]
@@ -158,12 +155,11 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 measured = f"error ~ k^{slopes[0]:.2f} against k^{slopes[1]:.2f}"
                 # whether HGEMM is meant as well is open: no published claim
                 published = "" if other == "HGEMM" else "scales better"
-                judged.append(share(text, published, [slopes[0] < slopes[1]], measured))
+                yield share(text, published, [slopes[0] < slopes[1]], measured)
             for other in ("SGEMM", "sb=12 element-wise"):
                 ratio = error[panel][other] / ours
                 text = f"({letter}) {other} / term-wise, sb=12"
-                judged.append(share(text, "above 1", ratio > 1, _span(ratio)))
-    return judged
+                yield share(text, "above 1", ratio > 1, _span(ratio))
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ at the top.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import formats, plotting
@@ -19,6 +20,7 @@ from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1"
 EXPLAINS = ("h2sgemm/formats",)
@@ -168,8 +170,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    found = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for text, formula, counted in (
         ("residuals that become 0, sb = 0", "gone", "counted gone"),
         ("bits kept, worst, sb = p", "bits {}", "counted bits"),
@@ -180,7 +182,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         judged = [row for row in rows if row["exponent"] < formats.get(row["narrow"]).emax]
         apart = [abs(row[formula.format(_p(row))] - row[counted]) for row in judged]
         measured = f"differs by {max(apart, default=0):.3g} at most"
-        found.append(share(f"formula = counted: {text}", "", [not a for a in apart], measured))
+        yield share(f"formula = counted: {text}", "", [not a for a in apart], measured)
     for (high, low), words in _ROUNDED.items():
         held, at = [], []
         for narrow in WIDE:
@@ -189,7 +191,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 held.append(counts[_p(some[0])] == min(counts))
                 at.append(f"{narrow} {counts[_p(some[0])]}")
         measured = f"exponents lost: {', '.join(at)}"
-        found.append(share(f"{words}: no sb loses fewer exponents than sb = p", "", held, measured))
+        yield share(f"{words}: no sb loses fewer exponents than sb = p", "", held, measured)
     for more in (0, 1):
         counts = [
             sum(lost(some, _p(some[0]) + more).values())
@@ -198,7 +200,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         ]
         text = f"both words to nearest: sb = p{' + 1' * more} serves every exponent from emin to emax"
         measured = f"{_range(counts)} exponents lost" if counts else ""
-        found.append(share(text, "", [not count for count in counts], measured))
+        yield share(text, "", [not count for count in counts], measured)
     twins = {
         (r["rounding"], r["residual_rounding"], r["distance"]): r["gone"]
         for r in rows
@@ -212,8 +214,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         and (key := (r["rounding"], r["residual_rounding"], r["distance"])) in twins
     ]
     measured = f"{sum(held)} shares are the same" if held else ""
-    found.append(share("tf32 loses residuals as fp16 does, at the same distance from emin", "", held, measured))
-    return found
+    yield share("tf32 loses residuals as fp16 does, at the same distance from emin", "", held, measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

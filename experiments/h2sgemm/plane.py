@@ -1,12 +1,8 @@
-"""H2SGEMM: the error over the whole plane of scaling exponents and offset exponents.
-
-Claimed (section 3.1.3): sb = 12 is a reasonable and robust choice when the inputs are unknown, and remains suitable in
-practice. Equation 6 gives the bounds: -2 - E_min <= sb <= 27 - E_max.
-"""
+"""H2SGEMM: the error over the whole plane of scaling exponents and offset exponents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +14,7 @@ from fpemu.sweep import planes
 from fpemu.sweep.planes import Plane
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, equation 6"
 TITLE = "error over the scaling exponent and the offset exponent"
@@ -116,8 +113,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for combine in COMBINATIONS:
         for kind in KINDS:
             one = _plane(rows, kind, combine)
@@ -125,8 +122,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             where = [i for i, e in enumerate(one.xs) if _allowed(e)]
             measured = f"{loss[where].min():.3g} to {loss[where].max():.3g} times the smallest error" if where else ""
             name = f"{combine}, uniform in {_plain(kind)}: sb = {RECOMMENDED} against the best sb, e -13 to 15"
-            judged.append(share(name, "a robust choice", loss[where] <= NEAR, measured))
-    return judged
+            yield share(name, "a robust choice", loss[where] <= NEAR, measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -1,16 +1,10 @@
-"""H2SGEMM: where term-wise with sb = 12 beats SGEMM, and why.
-
-Claimed (section 4.1): where exponents are small, term-wise H2SGEMM is better than SGEMM, by its order of accumulation:
-each product is summed on its own, and the small sums are added before the large one. Both are tried: the three sums
-are joined the other way round, the largest first, and the products are not summed on their own, but block by block
-into one total (element-wise), at three offset exponents. SGEMM runs in several orders, and the term-wise sums run on
-several arithmetics and with blocks of several lengths.
-"""
+"""H2SGEMM: where term-wise with sb = 12 beats SGEMM, and why."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +20,7 @@ from fpemu.schemes.lowering import lower, run
 from fpemu.schemes.words import Plan
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figures 8 and 9"
 TITLE = "why term-wise accumulation beats SGEMM"
@@ -193,9 +188,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     ks = sorted({row["k"] for row in rows})
-    judged = []
     for letter, kind in zip("ac", KINDS, strict=True):
         error = {name: np.array([np.mean(_runs(rows, kind, k, name)) for k in ks]) for name in (*SGEMM, *TERMWISE)}
         for gpu in TERMWISE:
@@ -203,10 +198,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 ratio = error[name] / error[gpu]
                 text = f"({letter}) {_LOOK[name].label} / {_LOOK[gpu].label}"
                 published = "above 1" if (name, gpu) == ("SGEMM chain", "ascend910a") else ""
-                judged.append(share(text, published, ratio > 1, _span(ratio)))
+                yield share(text, published, ratio > 1, _span(ratio))
     at = _at(rows)
     if not at:
-        return judged
+        return
     for letter, kind in zip("bd", KINDS, strict=True):
         chain = float(np.mean(_runs(rows, kind, at, "SGEMM chain")))
         blocked = {
@@ -219,16 +214,15 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             parts = _lost(rows, kind, other)
             text = f"({letter}) the advantage over SGEMM comes from {what}, {where}"
             measured = f"without it {_span([100 * lost for lost, _ in parts])} % of it is lost"
-            judged.append(share(text, "it does", [lost >= 0.5 for lost, _ in parts], measured))
+            yield share(text, "it does", [lost >= 0.5 for lost, _ in parts], measured)
         gained = [ratio for _, ratio in parts]
         text = f"({letter}) element-wise / term-wise: summing each product on its own lowers the error, {where}"
-        judged.append(share(text, "lower", [ratio > 1 for ratio in gained], _span(gained)))
+        yield share(text, "lower", [ratio > 1 for ratio in gained], _span(gained))
         ours = blocked["nearest", 16]
         ratio, one = chain / ours, blocked["nearest", 1] / chain
         text = f"({letter}) the advantage comes from rounding 16 products at once"
         measured = f"SGEMM / L = 16: {ratio:.3g}, L = 1 / SGEMM: {one:.3g}"
-        judged.append(share(text, "", [2 <= ratio <= 8, 1 / 1.5 <= one <= 1.5], measured))
-    return judged
+        yield share(text, "", [2 <= ratio <= 8, 1 / 1.5 <= one <= 1.5], measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

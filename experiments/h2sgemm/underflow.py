@@ -13,6 +13,7 @@ with r unscaled. The first is the underflow that the paper treats; the second it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), sections 3.1.3 and 4.1, Eq. 7, figure 8"
 TITLE = "what the error over the offset exponent is made of"
@@ -151,22 +153,21 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     e = np.array(sorted({row["exponent"] for row in rows}))
     normal, below = e >= -14, e < -14
-    judged = []
     for letter, other, kind in zip("ab", "cd", KINDS, strict=True):
         for order in ("chain", "pairwise"):
             ratio = (mean(rows, kind, "sb=0 error") / mean(rows, kind, f"SGEMM {order}"))[normal]
             text = f"({letter}) sb=0 term-wise / SGEMM, {order}, e -14 to 0"
-            judged.append(share(text, "higher than SGEMM", ratio > 1, _span(ratio)))
+            yield share(text, "higher than SGEMM", ratio > 1, _span(ratio))
         rest = np.hypot(mean(rows, kind, "sb=12 words"), mean(rows, kind, "sb=12 sums"))
         ratio = mean(rows, kind, "sb=12 left out") / rest
         for where, span in ((normal, "e -14 to 0"), (below, "e below -14")):
             text = f"({other}) the product r_A r_B is negligible, {span}"
             measured = f"{_span(ratio[where])} of the rest"
-            judged.append(share(text, "negligible", ratio[where] <= 0.1, measured))
-    return judged
+            yield share(text, "negligible", ratio[where] <= 0.1, measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
-from .._rows import runs_by, size_axis
+from .._rows import listed, runs_by, size_axis
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
 ASSUMPTIONS = [
@@ -119,9 +120,9 @@ def draw(rows: list[dict[str, Any]], measure: str, label: str) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]], measure: str, label: str) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]], measure: str, label: str) -> Iterator[Claim]:
     lengths = sorted({row["n"] for row in rows})
-    judged = []
     for ref in REFERENCES:
         for letter, (hardware, platform) in zip("ab" if ref == "s" else "cd", PLATFORMS.items(), strict=True):
             error = {
@@ -131,16 +132,13 @@ def claims(rows: list[dict[str, Any]], measure: str, label: str) -> list[Claim]:
             ours = error["LE-GEMM"]
             where = f"({letter}) {platform.split()[0]}{'' if ref == 's' else ', exact'}:"
             for name, published in zip(("plain", "Markidis", "Ootomo"), PUBLISHED[measure][hardware], strict=True):
-                judged.append(
-                    reduction(f"{where} {label}, {name} / LE-GEMM", published, float(np.mean(error[name] / ours)))
-                )
+                yield reduction(f"{where} {label}, {name} / LE-GEMM", published, float(np.mean(error[name] / ours)))
             least = np.min([error[name] for name in METHODS if name != "LE-GEMM"], axis=0)
             span = f"{np.min(ours / least):.2g} to {np.max(ours / least):.2g} × the others' least"
-            judged.append(share(f"{where} LE-GEMM errs least of the four", "at every n", ours <= least, span))
+            yield share(f"{where} LE-GEMM errs least of the four", "at every n", ours <= least, span)
             growth = ours[1:] / ours[:-1]
             span = f"{np.min(growth):.2g} to {np.max(growth):.2g} × for twice n" if len(growth) else ""
-            judged.append(share(f"{where} LE-GEMM's error grows with n", "grows", growth > 1, span))
-    return judged
+            yield share(f"{where} LE-GEMM's error grows with n", "grows", growth > 1, span)
 
 
 _runs = runs_by("hardware", "n")

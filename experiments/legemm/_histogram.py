@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
@@ -150,8 +152,8 @@ def _place(decade: int) -> float:
     return float(2 * np.log2(10.0**decade) - HALVES[0] + 0.5)
 
 
-def claims(rows: list[dict[str, Any]], hardware: str) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]], hardware: str) -> Iterator[Claim]:
     for letter, ref in zip("ab", REFERENCES, strict=True):
         wide, width, median = (_by_method(rows, hardware, ref, what) for what in ("range", "width", "median"))
         others = [name for name in METHODS if name != "plain"]
@@ -191,13 +193,12 @@ def claims(rows: list[dict[str, Any]], hardware: str) -> list[Claim]:
                 f"the others' least range {best[0]:.3g}×, median {best[1]:.3g}×",
             ),
         ]
-        judged += [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
-    return judged
+        yield from [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
 
 
-def compared(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def compared(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     """The statement about both platforms: the advantage over Markidis is more evident on the MI210."""
-    judged = []
     for letter, ref in zip("ab", REFERENCES, strict=True):
         factors = {}
         for hardware in PLATFORMS:
@@ -205,8 +206,7 @@ def compared(rows: list[dict[str, Any]]) -> list[Claim]:
             factors[hardware] = width["Markidis"] / width["LE-GEMM"]
         amd, nvidia = factors["cdna2"], factors["ampere"]
         text = f"({letter}) LE-GEMM against Markidis: the advantage is more evident on MI210 than on A800"
-        judged.append(share(text, "more evident", [amd > max(nvidia, 1.0)], f"width {amd:.3g}× and {nvidia:.3g}×"))
-    return judged
+        yield share(text, "more evident", [amd > max(nvidia, 1.0)], f"width {amd:.3g}× and {nvidia:.3g}×")
 
 
 def finding(rows: list[dict[str, Any]], hardware: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
@@ -167,8 +169,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for hardware, platform in PLATFORMS.items():
         short = platform.split()[0]
         for name in ("BERT", "scores"):
@@ -177,14 +179,13 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
             ratio = ours / base if len(base) else np.array([])
             text = f"{ratio.min():.3g} to {ratio.max():.3g}×" if len(ratio) else ""
-            judged.append(share(f"{short}, {name}: LE-GEMM errs as SGEMM", "", ratio <= 2, text))
+            yield share(f"{short}, {name}: LE-GEMM errs as SGEMM", "", ratio <= 2, text)
             far = plain / ours if len(ours) else np.array([])
             text = f"{far.min():.3g} to {far.max():.3g}×" if len(far) else ""
-            judged.append(share(f"{short}, {name}: fp16 alone errs ten times as much", "", far > 10, text))
+            yield share(f"{short}, {name}: fp16 alone errs ten times as much", "", far > 10, text)
         moved, base = (np.array(_values(rows, "k-means", hardware, method)) for method in ("legemm", "sgemm"))
         text = f"{100 * moved.max():.3g} % elsewhere at most" if len(moved) else ""
-        judged.append(share(f"{short}, k-means: LE-GEMM finds clusters as SGEMM", "", moved <= base, text))
-    return judged
+        yield share(f"{short}, k-means: LE-GEMM finds clusters as SGEMM", "", moved <= base, text)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -1,7 +1,4 @@
-"""LE-GEMM, figure 10: Max_error (Eq. 19) over n for plain fp16, Markidis, Ootomo and LE-GEMM, on MI210 and A800.
-
-Claimed: the mean reductions by LE-GEMM in `_accuracy.PUBLISHED`, and that it errs least of the four on both.
-"""
+"""LE-GEMM, figure 10: Max_error (Eq. 19) over n for plain fp16, Markidis, Ootomo and LE-GEMM, on MI210 and A800."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""LE-GEMM, figure 11: MRED (Eq. 20) over n for plain fp16, Markidis, Ootomo and LE-GEMM, on MI210 and A800.
-
-Claimed: the mean reductions by LE-GEMM in `_accuracy.PUBLISHED`, and that it errs least of the four on both.
-"""
+"""LE-GEMM, figure 11: MRED (Eq. 20) over n for plain fp16, Markidis, Ootomo and LE-GEMM, on MI210 and A800."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, told
 from ..speed._record import cells as _cells
@@ -150,19 +152,18 @@ _SAID = {"sgemm": "compute-bound", "legemm mma": "compute-bound"} | dict.fromkey
 )
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     points = _points(rows)
-    judged = []
     for name, point in points.items():
         published = _SAID.get(name, "")
         limited = point.bound != "memory" and point.part > 0.5
         text = f"{100 * point.part:.3g} % of the roofline, which {point.bound} bounds"
         claim = f"{look(name).label} is {published or 'compute-bound'}"
-        judged.append(share(claim, published, [limited is (published != "not compute-bound")], text, point.part))
+        yield share(claim, published, [limited is (published != "not compute-bound")], text, point.part)
     if {"legemm mma", "sgemm"} <= set(points):
         rate = points["legemm mma"].speed / _products({"contender": "legemm mma"}) / points["sgemm"].speed
-        judged.append(share("LE-GEMM is faster than SGEMM", "better performance", [rate > 1], f"{rate:.3g}×", rate))
-    return judged
+        yield share("LE-GEMM is faster than SGEMM", "better performance", [rate > 1], f"{rate:.3g}×", rate)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, reduction, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, look
 from ..speed._record import RULES, evaluate, told
 from ..speed._record import cells as _cells
@@ -105,44 +107,37 @@ def _accuracy(row: dict[str, Any]) -> float:
     return max(1 - float(row["equal"]), _NONE) if "equal" in row else float(row["relative_l2"])
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for panel, published in PUBLISHED.items():
         ours = [row["speed-up"] for row in _over(rows, panel, "legemm")]
-        judged.append(
-            reduction(
-                f"A800's speed-up of {panel} with LE-GEMM over cuBLAS",
-                published,
-                float(np.mean(ours)) if ours else float("nan"),
-            )
+        yield reduction(
+            f"A800's speed-up of {panel} with LE-GEMM over cuBLAS",
+            published,
+            float(np.mean(ours)) if ours else float("nan"),
         )
     means = _over(rows, "k-means", "legemm")
     grown = [b["speed-up"] >= a["speed-up"] for a, b in itertools.pairwise(means)]
-    judged.append(
-        share(
-            "k-means: the speed-up grows with the points and then stabilizes",
-            "increases gradually",
-            grown,
-            ", ".join(f"{row['speed-up']:.3g}× at {row['side']}" for row in means),
-        )
+    yield share(
+        "k-means: the speed-up grows with the points and then stabilizes",
+        "increases gradually",
+        grown,
+        ", ".join(f"{row['speed-up']:.3g}× at {row['side']}" for row in means),
     )
     for name in ("legemm", "staged"):
         pairs = [
             (row["relative_l2"], _base(rows, row)) for panel in ("BERT", "linear") for row in _over(rows, panel, name)
         ]
         near = [first <= 2 * base for first, base in pairs if base is not None]
-        judged.append(share(f"{look(name).label}: within twice SGEMM's error in BERT and linear layers", "", near, ""))
+        yield share(f"{look(name).label}: within twice SGEMM's error in BERT and linear layers", "", near, "")
         points = [row for row in _over(rows, "k-means", name) if "equal" in row]
         off = [abs(row["inertia"] - 1) for row in points]
-        judged.append(
-            share(
-                f"{look(name).label}: k-means ends at fp64's inertia to 0.1 %",
-                "",
-                [x <= 1e-3 for x in off],
-                f"{100 * max(off):.2g} % off at most" if off else "",
-            )
+        yield share(
+            f"{look(name).label}: k-means ends at fp64's inertia to 0.1 %",
+            "",
+            [x <= 1e-3 for x in off],
+            f"{100 * max(off):.2g} % off at most" if off else "",
         )
-    return judged
 
 
 def _base(rows: list[dict[str, Any]], row: dict[str, Any]) -> float | None:

@@ -1,11 +1,9 @@
-"""LE-GEMM, figure 16: Max_error and MRED of LE-GEMM on the products of three applications, MI210 and A800.
-
-Claimed: the error depends mainly on the inner length K, and both measures grow with it.
-"""
+"""LE-GEMM, figure 16: Max_error and MRED of LE-GEMM on the products of three applications, MI210 and A800."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import mean_by, rows_by
+from .._rows import listed, mean_by, rows_by
 from ._accuracy import PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
@@ -156,16 +154,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for data in RANGES:
         for hardware, platform in PLATFORMS.items():
             here = _panel(rows, hardware, data)
             for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
                 for ref, how in (("s", ""), ("exact", ", exact")):
                     where = f"{platform.split()[0]}, {_WAYS[data]}{how}: {label}"
-                    judged += _judged(here, f"{measure} {ref}", where)
-    return judged
+                    yield from _judged(here, f"{measure} {ref}", where)
 
 
 def _judged(here: list[dict[str, Any]], column: str, where: str) -> list[Claim]:

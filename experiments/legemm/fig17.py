@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
 from .._findings import paragraph
-from .._rows import size_axis
+from .._rows import listed, size_axis
 from ..speed._look import legend
 from ..speed._record import RULES, evaluate, is_square, products, squares, told
 
@@ -78,23 +79,20 @@ def _gains(rows: list[dict[str, Any]], other: str) -> dict[int, float]:
     return {row["M"]: ours[row["M"]] / row["first"] for row in _line(rows, other) if row["M"] in ours}
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for other, (name, published) in PUBLISHED.items():
         gains = _gains(rows, other)
         mean = float(np.mean(list(gains.values()))) if gains else float("nan")
-        judged.append(reduction(f"gain by {name}, A800", published, mean))
+        yield reduction(f"gain by {name}, A800", published, mean)
     gains = _gains(rows, "legemm 64x64")
     small, large = ([x for n, x in gains.items() if (n >= 4000) is big] for big in (False, True))
-    judged.append(
-        share(
-            "the tile model gains more from n = 4000 on",
-            "significant",
-            [x > max(small) for x in large] if small else [],
-            ", ".join(f"{x:.3g}× at {n}" for n, x in gains.items()),
-        )
+    yield share(
+        "the tile model gains more from n = 4000 on",
+        "significant",
+        [x > max(small) for x in large] if small else [],
+        ", ".join(f"{x:.3g}× at {n}" for n, x in gains.items()),
     )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

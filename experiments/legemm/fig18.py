@@ -1,11 +1,8 @@
-"""LE-GEMM, figure 18: the error half of speed against error, for three compute modes on the A800.
-
-Claimed: CUBLAS_COMPUTE_32F_FAST_16F, which converts the operands to fp16, errs most; CUBLAS_COMPUTE_64F least; LE-GEMM
-lies between the two and comes to single precision.
-"""
+"""LE-GEMM, figure 18: the error half of speed against error, for three compute modes on the A800."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import runs_by, size_axis
+from .._rows import listed, runs_by, size_axis
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
@@ -93,9 +90,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     lengths = sorted({row["n"] for row in rows})
-    judged = []
     for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
         for ref, how in REFERENCES.items():
             error = {
@@ -113,8 +110,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 statements.append(("LE-GEMM comes to single precision", "single precision", ratio <= 2, ratio))
             for text, published, held, ratio in statements:
                 span = f"{np.min(ratio):.3g} to {np.max(ratio):.3g}×" if len(ratio) else ""
-                judged.append(share(f"{label} {how}: {text}", published, held, span))
-    return judged
+                yield share(f"{label} {how}: {text}", published, held, span)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

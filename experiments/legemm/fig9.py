@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, reduction, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, at, evaluate, products, told
 
@@ -97,38 +99,33 @@ def _ratios(rows: list[dict[str, Any]], shape: str, other: str, who: str = "lege
     return dict(sorted(ratios.items()))
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for other, (name, a800, _) in PUBLISHED.items():
         for shape, published in zip(SHAPES, a800, strict=True):
             ratios = _ratios(rows, shape, other)
             mean = float(np.mean(list(ratios.values()))) if ratios else float("nan")
-            judged.append(reduction(f"A800's speed-up over {name}, {shape}", published, mean))
+            yield reduction(f"A800's speed-up over {name}, {shape}", published, mean)
     for shape in SHAPES:
         ratios = _ratios(rows, shape, "sgemm")
         many = list(ratios.items())
         grown = [b >= a for (_, a), (_, b) in itertools.pairwise(many)]
         span = f"{min(ratios.values()):.3g} to {max(ratios.values()):.3g}×" if ratios else ""
-        judged.append(share(f"{shape}: the speed-up over SGEMM grows with n", "more apparent", grown, span))
+        yield share(f"{shape}: the speed-up over SGEMM grows with n", "more apparent", grown, span)
     ratios = _ratios(rows, SHAPES[0], "fp16 mma")
     small = [0.8 <= x <= 1.25 for n, x in ratios.items() if n <= 2048]
-    judged.append(
-        share(
-            "about as fast as WMMA up to n = 2048",
-            "similar",
-            small,
-            ", ".join(f"{x:.3g}× at {n}" for n, x in ratios.items() if n <= 2048),
-        )
+    yield share(
+        "about as fast as WMMA up to n = 2048",
+        "similar",
+        small,
+        ", ".join(f"{x:.3g}× at {n}" for n, x in ratios.items() if n <= 2048),
     )
     pair = _ratios(rows, SHAPES[0], "ootomo mma", "markidis mma")
     near = [0.8 <= x <= 1.25 for x in pair.values()]
-    judged.append(share("Markidis and Ootomo are equally fast", "nearly consistent", near, _range(pair.values())))
+    yield share("Markidis and Ootomo are equally fast", "nearly consistent", near, _range(pair.values()))
     for shape in SHAPES:
         over = _ratios(rows, shape, "sgemm", "staged").values()
-        judged.append(
-            share(f"{shape}: staged is faster than SGEMM from n = 512 on", "", [x > 1 for x in over], _range(over))
-        )
-    return judged
+        yield share(f"{shape}: staged is faster than SGEMM from n = 512 on", "", [x > 1 for x in over], _range(over))
 
 
 def _range(values: Any) -> str:

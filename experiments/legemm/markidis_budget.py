@@ -28,7 +28,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 from fpemu.rounding import round_to
-from fpemu.schemes.base import TwoParts
+from fpemu.schemes.base import TwoWords
 from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph
@@ -151,7 +151,7 @@ def _norm(X: Floats) -> float:
 
 def _choices(scheme: str) -> tuple[tuple[Word, ...], Sequence[tuple[int, int]]]:
     chosen = schemes.get(scheme)
-    assert isinstance(chosen, TwoParts)
+    assert isinstance(chosen, TwoWords)
     return chosen.rules(), chosen.plan().products
 
 
@@ -235,8 +235,8 @@ def finding(rows: list[dict[str, Any]]) -> str:
                 "subnormal words": share["flushed"] + share["underflow"],
                 "left out by the split": share["bits"] + share["product"],
             }
-            error = f"{_mean(rows, chip, k, f'{name} error'):.2g}"
-            statements.append((f"{plotting.HARDWARE[chip].label}, k = {k}, error of {label} {error}", causes, ".3g%"))
+            whole = f"error of {label} {_mean(rows, chip, k, f'{name} error'):.2g}"
+            statements.append((f"{plotting.HARDWARE[chip].label}, k = {k}, {whole}", causes, ".3g%"))
     for chip in CHIPS[:2]:
         error, alone, nearest = (
             _mean(rows, chip, k, f"markidis {what}")

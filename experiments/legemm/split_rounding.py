@@ -8,6 +8,7 @@ stands alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import mean_by
+from .._rows import listed, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 TITLE = "bit-cut against rounding, chain against promotion"
@@ -130,19 +131,16 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for accumulation, words in (("chained", "both chained, as LE-GEMM"), ("promoted", "both promoted, as Ootomo")):
         ratios = np.array(list(_split_ratios(rows, accumulation).values()))
-        judged.append(
-            share(
-                f"the bit-cut errs less than rounding, {words}",
-                "rounding's fluctuation avoided",
-                ratios < 1 / MARGIN,
-                _span(ratios, "the rounded split's error"),
-            )
+        yield share(
+            f"the bit-cut errs less than rounding, {words}",
+            "rounding's fluctuation avoided",
+            ratios < 1 / MARGIN,
+            _span(ratios, "the rounded split's error"),
         )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ objective over the sides of the tile, the choice, and what becomes of it when th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +17,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from . import model as legemm
 from .model import Reading, Tile
 
@@ -207,46 +209,40 @@ def _table(axis: Any, rows: list[dict[str, Any]]) -> None:
                 axis.text(left + place, y, str(_tile(row)), fontsize=7, va="center", color=color)
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for gpu, tile in PUBLISHED.items():
         for text, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
             chosen = [row for n in sizes if (row := _pick(rows, gpu, n=n))]
             tiles = " and ".join(sorted({str(_tile(row)) for row in chosen}))
-            judged.append(share(f"tile on the {gpu}, {text}", str(tile), [_tile(r) == tile for r in chosen], tiles))
+            yield share(f"tile on the {gpu}, {text}", str(tile), [_tile(r) == tile for r in chosen], tiles)
     ours = [row for row in rows if row["reading"] == "ours"]
     apart = [row["apart"] for row in ours]
     text = f"apart by {max(apart):.3g} at most" if apart else ""
-    judged.append(share("Eq. 15 = Eq. 14 / Eq. 13", "for every tile", [a == 0 for a in apart], text))
+    yield share("Eq. 15 = Eq. 14 / Eq. 13", "for every tile", [a == 0 for a in apart], text)
     for name, words in (("opposite, square", "square tiles"), ("opposite", "all tiles")):
         held = [row[name] for row in ours]
         text = f"opposite in {100 * held[0]:.3g} % of the pairs" if held else ""
-        judged.append(share(f"T_TLP and Eq. 15 are inverse, {words}", "inverse", [h == 1 for h in held], text))
+        yield share(f"T_TLP and Eq. 15 are inverse, {words}", "inverse", [h == 1 for h in held], text)
     even = [row["tlp at equal work"] for row in ours]
     text = f"T_TLP largest / smallest: {even[0]:.3g}" if even else ""
-    judged.append(share("T_TLP does not depend on the tile where Work_CP is equal", "", [e == 1 for e in even], text))
+    yield share("T_TLP does not depend on the tile where Work_CP is equal", "", [e == 1 for e in even], text)
     loads = [(row["loads a tile, 1 x 3"], row["loads a tile, 2 x 2"]) for row in ours]
     text = f"{loads[0][0]:.3g} and {loads[0][1]:.3g} sub-sections a tile" if loads else ""
     held = [a > b for a, b in loads]
-    judged.append(share("Fig. 5: 4 tiles as a square reuse more than 3 in a row", "(b) better", held, text))
+    yield share("Fig. 5: 4 tiles as a square reuse more than 3 in a row", "(b) better", held, text)
     row = _pick(rows, "MI210")
     for k in (16, 32) if row else ():
         assert row is not None
         size = row[f"KB for (128, 256, {k})"]
         text = f"{size:.3g} KB of {row['KB there']:.3g} KB"
-        judged.append(
-            share(
-                f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}",
-                "no overflow",
-                [size <= row["KB there"]],
-                text,
-            )
+        yield share(
+            f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}", "no overflow", [size <= row["KB there"]], text
         )
     for reading in list(READINGS)[1:]:
         pairs = [(_tile(row), PUBLISHED[gpu]) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))]
         text = ", ".join(str(a) for a, _ in pairs)
-        judged.append(share(f"Table 2 with another assumption: {reading}", "", [a == b for a, b in pairs], text))
-    return judged
+        yield share(f"Table 2 with another assumption: {reading}", "", [a == b for a, b in pairs], text)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import InputError, plotting
@@ -11,6 +12,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -141,36 +143,31 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for row in _pick(rows, "text", "n"):
         held = [bool(row[f"figure 7 {x} {count}"]) for x in FIGURE_7 for count in FIGURE_7[x]]
-        judged.append(share("figure 7's kernels satisfy section 5.8", "valid", held, "1 to 32 warps"))
+        yield share("figure 7's kernels satisfy section 5.8", "valid", held, "1 to 32 warps")
         idle = {row[f"idle {x} 32"] for x in FIGURE_7}
         measured = ", ".join(f"{x:g}" for x in sorted(idle))
-        judged.append(
-            share("blocks of 64, 32 warps: idle warps (section 5.4)", "16", [x == 16 for x in idle], measured)
-        )
+        yield share("blocks of 64, 32 warps: idle warps (section 5.4)", "16", [x == 16 for x in idle], measured)
         fewer = [row[f"idle {x} {count}"] == 0 for x in FIGURE_7 for count in FIGURE_7[x] if count <= 16]
-        judged.append(share("no warp is idle with 16 or fewer", "", fewer, "none idle"))
+        yield share("no warp is idle with 16 or fewer", "", fewer, "none idle")
         held = [bool(row[f"blocks 64 {x} {y}"]) for x, y in SHAPES_4_WARPS]
-        judged.append(share("four warps as 8×16, 16×8, 32×4, 64×2 (section 5.4), blocks of 64", "valid", held, "valid"))
+        yield share("four warps as 8×16, 16×8, 32×4, 64×2 (section 5.4), blocks of 64", "valid", held, "valid")
         held = [bool(row[f"blocks 16 {x} {y}"]) for x, y in SHAPES_1_WARP[:2]]
-        judged.append(share("one warp as 16×2 or 8×4, blocks of 16 (section 5.2)", "valid", held, "valid"))
+        yield share("one warp as 16×2 or 8×4, blocks of 16 (section 5.2)", "valid", held, "valid")
         held = [not row["blocks 16 32 1"]]
-        judged.append(share("one warp as 32×1 is ruled out for blocks of 16", "", held, "breaks section 5.8"))
+        yield share("one warp as 32×1 is ruled out for blocks of 16", "", held, "breaks section 5.8")
     counts = _pick(rows, "count", "largest")
     held = [row["code"] == row["printed"] for row in counts]
     most = max((row["code"] / row["printed"] for row in counts), default=1.0)
-    judged.append(
-        share(
-            "section 5.8: DIM_X and DIM_Y must divide every BLK_x",
-            "needed",
-            held,
-            f"the printed loops run with up to {most:.3g} times as many configurations",
-        )
+    yield share(
+        "section 5.8: DIM_X and DIM_Y must divide every BLK_x",
+        "needed",
+        held,
+        f"the printed loops run with up to {most:.3g} times as many configurations",
     )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

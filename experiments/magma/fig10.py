@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (
     BATCHED,
@@ -105,12 +107,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     square, ranked = speedups(_square(rows)), speedups(_ranked(rows))
     fast = ratios(line(_square(rows), "ours"), line(_square(rows), shapes.HALF))
     half = ratios(line(_square(rows), "ours fp16"), line(_square(rows), shapes.HALF))
     alone = ratios(line(_square(rows), "magma"), line(_square(rows), shapes.BASE))
-    judged = [
+    yield from [
         reaches(
             "speed-up over cuBLAS, n×n×n, n = 10 to 128 (figure 11)",
             1.5,
@@ -147,7 +150,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         ),
     ]
     loop, cold = (speedups(_square(rows), what) for what in ("loop", "cold"))
-    judged += [
+    yield from [
         compared(
             "in a loop, the host's time included: faster than cuBLAS at every n that is measured, 2 to 128",
             "",
@@ -165,32 +168,25 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     far = ratios(line(rows, "ours", batch=shapes.BEYOND_BATCH), line(rows, shapes.BASE, batch=shapes.BEYOND_BATCH))
     even, odd = shapes.BEYOND
     many = f"{shapes.BEYOND_BATCH} products of n ="
-    judged.append(
-        share(
-            f"{many} {even}: slower than cuBLAS",
-            "2.3× slower",
-            [far[even] < 1] if even in far else [],
-            span([1 / far[even]] if even in far else []),
-        )
+    yield share(
+        f"{many} {even}: slower than cuBLAS",
+        "2.3× slower",
+        [far[even] < 1] if even in far else [],
+        span([1 / far[even]] if even in far else []),
     )
-    judged.append(
-        share(
-            f"{many} {odd}, no multiple of 8: no slower than cuBLAS",
-            "3 % faster",
-            [far[odd] >= 1] if odd in far else [],
-            span([far[odd]] if odd in far else []),
-        )
+    yield share(
+        f"{many} {odd}, no multiple of 8: no slower than cuBLAS",
+        "3 % faster",
+        [far[odd] >= 1] if odd in far else [],
+        span([far[odd]] if odd in far else []),
     )
     ratio = errors(_square(rows), "ours", shapes.BASE).values()
-    judged.append(
-        share(
-            "fp32 sums: no less accurate than cuBLAS by more than 1 %",
-            "",
-            [x <= 1.01 for x in ratio],
-            f"{max(ratio, default=float('nan')):.4g} times its error at most",
-        )
+    yield share(
+        "fp32 sums: no less accurate than cuBLAS by more than 1 %",
+        "",
+        [x <= 1.01 for x in ratio],
+        f"{max(ratio, default=float('nan')):.4g} times its error at most",
     )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

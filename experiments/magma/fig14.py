@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -10,6 +11,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (
     BATCHED,
@@ -87,8 +89,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     few, many = shapes.FEW
     for data, name in NAMES.items():
         for implementation in WHO:
@@ -100,27 +102,24 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ]
             label = "cuBLAS" if implementation == shapes.BASE else "ours"
             text = f"{name}, {label}: {few} products run slower than {many}"
-            judged.append(compared(text, "slower", gain, ">", 1))
+            yield compared(text, "slower", gain, ">", 1)
         first, second = (_speedup(rows, data, batch) for batch in shapes.FEW)
         change = [second[n] / first[n] for n in first if n in second]
-        judged.append(
-            share(
-                f"{name}: the speed-up over cuBLAS is that of the other batch",
-                "no significant change",
-                [1 / 1.5 <= x <= 1.5 for x in change],
-                span(change),
-            )
+        yield share(
+            f"{name}: the speed-up over cuBLAS is that of the other batch",
+            "no significant change",
+            [1 / 1.5 <= x <= 1.5 for x in change],
+            span(change),
         )
         each = [x for one in (first, second) for x in one.values()]
-        judged.append(compared(f"{name}: faster than cuBLAS, both batches", "", each, ">", 1))
+        yield compared(f"{name}: faster than cuBLAS, both batches", "", each, ">", 1)
     ours = {row["M"]: row["rate"] for row in line(rows, "ours", data="complex", batch=few)}
     other = {row["M"]: row["rate"] for row in line(rows, shapes.BASE, data="complex", batch=many)}
     reach = {n: ours[n] / other[n] for n in ours if n in other}
     held = [any(x >= 1 for x in reach.values())] if reach else []
     selected = ", ".join(str(n) for n, x in reach.items() if x >= 1)
     text = f"HCGEMM: {few} products of ours run at the speed of cuBLAS' {many}, at some n"
-    judged.append(share(text, "sometimes", held, f"n = {selected}" if selected else span(reach.values())))
-    return judged
+    yield share(text, "sometimes", held, f"n = {selected}" if selected else span(reach.values()))
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

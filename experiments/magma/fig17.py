@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import rows_by
+from .._rows import listed, rows_by
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -125,51 +126,41 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
-    judged = []
     if 4 in main:
         one, four = 100 * main[4]["single"], 100 * main[4]["diagonal"]
-        judged.append(share("one 4×4×4 product uses", "less than 1.5 %", [one < 1.5], f"{one:.5g} %"))
-        judged.append(share("with several of them (figure 16)", "about 6 %", [5.5 <= four <= 6.5], f"{four:.4g} %"))
-        judged.append(share("an improvement of", "4×", [four / one == 4], f"{four / one:g}×"))
+        yield share("one 4×4×4 product uses", "less than 1.5 %", [one < 1.5], f"{one:.5g} %")
+        yield share("with several of them (figure 16)", "about 6 %", [5.5 <= four <= 6.5], f"{four:.4g} %")
+        yield share("an improvement of", "4×", [four / one == 4], f"{four / one:g}×")
     if main:
         counted = [row["diagonal"] == row["diagonal products"] * row["n"] ** 3 / 4096 for row in main.values()]
         right = [row["diagonal wrong"] == 0 for row in main.values()]
-        judged.append(
-            share(
-                "floor(16/N) 2N³ / 8192, the products multiplied out",
-                "every N",
-                [a and b for a, b in zip(counted, right, strict=True)],
-                "right",
-            )
+        yield share(
+            "floor(16/N) 2N³ / 8192, the products multiplied out",
+            "every N",
+            [a and b for a, b in zip(counted, right, strict=True)],
+            "right",
         )
         more = {n: row["best"] / row["diagonal"] for n, row in main.items()}
-        judged.append(
-            share(
-                "figure 17 is the maximum achievable",
-                "every N",
-                [x == 1 for x in more.values()],
-                f"{max(more.values()):.3g} times as much fits at N = {max(more, key=more.__getitem__)}",
-            )
+        yield share(
+            "figure 17 is the maximum achievable",
+            "every N",
+            [x == 1 for x in more.values()],
+            f"{max(more.values()):.3g} times as much fits at N = {max(more, key=more.__getitem__)}",
         )
         for name, text in (("diagonal", "on the diagonal"), ("best", "as many as we find")):
             small = [row for n, row in main.items() if n <= 10]
             text_ = f"ordinary arithmetic can win up to N = 10 (below 25 %), {text}"
             tied = [row["n"] for row in small if row[name] >= THRESHOLD]
             words = f"not below at N = {', '.join(map(str, tied))}" if tied else "below 25 % at all"
-            judged.append(share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words))
+            yield share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words)
             large = [row for n, row in main.items() if n > 10]
             span = f"{100 * min((r[name] for r in large), default=0):.3g} % and more"
-            judged.append(
-                share(
-                    f"tensor cores win above N = 10, {text}",
-                    "N above 10",
-                    [row[name] > THRESHOLD for row in large],
-                    span,
-                )
+            yield share(
+                f"tensor cores win above N = 10, {text}", "N above 10", [row[name] > THRESHOLD for row in large], span
             )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -10,7 +11,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import rows_by
+from .._rows import listed, rows_by
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (
     BATCHED,
@@ -88,73 +89,60 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for data, name in NAMES.items():
         some = _of(rows, data)
         alone = ratios(line(some, "magma-small"), line(some, "magma" if data == "real" else "ours"))
         below, above = ({n: x for n, x in alone.items() if (n < CROSSING) == small} for small in (True, False))
-        judged.append(
-            compared(
-                f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
-                "below ≈ 10×10",
-                below.values(),
-                ">",
-                1,
-            )
-        )
-        judged.append(
-            compared(
-                f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
-                "for larger sizes",
-                above.values(),
-                "<",
-                1,
-            )
-        )
-    chosen = ratios(line(_of(rows, "real"), "magma-small"), line(_of(rows, "real"), "ours"))
-    small = [x for n, x in chosen.items() if n < CROSSING]
-    judged.append(
-        compared(
-            f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
-            "any kernel that uses the TCs",
-            small,
+        yield compared(
+            f"{name}: magma-small is faster than blocks on the matrix unit below n = {CROSSING}",
+            "below ≈ 10×10",
+            below.values(),
             ">",
             1,
         )
+        yield compared(
+            f"{name}: blocks on the matrix unit are the faster from n = {CROSSING} on",
+            "for larger sizes",
+            above.values(),
+            "<",
+            1,
+        )
+    chosen = ratios(line(_of(rows, "real"), "magma-small"), line(_of(rows, "real"), "ours"))
+    small = [x for n, x in chosen.items() if n < CROSSING]
+    yield compared(
+        f"HGEMM: magma-small is faster than what fpemu chooses, n below {CROSSING}",
+        "any kernel that uses the TCs",
+        small,
+        ">",
+        1,
     )
     real, complex_ = (_speedup(rows, data, OURS[data]) for data in NAMES)
-    judged.append(reaches("HGEMM: speed-up over cuBLAS (figure 18)", 6.6, 8.4, real.values()))
+    yield reaches("HGEMM: speed-up over cuBLAS (figure 18)", 6.6, 8.4, real.values())
     most = max(complex_, key=complex_.__getitem__, default=0)
-    judged.append(
-        share(
-            "HCGEMM: speed-up over cuBLAS (figure 19), the largest",
-            "up to 21.8×",
-            [complex_[most] >= 21.8] if complex_ else [],
-            f"{complex_[most]:.3g}× at n = {most}" if complex_ else "",
-        )
+    yield share(
+        "HCGEMM: speed-up over cuBLAS (figure 19), the largest",
+        "up to 21.8×",
+        [complex_[most] >= 21.8] if complex_ else [],
+        f"{complex_[most]:.3g}× at n = {most}" if complex_ else "",
     )
-    judged.append(
-        share(
-            "HGEMM: 8 times as fast as cuBLAS up to n = 8",
-            "",
-            [x >= 8 for n, x in real.items() if n <= 8],
-            span(x for n, x in real.items() if n <= 8),
-        )
+    yield share(
+        "HGEMM: 8 times as fast as cuBLAS up to n = 8",
+        "",
+        [x >= 8 for n, x in real.items() if n <= 8],
+        span(x for n, x in real.items() if n <= 8),
     )
     for data, name in NAMES.items():
         some = _of(rows, data)
         loop = ratios(line(some, "ours"), line(some, shapes.BASE), what="loop")
-        judged.append(
-            compared(
-                f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS",
-                "",
-                loop.values(),
-                ">",
-                1,
-            )
+        yield compared(
+            f"{name}, in a loop, the host's time included: what fpemu chooses is faster than cuBLAS",
+            "",
+            loop.values(),
+            ">",
+            1,
         )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

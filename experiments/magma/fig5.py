@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -125,33 +127,28 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for name, factor in (("16x16", 4.0), ("32x8", 5.0)):
         here = [row for row in rows if row["tensor"] == name]
         at = [row["formula"] for row in here if (row["blk_m"], row["blk_n"]) == (64, 64)]
         text = f"(TC_M, TC_N) = {TENSOR[name]}: reduction at 64×64 (section 5.2.1)"
-        judged.append(share(text, f"{factor:g}×", [x == factor for x in at], "".join(f"{x:g}×" for x in at)))
+        yield share(text, f"{factor:g}×", [x == factor for x in at], "".join(f"{x:g}×" for x in at))
         worst = max((abs(row["formula"] / row["counted"] - 1) for row in here), default=0.0)
-        judged.append(
-            share(
-                f"(TC_M, TC_N) = {TENSOR[name]}: the formula is the count of reads, large matrices",
-                "every block",
-                [row["formula"] == row["counted"] for row in here],
-                f"off by {worst:.3g} at most",
-            )
+        yield share(
+            f"(TC_M, TC_N) = {TENSOR[name]}: the formula is the count of reads, large matrices",
+            "every block",
+            [row["formula"] == row["counted"] for row in here],
+            f"off by {worst:.3g} at most",
         )
         small = [(row["formula"], row[f"at {n}"]) for row in here for n in LENGTHS if n <= LARGEST]
         worst = max((formula / counted for formula, counted in small), default=1.0)
-        judged.append(
-            share(
-                f"(TC_M, TC_N) = {TENSOR[name]}: the formula also for matrices of size n up to {LARGEST}",
-                "",
-                [a == b for a, b in small],
-                f"promises up to {worst:.3g} times too much",
-            )
+        yield share(
+            f"(TC_M, TC_N) = {TENSOR[name]}: the formula also for matrices of size n up to {LARGEST}",
+            "",
+            [a == b for a, b in small],
+            f"promises up to {worst:.3g} times too much",
         )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -10,6 +11,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._shapes import BATCHED, RULES, cells_of, evaluate, line, span, told
 from . import model as magma
 
@@ -54,49 +56,40 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for dim_x in shapes.DIM_X:
         rates = _rates(rows, dim_x)
         known = {1, shapes.WARPS[-1]} <= set(rates)
         best = max(rates, key=rates.__getitem__, default=0)
         gain = rates[best] / rates[1] if known else float("nan")
-        judged.append(
-            share(
-                f"DIM_X = {dim_x}: more warps are faster than one",
-                "significant gains",
-                [gain >= 1.2] if known else [],
-                f"{gain:.3g}× with {best}",
-            )
+        yield share(
+            f"DIM_X = {dim_x}: more warps are faster than one",
+            "significant gains",
+            [gain >= 1.2] if known else [],
+            f"{gain:.3g}× with {best}",
         )
         loss = rates[shapes.WARPS[-1]] / rates[best] if known else float("nan")
-        judged.append(
-            share(
-                f"DIM_X = {dim_x}: 32 warps are slower than the best number",
-                "drops",
-                [loss < 1] if known else [],
-                f"{loss:.3g}×",
-            )
+        yield share(
+            f"DIM_X = {dim_x}: 32 warps are slower than the best number",
+            "drops",
+            [loss < 1] if known else [],
+            f"{loss:.3g}×",
         )
-        judged.append(
-            share(
-                f"DIM_X = {dim_x}: the best number is neither the least nor the most",
-                "",
-                [best not in (1, shapes.WARPS[-1])] if known else [],
-                f"{best} warps",
-            )
+        yield share(
+            f"DIM_X = {dim_x}: the best number is neither the least nor the most",
+            "",
+            [best not in (1, shapes.WARPS[-1])] if known else [],
+            f"{best} warps",
         )
     table = [row["rate"] for row in line(rows, "ours")]
     every = [x for dim_x in shapes.DIM_X for x in _rates(rows, dim_x).values()]
-    judged.append(
-        share(
-            "what fpemu chooses is as fast as the best of these or faster",
-            "",
-            [table[0] >= max(every)] if table and every else [],
-            f"{table[0] / max(every):.3g}×" if table and every else "",
-        )
+    yield share(
+        "what fpemu chooses is as fast as the best of these or faster",
+        "",
+        [table[0] >= max(every)] if table and every else [],
+        f"{table[0] / max(every):.3g}×" if table and every else "",
     )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

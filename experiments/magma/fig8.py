@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
@@ -11,7 +12,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import rows_by
+from .._rows import listed, rows_by
 from . import model as magma
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -106,18 +107,18 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for number, layout in ((1, "interleaved"), (2, "planar")):
         held = [row[f"{layout} intensity"] == row[f"{layout} counted"] for row in rows]
-        judged.append(share(f"Eq. {number} = operations over bytes, counted", "every size", held, "equal"))
+        yield share(f"Eq. {number} = operations over bytes, counted", "every size", held, "equal")
     square = _rows(rows, "V100 SXM2", 0)
     for layout, factor in (("planar", 0.25), ("interleaved", 0.5)):
         values = [row[f"{layout} intensity"] / row["n"] for row in square]
         text = f"square, {layout}: operational intensity over N"
-        judged.append(share(text, f"{factor:g}", [value == factor for value in values], _span(values)))
+        yield share(text, f"{factor:g}", [value == factor for value in values], _span(values))
     real = [row["planar bound"] == row["real bound"] for row in rows]
-    judged.append(share("planar has the roofline of real HGEMM", "every size", real, "equal"))
+    yield share("planar has the roofline of real HGEMM", "every size", real, "equal")
     for gpu, label in (("V100 SXM2", "125 TFLOP/s"), ("V100", "113 TFLOP/s, 1.38 GHz")):
         at = {row["n"]: row for row in _rows(rows, gpu, 0)}
         if 300 in at:
@@ -125,25 +126,24 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             measured = f"planar {_share(row, 'planar')}, interleaved {_share(row, 'interleaved')} of the peak"
             held = [row["planar bound"] < row["peak"] <= row["interleaved bound"]]
             text = f"{label}: at 300 planar is limited by bandwidth, interleaved by computing"
-            judged.append(share(text, "so", held, measured))
+            yield share(text, "so", held, measured)
         large = [row for n, row in at.items() if n > 550]
         if large:
             ends = f"planar meets the peak at {large[0]['planar crossing']:.0f}"
             held = [row["planar bound"] == row["interleaved bound"] for row in large]
-            judged.append(share(f"{label}: above 550 the layouts do not differ", "no difference", held, ends))
+            yield share(f"{label}: above 550 the layouts do not differ", "no difference", held, ends)
     rank = [row for row in _rows(rows, "V100 SXM2", 16) + _rows(rows, "V100", 16)]
     for layout in ("planar", "interleaved"):
         never = [row[f"{layout} crossing"] == 0 and row[f"{layout} bound"] < row["peak"] for row in rank]
         most = max((row[f"{layout} bound"] / row["peak"] for row in rank), default=0.0)
         text = f"rank 16, {layout}: always limited by bandwidth on V100"
-        judged.append(share(text, "every size", never, f"{100 * most:.3g} % of the peak at most"))
+        yield share(text, "every size", never, f"{100 * most:.3g} % of the peak at most")
     for layout, factor in (("planar", 8), ("interleaved", 16)):
         off = max((abs(r[f"{layout} intensity"] / (factor * r["n"] / (r["n"] + 16)) - 1) for r in rank), default=0.0)
         text = f"rank 16, {layout}: intensity {factor} N² / (N² + 16 N)"
-        judged.append(share(text, "every size", [off < 1e-15 for _ in rank], f"off by {off:.2g} at most"))
+        yield share(text, "every size", [off < 1e-15 for _ in rank], f"off by {off:.2g} at most")
     ratios = [row["interleaved bound"] / row["planar bound"] for row in rank]
-    judged.append(share("rank 16: interleaved over planar", "2×", [x == 2 for x in ratios], _span(ratios, "×")))
-    return judged
+    yield share("rank 16: interleaved over planar", "2×", [x == 2 for x in ratios], _span(ratios, "×"))
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

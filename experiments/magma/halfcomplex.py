@@ -7,6 +7,7 @@ errors of the two, of three real products instead of four, and of the kernel for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
-from .._rows import runs_by
+from .._rows import listed, runs_by
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
 precisions, JPDC (2020), sections 5.5, 6.2 and 8"""
@@ -133,15 +134,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     """Checks of our own: the paper says nothing about errors."""
-    judged = []
     for d in ACCUMULATORS:
         ratios = [_ratio(rows, point, "four calls", d) for point in _points(rows)]
         text = f"{min(ratios):.2f} to {max(ratios):.2f} times the error" if ratios else "no points"
         name = f"four calls that round to fp16 between err more than one kernel, summed in {d}"
-        judged.append(share(name, "", [ratio > 1 for ratio in ratios], text))
-    return judged
+        yield share(name, "", [ratio > 1 for ratio in ratios], text)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fpemu import plotting, roofline
@@ -10,6 +10,8 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import build
 from fpemu.schemes.base import SplitScheme
+
+from .._rows import listed
 
 SIZES = tuple(2**i for i in range(7, 16))
 LARGEST = 2**15
@@ -42,15 +44,14 @@ def name_of(row: dict[str, Any]) -> str:
     return f"{row['scheme']} (fp32)" if unusual else str(row["scheme"])
 
 
-def break_evens(rows: list[dict[str, Any]], native: str) -> list[Claim]:
+@listed
+def break_evens(rows: list[dict[str, Any]], native: str) -> Iterator[Claim]:
     """For every scheme, whether and from which n its bound is above the native product's."""
-    result = []
     for scheme in dict.fromkeys(name_of(row) for row in rows if row["scheme"] != native):
         selected = [row for row in rows if name_of(row) == scheme]
         texts = [f"{row['gpu']} {_from(row['from'])} ({row['ratio']:.3g}×)" for row in selected]
         held = [row["from"] > 0 for row in selected]
-        result.append(share(f"{scheme} can be faster than {native.upper()}", "", held, ", ".join(texts)))
-    return result
+        yield share(f"{scheme} can be faster than {native.upper()}", "", held, ", ".join(texts))
 
 
 def _from(n: float) -> str:

@@ -6,6 +6,7 @@ its vector operations at that of the ordinary cores, and its bytes at the stated
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
@@ -14,6 +15,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from . import _speed
 from ._speed import evaluate as evaluate
 
@@ -74,8 +76,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = _speed.break_evens(rows, "sgemm")
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+    yield from _speed.break_evens(rows, "sgemm")
     same, apart = [], 0.0
     for gpu in GPUS:
         speeds = [row[f"at {_speed.SIZES[-1]}"] for name in THREE if (row := _speed.of(rows, gpu, name))]
@@ -83,7 +86,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             # what promotes every instruction may be bound by the ordinary cores
             same.append(max(speeds) <= 1.02 * min(speeds))
             apart = max(apart, max(speeds) / min(speeds))
-    judged.append(share("the five three-product schemes have one bound", "", same, f"apart by {apart:.4g}× at most"))
+    yield share("the five three-product schemes have one bound", "", same, f"apart by {apart:.4g}× at most")
     limits, worst = [], 0.0
     for row in rows:
         if row["scheme"] in ("h2sgemm", "markidis"):
@@ -92,13 +95,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             limit /= max(peak.get("fp32", 0.0), peak.get("fp32 matrix", 0.0))
             limits.append(0.97 * limit <= row["ratio"] <= limit * (1 + 1e-12))
             worst = max(worst, 1 - row["ratio"] / limit)
-    judged.append(
-        share("for large n the gain is that of the peaks over the products", "", limits, f"below it by {worst:.2g}")
-    )
+    yield share("for large n the gain is that of the peaks over the products", "", limits, f"below it by {worst:.2g}")
     pairs = [(row["fused from"], row["from"]) for row in rows if row["scheme"] in THREE and row["from"]]
     text = ", ".join(f"{a:.0f} for {b:.0f}" for a, b in dict.fromkeys(pairs))
-    judged.append(share("fusing the split pays earlier", "", [0 < a <= b for a, b in pairs], f"n = {text}"))
-    return judged
+    yield share("fusing the split pays earlier", "", [0 < a <= b for a, b in pairs], f"n = {text}")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ The model is `fpemu.roofline.time`; slices are counted on the nominal inputs of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
@@ -13,6 +14,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from . import _speed
 from ._speed import evaluate as evaluate
 
@@ -62,8 +64,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = _speed.break_evens(rows, "dgemm")
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+    yield from _speed.break_evens(rows, "dgemm")
     for gpu, faster, published in (
         ("Titan RTX", True, "972.4 GFLOP/s for 534.1 (DGEMM-TC, Table 1)"),
         ("V100", False, "1064 GFLOP/s for 6761 (DGEMM-TC, Table 1)"),
@@ -73,15 +76,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         if len(speeds) == 2:
             text = f"{speeds[0] / 1e9:.4g} for {speeds[1] / 1e9:.4g} GFLOP/s at n = 8192 allowed"
             claim = f"DGEMM-TC is {'faster' if faster else 'slower'} than DGEMM on the {gpu}"
-            judged.append(share(claim, published, [(speeds[0] > speeds[1]) == faster], text))
+            yield share(claim, published, [(speeds[0] > speeds[1]) == faster], text)
     gains = [
         (row["ratio"], other["ratio"])
         for row in rows
         if row["scheme"] == "ozaki2" and (other := _speed.of(rows, row["gpu"], "ozimmu"))
     ]
     text = f"by {min(a / b for a, b in gains):.3g} to {max(a / b for a, b in gains):.3g} times" if gains else ""
-    judged.append(share("residues allow more than int8 slices", "", [a > b for a, b in gains], text))
-    return judged
+    yield share("residues allow more than int8 slices", "", [a > b for a, b in gains], text)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

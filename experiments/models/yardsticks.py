@@ -5,6 +5,7 @@ A share above one would prove the roofline wrong, or the GPU faster than its dat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from fpemu.roofline import gpus
 from fpemu.schemes import ozaki
 
 from .._findings import paragraph
+from .._rows import listed
 
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
 TITLE = "share of the roofline that known speeds reach"
@@ -196,39 +198,35 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     shares = _shares(rows)
-    judged = []
     for measured, text in ((False, "published"), (True, "measured")):
         selected = [(part, known) for known, part, _ in shares if known.measured == measured]
         top = max(selected, key=lambda pair: pair[0], default=None)
         most = f"{100 * top[0]:.4g} % at most: {top[1].label} on the {top[1].gpu}" if top else ""
-        judged.append(share(f"no {text} speed is above the roofline", "", [part <= 1 for part, _ in selected], most))
+        yield share(f"no {text} speed is above the roofline", "", [part <= 1 for part, _ in selected], most)
     by = {(known.gpu, known.label): (known, part, row) for known, part, row in shares}
     if ("A100", "Ma (APE)") in by:
         peak = gpus.get("A100").need("fp16 matrix")
         for name, top in (("fp16 peak (H2SGEMM, section 2)", peak), ("peak of three products", peak / 3)):
             part = by["A100", "Ma (APE)"][0].speed / top
             published = "61.7 %" if "section" in name else ""
-            judged.append(
-                share(
-                    f"64.15 TFLOP/s are 61.7 % of the {name}",
-                    published,
-                    [abs(part - 0.617) < 0.0005],
-                    f"{100 * part:.4g} %",
-                    part,
-                )
-            )
-    if ("Ascend 910A", "H2SGEMM, double buffer") in by:
-        part = by["Ascend 910A", "H2SGEMM, double buffer"][0].speed / (gpus.get("Ascend 910A").need("fp16 matrix") / 3)
-        judged.append(
-            share(
-                "65.3 TFLOP/s are 77 % of the peak of three products",
-                "77 % of 85.3 TFLOP/s",
-                [round(100 * part) == 77],
+            yield share(
+                f"64.15 TFLOP/s are 61.7 % of the {name}",
+                published,
+                [abs(part - 0.617) < 0.0005],
                 f"{100 * part:.4g} %",
                 part,
             )
+    if ("Ascend 910A", "H2SGEMM, double buffer") in by:
+        part = by["Ascend 910A", "H2SGEMM, double buffer"][0].speed / (gpus.get("Ascend 910A").need("fp16 matrix") / 3)
+        yield share(
+            "65.3 TFLOP/s are 77 % of the peak of three products",
+            "77 % of 85.3 TFLOP/s",
+            [round(100 * part) == 77],
+            f"{100 * part:.4g} %",
+            part,
         )
     for gpu, other in (("Titan RTX", 972.4 / 534.1), ("V100", 1064 / 6761)):
         pair = [by.get((gpu, label)) for label in ("DGEMM-TC, φ = 0.1", "cublasDgemm")]
@@ -236,7 +234,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             ratio = pair[0][2]["bound"] / pair[1][2]["bound"]
             text = f"DGEMM-TC gains no more on DGEMM than the rooflines allow, {gpu}"
             published = f"{other:.3g}× (DGEMM-TC, Table 1)"
-            judged.append(share(text, published, [other <= ratio], f"{ratio:.3g}×", ratio))
+            yield share(text, published, [other <= ratio], f"{ratio:.3g}×", ratio)
     speedups = (
         ("LE-GEMM over cuBLAS, A800 (Table 6)", "A800", "legemm", "sgemm", 1.37),
         ("LE-GEMM over WMMA, A800 (Table 6)", "A800", "legemm", "fp16", 1.40),
@@ -255,8 +253,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
                 f", so that the other ran at {100 * ratio / factor:.3g} % of its own at most" if factor > ratio else ""
             )
             claim = f"{text}: no more than the rooflines allow"
-            judged.append(share(claim, f"{factor:g}×", [factor <= ratio], f"{ratio:.3g}×{far}", ratio))
-    return judged
+            yield share(claim, f"{factor:g}×", [factor <= ratio], f"{ratio:.3g}×{far}", ratio)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import groups
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ._look import legend, look
 from ._record import RULES, at, evaluate, is_square, one_gpu, products, told
 
@@ -89,8 +91,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     errors = {(row["contender"], row["data"]): row["relative_l2"] for row in rows}
     staged = at(rows, "staged", N, N, N)
     if staged is not None and "first" in staged:
@@ -100,7 +102,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for data in DATA
             if ("sgemm", data) in errors and ("staged", data) in errors
         ]
-        judged += [
+        yield from [
             share("three products, staged: no less accurate than SGEMM", "", better, ""),
             share(
                 f"staged: {GOAL:g} TFLOP/s or more in the first launches",
@@ -126,23 +128,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         selected = [row for data in DATA if (row := at(rows, name, N, N, N, data)) is not None]
         fast = [row["sustained / three products"] for row in selected if "sustained / three products" in row]
         if fast:
-            judged.append(
-                share(
-                    f"{look(name).label}: {CHEAPER:g} times three products of the library or more, sustained",
-                    "",
-                    [x >= CHEAPER for x in fast],
-                    _span(fast, "×"),
-                )
+            yield share(
+                f"{look(name).label}: {CHEAPER:g} times three products of the library or more, sustained",
+                "",
+                [x >= CHEAPER for x in fast],
+                _span(fast, "×"),
             )
             bars = {data: errors.get(("sgemm", data), 0.0) if data in UNIFORM else LOOSE for data in DATA}
             good = [row["relative_l2"] <= bars[row["data"]] for row in selected]
-            judged.append(
-                share(
-                    f"{look(name).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest",
-                    "",
-                    good,
-                    _span([row["relative_l2"] for row in selected], ""),
-                )
+            yield share(
+                f"{look(name).label}: SGEMM's accuracy on uniform data, {LOOSE:g} on the rest",
+                "",
+                good,
+                _span([row["relative_l2"] for row in selected], ""),
             )
     for name in groups.STRASSEN:
         pairs = [
@@ -150,24 +148,19 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for data in DATA
             if {(name, data), ("sgemm", data)} <= set(errors)
         ]
-        judged.append(
-            share(
-                f"{look(name).label}: no less accurate than SGEMM",
-                "",
-                [a <= b for a, b in pairs],
-                _span([a / b for a, b in pairs], "× its error"),
-            )
+        yield share(
+            f"{look(name).label}: no less accurate than SGEMM",
+            "",
+            [a <= b for a, b in pairs],
+            _span([a / b for a, b in pairs], "× its error"),
         )
         ours = at(rows, name, N, N, N)
         if ours is not None and staged is not None and {"sustained"} <= set(ours) & set(staged):
             gain = ours["sustained"] / staged["sustained"]
-            judged.append(
-                share(f"{look(name).label}: faster than staged, sustained", "", [gain > 1], f"{gain:.3g}×", gain)
-            )
+            yield share(f"{look(name).label}: faster than staged, sustained", "", [gain > 1], f"{gain:.3g}×", gain)
     bits = [row["mismatches"] == 0 for row in rows if "mismatches" in row]
     count = sum(int(row["checked"]) for row in rows if "checked" in row)
-    judged.append(share("kernels return the bits of the emulation", "", bits, f"{count} outputs compared"))
-    return judged
+    yield share("kernels return the bits of the emulation", "", bits, f"{count} outputs compared")
 
 
 def _span(values: list[Any], unit: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import groups
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ._look import legend, look, over_n, plain_ticks
 from ._record import RULES, at, evaluate, products, told
 
@@ -71,15 +73,14 @@ def _over(rows: list[dict[str, Any]], who: str, shape: str, what: str) -> dict[i
     return result
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for name in WHO:
         for shape in SHAPES:
             for what, published in (("first", "words made before"), ("split_first", "words made by every call")):
                 over = {n: x for n, x in _over(rows, name, shape, what).items() if n >= GOAL}
                 claim = f"{look(name).label}, {shape}, {published}: never slower than SGEMM from n = {GOAL} on"
-                judged.append(share(claim, "", [x >= 1 for x in over.values()], _span(list(over.values()))))
-    return judged
+                yield share(claim, "", [x >= 1 for x in over.values()], _span(list(over.values())))
 
 
 def _span(values: list[float]) -> str:

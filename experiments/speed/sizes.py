@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import groups
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ._look import legend, look, over_n
 from ._record import RULES, at, evaluate, is_square, products, squares, told
 
@@ -65,43 +67,38 @@ def _with_split(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
     return result
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for name in WHO[1:]:
         over = {r["M"]: r["first / sgemm"] for r in squares(rows, name) if "first / sgemm" in r}
-        judged.append(
-            share(
-                f"{look(name).label}: never slower than SGEMM",
-                "",
-                [x >= 1 for x in over.values()],
-                ", ".join(f"{x:.3g}× at {n}" for n, x in over.items()),
-            )
+        yield share(
+            f"{look(name).label}: never slower than SGEMM",
+            "",
+            [x >= 1 for x in over.values()],
+            ", ".join(f"{x:.3g}× at {n}" for n, x in over.items()),
         )
     selected = {row["M"]: row["first"] for row in squares(rows, "staged") if "first" in row}
     for n, least in FIRST.items():
         reached = [selected[n] >= least] if n in selected else []
         text = f"{selected[n]:.4g} TFLOP/s" if n in selected else ""
-        judged.append(share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text))
+        yield share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text)
     kept = [
         row["split_sustained"] / row["sustained"]
         for row in squares(rows, "staged")
         if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row)
     ]
-    judged.append(
-        share(
-            f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained",
-            "",
-            [x >= 0.97 for x in kept],
-            f"{kept[0]:.3g}" if kept else "",
-        )
+    yield share(
+        f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained",
+        "",
+        [x >= 0.97 for x in kept],
+        f"{kept[0]:.3g}" if kept else "",
     )
     better = [
         row["relative_l2"] <= base["relative_l2"]
         for row in squares(rows, "staged")
         if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None
     ]
-    judged.append(share("staged: no less accurate than SGEMM", "", better, ""))
-    return judged
+    yield share("staged: no less accurate than SGEMM", "", better, "")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, evaluate, ratios, span, told
 from ._speed import PAPER as _PAPER
@@ -58,30 +60,25 @@ def _against_largest(rows: list[dict[str, Any]], who: str, fmt: str, what: str) 
     return {k: x / result[shapes.INNER] for k, x in result.items() if shapes.INNER in result and k != shapes.INNER}
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for fmt in reversed(shapes.FORMATS):
         kept = _against_largest(rows, "V3", fmt, "share")
-        judged.append(
-            share(
-                f"{fmt}: V3's bandwidth is that of k = m",
-                "remains similar",
-                [abs(x - 1) <= NEAR for x in kept.values()],
-                span(kept.values()),
-            )
+        yield share(
+            f"{fmt}: V3's bandwidth is that of k = m",
+            "remains similar",
+            [abs(x - 1) <= NEAR for x in kept.values()],
+            span(kept.values()),
         )
         slope = {k: x * shapes.INNER / k for k, x in _against_largest(rows, "V3", fmt, "seconds").items()}
-        judged.append(
-            share(
-                f"{fmt}: V3's time over k is that of k = m",
-                "scales linearly",
-                [abs(x - 1) <= NEAR for x in slope.values()],
-                span(slope.values()),
-            )
+        yield share(
+            f"{fmt}: V3's time over k is that of k = m",
+            "scales linearly",
+            [abs(x - 1) <= NEAR for x in slope.values()],
+            span(slope.values()),
         )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        judged.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
-    return judged
+        yield compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

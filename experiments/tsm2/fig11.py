@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -10,6 +11,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, evaluate, over_powers, ratios, span, told
 from ._speed import PAPER as _PAPER
@@ -60,21 +62,20 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for fmt in reversed(shapes.FORMATS):
         short = [row for row in line(rows, "V3", fmt, "K") if "share" in row]
         falls = [a["share"] <= b["share"] for a, b in itertools.pairwise(short)]
         ends = [f"{100 * row['share']:.3g} % at k = {row['K']}" for row in (*short[:1], *short[-1:])]
-        judged.append(share(f"{fmt}: V3's bandwidth falls with k", "decreases", falls, ", ".join(ends)))
+        yield share(f"{fmt}: V3's bandwidth falls with k", "decreases", falls, ", ".join(ends))
         both = ratios(line(rows, "opt 1", fmt, "K"), line(rows, "V3", fmt, "K"), "K")
         small = [x for k, x in both.items() if k <= 16]
-        judged.append(
-            compared(f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16", "replaces it there", small, ">", 1)
+        yield compared(
+            f"{fmt}: ISM2's optimisation 1 is faster than V3 up to k = 16", "replaces it there", small, ">", 1
         )
         over = ratios(line(rows, "hopper", fmt, "K"), line(rows, shapes.BASE, fmt, "K"), "K").values()
-        judged.append(compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1))
-    return judged
+        yield compared(f"{fmt}: the kernel for Hopper is no slower than cuBLAS", "", over, ">=", 1)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

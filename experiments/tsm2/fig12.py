@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -10,6 +11,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, compared, evaluate, over_powers, told
 from ._speed import PAPER as _PAPER
@@ -67,8 +69,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for form, fmt in _LOOK:
         took = _by_factor(rows, form, fmt, "seconds")
         best = min(took.values(), default=float("nan"))
@@ -78,21 +80,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for factor, seconds in took.items()
             if factor < 64
         }
-        judged.append(
-            compared(
-                f"{name}: no decline before the threads are 1/64 of the rows",
-                "at least 1/64",
-                early.values(),
-                ">=",
-                KEPT,
-            )
+        yield compared(
+            f"{name}: no decline before the threads are 1/64 of the rows", "at least 1/64", early.values(), ">=", KEPT
         )
         chosen = PUBLISHED[fmt]
         held = [best / took[chosen] >= 0.95] if chosen in took else []
         most = min(took, key=took.__getitem__, default=0)
         text = f"{name}: the published tcf is within 5 % of the best"
-        judged.append(share(text, f"tcf = {chosen}", held, f"the best is {most}"))
-    return judged
+        yield share(text, f"tcf = {chosen}", held, f"the best is {most}")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, best, cells_of, compared, evaluate, ratios, reaches, span, told
 from ._speed import PAPER as _PAPER
@@ -71,17 +73,15 @@ def _ism2(rows: list[dict[str, Any]], fmt: str, n: int) -> dict[int, float]:
     return ratios(best(rows, FORMS, data=f"{fmt} columns", N=n), line(rows, shapes.BASE, fmt, N=n))
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for fmt, low, high in (("fp32", 1.1, 3.5), ("fp64", 1.0, 1.7)):
         values = [x for n in WIDTHS for x in _ism2(rows, fmt, n).values()]
-        judged.append(reaches(f"{fmt}: ISM2 over cuBLAS (figure 13, V100)", low, high, values))
+        yield reaches(f"{fmt}: ISM2 over cuBLAS (figure 13, V100)", low, high, values)
     for fmt, form, words in (("fp32", "opt 1", "generally"), ("fp64", "opt 2", "in several cases")):
         other = FORMS[1 - FORMS.index(form)]
         over = every([row for row in rows if row["N"] in WIDTHS], form, other, (fmt,))
-        judged.append(
-            compared(f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}", words, over, ">", 1)
-        )
+        yield compared(f"{fmt}: optimisation {form[-1]} is faster than optimisation {other[-1]}", words, over, ">", 1)
     used = [
         row["share"]
         for fmt in shapes.FORMATS
@@ -90,13 +90,11 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         for row in line(rows, name, fmt, N=n)
         if "share" in row
     ]
-    judged.append(
-        share(
-            "ISM2's share of the bandwidth, the largest (figure 14)",
-            "up to 55 %",
-            [max(used) >= 0.55] if used else [],
-            f"{100 * max(used, default=0):.3g} %",
-        )
+    yield share(
+        "ISM2's share of the bandwidth, the largest (figure 14)",
+        "up to 55 %",
+        [max(used) >= 0.55] if used else [],
+        f"{100 * max(used, default=0):.3g} %",
     )
     for fmt in shapes.FORMATS:
         for layout in ("columns", ROWS):
@@ -109,17 +107,14 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             if layout == ROWS and not here:
                 continue
             text = f"{fmt}, by {layout}: the kernel for Hopper has 85 % of a copy's bandwidth, 10^7 rows"
-            judged.append(
-                share(
-                    text,
-                    "",
-                    [x >= GOAL for x in here.values()],
-                    ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
-                )
+            yield share(
+                text,
+                "",
+                [x >= GOAL for x in here.values()],
+                ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
             )
         over = every([row for row in rows if row["K"] == row["N"]], "hopper", shapes.BASE, (fmt,))
-        judged.append(compared(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", over, ">", 1))
-    return judged
+        yield compared(f"{fmt}: the kernel for Hopper is faster than cuBLAS", "", over, ">", 1)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

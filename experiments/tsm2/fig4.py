@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, errors, evaluate, mean, reaches, span, told
 from ._speed import PAPER as _PAPER
@@ -59,33 +61,30 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     for (new, old), (low, high) in STEPS.items():
-        judged.append(reaches(f"{new} over {old} (figure 4, K40c)", low, high, every(rows, new, old)))
-    judged.append(reaches("V3 over cuBLAS (abstract)", 1.1, 3, every(rows, "V3", shapes.BASE)))
+        yield reaches(f"{new} over {old} (figure 4, K40c)", low, high, every(rows, new, old))
+    yield reaches("V3 over cuBLAS (abstract)", 1.1, 3, every(rows, "V3", shapes.BASE))
     for fmt, published in zip(shapes.FORMATS, (1.35, 3.2), strict=True):
         values = every(rows, "V3", shapes.BASE, (fmt,))
-        judged.append(
-            share(
-                f"{fmt}: V3 over cuBLAS, the largest (figure 8, V100)",
-                f"up to {published:g}×",
-                [max(values) >= published] if values else [],
-                f"{max(values, default=0):.3g}×",
-            )
+        yield share(
+            f"{fmt}: V3 over cuBLAS, the largest (figure 8, V100)",
+            f"up to {published:g}×",
+            [max(values) >= published] if values else [],
+            f"{max(values, default=0):.3g}×",
         )
     slow = gains(rows, "V3", fmt="fp32", N=16)
-    judged.append(compared("fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)", "slower", slow.values(), "<", 1))
+    yield compared("fp32, n = 16: V3 is slower than cuBLAS (figure 8, V100)", "slower", slow.values(), "<", 1)
     for fmt, text in zip(shapes.FORMATS, ("faster than", "no slower than"), strict=True):
         values = every(rows, "hopper", shapes.BASE, (fmt,))
         held = [x > 1 if fmt == "fp32" else x >= 1 for x in values]
-        judged.append(share(f"{fmt}: the kernel for Hopper is {text} cuBLAS", "", held, span(values)))
+        yield share(f"{fmt}: the kernel for Hopper is {text} cuBLAS", "", held, span(values))
     over = every(rows, "hopper", "V3")
-    judged.append(compared("the kernel for Hopper is faster than V3", "", over, ">", 1))
+    yield compared("the kernel for Hopper is faster than V3", "", over, ">", 1)
     for fmt in shapes.FORMATS:
         values = _errors(rows, fmt)
-        judged.append(compared(f"{fmt}: V3 is no less accurate than cuBLAS", "", values, "<=", 1))
-    return judged
+        yield compared(f"{fmt}: V3 is no less accurate than cuBLAS", "", values, "<=", 1)
 
 
 def _errors(rows: list[dict[str, Any]], fmt: str) -> list[float]:

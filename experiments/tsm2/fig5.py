@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -9,6 +10,7 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, told
 from ._speed import PAPER as _PAPER
@@ -73,12 +75,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     more = [
         x for fmt in shapes.FORMATS for n in shapes.COLUMNS for x in points(rows, "V3", shapes.BASE, fmt, N=n).values()
     ]
     wide = list(points(rows, "V3", shapes.BASE, "fp64", N=16).values())
-    judged = [
+    yield from [
         share(
             "V3 has more bandwidth than cuBLAS (figure 5, K40c)",
             f"{K40C[0]:g} to {K40C[1]:g} points",
@@ -103,15 +106,12 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             if layout == ROWS and not here:
                 continue
             text = f"{fmt}, by {layout}: the kernel for Hopper has 90 % of a copy's bandwidth, m = {shapes.LARGE}"
-            judged.append(
-                share(
-                    text,
-                    "",
-                    [x >= GOAL for x in here.values()],
-                    ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
-                )
+            yield share(
+                text,
+                "",
+                [x >= GOAL for x in here.values()],
+                ", ".join(f"{100 * x:.3g} % at n = {n}" for n, x in here.items()),
             )
-    return judged
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu import shapes
@@ -11,6 +12,7 @@ from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, compared, evaluate, mean, one_gpu, reaches, span, told
 from ._speed import PAPER as _PAPER
@@ -82,35 +84,27 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     over = gains(rows, "V3", fmt="fp64").values()
-    judged = []
     for name, low, high, average in (("M40 (figure 6)", 1.1, 1.9, 1.47), ("P100 (figure 7)", 1.1, 3.0, 2.15)):
-        judged.append(reaches(f"V3 over cuBLAS, {name}", low, high, over))
+        yield reaches(f"V3 over cuBLAS, {name}", low, high, over)
         text = f"V3 over cuBLAS in the mean, {name}: as large or larger"
-        judged.append(share(text, f"{average:g}×", [mean(over) >= average] if over else [], f"{mean(over):.3g}×"))
+        yield share(text, f"{average:g}×", [mean(over) >= average] if over else [], f"{mean(over):.3g}×")
     ours, other = (_use(rows, implementation) for implementation in ("V3", shapes.BASE))
     more = [ours[m] - other[m] for m in ours if m in other]
-    judged.append(
-        share(
-            "V3 uses more of the cores than cuBLAS (figure 6b)",
-            "7 to 37.3 points",
-            [x >= 7 for x in more],
-            percent(more),
-        )
+    yield share(
+        "V3 uses more of the cores than cuBLAS (figure 6b)", "7 to 37.3 points", [x >= 7 for x in more], percent(more)
     )
     wide = points(rows, "V3", shapes.BASE, "fp64").values()
-    judged.append(
-        share(
-            "V3 uses more of the bandwidth than cuBLAS (figure 7b)",
-            "17 to 47.6 points",
-            [x >= 17 for x in wide],
-            percent(wide),
-        )
+    yield share(
+        "V3 uses more of the bandwidth than cuBLAS (figure 7b)",
+        "17 to 47.6 points",
+        [x >= 17 for x in wide],
+        percent(wide),
     )
     best = gains(rows, "hopper", fmt="fp64").values()
-    judged.append(compared("the kernel for Hopper is no slower than cuBLAS, fp64", "", best, ">=", 1))
-    return judged
+    yield compared("the kernel for Hopper is no slower than cuBLAS, fp64", "", best, ">=", 1)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from fpemu.reproduce.claims import OPEN, Claim, share
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
+from .._rows import listed
 from . import model as tsm2
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
@@ -221,8 +223,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    judged = []
+@listed
+def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
     main = [row for row in _pick(rows, part="tsm2") if row["latency"] == LATENCY]
     for name, (threshold, _, _, _) in PUBLISHED.items():
         here = _pick(main, gpu=name, fmt="fp64", n=16)
@@ -230,7 +232,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             values = [row[f"{label} threshold"] for row in here]
             held = [abs(x / threshold - 1) <= 0.05 for x in values]
             measured = ", ".join(f"{x:.3g}" for x in values)
-            judged.append(share(f"{name}: t2 threshold, fp64, {text}", str(threshold), held, measured))
+            yield share(f"{name}: t2 threshold, fp64, {text}", str(threshold), held, measured)
     for name, n, bound in (("K40c", None, "memory"), ("M40", 16, "compute"), ("P100", 16, "memory")):
         here = [row for row in _pick(main, gpu=name, fmt="fp64") if n in (None, row["n"])]
         held = [
@@ -239,18 +241,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             for label in ("printed", "corrected")
         ]
         words = f"n = {n}" if n else "every n"
-        judged.append(share(f"{name}: bound by {bound}, {words}, fp64, both thresholds", "so", held, "judged by both"))
+        yield share(f"{name}: bound by {bound}, {words}, fp64, both thresholds", "so", held, "judged by both")
     for name, (_, t2, t3, _) in PUBLISHED.items():
         here = [row for row in _pick(main, gpu=name, fmt="fp64") if t2 is None or row["n"] == 16]
         for label in ("printed", "corrected"):
             held = [bool(row[f"{label} best {t2 or row['n']}"]) for row in here]
             measured = "; ".join(_range(row, label, "t2") + (f" at n = {row['n']}" if not t2 else "") for row in here)
             text = f"{name}: t2 is a best one, Algorithm 5, equations {label}"
-            judged.append(share(text, f"t2 = {t2 or 'n'}", held, measured))
+            yield share(text, f"t2 = {t2 or 'n'}", held, measured)
             held = [bool(row[f"{label} best t3 {t3}"]) for row in here]
             measured = "; ".join(_range(row, label, "t3") + (f" at n = {row['n']}" if not t2 else "") for row in here)
             text = f"{name}: t3 is a best one, Algorithm 5, equations {label}"
-            judged.append(share(text, f"t3 = {t3}", held, measured))
+            yield share(text, f"t3 = {t3}", held, measured)
     for name, (_, t2, _, t1) in PUBLISHED.items():
         here = [row for row in _pick(main, gpu=name, fmt="fp64") if t2 is None or row["n"] == 16]
         with_t2 = [(row, t2 or row["n"]) for row in here]
@@ -258,41 +260,34 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
         kept = ", ".join(f"{100 * row[f't1 {t1} held {x}']:.3g} %" for row, x in with_t2)
         claim, measured = f"{name}: t1 divides MaxOccup", f"keeps {kept} of the threads"
         if any(row[f"t1 {t1} divides {x}, some C"] > row[f"t1 {t1} divides {x}, every C"] for row, x in with_t2):
-            judged.append(Claim(claim, f"t1 = {t1}", f"C decides; with {tsm2.SETUP} it {measured}", OPEN))
+            yield Claim(claim, f"t1 = {t1}", f"C decides; with {tsm2.SETUP} it {measured}", OPEN)
         else:
-            judged.append(share(claim, f"t1 = {t1}", held, measured))
+            yield share(claim, f"t1 = {t1}", held, measured)
     tsm = _pick(rows, part="tsm2")
     worst = max((row[f"{label} over best"] for row in tsm for label in ("printed", "corrected")), default=1.0)
     held = [row[f"{label} over best"] <= 1 + tsm2.TIE for row in tsm for label in ("printed", "corrected")]
-    judged.append(share("Algorithm 5 by SLSQP finds what trying all finds", "", held, f"{worst:.6g} times the least"))
+    yield share("Algorithm 5 by SLSQP finds what trying all finds", "", held, f"{worst:.6g} times the least")
     for fmt in TCF:
         short = sorted(_pick(rows, part="fig11", fmt=fmt), key=lambda row: row["k"])
         steps = [x["use"] <= y["use"] for x, y in itertools.pairwise(short)]
         ends = ", ".join(f"{100 * row['use']:.3g} % at k = {row['k']}" for row in (*short[:1], *short[-1:]))
-        judged.append(share(f"ISM2, {fmt}: the use of bandwidth falls with k (section 5.1)", "falls", steps, ends))
+        yield share(f"ISM2, {fmt}: the use of bandwidth falls with k (section 5.1)", "falls", steps, ends)
         selected = _pick(rows, part="tcf", fmt=fmt)
-        judged.append(
-            share(
-                f"ISM2, {fmt}: tcf keeps the GPU full",
-                ", ".join(map(str, TCF[fmt].values())),
-                [_tcf(row) <= row["most"] for row in selected],
-                "at most " + ", ".join(f"{r['most']:g}" for r in selected),
-            )
+        yield share(
+            f"ISM2, {fmt}: tcf keeps the GPU full",
+            ", ".join(map(str, TCF[fmt].values())),
+            [_tcf(row) <= row["most"] for row in selected],
+            "at most " + ", ".join(f"{r['most']:g}" for r in selected),
         )
-        judged.append(
-            share(
-                f"ISM2, {fmt}: tcf is the largest that keeps it full",
-                "",
-                [_tcf(row) == row["most"] for row in selected],
-                "at most " + ", ".join(f"{r['most']:g}" for r in selected),
-            )
+        yield share(
+            f"ISM2, {fmt}: tcf is the largest that keeps it full",
+            "",
+            [_tcf(row) == row["most"] for row in selected],
+            "at most " + ", ".join(f"{r['most']:g}" for r in selected),
         )
     last = [row["m"] / row["threads"] for row in rows if row["part"] == "tcf" and row["m"] == 10**7]
     measured = ", ".join(f"1/{x:.3g}" for x in sorted(set(last)))
-    judged.append(
-        share("m = 10^7: threads can be cut to a share of m", "1/64", [32 <= x <= 128 for x in last], measured)
-    )
-    return judged
+    yield share("m = 10^7: threads can be cut to a share of m", "1/64", [32 <= x <= 128 for x in last], measured)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
