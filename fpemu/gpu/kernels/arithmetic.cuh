@@ -1,9 +1,9 @@
-// What one matrix instruction computes, over bit patterns: the CUDA form of fpemu.mma.numpy_chain, all arithmetics.
+// The arithmetic of one matrix instruction on bit patterns: the CUDA implementation of fpemu.mma.numpy_chain, all arithmetics.
 //
-// A Spec is a struct of constants that fpemu.gpu.emulation.specification writes from an MmaSpec: types A, B, C, D (formats) and K,
-// BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K codes of a row
-// of A and of a column of B and the code of c, and returns the code of d. Integers only: nothing here depends on how a
-// compiler or a processor rounds.
+// A Spec is a struct of constants that fpemu.gpu.emulation.specification writes from an MmaSpec: types A, B, C, D
+// (formats) and K, BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K
+// codes of a row of A and of a column of B and the code of c, and returns the code of d. Integers only: nothing here
+// depends on how a compiler or a processor rounds.
 //
 // Sizes. A significand has at most 24 bits, but 53 in an FMA chain. A product of two has at most 48 (there 106, in two
 // words); a truncated term at most F + 2 <= 37, and 65 of them add to less than 2^44.

@@ -105,9 +105,9 @@ template <bool TRANSPOSED> FPEMU_FUNCTION void load_rows(u32 (&r)[2], const u8* 
                  : "r"(shared_address(row))
                  : "memory");
 }
-// SIZE bytes from a multiple of SIZE into shared memory, without registers, or zeros where they are not `exists`;
-// nothing if not `requested`. Never a part of them: a copy is told of that by the last bits of its address, which tools
-// take for bytes that are read.
+// Copy SIZE bytes from a multiple of SIZE into shared memory without registers; zeros if not `exists`, no copy if not
+// `requested`. A copy is never partial: its length would be coded in the last bits of the address, which memory
+// checkers take for bytes that are read.
 template <int SIZE> FPEMU_FUNCTION void copy_later(u8* to, u64 from, bool exists, bool requested = true) {
   const int read = exists ? SIZE : 0;
   if (SIZE == 16)

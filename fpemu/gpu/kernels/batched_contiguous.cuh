@@ -33,8 +33,8 @@ FPEMU_FUNCTION int line_of_row(int row) {
   return APART_ROWS ? span + in / distance + in % distance * 8 : row;
 }
 
-// The pieces of a matrix into shared memory. The first may begin in the matrix before, the last may end in the one
-// after.
+// Copy a matrix into shared memory in chunks of 16 bytes. The first chunk may begin in the preceding matrix, and the
+// last may end in the following one.
 template <bool OF_A> FPEMU_FUNCTION void copy_contiguous_async(u64 matrix, u64 first, int batch, int thread, u8* to) {
   typedef Flat<OF_A> F;
   const u64 aligned = matrix & ~(u64)15, end = matrix + F::BYTES, last = first + (u64)batch * F::BYTES;
@@ -171,11 +171,11 @@ FPEMU_FUNCTION void distribute_tiles(u64 a, u64 b, int thread, int group, const 
   put_flat<true>(of_a, thread, tiles), put_flat<false>(of_b, thread, tiles + TileA::BYTES);
 }
 
-// D from shared memory, where it lies as in memory: whole pieces, and single elements at both ends.
+// Store D from shared memory, where it has the layout of memory: whole chunks, and single elements at both ends.
 FPEMU_FUNCTION void store_flat(u64 matrix, int thread, const u8* from) {
   constexpr int BYTES = Config::M * Config::N * ELEMENT;
   const u64 aligned = matrix & ~(u64)15;
-  const int before = (int)(matrix & 15), end = before + BYTES;  // counted from the first piece
+  const int before = (int)(matrix & 15), end = before + BYTES;  // offsets from the first chunk
   const int whole = Config::WIDTH < 16 && before ? 16 : 0, last = larger(end & ~15, whole);
   FPEMU_FEW
   for (int at = whole + 16 * thread; at < last; at += 16 * GROUP) store16(aligned + at, from + at);

@@ -71,9 +71,9 @@ template <class T> FPEMU_FUNCTION void store(Fetched<T>& f, const Source& s, int
   });
 }
 
-// Without registers. `copy_tile_async` copies in pieces of SIZE bytes, each to its place in the tile, if lines begin at
-// multiples of four bytes or more; a line that does not is brought from the two bytes before it on, and `shift_lines`
-// moves it. Lines are a warp's: no other reads a line before it is settled.
+// Asynchronous copies, without registers. `copy_tile_async` copies in chunks of SIZE bytes to their final position in
+// the tile if lines are aligned to four bytes or more; otherwise a line is copied from two bytes before it, and
+// `shift_lines` moves it. A line belongs to one warp: no other warp reads it before the shift.
 template <class T> struct Pieces {
   static constexpr int SIZE = T::WIDTH == 2 ? 4 : T::WIDTH;
   static constexpr int IN_MATRIX = !Config::EXACT ? T::LENGTH
@@ -84,7 +84,7 @@ template <class T> struct Pieces {
   static constexpr int COUNT = BYTES / SIZE + (T::WIDTH == 2 && IN_MATRIX >= T::LENGTH);
   static constexpr int LANES = smaller(32, larger(T::ALONG, power_of_two(BYTES / SIZE)));  // that share a line
   static constexpr int LINES = 32 / T::ALONG, TURNS = LINES * LANES / 32;                  // of a warp at a time
-  // What follows a line in memory is brought with its last piece, and matters along k.
+  // The last chunk of a line contains bytes that follow the line in memory; along k they must become zeros.
   static constexpr bool RAGGED =
       T::ALONG_K && !T::SETTLES && (Config::EXACT ? IN_MATRIX * ELEMENT % SIZE : !Config::WHOLE);
 };
@@ -130,7 +130,7 @@ template <class T> FPEMU_FUNCTION Line line_of(const Source& s, int line) {
 }
 FPEMU_FUNCTION int before_of(u64 at, int width) { return width == 2 ? (int)(at & 2) : 0; }
 
-// Whole pieces of lines, and zeros for those that are not there.
+// Copy the whole chunks of lines, and write zeros for lines beyond the matrix.
 template <class T> FPEMU_FUNCTION void copy_chunks_async(const Source& s, int thread, u8* tile) {
   typedef Pieces<T> P;
   for_lines<T>(thread, [&](int number, int lane) {
@@ -154,7 +154,7 @@ template <class T> FPEMU_FUNCTION void copy_chunks_async(const Source& s, int th
   });
 }
 
-// The other pieces of a line, by one thread of its warp: what lies beside the matrix is not read.
+// Copy the partial chunks of a line by one thread of its warp, without reading beyond the matrix.
 template <class T> FPEMU_FUNCTION void copy_edges(const Source& s, int number, u8* tile) {
   typedef Pieces<T> P;
   const Line line = line_of<T>(s, number);

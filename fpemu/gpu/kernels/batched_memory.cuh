@@ -1,4 +1,4 @@
-// Loads and stores of the batched kernels: eight neighbours whatever their alignment, rows of D in whole pieces.
+// Loads and stores of the batched kernels: eight adjacent elements of any alignment, rows of D in whole chunks.
 #pragma once
 #include "bit_patterns.cuh"
 
@@ -90,9 +90,8 @@ template <int COUNT, int WIDTH> struct Eight {
   }
 };
 
-// A row of halves in shared memory to memory, in pieces of as many bytes as its alignment allows. `number`: of the
-// piece, below pieces_of_row. A row that begins between two multiples of four bytes has its first piece around its
-// first element.
+// Store chunk `number` (below pieces_of_row) of a row of halves from shared memory; the chunks are as long as the row's
+// alignment permits. If the row begins between two multiples of four bytes, its first chunk contains one element.
 FPEMU_FUNCTION constexpr int pieces_of_row(int width, int length) {
   return 2 * length / larger(width, 4) + (width == 2);
 }

@@ -1,6 +1,6 @@
-// Algorithm 3 of Mukunoki et al. (2020): how many slices do, with the sums of fpemu.schemes.errorfree.counting to the
-// last bit. NumPy adds the terms of a row in pairs of halves: pieces of at most 128 by eight accumulators, then piece
-// to piece as `merges` says (pairs of places, cut into levels), which fpemu.gpu.errorfree.counting makes.
+// Algorithm 3 of Mukunoki et al. (2020), the number of slices, with the sums of fpemu.schemes.errorfree.counting to the
+// last bit. NumPy sums a row pairwise: leaves of at most 128 terms by eight accumulators, then pairs of partial sums in
+// the order of `merges` (pairs of indices, grouped by level) from fpemu.gpu.errorfree.counting.
 #include "block_reduce.cuh"
 #include "slices.cuh"
 
@@ -9,7 +9,7 @@ struct Plan {  // of a sum of n terms
   int pieces, depth;
 };
 
-// The sum of term(0) ... term(n - 1) in NumPy's order, in every thread; `parts` holds a number a piece.
+// Return the sum of term(0) ... term(n - 1) in NumPy's order to every thread; `parts` holds one number per leaf.
 template <class Term> __device__ double pairwise(const Plan& plan, double* parts, const Term& term) {
 #ifdef __CUDACC__
   const int lane = threadIdx.x % 8, group = threadIdx.x / 8, groups = blockDim.x / 8;
@@ -114,8 +114,8 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// The same in floating point, for matrices as `cut_doubles` of slices.cu takes them. Numbers are kept in shared memory,
-// eight places apart from one piece of 128 to the next, so that the pieces of a warp lie in different banks.
+// The same criterion in floating point, for the matrices of `cut_doubles` in slices.cu. The numbers are in shared
+// memory, with a gap of eight after every 128, so that the leaves of a warp are in different banks.
 FPEMU_FUNCTION int apart(int k) { return k + k / 128 * 8; }
 
 extern "C" __global__ void __launch_bounds__(512)
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(512)
     const int ceiling = first.e + ceil_log2((u64)first.m);
     int base = 0;
     double enough = 0;
-    // digits of slice d and what is left after them make the number that was left before
+    // the residual before slice d equals the slice plus the residual after it
     for (int d = 1; d < count && largest; d++) {
       const Element x = element(largest);
       const int top = key(x.m, x.e, room), unit = base + (top >> 1) + (top & 1) - bits;

@@ -139,7 +139,7 @@ FPEMU_FUNCTION void round_entry(const End& end, s64 i, s64 j, Digits& digits, in
     Stream<s64> sum;
     digits.reset();
     for (int k = 0; k < count; k++) sum.feed(digits.next());
-    exponent += 1023;  // as the emulator has it: 2^1023 keeps most of what is not zero from being rounded to zero
+    exponent += 1023;  // as in the NumPy reference: the factor 2^1023 keeps most nonzero sums from rounding to zero
     const double t = end.D.narrow ? (double)fp32_of((u32)sum.template round<Binary32>(exponent))
                                   : fp64_of(sum.template round<Binary64>(exponent));
     T = t > 0 ? 1 : t < 0 ? -1 : 0;

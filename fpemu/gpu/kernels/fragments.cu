@@ -1,5 +1,6 @@
 // One matrix instruction on the raw registers of a warp: A is (warps, 32 lanes, A_REGISTERS), and B, C, D alike. The
-// macros are those of instruction.cuh (fpemu.gpu.instructions.run.prelude); which element a register holds is not assumed.
+// macros are those of instruction.cuh (fpemu.gpu.instructions.run.prelude); which element a register holds is not
+// assumed.
 constexpr int A_REGISTERS = (TILE_M == 8 ? 1 : 2) * ROW_WORDS / 4;
 constexpr int B_REGISTERS = ROW_WORDS / 4;
 constexpr int C_REGISTERS = (TILE_M == 8 ? 1 : 2) * CD_PAIR * TILE_N / 8;

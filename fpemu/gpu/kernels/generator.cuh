@@ -21,23 +21,23 @@ FPEMU_FUNCTION Words philox(Words counter, u64 key) {
   return counter;
 }
 
-// How a class draws the codes of one operand: fields of fpemu.mma.operand_streams.Recipe, in that order.
+// The distribution of one operand's codes in a class: the fields of fpemu.mma.operand_streams.Recipe in their order.
 struct Recipe {
-  s64 low, high;              // exponent fields, drawn evenly
-  s64 other_low, other_high;  // or, so many times in 16, these
+  s64 low, high;              // range of the exponent field, uniform
+  s64 other_low, other_high;  // a second range, used with probability other_in_16 / 16
   s64 other_in_16;
   s64 zero_in_16;       // zeros of both signs
   s64 special_in_4096;  // the top exponent field: Inf and NaN where the format has them; 0: none at all
   s64 fall;             // the exponent field falls by this much with every k
   s64 lift;             // and is this much higher for k = 0 and 1
-  s64 geometric;        // 1: the field is high, less the number of heads before the first tails
-  s64 mirror;           // 1: the second half of k repeats the first, bar the last k; 2: k = 1 repeats k = 0
-  s64 opposite;         // 1: what repeats has the other sign
+  s64 geometric;        // 1: the field is high minus the number of trailing zeros of a random word
+  s64 mirror;           // 1: the second half of k repeats the first, except the last k; 2: k = 1 repeats k = 0
+  s64 opposite;         // 1: repeated elements have the opposite sign
   s64 keep;             // bits of the fraction that are drawn
   s64 fill;             // bits of the fraction that are set
 };
 
-// Which k the element k of K repeats (itself, if none).
+// Return the k that element k of K repeats, or k itself.
 FPEMU_FUNCTION int source_of(const Recipe& r, int k, int K) {
   if (r.mirror == 1 && k >= K / 2 && k < K - 1 && K > 1) return k - K / 2;
   return r.mirror == 2 && k == 1 ? 0 : k;

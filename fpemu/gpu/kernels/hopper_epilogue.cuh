@@ -70,9 +70,9 @@ template <int COLUMNS> struct Exponents {
       own[i] = task.column_exponents && c < task.N ? __ldcg(column) : 0;
     }
   }
-  // All columns' to shared memory. True: somewhere they are beyond MODERATE, and stay as they are. False: `row`
-  // becomes what is added to `column` for the bits of 2^-(e_row + e_column). `name` is a named barrier of the
-  // warpgroup.
+  // Write the exponents of all columns to shared memory. Return true if an exponent exceeds MODERATE; all exponents are
+  // then unchanged. Otherwise `row` becomes the addend to `column` that gives the code of 2^-(e_row + e_column). `name`
+  // is a named barrier of the warpgroup.
   FPEMU_FUNCTION bool share(int* column, int thread, int name) {
     bool far = max(abs(row[0]), abs(row[1])) > MODERATE;
     FPEMU_UNROLL

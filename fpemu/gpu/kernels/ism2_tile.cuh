@@ -1,8 +1,8 @@
 // Tiles of A and C that go through shared memory, for ism2_hopper.cu.
 //
-// A tile has TILE rows of A_PITCH or C_PITCH elements, of which the pieces that neighbours read at once lie in
-// different banks. LINEAR: it is one piece in memory, and has no gaps in shared memory either; else A_VECTOR or
-// C_VECTOR elements of a row are moved at a time.
+// A tile has TILE rows of A_PITCH or C_PITCH elements; the elements that adjacent threads read at once are in different
+// banks. LINEAR: the tile is contiguous in memory and in shared memory; else A_VECTOR or C_VECTOR elements of a row are
+// moved at a time.
 #pragma once
 #include "tallskinny_copies.cuh"
 

@@ -6,10 +6,10 @@
 #include "block_reduce.cuh"
 #include "slices.cuh"
 
-// What `residues` finds.
+// Flags that `residues` sets.
 struct Cutting {
   int incomplete;  // a number that is not an integer in its row's units
-  int vanished;    // rows that are not zero and of which no integer is left
+  int vanished;    // the number of nonzero rows whose integers are all zero
 };
 
 // Residues of trunc(x 2^shift[row]), |x| 2^shift < 2^512, as int8: plane i (rows of `width`) for modulus i. `powers`
@@ -72,8 +72,8 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// The same by floats, for |x| 2^shift < 2^(15 PIECES - 2), at most 8 pieces: x is a sum of PIECES integers of magnitude
-// up to 2^14, times powers of 2^15. With the residues of these powers, FACTOR, of magnitude up to 128, all sums stay
+// The same in fp32, for |x| 2^shift < 2^(15 PIECES - 2), PIECES <= 8: x is a sum of PIECES integers of magnitude up to
+// 2^14, times powers of 2^15. With the residues of these powers, FACTOR, of magnitude up to 128, all sums stay
 // below 2^24 and are exact. The quotient by p is the nearest integer to sum / p, or where that is near a tie its
 // neighbour; so the remainder, exact too, is p / 2 + 1 at most, a signed byte for p <= 253. For 255 the factors are
 // powers of two and the sum below 2^22, which leaves ties alone; for 256 the quotient has no error, and 128 is the byte
@@ -85,7 +85,7 @@ FPEMU_FUNCTION float fused(float x, float y, float z) { return __builtin_fmaf(x,
 #endif
 constexpr float FLOAT_CENTER = 12582912.0f;  // 1.5 · 2^23
 
-// 2^14 at every piece makes all of them positive.
+// Adding 2^14 to every 15-bit word makes all of them positive.
 FPEMU_FUNCTION constexpr u64 bias(int word) {
   u64 bits = 0;
   for (int place = 14; place < 15 * PIECES; place += 15)

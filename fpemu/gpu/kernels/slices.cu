@@ -144,8 +144,8 @@ extern "C" __global__ void __launch_bounds__(512)
 }
 
 // The same in floating point, for matrices whose entries lie between 2^-900 and 2^900 and within 900 bits of their
-// row's largest: what is left is kept in units of the last slice, where nothing underflows and no step but the digit
-// rounds.
+// row's largest: the residual is kept in units of the last slice, so that nothing underflows and only the rounding to
+// the slice is inexact.
 extern "C" __global__ void __launch_bounds__(512)
     cut_doubles(const double* X, s64 pitch, int rows, int all_rows, int K, int bits, int rule, int room, int headroom,
                 int count, int carrier, int backwards, s64 width, void* digits, int* exponents, int* tops, Cut* found) {

@@ -3,7 +3,8 @@
 // For every kernel that splits, in its loads or apart:
 //
 //     #include "split.cuh"
-//     typedef Split<Word<Fp16, RNE, 0, 0x7BFF, 0x7C00>, Word<...>> Rules;   // fpemu.gpu.gemm.splitting.definition(rules)
+//     // fpemu.gpu.gemm.splitting.definition(rules):
+//     typedef Split<Word<Fp16, RNE, 0, 0x7BFF, 0x7C00>, Word<...>> Rules;
 //
 //     u32 code[Rules::COUNT];
 //     u32 found = split_number<Rules>(x, e, code);
@@ -16,9 +17,10 @@
 // Two ways to the same bits. split_exactly works in double, where each step is exact but one that directed roundings
 // can force (see steps), and rounds in integers. split_fast works in fp32 and rounds as the hardware converts; for
 // words that round to nearest or toward zero, with scales of at most 2^40, it is exact for 2^-100 <= |x · 2^e| < 2^80
-// and for zeros: the word is then a multiple of the last place of what it rounds, or equal to it; so what is left stays
-// a multiple of x's last place, at least 2^-123, does not grow, and fits into 24 bits; nothing scaled reaches 2^128.
-// split_number takes that way where it may. This text compiles for the host too, and is compared with NumPy there.
+// and for zeros: the word is then a multiple of the last place of the number it rounds, or equal to it; so the residual
+// stays a multiple of x's last place, at least 2^-123, does not grow, and fits into 24 bits; nothing scaled reaches
+// 2^128. split_number uses split_fast under these conditions. This text compiles for the host too, where the tests
+// compare it with NumPy.
 #pragma once
 #include "formats.cuh"
 #include "bit_patterns.cuh"
@@ -33,7 +35,7 @@ FPEMU_FUNCTION float small_power_of_two(int e) { return fp32_of((u32)(127 + e) <
 
 // --- one word
 
-// T: the format; LARGEST: code of its largest number; BEYOND: of what is larger (Inf, or NaN where there is no Inf).
+// T: the format; LARGEST: code of its largest number; BEYOND: code of an overflow (Inf, or NaN if there is no Inf).
 template <class T, WordRounding MODE_, int EXPONENT_, u64 LARGEST_, u64 BEYOND_> struct Word {
   typedef T Type;
   static constexpr WordRounding MODE = MODE_;

@@ -42,8 +42,8 @@ FPEMU_FUNCTION void store_some(const Loads& load, const Problem& p, const Place&
   }
 }
 
-// Multiply out of `buffer`; meanwhile, with the pipeline, bring the stretch from `next` on into `other`, piece by
-// piece: while a part is multiplied, a piece of the next stretch is stored that was fetched AHEAD pieces before.
+// Multiply from `buffer`; with the pipeline, fetch the K block at `next` into `other` meanwhile, in PIECES chunks:
+// during a part of the products the chunk is stored that was fetched AHEAD chunks before.
 constexpr int PIECES = smaller(SLICES * ROW_FRAGMENTS, smaller(FETCHES, Tile::PIECES));
 constexpr int AHEAD = smaller(PIECES - 1, Tile::AHEAD);
 constexpr int piece_begin(int piece) { return piece * FETCHES / PIECES; }

@@ -1,7 +1,7 @@
 // A scheme's product step by step, for any order over K: words laid out as the chains take them (gather), chains of one
-// instruction (chain), slices added (add), sums joined (finish). The readable twin of split_gemm.cu; everything passes
-// through memory. fpemu.gpu.gemm.mma_sync.general runs it, and defines the instruction, the Plan and the Rules before
-// this file.
+// instruction (chain), slices added (add), sums joined (finish). The reference implementation of split_gemm.cu;
+// every intermediate result passes through memory. fpemu.gpu.gemm.mma_sync.general runs it, and defines the
+// instruction, the Plan and the Rules before this file.
 #include "instruction.cuh"
 #include "split_epilogue.cuh"
 

@@ -1,18 +1,18 @@
-// A tile of D by mma.sync from words in shared memory: fragments, the instruction on them, what is multiplied when, and
-// the tile's way to memory. For split_gemm.cu, which splits in its loads, and split_gemm_async.cu, which finds words in
-// memory.
+// A tile of D by mma.sync from words in shared memory: fragments, the instruction, the order of the products, and the
+// store of the tile. For split_gemm.cu, which splits in its loads, and split_gemm_async.cu, which loads words.
 //
 // The fragments of mma.sync have one layout in 32-bit words, whatever the format: with g = lane / 4 and t = lane % 4 a
 // lane holds of A the words t and t + 4 of rows g and g + 8, of B those of column g, and of a sum the columns 2t and
 // 2t + 1 of rows g and g + 8.
 //
-// What is multiplied when is in the Plan. A stretch of Tile::K is run through in turns of Plan::TURN; in each turn
+// The Plan is the order of the products. A block of Tile::K is processed in turns of Plan::TURN; in each turn
 // every product of words runs over all instructions of the turn before the next, into the accumulator of its group.
 // Groups are promoted (added to a total in fp32, and begun again from zero) every Plan::promote(group) of k. A scheme
 // whose products run over all of K one after another takes several passes over K. The order is fpemu.mma.order's: k
 // beyond the end is zero, and zeros leave an accumulator and a total as they are.
 //
-// fpemu.gpu.gemm.mma_sync.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as PTX.
+// fpemu.gpu.gemm.mma_sync.source defines the Plan, the Tile, the Rules of the split and MMA_SYNC, the instruction as
+// PTX.
 #pragma once
 #include "split_vectorized.cuh"
 #include "split_epilogue.cuh"
@@ -52,8 +52,8 @@ void load_rows(u32 (&r)[4], const u8* row);
 void load_rows(u32 (&r)[2], const u8* row);
 #endif
 
-// Where a byte of a row lies in a word's part of a buffer. Pieces of 16 bytes change places by the row's number, so
-// that those of eight rows that ldmatrix reads, or a copy writes, are in different banks.
+// Return the offset of a byte of a row within a word's part of a buffer. Chunks of 16 bytes are permuted by the row, so
+// that the chunks of eight rows that ldmatrix reads, or a copy writes, are in different banks.
 FPEMU_FUNCTION constexpr int spot(int row, int byte) {
   const int turn = ROW_BYTES % 128 == 0 ? row % 8 : ROW_BYTES % 64 == 0 ? row / 2 % 4 : 0;
   return row * ROW_BYTES + (byte ^ turn * 16);

@@ -1,10 +1,10 @@
-// Eight numbers into words at once: the fast way of split.cuh, fp16 and bf16 two by two.
+// Split eight numbers into words at once by split_fast of split.cuh, fp16 and bf16 in pairs.
 #pragma once
 #include "split.cuh"
 
-// Whether the fast way gives the words of any number, after scaling in two steps. It does for fp16 words whose first
-// rounds to nearest or is cut: what is below 2^-100 has zeros for words, subnormal or not; where the first word is
-// infinite, so is what is left; and what is left otherwise is below 2^16.
+// Whether split_fast is exact for every number, after scaling in two steps. It is for fp16 words whose first word
+// rounds to nearest or truncates: numbers below 2^-100 have zero words; if the first word is infinite, so is the
+// residual; and other residuals are below 2^16.
 template <class R> struct AllHalves {
   static constexpr bool VALUE = true;
 };
@@ -22,8 +22,8 @@ template <class R> FPEMU_FUNCTION bool takes_fast_way(float scaled) {
   return R::FAST && size >= FAST_LEAST && size < FAST_MOST;
 }
 
-// A magnitude below which no word overflows, fpemu.gpu.gemm.splitting.within, as far as the fast way goes: what is left of x
-// after a word is at most `part` of it, or `least`.
+// A magnitude below which no word overflows in split_fast (fpemu.gpu.gemm.splitting.within): the residual of x after a
+// word is at most `part` times x, or `least`.
 constexpr double two_to(int e) { return e > 0 ? 2 * two_to(e - 1) : e < 0 ? 0.5 * two_to(e + 1) : 1; }
 template <class W> constexpr double largest_of() {
   const u64 field = W::LARGEST >> W::FRACTION, fraction = W::LARGEST & ((1ull << W::FRACTION) - 1);

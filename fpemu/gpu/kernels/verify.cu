@@ -1,6 +1,6 @@
-// Verification on the GPU, with operands that never leave it: `generate` makes tests of a class, the instruction runs
-// on them (instruction.cu), `compare` emulates every output and counts what differs. Before this file come a Spec, a
-// tile (TILE_ROWS, TILE_COLUMNS) and nothing else. A is (tests, rows, K), B, stored by its columns, (tests, columns,
+// Verification on the GPU, with operands that never leave it: `generate` draws tests of a class, the instruction runs
+// on them (instruction.cu), `compare` emulates every output and counts mismatches. A Spec and the tile (TILE_ROWS,
+// TILE_COLUMNS) precede this file. A is (tests, rows, K), B, stored by its columns, (tests, columns,
 // K), C and D (tests, rows, columns), all codes of their formats, packed.
 #include "generator.cuh"
 
