@@ -40,7 +40,7 @@ _OPERANDS = "ABC"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Distribution of one operand's codes in a class: the fields of ``Recipe`` in ``kernels/generator.cuh``, in order."""
+    """Distribution of one operand's codes in a class: ``Recipe`` in ``kernels/generator.cuh``, field by field."""
 
     low: int = 0
     """Lowest exponent field"""
