@@ -372,6 +372,7 @@ RESULTS = {
 """What functions return or raise; a user has no reason to construct them."""
 
 ELSEWHERE = {
+    "fpemu.reproduce": "tests/reproduce",
     "fpemu.sweep": "tests/sweep/test_sweep.py and tests/sweep/test_grid.py",
     "fpemu.plotting": "matplotlib checks the arguments of its helpers",
     "fpemu.verify.instructions.first_failures": "takes what `verify` returned",
