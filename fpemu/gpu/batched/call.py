@@ -1,8 +1,8 @@
-"""Batched products on the GPU: arguments as `fpemu.batched` has them, made into a task and a launch of its kernel."""
+"""Batched products on the GPU: from operands to a task and the launch of its kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -24,9 +24,7 @@ PROBLEM = np.dtype(
     + [(n, "i4") for n in ("M", "N", "K", "batch", "tiles_m", "tiles_n", "added", "unused")]
 )
 """The struct Problem of kernels/batched.cuh"""
-
-
-_MOST = 2**31 - 2**20  # what kernels count in an int, with room for threads that have nothing to do
+_MOST = 2**31 - 2**20  # largest count of a kernel's int variables, with a margin for idle threads
 
 
 @dataclass(frozen=True)
@@ -38,24 +36,13 @@ class Scaling:
 
     @property
     def plain(self) -> bool:
+        """Whether alpha = 1 and beta = 0."""
         return self.alpha == (1.0, 0.0) and self.beta == (0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """What is computed besides its sizes: the arguments of a product that choose a kernel."""
-
-    complex: bool = False
-    planar: bool = False
-    accumulate: str = "fp32"
-    products: int = 4
-    conjugate_a: bool = False
-    conjugate_b: bool = False
-
-
-@dataclass(frozen=True)
 class Product:
-    """A product that is ready to be launched, as often as one likes."""
+    """A prepared product, which can be launched repeatedly."""
 
     task: Task
     configuration: Configuration
@@ -63,18 +50,18 @@ class Product:
     launch: device.Launch
 
     def queue(self, stream: int = 0) -> None:
-        """Queue it on a stream."""
+        """Queue the product on a stream."""
         self.launch.queue(stream)
 
 
 @lru_cache(maxsize=512)
 def module(source: str, name: str) -> device.Module:
-    """The compiled kernel of a source."""
+    """Return the compiled kernel of a source."""
     return device.Module(source, name=name)
 
 
 def _contiguous(problem: Any, A: Operand, B: Operand, D: Operand, batch: int) -> bool:
-    """Whether a kernel can know all distances from the sizes."""
+    """Whether all distances in memory follow from the sizes."""
     for name, X in (("a", A), ("b", B), ("d", D)):
         s = problem[name][0]
         rows, columns = X.shape[-2:]
@@ -91,24 +78,16 @@ def prepare(
     B: Operand,
     C: Operand | None,
     D: Operand,
-    arithmetic: Arithmetic,
+    arithmetic: Task,
     scaling: Scaling,
     choose: Any,
     *,
     overlap: bool = True,
 ) -> Product:
-    """The launch of D = alpha · A B + beta · C.
+    """Return the launch of D = alpha · A B + beta · C, transposes done; D is not empty and has contiguous rows.
 
-    Parameters
-    ----------
-    A : Operand (..., M, K), B : Operand (..., K, N), C, D : Operand (..., M, N)
-        Transposes done; leading axes broadcast to those of D, which is not empty and whose rows are contiguous.
-    arithmetic : Arithmetic
-    scaling : Scaling
-    choose : callable or Configuration
-        A task and the batch to the configuration that runs it.
-    overlap : bool
-        See `fpemu.gpu.batched.source.plan`.
+    Leading axes broadcast to those of D. `arithmetic` is a task whose sizes and layouts are replaced by those of the
+    operands; `choose` is a configuration, or a function of a task and the batch that returns one.
     """
     lead, (M, N), K = D.shape[:-2], D.shape[-2:], A.shape[-1]
     batch = prod(lead)
@@ -118,44 +97,31 @@ def prepare(
     problem = np.zeros(1, PROBLEM)
     keep, widths = [], []
     for name, X, along in (("a", A, a_along), ("b", B, not b_along), ("d", D, True)):
-        problem[name], width, held = stacks.stack(X, lead, along)
-        keep.append(held)
+        problem[name], width, owner = stacks.stack(X, lead, along)
+        keep.append(owner)
         widths.append(width)
     if C is not None:
-        problem["c"], _, held = stacks.stack(C, lead, True)
+        problem["c"], _, owner = stacks.stack(C, lead, True)
         problem["c_entry"] = C.strides[-1]
-        keep.append(held)
-    task = Task(
-        M,
-        N,
-        K,
-        arithmetic.complex,
-        arithmetic.planar,
-        arithmetic.accumulate,
-        arithmetic.products,
-        arithmetic.conjugate_a,
-        arithmetic.conjugate_b,
-        a_along,
-        b_along,
-        min(widths),
-        scaling.plain,
-        _contiguous(problem, A, B, D, batch),
-    )
+        keep.append(owner)
+    layout = {"a_along_k": a_along, "b_along_k": b_along, "width": min(widths)}
+    contiguous = _contiguous(problem, A, B, D, batch)
+    task = replace(arithmetic, M=M, N=N, K=K, **layout, plain=scaling.plain, contiguous=contiguous)
     configuration = choose(task, batch) if callable(choose) else fitted(choose, task)
     validate(configuration, task, **limits(task.accumulate))
-    made = plan(task, configuration, overlap)
+    kernel = plan(task, configuration, overlap)
     problem["alpha"], problem["beta"] = scaling.alpha, scaling.beta
     for name, value in (("M", M), ("N", N), ("K", K), ("batch", batch), ("added", int(C is not None))):
         problem[name] = value
-    problem["tiles_m"], problem["tiles_n"] = made.tiles(M, N)
-    blocks = made.blocks(M, N, batch)
-    if made.persistent:
-        blocks = min(blocks, made.persistent * properties.multiprocessors())
-    parts, what = (M * N, "elements") if configuration.kind == "small" else (prod(made.tiles(M, N)), "tiles")
+    problem["tiles_m"], problem["tiles_n"] = kernel.tiles(M, N)
+    blocks = kernel.blocks(M, N, batch)
+    if kernel.persistent:
+        blocks = min(blocks, kernel.persistent * properties.multiprocessors())
+    parts, what = (M * N, "elements") if configuration.kind == "small" else (prod(kernel.tiles(M, N)), "tiles")
     if batch * parts > _MOST:
         raise InputError(f"{batch} products of {parts} {what} each: {_MOST} are the most of a launch, split the batch")
     overlap = overlap and (device.missing() is not None or device.capability() >= (9, 0))
-    launch = module(made.source, made.name).prepare(
-        made.name, blocks, made.threads, problem, shared=made.shared, overlap=overlap, keep=keep
+    launch = module(kernel.source, kernel.name).prepare(
+        kernel.name, blocks, kernel.threads, problem, shared=kernel.shared, overlap=overlap, keep=keep
     )
-    return Product(task, configuration, made, launch)
+    return Product(task, configuration, kernel, launch)

@@ -1,4 +1,4 @@
-"""Which configuration runs a task: the winner of a measurement where there is one, else by the sizes."""
+"""The configuration that runs a task: the fastest of a measurement if there is one, otherwise by the sizes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ TABLE = Path(__file__).with_name("h200.toml")
 
 @cache
 def table() -> dict[str, Any]:
-    """The table of winners: for every form, the sizes up to which a configuration is the fastest."""
-    if not TABLE.exists():
-        return {}
+    """Return the fastest configurations by form and largest size."""
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
 def form(task: Task) -> str:
-    """The part of the table that a task belongs to: its numbers, and how its lines are aligned in bytes.
+    """Return the section of the table for a task: real or complex, and the alignment of its lines in bytes.
 
     >>> form(Task(12, 12, 12, width=8))
     'real 8'
@@ -35,44 +33,41 @@ def form(task: Task) -> str:
 
 @lru_cache(maxsize=2)
 def limits(accumulate: str) -> dict[str, Any]:
-    """What the GPU at hand allows a kernel: the arguments of `validate`; those of Hopper where there is none."""
+    """Return the arguments of `validate` for the GPU at hand; empty, for Hopper's, without a GPU."""
     if device.missing() is not None:
         return {}
     from fpemu import mma
     from fpemu.gpu.gemm.choice import architecture
 
     spec = mma.spec(architecture(), "fp16", accumulate, "mma")
-    here = device.capability()
-    return {"block_of": spec.block or spec.k, "shared": SHARED_BEFORE.get(here, SHARED), "bulk": here >= (9, 0)}
+    capability = device.capability()
+    return {
+        "block_of": spec.block or spec.k,
+        "shared": SHARED_BEFORE.get(capability, SHARED),
+        "bulk": capability >= (9, 0),
+    }
 
 
 @lru_cache(maxsize=4096)
 def choose(task: Task, batch: int, kernel: str = "tensor") -> Configuration:
-    """The configuration that runs a task.
-
-    Parameters
-    ----------
-    task : Task
-    batch : int
-    kernel : {"tensor", "magma-small"}
-    """
+    """Return the configuration that runs a task with a kernel, "tensor" or "magma-small"."""
     if kernel == "magma-small":
         return Small(threads=128)
     size = max(task.M, task.N, task.K)
     for most, line in table().get(form(task), {}).items():
         if size <= int(most):
             allowed = limits(task.accumulate)
-            found = fitted(parse(line), task, allowed.get("bulk", True))
+            configuration = fitted(parse(line), task, allowed.get("bulk", True))
             try:
-                validate(found, task, **allowed)
+                validate(configuration, task, **allowed)
             except InputError:
                 break
-            return found
+            return configuration
     return fitted(by_size(task), task)
 
 
 def by_size(task: Task) -> Configuration:
-    """A configuration that is valid for any task, without a measurement."""
+    """Return a configuration that is valid for any task."""
     M, N = task.M, task.N
     if max(M, N) <= 32:
         return Warp(1 if M <= 16 else 2, 1 if N <= 8 else 2 if N <= 16 else 4, 1 if task.K <= 16 else 2)

@@ -1,8 +1,8 @@
-"""How a batched kernel does its task: four kinds of kernels with their parameters, and which are valid.
+"""Configurations of the batched kernels: four kinds of kernels, their parameters and the constraints on them.
 
-`Block` has the eight parameters of Abdelfattah, Tomov, Dongarra (2020), section 5.8, under the conditions that
-`fpemu.roofline.wmma.check` names, and our own: how many products and blocks are under way, and how matrices
-come to shared memory and go from it.
+`Block` has the eight parameters of Abdelfattah, Tomov, Dongarra (2020), section 5.8, under the constraints of
+`fpemu.roofline.wmma.check`, and parameters for the products and blocks in flight and the copies to and from shared
+memory.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Block:
     products : int
         Products of a thread block.
     stages : int
-        Blocks of A and of B in flight; 1 only where K is not longer than BLK_K. With ``persistent``: products in flight
+        Blocks of A and of B in flight; 1 only if K is at most BLK_K. With ``persistent``: products in flight
         besides the one that is multiplied.
     direct : bool
-        Copy blocks to shared memory without registers (cp.async), and arrange them there.
+        Copy blocks to shared memory without registers (cp.async), and rearrange them there.
     staged : bool
         Write D through shared memory; real and planar results only.
     flat : bool
-        Copy matrices to shared memory as they lie in memory and arrange them there, and D the other way: for products
+        Copy matrices to shared memory without rearrangement, rearrange them there, and D in reverse: for products
         without gaps of one block each, not for planar ones.
     persistent : bool
         A thread block computes one product after the other, with the next in flight: for products of one block each.
@@ -77,7 +77,7 @@ class Block:
 
     @property
     def turned(self) -> bool:
-        """(8, 32, 16) is the (32, 8, 16) of the transposed product."""
+        """Whether the transposed product is computed: (8, 32, 16) is its (32, 8, 16)."""
         return self.tensor[0] == 8
 
     @property
@@ -88,15 +88,15 @@ class Block:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The warps over the tiles: all get the same number, as many warps as possible, most nearly square."""
+        """Grid of warps over the tiles: equal numbers of tiles, as many warps as possible, most nearly square."""
         rows, columns = self.tiles
-        found = [
+        grids = [
             (x, y)
             for x in range(1, rows + 1)
             for y in range(1, columns + 1)
             if rows % x == 0 and columns % y == 0 and x * y <= self.warps
         ]
-        return max(found, key=lambda g: (g[0] * g[1], -abs(rows / g[0] - columns / g[1])))
+        return max(grids, key=lambda g: (g[0] * g[1], -abs(rows / g[0] - columns / g[1])))
 
 
 @dataclass(frozen=True)
@@ -163,32 +163,17 @@ class Small:
 Configuration = Block | Warp | Packed | Small
 KINDS: dict[str, type[Any]] = {"block": Block, "warp": Warp, "packed": Packed, "small": Small}
 MOST_SMALL = 32
-"""The longest side of a product of magma-small"""
+"""Largest size of a product of magma-small"""
 
 
 def validate(
     configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED, bulk: bool = True
 ) -> None:
-    """Raise if a configuration cannot do a task.
+    """Raise InputError if a configuration cannot run a task.
 
-    Parameters
-    ----------
-    configuration : Block, Warp, Packed or Small
-    task : Task
-    block_of : int
-        Products that the instruction adds together (`MmaSpec.block`).
-    shared : int
-        Bytes of shared memory that a block may have.
-    bulk : bool
-        Whether the GPU has the copy engine of Hopper.
+    The GPU has instructions that add `block_of` products together (`MmaSpec.block`), thread blocks of at most `shared`
+    bytes of shared memory, and bulk copies or none.
 
-    Raises
-    ------
-    InputError
-        Naming the parameter, its value and the condition.
-
-    Examples
-    --------
     >>> validate(Block(block=(64, 40, 64), threads=(8, 4)), Task(64, 64, 64))
     Traceback (most recent call last):
     fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): choose a multiple of 16
@@ -249,21 +234,20 @@ def _validate_block(c: Block, task: Task, shared: int) -> None:
 
 
 def _one_block(c: Block, task: Task) -> bool:
-    """Whether a block has all of a product, and there is something to multiply."""
+    """Whether one thread block computes a whole product, and K is positive."""
     return c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K > 0
 
 
 def _can_be_flat(c: Block, task: Task) -> bool:
-    """Whether matrices can be copied as they lie in memory, lines and all."""
+    """Whether matrices can be copied without rearrangement."""
     return _one_block(c, task) and task.contiguous and not task.planar and (c.stages == 1 or c.persistent)
 
 
 def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Configuration:
-    """The configuration without what a task does not allow: direct copies, a staged result; `bulk` as in `validate`."""
+    """Return the configuration without the options that a task does not allow; `bulk` as in `validate`."""
     if not isinstance(configuration, Block):
         return configuration
-    interleaved = task.complex and not task.planar
-    c = configuration
+    c, interleaved = configuration, task.complex and not task.planar
     stages = c.stages if c.direct else min(c.stages, 2)
     if stages == 1 and c.block[2] < task.K:
         stages = 2
@@ -275,7 +259,7 @@ def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Confi
 
 
 def text(configuration: Configuration) -> str:
-    """In one line, as the table of winners has it; `parse` reads it.
+    """Return the configuration as one line, the form in the table; `parse` reads it.
 
     >>> text(Block(block=(64, 64, 32), threads=(16, 8), stages=3, direct=True))
     'block block=64x64x32 threads=16x8 stages=3 direct=1'
@@ -290,7 +274,7 @@ def text(configuration: Configuration) -> str:
 
 
 def parse(line: str) -> Configuration:
-    """The configuration of a line that `text` wrote.
+    """Return the configuration of a line that `text` wrote.
 
     >>> parse("warp rows=2 columns=4 steps=2 warps=4")
     Warp(rows=2, columns=4, steps=2, warps=4)
@@ -308,9 +292,9 @@ def parse(line: str) -> Configuration:
             numbers = tuple(int(v) for v in value.split("x"))
         except ValueError:
             raise InputError(f"{part}: {name} is a number, or several joined by x") from None
-        told = len(known[name]) if isinstance(known[name], tuple) else 1
-        if len(numbers) != told:
-            raise InputError(f"{part}: {name} has {told} number{'s' * (told > 1)}, not {len(numbers)}")
+        count = len(known[name]) if isinstance(known[name], tuple) else 1
+        if len(numbers) != count:
+            raise InputError(f"{part}: {name} has {count} number{'s' * (count > 1)}, not {len(numbers)}")
         values[name] = numbers if isinstance(known[name], tuple) else type(known[name])(numbers[0])
-    found: Configuration = KINDS[kind](**values)
-    return found
+    configuration: Configuration = KINDS[kind](**values)
+    return configuration

@@ -13,9 +13,10 @@ from fpemu.arrays import product_shape
 from fpemu.batched import arguments, halfcomplex, layouts, scaling
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.gpu.batched import call, choice, stacks
-from fpemu.gpu.batched.call import Arithmetic, Product, Scaling
+from fpemu.gpu.batched.call import Product, Scaling
 from fpemu.gpu.batched.configuration import Configuration, parse
 from fpemu.gpu.batched.stacks import Operand, Pointers
+from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 
@@ -78,7 +79,8 @@ def hgemm(
     GpuError
         No GPU, or a run that failed.
     """
-    return _run(A, B, C, out, None, _Asked(alpha, beta, transa, transb, accumulate, kernel, configuration))
+    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
+    return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options))
 
 
 def hcgemm(
@@ -137,24 +139,9 @@ def hcgemm(
     GpuError
         As `hgemm`.
     """
-    asked = _Asked(
-        alpha,
-        beta,
-        transa,
-        transb,
-        accumulate,
-        kernel,
-        configuration,
-        layout,
-        products,
-        _algorithm(layout, products, algorithm),
-    )
-    return _run(A, B, C, out, layout, asked)
-
-
-def _algorithm(layout: str, products: int, algorithm: str | None) -> str:
-    layouts.axis_of(layout)
-    return halfcomplex.choose_algorithm(products, algorithm, default=halfcomplex.ALGORITHMS[layout])
+    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel, "products": products}
+    request = _Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
+    return _run(A, B, C, out, request)
 
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
@@ -185,66 +172,61 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     return {"hardware": architecture(), "instruction": "mma"}
 
 
-class _Asked:
-    """The arguments of a product, checked."""
+class _Request:
+    """The checked options of a product."""
 
     def __init__(
         self,
-        alpha: Any,
-        beta: Any,
-        transa: str,
-        transb: str,
-        accumulate: str,
-        kernel: str,
-        configuration: Any,
         layout: str | None = None,
+        *,
+        alpha: Any = 1.0,
+        beta: Any = 0.0,
+        transa: str = "N",
+        transb: str = "N",
+        accumulate: str = "fp32",
+        kernel: str = "tensor",
+        configuration: Any = None,
         products: int = 4,
-        algorithm: str = "fused",
+        algorithm: str | None = "fused",
     ) -> None:
+        if layout is not None:
+            layouts.axis_of(layout)
+            algorithm = halfcomplex.choose_algorithm(products, algorithm, default=halfcomplex.ALGORITHMS[layout])
         choice_of("kernel", kernel, arguments.KERNELS)
         fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
-        for name, how in (("transa", transa), ("transb", transb)):
-            choice_of(name, how.upper() if isinstance(how, str) else how, arguments.TRANSPOSES)
-        self.layout, self.kernel, self.algorithm = layout, kernel, algorithm
+        for name, letter in (("transa", transa), ("transb", transb)):
+            choice_of(name, letter.upper() if isinstance(letter, str) else letter, arguments.TRANSPOSES)
+        self.layout, self.kernel, self.algorithm, self.beta = layout, kernel, algorithm, beta
         self.transa, self.transb = transa.upper(), transb.upper()
         if layout is None:
-            a, b = scaling.real_scalars(alpha, beta, fmt)
-            self.scaling = Scaling((float(a), 0.0), (float(b), 0.0))
+            a, b = ((x, 0.0) for x in scaling.real_scalars(alpha, beta, fmt))
         else:
-            found = [scaling.complex_scalar(x, who, fmt) for x, who in ((alpha, "alpha"), (beta, "beta"))]
-            pairs = [(float(x), float(y)) for x, y in found]
-            self.scaling = Scaling(pairs[0], pairs[1])
-        self.beta = beta
+            a, b = scaling.complex_scalar(alpha, "alpha", fmt), scaling.complex_scalar(beta, "beta", fmt)
+        self.scaling = Scaling((float(a[0]), float(a[1])), (float(b[0]), float(b[1])))
         if algorithm == "calls" and (self.scaling.alpha[1] or self.scaling.beta[1]):
             raise InputError(
                 "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
                 "must have no imaginary part"
             )
-        conjugates = layout is not None and algorithm == "fused"
-        self.arithmetic = Arithmetic(
-            conjugates,
-            conjugates and layout == "planar",
-            accumulate,
-            products,
-            conjugates and self.transa == "C",
-            conjugates and self.transb == "C",
-        )
+        fused = layout is not None and algorithm == "fused"
+        conjugates = {"conjugate_a": fused and self.transa == "C", "conjugate_b": fused and self.transb == "C"}
+        planar = fused and layout == "planar"
+        self.arithmetic = Task(0, 0, 0, fused, planar, accumulate, products, **conjugates)
         self.configuration = parse(configuration) if isinstance(configuration, str) else configuration
         if not isinstance(self.configuration, Configuration | None):
             raise InputError(f"configuration is a {type(configuration).__name__}: give a Block, Warp, ... or its text")
+        small = kernel == "magma-small"
+        if self.configuration is not None and small != (self.configuration.kind == "small"):
+            raise InputError(f"configuration is of kind {self.configuration.kind!r}, and kernel is {kernel!r}")
 
     @property
-    def adds(self) -> bool:
+    def has_c(self) -> bool:
         return self.scaling.beta != (0.0, 0.0)
 
-    def chosen(self) -> Any:
-        """The configuration, or what chooses it."""
-        if self.configuration is None:
-            return lambda task, batch: choice.choose(task, batch, self.kernel)
-        small = self.configuration.kind == "small"
-        if small != (self.kernel == "magma-small"):
-            raise InputError(f"configuration is of kind {self.configuration.kind!r}, and kernel is {self.kernel!r}")
-        return self.configuration
+    @property
+    def choose(self) -> Any:
+        """The configuration, or the function that chooses it."""
+        return self.configuration or (lambda task, batch: choice.choose(task, batch, self.kernel))
 
 
 def prepare(
@@ -261,7 +243,7 @@ def prepare(
     layout : {"interleaved", "planar"}, optional
         Layout of `hcgemm`; None for `hgemm`.
     overlap : bool
-        A launch may begin before the one queued before it has ended; it waits where it needs the results.
+        A launch may begin before the previously queued launch has ended; it waits where it needs the results.
     **options
         Options of `hgemm` or `hcgemm`.
 
@@ -270,33 +252,26 @@ def prepare(
     list of Product
         One launch, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one.
     """
-    defaults: dict[str, Any] = {
-        "alpha": 1.0,
-        "beta": 0.0,
-        "transa": "N",
-        "transb": "N",
-        "accumulate": "fp32",
-        "kernel": "tensor",
-        "configuration": None,
-    }
+    known = ["alpha", "beta", "transa", "transb", "accumulate", "kernel", "configuration"]
     if layout is not None:
-        algorithm = _algorithm(layout, options.get("products", 4), options.pop("algorithm", None))
-        defaults |= {"layout": layout, "products": 4, "algorithm": algorithm}
+        known += ["products", "algorithm"]
+        options.setdefault("algorithm", None)
     for name in options:
-        if name not in defaults:
-            raise unknown_name("option", name, defaults)
-    asked = _Asked(**(defaults | options))
-    taken = {who: stacks.take(X, who) for who, X in (("A", A), ("B", B), ("C", C), ("out", out)) if X is not None}
-    there = {who: isinstance(X, Matrix | Pointers) for who, X in taken.items()}
-    if not all(there.values()):
-        raise InputError(f"{' and '.join(who for who, on in there.items() if not on)} must be on the GPU")
-    operands = {who: stacks.operand(X, layout, who) for who, X in taken.items()}
-    _shape(operands, asked)
-    return _prepared(operands, asked, overlap)
+        if name not in known:
+            raise unknown_name("option", name, known)
+    request = _Request(layout, **options)
+    arrays = {"A": A, "B": B, "C": C, "out": out}
+    matrices_of = {name: stacks.take(X, name) for name, X in arrays.items() if X is not None}
+    on_cpu = [name for name, X in matrices_of.items() if not isinstance(X, Matrix | Pointers)]
+    if on_cpu:
+        raise InputError(f"{' and '.join(on_cpu)} must be on the GPU")
+    operands = {name: stacks.operand(X, layout, name) for name, X in matrices_of.items()}
+    _shape(operands, request)
+    return _launches(operands, request, overlap)
 
 
 def need_gpu() -> None:
-    """GpuError, in one line, unless there is a GPU with the instructions."""
+    """Raise GpuError, in one line, unless there is a GPU with the instructions."""
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     if device.capability() < (8, 0):
@@ -306,69 +281,71 @@ def need_gpu() -> None:
         )
 
 
-def _run(A: Any, B: Any, C: Any, out: Any, layout: str | None, asked: _Asked) -> Any:
+def _run(A: Any, B: Any, C: Any, out: Any, request: _Request) -> Any:
     need_gpu()
-    given = {"A": A, "B": B, "C": C if asked.adds else None, "out": out}
-    arrays = [array for X in given.values() for array in stacks.arrays(X)]
+    layout = request.layout
+    arguments_given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
+    arrays = [array for X in arguments_given.values() for array in stacks.arrays(X)]
     with _lock, device.entered(), callers.ordered(callers.streams(arrays)):
-        taken = {who: stacks.take(X, who) for who, X in given.items() if X is not None}
-        there = {who: isinstance(X, Matrix | Pointers) for who, X in taken.items()}
-        if len(set(there.values())) > 1:
-            here, gpu = (" and ".join(w for w, on in there.items() if on == side) for side in (False, True))
-            raise InputError(f"{here} in the CPU's memory and {gpu} on the GPU: bring them to one of the two")
-        if out is not None and not there["A"]:
+        taken = {name: stacks.take(X, name) for name, X in arguments_given.items() if X is not None}
+        on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in taken.items()}
+        if len(set(on_gpu.values())) > 1:
+            cpu, gpu = (" and ".join(name for name, on in on_gpu.items() if on == side) for side in (False, True))
+            raise InputError(f"{cpu} in the CPU's memory and {gpu} on the GPU: copy them to one of the two")
+        if out is not None and not on_gpu["A"]:
             raise InputError("out= is for arrays of the GPU")
         _check_out(taken)
         operands = {
-            who: stacks.operand(X if isinstance(X, Pointers) else stacks.upload(X), layout, who)
-            for who, X in taken.items()
+            name: stacks.operand(X if isinstance(X, Matrix | Pointers) else matrices.upload(X), layout, name)
+            for name, X in taken.items()
         }
-        lead, M, N, _ = _shape(operands, asked)
-        made = None
+        lead, M, N, _ = _shape(operands, request)
+        result = out
         if out is None:
-            shape = _with_parts((*lead, M, N), layout)
-            if there["A"] and not isinstance(A, Pointers | list | tuple):
-                D, made = matrices.like(A, shape, HALF)
+            shape = (*lead, M, N)
+            if layout is not None:
+                shape = (2, *shape) if layout == "planar" else (*shape, 2)
+            if on_gpu["A"] and not isinstance(A, Pointers | list | tuple):
+                D, result = matrices.like(A, shape, HALF)
             else:
                 D = matrices.empty(shape, HALF)
-                made = matrices.Array(D)
+                result = matrices.Array(D)
             operands["out"] = stacks.operand(D, layout, "out")
-        _queue(operands, asked)
-        if not there["A"]:
-            found = matrices.download(D)
-            return matrices.as_torch(found) if callers.is_torch(A) else found
+        _queue(operands, request)
+        if not on_gpu["A"]:
+            downloaded = matrices.download(D)
+            return matrices.as_torch(downloaded) if callers.is_torch(A) else downloaded
         if callers.must_synchronize(arrays):
             device.synchronize()
-        return out if made is None else made
+        return result
 
 
-def _check_out(taken: dict[str, Any]) -> None:
-    """Refuse an `out` whose entries share memory, with each other or with an operand."""
-    D = taken.get("out")
+def _check_out(operands: dict[str, Any]) -> None:
+    """Raise for an `out` whose entries share memory with each other or with an operand."""
+    D = operands.get("out")
     if not isinstance(D, Matrix) or 0 in D.shape:
         return
     if not matrices.apart(D):
         raise InputError("out must have a place of its own for every entry, and no negative strides")
-    for who, X in taken.items():
-        if who != "out" and isinstance(X, Matrix) and matrices.overlap(X, D):
-            raise InputError(f"out shares memory with {who}: give it memory of its own")
+    for name, X in operands.items():
+        if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, D):
+            raise InputError(f"out shares memory with {name}: give it memory of its own")
 
 
-def _queue(operands: dict[str, Operand], asked: _Asked) -> None:
-    """Queue the product; four calls on interleaved arrays take planar copies."""
-    apart = asked.algorithm == "calls" and asked.layout == "interleaved"
-    ready = {who: _apart(X, copied=who != "out") for who, X in operands.items()} if apart else operands
-    for product in _prepared(ready, asked, True):
+def _queue(operands: dict[str, Operand], request: _Request) -> None:
+    """Queue the product; four calls on interleaved arrays use planar copies."""
+    copies = request.algorithm == "calls" and request.layout == "interleaved"
+    planar = {name: _planar(X, copied=name != "out") for name, X in operands.items()} if copies else operands
+    for product in _launches(planar, request, True):
         product.queue()
-    if apart:
-        matrices.copy(_parts_first(ready["out"]), _parts_first(operands["out"]))
+    if copies:
+        matrices.copy(_parts_first(planar["out"]), _parts_first(operands["out"]))
 
 
-def _apart(X: Operand, *, copied: bool) -> Operand:
-    """The same matrices in the planar layout, in memory of their own."""
-    shape = (2, *X.shape)
-    made = matrices.copy(_parts_first(X)) if copied else matrices.empty(shape, HALF)
-    return stacks.operand(made, "planar", "a copy")
+def _planar(X: Operand, *, copied: bool) -> Operand:
+    """The same matrices in the planar layout, in new memory."""
+    planar = matrices.copy(_parts_first(X)) if copied else matrices.empty((2, *X.shape), HALF)
+    return stacks.operand(planar, "planar", "a copy")
 
 
 def _parts_first(X: Operand) -> Matrix:
@@ -377,17 +354,13 @@ def _parts_first(X: Operand) -> Matrix:
     return Matrix(X.first, HALF, (2, *X.shape), steps, X)
 
 
-def _with_parts(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
-    return shape if layout is None else (2, *shape) if layout == "planar" else (*shape, 2)
-
-
-def _shape(operands: dict[str, Operand], asked: _Asked) -> tuple[tuple[int, ...], int, int, int]:
-    """The batch, M, N and K of the product, transposes done; what does not fit is refused as `fpemu.batched` does."""
-    zeros = {who: np.broadcast_to(np.float16(0), X.shape) for who, X in operands.items()}
-    a = arguments.transposed(zeros["A"], asked.transa, "transa")
-    b = arguments.transposed(zeros["B"], asked.transb, "transb")
+def _shape(operands: dict[str, Operand], request: _Request) -> tuple[tuple[int, ...], int, int, int]:
+    """The batch, M, N and K of the product, transposes done; raises as `fpemu.batched` does."""
+    zeros = {name: np.broadcast_to(np.float16(0), X.shape) for name, X in operands.items()}
+    a = arguments.transposed(zeros["A"], request.transa, "transa")
+    b = arguments.transposed(zeros["B"], request.transb, "transb")
     shape = product_shape(a, b)
-    scaling.needs_c(zeros.get("C"), asked.beta if asked.adds else 0, shape)
+    scaling.needs_c(zeros.get("C"), request.beta if request.has_c else 0, shape)
     if "C" in zeros:
         arguments.check_addend(zeros["C"], shape)
     if "out" in zeros and zeros["out"].shape != shape:
@@ -395,36 +368,37 @@ def _shape(operands: dict[str, Operand], asked: _Asked) -> tuple[tuple[int, ...]
     return shape[:-2], shape[-2], shape[-1], a.shape[-1]
 
 
-def _prepared(operands: dict[str, Operand], asked: _Asked, overlap: bool) -> list[Product]:
+def _launches(operands: dict[str, Operand], request: _Request, overlap: bool) -> list[Product]:
     if 0 in operands["out"].shape:
         return []
-    a = operands["A"].transposed if asked.transa != "N" else operands["A"]
-    b = operands["B"].transposed if asked.transb != "N" else operands["B"]
-    c, d = operands.get("C") if asked.adds else None, operands["out"]
+    a = operands["A"].transposed if request.transa != "N" else operands["A"]
+    b = operands["B"].transposed if request.transb != "N" else operands["B"]
+    c, d = operands.get("C") if request.has_c else None, operands["out"]
     if not d.along_columns:
         raise InputError("out must have contiguous rows")
-    if asked.algorithm == "calls" and d.unit == 4:
+    if request.algorithm != "calls":
+        return [call.prepare(a, b, c, d, request.arithmetic, request.scaling, request.choose, overlap=overlap)]
+    if d.unit == 4:
         raise InputError("algorithm='calls' is prepared on planar arrays only")
-    if asked.algorithm != "calls":
-        return [call.prepare(a, b, c, d, asked.arithmetic, asked.scaling, asked.chosen(), overlap=overlap)]
-    return _calls(a, b, c, d, asked, overlap)
+    return _four_calls(a, b, c, d, request, overlap)
 
 
-def _calls(a: Operand, b: Operand, c: Operand | None, d: Operand, asked: _Asked, overlap: bool) -> list[Product]:
+def _four_calls(
+    a: Operand, b: Operand, c: Operand | None, d: Operand, request: _Request, overlap: bool
+) -> list[Product]:
     """Cr = Ar Br + beta Cr, Cr -= Ai Bi, Ci = Ar Bi + beta Ci, Ci += Ai Br (section 6.2); conjugates change signs."""
-    alpha = asked.scaling.alpha[0]
-    made = []
+    alpha, launches = request.scaling.alpha[0], []
     for part, i, j in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
         first = i == 0
         addend = (None if c is None else _part(c, part)) if first else _part(d, part)
-        beta = asked.scaling.beta if first else (1.0, 0.0)
+        beta = request.scaling.beta if first else (1.0, 0.0)
         factors = Scaling((alpha if first or part else -alpha, 0.0), beta)
-        negative_a, negative_b = (k == 1 and how == "C" for k, how in ((i, asked.transa), (j, asked.transb)))
-        how = replace(asked.arithmetic, conjugate_a=negative_a, conjugate_b=negative_b)
+        negative_a, negative_b = (k == 1 and t == "C" for k, t in ((i, request.transa), (j, request.transb)))
+        arithmetic = replace(request.arithmetic, conjugate_a=negative_a, conjugate_b=negative_b)
         operands = _part(a, i), _part(b, j), addend, _part(d, part)
-        made.append(call.prepare(*operands, how, factors, asked.chosen(), overlap=overlap))
-    return made
+        launches.append(call.prepare(*operands, arithmetic, factors, request.choose, overlap=overlap))
+    return launches
 
 
-def _part(X: Operand, which: int) -> Operand:
-    return Operand(X.first + which * X.plane, X.shape, X.strides, 0, 2, None, X)
+def _part(X: Operand, index: int) -> Operand:
+    return Operand(X.first + index * X.plane, X.shape, X.strides, 0, 2, None, X)

@@ -1,4 +1,4 @@
-"""What a batched kernel computes."""
+"""The product of a batched kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """What is multiplied, as far as a kernel is compiled for it."""
+    """The properties of a product for which a kernel is compiled."""
 
     M: int
     N: int
@@ -18,14 +18,14 @@ class Task:
     products: int = 4
     """Real products of a complex one: 4 or 3"""
     conjugate_a: bool = False
-    """A's imaginary parts, or real numbers, enter with the other sign"""
+    """A's imaginary parts, or A itself if real, are negated"""
     conjugate_b: bool = False
     a_along_k: bool = True
-    """A's rows lie side by side in memory; else its columns"""
+    """A's rows are contiguous, otherwise its columns"""
     b_along_k: bool = False
-    """B's columns lie side by side; else its rows"""
+    """B's columns are contiguous, otherwise its rows"""
     width: int = 2
-    """Alignment of all lines of A, B and D in bytes: 2, 4 (the least if parts are interleaved), 8 or 16"""
+    """Alignment of all lines of A, B and D in bytes: 2, 4 (the minimum for interleaved parts), 8 or 16"""
     plain: bool = True
     """alpha is 1 and beta is 0"""
     contiguous: bool = False
@@ -37,7 +37,7 @@ class Task:
 
     @property
     def terms(self) -> int:
-        """Sums of an element."""
+        """Accumulators of an element."""
         return 1 if not self.complex else 3 if self.products == 3 else 2
 
     @property
