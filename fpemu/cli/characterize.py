@@ -184,15 +184,15 @@ def row_text(spec: MmaSpec) -> str:
     return f"MmaSpec({', '.join(parts)})"
 
 
-def differences(found: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict[str, list[Any]]:
-    """The fields of two specifications that differ, [found, the catalogue's], except floors with the same bits."""
-    fields = [f for f in _ARITHMETIC if getattr(found, f) != getattr(row, f)]
+def differences(spec: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict[str, list[Any]]:
+    """The fields of two specifications that differ, [spec's, the catalogue's], except floors with the same bits."""
+    fields = [f for f in _ARITHMETIC if getattr(spec, f) != getattr(row, f)]
     reach = max(
-        (s.E0 for s in alike if s.E0 is not None and s.replace(E0=found.E0, name=found.name) == found), default=None
+        (s.E0 for s in alike if s.E0 is not None and s.replace(E0=spec.E0, name=spec.name) == spec), default=None
     )
-    if "E0" in fields and reach is not None and row.E0 is not None and (found.E0 or -(10**6)) <= row.E0 <= reach:
+    if "E0" in fields and reach is not None and row.E0 is not None and (spec.E0 or -(10**6)) <= row.E0 <= reach:
         fields.remove("E0")  # any floor up to `reach` gives the same bits
-    return {f: [getattr(found, f), getattr(row, f)] for f in fields}
+    return {f: [getattr(spec, f), getattr(row, f)] for f in fields}
 
 
 def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str, Any]:

@@ -127,10 +127,10 @@ def _shape(text: str | None, k: int | None) -> tuple[int, int, int]:
     """M, N and K."""
     numbers: list[int] = []
     if text is not None:
-        found = re.fullmatch(r"(\d{1,7})[x×,](\d{1,7})(?:[x×,](\d{1,7}))?", text.strip().lower())
-        if found is None:
+        match = re.fullmatch(r"(\d{1,7})[x×,](\d{1,7})(?:[x×,](\d{1,7}))?", text.strip().lower())
+        if match is None:
             raise InputError(f"--shape {text!r} is not MxN or MxNxK, as 100x60x1000")
-        numbers = [int(n) for n in found.groups() if n is not None]
+        numbers = [int(n) for n in match.groups() if n is not None]
         if 0 in numbers:
             raise InputError(f"--shape {text}: a product without entries has no order")
     if len(numbers) == 3:
@@ -210,13 +210,13 @@ def _formats(text: str | None) -> tuple[str, str, str]:
     for name in names:
         if name.lower() in ("int8", "int32"):
             raise InputError("integers are added exactly: their sums show no order")
-    found = [formats.get(name).name for name in names]
-    wide = "fp64" if found[0] == "fp64" else "fp32"
-    result = found[1] if len(found) > 1 else wide
-    accumulator = found[2] if len(found) > 2 else wide
+    known = [formats.get(name).name for name in names]
+    wide = "fp64" if known[0] == "fp64" else "fp32"
+    result = known[1] if len(known) > 1 else wide
+    accumulator = known[2] if len(known) > 2 else wide
     if accumulator not in ("fp16", "fp32", "fp64"):
         raise InputError(f"accumulators are fp16, fp32 or fp64, not {accumulator}")
-    return found[0], result, accumulator
+    return known[0], result, accumulator
 
 
 def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str | None) -> MmaSpec | None:

@@ -170,7 +170,7 @@ class Probe:
         A product of 2.25 has the exponent 0 in the block (2.25 x 2^0), and 1 in the accumulator (1.125 x 2^1): beside
         it, a bit at 2^-F is kept or lost.
         """
-        found: list[int | None] = [None] * len(blocks)
+        leaves: list[int | None] = [None] * len(blocks)
         tests = [(n, x, y, z) for n, (ks, z) in enumerate(blocks) for x, y in zip(ks, [*ks[1:], ks[0]], strict=True)]
         for width in (2, 3):
             chosen = [test for test in tests if (test[3] is None) == (width == 2)]
@@ -179,8 +179,8 @@ class Probe:
                 chosen, self._results([test[1 : 1 + width] for test in chosen], values, 1.5), strict=True
             ):
                 if d == (2.25 * 2.0**10 if width == 2 else 0.0):
-                    found[n] = x if found[n] is None else -1
-        return [None if x == -1 else x for x in found]  # two candidates: D has too few bits to decide
+                    leaves[n] = x if leaves[n] is None else -1
+        return [None if x == -1 else x for x in leaves]  # two candidates: D has too few bits to decide
 
     def fusing(self, pairs: list[tuple[int, int]]) -> list[int]:
         """For each (x, y): 1 if y's product is added unrounded to x, -1 the other way round, 0 if neither."""
@@ -189,15 +189,15 @@ class Probe:
 
     def narrow(self, blocks: list[list[int]]) -> list[int | str | None]:
         """As `entered`, for accumulators narrower than a product; "sum" for two products rounded before their sum."""
-        found: list[int | str | None] = [None] * len(blocks)
+        kinds: list[int | str | None] = [None] * len(blocks)
         tests = [(n, x, y) for n, ks in enumerate(blocks) for x, y in zip(ks, [*ks[1:], ks[0]], strict=True)]
         for (n, x, y), sign in zip(tests, self.fusing([(x, y) for _, x, y in tests]), strict=True):
-            found[n] = x if sign > 0 else y if sign < 0 else found[n]
-        twos = [n for n, ks in enumerate(blocks) if len(ks) == 2 and found[n] is None]
+            kinds[n] = x if sign > 0 else y if sign < 0 else kinds[n]
+        twos = [n for n, ks in enumerate(blocks) if len(ks) == 2 and kinds[n] is None]
         b, step = self.inexact, 2.0 ** (1 - self.precision)
         for n, d in zip(twos, self._results([blocks[n] for n in twos], [b, -b - step], b), strict=True):
-            found[n] = "sum" if d == -step else None
-        return found
+            kinds[n] = "sum" if d == -step else None
+        return kinds
 
     def _results(self, where: list[Any], values: list[float], b: float) -> Array:
         """The results of probes with the same values at different positions."""

@@ -104,8 +104,8 @@ def reveal(
     --------
     >>> import fpemu
     >>> spec, order = fpemu.mma.spec("H100", "fp16", "fp32"), KOrder(split=48)
-    >>> found = reveal(lambda A, B: fpemu.mma.gemm(A, B, None, spec, order), 100, spec)
-    >>> found.order
+    >>> revealed = reveal(lambda A, B: fpemu.mma.gemm(A, B, None, spec, order), 100, spec)
+    >>> revealed.order
     KOrder(split=48)
     """
     integer("k", k, 1, 2**24)

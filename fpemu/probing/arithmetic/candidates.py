@@ -29,11 +29,11 @@ class Structure:
 def structures(formats: Formats, k: int) -> list[Structure]:
     """All structures of an instruction with these formats, the likelier first."""
     lengths = [n for n in range(min(k, 64), 0, -1) if k % n == 0]
-    found = [Structure("fma", 1)]
-    found += [Structure(name, n) for name in ("truncated", "exact") for n in lengths]
-    found += [Structure("via-half", k)]
-    found += [Structure(name, n) for name in ("flushed", "cdna3", "cdna3-fp8") for n in lengths]
-    return [s for s in found if spec_of(formats, k, s) is not None]
+    likely = [Structure("fma", 1)]
+    likely += [Structure(name, n) for name in ("truncated", "exact") for n in lengths]
+    likely += [Structure("via-half", k)]
+    likely += [Structure(name, n) for name in ("flushed", "cdna3", "cdna3-fp8") for n in lengths]
+    return [s for s in likely if spec_of(formats, k, s) is not None]
 
 
 def spec_of(
@@ -98,13 +98,13 @@ def preferred(specs: Iterable[MmaSpec]) -> MmaSpec:
 
 def changed(spec: MmaSpec, changes: Iterable[dict[str, Any]]) -> list[MmaSpec]:
     """The specification with each change that gives a valid one."""
-    found = []
+    valid = []
     for change in changes:
         try:
-            found.append(spec.replace(**change))
+            valid.append(spec.replace(**change))
         except InputError:
             continue
-    return found
+    return valid
 
 
 def other_fraction_bits(spec: MmaSpec) -> list[dict[str, Any]]:
@@ -134,10 +134,10 @@ def other_blocks(spec: MmaSpec) -> list[MmaSpec]:
 
 def other_arithmetics(spec: MmaSpec) -> list[MmaSpec]:
     """Specifications with the same formats in other arithmetics, with the same block length if possible."""
-    found = []
+    others = []
     for arithmetic in ARITHMETICS:
         fields = {"arithmetic": arithmetic, "F": 25 if arithmetic in ALIGNED else 24, "E0": None, "payloads": False}
         fields |= {"fraction_bits": None, "final": None}
         if arithmetic != spec.arithmetic:
-            found += changed(spec, [{**fields, "block": block} for block in (spec.block, 1, spec.k)])[:1]
-    return found
+            others += changed(spec, [{**fields, "block": block} for block in (spec.block, 1, spec.k)])[:1]
+    return others

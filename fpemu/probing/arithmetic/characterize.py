@@ -116,9 +116,9 @@ def characterize(
     --------
     >>> import fpemu
     >>> spec = fpemu.mma.spec("V100", "fp16", "fp32")
-    >>> found = characterize(lambda A, B, C: fpemu.mma.execute(A, B, C, spec, backend="numpy"),
+    >>> result = characterize(lambda A, B, C: fpemu.mma.execute(A, B, C, spec, backend="numpy"),
     ...                      a="fp16", b="fp16", d="fp32", k=4, outputs=1000)
-    >>> found.spec.block, found.spec.F, found.spec.final, found.mismatches
+    >>> result.spec.block, result.spec.F, result.spec.final, result.mismatches
     (4, 23, 'RZ', 0)
     """
     arguments.integer("k", k, 1, 1024)
@@ -179,12 +179,12 @@ def _verified(
         held = search.instruction.verify(spec, outputs, (seed + turn) % 2**64)
         if not held.mismatches or turn == _ROUNDS - 1:
             break
-        before = search.results, search.found
+        before = search.results, search.by_structure
         search.probe(reduce(Probes.join, held.examples))
         if search.specs and preferred(search.specs).replace(**fields) == spec:  # as single probes they do not mismatch
             break
         search.probe_separating()
         if not search.specs:  # no known arithmetic gives all these results
-            search.results, search.found = before
+            search.results, search.by_structure = before
             break
     return spec, held

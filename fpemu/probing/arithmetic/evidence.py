@@ -87,17 +87,17 @@ def fields(results: Results, spec: MmaSpec, alike: Sequence[MmaSpec]) -> tuple[F
         return _against(results, spec, field, value, others, alike)
 
     name, block = spec.arithmetic, f"{spec.block}: {_blocks(spec)}"
-    found = [finding("arithmetic", f"{name}: {ARITHMETICS[name]}", other_arithmetics(spec))]
-    found.append(finding("block", block, other_blocks(spec)))
+    findings = [finding("arithmetic", f"{name}: {ARITHMETICS[name]}", other_arithmetics(spec))]
+    findings.append(finding("block", block, other_blocks(spec)))
     if name in ALIGNED:
         near = [{"F": F} for F in (spec.F - 1, spec.F + 1) if 1 <= F <= 35]
-        found += [finding("F", str(spec.F), changed(spec, near)), _floor(results, spec, alike)]
+        findings += [finding("F", str(spec.F), changed(spec, near)), _floor(results, spec, alike)]
         if str(spec.d_format) == "fp32":
-            found.append(finding("fraction_bits", str(spec.fraction_bits), changed(spec, other_fraction_bits(spec))))
+            findings.append(finding("fraction_bits", str(spec.fraction_bits), changed(spec, other_fraction_bits(spec))))
     if name in (*ALIGNED, "exact"):
         other = spec.replace(final="RNE" if spec.final == "RZ" else "RZ")
-        found.append(finding("final", str(spec.final), [other]))
-    return tuple(found)
+        findings.append(finding("final", str(spec.final), [other]))
+    return tuple(findings)
 
 
 def _blocks(spec: MmaSpec) -> str:
@@ -137,12 +137,12 @@ def _floor(results: Results, spec: MmaSpec, alike: Sequence[MmaSpec]) -> Finding
     if spec.E0 is None and top >= 300:
         return Finding("E0", "None", otherwise="no floor shows")
     near = [e for e in ((top + 1,) if spec.E0 is None else (spec.E0 - 1, top + 1)) if -300 <= e <= 300]
-    found = _against(results, spec, "E0", str(spec.E0), [spec.replace(E0=e) for e in near])
+    finding = _against(results, spec, "E0", str(spec.E0), [spec.replace(E0=e) for e in near])
     if spec.E0 is None:
         note = f"any floor up to {top} gives the same"
     else:
         note = f"any from {spec.E0} to {top} gives the same" if top > spec.E0 else ""
-    return Finding("E0", found.value, found.probe, found.returned, "; ".join(filter(None, (found.otherwise, note))))
+    return Finding("E0", finding.value, finding.probe, finding.returned, "; ".join(filter(None, (finding.otherwise, note))))
 
 
 def _plainest(probes: Probes, chosen: NDArray[np.bool_]) -> int:
@@ -166,19 +166,21 @@ def direct(probes: Probes, D: NDArray[Any], formats: Formats, nan_text: str) -> 
     def one(field: str, value: str, i: int) -> Finding:
         return Finding(field, value, _operands(probes, i, formats), _result(D[i], fd))
 
-    found = []
+    findings = []
     nans = np.flatnonzero(np.isnan(d))
     if len(nans):
-        found.append(one("NaN", nan_text, int(nans[0])))
+        findings.append(one("NaN", nan_text, int(nans[0])))
     zero = pick("a product", "all products", "1 - 1", "- a quarter")
     zero = zero[d[zero] == 0]
     negative = zero[np.signbit(d[zero])]
     if len(negative):
         names = list(dict.fromkeys(kinds[negative].tolist()))
-        found.append(one("zeros", f"-0 for: {'; '.join(names[:6])}{' …' if len(names) > 6 else ''}", int(negative[0])))
+        findings.append(
+            one("zeros", f"-0 for: {'; '.join(names[:6])}{' …' if len(names) > 6 else ''}", int(negative[0]))
+        )
     elif len(zero):
         shown = pick("- a quarter", "all products -0, C = -0", "1 - 1")
-        found.append(one("zeros", "every zero result is +0", int(shown[0])))
+        findings.append(one("zeros", "every zero result is +0", int(shown[0])))
     for field, start in (
         ("subnormal A", "a subnormal in A"),
         ("subnormal B", "a subnormal in B"),
@@ -192,20 +194,20 @@ def direct(probes: Probes, D: NDArray[Any], formats: Formats, nan_text: str) -> 
         if len(at):
             lost = (d[at] == 0) | (np.abs(d[at] - exact) > np.abs(exact) / 2)
             word = "flushed" if lost.all() else "kept" if not lost.any() else "kept in part"
-            found.append(one(field, word, int(at[np.argmax(lost)])))
+            findings.append(one(field, word, int(at[np.argmax(lost)])))
     at = pick("overflow by a product")
     if len(at):
         biggest = at[np.argmax(np.isinf(d[at]))]
         finite = "Inf" if np.isinf(d[at]).any() else "never Inf: the largest number"
-        found.append(one("overflow", f"gives {finite}", int(biggest)))
+        findings.append(one("overflow", f"gives {finite}", int(biggest)))
     at = pick("products beyond D, which cancel")
     if len(at):
         word = "cancel" if np.isfinite(d[at]).all() else "do not cancel"
-        found.append(one("products beyond D", word, int(at[0])))
+        findings.append(one("products beyond D", word, int(at[0])))
     at = pick("low bits")
     if len(at):
-        found.append(one("low bits of the word", "ignored" if (d[at] == 1).all() else "not ignored", int(at[0])))
-    return tuple(found)
+        findings.append(one("low bits of the word", "ignored" if (d[at] == 1).all() else "not ignored", int(at[0])))
+    return tuple(findings)
 
 
 # --- contradictions

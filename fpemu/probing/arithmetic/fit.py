@@ -120,8 +120,8 @@ class Results:
                 self._consistent[structure, final] = np.empty((0, 3), np.int64)
             self._eliminate(structure, final)
             rows = self._consistent[structure, final].tolist()
-            found = [spec_of(self.formats, self.k, structure, final, *row) for row in rows]
-            specs = [spec for spec in found if spec is not None]
+            candidates = [spec_of(self.formats, self.k, structure, final, *row) for row in rows]
+            specs = [spec for spec in candidates if spec is not None]
             if specs and self.fits(preferred(specs)):  # signs of zeros too, which depend on the structure alone
                 out += specs
         return out
@@ -146,7 +146,7 @@ class Results:
             if not possible.any():
                 return np.empty((0, 3), np.int64)
         F, lows = np.arange(1, DEPTH - 1), floors(self.formats)
-        found = []
+        candidates = []
         for n in np.flatnonzero(possible):
             good = np.ones((len(F), len(lows)), bool)
             good[1:, lows > top_of(self.formats)] = False
@@ -154,8 +154,8 @@ class Results:
                 offset = np.clip(e - np.maximum(e, lows) + F[:, None], -_ABOVE, DEPTH - 2)
                 good &= table[offset + _ABOVE, n]
             f, floor = np.nonzero(good)
-            found.append(np.stack([F[f], lows[floor], np.full(len(f), bits[n])], axis=1))
-        return np.concatenate(found)
+            candidates.append(np.stack([F[f], lows[floor], np.full(len(f), bits[n])], axis=1))
+        return np.concatenate(candidates)
 
     def _one_level(self, structure: Structure, final: str, e: int, rows: Rows) -> Rows:
         """The candidates (e - U, E0 = e, fraction bits) consistent with the probes of one level."""

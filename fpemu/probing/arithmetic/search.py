@@ -1,7 +1,7 @@
 """The search for the specifications consistent with an instruction's results, in rounds of probes.
 
 Directed probes come first; then, while some operands distinguish two of the remaining specifications, such operands;
-and random operands for which the instruction and the specification found differ, if there are any.
+and random operands for which the instruction and the resulting specification differ, if there are any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Report = Callable[[str], None]
 
 
 class Search:
-    """The results so far, and the consistent specifications of each structure (`found`)."""
+    """The results so far, and the consistent specifications of each structure (`by_structure`)."""
 
     def __init__(
         self, instruction: Instruction, results: Results, possible: Sequence[Structure], report: Report
@@ -35,14 +35,14 @@ class Search:
     @property
     def specs(self) -> list[MmaSpec]:
         """The remaining specifications; of those that differ in F and E0 alone, a few."""
-        return [spec for specs in self.found.values() for spec in specs]
+        return [spec for specs in self.by_structure.values() for spec in specs]
 
     def probe(self, more: Probes) -> bool:
         """Run further probes and eliminate specifications; return whether any of the probes was new."""
         more = more.without(self.results.probes)
         if len(more):
             self.results = self.results.extended(more, self.instruction.results(more))
-            self._fit([s for s, specs in self.found.items() if specs])
+            self._fit([s for s, specs in self.by_structure.items() if specs])
         return bool(len(more))
 
     def probe_directed(self) -> None:
@@ -61,7 +61,7 @@ class Search:
                 quiet, rivals = 0, self._rivals()
 
     def _fit(self, possible: Sequence[Structure]) -> None:
-        self.found = {s: self.results.fit(s) for s in possible}
+        self.by_structure = {s: self.results.fit(s) for s in possible}
         self.report(f"{len(self.results.probes):,} probes, {len(self.specs)} specifications fit")
 
     def _rivals(self) -> list[MmaSpec]:

@@ -28,8 +28,8 @@ def _nans(fmt: FloatFormat) -> list[int]:
         return [full, sign | full]
     infinite, quiet = _code(fmt, np.inf), 1 << (fmt.fraction_bits - 1 + fmt.padding)
     payload = 1 << fmt.padding
-    found = [full, infinite | quiet, infinite | quiet | payload, infinite | payload, sign | infinite | quiet | payload]
-    return list(dict.fromkeys(found))
+    codes = [full, infinite | quiet, infinite | quiet | payload, infinite | payload, sign | infinite | quiet | payload]
+    return list(dict.fromkeys(codes))
 
 
 def specials(formats: Formats, k: int) -> Probes:
