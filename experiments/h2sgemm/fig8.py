@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import metrics, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._numeric import problem
 from .._rows import listed, runs_by
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figure 8"
@@ -66,8 +67,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
-    exact = reference.matmul(A, B, device=device)
+    size = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=cell["exponent"])
     return {
         name: metrics.relative_l2(
             schemes.gemm(A, B, hardware=cell["hardware"], on_range="propagate", device=device, **setting), exact

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import metrics, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep import planes
 from fpemu.sweep.planes import Plane
 
 from .._findings import paragraph
+from .._numeric import problem
 from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, equation 6"
@@ -73,8 +74,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
-    exact = reference.matmul(A, B, device=device)
+    size = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=cell["exponent"])
     choice = {"scheme": "h2sgemm", "combine": cell["combine"], "hardware": cell["hardware"], "on_range": "propagate"}
     four = schemes.gemm(A, B, sb=RECOMMENDED, products=("rr", "rh", "hr", "hh"), device=device, **choice)
     numbers = {

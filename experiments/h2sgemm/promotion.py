@@ -8,18 +8,18 @@ never.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import metrics, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim
 from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
+from .._numeric import problem
 
 PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
 TITLE = "error over the promotion interval"
@@ -65,19 +65,13 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B, exact = _operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], device=device)
+    A, B, exact = problem(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], device, exponent=0)
     if cell["hardware"]:
         scheme = H2sgemm(sb=12, promote=cell["promote"] or None)
         D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
     else:
         D = schemes.gemm(A, B, scheme="sgemm", hardware=None, device=device)
     return {"error": metrics.relative_l2(D, exact)}
-
-
-@functools.lru_cache(maxsize=1)
-def _operands(kind: str, m: int, n: int, k: int, seed: int, device: Device = "cpu") -> tuple[Any, Any, Any]:
-    A, B = inputs.operands(kind, m, n, k, seed, exponent=0)
-    return A, B, reference.matmul(A, B, device=device)
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:

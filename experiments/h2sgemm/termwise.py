@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, mma, plotting, reference, schemes
+from fpemu import metrics, mma, plotting, schemes
 from fpemu.mma import KOrder
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
@@ -20,6 +19,7 @@ from fpemu.schemes.lowering import lower, run
 from fpemu.schemes.words import Plan
 
 from .._findings import paragraph
+from .._numeric import problem
 from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.1, figures 8 and 9"
@@ -100,8 +100,8 @@ def cost(cell: dict[str, Any]) -> float:
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     """The cells at block 0 run the instruction as it is, the others with a block of that length."""
-    A, B, exact = _operands(
-        cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], cell["exponent"], device=device
+    A, B, exact = problem(
+        cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], device, exponent=cell["exponent"]
     )
     method = cell["method"]
     if method in SGEMM:
@@ -119,14 +119,6 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         else:
             D = schemes.gemm(A, B, scheme=H2sgemm(sb=12), hardware=spec, device=device)
     return {"error": metrics.relative_l2(D, exact)}
-
-
-@functools.lru_cache(maxsize=1)
-def _operands(
-    kind: str, m: int, n: int, k: int, seed: int, exponent: int, device: Device = "cpu"
-) -> tuple[Any, Any, Any]:
-    A, B = inputs.operands(kind, m, n, k, seed, exponent=exponent)
-    return A, B, reference.matmul(A, B, device=device)
 
 
 _LOOK = {

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import metrics, plotting, reference, schemes
 from fpemu.mma import KOrder
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
@@ -28,6 +28,7 @@ from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
+from .._numeric import norm, problem
 from .._rows import listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), sections 3.1.3 and 4.1, Eq. 7, figure 8"
@@ -79,8 +80,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], exponent=cell["exponent"])
-    exact = reference.matmul(A, B, device=device)
+    size = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=cell["exponent"])
     gpu = cell["hardware"]
     numbers = {
         "HGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="fp16", hardware=gpu, device=device), exact),
@@ -96,17 +97,13 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         (ha, ra), (hb, rb) = (unscaled(X, scheme) for X in (A, B))
         held, left_out = reference.matmul(ha + ra, hb + rb, device=device), reference.matmul(ra, rb, device=device)
         parts = {"words": exact - held, "left out": left_out, "sums": held - left_out - D}
-        size = _norm(exact)
+        size = norm(exact)
         numbers[f"sb={sb} error"] = metrics.relative_l2(D, exact)
-        numbers |= {f"sb={sb} {name}": _norm(part) / size for name, part in parts.items()}
+        numbers |= {f"sb={sb} {name}": norm(part) / size for name, part in parts.items()}
     four = H2sgemm(sb=12, products=("rr", "rh", "hr", "hh"))
     return numbers | {
         "sb=12 four": metrics.relative_l2(schemes.gemm(A, B, scheme=four, hardware=gpu, device=device), exact)
     }
-
-
-def _norm(X: NDArray[Any]) -> float:
-    return math.sqrt(math.fsum(np.square(X).ravel().tolist()))  # one rounding: the same on every machine
 
 
 def unscaled(X: NDArray[Any], scheme: H2sgemm) -> list[NDArray[np.float64]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import metrics, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, reduction, share
 
+from .._numeric import problem_with_sgemm
 from .._rows import listed, runs_by, size_axis
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
@@ -58,7 +58,7 @@ def cost(cell: dict[str, Any]) -> float:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B, against = _operands(cell["n"], cell["seed"], device=device)
+    A, B, against = problem_with_sgemm(cell["n"], cell["n"], cell["n"], cell["seed"], -1.0, 1.0, device)
     results = {
         name: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
         for name, scheme in METHODS.items()
@@ -73,19 +73,6 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         f"SGEMM {measure} exact": float(METRICS[measure](against["s"], against["exact"])) for measure in METRICS
     }
     return numbers
-
-
-@functools.lru_cache(maxsize=1)
-def _operands(n: int, seed: int, device: Device = "cpu") -> tuple[Any, Any, dict[str, Any]]:
-    A, B = inputs.operands("uniform", n, n, n, seed, low=-1.0, high=1.0)
-    return (
-        A,
-        B,
-        {
-            "s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere", device=device),
-            "exact": reference.matmul(A, B, device=device),
-        },
-    )
 
 
 _LOOK = {

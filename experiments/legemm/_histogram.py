@@ -6,7 +6,6 @@ exact hits included. The last bin of either sign also holds everything above it.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -14,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import inputs, plotting, reference, schemes
+from fpemu import plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._numeric import problem_with_sgemm
 from .._rows import listed
-from ._accuracy import PLATFORMS
+from ._accuracy import METHODS, PLATFORMS, REFERENCES
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
 ASSUMPTIONS = [
@@ -40,8 +40,6 @@ ASSUMPTIONS = [
     are is our reading, the range for the upper limit and the median for the distribution, neither of them larger than
     any other method's.""",
 ]
-METHODS = {"plain": "fp16", "Markidis": "markidis", "Ootomo": "ootomo", "LE-GEMM": "legemm"}
-REFERENCES = {"s": "against SGEMM", "exact": "against the exact product"}
 HALVES = range(-60, -7)
 """Twice the binary exponent of a bin's lower end."""
 SMALLEST = 2.0 ** (HALVES[0] / 2)
@@ -63,12 +61,14 @@ def cost(cell: dict[str, Any]) -> float:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B, against = _operands(cell["m"], cell["n"], cell["k"], cell["seed"], device=device)
+    A, B, against = problem_with_sgemm(cell["m"], cell["n"], cell["k"], cell["seed"], -1.0, 1.0, device)
     numbers: dict[str, float] = {}
     for name, scheme in METHODS.items():
         P = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
         for ref in REFERENCES:
-            numbers |= {f"{name} {ref} {what}": value for what, value in summary(P - against[ref]).items()}
+            numbers |= {
+                f"{name} {ref} {what}": value for what, value in summary(P - against[ref].astype(np.float64)).items()
+            }
     return numbers
 
 
@@ -94,13 +94,6 @@ def bins() -> list[str]:
     """The names of the bins, in the order of their errors."""
     names = [f"2^{h / 2:g}" for h in HALVES]
     return [f"-{name}" for name in reversed(names)] + ["0"] + [f"+{name}" for name in names]
-
-
-@functools.lru_cache(maxsize=1)
-def _operands(m: int, n: int, k: int, seed: int, device: Device = "cpu") -> tuple[Any, Any, dict[str, Any]]:
-    A, B = inputs.operands("uniform", m, n, k, seed, low=-1.0, high=1.0)
-    s = schemes.gemm(A, B, scheme="sgemm", hardware="ampere", device=device).astype(np.float64)
-    return A, B, {"s": s, "exact": reference.matmul(A, B, device=device)}
 
 
 _LOOK = {

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._numeric import problem_with_sgemm
 from .._rows import listed, mean_by, rows_by
-from ._accuracy import PLATFORMS
+from ._accuracy import METRICS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
 EXPLAINS = {"legemm/fig16": ("[-1, 1]",)}
@@ -41,7 +41,6 @@ ASSUMPTIONS = [
 ]
 RANGES = {"LLM": (0.5, 2.5), "general": (-1.0, 1.0)}
 REFERENCES = ("s", "exact")
-METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
 APPLICATIONS: dict[str, list[tuple[int, int, int]]] = {
     "K-means": [(points, 256, 128) for points in (8192, 16384, 32768, 65536)],
     "BERT": [s for tokens in (128, 256, 512) for s in ((tokens, 3072, 768), (tokens, 768, 3072))],
@@ -86,26 +85,12 @@ def cost(cell: dict[str, Any]) -> float:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    A, B, against = _operands(cell["m"], cell["n"], cell["K"], cell["data"], cell["seed"], device=device)
+    A, B, against = problem_with_sgemm(cell["m"], cell["n"], cell["K"], cell["seed"], *RANGES[cell["data"]], device)
     P = schemes.gemm(A, B, scheme="legemm", hardware=cell["hardware"], device=device)
     numbers = {
         f"{measure} {ref}": float(METRICS[measure](P, against[ref])) for measure in METRICS for ref in REFERENCES
     }
     return numbers | {f"SGEMM {name}": float(METRICS[name](against["s"], against["exact"])) for name in METRICS}
-
-
-@functools.lru_cache(maxsize=1)
-def _operands(m: int, n: int, k: int, data: str, seed: int, device: Device = "cpu") -> tuple[Any, Any, dict[str, Any]]:
-    low, high = RANGES[data]
-    A, B = inputs.operands("uniform", m, n, k, seed, low=low, high=high)
-    return (
-        A,
-        B,
-        {
-            "s": schemes.gemm(A, B, scheme="sgemm", hardware="ampere", device=device),
-            "exact": reference.matmul(A, B, device=device),
-        },
-    )
 
 
 _LOOK = {

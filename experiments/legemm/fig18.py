@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import inputs, plotting, reference, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
 from .._rows import listed, runs_by, size_axis
+from ._accuracy import METRICS, REFERENCES
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
@@ -31,8 +32,6 @@ ASSUMPTIONS = [
     exact product of at most twice SGEMM's.""",
 ]
 MODES = {"FAST_16F": "fp16", "LE-GEMM": "legemm", "64F": "dgemm", "SGEMM": "sgemm"}
-REFERENCES = {"s": "against SGEMM", "exact": "against the exact product"}
-METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
 _RUNS = {
     "quick": dict.fromkeys((64, 128, 256, 512), 5),
     "full": {**dict.fromkeys((64, 128, 256, 512, 1024, 2048), 10), 4096: 3},

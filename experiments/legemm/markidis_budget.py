@@ -16,7 +16,6 @@ The words are those that the scheme itself makes; the exact sums are `reference.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from fpemu.schemes.base import TwoWords
 from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph
+from .._numeric import norm
 from .._rows import mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: why Markidis' method errs as it does"
@@ -112,9 +112,9 @@ def budget(
     runs += runs[-1:] * (3 - len(runs))
     results = [*runs, *([flushed(A, B, scheme, device=device)] if spec.arithmetic == "flushed" else sums[:1]), *sums]
     result = {"error": metrics.relative_l2(results[0], exact)}
-    size = _norm(exact)
+    size = norm(exact)
     for part, before, after in zip(PARTS, results[:-1], results[1:], strict=True):
-        result[f"part {part}"] = _norm(before - after) / size
+        result[f"part {part}"] = norm(before - after) / size
         result[f"left after {part}"] = metrics.relative_l2(after, exact)
     alone = schemes.gemm(A, B, scheme=scheme, hardware=spec.replace(F=WIDE), device=device) if truncates else results[0]
     return result | {"without alignment alone": metrics.relative_l2(alone, exact)}
@@ -143,10 +143,6 @@ def flushed(A: Floats, B: Floats, scheme: str, device: Device = "cpu") -> Floats
         tiny = [abs(np.ldexp(w, r.exponent)) < r.format.min_normal for w, r in zip(stored, rules, strict=True)]
         read.append([np.where(zero, 0.0, w) for zero, w in zip(tiny, stored, strict=True)])
     return total(read[0], read[1], kept, device=device)
-
-
-def _norm(X: Floats) -> float:
-    return math.sqrt(math.fsum(np.square(X).ravel().tolist()))  # one rounding: the same on every machine
 
 
 def _choices(scheme: str) -> tuple[tuple[Word, ...], Sequence[tuple[int, int]]]:

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fpemu import inputs, metrics, plotting, reference
+from fpemu import inputs, metrics, plotting
 from fpemu.batched import hcgemm
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
 from .._findings import paragraph
+from .._numeric import complex_product
 from .._rows import listed, runs_by
 
 PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
@@ -79,7 +79,7 @@ def cost(cell: dict[str, Any]) -> float:
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     n, batch = cell["n"], cell["batch"]
     A, B = inputs.operands(cell["inputs"], n, n, n, cell["seed"], "fp16", batch=(2, batch), low=cell["low"], high=1.0)
-    exact = product(A, B, device=device)
+    exact = complex_product(A, B, device)
     A, B = (np.moveaxis(x, 0, -1) for x in (A, B))
     results = {name: hcgemm(A, B, hardware=cell["hardware"], **options) for name, options in METHODS.items()}
     results[SMALL] = hcgemm(A, B, accumulate="fp16", kernel="magma-small")
@@ -90,13 +90,6 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         numbers[f"{name} real"] = metrics.relative_l2(parts[0], exact[0])
     numbers["once relative_l2"] = metrics.relative_l2(exact.astype(np.float16), exact)
     return numbers
-
-
-def product(A: NDArray[Any], B: NDArray[Any], device: Device = "cpu") -> NDArray[np.float64]:
-    """Both parts of the exact product of planar operands, each one real product rounded once to fp64."""
-    (ar, ai), (br, bi) = A, B
-    real = reference.matmul(np.concatenate([ar, -ai], -1), np.concatenate([br, bi], -2), device=device)
-    return np.stack([real, reference.matmul(np.concatenate([ar, ai], -1), np.concatenate([bi, br], -2), device=device)])
 
 
 _COLORS = {"one kernel": plotting.GREEN, "four calls": plotting.VERMILION, "three products": plotting.BLUE}

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import inputs, plotting, reference, schemes
+from fpemu import inputs, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Claim, share
 
+from .._numeric import product_in_two
 from .._rows import listed, runs_by
 
 PAPER = "Ozaki, Uchino, Imamura: Ozaki scheme II, arXiv:2504.08009 (2025), and the public results of GEMMul8 on a GH200"
@@ -86,8 +87,7 @@ def cost(cell: dict[str, Any]) -> float:
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     rows, precision = cell["rows"], cell["precision"]
     A, B = inputs.operands(cell["inputs"], rows, rows, cell["k"], cell["seed"], precision, phi=cell["phi"])
-    head = reference.matmul(A, B, device=device)
-    tail = reference.matmul(A, B, head, beta=-1, device=device)
+    head, tail = product_in_two(A, B, device)
     return {
         name: _median(schemes.gemm(A, B, hardware=cell["hardware"], device=device, **setting), head, tail)
         for name, setting in METHODS[precision].items()

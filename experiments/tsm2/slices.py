@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, mma, plotting, reference
+from fpemu import inputs, metrics, mma, plotting
 from fpemu.mma._device import Device
 from fpemu.mma.order import Join
 from fpemu.plotting import Series
@@ -25,6 +25,7 @@ from fpemu.simt.ism2 import ism2
 from fpemu.simt.tsm2 import VERSIONS, tsm2
 
 from .._findings import paragraph
+from .._numeric import product_in_two
 from .._rows import runs_by
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
@@ -75,10 +76,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], fmt, low=cell["low"], high=1.0
     )
     chain = tsm2(A, B, fmt=fmt)
-    head = reference.matmul(A, B, device=device)
-    tail = reference.matmul(
-        A, B, head, beta=-1, device=device
-    )  # the exact product is head + tail: fp64 chains need both
+    head, tail = product_in_two(A, B, device)
     numbers = {}
     for join in JOINS:
         order = mma.KOrder(split=-(-cell["k"] // cell["slices"]), join=join)
