@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import checked
 from fpemu.mma import MmaSpec
-from fpemu.schemes import strassen
+from fpemu.schemes import ranges, strassen
 from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
@@ -74,13 +74,13 @@ def entrywise(
     built = build(scheme, options)
     if isinstance(built, ErrorFree):
         return np.asarray(built.error_bound(A, B, hardware, on_range))
-    a, b = (np.asarray(X, np.float64) for X in (A, B))
+    A, B = ranges.matrices(A, B, built.operand)
+    norms = Norms.of(A, B)
     with np.errstate(all="ignore"):
         if isinstance(built, strassen.Strassen):
-            return _strassen(built, a.astype(np.float32), b.astype(np.float32), hardware)
-        worst = bound(built, hardware, norms=Norms.of(a, b), on_range=on_range).worst
-        sizes = np.abs(a) @ np.abs(b) * (1 + 2.0**-40)
-        return np.where(sizes == 0, 0.0, worst * sizes)
+            return _strassen(built, A, B, hardware)
+        sizes = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) * (1 + 2.0**-40)
+        return np.where(sizes == 0, 0.0, bound(built, hardware, norms=norms, on_range=on_range).worst * sizes)
 
 
 def _strassen(scheme: strassen.Strassen, A: Any, B: Any, hardware: str | MmaSpec | None) -> Floats:

@@ -75,19 +75,19 @@ class Norms:
     result : float
         ||AB||_F / || |A||B| ||_F: 1 for data of one sign, about 1 / sqrt(K) for data of zero mean.
     part : float
-        Root mean square over the entries of (AB)_ij / S_ij; nan: not known, taken as `result`.
+        Root mean square over the entries of (AB)_ij / S_ij.
     peak : float
-        Maximum over i, j of sqrt(sum_k (a_ik b_kj)^2) / S_ij: `spread` of the entry where it is largest; nan: unknown.
+        Maximum over i, j of sqrt(sum_k (a_ik b_kj)^2) / S_ij: `spread` of the entry where it is largest.
     max_S : float
-        Maximum of S_ij; inf: not known, K max|A| max|B| holds.
+        Maximum of S_ij; inf: unknown, at most K max|A| max|B|.
     rms_S : float
-        Root mean square of S_ij; nan: not known.
+        Root mean square of S_ij.
     mean_A, mean_B : float
-        Mean of |A| and of |B|; nan: not known, taken as for magnitudes uniform in [0, max|A|].
+        Mean of |A| and of |B|.
     rms_A, rms_B : float
-        Root mean square of A and of B; nan as above.
+        Root mean square of A and of B.
     unit_A, unit_B : float
-        A power of two of which every element of the matrix is a multiple; 0: not known.
+        Largest power of two of which every element of the matrix is a multiple.
     cut_A, cut_B, cut_AB : Cut
         Norms of the digits omitted by the error-free schemes, for A, for B and for both.
     lead : float
@@ -109,16 +109,16 @@ class Norms:
     row_AB: float
     spread: float
     result: float
-    part: float = math.nan
-    peak: float = math.nan
-    max_S: float = math.inf
-    rms_S: float = math.nan
-    mean_A: float = math.nan
-    mean_B: float = math.nan
-    rms_A: float = math.nan
-    rms_B: float = math.nan
-    unit_A: float = 0.0
-    unit_B: float = 0.0
+    part: float
+    peak: float
+    max_S: float
+    rms_S: float
+    mean_A: float
+    mean_B: float
+    rms_A: float
+    rms_B: float
+    unit_A: float
+    unit_B: float
     cut_A: Cut
     cut_B: Cut
     cut_AB: Cut
@@ -129,10 +129,8 @@ class Norms:
         integer("Norms: K", self.K, 0, LARGEST)
         for side in ("cut_A", "cut_B", "cut_AB"):
             instance(f"Norms: {side}", getattr(self, side), Cut, "as Norms.of(A, B) makes it")
-        free = {"part", "peak", "rms_S", "mean_A", "mean_B", "rms_A", "rms_B"}  # nan: not known
         for name, value in vars(self).items():
-            unknown = name in free and isinstance(value, float) and math.isnan(value)
-            if name != "K" and not isinstance(value, Cut) and not unknown:
+            if name != "K" and not isinstance(value, Cut):
                 number(f"Norms: {name}", value, 0, math.inf, what="; take Norms.of(A, B)")
         for name in ("max_A", "max_B"):
             if math.isinf(getattr(self, name)):
@@ -146,7 +144,7 @@ class Norms:
     @property
     def uneven(self) -> float:
         """`peak` over `spread`, at least 1: ratio of the largest to the typical random error of an entry."""
-        return max(self.peak / self.spread, 1.0) if self.spread and not math.isnan(self.peak) else 1.0
+        return max(self.peak / self.spread, 1.0) if self.spread else 1.0
 
     @property
     def largest(self) -> float:
@@ -155,9 +153,7 @@ class Norms:
 
     def magnitudes(self, side: str) -> tuple[float, float]:
         """Mean and root mean square of |A| (side "A") or |B|."""
-        top = self.max_A if side == "A" else self.max_B
-        mean, rms = (self.mean_A, self.rms_A) if side == "A" else (self.mean_B, self.rms_B)
-        return (top / 2 if math.isnan(mean) else mean), (top / math.sqrt(3) if math.isnan(rms) else rms)
+        return (self.mean_A, self.rms_A) if side == "A" else (self.mean_B, self.rms_B)
 
     @staticmethod
     def of(A: Any, B: Any) -> Norms:

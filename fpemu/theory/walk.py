@@ -42,7 +42,7 @@ class Data:
         """From the norms of two matrices."""
         K = norms.K
         square = norms.spread**2
-        whole = (norms.result if math.isnan(norms.part) else norms.part) ** 2
+        whole = norms.part**2
         mean = min(max(whole - square, 0.0) / (1 - 1 / K), whole) if K > 1 else whole
         return Data(K, math.sqrt(mean), math.sqrt(max(whole - mean, 0.0)), square, norms.uneven, norms.rms_S)
 
