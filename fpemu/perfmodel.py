@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from fpemu import roofline
+from fpemu import roofline as _roofline
 
 _PAPERS = ("dgemm_tc", "h2sgemm", "legemm", "magma", "tsm2")
 
@@ -17,9 +17,9 @@ def __getattr__(name: str) -> Any:
 
         target, value = f"experiments/{name}/model.py", experiments.model(name)
     elif name == "roofline":
-        target, value = "fpemu.roofline", roofline
-    elif hasattr(roofline, name):
-        target, value = f"fpemu.roofline.{name}", getattr(roofline, name)
+        target, value = "fpemu.roofline", _roofline
+    elif hasattr(_roofline, name):
+        target, value = f"fpemu.roofline.{name}", getattr(_roofline, name)
     else:
         raise AttributeError(f"module 'fpemu.perfmodel' has no attribute {name!r}")
     warnings.warn(f"fpemu.perfmodel.{name} is now {target}", DeprecationWarning, stacklevel=2)

@@ -388,8 +388,8 @@ def test_wrong_arguments_are_named(call, message):
 
 
 def test_the_former_name_of_the_subpackage_warns():
-    for name, place in (("gpus", "fpemu.roofline.gpus"), ("roofline", "fpemu.roofline"), ("tsm2", "tsm2/model.py")):
-        with pytest.warns(DeprecationWarning, match=f"fpemu.perfmodel.{name} is now .*{place}"):
+    for name, place in (("gpus", "fpemu.roofline.gpus"), ("roofline", "fpemu.roofline"), ("tsm2", r"tsm2/model\.py")):
+        with pytest.warns(DeprecationWarning, match=rf"fpemu\.perfmodel\.{name} is now .*{place}"):
             assert getattr(perfmodel, name)
-    with pytest.raises(AttributeError, match="'fpemu.perfmodel' has no attribute 'gpu'"):
+    with pytest.raises(AttributeError, match=r"'fpemu\.perfmodel' has no attribute 'gpu'"):
         perfmodel.gpu  # noqa: B018
