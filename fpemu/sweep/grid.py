@@ -226,18 +226,14 @@ class Grid:
     def _orders(self) -> list[Cell]:
         from fpemu.mma import KOrder
 
-        known = [field.name for field in fields(KOrder)]
         orders: list[Cell] = []
         for index, entry in enumerate(entries.listed(self.orders) or [{}], start=1):
             where = f"orders {index}"
             if not isinstance(entry, Mapping):
                 raise InputError(f"{where}: {shown(entry)} is not a table of parts of an order")
-            for name in entry:
-                if name not in known:
-                    raise InputError(f"{where}: {unknown_name('part of an order', name, known)}")
             for chosen in entries.combinations(where, entry):
                 with entries.at(where):
-                    KOrder(**chosen)
+                    KOrder.from_dict(chosen)
                 orders.append(chosen)
             entries.check_count([orders])
         return entries.once(orders)

@@ -414,7 +414,7 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
         (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb"], "'sb' is not name=value"),
         (["A.npy", "B.npy", "-s", "h2sgemm", "-O", "sb=1", "-O", "sb=2"], "'sb' is given twice"),
         (["A.npy", "B.npy", "-O", "sb=1"], "--option needs --scheme"),
-        (["A.npy", "B.npy", "-s", "fp16", "--order", "splt=3"], "part of an order 'splt': did you mean 'split'"),
+        (["A.npy", "B.npy", "-s", "fp16", "--order", "splt=3"], "field of an order 'splt': did you mean 'split'"),
         (["A.npy", "B.npy", "-s", "fp16", "--order", "split=0"], "split = 0 must be a positive integer"),
         (["A.npy", "B.npy", "-s", "fp16", "--order", "join=up"], "unknown join 'up'"),
         (["A.npy", "B.npy", "--c", "C.npy"], "β is 0"),
