@@ -184,21 +184,21 @@ class Emulated(Kernel):
         view(D)[...] = d
 
     def _words(self, x):
-        K, lead = x.source.shape[-1 if x.who == "A" else -2], x.source.shape[:-2]
+        K, lead = x.source.shape[-1 if x.name == "A" else -2], x.source.shape[:-2]
         fmt = self.scheme.rules()[0].format
         found = []
         for buffer in x.words:
             codes = buffer.array((*lead, x.rows, x.pitch), fmt.code_dtype)
             values = np.asarray(fmt.decode(codes[..., :K]))
             assert not codes[..., K:].any()
-            found.append(values if x.who == "A" else values.swapaxes(-1, -2))
+            found.append(values if x.name == "A" else values.swapaxes(-1, -2))
         return found
 
     def _exponents(self, x):
         if x.exponents is None:
             return np.zeros((1, 1), np.int32)
         e = x.exponents.array((*x.source.shape[:-2], x.rows), np.int32)
-        return e[..., :, None] if x.who == "A" else e[..., None, :]
+        return e[..., :, None] if x.name == "A" else e[..., None, :]
 
 
 def view(X):

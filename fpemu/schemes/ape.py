@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ape(TwoParts):
+class Ape(TwoWords):
     """Three products, each a GEMM that adds to C."""
 
     info = SchemeInfo(

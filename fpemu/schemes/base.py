@@ -302,7 +302,7 @@ class SplitScheme(Scheme):
         self.prepare(X, name, on_range)
 
     def prepare(self, X: Array, name: str, on_range: str) -> Prepared:
-        """Scale operand "A" or "B" by its policy and split it, after `check_operand`."""
+        """Scale operand "A" or "B" by its overflow policy and split it; entries that the policy refuses raise."""
         return ranges.prepare(X, name, self.rules(), on_range, self.scaling(on_range), self.name)
 
     def product(self, call: Call) -> Array:
@@ -313,11 +313,11 @@ class SplitScheme(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoParts(SplitScheme):
-    """A split into a high part h = round(x) and a residual r = round((x - h) · residual_scale).
+class TwoWords(SplitScheme):
+    """A split into a high word h = round(x) and a residual r = round((x - h) · residual_scale).
 
-    In a product such as rh the first letter is A's part. The fields hold what most papers publish; a scheme restates
-    the ones where it differs, and adds the names that it has for its scale, its steps and its promotion.
+    In a product such as rh the first letter is A's word. The fields hold the values of most papers; a scheme restates
+    those in which it differs, and adds its own names for scale, steps and promotion.
     """
 
     word_format: ClassVar[FloatFormat] = FP16

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan
 
@@ -28,7 +28,7 @@ FOUR = ("rr", "rh", "hr", "hh")
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Egemm(TwoParts):
+class Egemm(TwoWords):
     """Four products of unscaled parts, interleaved in one chain."""
 
     info = SchemeInfo(

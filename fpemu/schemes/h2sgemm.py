@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan, Word
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class H2sgemm(TwoParts):
+class H2sgemm(TwoWords):
     """Three products, term-wise or element-wise."""
 
     info = SchemeInfo(

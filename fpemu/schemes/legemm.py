@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import BIT_CUT, Plan
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Legemm(TwoParts):
+class Legemm(TwoWords):
     """Three products in two chains, truncated parts."""
 
     info = SchemeInfo(

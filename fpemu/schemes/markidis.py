@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan
 
@@ -28,7 +28,7 @@ REFINED = {"both": ("rr", "hr", "rh", "hh"), "A": ("rh", "hh")}
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Markidis(TwoParts):
+class Markidis(TwoWords):
     """Four products of unscaled parts in one chain."""
 
     info = SchemeInfo(

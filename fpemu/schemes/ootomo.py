@@ -21,14 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ootomo(TwoParts):
+class Ootomo(TwoWords):
     """Three products; the main one restarts every instruction."""
 
     info = SchemeInfo(

@@ -79,15 +79,15 @@ class SchemeInfo:
 
 
 def option(default: Any, check: Callable[[str, Any], Any], meaning: str, values: str) -> Any:
-    """A field of a scheme. ``check(who, value)`` returns the value to keep, or raises InputError."""
+    """A field of a scheme. ``check(name, value)`` returns the value to keep, or raises InputError."""
     return field(default=default, metadata={"check": check, "meaning": meaning, "values": values})
 
 
 def choice(default: str | None, known: Collection[str], meaning: str) -> Any:
     """An option with a few names as values, and None if that is the default."""
 
-    def check(who: str, value: Any) -> str | None:
-        return arguments.choice(f"value for {who}", value, known, none=default is None)
+    def check(name: str, value: Any) -> str | None:
+        return arguments.choice(f"value for {name}", value, known, none=default is None)
 
     return option(default, check, meaning, " | ".join(known) + " | None" * (default is None))
 
@@ -95,8 +95,8 @@ def choice(default: str | None, known: Collection[str], meaning: str) -> Any:
 def flag(meaning: str) -> Any:
     """True, False or None (the default)."""
 
-    def check(who: str, value: Any) -> bool | None:
-        return arguments.flag(who, value, none=True)
+    def check(name: str, value: Any) -> bool | None:
+        return arguments.flag(name, value, none=True)
 
     return option(None, check, meaning, "True | False | None")
 
@@ -104,8 +104,8 @@ def flag(meaning: str) -> Any:
 def number(default: float, low: float, high: float, meaning: str) -> Any:
     """A real number between two bounds."""
 
-    def check(who: str, value: Any) -> float:
-        return float(arguments.number(who, value, low, high))
+    def check(name: str, value: Any) -> float:
+        return float(arguments.number(name, value, low, high))
 
     return option(default, check, meaning, f"{low:g} to {high:g}")
 
@@ -113,12 +113,12 @@ def number(default: float, low: float, high: float, meaning: str) -> Any:
 def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
     """A rounding mode by name, and "bit-cut" where the word is fp16."""
 
-    def check(who: str, value: Any) -> str:
+    def check(name: str, value: Any) -> str:
         if cut and isinstance(value, str) and value == BIT_CUT:
             return BIT_CUT
         mode = mode_of(value).name
         if mode == "SR":
-            raise InputError(f"{who}: stochastic rounding needs random bits, which a split does not have")
+            raise InputError(f"{name}: stochastic rounding needs random bits, which a split does not have")
         return mode
 
     return option(default, check, meaning, "RNE | RNA | RZ | RU | RD | ODD" + (f" | {BIT_CUT}" if cut else ""))
@@ -129,8 +129,8 @@ def integer(
 ) -> Any:
     """An integer between two bounds; None too if `none`, and words if there are any."""
 
-    def check(who: str, value: Any) -> int | str | None:
-        return arguments.integer(who, value, low, high, none=none, words=words)
+    def check(name: str, value: Any) -> int | str | None:
+        return arguments.integer(name, value, low, high, none=none, words=words)
 
     return option(default, check, meaning, " | ".join([f"{low} to {high}", *words, *["None"] * none]))
 
@@ -143,14 +143,14 @@ def scale(
 ) -> Any:
     """A power of two as a number (2**11), not as an exponent."""
 
-    def check(who: str, value: Any) -> float | None:
+    def check(name: str, value: Any) -> float | None:
         if none and value is None:
             return None
         value = value.item() if isinstance(value, np.generic) else value  # as float16 it would overflow
         if not arguments.is_real(value) or not 0 < value < 2**1000 or np.frexp(float(value))[0] != 0.5:
-            raise InputError(f"{who} must be a power of two such as 2**11, got {shown(value)}")
+            raise InputError(f"{name} must be a power of two such as 2**11, got {shown(value)}")
         if not 2.0**-60 <= float(value) <= 2.0**60:
-            raise InputError(f"{who} must lie between 2^-60 and 2^60, got {shown(value)}")
+            raise InputError(f"{name} must lie between 2^-60 and 2^60, got {shown(value)}")
         return float(value)
 
     return option(default, check, meaning, "a power of two such as 2**11" + " | None" * none)
@@ -159,12 +159,12 @@ def scale(
 def interval(default: int | str | None, meaning: str, *, none: bool = True) -> Any:
     """A length in k: a positive integer, "instruction" (one instruction), None."""
 
-    def check(who: str, value: Any) -> Any:
+    def check(name: str, value: Any) -> Any:
         if (none and value is None) or (isinstance(value, str) and value == "instruction"):
             return value
         if not arguments.is_integer(value) or value < 1:
             allowed = "a length in k (a positive integer), 'instruction'" + " or None" * none
-            raise InputError(f"{who} must be {allowed}, got {shown(value)}")
+            raise InputError(f"{name} must be {allowed}, got {shown(value)}")
         return int(value)
 
     return option(default, check, meaning, "a length in k | instruction" + " | None" * none)
@@ -173,17 +173,17 @@ def interval(default: int | str | None, meaning: str, *, none: bool = True) -> A
 def products(default: tuple[str, ...] | None, letters: str, meaning: str = "products kept, in the order run") -> Any:
     """A tuple of two-letter names, or one string with commas; the first letter names A's word."""
 
-    def check(who: str, value: Any) -> tuple[str, ...] | None:
+    def check(name: str, value: Any) -> tuple[str, ...] | None:
         if value is None and default is None:
             return None
         given = value.replace(",", " ").split() if isinstance(value, str) else value
         known = [a + b for a in letters for b in letters]
         if not isinstance(given, tuple | list) or not all(isinstance(name, str) for name in given):
-            raise InputError(f"{who} must be a tuple of names such as {known[0]!r}, got {shown(value)}")
+            raise InputError(f"{name} must be a tuple of names such as {known[0]!r}, got {shown(value)}")
         chosen = tuple(map(str, given))
-        arguments.keywords(f"product in {who}", chosen, known)
+        arguments.keywords(f"product in {name}", chosen, known)
         if not chosen or len(set(chosen)) < len(chosen):
-            raise InputError(f"{who} must name each product once and at least one, got {shown(value)}")
+            raise InputError(f"{name} must name each product once and at least one, got {shown(value)}")
         return chosen
 
     values = f"a tuple of two letters of {letters!r} each" + " | None" * (default is None)
@@ -193,9 +193,9 @@ def products(default: tuple[str, ...] | None, letters: str, meaning: str = "prod
 def name(meaning: str, values: str) -> Any:
     """A name that is checked where it is used, or None (the default)."""
 
-    def check(who: str, value: Any) -> str | None:
+    def check(name: str, value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
-            raise InputError(f"{who} must be a name or None, got {shown(value)}")
+            raise InputError(f"{name} must be a name or None, got {shown(value)}")
         return value
 
     return option(None, check, meaning, f"{values} | None")

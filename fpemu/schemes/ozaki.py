@@ -176,10 +176,10 @@ def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **opti
 def _one_product(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array]:
     """Two matrices that fit, neither empty, all entries finite: float64, C-contiguous."""
     a, b = finite(A, B, fmt)
-    for X, who in ((a, "A"), (b, "B")):
+    for X, name in ((a, "A"), (b, "B")):
         if X.ndim != 2 or not X.size:
             raise InputError(
-                f"{who} of shape {X.shape}: slices are counted for one product of matrices that are not empty"
+                f"{name} of shape {X.shape}: slices are counted for one product of matrices that are not empty"
             )
     return np.ascontiguousarray(a, np.float64), np.ascontiguousarray(b, np.float64)
 

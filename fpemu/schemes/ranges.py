@@ -50,7 +50,7 @@ def policy(on_range: str) -> OverflowPolicy:
 # --- operands
 
 
-def operand(X: Any, who: str, fmt: FloatFormat, *, read: bool = True) -> Array:
+def operand(X: Any, name: str, fmt: FloatFormat, *, read: bool = True) -> Array:
     """`X` as an array of `fmt` (fp32 or fp64) with the same values, at least two-dimensional.
 
     Raises
@@ -58,21 +58,21 @@ def operand(X: Any, who: str, fmt: FloatFormat, *, read: bool = True) -> Array:
     InputError
         Not real numbers; fewer than two axes; entries that are not numbers of `fmt` (how many, and the first).
     """
-    x = as_array(X, who)
+    x = as_array(X, name)
     if x.ndim < 2:
-        raise InputError(f"{who} must be a matrix (..., rows, columns), not of shape {x.shape}")
+        raise InputError(f"{name} must be a matrix (..., rows, columns), not of shape {x.shape}")
     if x.dtype == fmt.dtype:
         return x
     if not read:
         return np.zeros(x.shape, fmt.dtype)
-    wide = as_float64(x, who)
+    wide = as_float64(x, name)
     if fmt is not FP32:
         return wide
     with np.errstate(over="ignore", under="ignore"):
         narrow = wide.astype(np.float32)
     bad = (narrow != wide) & ~np.isnan(wide)
     if bad.any():
-        raise InputError(f"{who}: not fp32 numbers: {entries(bad, wide)}; round it: {who}.astype(np.float32)")
+        raise InputError(f"{name}: not fp32 numbers: {entries(bad, wide)}; round it: {name}.astype(np.float32)")
     return narrow
 
 
@@ -107,16 +107,16 @@ def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array
     return c if beta != 0 else None
 
 
-def scalar(value: Any, who: str, fmt: FloatFormat) -> Any:
+def scalar(value: Any, name: str, fmt: FloatFormat) -> Any:
     """alpha or beta rounded to `fmt`; one that is finite and beyond it is refused."""
     value = unwrapped(value)
     if not is_real(value):
-        raise InputError(f"{who} must be one real number, not {shown(value)}")
-    wide = float(as_float64(value, who))
+        raise InputError(f"{name} must be one real number, not {shown(value)}")
+    wide = float(as_float64(value, name))
     with np.errstate(over="ignore", under="ignore"):
         number = fmt.dtype.type(wide)
     if np.isinf(number) and not np.isinf(wide):
-        raise InputError(f"{who} = {wide!r} is beyond the largest {fmt} number, {fmt.max}")
+        raise InputError(f"{name} = {wide!r} is beyond the largest {fmt} number, {fmt.max}")
     return number
 
 
@@ -133,13 +133,13 @@ class Prepared:
     special: NDArray[np.bool_] | None
 
 
-def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Prepared:
+def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Prepared:
     """Scale an operand by its policy, split it, and check that its words hold it.
 
     Parameters
     ----------
     X : array (..., M, K) or (..., K, N) of fp32
-    who : {"A", "B"}
+    name : {"A", "B"}
     on_range : str
         Overflow policy.
     scaling : str
@@ -150,13 +150,13 @@ def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: s
     if not finite.all():
         if on_range == OverflowPolicy.RAISE:
             raise InputError(
-                f"{who}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' gives what SGEMM gives"
+                f"{name}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' gives what SGEMM gives"
             )
-        special = np.asarray(~finite.all(axis=-1 if who == "A" else -2))
+        special = np.asarray(~finite.all(axis=-1 if name == "A" else -2))
         X = np.where(finite, X, np.float32(0))
     values, exponents = X.astype(np.float64), np.zeros((1, 1), np.int32)
     if scaling in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS):
-        axes = (-2, -1) if scaling == OverflowPolicy.SCALE else ((-1,) if who == "A" else (-2,))
+        axes = (-2, -1) if scaling == OverflowPolicy.SCALE else ((-1,) if name == "A" else (-2,))
         exponents = _exponents(values, axes, rules[0].format)
         values = np.ldexp(values, exponents)
     words = []
@@ -164,7 +164,7 @@ def prepare(X: Array, who: str, rules: Sequence[Word], on_range: str, scaling: s
         if on_range != OverflowPolicy.PROPAGATE:
             over = word.overflows(scaled)
             if over.any():
-                raise InputError(_overflow(who, word, over, X, on_range, scheme, first=word is rules[0]))
+                raise InputError(_overflow(name, word, over, X, on_range, scheme, first=word is rules[0]))
         words.append(value)
     return Prepared(values, tuple(words), exponents, special)
 
@@ -176,12 +176,12 @@ def _exponents(x: Array, axes: tuple[int, ...], fmt: FloatFormat) -> NDArray[np.
     return np.where(largest == 0, 0, min(TOP, fmt.emax - 1) - e).astype(np.int32)
 
 
-def _overflow(who: str, word: Word, over: Array, X: Array, on_range: str, scheme: str, *, first: bool) -> str:
+def _overflow(name: str, word: Word, over: Array, X: Array, on_range: str, scheme: str, *, first: bool) -> str:
     part = f"the {word.format} part {word.name}" + (f" (times 2^{word.exponent})" if word.exponent else "")
     cures = [] if first else ["a smaller residual scale keeps it in range"]
     cures += ["on_range='scale' scales the matrices by powers of two"] if on_range == "raise" else []
     cures += ["on_range='propagate' gives what the hardware would"]
-    return f"{who}: {part} of {scheme} overflows: {entries(over, X)}; {', '.join(cures)}"
+    return f"{name}: {part} of {scheme} overflows: {entries(over, X)}; {', '.join(cures)}"
 
 
 def undo(T: Array, a: Prepared, b: Prepared) -> Array:

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoParts, register
+from fpemu.schemes.base import TwoWords, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.words import Plan
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Staged(TwoParts):
+class Staged(TwoWords):
     """Three products in one accumulator that restarts every stage."""
 
     scales_rows: ClassVar[bool] = True

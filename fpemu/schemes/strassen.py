@@ -104,13 +104,13 @@ class Strassen(Scheme):
             T = join(products)[..., : call.A.shape[-2], : call.B.shape[-1]]
         return ranges.patch(T, call.A, call.B, rows, columns)
 
-    def _finite(self, X: Array, who: str, on_range: str) -> tuple[Array, NDArray[np.bool_] | None]:
+    def _finite(self, X: Array, name: str, on_range: str) -> tuple[Array, NDArray[np.bool_] | None]:
         """Finite entries, zeros for the others, which rows (columns) have such."""
-        ready = ranges.prepare(X, who, (), on_range, "", self.name)
+        ready = ranges.prepare(X, name, (), on_range, "", self.name)
         over = abs(ready.values) >= self.limit
         if over.any():
             self.refuse(
-                f"{who}: sums of blocks may overflow: {entries(over, X)}, {self.limit:.3g} or more; scale the "
+                f"{name}: sums of blocks may overflow: {entries(over, X)}, {self.limit:.3g} or more; scale the "
                 "matrix by a power of two"
             )
         return ready.values.astype(np.float32), ready.special

@@ -284,7 +284,7 @@ def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_bo
     a, b = matrices.upload(A), matrices.upload(B)
     for operands in ([(a, "A"), (b, "B")], [(b, "B")], [(a, "A")], [(a, "A"), (b, "B")]):
         for x in splitter.prepare(operands, "scale-rows"):
-            right = want[x.who == "B"]
+            right = want[x.name == "B"]
             for word, expected in zip(x.words, right.words, strict=True):
                 got = word.array((x.pitch // 64, x.rows, 64), np.uint16).transpose(1, 0, 2).reshape(x.rows, x.pitch)
                 assert (got[:, : shape[1]] == expected.view(np.uint16)).all()

@@ -175,7 +175,7 @@ def test_operands_of_any_strides_become_words_along_k(name, options, gpu):
 
 
 def assert_prepared(got, want, x, rules, scaling):
-    A = got.who == "A"
+    A = got.name == "A"
     K, rows, lead = x.shape[-1 if A else -2], x.shape[-2 if A else -1], x.shape[:-2]
     for buffer, value, rule in zip(got.words, want.words, rules, strict=True):
         codes = buffer.array((*lead, rows, got.pitch), rule.format.code_dtype)

@@ -179,9 +179,9 @@ def _check_range(kernel: Kernel, a: Prepared, b: Prepared, on_range: OverflowPol
             continue
         nonfinite_count, overflow_count = (int(n) for n in x.faults.array(2, np.uint64))
         if overflow_count or (nonfinite_count and on_range == OverflowPolicy.RAISE):
-            kernel.scheme.check_operand(matrices.download(x.source), x.who, on_range)
+            kernel.scheme.check_operand(matrices.download(x.source), x.name, on_range)
             raise GpuError(
-                f"{kernel.name}: {nonfinite_count} entries of {x.who} were found NaN or infinite, {overflow_count} "
+                f"{kernel.name}: {nonfinite_count} entries of {x.name} were found NaN or infinite, {overflow_count} "
                 "beyond their words, on the GPU alone"
             )
 

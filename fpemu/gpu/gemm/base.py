@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
@@ -31,7 +31,7 @@ class Prepared:
     ----------
     source : Matrix
         The operand itself: A (..., M, K), B (..., K, N).
-    who : {"A", "B"}
+    name : {"A", "B"}
     words : tuple of Buffer
         The words, if the kernel wants them in memory: each (batch, rows, pitch), K contiguous for both operands, zeros
         from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.gemm.wgmma.splits.Chunked`).
@@ -46,7 +46,7 @@ class Prepared:
     """
 
     source: Matrix
-    who: str
+    name: str
     words: tuple[device.Buffer, ...] = ()
     pitch: int = 0
     exponents: device.Buffer | None = None
@@ -56,18 +56,18 @@ class Prepared:
     @property
     def rows(self) -> int:
         """Rows of A, columns of B."""
-        return self.source.shape[-2 if self.who == "A" else -1]
+        return self.source.shape[-2 if self.name == "A" else -1]
 
     @property
     def K(self) -> int:  # noqa: N802
         """Length of the sums."""
-        return self.source.shape[-1 if self.who == "A" else -2]
+        return self.source.shape[-1 if self.name == "A" else -2]
 
     @property
     def steps(self) -> tuple[int, int]:
         """Elements from one row (column of B) to the next, and along K."""
         row, column = self.source.strides[-2:]
-        return (row, column) if self.who == "A" else (column, row)
+        return (row, column) if self.name == "A" else (column, row)
 
 
 class LaunchCache(dict[Any, Any]):
@@ -215,6 +215,14 @@ def places(D: Matrix, C: Matrix | None) -> tuple[NDArray[np.int64], NDArray[np.i
     """Where each product of a stack begins in D and in C, in elements."""
     lead = D.shape[:-2]
     return D.offsets(lead), np.zeros(D.count, np.int64) if C is None else C.broadcast(D.shape).offsets(lead)
+
+
+def addend(C: Matrix | None, D: Matrix) -> list[Any]:
+    """The parameters for C of a kernel that writes D: pointer, table of the batch, and the last two strides."""
+    if C is None:
+        return [np.uint64(0), np.uint64(0), np.int64(0), np.int64(0)]
+    c = C.broadcast(D.shape)
+    return [np.uint64(c.pointer), matrices.table(c, D.shape[:-2]), *(np.int64(s) for s in c.strides[-2:])]
 
 
 def layout(X: Matrix | None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
+from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, addend
 from fpemu.gpu.runtime import compiler, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
@@ -53,15 +53,7 @@ def _module(text: str) -> device.Module:
 
 
 class Ordinary(Kernel):
-    """Chains of fused multiply-adds, a tile of 64 x 64 outputs a thread block.
-
-    Parameters
-    ----------
-    scheme : Scheme
-        sgemm or dgemm.
-    K : int
-    order : KOrder, optional
-    """
+    """sgemm or dgemm as chains of fused multiply-adds, a tile of 64 x 64 outputs per thread block."""
 
     def __init__(self, scheme: Scheme, K: int, order: KOrder | None) -> None:
         self.name, self.scheme, self.spec, self.order = f"ordinary {_TILE}x{_TILE}", scheme, None, order
@@ -80,10 +72,6 @@ class Ordinary(Kernel):
         operands: list[Any] = []
         for X in (a.source, b.source):
             operands += [np.uint64(X.pointer), matrices.table(X, lead), *(np.int64(s) for s in X.strides[-2:])]
-        added: list[Any] = [np.uint64(0), np.uint64(0), np.int64(0), np.int64(0)]
-        if C is not None:
-            c = C.broadcast(D.shape)
-            added = [np.uint64(c.pointer), matrices.table(c, lead), *(np.int64(s) for s in c.strides[-2:])]
         self._module.launch(
             "ordinary",
             D.count * -(-M // _TILE) * -(-N // _TILE),
@@ -92,7 +80,7 @@ class Ordinary(Kernel):
             np.uint64(D.pointer),
             matrices.table(D),
             np.int64(D.strides[-2]),
-            *added,
+            *addend(C, D),
             *(np.int64(n) for n in (M, N, K)),
             self._ks,
             self._ends,

@@ -1,4 +1,4 @@
-"""What a NaN or an Inf of an operand makes of the outputs it reaches: `fpemu.schemes.ranges.patch` on the GPU."""
+"""The outputs that a NaN or an Inf of an operand reaches: `fpemu.schemes.ranges.patch` on the GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import Prepared
+from fpemu.gpu.gemm.base import Prepared, addend
 from fpemu.gpu.runtime import compiler, device, matrices, properties
 from fpemu.gpu.runtime.matrices import Matrix
 
@@ -22,15 +22,9 @@ def module() -> device.Module:
 
 
 def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, nan_code: int) -> None:
-    """Write the outputs of D in rows and columns that hold NaN or Inf; only queued.
+    """Queue a kernel that writes the outputs of D in rows and columns with NaN or Inf; every NaN gets `nan_code`.
 
-    Parameters
-    ----------
-    a, b : Prepared
-        With special rows and faults looked for; their sources are read again.
-    D, alpha, beta, C : as `Kernel.multiply` had them
-    nan_code : int
-        Code of every NaN.
+    D, alpha, beta and C are those of `Kernel.multiply`; the sources of a and b are read again.
     """
     M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
     count, lead = D.count, D.shape[:-2]
@@ -40,10 +34,6 @@ def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix 
         index = matrices.numbers(x.source.index(lead))
         steps = (np.int64(s) for s in x.steps)
         sides += [np.uint64(x.source.pointer), matrices.table(x.source, lead), *steps, x.special, index, x.faults]
-    added: list[Any] = [np.uint64(0), np.uint64(0), np.int64(0), np.int64(0)]
-    if C is not None:
-        c = C.broadcast(D.shape)
-        added = [np.uint64(c.pointer), matrices.table(c, lead), *(np.int64(s) for s in c.strides[-2:])]
     module().launch(
         "patch",
         min(tiles, _BLOCKS * properties.multiprocessors()),
@@ -52,7 +42,7 @@ def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix 
         np.uint64(D.pointer),
         matrices.table(D),
         np.int64(D.strides[-2]),
-        *added,
+        *addend(C, D),
         *(np.int64(n) for n in (count, M, N, K)),
         np.float32(alpha),
         np.float32(beta),

@@ -259,7 +259,10 @@ class Splitter(KeptSplitter):
             both[i] = one[0]
             both[i]["blocks"] = x.source.count * -(-x.rows // _ROWS) * -(-x.K // length)
             if not last:  # the split counts the faults
-                both[i]["next_faults"], both[i]["faults"] = 0, self._buffer(f"{x.who} faults of the survey", 16).pointer
+                both[i]["next_faults"], both[i]["faults"] = (
+                    0,
+                    self._buffer(f"{x.name} faults of the survey", 16).pointer,
+                )
             if x.source.count > 1:
                 tables.append(matrices.table(x.source))
         blocks = int(both["blocks"].sum())

@@ -155,10 +155,10 @@ class ErrorFree(Scheme):
 def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:
     """A (..., M, K) and B (..., K, N) as arrays of `fmt` that fit each other, all entries finite."""
     a, b = ranges.matrices(A, B, fmt)
-    for X, who in ((a, "A"), (b, "B")):
+    for X, name in ((a, "A"), (b, "B")):
         good = np.isfinite(X)
         if not good.all():
-            raise InputError(f"{who}: NaN or infinite: {entries(~good, X)}")
+            raise InputError(f"{name}: NaN or infinite: {entries(~good, X)}")
     return a, b
 
 

@@ -22,7 +22,7 @@ class Cost:
         return rows * self.row + columns * self.column + rows * columns * self.entry
 
 
-def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, who: str) -> tuple[int, int]:
+def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, name: str) -> tuple[int, int]:
     """Rows and columns of a block: ceil(n / ceil(n / b)) for the largest b that fits (Mukunoki et al. 2020, 4.2).
 
     InputError if not even one row and one column fit.
@@ -31,7 +31,7 @@ def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, who: str
     if memory is not None:
         if cost.bytes(1, 1) > memory:
             raise InputError(
-                f"{who}: memory={memory} bytes hold no block of one row and one column, which take about "
+                f"{name}: memory={memory} bytes hold no block of one row and one column, which take about "
                 f"{cost.bytes(1, 1)}: give more, or multiply in pieces along K"
             )
         linear = cost.row + cost.column  # the largest b with entry·b² + linear·b <= memory

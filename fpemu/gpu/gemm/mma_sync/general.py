@@ -45,12 +45,12 @@ _THREADS = 256
 _MOST_BLOCKS = 4096  # of kernels that walk over an array
 
 
-def layout(X: Matrix, who: str) -> str:
+def layout(X: Matrix, name: str) -> str:
     """The layout of an operand in memory, one of `source.LAYOUTS`."""
-    along, rows = (X.strides[-1], X.strides[-2]) if who == "A" else (X.strides[-2], X.strides[-1])
+    along, rows = (X.strides[-1], X.strides[-2]) if name == "A" else (X.strides[-2], X.strides[-1])
     if along != 1:
         return "ALONG_ROWS"
-    K = X.shape[-1 if who == "A" else -2]
+    K = X.shape[-1 if name == "A" else -2]
     aligned = X.pointer % 16 == 0 and K % 8 == 0 and all(s % 4 == 0 for s in (rows, *X.strides[:-2]))
     return "ALONG_K_BY_FOUR" if aligned else "ALONG_K"
 

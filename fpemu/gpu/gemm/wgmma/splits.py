@@ -120,9 +120,9 @@ class ChunkSplitter(KeptSplitter):
         super().__init__()
         self._kind, self._words, self._settings = KINDS[kind], words, settings
 
-    def _panels(self, X: Matrix, who: str) -> int:
+    def _panels(self, X: Matrix, name: str) -> int:
         """Panels of an operand."""
-        return X.count * -(-self._kind.halved(X.shape[-2 if who == "A" else -1]) // self._kind.side)
+        return X.count * -(-self._kind.halved(X.shape[-2 if name == "A" else -1]) // self._kind.side)
 
     def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
         both, kind, scaling = np.zeros(1, OPERANDS), self._kind, on_range
@@ -156,22 +156,22 @@ class ChunkSplitter(KeptSplitter):
         return steps
 
     def _operand(
-        self, X: Matrix, who: str, turn: int, scaling: str
+        self, X: Matrix, name: str, turn: int, scaling: str
     ) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
         """The prepared operand, the struct Operand, and the buffer for the largest entry of each matrix."""
-        x, kind = Chunked(Matrix(X.pointer, X.dtype, X.shape, X.strides), who), self._kind
+        x, kind = Chunked(Matrix(X.pointer, X.dtype, X.shape, X.strides), name), self._kind
         rows, K = kind.halved(x.rows), kind.halved(x.K)
         chunks, lines = -(-K // CHUNK), X.count * kind.sums * rows
         x.pitch = chunks * CHUNK
         size = X.count * kind.sums * word_bytes(rows, K)
-        x.words = tuple(self._buffer(f"{who} word {i}", size) for i in range(self._words))
-        x.special = self._buffer(f"{who} special", X.count * x.rows)
-        faults = self._faults(who)
+        x.words = tuple(self._buffer(f"{name} word {i}", size) for i in range(self._words))
+        x.special = self._buffer(f"{name} special", X.count * x.rows)
+        faults = self._faults(name)
         x.faults = faults[turn]
-        panels = self._buffer(f"{who} panels", kind.panel_bytes * self._panels(X, who), zero=True)
+        panels = self._buffer(f"{name} panels", kind.panel_bytes * self._panels(X, name), zero=True)
         if scaling in ("scale", "scale-rows"):
-            x.exponents = self._buffer(f"{who} exponents", 4 * lines)
-        largest = self._buffer(f"{who} largest", 4 * X.count) if scaling == "scale" else None
+            x.exponents = self._buffer(f"{name} exponents", 4 * lines)
+        largest = self._buffer(f"{name} largest", 4 * X.count) if scaling == "scale" else None
         row, k = x.steps
         along, across, start = (row, k, K) if k == 1 else (k, row, rows)
         aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))
@@ -194,7 +194,7 @@ class ChunkSplitter(KeptSplitter):
             "matrices": X.count,
             "all_rows": x.rows,
             "all_k": x.K,
-            "second": who == "B",
+            "second": name == "B",
             "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
         }
         return x, record(OPERAND, values | self._settings), largest

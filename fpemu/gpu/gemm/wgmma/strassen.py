@@ -88,10 +88,10 @@ class StrassenKernel(Kernel):
             return self._splitter.prepare(operands, OverflowPolicy.SCALE_ROWS)
         return [self._split_twice(X, name) for X, name in operands]
 
-    def _split_twice(self, X: Matrix, who: str) -> Prepared:
+    def _split_twice(self, X: Matrix, name: str) -> Prepared:
         """The operands of 49 products: one launch for the largest entries of their rows, another for the split."""
-        ready, workspace = Prepared(X, who), self._workspaces[who]
-        rows, k = ready.rows, X.shape[-1 if who == "A" else -2]
+        ready, workspace = Prepared(X, name), self._workspaces[name]
+        rows, k = ready.rows, X.shape[-1 if name == "A" else -2]
         half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (rows, k))
         chunks, (row_stride, k_stride) = -(-block_k // BK), ready.steps
         ready.pitch, words = chunks * BK, self.products * splits.word_bytes(block, block_k)
@@ -117,7 +117,7 @@ class StrassenKernel(Kernel):
                     "block_k": block_k,
                     "faults": ready.faults,
                     "limit": self.scheme.limit,
-                    "second": who == "B",
+                    "second": name == "B",
                 },
             )
             across = -(-block // (16 if k_stride == 1 else 32))
@@ -172,15 +172,15 @@ class StrassenKernel(Kernel):
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
         """The operands of the products of one matrix of a stack, as a batch."""
-        block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.who == "A" else -2]))
-        shape = (self.products, block, k) if x.who == "A" else (self.products, k, block)
+        block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.name == "A" else -2]))
+        shape = (self.products, block, k) if x.name == "A" else (self.products, k, block)
         at = self.products * block * number
         start = self.products * number * splits.word_bytes(block, k)
         words: list[Any] = [SimpleNamespace(pointer=w.pointer + start) for w in x.words]
         assert x.exponents is not None
         exponents: Any = SimpleNamespace(pointer=x.exponents.pointer + 4 * at)
         source = Matrix(0, _FP32, shape, (block * k, shape[2], 1))
-        return Chunked(source, x.who, tuple(words), x.pitch, exponents)
+        return Chunked(source, x.name, tuple(words), x.pitch, exponents)
 
 
 def _block(size: int, levels: int) -> int:
