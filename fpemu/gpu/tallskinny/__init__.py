@@ -22,8 +22,8 @@ from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, refuse_til
 __all__ = ["Plan", "Problem", "chosen", "ism2", "multiply", "plan", "prepare", "tsm2"]
 
 SMALL, SMALL_TALL = 32, 128
-"""k up to which `multiply` takes ISM2, the algorithm for a small B, and not TSM2: for any A, and for one of contiguous
-columns with `TALL` rows"""
+"""Largest k for which `multiply` uses ISM2, the algorithm for a small B: for any A, and for an A of contiguous columns
+with at least `TALL` rows"""
 TALL = 2**18
 
 
@@ -210,12 +210,13 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.
         As `tsm2`, or arrays that are not all on the GPU.
     """
     choice("algorithm", algorithm, ("tsm2", "ism2"))
-    taken = {who: matrices.take(X, who, write=who == "out") for X, who in ((A, "A"), (B, "B"), (out, "out"))}
-    if not matrices.same_place(taken):
+    arrays = {"A": A, "B": B, "out": out}
+    operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
+    if not matrices.same_place(operands):
         raise InputError("A, B and out must be arrays on the GPU")
-    dtype, (m, _, n) = checked(taken["A"], taken["B"])
-    check_out(taken, (m, n), dtype)
-    problem = Problem.of(*taken.values())
+    dtype, (m, _, n) = checked(operands["A"], operands["B"])
+    check_out(operands, (m, n), dtype)
+    problem = Problem.of(*operands.values())
     return plan(problem, algorithm, **options).prepare(problem)
 
 
@@ -244,15 +245,15 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
         A GPU without the instructions of the version.
     """
     choice("algorithm", algorithm, ("tsm2", "ism2"))
-    named, usual = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)
-    which = options.pop(named, usual)
-    if not isinstance(which, str) or which != "hopper":
-        found: Callable[..., Plan] = published.tsm2 if algorithm == "tsm2" else published.ism2
-        return found(problem, published.here(problem.fmt), which, **options)
+    named, default = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)
+    version = options.pop(named, default)
+    if version != "hopper":
+        launch: Callable[..., Plan] = published.tsm2 if algorithm == "tsm2" else published.ism2
+        return launch(problem, published.here(problem.fmt), version, **options)
     what = f"{algorithm.upper()}'s {named} 'hopper'"
     if device.capability() != (9, 0):
         major, minor = device.capability()
         raise GpuError(f"{what} needs compute capability 9.0; {device.describe()['gpu']} has {major}.{minor}")
     refuse_tiles(f"{what} has tiles of its own", {name: options.pop(name, None) for name in ("t1", "t2", "t3")})
-    found = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
-    return found(problem, properties.multiprocessors(), **options)
+    launch = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
+    return launch(problem, properties.multiprocessors(), **options)

@@ -1,6 +1,6 @@
-"""The kernels for Hopper: how many rows, columns and stages for a problem, and which way A comes.
+"""The kernels for Hopper: rows, columns and stages for a problem, and the loads of A.
 
-All of them keep one chain of fused multiply-adds over ascending k for every element, as the published ones do.
+Every element is one chain of fused multiply-adds over ascending k, as in the published kernels.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from fpemu.gpu.tallskinny.problem import Problem, positive
 
 __all__ = ["ism2", "tsm2"]
 
-_WIDEST = 16  # columns of C that are computed at a time
+_WIDEST = 16  # most columns of C that are computed at a time
 _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CONSUMERS = {1: 1, 2: 2, 3: 3, 4: 2, 6: 2, 8: 2, 12: 4, 16: 4}
 _SHARE = {1: 1, 2: 2, 3: 1, 4: 2, 6: 2, 8: 2, 12: 2, 16: 2}  # lanes with the same rows, as many columns each
 _RING = 200 * 1024  # bytes of shared memory for the ring, of 227 KB
 _MOST_STAGES = 16
 _LARGE, _MANY = 2**26, 2**18  # elements of A, and rows
-_LOW, _DEEP = 5, 1024  # rows a thread and k: four stages of 64 k have room, and are a small part of all
-_BOXES = {8: (1, 2, 3), 16: (7,)}  # columns, and rows a thread, with which a large A comes faster by boxes of 128 bytes
+_LOW, _DEEP = 5, 1024  # rows of a thread, and k: four stages of 64 k fit in shared memory, and are few of all
+_BOXES = {8: (1, 2, 3), 16: (7,)}  # columns, and rows of a thread, for which boxes of 128 bytes load a large A faster
 _B_SHARED = 64 * 1024  # bytes of B that ISM2 keeps in shared memory
 _B_KEPT = 16  # elements of B that a thread of ISM2 keeps in registers
-_FEW_ROWS = 128  # of A for a multiprocessor: ISM2 spreads fewer over most threads
+_FEW_ROWS = 128  # rows of A per multiprocessor, below which ISM2 spreads them over most threads
 
 
 def width(n: int) -> int:
-    """Columns of C that a kernel computes at a time, for n of them.
+    """Return the columns of C that a kernel computes at a time.
 
     >>> [width(n) for n in (1, 5, 16, 17)]
     [1, 6, 16, 16]
@@ -37,7 +37,7 @@ def width(n: int) -> int:
 
 
 def rows(m: int, sms: int) -> int:
-    """Rows a thread, of 32 rows a block each: those with which the busiest SM has least to do; 8 where there are many.
+    """Return the rows of a thread that minimise the load of the busiest multiprocessor; 8 for many rows.
 
     >>> rows(20480, 132), rows(100, 132), rows(10**6, 132)
     (5, 1, 8)
@@ -48,27 +48,18 @@ def rows(m: int, sms: int) -> int:
 
 
 def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
-    """The launch of TSM2's Hopper kernel.
-
-    Parameters
-    ----------
-    problem : Problem
-    sms : int
-        Multiprocessors of the GPU.
-    **changes
-        Macros of the kernel that are to differ from the choice made here.
-    """
+    """Return the launch of TSM2's Hopper kernel on `sms` multiprocessors; `changes` override the chosen constants."""
     wide, double = width(problem.n), problem.fmt == "fp64"
     layout, depth = problem.a_layout, 16 if double else 32
-    # the copy engine has no tensor that is empty, and none whose lines are the same one
-    there = problem.k > 0 and problem.a[layout == "columns"] > 0 and max(problem.m, problem.k) < 2**30
-    bulk = layout != "any" and problem.vector("a") * problem.bytes == 16 and there
+    # a TMA tensor is not empty, and its lines are distinct
+    possible = problem.k > 0 and problem.a[layout == "columns"] > 0 and max(problem.m, problem.k) < 2**30
+    bulk = layout != "any" and problem.vector("a") * problem.bytes == 16 and possible
     high, words = rows(problem.m, sms), problem.bytes // 4
     line = 32 // words
     values: dict[str, Any] = {
         "REAL": "double" if double else "float",
         f"A_{layout.upper()}": 1,
-        **_way_of_b(problem, wide),
+        **_copies_of_b(problem, wide),
         "WIDTH": wide,
         "ROWS": high,
         "CONSUMERS": 4 if double else _CONSUMERS[wide],
@@ -97,34 +88,34 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
 
 
 def _of_columns(problem: Problem, wide: int, high: int) -> dict[str, int]:
-    """What an H200 is fastest with where columns of a large A are contiguous."""
+    """The fastest constants on an H200 for a large A with contiguous columns."""
     if problem.a_layout == "rows":
         return {}
-    if problem.fmt == "fp64":  # boxes of 2 KB come as slowly as such of 4 KB
+    if problem.fmt == "fp64":  # boxes of 2 KB take as long as boxes of 4 KB
         return {"DEPTH": 32} if high in (2, 4) and problem.k >= 64 else {}
     if wide == 16 and high <= _LOW and problem.k >= _DEEP:
         return {"DEPTH": 64, "ONE_BOX": 0}
     if problem.m * problem.k < _LARGE:
         return {}
-    found = {"CONSUMERS": 4, "SHARE": 4} if wide == 8 else {}
+    values = {"CONSUMERS": 4, "SHARE": 4} if wide == 8 else {}
     if high in _BOXES.get(wide, ()):
-        found |= {"ONE_BOX": 0, **({"DEPTH": 64} if wide == 8 else {})}
-    return found
+        values |= {"ONE_BOX": 0, **({"DEPTH": 64} if wide == 8 else {})}
+    return values
 
 
-def _way_of_b(problem: Problem, wide: int) -> dict[str, int]:
-    """The macro for copies of B by 16 bytes, if there can be any."""
+def _copies_of_b(problem: Problem, wide: int) -> dict[str, int]:
+    """The macro for copies of B by 16 bytes, if they are possible."""
     size, (step, across), address = problem.bytes, problem.b, problem.addresses[1]
     if address % 16:
         return {}
     if step == 1 and across * size % 16 == 0:  # stages begin at multiples of 128 bytes
         return {"B_COLUMNS": 1}
-    pieces = wide * size % 16 == 0 and step * size % 16 == 0
-    return {"B_ROWS": 1} if across == 1 and (pieces or step == problem.n == wide) else {}
+    aligned = wide * size % 16 == 0 and step * size % 16 == 0
+    return {"B_ROWS": 1} if across == 1 and (aligned or step == problem.n == wide) else {}
 
 
 def _stage(values: dict[str, Any], size: int) -> int:
-    """Bytes of a stage, as ``tallskinny_pipeline.cuh`` counts them."""
+    """Bytes of a stage, by the formula of ``tallskinny_pipeline.cuh``."""
     depth = values["DEPTH"]
     elements = 32 * values["ROWS"] * depth + values["WIDTH"] * (depth + 4)
     return -(-elements * size // 1024) * 1024
@@ -139,21 +130,11 @@ def ism2(
     spread: int | None = None,
     **changes: Any,
 ) -> Plan:
-    """The launch of ISM2's kernels for large GPUs; TSM2's where B is too large for shared memory.
+    """Return the launch of ISM2's Hopper kernels; TSM2's if B is too large for shared memory.
 
-    Parameters
-    ----------
-    problem : Problem
-    sms : int
-    tcf : int, optional
-        Tiles of rows that a thread block, or a warp of DMMA's, takes one after another; default 1, of DMMA's up to 2.
-    unit : {"cores", "DMMA"}, optional
-        What computes; default DMMA in fp64 for all but the smallest B.
-    spread : {0, 1, 2}, optional
-        0: a thread, or a warp of DMMA's, has several rows; 1: one, or fewer; 2: not all columns either, in fp32.
-        Default: by the rows of a multiprocessor, so that all of them have some.
-    **changes
-        Macros of the kernel that are to differ from the choice made here.
+    tcf: tiles of rows per thread block, or per warp with DMMA; default 1, with DMMA up to 2. unit: "cores" or "DMMA";
+    default DMMA in fp64 for all but the smallest B. spread: 0, several rows per thread, or per warp with DMMA; 1, one
+    or fewer; 2, in fp32 not all columns either; default: by the rows per multiprocessor. `changes` override constants.
     """
     if tcf is not None:
         positive("tcf", tcf)
@@ -171,7 +152,7 @@ def ism2(
 
 
 def _some_rows(problem: Problem, unit: str) -> int:
-    """Rows for a multiprocessor below which ISM2 spreads them over more threads, as measured on an H200."""
+    """Rows per multiprocessor below which ISM2 spreads them over more threads, measured on an H200."""
     if unit == "cores" and problem.a_layout != "rows":
         return 1024
     return 8192 if unit == "cores" and problem.n > 8 else 2048
@@ -199,7 +180,7 @@ def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str
 
 
 def _spread(problem: Problem, spread: int) -> dict[str, int]:
-    """What differs in fp32 with a `spread` as `ism2` has it, as an H200 is fastest with it."""
+    """The fastest constants on an H200 in fp32 for a `spread` of `ism2`."""
     k, few = problem.k, spread == 2
     if problem.fmt == "fp64" or not spread:
         return {}
@@ -213,18 +194,20 @@ def _spread(problem: Problem, spread: int) -> dict[str, int]:
 
 
 def _sizes(values: dict[str, Any], size: int, k: int) -> dict[str, Any]:
-    """Rows and threads, as an H200 is fastest with them."""
+    """The fastest rows and threads on an H200."""
     if "FLAT" in values and size == 4:
         return {"ROWS": 4, "THREADS": 64, "BLOCKS": 1}
     if "A_LINEAR" in values and size == 4:
         return {"ROWS": 2, "THREADS": 128, "BLOCKS": 1}
-    if "VECTORS" in values and size == 4 and values["WIDTH"] > 8 and k > 8:  # eight blocks have registers for so much
+    if (
+        "VECTORS" in values and size == 4 and values["WIDTH"] > 8 and k > 8
+    ):  # within the registers of eight thread blocks
         return {"DEPTH": 8, "ROWS": 4, "THREADS": 64, "BLOCKS": 8}
     return {"ROWS": 4, "THREADS": 128 if size == 4 else 64, "BLOCKS": 1}
 
 
 def _loads(problem: Problem, direct: bool, most: int) -> dict[str, Any]:
-    """The macros of how A comes; `most` elements are 16 bytes; direct: by whole rows a thread, where it can."""
+    """The constants for loads of A; `most` elements are 16 bytes; direct: whole rows by one thread, if possible."""
     k, vector, layout = problem.k, problem.vector("a"), problem.a_layout
     values: dict[str, Any] = {f"A_{layout.upper()}": 1, "DEPTH": min(k, 16)}
     if layout == "columns" and vector == most:
@@ -245,7 +228,7 @@ def _loads(problem: Problem, direct: bool, most: int) -> dict[str, Any]:
 
 
 def _stores(problem: Problem, wide: int, direct: bool, most: int) -> dict[str, Any]:
-    """The macros of how C goes."""
+    """The constants for stores of C."""
     n, vector, layout = problem.n, problem.vector("c"), problem.c_layout
     if layout == "columns":
         return {"C_COLUMNS": 1} if vector == most else {}
@@ -265,10 +248,10 @@ def _stores(problem: Problem, wide: int, direct: bool, most: int) -> dict[str, A
 
 
 def _pitch(length: int, most: int) -> tuple[int, int]:
-    """Elements from one row of a tile to the next, and how many of a row are read at a time, `most` at most.
+    """Return the row pitch of a tile and the elements of a read, at most `most`.
 
-    The reads of neighbours in rows of an odd number of such pieces are in different banks, of twice that number in two
-    rounds; only beyond that rows are padded.
+    Neighbouring threads read different banks if a row has an odd number of reads, and need two rounds for twice an odd
+    number; other rows are padded.
 
     >>> [_pitch(length, 4) for length in (16, 12, 8, 6, 5)]
     [(20, 4), (12, 4), (8, 4), (6, 2), (5, 1)]
@@ -278,7 +261,7 @@ def _pitch(length: int, most: int) -> tuple[int, int]:
 
 
 def _dividing(most: int, *numbers: int) -> int:
-    """The largest power of two, `most` at most, that divides all of some numbers."""
+    """The largest power of two, at most `most`, that divides all numbers."""
     while any(number % most for number in numbers):
         most //= 2
     return most

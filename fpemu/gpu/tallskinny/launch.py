@@ -1,4 +1,4 @@
-"""One launch of a kernel for tall and skinny products: its text, its size, and what it is told."""
+"""One launch of a kernel for tall and skinny products: its source, its size and its arguments."""
 
 from __future__ import annotations
 
@@ -12,29 +12,11 @@ from fpemu.gpu.runtime import compiler, device
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.tallskinny.problem import Problem
 
-FLAGS = frozenset(
-    [
-        "A_ROWS",
-        "A_COLUMNS",
-        "A_ANY",
-        "A_LINEAR",
-        "B_ROWS",
-        "B_COLUMNS",
-        "B_KEPT",
-        "C_COLUMNS",
-        "C_DIRECT",
-        "C_FLAT",
-        "C_LINEAR",
-        "C_PAIRS",
-        "C_STAGED",
-        "DIRECT",
-        "DMMA",
-        "FLAT",
-        "ONE_BOX",
-        "VECTORS",
-        "WHOLE_K",
-    ]
-)
+_FLAGS = """
+A_ROWS A_COLUMNS A_ANY A_LINEAR B_ROWS B_COLUMNS B_KEPT C_COLUMNS C_DIRECT C_FLAT C_LINEAR C_PAIRS C_STAGED
+DIRECT DMMA FLAT ONE_BOX VECTORS WHOLE_K
+"""
+FLAGS = frozenset(_FLAGS.split())
 """Settings that a kernel tests with ``#ifdef``: layouts of the operands, and the code paths that they permit"""
 
 
@@ -51,11 +33,11 @@ class Plan:
     grid : (int, int)
         Thread blocks.
     threads : int
-        Of a block.
+        Threads of a thread block.
     shared : int
-        Bytes of shared memory of a block, beside what the text has.
-    tensor : bool or None
-        Whether A goes to the kernel as a tensor of TMA; None: the kernel does not ask.
+        Bytes of dynamic shared memory of a thread block.
+    tensor : bool, optional
+        Whether the kernel reads A through a TMA tensor; None: the kernel has no parameter for it.
     """
 
     file: str
@@ -68,14 +50,14 @@ class Plan:
 
     @property
     def constants(self) -> str:
-        """The text before the kernel's: REAL, the flags as macros, the integers as members of struct Config."""
+        """Source before the kernel's: REAL, the flags as macros, the integers as members of struct Config."""
         flags = [f"#define {name}" for name, _ in self.settings if name in FLAGS]
         integers = {name: value for name, value in self.settings if name not in FLAGS and name != "REAL"}
         return "\n".join([f"typedef {self.parameters['REAL']} REAL;", *flags, struct(integers), ""])
 
     @property
     def source(self) -> str:
-        """The kernel's text."""
+        """Source of the kernel."""
         return self.constants + compiler.kernel_source(self.file)
 
     @property
@@ -84,14 +66,14 @@ class Plan:
         return dict(self.settings)
 
     def prepare(self, problem: Problem) -> device.Launch:
-        """The launch, to be queued as often as one likes."""
+        """Return the launch, which can be queued repeatedly."""
         more = () if self.tensor is None else (self._tensor(problem),)
         return _module(self.source, self.file).prepare(
             self.entry, self.grid, self.threads, problem.operands(), *more, shared=self.shared, keep=problem.owners
         )
 
     def run(self, problem: Problem) -> None:
-        """Queue it on the default stream."""
+        """Queue the launch on the default stream."""
         self.prepare(problem).queue()
 
     def _tensor(self, problem: Problem) -> Any:
@@ -101,7 +83,7 @@ class Plan:
         return device.tensor_map(problem.addresses[0], 4, lengths, steps[:-1], boxes)
 
     def box(self, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """A as words of 4 bytes: for each axis, the innermost first, its length, bytes of a step, length of a box."""
+        """Return A as words of 4 bytes: for each axis, innermost first, length, step in bytes, box length."""
         words, values, size = problem.bytes // 4, self.parameters, problem.bytes
         if problem.a_layout == "rows":
             return (problem.k * words, 4, 32), (problem.m, problem.a[0] * size, 32 * values["ROWS"]), (1, 16, 1)

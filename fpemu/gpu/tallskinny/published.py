@@ -1,4 +1,4 @@
-"""TSM2's versions and ISM2's optimisations as published: parameters chosen by the paper's model, checked by name."""
+"""TSM2's versions and ISM2's optimisations as published, with parameters by the paper's model."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ __all__ = ["OPTIMISATIONS", "VERSIONS", "gpu_model", "ism2", "parameters", "tsm2
 
 OPTIMISATIONS = (1, 2)
 T1, T3 = 128, 4
-"""Published for the K40c and the P100: taken where the model has them among the best."""
-_COLUMNS = (2, 4, 8, 16, 32)  # of C that a thread of V1 keeps in registers, the fewest that are enough
+"""Published for the K40c and the P100: used where they are among the model's best."""
+_COLUMNS = (2, 4, 8, 16, 32)  # columns of C that a thread of V1 keeps in registers
 _MODELLED = 64  # columns of B beyond which the choice of t2 and t3 stays the same
 _NEAREST = {8: "A100", 9: "H200", 10: "B200", 12: "RTX 5090"}
 _LATENCY = {"fp32": 4.0, "fp64": 8.0}
-"""Cycles of a multiply-add where the GPU's description has none: those of an H200"""
+"""Latency of a multiply-add in cycles, of an H200, for GPUs without a value"""
 _REAL = {"fp32": "float", "fp64": "double"}
 
 
 @lru_cache(maxsize=8)
 def gpu_model(name: str, capability: tuple[int, int], fmt: str) -> Model:
-    """TSM2's model of a GPU, by the name that its driver gives it; of one of its generation where it is not known.
+    """Return TSM2's model of a GPU by the driver's name for it; an unknown GPU has the model of its generation.
 
-    Examples
-    --------
     >>> gpu_model("NVIDIA H200", (9, 0), "fp32").gpu.name
     'H200'
     """
@@ -46,22 +44,15 @@ def gpu_model(name: str, capability: tuple[int, int], fmt: str) -> Model:
 
 
 def here(fmt: str) -> Model:
-    """The model of the GPU at hand."""
+    """Return the model of the GPU at hand."""
     return gpu_model(device.describe()["gpu"], device.capability(), fmt)
 
 
 def parameters(
     model: Model, m: int, k: int, n: int, t1: int | None = None, t2: int | None = None, t3: int | None = None
 ) -> tuple[int, int, int]:
-    """t1, t2 and t3: those given, the others by the model; where several are best, the published ones or the nearest.
+    """Return t1, t2 and t3: None by the model; among several best values, the published or the nearest to it.
 
-    Raises
-    ------
-    InputError
-        What `fpemu.roofline.tallskinny.check` refuses: the parameter and the condition by name.
-
-    Examples
-    --------
     >>> parameters(gpu_model("Tesla K40c", (3, 5), "fp64"), 20480, 20480, 16)
     (128, 16, 4)
     """
@@ -72,37 +63,33 @@ def parameters(
         best2, best3 = _best(model, min(n, _MODELLED), t2, t3)
         t2, t3 = best2 if t2 is None else t2, best3 if t3 is None else t3
     if t1 is None:
-        sizes = [size for size, held in tallskinny.block_sizes(model, t2, t3).items() if held]
+        sizes = [size for size, fits in tallskinny.block_sizes(model, t2, t3).items() if fits]
         t1 = min(sizes, key=lambda size: (abs(size - T1), size), default=T1)
     tallskinny.check(model, t1, t2, t3, n)
     return t1, t2, t3
 
 
-_kept: dict[tuple[Any, ...], tuple[int, int]] = {}
+_cache: dict[tuple[Any, ...], tuple[int, int]] = {}
 
 
 def _best(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
-    """t2 and t3 with the least time, which are the same for every m and k; kept, as looking for them takes long."""
+    """t2 and t3 with the shortest time, the same for every m and k; the search is slow, so they are cached."""
     times = (model.memory_latency, model.compute_latency, model.setup)
-    told = (model.gpu.name, model.fmt, *times, n, t2, t3)
-    if told not in _kept:
-        _kept[told] = _search(model, n, t2, t3)
-    return _kept[told]
+    key = (model.gpu.name, model.fmt, *times, n, t2, t3)
+    if key not in _cache:
+        _cache[key] = _search(model, n, t2, t3)
+    return _cache[key]
 
 
 def _search(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
     if t2 is not None:
         return t2, min(T3, max(1, int(model.most_t3(t2))))
-    found = [choice for choice in tallskinny.exhaustive(model, 1, 1, n) if t3 is None or choice.t3 == t3]
-    if not found:
+    choices = [choice for choice in tallskinny.exhaustive(model, 1, 1, n) if t3 is None or choice.t3 == t3]
+    if not choices:
         return min(n, 8), T3
-    best = min(found, key=lambda choice: (-choice.t2, _unlike(choice.t3)))
+    # a t3 that divides every t1 is preferred, then the nearest to the published one
+    best = min(choices, key=lambda choice: (-choice.t2, 32 % choice.t3 != 0, abs(choice.t3 - T3)))
     return best.t2, best.t3
-
-
-def _unlike(t3: int) -> tuple[bool, int]:
-    """How little a t3 suits: one that divides every t1 comes first, and the nearest to the published one."""
-    return 32 % t3 != 0, abs(t3 - T3)
 
 
 def _macros(problem: Problem, t1: int, t2: int, t3: int) -> tuple[tuple[str, Any], ...]:
@@ -113,13 +100,7 @@ def _macros(problem: Problem, t1: int, t2: int, t3: int) -> tuple[tuple[str, Any
 def tsm2(
     problem: Problem, model: Model, version: str, t1: int | None = None, t2: int | None = None, t3: int | None = None
 ) -> Plan:
-    """The launch of one of TSM2's versions.
-
-    Raises
-    ------
-    InputError
-        An unknown version; parameters that it does not have, or that cannot run.
-    """
+    """Return the launch of one of TSM2's versions."""
     if not isinstance(version, str) or version not in VERSIONS:
         named = version if isinstance(version, str) else type(version).__name__
         raise unknown_name("version of TSM2", named, (*VERSIONS, "hopper"))
@@ -144,17 +125,9 @@ def ism2(
     t2: int | None = None,
     t3: int | None = None,
 ) -> Plan:
-    """The launch of one of ISM2's optimisations.
+    """Return the launch of one of ISM2's optimisations.
 
-    Parameters
-    ----------
-    tcf : int, optional
-        Rows a thread; default: as many as leave enough threads to fill the GPU, 8 at most as published.
-
-    Raises
-    ------
-    InputError
-        Another optimisation; parameters that cannot run.
+    tcf: rows of a thread; default: as many as leave enough threads to fill the GPU, at most 8 as published.
     """
     if not is_size(optimisation) or optimisation not in OPTIMISATIONS:
         raise InputError(f"optimisation = {shown(optimisation)} must be 1, 2 or 'hopper'")
@@ -170,14 +143,7 @@ def ism2(
 
 
 def _blocks(m: int, rows: int) -> int:
-    """Thread blocks of so many rows.
-
-    Raises
-    ------
-    InputError
-        More than a launch can have.
-    """
-    found = -(-m // rows)
-    if found >= 2**31:
-        raise InputError(f"m = {m} rows take {found} thread blocks of {rows}, and 2147483647 are the most: raise t1")
-    return found
+    blocks = -(-m // rows)
+    if blocks >= 2**31:
+        raise InputError(f"m = {m} rows take {blocks} thread blocks of {rows}, and 2147483647 are the most: raise t1")
+    return blocks
