@@ -37,7 +37,7 @@ DRAWN = [path for path in DRAWN if path.parent.parent in (FIGURES, FIGURES / "fu
 
 each_drawn_figure = pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] * (i % 8 > 0)) for i, path in enumerate(DRAWN)],
+    [pytest.param(path, marks=[pytest.mark.slow] * (i % 40 > 0)) for i, path in enumerate(DRAWN)],
     ids=[path.relative_to(FIGURES).with_suffix("").as_posix() for path in DRAWN],
 )
 
@@ -270,6 +270,7 @@ def test_data_that_were_changed_are_refused(folder):
             committed(*arguments)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_writes_the_same_bytes(folder):
     found = reproduce("paper/fig2")
     paths = figures.write(found.experiment, "quick", found.rows, "one", ["svg", "pdf"]).paths
