@@ -50,14 +50,15 @@ def test_the_version_is_one():
     assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause License\n\nCopyright (c) 2026, The fpemu developers")
 
 
-def test_architecture_names_every_module_and_no_other():
+def test_architecture_names_every_subpackage_and_no_missing_file():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     layout = text.partition("## Layout")[2].partition("```\n")[2].partition("```")[0]
     listed = set(re.findall(r"[\w.]+\.py|\w+/(?=\s)", layout))
-    for path in (ROOT / "fpemu").rglob("*.py"):
-        if not path.name.startswith("__"):
-            assert path.name in listed, f"ARCHITECTURE.md does not name {path.relative_to(ROOT)}"
-    existing = {p.name for p in ROOT.rglob("*.py")} | {f"{p.name}/" for p in ROOT.rglob("*") if p.is_dir()}
+    for package in (ROOT / "fpemu").rglob("__init__.py"):
+        assert f"{package.parent.name}/" in listed, f"ARCHITECTURE.md does not name {package.parent.relative_to(ROOT)}"
+    paths = text.partition("## Path of a request")[2].partition("## Public")[0]
+    listed |= {Path(name).name for name in re.findall(r"`([\w/]+\.(?:py|cuh?))`", paths)}
+    existing = {p.name for p in ROOT.rglob("*.*")} | {f"{p.name}/" for p in ROOT.rglob("*") if p.is_dir()}
     assert {name for name in listed if not name.startswith("_")} <= existing
 
 
