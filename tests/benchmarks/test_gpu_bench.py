@@ -70,7 +70,7 @@ class Machine:
 
 
 @pytest.mark.parametrize(("seconds", "host"), [(4e-3, 1e-5), (3e-6, 4e-5), (1e-4, 4e-5)])
-def test_what_the_host_needs_is_not_counted(seconds, host):
+def test_the_hosts_time_is_not_counted(seconds, host):
     found = Machine(seconds, host).measure(timing.FULL)
     assert found.median == pytest.approx(seconds, rel=1e-6)
     assert found.sustained == pytest.approx(seconds, rel=1e-6)
@@ -102,7 +102,7 @@ def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long():
 
 @pytest.mark.parametrize("each", [2e-5, 4e-4, 5e-3, 0.3])
 @pytest.mark.parametrize("name", list(timing.RULES))
-def test_what_a_measurement_takes_is_known_before(name, each):
+def test_the_duration_of_a_measurement_is_estimated(name, each):
     rules = timing.RULES[name][0]
     machine = Machine(each)
     machine.measure(rules)
@@ -116,7 +116,7 @@ def test_a_slow_product_is_launched_three_times_before_the_run():
     assert found.sustained is None
 
 
-def test_a_row_says_that_another_process_had_the_gpu():
+def test_a_row_records_that_another_process_used_the_gpu():
     gone = iter([2.4e-3, 9e-7])  # before this measurement, and in it
     machine = Machine(4e-3)
     machine.away = lambda: next(gone)
@@ -161,7 +161,7 @@ def test_a_paper_or_a_page_chooses_rows():
         suite.cases(["legemm/fig99"])
 
 
-def test_every_kind_says_its_rows_and_what_they_take():
+def test_every_kind_lists_its_rows_and_their_duration():
     for kind in suite.MODULES:
         module = suite.module(kind)
         tasks = list(module.cases(True))
@@ -183,7 +183,7 @@ def test_rows_of_a_batch_differ_by_how_many_there_are():
     assert record.rate({**row, "operations": 1e9}) == pytest.approx(1.0)
 
 
-def test_any_product_can_be_measured_by_anybody():
+def test_a_single_product_by_chosen_implementations():
     tasks = suite.chosen("512x64x100", ["staged stage=128", "sgemm"], "phi 1")
     assert [(t.M, t.N, t.K, t.implementation, t.fmt) for t in tasks] == [
         (512, 64, 100, "staged stage=128", "fp32"),
@@ -195,7 +195,7 @@ def test_any_product_can_be_measured_by_anybody():
             suite.chosen(*arguments)
 
 
-def test_strassen_is_found_though_it_is_in_no_registry():
+def test_strassen_is_found_outside_of_the_registry():
     who = implementations.find("strassen levels=2")
     assert implementations.scheme(who) == Strassen(levels=2)
     assert implementations.scheme(implementations.find("staged stage=128")).stage == 128
@@ -214,7 +214,7 @@ def test_the_work_of_strassen_is_that_of_its_products(levels):
     assert roofline.work(Strassen(), "H200", *sizes, split="given").bytes < found.bytes
 
 
-def test_work_that_is_not_counted_is_said():
+def test_work_that_is_not_counted_raises():
     with pytest.raises(InputError, match=r"strassen: sums of blocks are split before"):
         roofline.work(Strassen(), "H200", 64, 64, 64, split="fused")
 

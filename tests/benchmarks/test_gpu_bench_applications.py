@@ -140,7 +140,7 @@ SMALL = {"linear": (24, 16, 32), "BERT-base": (16, 48, 16), "k-means": (200, 8, 
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_an_application_runs_whole_with_every_contender(name, torch):
+def test_an_application_runs_with_every_implementation(name, torch):
     found = {who: applications.measure(_task(name, SMALL[name], who)) for who in applications.NAMES}
     for who, row in found.items():
         assert 0 < row["best_s"] <= row["first_s"]
@@ -156,7 +156,7 @@ def test_an_application_runs_whole_with_every_contender(name, torch):
         assert found["staged"]["relative_l2"] < 1e-2 * found["fp16"]["relative_l2"]
 
 
-def test_what_stands_still_is_split_once(torch):
+def test_constant_operands_are_split_once(torch):
     applications.measure(_task("linear", SMALL["linear"], "staged"))
     assert Stub.splits == {"A": 2 * 3, "B": 3}  # the result that is compared, and one that is timed
     Stub.splits.update(A=0, B=0)
@@ -176,7 +176,7 @@ def test_lloyds_iterations_end_at_the_means(torch):
         assert np.allclose(C[number], X[points == number].mean(axis=0))
 
 
-def test_applications_say_what_they_need(monkeypatch):
+def test_applications_name_their_requirements(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(GpuError, match="need PyTorch with CUDA"):
         applications.pytorch()

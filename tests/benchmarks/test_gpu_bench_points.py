@@ -127,7 +127,7 @@ def test_the_wait_grows_until_the_host_is_in_time():
 
 
 @pytest.mark.parametrize("each", [1.2e-6, 3e-5, 2e-3])
-def test_turns_of_another_process_are_seen_and_all_is_measured_again_after_them(each):
+def test_another_process_is_detected_and_the_measurement_repeated(each):
     found = Gpu(each, others_until=0.5).measure()
     assert found.median == pytest.approx(each)
     assert found.tries > 1
@@ -136,7 +136,7 @@ def test_turns_of_another_process_are_seen_and_all_is_measured_again_after_them(
 
 
 @pytest.mark.parametrize("each", [1.2e-6, 2e-3, 4.8e-3])
-def test_a_row_says_that_another_process_had_the_gpu_all_the_time(each):
+def test_a_row_records_that_another_process_always_used_the_gpu(each):
     gpu = Gpu(each, others_until=math.inf)
     found = gpu.measure()
     assert found.tries == ONCE.tries
@@ -182,7 +182,7 @@ def test_wall_time_counts_the_wait_for_the_gpu_only_on_request(wait, seconds):
     assert gpu.count == 150
 
 
-def test_the_clock_reads_the_events_that_it_queued(monkeypatch):
+def test_the_clock_reads_its_own_events(monkeypatch):
     """The driver's milliseconds between consecutive events, and only those that were asked for."""
     recorded = {}
 
@@ -215,7 +215,7 @@ def test_the_clock_reads_the_events_that_it_queued(monkeypatch):
     assert [events.passed(number) for number in (1, 2)] == [True, False]
 
 
-def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
+def test_a_copy_counts_reads_and_writes(monkeypatch):
     ceilings.copy_rate.cache_clear()
     took = 2e-3
     monkeypatch.setattr(ceilings, "copy", lambda: Timing(took, took))
@@ -251,7 +251,7 @@ def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
     assert copied == [(2, 1, ceilings.BYTES)]
 
 
-def test_the_head_of_a_record_says_how_points_are_measured(monkeypatch):
+def test_the_head_of_a_record_contains_the_methods(monkeypatch):
     monkeypatch.setattr(run.device, "describe", lambda: {"gpu": "none"})
     monkeypatch.setattr(run.records, "driver", lambda: "1")
     monkeypatch.setattr(run.cublas, "version", lambda: "cuBLAS")

@@ -39,7 +39,7 @@ def _fake(task, made):
     return {"first_s": 1e-3, "relative_l2": 1e-7}
 
 
-def test_what_is_kept_is_not_measured_again_and_what_failed_is(tmp_path):
+def test_saved_rows_are_not_measured_again_and_failed_rows_are(tmp_path):
     tasks = suite.cases(["speed/frontier"])
     kept = record.Record(HEAD)
     rows = _run(tasks, kept, _fake)
@@ -58,7 +58,7 @@ def test_what_is_kept_is_not_measured_again_and_what_failed_is(tmp_path):
     assert all(again.done(task.fields) for task in tasks)
 
 
-def test_rows_of_replaced_kernels_are_kept_until_they_are_measured_anew(tmp_path):
+def test_rows_of_replaced_kernels_remain_until_the_next_measurement(tmp_path):
     tasks = suite.cases(["speed/sizes"])
     kept = record.Record(HEAD)
     _run(
@@ -104,7 +104,7 @@ def test_no_row_is_begun_beyond_the_budget():
     assert 0 < len(rows) < 10
 
 
-def test_a_row_that_takes_too_long_makes_way_for_shorter_ones():
+def test_a_row_beyond_the_budget_is_skipped_for_shorter_ones():
     tasks, kept = suite.cases(["speed/frontier"]), record.Record(HEAD)
     rows = _run(tasks, kept, lambda task, made: {}, budget=1.0, clock=lambda: 0.0)
     assert rows
@@ -131,7 +131,7 @@ def test_again_replaces_rows_but_not_by_failures():
     assert {task.implementation for task in run.missing(tasks, kept, again=True)} == {"sgemm"}
 
 
-def test_a_record_of_another_gpu_or_none_at_all_is_refused(tmp_path):
+def test_a_record_of_another_gpu_or_an_invalid_one_raises(tmp_path):
     path = tmp_path / "record.json"
     record.save(record.Record(HEAD), path)
     other = {**HEAD, "device": {**HEAD["device"], "gpu": "NVIDIA A100"}}
@@ -174,7 +174,7 @@ def measured(monkeypatch):
     return fields
 
 
-def test_the_command_keeps_what_it_measures_and_shows_it(measured, tmp_path, capsys):
+def test_the_command_saves_and_prints_its_rows(measured, tmp_path, capsys):
     path = tmp_path / "record.json"
     words = f"bench gpu --shape 512x64x100 --contender sgemm --contender staged -o {path}"
     command = words.split(" ")
@@ -212,14 +212,14 @@ def test_whole_calls_have_a_table_of_their_own(measured, capsys):
         (["--shape", "64", "--data", "nice"], "unknown kind of data 'nice'"),
     ],
 )
-def test_bad_arguments_are_told_before_anything_runs(arguments, message, capsys):
+def test_bad_arguments_raise_before_any_measurement(arguments, message, capsys):
     assert main(["bench", "gpu", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
 # --- the checkout
 @pytest.mark.parametrize("command", [["bench", "cpu"], ["bench", "gpu", "--list"], ["tune", "batched"]])
-def test_a_package_without_its_checkout_says_that_the_benchmarks_are_missing(command, monkeypatch, tmp_path, capsys):
+def test_a_package_without_its_checkout_reports_missing_benchmarks(command, monkeypatch, tmp_path, capsys):
     """A folder `benchmarks` in the working directory, or of another project beside the package, is not run."""
     for folder in (tmp_path, tmp_path / "site-packages"):
         (folder / "benchmarks").mkdir(parents=True)
@@ -296,7 +296,7 @@ def test_figures_are_drawn_from_the_record_as_it_is():
 
 
 # --- parts of the error-free products
-def test_the_kernels_that_add_up_are_known_by_name():
+def test_the_summation_kernels_are_listed():
     from benchmarks.gpu import phases
 
     text = "".join((ROOT / "fpemu" / "gpu" / "errorfree" / f"{name}.py").read_text() for name in ("sums", "residues"))

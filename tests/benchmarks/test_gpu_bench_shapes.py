@@ -226,7 +226,7 @@ def test_both_layouts_hold_the_same_numbers(library):
     assert made.array("B", "interleaved").shape == (6, 5, 4, 2)
 
 
-def test_operands_from_memory_are_copies_that_launches_go_round_in(library, monkeypatch):
+def test_cold_launches_alternate_between_copies(library, monkeypatch):
     monkeypatch.setattr(batched, "ROUND", 5 * 3 * 2 * 16 * 1000)
     seen = []
     monkeypatch.setattr(batched, "prepare", lambda batch, name: seen.append(batch) or batch.library(name))
@@ -317,7 +317,7 @@ def test_a_product_by_the_library_is_measured_whole(square, name, fmt, least, mo
 
 @pytest.mark.parametrize("columns", [True, False])
 @pytest.mark.parametrize("fmt", ["fp32", "fp64"])
-def test_the_librarys_tall_products_are_what_they_are_called(library, monkeypatch, fmt, columns):
+def test_the_librarys_tall_products_have_their_layout(library, monkeypatch, fmt, columns):
     monkeypatch.setattr(tallskinny, "ROUND", 2000)
     made = tallskinny.Tall((33, 3, 5), fmt, columns, seed=1)
     assert made.copies == -(-2000 // (made.dtype.itemsize * 33 * 8))
@@ -342,7 +342,7 @@ def test_the_librarys_tall_products_are_what_they_are_called(library, monkeypatc
     assert made.sample("B").shape == (5, 3)
 
 
-def test_rows_say_speed_bytes_operations_errors_and_bits(library):
+def test_rows_contain_speed_bytes_operations_errors_and_bits(library):
     task = next(
         t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("complex", "cublas", 4, 1000)
     )
@@ -369,7 +369,7 @@ def test_a_result_that_is_not_finite_counts_as_lost_and_not_as_an_error():
     assert prepared.errors(np.array([np.nan]), np.array([1.0])) == {"lost": 1, "outputs": 1}
 
 
-def test_memory_is_told_as_numpy_tells_it():
+def test_strides_are_numpys():
     for columns, order in ((False, "C"), (True, "F")):
         x = np.zeros((3, 5), np.float32, order)
         assert memory.DeviceArray(1, x.shape, x.dtype, columns).strides == x.strides

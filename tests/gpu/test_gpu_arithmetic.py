@@ -53,7 +53,7 @@ def numpy_codes(A, B, C, spec):
 # --- the arithmetic
 @needs_compiler
 @pytest.mark.parametrize("spec", DISTINCT, ids=names(DISTINCT))
-def test_the_cuda_text_computes_what_the_readable_form_does(spec, library):
+def test_the_cuda_implementation_equals_the_numpy_reference(spec, library):
     tests = 1 if str(spec.a_format) == "fp64" else 2
     for number, kind in enumerate(hostile.CLASSES):
         rng = np.random.default_rng([number, *spec.name.encode()])
@@ -65,14 +65,14 @@ def test_the_cuda_text_computes_what_the_readable_form_does(spec, library):
 
 @needs_compiler
 @pytest.mark.parametrize("spec", DISTINCT, ids=names(DISTINCT))
-def test_and_on_the_operands_that_verification_draws(spec, library):
+def test_the_cuda_implementation_equals_the_reference_on_verification_operands(spec, library):
     for kind in streams.CLASSES:
         A, B, C = streams.operands(spec, kind, SEED, 5, 1, 16, 8)
         assert np.array_equal(library.execute(A, B, C, spec), numpy_codes(A, B, C, spec)), kind
 
 
 @needs_compiler
-def test_mixed_formats_and_fields_that_no_row_of_the_catalog_has():
+def test_mixed_formats_and_fields_outside_of_the_catalogue():
     base = mma.spec("ampere")
     specs = [
         mma.spec("ada", ("e4m3", "e5m2"), "fp16"),
@@ -94,7 +94,7 @@ def test_mixed_formats_and_fields_that_no_row_of_the_catalog_has():
 
 
 @needs_compiler
-def test_another_number_of_fraction_bits_is_noticed(library):
+def test_another_number_of_fraction_bits_is_detected(library):
     A, B, C = streams.operands(WGMMA, "uniform", SEED, 0, 4, 16, 8)
     spoilt = WGMMA.replace(F=WGMMA.F - 1)
     assert (library.execute(A, B, C, WGMMA) != library.execute(A, B, C, spoilt)).any()
@@ -114,7 +114,7 @@ PHILOX = [
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), PHILOX)
-def test_the_generator_gives_its_authors_known_answers(counter, key, expected):
+def test_philox_matches_its_authors_known_answers(counter, key, expected):
     assert tuple(streams.philox(np.array(counter, np.uint32), key).tolist()) == expected
 
 
@@ -130,7 +130,7 @@ def test_cuda_and_numpy_draw_the_same_operands(spec, library):
             assert np.array_equal(streams.operand(spec, letter, kind, SEED, first, 2, *shape), theirs), (kind, letter)
 
 
-def test_a_test_is_the_same_drawn_alone_or_among_others():
+def test_the_operands_of_a_test_do_not_depend_on_the_batch():
     many = streams.operands(WGMMA, "mixed", 3, 10, 5, 64, 8)
     alone = streams.operands(WGMMA, "mixed", 3, 12, 1, 64, 8)
     assert all(np.array_equal(x[2], y[0]) for x, y in zip(many, alone, strict=True))
@@ -144,7 +144,7 @@ FLOATS = [
 
 
 @pytest.mark.parametrize("spec", FLOATS, ids=names(FLOATS))
-def test_every_class_reaches_what_it_is_there_for(spec):
+def test_every_operand_class_covers_its_purpose(spec):
     def results(kind):
         A, B, C = streams.operands(spec, kind, 1, 0, 6, 16, 8)
         A, B = (x >> (p := spec.operand_formats[0].padding) << p for x in (A, B))  # the low bits of tf32 mean nothing
@@ -202,7 +202,7 @@ def hunt(spec, fake, kind):
 
 
 @pytest.mark.parametrize("kind", ["any-bits", "finite", "leftover", "near-one", "deep"])
-def test_a_failure_is_found_again_from_its_index_and_made_small(kind):
+def test_a_mismatch_is_reproduced_from_its_index_and_reduced(kind):
     failure, hardware, ours = hunt(WGMMA, WGMMA.replace(F=24), kind)
     assert failure.emulated == ours != failure.hardware
     small = reproducers.shrink(failure, hardware)
@@ -219,7 +219,7 @@ def test_a_failure_is_found_again_from_its_index_and_made_small(kind):
     assert "F = 25" in text
 
 
-def test_the_picture_shows_what_each_rule_did():
+def test_the_picture_shows_the_effect_of_each_rounding_rule():
     a, b = np.zeros(16, np.float16), np.zeros(16, np.float16)
     a[:4], b[:4] = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1, 1, 1]
     operands = (tuple(x.view(np.uint16).tolist()) for x in (a, b))
@@ -255,7 +255,7 @@ def test_the_digest_depends_on_every_bit_and_its_place():
 
 
 @needs_gpu
-def test_a_wrong_model_is_found_out_on_the_gpu():
+def test_a_wrong_specification_is_detected_on_the_gpu():
     wrong = WGMMA.replace(F=24)
     found = verify.verify(WGMMA, outputs=10**5, seed=3, emulate=wrong)
     assert found.mismatches > 0
@@ -265,7 +265,7 @@ def test_a_wrong_model_is_found_out_on_the_gpu():
 
 @needs_gpu
 @pytest.mark.parametrize("spec", FLOATS if device.missing() is None else [], ids=str)
-def test_the_gpu_computes_what_the_catalog_says(spec):
+def test_the_gpu_agrees_with_the_catalogue(spec):
     if spec.architecture != mma.catalog.architecture(device.arch()) or spec.evidence != "measured":
         pytest.skip(f"{spec}: not this GPU's, or not measured")
     found = verify.verify(spec, outputs=10**6, seed=11)

@@ -18,7 +18,8 @@ from fpemu.kernelcache import KernelCache
 from fpemu.schemes import build
 from fpemu.verify import instructions as verify
 
-ARCHES = ("sm_80", "sm_90a", "sm_100a")
+SLOW = pytest.mark.slow
+ARCHES = ("sm_80", pytest.param("sm_90a", marks=SLOW), pytest.param("sm_100a", marks=SLOW))
 needs_compiler = pytest.mark.skipif(
     compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here"
 )
@@ -45,7 +46,8 @@ def test_every_instruction_of_an_architecture_compiles(arch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tmp_path, monkeypatch):
     """verify.cu of each arithmetic that the GPU has, and emulated_gemm.cu of fp64's; of the others: test_gpu_gemm."""
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
@@ -70,7 +72,7 @@ def test_wgmma_is_in_sm_90a_alone():
 
 
 @needs_compiler
-def test_a_source_with_an_error_is_reported_with_the_compilers_words():
+def test_a_compilation_error_is_reported_with_the_compilers_messages():
     with pytest.raises(device.GpuError, match=r"odd\.cu\(1\).*undefined"):
         compiler.compile('extern "C" __global__ void f() { undefined(); }', "sm_80", name="odd.cu")
 
@@ -97,7 +99,7 @@ def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_
 
 
 @needs_compiler
-def test_cubins_are_kept_and_a_changed_source_is_compiled_again(tmp_path, monkeypatch):
+def test_cubins_are_saved_and_a_changed_source_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
     one, two = (f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in (1, 2))
     first = compiler.compile_cached(one, "sm_80")
@@ -110,7 +112,7 @@ def test_cubins_are_kept_and_a_changed_source_is_compiled_again(tmp_path, monkey
 
 
 @needs_compiler
-def test_many_sources_are_compiled_side_by_side_and_a_faulty_one_stops_none(tmp_path, monkeypatch):
+def test_sources_are_compiled_in_parallel_and_an_invalid_one_stops_none(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
     sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in ("1", "wrong", "3")]
     compiler.compile_all(sources, "sm_80")
@@ -119,7 +121,7 @@ def test_many_sources_are_compiled_side_by_side_and_a_faulty_one_stops_none(tmp_
     assert compiler.compile_cached(sources[0], "sm_80") in kept
 
 
-def test_every_row_of_the_catalog_either_has_an_instruction_or_says_why_not():
+def test_every_row_of_the_catalog_has_an_instruction_or_raises_the_reason():
     named = set()
     for spec in mma.catalog.rows():
         narrow = str(spec.a_format) in ("e3m2", "e2m3", "e2m1")
@@ -133,7 +135,7 @@ def test_every_row_of_the_catalog_either_has_an_instruction_or_says_why_not():
     assert "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" in named
 
 
-def test_arguments_that_no_instruction_has_are_refused():
+def test_invalid_arguments_of_an_instruction_raise():
     with pytest.raises(InputError, match="no wgmma has n = 12"):
         instructions.instruction(mma.spec("H100"), n=12)
     with pytest.raises(InputError, match="no wgmma has n = 40"):
@@ -162,7 +164,7 @@ def test_codes_are_the_patterns_that_values_came_from(name):
     np.testing.assert_array_equal(instructions.codes(values, fmt), raw)
 
 
-def test_without_a_gpu_one_line_says_what_is_missing():
+def test_without_a_gpu_one_line_names_the_missing_package():
     missing = gpu.available()
     if missing is None:
         pytest.skip("there is a GPU here")
@@ -171,6 +173,6 @@ def test_without_a_gpu_one_line_says_what_is_missing():
         gpu.execute(np.zeros((2, 16)), np.zeros((16, 2)), None, mma.spec("A100"))
 
 
-def test_importing_the_room_loads_no_cuda():
+def test_importing_the_subpackage_loads_no_cuda():
     code = "import sys, fpemu.gpu; sys.exit(any(m.split('.')[0] == 'cuda' for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -95,7 +95,7 @@ SLICED = [
 
 @needs_compiler
 @pytest.mark.parametrize("options", SLICED, ids=str)
-def test_sums_of_slices_are_those_of_the_cpu_and_so_is_what_is_reported(work, options):
+def test_sums_of_slices_and_reports_equal_the_cpus(work, options):
     rng = np.random.default_rng(1)
     narrow = options.get("mode") == "SP" or options.get("precision") == "fp32"
     for phi, alpha, beta in ((0.1, 1.0, 0.0), (2.0, -1.5, 0.75)):
@@ -116,7 +116,7 @@ def test_sums_of_slices_are_those_of_the_cpu_and_so_is_what_is_reported(work, op
     ],
     ids=str,
 )
-def test_the_exact_sum_is_rounded_once_whichever_way_it_is_found(work, options, method):
+def test_the_exact_sum_is_rounded_once_by_either_method(work, options, method):
     rng = np.random.default_rng(2)
     narrow = "precision" in options
     for alpha, beta in ((1.0, 0.0), (-0.7 if not narrow else -0.75, 1.3 if not narrow else 1.25), (math.inf, 1.0)):
@@ -126,7 +126,7 @@ def test_the_exact_sum_is_rounded_once_whichever_way_it_is_found(work, options, 
 
 
 @needs_compiler
-def test_tame_operands_are_cut_counted_and_added_in_floating_point_and_others_in_integers(work, monkeypatch):
+def test_moderate_exponents_use_floating_point_kernels_and_others_integers(work, monkeypatch):
     rng = np.random.default_rng(13)
     A, B = wide(rng, (5, 300)), wide(rng, (300, 6))
     names = launched(work, monkeypatch)
@@ -142,7 +142,7 @@ def test_tame_operands_are_cut_counted_and_added_in_floating_point_and_others_in
 
 
 @needs_compiler
-def test_integers_too_wide_for_sums_of_floats_have_their_residues_by_integers(work, monkeypatch):
+def test_integers_too_wide_for_fp32_sums_have_residues_by_integer_arithmetic(work, monkeypatch):
     rng = np.random.default_rng(12)
     A = rng.standard_normal((3, 40)) * np.exp2(rng.integers(-50, 1, (3, 40)).astype(float))
     B = rng.integers(-9, 10, (40, 4)).astype(float)
@@ -153,7 +153,7 @@ def test_integers_too_wide_for_sums_of_floats_have_their_residues_by_integers(wo
 
 @needs_compiler
 @pytest.mark.parametrize("scaling", ["accurate", "fast", "invariant"])
-def test_scheme_two_finds_the_same_powers_of_two_and_integers(work, scaling):
+def test_scheme_two_has_the_same_powers_of_two_and_integers(work, scaling):
     rng = np.random.default_rng(3)
     faults = 0
     for shape, size in (((5, 33, 6), 1.0), ((4, 700, 3), 2.0**-20), ((3, 8, 3), 2.0**40)):
@@ -203,7 +203,7 @@ def hostile(kind, rng, shape):
 
 @needs_compiler
 @pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "special", "zeros"])
-def test_hostile_ranges_and_special_values_end_as_on_the_cpu(work, kind):
+def test_extreme_ranges_and_special_values_equal_the_cpus(work, kind):
     rng = np.random.default_rng(4)
     for options in (
         {"words": "int8"},
@@ -217,14 +217,14 @@ def test_hostile_ranges_and_special_values_end_as_on_the_cpu(work, kind):
 
 
 @needs_compiler
-def test_slices_for_short_blocks_of_k_are_cut_finer_where_all_of_k_is_summed_at_once(work):
+def test_slices_for_short_blocks_of_k_are_narrower_if_all_of_k_is_one_sum(work):
     rng = np.random.default_rng(2)
     A, B = hostile("far apart", rng, (4, 900)), hostile("far apart", rng, (900, 3))
     agree(work, A, B, mode="CR", words="fp16", k_block=16)
 
 
 @needs_compiler
-def test_batches_single_entries_and_views_are_taken(work):
+def test_batches_single_entries_and_views(work):
     rng = np.random.default_rng(5)
     A, B = wide(rng, (2, 1, 6, 9)), wide(rng, (3, 9, 4))
     D = np.empty((2, 3, 6, 4))
@@ -238,7 +238,7 @@ def test_batches_single_entries_and_views_are_taken(work):
 
 
 @needs_compiler
-def test_rows_that_do_not_fit_into_memory_at_once_are_taken_in_panels(work, monkeypatch):
+def test_rows_beyond_the_memory_are_computed_in_panels(work, monkeypatch):
     rng = np.random.default_rng(6)
     A, B = wide(rng, (50, 20)), wide(rng, (20, 9))
     monkeypatch.setattr(modular, "PANEL", 1)
@@ -255,7 +255,7 @@ def test_rows_that_do_not_fit_into_memory_at_once_are_taken_in_panels(work, monk
 
 
 @needs_compiler
-def test_a_kernel_that_is_changed_on_purpose_is_noticed(work):
+def test_a_corrupted_product_is_detected(work):
     rng = np.random.default_rng(7)
     A, B = wide(rng, (8, 40)), wide(rng, (40, 8))
     machine, honest = work.machine, work.machine.gemm
@@ -275,7 +275,7 @@ def test_a_kernel_that_is_changed_on_purpose_is_noticed(work):
 
 # --- conditions and errors
 @needs_compiler
-def test_a_broken_condition_is_the_same_fault(work):
+def test_a_violated_condition_is_the_same_fault(work):
     rng = np.random.default_rng(8)
     A, B = wide(rng, (2, 20000)), wide(rng, (20000, 2))
     for options in (
@@ -292,7 +292,7 @@ def test_a_broken_condition_is_the_same_fault(work):
 
 
 @needs_compiler
-def test_what_cannot_be_done_is_said_in_one_line(work, processor):
+def test_unsupported_requests_raise_one_line(work, processor):
     A, D = matrix(np.ones((2, 2))), matrix(np.empty((2, 2)))
     spec = fpemu.mma.spec("H200", "int8")
     with pytest.raises(InputError, match="did you mean 'residues'"):
@@ -313,13 +313,13 @@ def test_what_cannot_be_done_is_said_in_one_line(work, processor):
 
 
 @pytest.mark.skipif(device.missing() is None, reason="there is a GPU here")
-def test_without_a_gpu_cublas_says_what_is_missing():
+def test_without_a_gpu_cublas_names_the_missing_package():
     with pytest.raises(GpuError):
         cublas.Blas()
 
 
 # --- the pieces
-def test_sums_are_taken_in_numpys_order():
+def test_sums_are_in_numpys_order():
     rng = np.random.default_rng(9)
     for n in (1, 5, 8, 100, 128, 129, 137, 1000, 4097):
         x = wide(rng, n, 3)
@@ -340,7 +340,7 @@ def test_sums_are_taken_in_numpys_order():
         assert parts[0] == x.sum() == np.stack([x, x]).sum(axis=1)[0], n
 
 
-def test_moduli_are_coprime_and_enough_of_them_are_taken():
+def test_moduli_are_coprime_and_their_product_suffices():
     assert all(math.gcd(p, q) == 1 for i, p in enumerate(modular.ALL) for q in modular.ALL[:i])
     for bits in (1, 14, 100, 250):
         count = modular.moduli_for(bits)
@@ -349,7 +349,7 @@ def test_moduli_are_coprime_and_enough_of_them_are_taken():
 
 
 @pytest.mark.parametrize("pieces", range(1, 9))
-def test_residues_by_floats_stay_within_what_floats_add_exactly(pieces):
+def test_fp32_sums_for_residues_are_exact(pieces):
     for p in modular.ALL:
         factors = [modular._centred(pow(2, 15 * j, p), p) for j in range(pieces)]
         largest = 2**14 * sum(map(abs, factors))
@@ -373,7 +373,7 @@ def test_the_kernels_compile_for_gpus():
 @pytest.mark.parametrize(
     "options", [*SLICED, {"mode": "CR"}, {"mode": "CR", "method": "slices"}, {"scheme": "ozaki2"}], ids=str
 )
-def test_the_gpu_gives_the_cpus_bits(options):
+def test_the_gpus_bits_equal_the_cpus(options):
     rng = np.random.default_rng(10)
     narrow = options.get("mode") == "SP" or options.get("precision") == "fp32"
     A, B = (wide(rng, s).astype("f4" if narrow else "f8") for s in ((70, 300), (300, 41)))
