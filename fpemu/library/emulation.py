@@ -38,6 +38,7 @@ def emulate(
     Parameters
     ----------
     library : {"cublas"}
+        Library.
     A : array_like (M, K)
         float16, float32 or float64, assumed in C order.
     B : array_like (K, N)

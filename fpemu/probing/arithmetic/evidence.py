@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ def _floor(results: Results, spec: MmaSpec, alike: Sequence[MmaSpec]) -> Finding
         note = f"any floor up to {top} gives the same"
     else:
         note = f"any from {spec.E0} to {top} gives the same" if top > spec.E0 else ""
-    return Finding("E0", finding.value, finding.probe, finding.returned, "; ".join(filter(None, (finding.otherwise, note))))
+    return replace(finding, otherwise="; ".join(filter(None, (finding.otherwise, note))))
 
 
 def _plainest(probes: Probes, chosen: NDArray[np.bool_]) -> int:
