@@ -261,7 +261,7 @@ def test_e8m0_is_the_scale_format_of_gfloat_and_ml_dtypes():
     normal = ~((x > 2.0**-127) & (x < 2.0**-126))  # ml_dtypes rounds the subnormal 1.25 · 2^-127 to 2^-126
     assert same_values(rounded, x.astype(ml_dtypes.float8_e8m0fnu))[normal].all()
     assert fmt.contains(rounded).all()
-    assert fmt.contains(x).tolist() == (rounded == x).tolist()[:-1] + [True]
+    assert fmt.contains(x).tolist() == [*(rounded == x).tolist()[:-1], True]
     inside = x[(x >= fmt.min_normal) & (x <= fmt.max)]
     theirs = [gfloat.round_float(gfloat.formats.format_info_ocp_e8m0, float(v)) for v in inside]
     assert same_values(fpemu.round_to(inside, fmt), theirs).all()

@@ -26,7 +26,7 @@ from fpemu.mma.exactness import (
 )
 
 ROWS = mma.catalog.rows()
-# one row of each arithmetic and result format, for the readable form
+# one row of each arithmetic and result format
 KINDS = [
     mma.spec("hopper", "fp16", "fp32"),
     mma.spec("ampere", "fp16", "fp16"),
@@ -70,8 +70,11 @@ def digits(rng, top, K):
     return np.stack([*rows, *rng.integers(-top, top, (3, K), endpoint=True)])
 
 
+OTHERS = [pytest.param(s, "compiled", marks=pytest.mark.slow) for s in ROWS if s not in KINDS]
+
+
 @pytest.mark.parametrize(
-    ("spec", "backend"), [(s, "compiled") for s in ROWS] + [(s, "numpy") for s in KINDS], ids=lambda value: str(value)
+    ("spec", "backend"), [(s, b) for s in KINDS for b in ("compiled", "numpy")] + OTHERS, ids=lambda value: str(value)
 )
 def test_digits_of_slice_bits_multiply_exactly(spec, backend):
     rng = np.random.default_rng(7)

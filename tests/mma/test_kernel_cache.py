@@ -274,6 +274,7 @@ def _python(code, *arguments, environment=None, **options):
     )
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once_save_kernels_that_others_load(tmp_path):
     environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
     for process in [_python(COMPILE, environment=environment) for _ in range(2)]:
@@ -285,6 +286,7 @@ def test_processes_that_compile_at_once_save_kernels_that_others_load(tmp_path):
     assert out.splitlines() == [RESULT, f"{path.parent} 1 0"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_cache_and_not_the_product(tmp_path):
     resource = pytest.importorskip("resource")
     process = _python(

@@ -253,7 +253,7 @@ def test_chains_by_the_oracle(data):
 
 @settings(max_examples=examples(120))
 @given(st.data())
-def test_compiled_is_readable(data):
+def test_compiled_is_the_numpy_reference(data):
     name = data.draw(st.sampled_from(NAMES))
     M, N, K = (data.draw(st.integers(0, n)) for n in (6, 6, 60))
     kind, rng = data.draw(st.sampled_from(hostile.CLASSES)), np.random.default_rng(data.draw(st.integers(0, 2**31)))
@@ -262,9 +262,9 @@ def test_compiled_is_readable(data):
     A = carrier(hostile.draw(name, kind, rng, (*lead, M, K)) if M * K else np.zeros((*lead, M, K), shape), name)
     B = carrier(hostile.draw(name, kind, rng, (K, N)) if K * N else np.zeros((K, N), shape), name)
     order = data.draw(st.none() | st.builds(lambda s: KOrder(split=s), st.integers(1, 30)))
-    compiled, readable = (simt.gemm(A, B, None, fmt=name, order=order, backend=b) for b in BACKENDS)
+    compiled, reference = (simt.gemm(A, B, None, fmt=name, order=order, backend=b) for b in BACKENDS)
     assert compiled.shape == (*lead, M, N)
-    assert np.array_equal(bits(compiled), bits(readable))
+    assert np.array_equal(bits(compiled), bits(reference))
 
 
 def test_single_precision_matrix_instructions_are_such_chains():

@@ -35,7 +35,7 @@ def same(x, y):
 
 
 def every_form(A, B, C, fmt, tiles):
-    """Name and result of every readable form."""
+    """Name and result of every NumPy reference implementation."""
     for version in VERSIONS:
         own = tiles if version in ("V2", "V3") else {}
         yield f"{version} {own}", tsm2(A, B, C, version=version, fmt=fmt, backend="numpy", **own)
@@ -136,7 +136,7 @@ def reads(x):
     return counting, counting.tally
 
 
-def test_the_readable_forms_load_what_the_paper_counts():
+def test_the_published_loops_load_as_often_as_the_paper_counts():
     """Section 3.2: an element of A is read n times with inner products, once with outer ones, n / t2 times in tiles;
     section 5.2: an element of C is read k / t1 times in ISM2's second optimisation, of a copy that is not counted."""
     from fpemu.simt.tsm2 import inner, outer, prefetched, shared
@@ -206,10 +206,7 @@ ONE = np.ones((2, 2), np.float32)
             ((ONE, None), r"B takes real numbers"),
             ((ONE, ONE + np.eye(2) * 2.0**-30), r"B has entries that are not values of fp32"),
             ((ONE, ONE, np.ones((3, 2))), r"C of shape \(3, 2\) does not fit D of shape \(2, 2\)"),
-            (
-                (np.ones((2, 2, 2)), np.ones((3, 2, 2))),
-                r"leading axes of A \(2, 2, 2\) and B \(3, 2, 2\) do not broadcast",
-            ),
+            ((np.ones((2, 2, 2)), np.ones((3, 2, 2))), r"leading axes of A .* and B .* do not broadcast"),
         )
     ],
 )
