@@ -201,7 +201,7 @@ def kernels() -> list[str]:
 
 def sources(seed: int, numbers: Sequence[int], names: Sequence[str], fmt: str) -> list[str]:
     """Return the kernels of some products, to be compiled in advance."""
-    texts: dict[str, str] = {}
+    texts: dict[str, None] = {}
     for number in numbers:
         drawn = case(fmt, number, seed)
         where = problem(drawn, (2**20,) * 3)

@@ -104,7 +104,7 @@ def prepare(
         problem["c"], _, owner = stacks.stack(C, lead, True)
         problem["c_entry"] = C.strides[-1]
         keep.append(owner)
-    layout = {"a_along_k": a_along, "b_along_k": b_along, "width": min(widths)}
+    layout: dict[str, Any] = {"a_along_k": a_along, "b_along_k": b_along, "width": min(widths)}
     contiguous = _contiguous(problem, A, B, D, batch)
     task = replace(arithmetic, M=M, N=N, K=K, **layout, plain=scaling.plain, contiguous=contiguous)
     configuration = choose(task, batch) if callable(choose) else fitted(choose, task)

@@ -79,7 +79,7 @@ def hgemm(
     GpuError
         No GPU, or a run that failed.
     """
-    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
+    options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
     return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options))
 
 
@@ -139,7 +139,13 @@ def hcgemm(
     GpuError
         As `hgemm`.
     """
-    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel, "products": products}
+    options: dict[str, Any] = {
+        "transa": transa,
+        "transb": transb,
+        "accumulate": accumulate,
+        "kernel": kernel,
+        "products": products,
+    }
     request = _Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
     return _run(A, B, C, out, request)
 

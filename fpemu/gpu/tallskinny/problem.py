@@ -21,17 +21,31 @@ _lock = RLock()
 
 @dataclass(frozen=True)
 class Problem:
-    """C (m×n) = A (m×k) B (k×n) in the GPU's memory."""
+    """C (m×n) = A (m×k) B (k×n) in the GPU's memory.
 
-    fmt: str  # "fp32" or "fp64"
+    Parameters
+    ----------
+    fmt : str
+        "fp32" or "fp64".
+    m, k, n : int
+        Sizes: A is m×k, B is k×n.
+    a, b, c : (int, int)
+        Steps from one row and from one column to the next, in elements.
+    addresses : (int, int, int)
+        Addresses of A, B and C in the GPU's memory.
+    owners : object
+        Objects that own the memory, kept alive.
+    """
+
+    fmt: str
     m: int
     k: int
     n: int
-    a: tuple[int, int]  # elements from one row and from one column of A to the next
+    a: tuple[int, int]
     b: tuple[int, int]
     c: tuple[int, int]
-    addresses: tuple[int, int, int] = (0, 0, 0)  # of A, B and C
-    owners: object = field(default=None, compare=False, repr=False)  # of the memory, kept alive
+    addresses: tuple[int, int, int] = (0, 0, 0)
+    owners: object = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, A: Matrix, B: Matrix, C: Matrix) -> Problem:
@@ -99,7 +113,7 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None]) -> Any:
         else:
             C = matrices.empty((m, n), dtype)
         if m and n:
-            a, b = (X if on_gpu else matrices.upload(X) for X in (operands["A"], operands["B"]))
+            a, b = (X if isinstance(X, Matrix) else matrices.upload(X) for X in (operands["A"], operands["B"]))
             run(Problem.of(a, b, C))
         if on_gpu:
             if callers.must_synchronize(arrays.values()):
