@@ -1,7 +1,7 @@
 """NVIDIA GPUs: matrix instructions, products of any scheme, batched and tall-and-skinny products, bit for bit.
 
-Needs the extra `gpu` (``pip install 'fpemu[gpu]'``) and an NVIDIA GPU; `available` returns what is missing. Importing
-this subpackage needs neither.
+The functions require the extra `gpu` (``pip install 'fpemu[gpu]'``) and an NVIDIA GPU; `available` returns what is
+missing. The import of this subpackage requires neither.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     Parameters
     ----------
     A : array_like (..., M, k)
-        Values of the spec's format; K is ``spec.k``, M and N are arbitrary: the operands are cut into tiles of the
-        instruction, and the last tiles are padded with zeros. Leading axes broadcast.
+        Values of the spec's format; K is ``spec.k``, M and N are arbitrary: the operands are divided into tiles of
+        the instruction, and the last tiles are padded with zeros. Leading axes broadcast.
     B : array_like (..., k, N)
         As A.
     C : array_like (..., M, N) or None
         Accumulator; None: zero.
     spec : MmaSpec
-        A row of the catalog whose instruction this GPU has. Only its formats, instruction and shape are used.
+        A row of the catalogue whose instruction this GPU has. Only its formats, instruction and shape are used.
     n : int, optional
         Columns of one wgmma: 8, 16 ... 256. Default: the smallest that covers N.
     saturate : bool
@@ -77,9 +77,9 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     Raises
     ------
     InputError
-        Wrong operands, or an instruction that this GPU does not have.
+        Invalid operands, or an instruction that this GPU does not have.
     GpuError
-        No GPU, or a run that failed.
+        No GPU, or a failed run.
     """
     from fpemu.gpu.instructions import run as instructions
 
