@@ -111,6 +111,7 @@ def test_products_of_any_shape_have_the_emulators_bits(one, sizes, side, threads
 @pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize("transposes", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("sizes", [(40, 24, 40), (33, 35, 24)])
+@pytest.mark.slow
 def test_what_follows_a_line_of_whole_eights_is_no_part_of_it(one, sizes, transposes, bulk):
     A, B = drawn(2, 3, *sizes, transposes)
     c = flat((48, 48, 64), bulk=bulk)
@@ -123,6 +124,7 @@ def test_what_follows_a_line_of_whole_eights_is_no_part_of_it(one, sizes, transp
     ("sizes", "side", "threads"),
     [((33, 35, 37), 48, (16, 8)), ((65, 50, 79), 80, (16, 16)), ((95, 33, 17), (96, 64, 32), (16, 32))],
 )
+@pytest.mark.slow
 def test_lines_run_the_other_way_where_operands_are_transposed(one, transposes, sizes, side, threads):
     A, B = drawn(3, 2, *sizes, transposes)
     c = flat(side, threads, resident=1 if transposes == "TN" else MANY)
@@ -132,6 +134,7 @@ def test_lines_run_the_other_way_where_operands_are_transposed(one, transposes, 
 @needs_compiler
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("resident", [1, MANY])
+@pytest.mark.slow
 def test_a_thread_block_takes_more_products_than_it_has_buffers_for(one, stages, resident):
     c = flat(48, stages=stages, resident=resident)
     for batch in (1, 2 * stages + 3):
@@ -217,6 +220,7 @@ def test_stacks_may_begin_and_end_between_two_multiples_of_16_bytes(one, set_off
 @pytest.mark.parametrize("elements", [0, 5])
 @pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 3, 2), (2, 2, 5)])
+@pytest.mark.slow
 def test_matrices_of_less_than_16_bytes_share_a_piece_with_their_neighbours(one, set_off, elements, bulk, sizes):
     set_off(elements)
     for batch in (1, 9):
@@ -227,6 +231,7 @@ def test_matrices_of_less_than_16_bytes_share_a_piece_with_their_neighbours(one,
 @needs_compiler
 @pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize("N", [7, 35])
+@pytest.mark.slow
 def test_a_single_row_may_begin_at_a_multiple_of_16_bytes_and_not_end_at_one(one, set_off, N, bulk):
     set_off(0)
     A, B = drawn(12, 1, 1, N, 8, "NT")
@@ -402,6 +407,7 @@ def test_a_kernel_in_bulk_compiles_for_gpus(arch):
 
 
 @needs_nvrtc
+@pytest.mark.slow
 def test_the_widest_kernels_in_bulk_of_the_table_need_no_local_memory():
     found = in_bulk()
     assert found

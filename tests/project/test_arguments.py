@@ -444,7 +444,7 @@ def test_a_wrong_argument_raises_an_input_error(name, tmp_path, monkeypatch):
     assert not wrong, f"{name}: {len(wrong)} wrong outcomes, such as {wrong[:5]}"
 
 
-GPU_ROWS = {name for name in VALID if name.startswith("fpemu.gpu.") and "library" not in name}
+GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.verify.")) and "library" not in name}
 
 
 @pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - {"fpemu.probing.load"}))
