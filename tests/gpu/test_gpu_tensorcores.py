@@ -147,8 +147,14 @@ FUSED = {
 }
 
 
+def first_fast(names):
+    """The first name as it is, the others marked slow: each compiles a kernel for this processor."""
+    first, *others = names
+    return [first, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+
+
 @needs_compiler
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", first_fast(FUSED))
 def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
     scheme, options = FUSED[name]
     kernel = smallest(scheme, **options)
@@ -174,7 +180,7 @@ FROM_MEMORY = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", FROM_MEMORY)
+@pytest.mark.parametrize("name", first_fast(FROM_MEMORY))
 def test_words_from_memory_give_the_bits_of_the_emulator(gpu, name):
     scheme, options = FROM_MEMORY[name]
     kernel = smallest(scheme, words_in_memory=True, **options)
@@ -206,7 +212,7 @@ BY_TMA = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", BY_TMA)
+@pytest.mark.parametrize("name", first_fast(BY_TMA))
 def test_words_brought_by_tma_give_the_bits_of_the_emulator(gpu, name, monkeypatch):
     monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
     monkeypatch.setattr(device, "tensor_map", tensor_map)

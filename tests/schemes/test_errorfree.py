@@ -172,7 +172,7 @@ def test_blocks_stay_below_the_memory(M, N, line, entry, memory):
     assert 1 <= columns <= N
 
 
-@pytest.mark.parametrize("mode", ["DP", "CR", "SP"])
+@pytest.mark.parametrize("mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("DP", "CR")), "SP"])
 def test_memory_is_bounded(mode):
     rng = np.random.default_rng(9)
     dtype = np.float32 if mode == "SP" else np.float64

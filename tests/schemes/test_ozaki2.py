@@ -417,7 +417,7 @@ def test_long_sums_of_the_largest_residues_stay_exact(carrier, K):
     spec = fpemu.mma.spec("hopper", "int8")
     for x in (-128, 127):
         X = np.full((1, K), x, np.float32)
-        assert scheme._product(X, X.T, 128, spec, None).item() == x * x * K
+        assert scheme._product(X, X.T, 128, spec, None, "cpu").item() == x * x * K
 
 
 # --- what is said about it

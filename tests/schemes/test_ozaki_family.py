@@ -409,17 +409,17 @@ WORDS = [
     ("bf16", "ideal"),
     ("tf32", "ampere"),
     ("tf32", "hopper"),
-    ("tf32", "cdna3"),
+    pytest.param("tf32", "cdna3", marks=pytest.mark.slow),
     ("e4m3", "ada"),
     ("e4m3", "hopper"),
     ("e4m3", "blackwell"),
-    ("e4m3", "cdna3"),
+    pytest.param("e4m3", "cdna3", marks=pytest.mark.slow),
     ("e5m2", "hopper"),
     ("int8", "ampere"),
     ("int8", "hopper"),
     ("int8", "cdna2"),
     ("int8", "ideal"),
-    ("fp64", "ampere"),
+    pytest.param("fp64", "ampere", marks=pytest.mark.slow),
 ]
 
 
