@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from fpemu.gpu.errorfree.machine import Workspace, int32
 from fpemu.gpu.errorfree.operands import RULES, SHARED, Loaded, Rows, Span, Splitting, load, padded
+from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.schemes.ozimmu import Ozimmu
 
 _LEAF = 128
-_BLOCKS = 528
+_BLOCKS = 4  # thread blocks per multiprocessor
 
 
 class Pairing(NamedTuple):
@@ -105,8 +106,9 @@ def needed(work: Workspace, X: Rows, span: Span, other: Rows, top: int, how: Spl
             grid = min(rows, 1 << 16)
             work.launch("counting.cu", "criterion_doubles", grid, 512, *row, failed, shared=doubles)
         else:
-            scratch = work.get("terms", _BLOCKS * 18 * padded(K, 8))
-            work.launch("counting.cu", "criterion", min(rows, _BLOCKS), 256, *row, scratch, failed, shared=shared)
+            blocks = _BLOCKS * multiprocessors()
+            scratch = work.get("terms", blocks * 18 * padded(K, 8))
+            work.launch("counting.cu", "criterion", min(rows, blocks), 256, *row, scratch, failed, shared=shared)
         good = np.flatnonzero(failed.array(count, np.int32)[2:] == 0)
         if len(good):
             return int(good[0]) + 2
@@ -120,7 +122,8 @@ def bits_needed(work: Workspace, X: Rows, how: Splitting, precision: int) -> NDA
     """Return the number of entries of X that need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
     counts = work.zeros("bits needed", 8 * _BINS)
     row = (X.loaded.pointer, X.loaded.pitch, *int32(X.loaded.rows, X.loaded.K, how.room, how.headroom, precision))
-    work.launch("slices.cu", "bits_needed", min(X.loaded.rows, 528), 256, *row, counts)
+    blocks = min(X.loaded.rows, _BLOCKS * multiprocessors())
+    work.launch("slices.cu", "bits_needed", blocks, 256, *row, counts)
     return counts.array(_BINS, np.int64)
 
 

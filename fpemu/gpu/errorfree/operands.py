@@ -9,6 +9,7 @@ import numpy as np
 
 from fpemu.gpu.errorfree.machine import Workspace, int32
 from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.properties import multiprocessors
 
 NOTHING = -(1 << 20)  # as in kernels/slices.cuh
 SHARED = 220 * 1024  # bytes of shared memory of a block
@@ -16,7 +17,7 @@ RULES = {"published": 0, "balanced": 1, "truncate": 2, "nearest": 3}
 CARRIERS = {"int8": (0, 1), "fp16": (1, 2), "bf16": (2, 2), "tf32": (3, 4), "fp32": (3, 4), "fp64": (4, 8)}
 """Code in kernels/slices.cuh and bytes of each format that cuBLAS multiplies."""
 _MOST_FILLED = 512
-_BLOCKS = 264  # of kernels that need scratch memory for each row
+_BLOCKS = 2  # thread blocks per multiprocessor of kernels that need scratch memory for each row
 _MODERATE = 900  # binary exponents for which scaling by 2^±unit is exact in fp64
 
 
@@ -226,8 +227,9 @@ def split(
     elif residuals <= SHARED:
         work.launch("slices.cu", "cut", grid, 512, *row, 0, flags, shared=residuals)
     else:
-        scratch = work.get("residuals", residuals * _BLOCKS)
-        work.launch("slices.cu", "cut", _BLOCKS, 512, *row, scratch, flags)
+        blocks = _BLOCKS * multiprocessors()
+        scratch = work.get("residuals", residuals * blocks)
+        work.launch("slices.cu", "cut", blocks, 512, *row, scratch, flags)
     numbers = flags.array(4 + 2 * _MOST_FILLED, np.int32)
     used, incomplete, largest, deepest = numbers[:4].tolist()
     nonzero = numbers[4:].view(np.uint64)[: min(max(used, 1), _MOST_FILLED)].tolist()
