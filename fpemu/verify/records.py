@@ -66,7 +66,7 @@ class Record:
     facts: dict[str, Any] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     fpemu: str = fpemu.__version__
-    date: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    date: str = ""
 
     @property
     def ok(self) -> bool:
@@ -111,6 +111,11 @@ class Record:
             return cls(**fields, outcomes=[Outcome(**row) for row in rows])
         except (KeyError, TypeError) as problem:
             raise InputError(f"{path} is no record of a verification: {problem}") from problem
+
+
+def now() -> str:
+    """Return the date of a record."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @cache

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
@@ -131,10 +132,18 @@ class Suite(ABC):
 
     def record(self, outcomes: Sequence[Outcome]) -> Record:
         """Return the record of some outcomes on the GPU at hand, in the order of `order`."""
-        place = {name: i for i, name in enumerate(self.order())}
-        known = sorted((o for o in outcomes if o.group in place), key=lambda o: place[o.group])
+        place, empty = self._place_and_empty
+        return replace(
+            empty,
+            date=records.now(),
+            outcomes=sorted((o for o in outcomes if o.group in place), key=lambda o: place[o.group]),
+        )
+
+    @cached_property
+    def _place_and_empty(self) -> tuple[dict[str, int], Record]:
         code = records.code_digest(self.code)
-        return Record(self.name, self.about, self.seed, self.options, self.device(), code, self.facts(), known)
+        empty = Record(self.name, self.about, self.seed, self.options, self.device(), code, self.facts())
+        return {name: i for i, name in enumerate(self.order())}, empty
 
 
 class ProductSuite(Suite):

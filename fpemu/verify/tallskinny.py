@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -256,11 +256,7 @@ class TallSkinny(ProductSuite):
         return [f"{name} in {fmt}" for name in (*KERNELS, "huge") for fmt in FORMATS]
 
     def facts(self) -> dict[str, Any]:
-        return {"texts": self._texts}
-
-    @cached_property
-    def _texts(self) -> str:
-        return kernel_texts(self.seed)
+        return {"texts": kernel_texts(self.seed)}
 
     def runs_alone(self, group: str) -> bool:
         return group.startswith("huge")

@@ -293,17 +293,17 @@ def _run(A: Any, B: Any, C: Any, out: Any, request: _Request) -> Any:
     arguments_given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
     arrays = [array for X in arguments_given.values() for array in stacks.arrays(X)]
     with _lock, device.entered(), callers.ordered(callers.streams(arrays)):
-        taken = {name: stacks.take(X, name) for name, X in arguments_given.items() if X is not None}
-        on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in taken.items()}
+        stacked = {name: stacks.take(X, name) for name, X in arguments_given.items() if X is not None}
+        on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:
             cpu, gpu = (" and ".join(name for name, on in on_gpu.items() if on == side) for side in (False, True))
             raise InputError(f"{cpu} in the CPU's memory and {gpu} on the GPU: copy them to one of the two")
         if out is not None and not on_gpu["A"]:
             raise InputError("out= is for arrays of the GPU")
-        _check_out(taken)
+        _check_out(stacked)
         operands = {
             name: stacks.operand(X if isinstance(X, Matrix | Pointers) else matrices.upload(X), layout, name)
-            for name, X in taken.items()
+            for name, X in stacked.items()
         }
         lead, M, N, _ = _shape(operands, request)
         result = out
