@@ -13,7 +13,7 @@ help:
 	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
 	@echo "make test        run the fast tests (ARGS='-k mma' for some)"
 	@echo "make test-all    run all tests"
-	@echo "make lint        ruff, mypy, and numpydoc on the docstrings of public names"
+	@echo "make lint        ruff, mypy, clang-format, and numpydoc on public docstrings"
 	@echo "make bench       speed and memory of the emulation on this machine"
 	@echo "make setup       install the package and the requirements of the tests into .venv"
 	@echo "make clean       remove .venv, builds and caches, but no figures or results"
@@ -42,6 +42,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(wildcard fpemu/gpu/kernels/*.cu* fpemu/gpu/kernels/*.cpp tests/*_on_cpu.h)
 	$(BIN)/python -m pytest -q tests/project/test_docstrings.py
 
 reproduce: $(STAMP)
