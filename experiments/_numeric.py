@@ -15,7 +15,7 @@ from fpemu.mma._device import Device
 
 @functools.lru_cache(maxsize=1)  # neighbouring cells share the operands
 def problem(
-    name: str, m: int, n: int, k: int, seed: int, device: Device = "cpu", **parameters: float
+    name: str, m: int, n: int, k: int, seed: int, device: Device = "cpu", **parameters: Any
 ) -> tuple[Any, Any, Any]:
     """Return fp32 operands of a distribution, and their product rounded once to fp64."""
     A, B = inputs.operands(name, m, n, k, seed, **parameters)

@@ -67,8 +67,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    size = (cell["m"], cell["n"], cell["k"])
-    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=cell["exponent"])
+    sides = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *sides, cell["seed"], device, exponent=cell["exponent"])
     return {
         name: metrics.relative_l2(
             schemes.gemm(A, B, hardware=cell["hardware"], on_range="propagate", device=device, **setting), exact

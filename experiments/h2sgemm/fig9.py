@@ -92,8 +92,8 @@ def cost(cell: dict[str, Any]) -> float:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    size = (cell["m"], cell["n"], cell["k"])
-    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=0)
+    sides = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *sides, cell["seed"], device, exponent=0)
     return {
         name: metrics.relative_l2(schemes.gemm(A, B, hardware=cell["hardware"], device=device, **setting), exact)
         for name, setting in SETTINGS.items()

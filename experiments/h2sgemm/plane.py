@@ -74,8 +74,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    size = (cell["m"], cell["n"], cell["k"])
-    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=cell["exponent"])
+    sides = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *sides, cell["seed"], device, exponent=cell["exponent"])
     choice = {"scheme": "h2sgemm", "combine": cell["combine"], "hardware": cell["hardware"], "on_range": "propagate"}
     four = schemes.gemm(A, B, sb=RECOMMENDED, products=("rr", "rh", "hr", "hh"), device=device, **choice)
     numbers = {

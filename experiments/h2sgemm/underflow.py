@@ -80,8 +80,8 @@ def cells(size: str) -> list[dict[str, Any]]:
 
 
 def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
-    size = (cell["m"], cell["n"], cell["k"])
-    A, B, exact = problem(cell["inputs"], *size, cell["seed"], device, exponent=cell["exponent"])
+    sides = (cell["m"], cell["n"], cell["k"])
+    A, B, exact = problem(cell["inputs"], *sides, cell["seed"], device, exponent=cell["exponent"])
     gpu = cell["hardware"]
     numbers = {
         "HGEMM": metrics.relative_l2(schemes.gemm(A, B, scheme="fp16", hardware=gpu, device=device), exact),

@@ -143,6 +143,7 @@ def sensitive_mismatches():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine["OPENBLAS_CORETYPE"])
 def test_other_processors_give_the_committed_numbers(machine):
     """Kernels of OpenBLAS and loops of NumPy for other processors, in a process of their own."""
