@@ -38,7 +38,7 @@ ASSUMPTIONS = [
     """Threads of a block: the fewest, in powers of two of wavefronts and at least four, whose registers suffice.""",
     """Sides are powers of two times the fragment of Table 2 (by the size of the wavefront), T_K is at least two
     fragments deep, so that one is read while the other is multiplied.""",
-    """GPUs are described by fpemu/perfmodel/gpus.toml. The assumptions are the same for all of them, but they were
+    """GPUs are described by fpemu/roofline/gpus.toml. The assumptions are the same for all of them, but they were
     chosen by us, who knew Table 2: that its tiles come out is no prediction. (g) shows which of them decide.""",
     """Table 2 names no size of the matrices: it is asked of n = 1024, that of the paper's histograms, to 16384.""",
     """"Inverse" is judged over pairs of tiles with different T_TLP, blocks of 256 threads: the tile with the larger

@@ -29,7 +29,7 @@ ASSUMPTIONS = [
     """The formula under figure 17 is garbled in our text: read as floor(16/N) · 2N³ / 8192, which gives the 1.5 % and
     "about 6 %" of the text.""",
     """A product fits at a block row, column and step of its own if no other step adds to its block of the result
-    (fpemu.roofline.magma_tiny); every arrangement counted here was also multiplied out with integers.""",
+    (experiments/magma/_model_packing.py); every arrangement counted here was also multiplied out with integers.""",
     """Where the grid has at most 100 places the number is the largest there is, found by integer programming; for
     N = 1, 2 and 3 in 16×16×16 it is what smaller arrangements give, a lower bound.""",
     """A kernel without tensor cores can win where the share is below 25 %, a ratio of peaks: neither loading nor

@@ -31,7 +31,7 @@ staged) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: no program i
 well below."""
 ASSUMPTIONS = [
     """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state, without sparsity; how far the table was checked, it says itself (fpemu/perfmodel/gpus.toml).""",
+    state, without sparsity; how far the table was checked, it says itself (fpemu/roofline/gpus.toml).""",
     """Every kernel reads its inputs and writes its outputs once; kernels follow one another; within one, products,
     vector operations and memory overlap without loss.""",
     """The split is a kernel of its own that writes the words, except in the open markers of (h): there every tile of

@@ -28,7 +28,7 @@ matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slic
 moduli and one product more for the scaling. Nothing is measured."""
 ASSUMPTIONS = [
     """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state, without sparsity; how far the table was checked, it says itself (fpemu/perfmodel/gpus.toml).""",
+    state, without sparsity; how far the table was checked, it says itself (fpemu/roofline/gpus.toml).""",
     """Every product of slices is a call that writes its result for a kernel that adds it up, as published; every kernel
     reads its inputs and writes its outputs once.""",
     """The number of slices is counted on a few rows of (uniform - 0.5) exp(0.1 normal), the narrowest inputs of

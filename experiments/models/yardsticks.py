@@ -27,7 +27,7 @@ measured on one H200 (CUDA 13.0). "library, bytes" are products of a large matri
 given in bytes a second. Beside each share the speed in TFLOP/s of the format that is emulated."""
 ASSUMPTIONS = [
     """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state; how far the table was checked, it says itself (fpemu/perfmodel/gpus.toml).""",
+    state; how far the table was checked, it says itself (fpemu/roofline/gpus.toml).""",
     """Where no size is given (Ootomo, Ma, H2SGEMM, DGEMM on an H200), n = 16384 for the first three and n = 8192, where
     the roofline is flat. Where a range is given (DGEMM on an H200), its upper end.""",
     """The split of a speed that includes one is counted for DGEMM-TC and for the staged kernel with its split; how

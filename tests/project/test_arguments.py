@@ -498,7 +498,7 @@ def test_an_excuse_is_of_a_public_name():
         (lambda: theory.underflow.rule_2(narow="bf16"), "did you mean 'narrow'"),
         (lambda: theory.bound("ootomo", "A100", norms=NORMS, residual_scal=1), "did you mean 'residual_scale'"),
         (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", acumulate="fp32"), "mean 'accumulate'"),
-        (lambda: conformance.Claim(SPEC).change(alfa=2.0), "did you mean 'alpha'"),
+        (lambda: conformance.Specification(SPEC).change(alfa=2.0), "did you mean 'alpha'"),
         (lambda: inputs.make("uniform", 2, 1, hihg=1.0), "did you mean 'high'"),
         (lambda: mma.spec("H200", instruction=""), "unknown instruction ''"),
         (lambda: mma.spec("H200", instruction=0), "unknown instruction 0"),
