@@ -195,9 +195,11 @@ def test_listed_names_of_the_gpu_subpackage_are_attributes():
 def test_importing_is_light():
     code = (
         "import numpy, sys, time; before = set(sys.modules); start = time.process_time(); import fpemu; "
-        "fpemu.round_to; print(time.process_time() - start); "
+        "fpemu.round_to; "
+        "print(time.process_time() - start); "
         "new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
-        "print(sorted(new - set(sys.stdlib_module_names))); from fpemu.gpu import batched, library, tallskinny, verify; "
+        "print(sorted(new - set(sys.stdlib_module_names))); "
+        "from fpemu.gpu import batched, library, tallskinny, verify; "
         "print(sorted({'cuda', 'torch', 'cupy', 'triton'} & set(sys.modules)))"
     )
     runs = [_printed(code).splitlines() for _ in range(3)]
