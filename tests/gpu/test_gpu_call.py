@@ -449,7 +449,7 @@ def test_the_kernels_compile():
 def test_arrays_of_torch_and_cupy_on_a_stream_of_their_own(library):
     room = pytest.importorskip(library)
     A, B = draw((2, 130, 70)), draw((70, 90))
-    want = fpemu.gemm(A, B, **fpemu.gpu.gemm.kernel("staged", 130, 90, 70).arguments)
+    want = fpemu.gemm(A, B, **fpemu.gpu.kernel("staged", 130, 90, 70).arguments)
     if library == "torch":
         stream = room.cuda.Stream()
         with room.cuda.stream(stream):

@@ -44,7 +44,7 @@ def gemm(
 ) -> Any:
     """Return D = alpha · (A B by a scheme) + beta · C, computed on the GPU at hand.
 
-    The same bits as ``fpemu.gemm(A, B, **fpemu.gpu.gemm.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
+    The same bits as ``fpemu.gemm(A, B, **fpemu.gpu.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def gemm(
     on_range : str
         Overflow policy, as in `fpemu.gemm`.
     order : KOrder, optional
-        Summation order over K. Default: the kernel's, which `fpemu.gpu.gemm.kernel` returns. Another order is accepted
+        Summation order over K. Default: the kernel's, which `fpemu.gpu.kernel` returns. Another order is accepted
         if a kernel has it.
     out : array (..., M, N) of the GPU, optional
         Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous. After an

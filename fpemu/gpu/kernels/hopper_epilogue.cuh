@@ -4,7 +4,7 @@
 #include "epilogue.cuh"
 #include "hopper.cuh"
 
-struct Result {  // fpemu.gpu.gemm.wgmma.records.RESULT
+struct Result {  // fpemu.gpu.gemm.base.RESULT
   float* d;
   const float* c;              // or null
   s64 d_row, c_row, c_column;  // strides in elements; D's columns are contiguous
@@ -16,7 +16,7 @@ struct Where {  // of one product of a batch: which matrices, and where D and C 
   s64 a, b, d, c;
 };
 
-// A launch's numbers; fpemu.gpu.gemm.wgmma.records.TASK is the same structure in NumPy.
+// A launch's numbers; fpemu.gpu.gemm.base.TASK is the same structure in NumPy.
 struct Task {
   Result out;
   const Where* where;           // of each product; null: one product, all zero

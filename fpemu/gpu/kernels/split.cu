@@ -94,12 +94,6 @@ FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
     atomicMax(&to.largest[matrix * s.rows + first + threadIdx.x], most[threadIdx.x]);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    survey(const float* x, const s64* of, s64 rows, s64 K, s64 row_step, s64 k_step, u32* largest, u8* special,
-           u64* faults, u32 bound) {
-  look_at(Stack{x, of, rows, K, row_step, k_step}, Survey{largest, special, faults, bound}, blockIdx.x);
-}
-
 FPEMU_FUNCTION int exponent_for(u32 largest, int top) {  // x · 2^this lies in [2^(top-1), 2^top)
   if (!largest) return 0;
   const int field = (int)(largest >> 23);
@@ -216,23 +210,15 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
   if (beyond) atomicAdd(to.faults + 1, beyond);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    split(const float* x, const s64* of, s64 rows, s64 K, s64 row_step, s64 k_step, const int* exponents,
-          Rules::code* word0, Rules::code* word1, Rules::code* word2, Rules::code* word3, s64 pitch, u8* special,
-          u64* faults) {
-  const Words to = {exponents, {word0, word1, word2, word3}, pitch, special, faults};
-  split_tile(Stack{x, of, rows, K, row_step, k_step}, to, blockIdx.x);
-}
-
-// ---- both operands of a product in one launch, which fpemu.gpu.gemm.mma_sync.operands prepares once for operands that
-// come again. The blocks of the second come after those of the first. The faults that the next call will count are set
-// to zero here, so that no launch is needed for it.
+// ---- Both operands of a product in one launch, which fpemu.gpu.gemm.splitting prepares once for repeated operands. The
+// blocks of the second operand follow those of the first. The kernel also sets the next call's fault counts to zero,
+// which saves a launch.
 
 struct Operand {
   Stack stack;
   Words words;
   u32* largest;
-  u64* next_faults;   // null: not here
+  u64* next_faults;   // null: none
   s64 bound, blocks;  // as in Survey; blocks of threads
 };
 struct Operands {
