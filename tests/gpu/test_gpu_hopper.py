@@ -219,6 +219,9 @@ def test_a_tile_that_is_wider_would_need_it():
 
 
 @needs_compiler
+@pytest.mark.skipif(
+    compiler.compiler_missing() is None and compiler.version() == "13.0", reason="NVRTC 13.0 crashes on this text"
+)
 @pytest.mark.parametrize(("ab", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("s8", "s32"), ("e4m3", "f32")])
 def test_every_type_of_wgmma_compiles(ab, d):
     text = schedules.wgmma("issue", 24 if ab != "s8" else 32, ab, d)
