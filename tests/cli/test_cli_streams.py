@@ -216,7 +216,13 @@ def _commands(command=None, words=()):
 
 
 OPTIONS = [
-    pytest.param(words, option.opts[0], option.nargs, id=" ".join((*words, option.opts[0])))
+    pytest.param(
+        words,
+        option.opts[0],
+        option.nargs,
+        id=" ".join((*words, option.opts[0])),
+        marks=[pytest.mark.slow] * (words in (("verify", "library"), ("bench", "cpu"))),
+    )
     for words, command in _commands()
     for option in command.params
     if option.param_type_name == "option" and not option.is_flag and option.name not in ("help", "scheduler")

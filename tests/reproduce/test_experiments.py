@@ -90,6 +90,7 @@ def _small(experiment):
     return list({canonical(cell): cell for cell in cells}.values())
 
 
+@pytest.mark.slow  # a sample of every figure's cells is evaluated by the test of the committed figures
 def test_a_small_cell_gives_finite_numbers_twice_the_same(experiment):
     found = []
     for cell in (_small(experiment)[0], _small(experiment)[-1]):
