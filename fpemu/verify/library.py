@@ -59,12 +59,12 @@ class Library(Suite):
     code = ("library", "probing", "simt")
 
     def __init__(self, seed: int, types: Sequence[str], shapes: int = 20, new: int = 0) -> None:
+        self._environment = cublas.environment()
         super().__init__(seed)
         products = drawn(shapes, types, seed)
         named = [(p.type, p.layout, (p.M, p.N, p.K), "") for p in products]
         named += [(t, layout, shape, _NEW) for shape in new_shapes(new, seed) for t in types for layout in LAYOUTS]
         self._groups = [f"{prefix}{t} {layout} {'x'.join(map(str, shape))}" for t, layout, shape, prefix in named]
-        self._environment = cublas.environment()
 
     def device(self) -> dict[str, str]:
         return {**self._environment, "driver": records.driver()}

@@ -57,6 +57,7 @@ SLOW = {"ozaki2/yardsticks", "h2sgemm/fig8", "h2sgemm/termwise", "magma/accuracy
 """Pages of whose cells one takes a second or more."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_evaluated_again_give_the_committed_numbers(name):
     experiment, size, rows = _load(name)

@@ -308,6 +308,7 @@ def test_without_numba_s_compiler_a_product_is_one_line():
     assert done.stdout == "NUMBA_DISABLE_JIT is set, and the kernels need numba's compiler: unset it\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temporary", ["writable", "unwritable"])
 def test_gemm_runs_from_a_read_only_installation_without_a_home(tmp_path, temporary):
     package = tmp_path / "site" / "fpemu"

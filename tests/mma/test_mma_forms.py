@@ -127,6 +127,7 @@ def layouts(x):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["compiled", "numpy"])
 @pytest.mark.parametrize("spec", KINDS, ids=lambda s: s.name.replace(" ", "-"))
 def test_layout_does_not_matter(spec, backend):

@@ -52,6 +52,7 @@ def test_the_committed_notebook_is_that_of_its_source(build, name):
     assert build.text(committed) == (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_notebook_runs_and_shows_what_is_committed(build, name, tmp_path):
     done = _run(name, "--output", tmp_path, FPEMU_CACHE=tmp_path / "cache")

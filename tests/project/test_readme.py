@@ -119,6 +119,7 @@ def test_commands_print_what_readme_shows(block, files, tmp_path):
         assert _words(done.stdout) == _words(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [c for c in PLAIN if c[1] == "sweep"], ids=" ".join)
 def test_sweeps_are_accepted(command, files, tmp_path):
     _lend(files, [(command, "")], tmp_path)
