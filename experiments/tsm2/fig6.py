@@ -40,7 +40,7 @@ cells = cells_of("tsm2/fig6", lambda row: row["contender"] in shapes.MAIN)
 
 
 def _peak() -> float | None:
-    """fp64 operations a second of the GPU at hand in the table, None if it is not there."""
+    """fp64 operations a second of the current GPU in the table, None if it is not there."""
     try:
         return float(gpus.get(one_gpu()).need("fp64"))
     except InputError:

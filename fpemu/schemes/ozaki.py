@@ -16,7 +16,7 @@ b follows from the instruction (`fpemu.mma.exactness`), not from 24 bits as in t
 k)/2). The two agree for fp16 with fp32 accumulation on every architecture, truncating or not, and k >= 2.
 
 Where the paper is silent or its Algorithm 3 fails, our reading; slices="printed" follows the paper to the letter.
-* The criterion is asked of B too, (e^T|A|)|B_q|, and its d taken if it is larger by two or more: the paper looks at A
+* The criterion is applied to B too, (e^T|A|)|B_q|, and its d taken if it is larger by two or more: the paper looks at A
   alone and gives B as many slices, far too few where B ranges more widely. On data alike the two differ by one at most.
 * |A_d| is taken with what is left after it: the digits of slice d alone are zero where an entry lies so far below its
   row's largest that no slice has reached it, and would count it as done.
@@ -74,7 +74,7 @@ class Counts(NamedTuple):
     bits : int
         Bits a slice.
     d : int
-        The larger number of slices asked for.
+        The larger requested number of slices.
     spread : int
         Bits from the first to the last of a row's slices, of A and of B together, at most.
     """

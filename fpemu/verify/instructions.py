@@ -137,7 +137,7 @@ def verify(
     emulate: MmaSpec | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Verification:
-    """Compare an instruction of the GPU at hand with its emulation.
+    """Compare an instruction of the current GPU with its emulation.
 
     Parameters
     ----------

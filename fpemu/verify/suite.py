@@ -131,7 +131,7 @@ class Suite(ABC):
         yield from (f"  {place}" for place in outcome.first)
 
     def record(self, outcomes: Sequence[Outcome]) -> Record:
-        """Return the record of some outcomes on the GPU at hand, in the order of `order`."""
+        """Return the record of some outcomes on the current GPU, in the order of `order`."""
         place, empty = self._place_and_empty
         return replace(
             empty,

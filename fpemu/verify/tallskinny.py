@@ -195,7 +195,7 @@ def run(kernel: str, case: Case) -> Computed:
 
 
 def kernels() -> list[str]:
-    """Return those of `KERNELS` that the GPU at hand has."""
+    """Return those of `KERNELS` that the current GPU has."""
     return [name for name in KERNELS if device.capability() == (9, 0) or "hopper" not in name]
 
 

@@ -305,7 +305,7 @@ def test_an_old_gpu_and_none(gpu, monkeypatch):
         lambda: gpu.gemm(A, A, scheme="sgemm", hardware="A100"),
         lambda: gpu.kernel("ootomo", 4, 4, 4, hardware="A100"),
     ):
-        with pytest.raises(InputError, match=r"^hardware='A100': fpemu\.gpu runs on the GPU at hand"):
+        with pytest.raises(InputError, match=r"^hardware='A100': fpemu\.gpu runs on the current GPU"):
             call()
 
 

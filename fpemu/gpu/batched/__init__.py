@@ -1,4 +1,4 @@
-"""MAGMA's batched half and half-complex products on the GPU at hand, with the bits of `fpemu.batched`.
+"""MAGMA's batched half and half-complex products on the current GPU, with the bits of `fpemu.batched`.
 
 Kernels with the paper's parameters on ``mma.sync`` (`configuration`, `source`), compiled when they are first needed.
 """

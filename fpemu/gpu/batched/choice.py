@@ -33,7 +33,7 @@ def form(task: Task) -> str:
 
 @lru_cache(maxsize=2)
 def limits(accumulate: str) -> dict[str, Any]:
-    """Return the arguments of `validate` for the GPU at hand; empty, for Hopper's, without a GPU."""
+    """Return the arguments of `validate` for the current GPU; empty, for Hopper's, without a GPU."""
     if device.missing() is not None:
         return {}
     from fpemu import mma

@@ -1,4 +1,4 @@
-"""`hgemm` and `hcgemm` on the GPU at hand, with the bits of `fpemu.batched`."""
+"""`hgemm` and `hcgemm` on the current GPU, with the bits of `fpemu.batched`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hgemm(
     configuration: Configuration | str | None = None,
     out: Any = None,
 ) -> Any:
-    """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices, on the GPU at hand.
+    """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices, on the current GPU.
 
     The bits of ``fpemu.batched.hgemm`` with the same arguments and `arguments()`.
 
@@ -100,7 +100,7 @@ def hcgemm(
     configuration: Configuration | str | None = None,
     out: Any = None,
 ) -> Any:
-    """Return D = alpha · op(A) op(B) + beta · C for half-complex matrices, on the GPU at hand.
+    """Return D = alpha · op(A) op(B) + beta · C for half-complex matrices, on the current GPU.
 
     The bits of ``fpemu.batched.hcgemm`` with the same arguments and `arguments()`.
 
@@ -151,7 +151,7 @@ def hcgemm(
 
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
-    """Return the arguments with which `fpemu.batched` gives the bits of the GPU at hand.
+    """Return the arguments with which `fpemu.batched` gives the bits of the current GPU.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`fpemu.gpu.gemm`: any scheme on the GPU at hand, with the bits of `fpemu.gemm`; its run, and its memory."""
+"""`fpemu.gpu.gemm`: any scheme on the current GPU, with the bits of `fpemu.gemm`; its run, and its memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gemm(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """Return D = alpha · (A B by a scheme) + beta · C, computed on the GPU at hand.
+    """Return D = alpha · (A B by a scheme) + beta · C, computed on the current GPU.
 
     The same bits as ``fpemu.gemm(A, B, **fpemu.gpu.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
 

@@ -33,8 +33,8 @@ class Prepared:
         The operand itself: A (..., M, K), B (..., K, N).
     name : {"A", "B"}
     words : tuple of Buffer
-        The words, if the kernel wants them in memory: each (batch, rows, pitch), K contiguous for both operands, zeros
-        from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.gemm.wgmma.splits.Chunked`).
+        The words, if the kernel reads them from memory: each (batch, rows, pitch), K contiguous for both operands,
+        zeros from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.gemm.wgmma.splits.Chunked`).
     pitch : int
         Elements from one row to the next.
     exponents : Buffer, optional

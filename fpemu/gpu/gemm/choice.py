@@ -32,11 +32,11 @@ _LEAST = (8, 0)  # compute capability
 
 
 class NoKernelError(InputError):
-    """No kernel runs a scheme in the order asked for, or with these options."""
+    """No kernel runs a scheme in the requested order, or with these options."""
 
 
 def architecture() -> str:
-    """The architecture of the GPU at hand, as `fpemu.mma.catalog` names it."""
+    """The architecture of the current GPU, as `fpemu.mma.catalog` names it."""
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     return catalog.architecture(device.arch().rstrip("a"))
@@ -59,11 +59,11 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def refuse_hardware(options: Mapping[str, Any]) -> None:
-    """Say that what `fpemu.gemm` asks for is what is here."""
+    """Refuse the options of `fpemu.gemm` that name hardware: `fpemu.gpu.gemm` runs on the current GPU."""
     for name in ("hardware", "device"):
         if name in options:
             raise InputError(
-                f"{name}={shown(options[name])}: fpemu.gpu runs on the GPU at hand, so leave {name} out; "
+                f"{name}={shown(options[name])}: fpemu.gpu runs on the current GPU, so leave {name} out; "
                 "fpemu.gemm emulates others"
             )
 
@@ -90,7 +90,7 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
 def kernel(
     scheme: str | Scheme, M: int, N: int, K: int, *, order: KOrder | OrderResult | None = None, **options: Any
 ) -> Kernel:
-    """Return the kernel by which `fpemu.gpu.gemm` runs a scheme on the GPU at hand.
+    """Return the kernel by which `fpemu.gpu.gemm` runs a scheme on the current GPU.
 
     ``kernel.describe()`` describes it in a line, ``kernel.spec`` and ``kernel.order`` are its instruction and its
     summation order over K, and ``fpemu.gemm(A, B, **kernel.arguments)`` emulates it.

@@ -44,7 +44,7 @@ _SMALL = 4  # blocks per multiprocessor
 
 
 def from_hopper_on() -> bool:
-    """Whether the GPU at hand has TMA, and launches that begin while the one before them ends."""
+    """Whether the current GPU has TMA, and launches that begin while the one before them ends."""
     return device.missing() is None and device.capability() >= (9, 0)
 
 

@@ -29,7 +29,7 @@ template <class Carry> struct Stream {
   Lead now = {0, 0, 0, false, -1}, positive = now, negative = now;
   bool any = false;
 
-  // Add x to the digit at hand and go on to the next one. With 64 bits of carry |x| < 2^62.
+  // Add x to the current digit and go on to the next one. With 64 bits of carry |x| < 2^62.
   FPEMU_FUNCTION void feed(Carry x) {
     carry += x;
     const u32 digit = (u32)carry;
@@ -65,7 +65,7 @@ template <class Carry> struct Stream {
   }
 };
 
-// The same for a number whose DIGITS digits of base 2^32, still with carries, are all at hand; it fits into them.
+// The same for a number whose DIGITS digits of base 2^32, still with carries, are all given; it fits into them.
 template <class T, int DIGITS> FPEMU_FUNCTION u64 round_digits(const s64 (&digits)[DIGITS], int exponent) {
   u32 d[DIGITS];
   s64 carry = 0;

@@ -1,4 +1,4 @@
-"""Tall and skinny products on the GPU at hand: TSM2 and ISM2 as published, and versions for Hopper.
+"""Tall and skinny products on the current GPU: TSM2 and ISM2 as published, and versions for Hopper.
 
 Every element of C = A B is one chain of fused multiply-adds over ascending k from +0, whichever kernel computes it: the
 bits of ``fpemu.simt.tsm2(A, B, fmt=...)`` and ``fpemu.simt.ism2(A, B, fmt=...)``, NaN patterns and signs of zero
@@ -149,7 +149,7 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
 
 
 def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str, Any]]:
-    """Return the algorithm and the options that `multiply` uses on the GPU at hand.
+    """Return the algorithm and the options that `multiply` uses on the current GPU.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.
 
 
 def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
-    """Return the kernel and the launch of a product on the GPU at hand.
+    """Return the kernel and the launch of a product on the current GPU.
 
     Parameters
     ----------

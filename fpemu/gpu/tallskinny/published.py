@@ -44,7 +44,7 @@ def gpu_model(name: str, capability: tuple[int, int], fmt: str) -> Model:
 
 
 def here(fmt: str) -> Model:
-    """Return the model of the GPU at hand."""
+    """Return the model of the current GPU."""
     return gpu_model(device.describe()["gpu"], device.capability(), fmt)
 
 

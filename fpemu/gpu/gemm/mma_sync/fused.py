@@ -88,7 +88,7 @@ def pays(M: int, N: int) -> bool:
 
 
 def stand_in(spec: MmaSpec) -> MmaSpec | None:
-    """The mma.sync row of the same architecture and arithmetic; None if `source` knows of none."""
+    """The mma.sync row of the same architecture and arithmetic; None if there is none."""
     fields = (
         "a_format",
         "b_format",
