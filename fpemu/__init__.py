@@ -86,12 +86,7 @@ _NAMES = {
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {*__all__, "errors", "formats", "perfmodel", "rounding", "verify"} - _MODULE_OF.keys()
-_SUBMODULES = {
-    "mma": ("exactness", "serialise"),
-    "probing": ("drawing", "pictures"),
-    "schemes": ("strassen",),
-    "verify": ("instructions",),
-}
+_SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("drawing", "pictures"), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 
 
@@ -104,7 +99,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fpemu' has no attribute {name!r}")
     module = importlib.import_module(_MODULE_OF.get(name, f"fpemu.{name}"))
     for package, submodules in _SUBMODULES.items():  # of every subpackage that this import has loaded, to its end
-        if package == name or hasattr(sys.modules.get(f"fpemu.{package}"), "__all__"):
+        if hasattr(sys.modules.get(f"fpemu.{package}"), "__all__"):
             for submodule in submodules:
                 importlib.import_module(f"fpemu.{package}.{submodule}")
     return getattr(module, name) if name in _MODULE_OF else module

@@ -1,1 +1,14 @@
 """Verification of the GPU against the emulation: one module per suite, cases from a seed, one record schema."""
+
+from typing import Any
+
+_SUITES = ("batched", "emulation", "instructions", "kernels", "library", "tallskinny")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a suite when its name is first used."""
+    if name not in _SUITES:
+        raise AttributeError(f"module 'fpemu.verify' has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module(f"fpemu.verify.{name}")
