@@ -183,3 +183,25 @@ def _range(low: float, high: float, unit: str) -> str:
 
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that a page measures for a claim or a check.
+
+    Attributes
+    ----------
+    name : str
+        Name of the claim or the check in ``paper.toml``.
+    value : float
+        The number that the criterion judges.
+    reading : str
+        Interpretation of what the paper leaves open.
+    variant : str
+        Case inside the claim: a panel, a GPU model, a size.
+    """
+
+    name: str
+    value: float
+    reading: str = ""
+    variant: str = ""
