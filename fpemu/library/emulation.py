@@ -11,8 +11,9 @@ from fpemu import mma
 from fpemu.arguments import checked, choice, integers
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
+from fpemu.library import openblas
 from fpemu.library.operands import digest_of, operands, sample_indices
-from fpemu.library.product import INPUT_DTYPES, TYPES, Layout, Product, Tiles
+from fpemu.library.product import INPUT_DTYPES, LAYOUTS, TYPES, Layout, Product, Tiles
 from fpemu.library.tables import lookup
 from fpemu.mma import KOrder
 from fpemu.mma._device import Device
@@ -30,17 +31,17 @@ def emulate(
     fmt: str | None = None,
     layout: Layout | None = None,
     version: str | None = None,
-    hardware: str = "H200",
+    hardware: str | None = None,
     device: Device = "cpu",
 ) -> NDArray[Any]:
-    """Return the product A B with the bits that a library returns on a GPU.
+    """Return the product A B with the bits that a library returns on a GPU or on one processor core.
 
     Parameters
     ----------
-    library : {"cublas"}
-        Library.
+    library : {"cublas", "openblas"}
+        Library. "openblas": cblas_sgemm and cblas_dgemm of one thread, with row-major operands, alpha = 1, beta = 0.
     A : array_like (M, K)
-        float16, float32 or float64, assumed in C order.
+        float16, float32 or float64, assumed in C order; for "openblas" float32 or float64.
     B : array_like (K, N)
         Like A, in C order or the transpose of such an array (`layout`); other strides do not affect the result.
     out : {"fp16", "fp32", "fp64"}, optional
@@ -53,8 +54,9 @@ def emulate(
         A transposed A is in no table; such a call must give the layout.
     version : str, optional
         Version of the library. Default: the newest in the tables.
-    hardware : str
-        GPU of the table.
+    hardware : str, optional
+        "cublas": GPU of the table; default "H200". "openblas": the kernel that OPENBLAS_CORETYPE names, "TSV110" for
+        example (`fpemu.library.openblas.kernels` lists them); no default.
     device : {"cpu", "cuda"}, optional
         Device of the emulation, as in `fpemu.mma.gemm`.
 
@@ -68,12 +70,20 @@ def emulate(
     InputError
         The operands do not form a product, or the table has no order for the shape.
 
+    Notes
+    -----
+    ``A @ B`` in NumPy is one cblas_sgemm or cblas_dgemm call with row-major operands if neither operand is a vector
+    and B is not the transpose of A: "NN" if both are in C order, "TN" if B is the transpose of an array in C order.
+
     Examples
     --------
     >>> import numpy as np
     >>> A, B = np.full((64, 64), 3, np.float16), np.ones((64, 64), np.float16)
     >>> emulate("cublas", A, B)[0, 0]
     np.float32(192.0)
+    >>> A, B = np.full((2, 2000), 0.1, np.float32), np.ones((2000, 2), np.float32)
+    >>> emulate("openblas", A, B, hardware="TSV110", version="0.3.21")[0, 0]
+    np.float32(199.9981)
     """
     A, B = as_array(A, "A"), as_array(B, "B")
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
@@ -86,8 +96,27 @@ def emulate(
                 " np.ascontiguousarray(A)"
             )
         layout = "TN" if _column_major(B) else "NN"
+    if library == "openblas":
+        return _openblas(A, B, kind, choice("layout", layout, LAYOUTS), version, hardware, device)
     sizes = (A.shape[0], B.shape[1], A.shape[1])
+    hardware = "H200" if hardware is None else hardware
     return predict(lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware), A, B, device=device)
+
+
+def _openblas(
+    A: NDArray[Any],
+    B: NDArray[Any],
+    kind: str,
+    layout: Layout,
+    version: str | None,
+    hardware: str | None,
+    device: Device,
+) -> NDArray[Any]:
+    """The product of a kernel of OpenBLAS."""
+    routines: dict[str, openblas.Routine] = {"fp32": "sgemm", "fp64": "dgemm"}
+    if kind not in routines:
+        raise InputError(f"openblas has no products of type {kind}: float32 or float64 operands are needed")
+    return openblas.multiply(A, B, openblas.blocking(routines[kind], hardware, version), layout=layout, device=device)
 
 
 def _column_major(x: NDArray[Any]) -> bool:
