@@ -13,52 +13,67 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.reproduce.ledger import Ledger
+    from fpemu.reproduce.papers import Paper
 
 
 def ledger(
+    paper: Annotated[
+        str | None, typer.Argument(metavar="[PAPER]", help="Print the summary of one paper and write nothing.")
+    ] = None,
     figures: Annotated[
         str, typer.Option("--figures", help="Folder of the figures; those of full size in 'full' under it.")
     ] = "figures",
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder for LEDGER.md and LEDGER.csv; default: the figures'.")
+        str | None, typer.Option("--output", "-o", help="Folder for the ledger; default: the figures'.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit status 1 if the ledger or a record is out of date.")
     ] = False,
     experiments: Annotated[str | None, EXPERIMENTS] = None,
 ) -> None:
-    """Write the ledger of published claims, LEDGER.md and LEDGER.csv, from the data of the figures, and a summary.
+    """Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details for each paper in ledger/.
 
     Nothing is evaluated: 'fpemu reproduce' draws the figures. Of a figure drawn at both sizes, the full one counts.
     With --check a record is out of date if the page's statements about the data of its figure differ from it.
     """
     from fpemu.files import write_atomic
     from fpemu.reproduce import ledger as ledgers
-    from fpemu.reproduce import ledger_text
 
     if not Path(figures).is_dir():
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
     folder = Path(output if output is not None else figures)
     check_folder(figures if output is None else output)
     collected = ledgers.collect(figures)
-    to_figures = Path(os.path.relpath(figures, folder)).as_posix()
-    contents = {
-        "LEDGER.md": ledger_text.page(collected, "" if to_figures == "." else f"{to_figures}/"),
-        "LEDGER.csv": ledger_text.table(collected),
-    }
+    if paper is not None:
+        _show_paper(collected, collected.paper(paper))
+        return
+    contents = _contents(collected, figures, folder)
     if check:
         outdated = ledgers.stale(collected, figures)
         if outdated:
             _fail(f"out of date: the records of {', '.join(outdated)}; run 'fpemu reproduce' for them")
         stale = [name for name, content in contents.items() if _bytes(folder / name) != content]
         if stale:
-            _fail(f"out of date: {' and '.join(stale)} in {folder}; run 'fpemu ledger'")
-        print(f"{' and '.join(contents)} in {folder} agree with the figures")
+            _fail(f"out of date: {', '.join(stale)} in {folder}; run 'fpemu ledger'")
+        print(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
         return
     for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         write_atomic(folder / name, content)
     _show(collected)
-    print("\n".join((folder / name).as_posix() for name in contents))
+    print(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")
+
+
+def _contents(collected: Ledger, figures: str, folder: Path) -> dict[str, bytes]:
+    """The files of the ledger, with paths relative to its folder."""
+    from fpemu.reproduce import ledger_text
+
+    to_figures = Path(os.path.relpath(figures, folder)).as_posix()
+    prefix = "" if to_figures == "." else f"{to_figures}/"
+    pages = {
+        f"ledger/{paper.folder}.md": ledger_text.details(collected, paper, f"../{prefix}") for paper in collected.papers
+    }
+    return {"LEDGER.md": ledger_text.summary(collected, prefix), "LEDGER.csv": ledger_text.table(collected), **pages}
 
 
 def _fail(message: str) -> None:
@@ -70,20 +85,22 @@ def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _show(ledger: Ledger) -> None:
-    from fpemu.reproduce.ledger import STATES
+def _show_paper(collected: Ledger, paper: Paper) -> None:
+    from fpemu.reproduce import ledger_text
 
-    claims = table("published claims", "figure", "claim", "published", "here", "verdict")
-    claims.columns[0].no_wrap = claims.columns[-1].no_wrap = True  # the others wrap where the terminal is narrow
-    for line in ledger.lines:
-        if line.claim and line.page and line.state:
-            claims.add_row(line.page, line.claim, line.published, line.ours, line.state)
-        elif line.state and line.page:
-            claims.add_row(line.page, f"(all: {line.command})", "", "", line.state)
-    console().print(claims)
-    counts = table("verdicts: claims of drawn figures, and items without one", "paper", *STATES, numbers=len(STATES))
+    shown = table(paper.title, "claim", "verdict", "here", "why")
+    for line in ledger_text.lines(collected, paper):
+        shown.add_row(*line)
+    console().print(shown)
+
+
+def _show(collected: Ledger) -> None:
+    from fpemu.reproduce.verdicts import VERDICTS
+
+    counts = table("claims by verdict", "paper", *VERDICTS, numbers=len(VERDICTS))
     counts.columns[0].no_wrap = True
-    for title, paper in [*((paper.title, paper) for paper in ledger.papers), ("all", None)]:
-        numbers = ledger.counts(paper)
-        counts.add_row(title, *(str(numbers[state]) for state in STATES))
+    for paper in collected.papers:
+        numbers = collected.counts(paper)
+        if numbers:
+            counts.add_row(paper.title, *(str(numbers[verdict]) for verdict in VERDICTS))
     console().print(counts)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fpemu.mma._device import Device
     from fpemu.reproduce.experiments import Experiment
     from fpemu.reproduce.figures import Written
+    from fpemu.reproduce.papers import Claim
     from fpemu.sweep import Store
 
 
@@ -105,7 +106,7 @@ def _all(
     formats: list[str],
 ) -> dict[str, BaseException]:
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
-    from fpemu.reproduce import figures
+    from fpemu.reproduce import figures, papers
     from fpemu.sweep.executors import LocalWorkers
     from fpemu.sweep.run import run
 
@@ -130,21 +131,26 @@ def _all(
                 raise
             except (Exception, SystemExit) as problem:
                 failed[experiment.name] = problem
+    claims = [claim for paper in papers.read() for claim in (*paper.claims, *paper.checks)]
     for name, files in written.items():
-        _show(name, size, files)
+        _show(name, size, files, claims)
     if written:
         console().print(f"\n{_summary(written)}", soft_wrap=True)
     return failed
 
 
-def _show(name: str, size: str, files: Written) -> None:
+def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     """Print a figure's files, its claims and its finding."""
+    from fpemu.reproduce.verdicts import judge, number_of
+
     stem = files.paths[0].with_suffix("").as_posix()
     console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
-    if files.record["claims"]:
-        shown = table(f"{name} ({size}): published claims", "claim", "published", "here", "verdict")
-        for claim in files.record["claims"]:
-            shown.add_row(claim["claim"], claim["published"], claim["measured"], claim["verdict"])
+    judgements = [judge(claim, files.record) for claim in claims if claim.page == name]
+    if judgements:
+        shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "here", "verdict")
+        for one in judgements:
+            verdict = one.verdict if files.record["paper_size"] else "needs --full"
+            shown.add_row(one.claim.claim, str(one.claim.criterion or ""), number_of(one), verdict)
         console().print(shown)
     if files.record.get("finding"):
         console().print(files.record["finding"], soft_wrap=True)

@@ -1,7 +1,9 @@
-"""Figures of the papers: their pages (experiments), files (figures), claims, and the ledger of all claims."""
+"""Figures of the papers: their pages (experiments), files (figures), claims (papers), verdicts and the ledger."""
 
-from fpemu.reproduce.claims import Claim
+from fpemu.reproduce.claims import Measure
 from fpemu.reproduce.experiments import Experiment
+from fpemu.reproduce.papers import Claim
 from fpemu.reproduce.reproduction import Reproduction, committed, reproduce
+from fpemu.reproduce.verdicts import Judgement
 
-__all__ = ["Claim", "Experiment", "Reproduction", "committed", "reproduce"]
+__all__ = ["Claim", "Experiment", "Judgement", "Measure", "Reproduction", "committed", "reproduce"]

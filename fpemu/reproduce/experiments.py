@@ -14,16 +14,14 @@ An experiment is a module with
     same ``evaluate`` share its results;
 ``draw(rows)``
     a matplotlib figure from the rows, a row being a cell's parameters and numbers in one dict;
-``claims(rows)``
-    the published statements and what the rows say about them (:class:`fpemu.reproduce.claims.Claim`); it must also
-    work on the rows of one seed and on a part of the sizes. Optionally
+Optionally
+``measures(rows)``
+    the numbers that decide claims and checks of the folder's ``paper.toml`` (:class:`fpemu.reproduce.claims.Measure`),
+    from the rows of one seed, or from all rows where these have no column ``seed``;
 ``cost(cell)``
     relative work of a cell, for the time left;
 ``finding(rows)``
     one paragraph on what the figure shows, every number in it computed from the rows;
-``EXPLAINS``
-    the figures whose failed claims this page explains: their names, or a mapping from a name to words, where only the
-    claims with one of the words in them are explained;
 ``KIND``
     "E" (an error figure, the default), "M" (a model or formula) or "G" (speed on a GPU, from a record);
 ``VERSION``
@@ -61,7 +59,7 @@ from fpemu.sweep.store import Cell, Values
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fpemu.reproduce.claims import Claim
+    from fpemu.reproduce.claims import Measure
 
 SIZES = ("quick", "full")
 _VARIABLE = "FPEMU_EXPERIMENTS"
@@ -104,13 +102,6 @@ class Experiment:
         return str(getattr(self.module, "KIND", "E"))
 
     @property
-    def explains(self) -> dict[str, list[str]]:
-        """The figures whose failed claims this page explains, each with the words of these claims; no words: all."""
-        given = getattr(self.module, "EXPLAINS", ())
-        pairs = given.items() if isinstance(given, Mapping) else ((name, ()) for name in given)
-        return {name: [words] if isinstance(words, str) else list(words) for name, words in pairs}
-
-    @property
     def evaluator(self) -> str:
         """The dotted name of the module that ``evaluate`` was written in: the shared part of the keys."""
         return str(self.module.evaluate.__module__).split(".", 1)[1]
@@ -151,9 +142,9 @@ class Experiment:
             figure: Figure = self.module.draw(rows)
         return figure
 
-    def claims(self, rows: list[dict[str, Any]]) -> list[Claim]:
-        """What the paper says, what the rows say."""
-        return list(self.module.claims(rows))
+    def measures(self, rows: list[dict[str, Any]]) -> list[Measure]:
+        """The numbers that decide claims, from the rows of one seed; empty where the page decides none."""
+        return list(self.module.measures(rows)) if hasattr(self.module, "measures") else []
 
     def finding(self, rows: list[dict[str, Any]]) -> str | None:
         """What the figure shows, in a paragraph; None where the page has none."""
@@ -178,7 +169,7 @@ def root() -> Path:
         if not Path(given).is_dir():
             raise InputError(f"--experiments or {_VARIABLE} names {given}, which is not a folder")
         return Path(given).resolve()
-    if not (_CHECKOUT / "items.toml").is_file():  # site-packages may have an `experiments` of another package
+    if not (_CHECKOUT / "_rows.py").is_file():  # site-packages may have an `experiments` of another package
         raise InputError(f"this installation has no experiments: name a folder by --experiments or {_VARIABLE}")
     return _CHECKOUT
 
@@ -310,12 +301,10 @@ def load(name: str, folder: Path | None = None) -> Experiment:
             vars(module).update({**vars(pages), **pages.PAGES[stem].attributes, "__name__": module.__name__})
     except (Exception, SystemExit) as problem:
         raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
-    needed = ("PAPER", "TITLE", "CAPTION", "ASSUMPTIONS", "cells", "evaluate", "draw", "claims")
+    needed = ("PAPER", "TITLE", "CAPTION", "ASSUMPTIONS", "cells", "evaluate", "draw")
     missing = [attribute for attribute in needed if not hasattr(module, attribute)]
     if missing:
         raise InputError(f"{path} is not an experiment: it has no {', '.join(missing)}")
-    if isinstance(getattr(module, "EXPLAINS", ()), str):
-        raise InputError(f"{path}: EXPLAINS is a text, and must be a tuple of names of figures")
     seen(_evaluator(module))
     return Experiment(name, where, module)
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable, read_json, write_atomic
-from fpemu.reproduce.claims import spreads
+from fpemu.reproduce import verdicts
 from fpemu.sweep.code import drawing_version
 from fpemu.sweep.store import canonical
-from fpemu.sweep.tables import parse, rounded, table
+from fpemu.sweep.tables import parse, table
 
 if TYPE_CHECKING:
     from fpemu.reproduce.experiments import Experiment
@@ -177,7 +177,7 @@ def as_written(experiment: Experiment, size: str, rows: list[Row]) -> list[Row]:
 
 
 def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) -> dict[str, Any]:
-    """Return a figure's record: its command, and the verdicts of the rows on the paper's claims."""
+    """Return a figure's record: its command, and the numbers that decide the paper's claims."""
     names = list(experiment.cells(size)[0]) if rows else []
     words = statements(experiment, size, rows)
     stem = experiment.name.split("/")[1]
@@ -189,7 +189,7 @@ def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) 
         "cells": len(rows),
         "parameters": {name: _distinct(row[name] for row in rows) for name in names},
         "hardware": hardware(experiment, rows),
-        **{name: words[name] for name in ("claims", "finding", "explains")},
+        **{name: words[name] for name in ("paper_size", "seeds", "measures", "finding")},
         "version": version(experiment),
         "data": {"file": f"{stem}.csv", "sha256": _sha256(data)},
         "picture": {"file": f"{stem}.png", "code": drawing_version(experiment.module)},
@@ -198,18 +198,16 @@ def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) 
 
 
 def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, Any]:
-    """Return a record's words and verdicts: all of them follow from the page and the rows as written."""
-    names = list(experiment.cells(size)[0]) if rows else []
-    claims = zip(experiment.claims(rows), spreads(experiment.claims, rows, names), strict=True)
+    """Return a record's words and measured numbers: all of them follow from the page and the rows as written."""
     return {
         "paper": experiment.module.PAPER,
         "title": experiment.title,
         "kind": experiment.kind,
         "caption": experiment.caption,
         "assumptions": experiment.assumptions,
-        "claims": [rounded({**claim.as_dict(), "spread": spread and spread.as_dict()}) for claim, spread in claims],
+        "paper_size": size == "full" or experiment.cells("full") == experiment.cells("quick"),
+        **verdicts.collect(experiment.measures, rows),
         "finding": experiment.finding(rows),
-        "explains": experiment.explains,
     }
 
 
@@ -226,7 +224,8 @@ _FIELDS = {
     "size": str,
     "caption": str,
     "assumptions": list,
-    "claims": list,
+    "paper_size": bool,
+    "measures": list,
     "data": dict,
 }
 
@@ -247,14 +246,24 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(_entry(record, name), kind)]
     if not wrong and not all(isinstance(text, str) for text in record["assumptions"]):
         wrong.append("assumptions")
-    wrong += [
-        f"claims: {field}"
-        for field in ("claim", "published", "measured", "verdict")
-        if not wrong and not all(isinstance(_entry(claim, field), str) for claim in record["claims"])
-    ]
+    if not wrong and not all(map(_is_measure, record["measures"])):
+        wrong.append("measures")
+    if not isinstance(record.get("seeds") if isinstance(record, dict) else "", int | None):
+        wrong.append("seeds")
     if wrong:
         raise InputError(f"{path} is not the record of a figure: {', '.join(wrong)} missing or of another kind")
     return dict(record)
+
+
+def _is_measure(entry: Any) -> bool:
+    """Whether an entry of a record has the words and the numbers of a measure."""
+    values = _entry(entry, "values")
+    return (
+        all(isinstance(_entry(entry, name), str) for name in ("name", "reading", "variant"))
+        and isinstance(values, list)
+        and bool(values)
+        and all(isinstance(value, int | float) or value in ("inf", "-inf", "nan") for value in values)
+    )
 
 
 def _entry(record: Any, name: str) -> Any:

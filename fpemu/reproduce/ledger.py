@@ -1,114 +1,134 @@
-"""The ledger: every published claim with its verdict, read from the records of drawn figures; nothing is evaluated."""
+"""The ledger: every claim with its verdict, from the claims and the records of the figures; nothing is evaluated."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fpemu.errors import InputError
-from fpemu.reproduce import experiments, figures, inventory
-from fpemu.reproduce.claims import FAILS, OPEN, VERDICTS
-from fpemu.reproduce.inventory import Paper
+from fpemu.errors import InputError, unknown_name
+from fpemu.reproduce import experiments, figures, papers
+from fpemu.reproduce.papers import Paper
 from fpemu.reproduce.reproduction import committed, size_folder
-
-MISSING, ELSEWHERE = "not drawn yet", "needs other hardware"
-STATES = (*VERDICTS, MISSING, ELSEWHERE)
-"""The possible states of a row of the ledger."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the ledger: a claim, or a page or an item without one."""
-
-    paper: str
-    item: str
-    page: str
-    size: str
-    claim: str
-    published: str
-    ours: str
-    state: str
-    """One of :data:`STATES`; empty for a further check and for a page without a published claim"""
-    command: str
-    check: str = ""
-    """The verdict on a further check, which no paper claims"""
-    spread: dict[str, Any] = field(default_factory=dict)
-    explained: tuple[str, ...] = ()
-    """The pages that explain why the claim fails"""
+from fpemu.reproduce.verdicts import Judgement, judge
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The content of LEDGER.md and LEDGER.csv."""
+    """The content of the ledger's pages.
+
+    Attributes
+    ----------
+    papers : tuple of Paper
+        The papers and the folders of this project, in the ledger's order.
+    records : dict
+        The record of each drawn figure, by its name; of two sizes the full one.
+    judgements : dict
+        The judged claims and checks of each paper, by its folder.
+    """
 
     papers: tuple[Paper, ...]
     records: dict[str, dict[str, Any]]
-    """The record of each drawn page; of two sizes the full one"""
-    lines: tuple[Line, ...]
+    judgements: dict[str, list[Judgement]]
 
-    def of(self, paper: Paper) -> list[Line]:
-        return [line for line in self.lines if line.paper == paper.folder]
+    def claims(self, paper: Paper) -> list[Judgement]:
+        """Return the judged claims of a paper, without definitions."""
+        return [one for one in self.judgements[paper.folder] if one.claim in paper.claims and one.verdict]
 
-    def counts(self, paper: Paper | None = None) -> Counter[str]:
-        """The number of rows of a paper, or of all, in each state."""
-        return Counter(line.state for line in (self.lines if paper is None else self.of(paper)) if line.state)
+    def checks(self, paper: Paper, kind: str) -> list[Judgement]:
+        """Return the judged checks of a kind."""
+        return [one for one in self.judgements[paper.folder] if one.claim.kind == kind]
 
-    @property
-    def failed(self) -> list[Line]:
-        return [line for line in self.lines if line.state == FAILS]
+    def headlines(self, paper: Paper) -> list[Judgement]:
+        """Return the judged claims of the paper's summary, in its order."""
+        by_name = {one.claim.name: one for one in self.judgements[paper.folder]}
+        return [by_name[claim.name] for claim in paper.headlines]
+
+    def counts(self, paper: Paper) -> Counter[str]:
+        """Return the number of claims of a paper with each verdict."""
+        return Counter(one.verdict for one in self.claims(paper))
+
+    def paper(self, folder: str) -> Paper:
+        """Return the paper of a folder.
+
+        Raises
+        ------
+        InputError
+            If there is no such folder.
+        """
+        known = {paper.folder: paper for paper in self.papers}
+        if folder not in known:
+            raise unknown_name("paper", folder, known)
+        return known[folder]
 
 
 def collect(folder: str = "figures") -> Ledger:
     """Collect the ledger of the figures in ``folder`` (quick) and ``folder/full``; of two sizes the full one counts.
 
+    Parameters
+    ----------
+    folder : str
+        Folder of the figures.
+
+    Returns
+    -------
+    Ledger
+
     Raises
     ------
     InputError
-        If the inventory or the JSON of a figure is broken, or a figure is drawn that the inventory does not name.
+        If a ``paper.toml`` or the record of a figure is broken, a figure is drawn that no ``paper.toml`` names, or a
+        figure measures a number that no claim names.
     """
-    papers = inventory.read()
+    read = papers.read()
     records: dict[str, dict[str, Any]] = {}
-    named = {page for paper in papers for page in paper.pages}
     for size in experiments.SIZES:
-        where = size_folder(folder, size)
-        for path in sorted(where.glob("*/*.json")):
-            name = f"{path.parent.name}/{path.stem}"
-            if size == "quick" and path.parent.name == "full":
-                continue
-            records[name] = _record(path, name, size)
-            if name not in named:
-                raise InputError(f"{path}: {experiments.root() / 'items.toml'} does not name {name}")
-    lines = [line for paper in papers for line in _lines(paper, records)]
-    return Ledger(papers, records, tuple(lines))
+        for path in sorted(size_folder(folder, size).glob("*/*.json")):
+            if path.parent.name != "full":
+                records[f"{path.parent.name}/{path.stem}"] = _record(path, size)
+    _check_names(read, records)
+    judgements = {
+        paper.folder: [judge(claim, records.get(claim.page)) for claim in (*paper.claims, *paper.checks)]
+        for paper in read
+    }
+    return Ledger(read, records, judgements)
 
 
-def _record(path: Path, name: str, size: str) -> dict[str, Any]:
-    record = figures.load_record(path)
+def _record(path: Path, size: str) -> dict[str, Any]:
+    record, name = figures.load_record(path), f"{path.parent.name}/{path.stem}"
     if (record["figure"], record["size"]) != (name, size):
         raise InputError(f"{path} is the record of {record['figure']} at {record['size']} size")
-    for claim in record["claims"]:
-        if claim["verdict"] not in VERDICTS:
-            raise InputError(f"{path}: the verdict {claim['verdict']!r} is none of {', '.join(VERDICTS)}")
-        spread = claim.get("spread")
-        if spread is not None and not (isinstance(spread, dict) and isinstance(spread.get("text"), str)):
-            raise InputError(f"{path}: the spread of {claim['claim']!r} is not one")
-    explains = record.get("explains", {})
-    if not (isinstance(explains, dict) and all(map(_are_words, explains.values()))):
-        raise InputError(f"{path}: explains is not a mapping from figures to lists of words")
-    if not isinstance(record.get("finding"), str | None):
-        raise InputError(f"{path}: finding is not a text")
     return record
 
 
-def _are_words(words: Any) -> bool:
-    return isinstance(words, list) and all(isinstance(word, str) for word in words)
+def _check_names(read: tuple[Paper, ...], records: dict[str, dict[str, Any]]) -> None:
+    pages = {page for paper in read for page in paper.pages}
+    claims = {(claim.page, claim.name) for paper in read for claim in (*paper.claims, *paper.checks)}
+    for page, record in records.items():
+        if page not in pages:
+            raise InputError(f"{page} is drawn, but no paper.toml names this page")
+        for measure in record["measures"]:
+            if (page, measure["name"]) not in claims:
+                raise InputError(f"{page} measures {measure['name']}, but no claim of this page has this name")
 
 
 def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
-    """The figures whose data were changed, or whose record differs from the page's statements about the data."""
+    """Return the figures whose data were changed, or whose record differs from the page's statements about the data.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        From `collect`.
+    folder : str
+        Folder of the figures.
+
+    Returns
+    -------
+    list of str
+        Names of the figures.
+    """
     names = []
     for name, record in ledger.records.items():
         figure = committed(name, record["size"], folder)
@@ -116,49 +136,3 @@ def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
         if json.loads(json.dumps(statements)) != {key: record.get(key) for key in statements}:
             names.append(name)
     return names
-
-
-def _lines(paper: Paper, records: dict[str, dict[str, Any]]) -> list[Line]:
-    """The rows of a paper in the order of its items; each page once, at its first item."""
-    lines: list[Line] = []
-    for item in (*paper.items, *paper.extras):
-        if not item.pages:
-            state = ELSEWHERE if set(item.kind) <= set("GA + ") else OPEN
-            lines.append(Line(paper.folder, item.item, "", "", item.what, "", item.why, state, ""))
-        for page in item.pages:
-            if page not in {line.page for line in lines}:
-                lines += _page(paper, page, records)
-    return lines
-
-
-def _page(paper: Paper, page: str, records: dict[str, dict[str, Any]]) -> list[Line]:
-    item = paper.shown_by(page)
-    if page not in records:
-        return [Line(paper.folder, item, page, "", "", "", "", MISSING, f"fpemu reproduce {page}")]
-    record = records[page]
-    head, command = (paper.folder, item, page, record["size"]), record["command"]
-    lines = []
-    for claim in record["claims"]:
-        text, published, verdict, spread = (
-            claim["claim"],
-            claim["published"],
-            claim["verdict"],
-            claim.get("spread") or {},
-        )
-        if published:
-            reasons = tuple(explaining(page, text, records)) if verdict == FAILS else ()
-            lines.append(Line(*head, text, published, claim["measured"], verdict, command, "", spread, reasons))
-        else:
-            lines.append(Line(*head, text, "", claim["measured"], "", command, verdict, spread))
-    return lines or [Line(*head, "", "", "", "", command)]
-
-
-def explaining(page: str, claim: str, records: dict[str, dict[str, Any]]) -> list[str]:
-    """The pages that explain why a claim of ``page`` fails."""
-    return sorted(
-        name
-        for name, record in records.items()
-        if page in record.get("explains", {}) and record.get("finding")
-        for words in [record["explains"][page]]
-        if not words or any(word in claim for word in words)
-    )

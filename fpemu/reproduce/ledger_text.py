@@ -1,4 +1,4 @@
-"""The ledger as a page of Markdown and as a table: the same bytes from the same figures."""
+"""The ledger as pages of Markdown and as a table: the same bytes from the same figures."""
 
 from __future__ import annotations
 
@@ -8,200 +8,246 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fpemu.reproduce.claims import FAILS, HOLDS
-from fpemu.reproduce.ledger import STATES, Ledger, Line
+from fpemu.reproduce.ledger import Ledger
+from fpemu.reproduce.papers import CHECK_KINDS, STATUSES, Claim, Paper
+from fpemu.reproduce.verdicts import DEPENDS, MET, UNDECIDED, VERDICTS, Case, Judgement, number_of, shown
 
 _HEAD = """# Ledger
 
-Every published statement that a figure here bears on: what the paper says, what was found, under which assumptions, and
-the verdict. Written by `fpemu ledger` from the JSON files beside the figures; nothing on this page is typed by hand.
+The claims of the papers that matter most, each with the verdict of this project. `fpemu ledger` writes this page from
+the records of the figures; no number on it is typed by hand.
 
-*holds*, *holds in part* and *does not hold* follow from the data by rules that stand among the assumptions of each
-figure, which also say where a rule was changed after a first drawing. *cannot be decided*: there are no data here that
-speak about it. Below a result: the smallest and the largest value where each seed is judged alone, and at how many
-seeds the verdict is the same. Checks of our own, which no paper claims, are marked so and counted apart.
+A number is the median over seeds, followed by the smallest and the largest value; numbers without a range are not
+random. A claim *holds* or *does not hold* if all of at least 20 seeds at the paper's size agree, and is *undecided*
+otherwise. *Depends on* names what the paper leaves open and decides the verdict. Speeds on other GPUs are *not testable
+here*; the numbers beside them are an H200's, for information.
 """
-
-
-_FIELDS = {
-    "paper": "paper",
-    "item": "item",
-    "figure": "page",
-    "size": "size",
-    "claim": "claim",
-    "published": "published",
-    "here": "ours",
-    "verdict": "state",
-    "own check": "check",
+_COLUMNS = ("claim", "verdict", "here", "why")
+_SECTIONS = {"goal": "Goals of this project", "negative control": "Negative controls"}
+_INTRODUCTIONS = {
+    "goal": "Properties that this project wants; no paper claims them.",
+    "negative control": "Unsuitable variants, which the data must show to be unsuitable; *met* means shown.",
 }
-"""The columns of LEDGER.csv, and the fields of a line in them"""
 
 
 def table(ledger: Ledger) -> bytes:
-    """LEDGER.csv: a row for each row of the ledger."""
+    """LEDGER.csv: a row for each case of each claim and each check.
+
+    Returns
+    -------
+    bytes
+    """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    spread = ("seeds", "same", "smallest", "largest")
-    writer.writerow([*_FIELDS, *spread, "explained by", "command"])
-    for line in ledger.lines:
-        numbers = ["" if line.spread.get(name) is None else line.spread[name] for name in spread]
-        fields = [getattr(line, name) for name in _FIELDS.values()]
-        writer.writerow([*fields, *numbers, " ".join(line.explained), line.command])
+    cases = ("reading", "variant", "median", "smallest", "largest", "seeds", "criterion met", "verdict on the case")
+    claims = ("paper", "name", "kind", "headline", "claim", "place", "quantity", "unit", "criterion", "figure", "size")
+    writer.writerow([*claims, *cases, "verdict", "condition", "command"])
+    for paper in ledger.papers:
+        for one in ledger.judgements[paper.folder]:
+            claim = one.claim
+            head = [paper.folder, claim.name, claim.kind, claim.headline or "", claim.claim, claim.place]
+            head += [claim.quantity, claim.unit, claim.criterion.text if claim.criterion else "", claim.page, one.size]
+            command = ledger.records.get(claim.page, {}).get("command", "")
+            for case in one.cases or (None,):
+                writer.writerow([*head, *_fields(claim, case), _verdict(one), one.note, command])
     return text.getvalue().encode()
 
 
-def page(ledger: Ledger, figures: str = "") -> bytes:
-    """LEDGER.md; ``figures`` leads from its folder to the figures: empty, or ending in a slash."""
-    parts = [_HEAD, "## Verdicts", _counts(ledger)]
+def _fields(claim: Claim, case: Case | None) -> list[Any]:
+    if case is None:
+        return [""] * 8
+    numbers = [f"{value:.9g}" for value in (case.median, min(case.values), max(case.values))]
+    met = case.met(claim) if claim.judged else ""
+    return [case.reading, case.variant, *numbers, case.seeds or "", met, case.verdict]
+
+
+def summary(ledger: Ledger, figures: str = "") -> bytes:
+    """LEDGER.md: the summary of each paper, and the number of claims by verdict.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    figures : str
+        Path from the page's folder to the figures: empty, or ending in a slash.
+
+    Returns
+    -------
+    bytes
+    """
+    parts = [_HEAD]
     for paper in ledger.papers:
-        parts += [f"## {_escape(paper.title)}", _escape(paper.source), _claims(ledger.of(paper), ledger, figures)]
-        parts += _shown(ledger, paper.pages)
-        parts += _assumptions(ledger, paper.pages)
-    parts += ["## Why some claims do not hold", *_reasons(ledger, figures), *_unexplained(ledger)]
-    free = [name for name in _findings(ledger) if not (_explains(ledger, name) or _published(ledger, name))]
-    if free:
-        parts.append("## Findings that no paper claims")
-        parts += [part for name in free for part in _finding(ledger, name, figures)]
-    parts += ["## What is not here, or only in part", _absent(ledger)]
-    return ("\n\n".join(part.strip("\n") for part in parts) + "\n").encode()
+        if paper.headlines:
+            parts += [f"## {_escape(paper.title)}", f"{_escape(paper.source)} [All claims](ledger/{paper.folder}.md)"]
+            parts.append(_table(_COLUMNS, [_row(one, ledger, figures) for one in ledger.headlines(paper)]))
+    parts += ["## All claims by verdict", _counts(ledger), "[Table of every number](LEDGER.csv)"]
+    return _join(parts)
+
+
+def lines(ledger: Ledger, paper: Paper) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a paper's summary as plain text: claim, verdict, number and cause.
+
+    Returns
+    -------
+    list of tuple of str
+    """
+    return [(one.claim.claim, _verdict(one), number_of(one), one.claim.why) for one in ledger.headlines(paper)]
+
+
+def _row(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
+    claim = _escape(one.claim.claim)
+    if one.claim.page in ledger.records:
+        claim = f"[{claim}]({_image(ledger, one.claim.page, figures)})"
+    return [claim, f"**{_escape(_verdict(one))}**", _escape(number_of(one)), _escape(one.claim.why)]
+
+
+def _verdict(one: Judgement) -> str:
+    if one.claim.kind in CHECK_KINDS:
+        return MET.get(one.verdict, one.verdict)
+    return f"depends on: {one.claim.readings}" if one.verdict == DEPENDS and one.claim.readings else one.verdict
 
 
 def _counts(ledger: Ledger) -> str:
     rows = []
-    for title, paper in [*((paper.title, paper) for paper in ledger.papers), ("all", None)]:
-        lines = ledger.lines if paper is None else ledger.of(paper)
-        verdicts = [line.check for line in lines if line.check]
+    for paper in ledger.papers:
         counts = ledger.counts(paper)
-        checks = f"{verdicts.count(HOLDS)} of {len(verdicts)} hold" if verdicts else ""
-        rows.append([title, *(str(counts[state]) for state in STATES), checks])
-    return _table(["paper", *STATES, "our own checks"], rows)
-
-
-def _claims(lines: Sequence[Line], ledger: Ledger, figures: str) -> str:
-    rows = []
-    for line in lines:
-        item = _escape(line.item)
-        if line.page in ledger.records:
-            item = f"[{item}]({_image(ledger, line.page, figures)})"
-        claim = _escape(line.claim) if line.claim else "(drawn without a published claim)" if line.size else "(all)"
-        published = _escape(line.published) if line.published or not line.check else "(our own check)"
+        checks = [_met(ledger.checks(paper, kind)) for kind in CHECK_KINDS]
         rows.append(
-            [item, claim, published, _here(line), _verdict(line), line.size, f"`{line.command}`" * bool(line.command)]
+            [f"[{_escape(paper.title)}](ledger/{paper.folder}.md)", *(str(counts[v]) for v in VERDICTS), *checks]
         )
-    return _table(["item", "claim", "published", "here", "verdict", "size", "command"], rows, escaped=True)
+    return _table(["paper", *VERDICTS, "goals met", "negative controls met"], rows)
 
 
-def _here(line: Line) -> str:
-    spread = line.spread.get("text", "")
-    return _escape(line.ours) + f"<br>{_escape(spread)}" * bool(spread)
+def _met(checks: list[Judgement]) -> str:
+    return f"{sum(_verdict(one) == 'met' for one in checks)} of {len(checks)}" if checks else ""
 
 
-def _verdict(line: Line) -> str:
-    if line.state != FAILS:
-        return f"**{line.state}**" if line.state else line.check
-    why = ", ".join(f"[why](#{_anchor(name)})" for name in line.explained) or "not explained yet"
-    return f"**{line.state}** ({why})"
+def details(ledger: Ledger, paper: Paper, figures: str = "../") -> bytes:
+    """Page of a paper: each claim with its numbers, the inventory, the checks, and the assumptions of the figures.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    paper : Paper
+    figures : str
+        Path from the page's folder to the figures, ending in a slash.
+
+    Returns
+    -------
+    bytes
+    """
+    parts = [f"# {_escape(paper.title)}", _escape(paper.source), "[Summary of all papers](../LEDGER.md)"]
+    claims = [one for one in ledger.judgements[paper.folder] if one.claim in paper.claims]
+    claims.sort(key=lambda one: one.claim.headline or len(claims) + 1)
+    if claims:
+        parts.append("## Claims")
+        for one in claims:
+            parts += _claim(one, ledger, figures)
+    if paper.items:
+        parts += ["## Inventory", _inventory(paper, ledger, figures)]
+    for kind in CHECK_KINDS:
+        checks = ledger.checks(paper, kind)
+        if checks:
+            rows = [
+                [*_row(one, ledger, figures)[:3], _escape(_criterion(one.claim)), _escape(one.claim.why)]
+                for one in checks
+            ]
+            head = ("check", "verdict", "here", "criterion", "why")
+            parts += [f"## {_SECTIONS[kind]}", _INTRODUCTIONS[kind], _table(head, rows)]
+    parts += _figures(ledger, paper, figures)
+    return _join(parts)
 
 
-def _shown(ledger: Ledger, pages: Sequence[str]) -> list[str]:
-    """What the figures of a paper show, where it explains no failed claims: those come later."""
-    names = [n for n in _findings(ledger) if n in pages and _published(ledger, n) and not _explains(ledger, n)]
-    lines = [f"- `{name}`: {_escape(ledger.records[name]['finding'])}" for name in names]
-    return ["### What the figures show", "\n".join(lines)] if lines else []
-
-
-def _assumptions(ledger: Ledger, pages: Iterable[str]) -> list[str]:
-    """The assumptions of a paper's figures, a list that several figures share once."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name in pages:
-        if name in ledger.records:
-            groups.setdefault(tuple(ledger.records[name]["assumptions"]), []).append(name)
-    lines = ["### Assumptions"] if any(groups) else []
-    for assumptions, names in groups.items():
-        if assumptions:
-            lines.append(f"{', '.join(f'`{name}`' for name in names)}:")
-            lines.append("\n".join(f"- {_escape(text)}" for text in assumptions))
-    return lines
-
-
-def _reasons(ledger: Ledger, figures: str) -> list[str]:
-    parts: list[str] = []
-    for name in _findings(ledger):
-        explains = _explains(ledger, name)
-        if explains:
-            parts += _finding(ledger, name, figures)
-            lines = [f"- {_failed(line)}" for line in ledger.failed if name in line.explained]
-            none = f"No claim of {', '.join(f'`{one}`' for one in explains)} that it could explain fails here."
-            parts.append("What it explains:\n\n" + "\n".join(lines) if lines else none)
+def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
+    claim = one.claim
+    verdict = f": {_escape(_verdict(one))}" if one.verdict else " (definition)"
+    parts = [f"### {_escape(claim.claim)}{verdict}"]
+    if claim.quote:
+        parts.append(f"> {_escape(claim.quote)} ({_escape(claim.place)})")
+    facts = [
+        ("Given", claim.given),
+        ("Left open by the paper", claim.unstated),
+        ("Measured", claim.quantity),
+        ("Criterion", _criterion(claim)),
+        ("Verdict", one.note and f"{_verdict(one)}: {one.note}"),
+        ("Reason", claim.why),
+    ]
+    parts.append("\n".join(f"- {name}: {_escape(text)}" for name, text in facts if text))
+    if one.cases:
+        rows = [[_escape(text) for text in _case(claim, case)] for case in one.cases]
+        parts.append(_table(("case", "value", "smallest to largest", "seeds", "verdict"), rows))
+    if claim.page in ledger.records:
+        command = ledger.records[claim.page]["command"]
+        parts.append(
+            f"[Figure]({_image(ledger, claim.page, figures)}), `{command}`{_explained(claim, ledger, figures)}"
+        )
     return parts
 
 
-def _unexplained(ledger: Ledger) -> list[str]:
-    lines = [f"- {_failed(line)}" for line in ledger.failed if not line.explained]
-    if not lines:
-        return ["Every claim that does not hold is explained above."] if ledger.failed else ["No claim fails."]
-    return ["### Not explained yet", "\n".join(lines)]
+def _explained(claim: Claim, ledger: Ledger, figures: str) -> str:
+    if claim.explained not in ledger.records:
+        return ""
+    return f"; explained by [{claim.explained}]({_image(ledger, claim.explained, figures)})"
 
 
-def _failed(line: Line) -> str:
-    return f"`{line.page}`, {_escape(line.claim)}. Published: {_escape(line.published)}; here: {_escape(line.ours)}"
+def _case(claim: Claim, case: Case) -> list[str]:
+    spread = shown(case.values, claim.unit) if len(case.values) > 1 else ""
+    met = f" (criterion met at {case.met(claim)} of {len(case.values)})" if case.verdict == UNDECIDED else ""
+    return [case.label, shown([case.median], claim.unit), spread, str(case.seeds or ""), f"{case.verdict}{met}"]
 
 
-def _findings(ledger: Ledger) -> list[str]:
-    """The pages with a finding, in the order of the papers."""
-    order = [name for paper in ledger.papers for name in paper.pages]
-    return [name for name in dict.fromkeys(order) if ledger.records.get(name, {}).get("finding")]
+def _criterion(claim: Claim) -> str:
+    unit = f" {claim.unit}" if claim.unit and claim.unit != "×" else claim.unit
+    return f"{claim.criterion}{unit}" if claim.criterion else ""
 
 
-def _explains(ledger: Ledger, name: str) -> list[str]:
-    return list(ledger.records[name].get("explains", {}))
+def _inventory(paper: Paper, ledger: Ledger, figures: str) -> str:
+    rows = []
+    for item in paper.items:
+        pages = [
+            f"[{page}]({_image(ledger, page, figures)})" if page in ledger.records else page for page in item.pages
+        ]
+        status = item.status if item.status == STATUSES[0] else f"{item.status}: {item.note}"
+        rows.append([_escape(item.item), _escape(item.what), _escape(status), ", ".join(pages)])
+    return _table(("item", "content", "status", "figures"), rows)
 
 
-def _published(ledger: Ledger, name: str) -> bool:
-    return any(claim["published"] for claim in ledger.records[name]["claims"])
-
-
-def _finding(ledger: Ledger, name: str, figures: str) -> list[str]:
-    record = ledger.records[name]
-    title = _escape(record["title"])
-    return [
-        f'### <a id="{_anchor(name)}"></a>{title} (`{name}`, {record["size"]})',
-        _escape(record["finding"]),
-        f"![{title}]({_image(ledger, name, figures)})",
-        f"Figure: {_escape(record['caption'])}",
-    ]
-
-
-def _absent(ledger: Ledger) -> str:
-    rows = [
-        [paper.title, item.item, item.kind, item.what, item.why]
-        for paper in ledger.papers
-        for item in paper.items
-        if item.why
-    ]
-    return _table(["paper", "item", "kind", "what", "why"], rows) if rows else "Nothing."
+def _figures(ledger: Ledger, paper: Paper, figures: str) -> list[str]:
+    """The findings of a paper's figures, and the assumptions, a list that several figures share once."""
+    parts, groups = [], {}  # type: ignore[var-annotated]
+    for page in paper.pages:
+        if page in ledger.records:
+            record = ledger.records[page]
+            if record.get("finding"):
+                parts.append(f"- [{page}]({_image(ledger, page, figures)}): {_escape(record['finding'])}")
+            groups.setdefault(tuple(record["assumptions"]), []).append(f"`{page}`")
+    text = ["## Findings of the figures", "\n".join(parts)] if parts else []
+    text += ["## Assumptions"] if any(groups) else []
+    for assumptions, pages in groups.items():
+        if assumptions:
+            text += [f"{', '.join(pages)}:", "\n".join(f"- {_escape(one)}" for one in assumptions)]
+    return text
 
 
 def _image(ledger: Ledger, name: str, figures: str) -> str:
     return f"{figures}{'full/' * (ledger.records[name]['size'] == 'full')}{name}.png"
 
 
-def _anchor(name: str) -> str:
-    return "why-" + name.replace("/", "-")
+def _join(parts: Iterable[str]) -> bytes:
+    return ("\n\n".join(part.strip("\n") for part in parts) + "\n").encode()
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], *, escaped: bool = False) -> str:
-    lines = [head, ["---"] * len(head), *([cell if escaped else _escape(cell) for cell in row] for row in rows)]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     # a bar within a cell would end it, even inside a formula or code
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    body = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in body)
 
 
 def _escape(text: str) -> str:
-    """Text for Markdown: what it would take for markup is escaped, formulas between dollars are left alone."""
+    """Escape Markdown's markup in a text; formulas between dollars stay as they are."""
     parts = re.split(r"(\$[^$]+\$)", " ".join(text.split()))
     return "".join(part if index % 2 else _escape_words(part) for index, part in enumerate(parts))
 
 
 def _escape_words(text: str) -> str:
-    text = re.sub(r"([\\*`~$])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\*`~$\[\]])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # an underscore within a word is no markup

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.reproduce import experiments, figures
+from fpemu.reproduce import experiments, figures, papers, verdicts
 from fpemu.sweep import tables
 from fpemu.sweep.run import Row, run
 from fpemu.sweep.store import Store
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpemu.mma._device import Device
-    from fpemu.reproduce.claims import Claim
     from fpemu.reproduce.experiments import Experiment
+    from fpemu.reproduce.verdicts import Judgement
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,15 @@ class Reproduction:
         return self.experiment.draw(self.rows)
 
     @property
-    def claims(self) -> list[Claim]:
-        """The published claims with the measured values and the verdicts."""
-        return self.experiment.claims(self.rows)
+    def judgements(self) -> list[Judgement]:
+        """The claims and checks that this figure decides, each with its numbers and its verdict."""
+        record = {"size": self.size, **figures.statements(self.experiment, self.size, self.rows)}
+        return [
+            verdicts.judge(claim, record)
+            for paper in papers.read(self.experiment.root)
+            for claim in (*paper.claims, *paper.checks)
+            if claim.page == self.experiment.name
+        ]
 
     @property
     def finding(self) -> str | None:
@@ -72,10 +78,14 @@ class Reproduction:
 
     def _repr_html_(self) -> str:
         head = f"<p><b>{html.escape(self.experiment.name)}</b> ({self.size}): {html.escape(self.experiment.title)}</p>"
-        names = ("claim", "published", "measured", "verdict")
-        lines = ["".join(f"<th>{name}</th>" for name in names)]
-        lines += ["".join(f"<td>{html.escape(getattr(claim, name))}</td>" for name in names) for claim in self.claims]
-        return head + "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+        head += "<table>" + "".join(f"<th>{name}</th>" for name in ("claim", "case", "here", "verdict"))
+        lines = [
+            (judgement.claim.claim, case.label, verdicts.number(judgement.claim, case), case.verdict)
+            for judgement in self.judgements
+            for case in judgement.cases
+        ]
+        cells = ("".join(f"<td>{html.escape(text)}</td>" for text in line) for line in lines)
+        return head + "".join(f"<tr>{line}</tr>" for line in cells) + "</table>"
 
 
 def reproduce(

@@ -1,0 +1,230 @@
+"""Verdicts on claims, from the numbers that a page measures at each seed.
+
+A case of a claim is one reading and one variant. It holds if every seed meets the criterion, does not hold if none
+does, and is undecided otherwise, with fewer than 20 seeds, or with data of a smaller size than the paper's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fpemu.reproduce.claims import Measure
+from fpemu.reproduce.papers import DEFINITION, SPEED, Claim
+
+HOLDS, CONDITION, DEPENDS = "holds", "holds under a stated condition", "depends on the reading"
+FAILS, UNDECIDED, UNTESTABLE = "does not hold", "undecided", "not testable here"
+VERDICTS = (HOLDS, CONDITION, DEPENDS, FAILS, UNDECIDED, UNTESTABLE)
+MET = {HOLDS: "met", CONDITION: "met in part", DEPENDS: "met in part", FAILS: "not met"}
+"""The words for a check in place of the verdict on a claim."""
+SEEDS = 20
+"""The smallest number of seeds that decides a claim on random data."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """The numbers of a claim in one reading and one variant.
+
+    Attributes
+    ----------
+    reading, variant : str
+        As in `Measure`.
+    values : tuple of float
+        One number a seed; one number where the data are not random.
+    seeds : int, optional
+        Number of seeds; None where the data are not random.
+    verdict : str
+        Verdict on this case; empty where nothing is judged.
+    """
+
+    reading: str
+    variant: str
+    values: tuple[float, ...]
+    seeds: int | None
+    verdict: str
+
+    @property
+    def median(self) -> float:
+        """The median over the seeds."""
+        return statistics.median(self.values)
+
+    @property
+    def label(self) -> str:
+        """The reading and the variant."""
+        return ", ".join(filter(None, (self.reading, self.variant)))
+
+    def met(self, claim: Claim) -> int:
+        """Return the number of values that meet the claim's criterion."""
+        return sum(map(claim.criterion.met, self.values)) if claim.criterion else 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with its cases and its verdict.
+
+    Attributes
+    ----------
+    claim : Claim
+        The published statement or the check.
+    verdict : str
+        One of `VERDICTS`; empty for a definition.
+    cases : tuple of Case
+        The measured numbers; empty if there are none.
+    size : str
+        Size of the page's data, "quick" or "full".
+    note : str
+        The condition under which the claim holds, the readings that decide it, or the reason why it is undecided.
+    """
+
+    claim: Claim
+    verdict: str
+    cases: tuple[Case, ...] = ()
+    size: str = ""
+    note: str = ""
+
+    def readings(self) -> dict[str, list[Case]]:
+        """Return the cases of each reading."""
+        return _by_reading(self.cases)
+
+
+def collect(measure: Callable[[list[dict[str, Any]]], Iterable[Measure]], rows: Sequence[dict[str, Any]]) -> Any:
+    """Return the numbers of every measure of a page, in the form of a record.
+
+    Parameters
+    ----------
+    measure : function of rows
+        The page's ``measures``.
+    rows : sequence of dict
+        Rows of the page; a column ``seed`` separates random data.
+
+    Returns
+    -------
+    dict
+        "seeds", None where the data are not random, and "measures": dicts with name, reading, variant and values.
+    """
+    seeded = bool(rows) and all("seed" in row for row in rows)
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["seed"] if seeded else None, []).append(row)
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for group in groups.values():
+        for one in measure(group):
+            values.setdefault((one.name, one.reading, one.variant), []).append(float(one.value))
+    measures = [
+        {"name": name, "reading": reading, "variant": variant, "values": [_as_json(value) for value in numbers]}
+        for (name, reading, variant), numbers in values.items()
+    ]
+    return {"seeds": len(groups) if seeded else None, "measures": measures}
+
+
+def _as_json(value: float) -> float | str:
+    """A number for JSON, which has neither NaN nor Inf; 9 significant digits as in the CSV."""
+    return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+
+
+def judge(claim: Claim, record: dict[str, Any] | None) -> Judgement:
+    """Judge a claim by the record of its page.
+
+    Parameters
+    ----------
+    claim : Claim
+        The published statement or the check.
+    record : dict or None
+        Record of the page's figure (`fpemu.reproduce.figures.load_record`); None if there is none.
+
+    Returns
+    -------
+    Judgement
+    """
+    size = "" if record is None else record["size"]
+    cases = () if record is None else tuple(_cases(claim, record))
+    if not claim.judged:
+        return Judgement(claim, "" if claim.kind == DEFINITION else UNTESTABLE, cases, size)
+    if not cases:
+        return Judgement(claim, UNDECIDED, cases, size, "no data")
+    by_reading = {reading: _together(of, claim.condition) for reading, of in _by_reading(cases).items()}
+    verdicts = {verdict for verdict, _ in by_reading.values()}
+    if len(verdicts) > 1:
+        note = "; ".join(f"{reading}: {' '.join(filter(None, pair))}" for reading, pair in by_reading.items())
+        return Judgement(claim, DEPENDS, cases, size, note)
+    verdict, note = next(iter(by_reading.values()))
+    if len(by_reading) > 1:
+        notes = {reading: note for reading, (_, note) in by_reading.items() if note}
+        note = note if len(set(notes.values())) < 2 else "; ".join(f"{of}: {text}" for of, text in notes.items())
+    return Judgement(claim, verdict, cases, size, note)
+
+
+def _cases(claim: Claim, record: dict[str, Any]) -> Iterable[Case]:
+    for entry in record["measures"]:
+        if entry["name"] == claim.name:
+            values = tuple(float(value) for value in entry["values"])
+            seeds = None if record["seeds"] is None else len(values)
+            verdict = _verdict(claim, values, seeds, record["paper_size"]) if claim.judged else ""
+            yield Case(entry["reading"], entry["variant"], values, seeds, verdict)
+
+
+def _verdict(claim: Claim, values: tuple[float, ...], seeds: int | None, paper_size: bool) -> str:
+    assert claim.criterion is not None
+    met = sum(map(claim.criterion.met, values))
+    decided = paper_size and (seeds is None or seeds >= SEEDS) and not any(map(math.isnan, values))
+    if not decided or 0 < met < len(values):
+        return UNDECIDED
+    return HOLDS if met else FAILS
+
+
+def _by_reading(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    result: dict[str, list[Case]] = {}
+    for case in cases:
+        result.setdefault(case.reading, []).append(case)
+    return result
+
+
+def _together(cases: list[Case], condition: str) -> tuple[str, str]:
+    """The verdict on the variants of a reading, and its condition."""
+    of = {verdict: [case.variant for case in cases if case.verdict == verdict] for verdict in (HOLDS, FAILS, UNDECIDED)}
+    if len(of[FAILS]) == len(cases):
+        return FAILS, condition
+    if not of[HOLDS]:
+        return UNDECIDED, condition
+    if len(of[HOLDS]) == len(cases):
+        return (CONDITION, condition) if condition else (HOLDS, "")
+    parts = [f"holds for {', '.join(of[HOLDS])}"]
+    parts += [f"{words} for {', '.join(of[verdict])}" for verdict, words in _REST if of[verdict]]
+    return CONDITION, "; ".join(filter(None, (*parts, condition)))
+
+
+_REST = ((FAILS, "not"), (UNDECIDED, "undecided"))
+
+
+def number(claim: Claim, case: Case) -> str:
+    """Return the number of a case in words: the median, and the range over the seeds."""
+    text = shown([case.median], claim.unit)
+    return f"{text} ({shown(case.values, claim.unit)})" if len(set(case.values)) > 1 else text
+
+
+def number_of(one: Judgement) -> str:
+    """Return the numbers of a claim in words: for each reading the range over its variants, with its verdict."""
+    by_reading, texts = one.readings(), []
+    for reading, cases in by_reading.items():
+        values = [value for case in cases for value in case.values]
+        text = number(one.claim, cases[0]) if len(cases) == 1 else shown(values, one.claim.unit)
+        verdicts = {case.verdict for case in cases}
+        words = f", {verdicts.pop()}" if len(by_reading) > 1 and len(verdicts) == 1 and one.claim.judged else ""
+        texts.append(f"{reading}: {text}{words}" if reading else text)
+    text = "; ".join(texts)
+    return f"H200: {text}" if text and one.claim.kind == SPEED else text
+
+
+def shown(values: Sequence[float], unit: str) -> str:
+    """Return the range of values in words, with three significant digits."""
+    ends = dict.fromkeys(_plain(value) for value in (min(values), max(values)))
+    space = "" if unit in ("", "×") else " "
+    return f"{' to '.join(ends)}{space}{unit}"
+
+
+def _plain(value: float) -> str:
+    text = f"{value:.3g}"
+    return f"{value:.0f}" if "e+0" in text and abs(value) < 1e6 else text
