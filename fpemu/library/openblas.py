@@ -237,7 +237,69 @@ def _chain_everywhere(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
     yield from ()
 
 
-_MICRO_KERNELS: dict[str, Callable[[Blocking, int, int], Iterator[Region]]] = {"chain": _chain_everywhere}
+def _haswell_sgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """Two chains per element in groups of 4 rows, and at one or two tiles of 8 columns in groups of 12 rows.
+
+    The micro-kernel of 12 rows computes 16 columns by 6 rows, alternating between the upper and the lower 6 rows. One
+    tile of 8 columns remains at the start (upper rows) and one at the end (upper rows for an even number of tiles,
+    else lower rows); they have two chains, for even and odd k.
+    """
+    lanes = Lanes(2, 8)
+    for first, size in _blocks_of_m(m, blocks):
+        tiles = size // 8
+        ends: dict[int, list[int]] = {0: [], 6: []}  # tiles with two chains in the upper and the lower 6 rows
+        if size >= 16:
+            ends[0].append(0)
+            ends[0 if tiles % 2 == 0 else 6].append(tiles - 1)
+        groups = list(_groups_of_n(n, first == 0, blocks))
+        for offset, which in ends.items():
+            rows = [row + offset + i for row, width in groups if width == 12 for i in range(6)]
+            if rows and which:
+                yield np.array(rows), np.array([first + 8 * tile + i for tile in which for i in range(8)]), lanes
+        rows = [row + i for row, width in groups if width == 4 for i in range(4)]
+        if rows and tiles:
+            yield np.array(rows), np.arange(first, first + 8 * tiles), lanes
+
+
+def _blocks_of_m(m: int, blocks: Blocking) -> Iterator[tuple[int, int]]:
+    """First column and number of columns of D in each block; a rest between p and 2p is divided in two."""
+    assert blocks.p is not None
+    first = 0
+    while first < m:
+        size = m - first
+        if size >= 2 * blocks.p:
+            size = blocks.p
+        elif size > blocks.p:
+            size = -(-(size // 2) // blocks.unroll_m) * blocks.unroll_m
+        yield first, size
+        first += size
+
+
+def _groups_of_n(n: int, first_block: bool, blocks: Blocking) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of D in each group of the micro-kernel.
+
+    In the first block of columns B is packed in chunks of 3 unroll_n or unroll_n rows of D, which are multiplied at
+    once; there are then no groups of 8 rows.
+    """
+    widths = (12, 4, 2, 1) if first_block else (12, 8, 4, 2, 1)
+    row = 0
+    for width in widths:
+        while n - row >= width:
+            yield row, width
+            row += width
+
+
+def _haswell_dgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """Four chains per element in the last row of D if the number of rows is odd, for whole tiles of 4 columns."""
+    if n % 2 == 1 and m >= 4:
+        yield np.array([n - 1]), np.arange(m // 4 * 4), Lanes(4, 8)
+
+
+_MICRO_KERNELS: dict[str, Callable[[Blocking, int, int], Iterator[Region]]] = {
+    "chain": _chain_everywhere,
+    "haswell_sgemm": _haswell_sgemm,
+    "haswell_dgemm": _haswell_dgemm,
+}
 
 
 def tree(K: int, blocks: Blocking, lanes: Lanes = CHAIN) -> Tree:
