@@ -58,7 +58,7 @@ def ledger(
         print(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
         return
     for name, content in contents.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
     _show(collected)
     print(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")

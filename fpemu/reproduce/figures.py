@@ -248,8 +248,9 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         wrong.append("assumptions")
     if not wrong and not all(map(_is_measure, record["measures"])):
         wrong.append("measures")
-    if not isinstance(record.get("seeds") if isinstance(record, dict) else "", int | None):
-        wrong.append("seeds")
+    for name, kind in (("seeds", int), ("finding", str)):
+        if not wrong and not isinstance(record.get(name), kind | None):
+            wrong.append(name)
     if wrong:
         raise InputError(f"{path} is not the record of a figure: {', '.join(wrong)} missing or of another kind")
     return dict(record)
