@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import simulated
 
 from fpemu import batched, mma
 from fpemu.gpu.batched import call, choice, products, stacks
@@ -23,6 +22,7 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import callers, compiler, device, launches, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.verify.batched import SPECIAL
+from tests import simulated
 
 needs_compiler = pytest.mark.skipif(
     emulation.compiler() is None or not hasattr(os, "fork"), reason="no C++ compiler here, or no processes to fork"

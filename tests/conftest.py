@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from hostile import FACTOR, examples
 from hypothesis import HealthCheck, settings
+
+from tests.hostile import FACTOR, examples
 
 # pytest-xdist sets it in its workers, and commands would wrap their tables
 os.environ.pop("COLUMNS", None)

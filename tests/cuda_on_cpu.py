@@ -15,13 +15,13 @@ import sys
 import types
 
 import numpy as np
-from simulated import Buffer
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import callers, compiler, device, launches, properties
 from fpemu.schemes import base, lowering, ranges
+from tests.simulated import Buffer
 
 SHIM = r"""
 #include <setjmp.h>

@@ -10,7 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
-from oracle import FORMATS, Format, code_of, decode
+
+from tests.oracle import FORMATS, Format, code_of, decode
 
 Codes = NDArray[np.unsignedinteger]
 FACTOR = int(os.environ.get("FPEMU_EXAMPLES", "1"))  # above 1: so many times the examples, and new ones in each run

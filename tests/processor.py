@@ -7,12 +7,12 @@ import math
 import subprocess
 
 import numpy as np
-from simulated import Buffer
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime.compiler import KERNELS
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
+from tests.simulated import Buffer
 
 PRODUCTS = {
     "int8": (np.int8, np.int32, 2**31 - 1),

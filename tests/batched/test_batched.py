@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import hostile
 import numpy as np
-import oracle
 import pytest
-from hostile import bits, carrier, integers
-from oracle.blocks import converted
-from oracle.order import chain
 
 from fpemu import batched, mma, schemes
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
+from tests import hostile, oracle
+from tests.hostile import bits, carrier, integers
+from tests.oracle.blocks import converted
+from tests.oracle.order import chain
 
 F16, F32 = oracle.FORMATS["fp16"], oracle.FORMATS["fp32"]
 FORMATS = {"fp16": F16, "fp32": F32}

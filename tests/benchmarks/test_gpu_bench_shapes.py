@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from simulated import Buffer
 
 from benchmarks import timing
 from benchmarks.gpu import (
@@ -35,6 +34,7 @@ from fpemu.gpu.batched import configuration
 from fpemu.gpu.runtime import compiler
 from fpemu.verify import seeded
 from fpemu.verify.seeded import drawn
+from tests.simulated import Buffer
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
 TYPES = {0: np.float32, 1: np.float64, 2: np.float16}

@@ -525,9 +525,23 @@ def draw(rows):
     figure, axes = plotting.figure(1)
     axes[0, 0].plot([row["n"] for row in rows], [row["value"] for row in rows])
     return figure
-def claims(rows):
-    from fpemu.reproduce.claims import reduction
-    return [reduction("a claim", 2.69, 3.0)]
+def measures(rows):
+    from fpemu.reproduce import Measure
+    return [Measure("ratio", 3.0)]
+"""
+PAPER = """
+title = "A paper"
+source = "A journal."
+[[extras]]
+page = "paper/fig1"
+what = "a figure"
+[[checks]]
+name = "ratio"
+kind = "goal"
+claim = "a claim"
+page = "paper/fig1"
+quantity = "a ratio"
+criterion = "> 2.69"
 """
 
 
@@ -535,6 +549,7 @@ def claims(rows):
 def paper(folder, monkeypatch):
     (folder / "papers" / "paper").mkdir(parents=True)
     (folder / "papers" / "paper" / "fig1.py").write_text(PAGE)
+    (folder / "papers" / "paper" / "paper.toml").write_text(PAPER)
     monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "papers"))
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
     return folder
@@ -544,8 +559,8 @@ def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
     assert main(["reproduce", "-j", "1"]) == 0
     out = capsys.readouterr().out
     assert "figures/paper/fig1.{png,csv,json}: new" in out
-    assert "2.69×" in out
-    assert "holds" in out
+    assert "above 2.69" in out
+    assert "needs --full" in out
     assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.png"]
     assert Path("log").read_text().split() == ["1", "2", "3"]
     first = {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")}
@@ -564,7 +579,7 @@ def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
 
 def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared_once(paper, monkeypatch):
     (paper / "papers" / "paper" / "fig2.py").write_text(
-        "from .fig1 import *\nfrom .fig1 import cells, claims, draw, evaluate\n"
+        "from .fig1 import *\nfrom .fig1 import cells, draw, evaluate, measures\n"
     )
     assert main(["reproduce", "-j", "1"]) == 0
     assert Path("log").read_text().split() == ["1", "2", "3"]

@@ -8,9 +8,7 @@ import gfloat
 import gfloat.formats
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
-from hostile import bits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ import fpemu
 from fpemu import formats
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from tests import oracle
+from tests.hostile import bits
 
 SMALL = [n for n, f in oracle.FORMATS.items() if f.width <= 16]
 ALL = list(oracle.FORMATS)

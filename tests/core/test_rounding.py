@@ -9,17 +9,17 @@ from fractions import Fraction
 import gfloat
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
-from hostile import bits
 from hypothesis import given
 from hypothesis import strategies as st
-from test_formats import GFLOAT, ML_DTYPES, as64, custom_targets, every_code, same_values
 
 import fpemu
 from fpemu import Rounding, bit_cut, formats, round_to
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from tests import oracle
+from tests.core.test_formats import GFLOAT, ML_DTYPES, as64, custom_targets, every_code, same_values
+from tests.hostile import bits
 
 MODES = ["RNE", "RNA", "RZ", "RU", "RD", "ODD"]
 NAMES = list(oracle.TARGETS)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_subset import write
 from numpy.typing import NDArray
+
+from tests.data.make_subset import write
 
 KEPT = {"overflow": 4, "large": 2, "cancel": 2}  # tests of a battery
 CLASSES = ("any_bits", "finite_bits", "large", "small", "cancel", "deep")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hostile import CLASSES, bits, carrier, operands
 
 from fpemu import gpu, mma
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import device
+from tests.hostile import CLASSES, bits, carrier, operands
 
 pytestmark = pytest.mark.skipif(gpu.available() is not None, reason=gpu.available() or "there is a GPU")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import hostile
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, codes, values
 from fpemu.verify import instructions as verify
 from fpemu.verify import reproducers
+from tests import hostile
 
 ROWS = mma.catalog.rows()
 DISTINCT = list({emulation.definition(row): row for row in reversed(ROWS)}.values())[::-1]  # one of each arithmetic

@@ -6,11 +6,8 @@ import sys
 import types
 from types import SimpleNamespace
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-from hostile import bits
-from test_gpu_call import Lent, draw
 
 import fpemu
 from fpemu import InputError
@@ -18,6 +15,9 @@ from fpemu.errors import GpuError, GuaranteeError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
+from tests import cuda_on_cpu
+from tests.gpu.test_gpu_call import Lent, draw
+from tests.hostile import bits
 
 gemm = sys.modules["fpemu.gpu.gemm"]
 choice = sys.modules["fpemu.gpu.gemm.choice"]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batched_on_cpu import differing, gpu, hostile, needs_compiler
 
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.source import plan
@@ -14,6 +13,7 @@ from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.verify.batched import Batched
 from fpemu.verify.records import Record
+from tests.batched_on_cpu import differing, gpu, hostile, needs_compiler
 
 __all__ = ["gpu"]
 

@@ -7,12 +7,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import batched_on_cpu as harness
 import numpy as np
 import pytest
-from batched_on_cpu import Simulated, differing, gpu, hostile, needs_compiler
-from test_gpu_batched import needs_nvrtc
-from test_gpu_tensorcores_choice import frames
 
 from benchmarks import tuning
 from fpemu import InputError, mma
@@ -25,6 +21,10 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
 from fpemu.verify.batched import Batched
 from fpemu.verify.records import Record
+from tests import batched_on_cpu as harness
+from tests.batched_on_cpu import Simulated, differing, gpu, hostile, needs_compiler
+from tests.gpu.test_gpu_batched import needs_nvrtc
+from tests.gpu.test_gpu_tensorcores_choice import frames
 
 __all__ = ["gpu"]
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from batched_on_cpu import Foreign, gpu, here, hostile, matrix, needs_compiler
 
 from fpemu import InputError, batched
 from fpemu.gpu.batched import call, products, stacks
 from fpemu.gpu.batched.configuration import Block, Small, Warp
 from fpemu.gpu.runtime import callers
+from tests.batched_on_cpu import Foreign, gpu, here, hostile, matrix, needs_compiler
 
 __all__ = ["gpu", "here"]
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-from hostile import bits
 
 import fpemu
 from fpemu import InputError, mma
@@ -26,6 +24,8 @@ from fpemu.verify.cases import LAYOUTS
 from fpemu.verify.kernels import Kernels
 from fpemu.verify.records import Record
 from fpemu.verify.runner import Run
+from tests import cuda_on_cpu
+from tests.hostile import bits
 
 PAIRS = KOrder(split=7, join="pairwise")
 ON_A_GPU = device.missing() is None

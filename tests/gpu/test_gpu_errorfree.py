@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from processor import PRODUCTS, Processor, matrix, view
 
 import fpemu
 from fpemu.errors import GpuError, InputError
@@ -21,6 +20,7 @@ from fpemu.gpu.runtime import compiler, cublas, device
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
+from tests.processor import PRODUCTS, Processor, matrix, view
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))

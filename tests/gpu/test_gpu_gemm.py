@@ -6,10 +6,8 @@ import ctypes
 import re
 import subprocess
 
-import hostile
 import numpy as np
 import pytest
-from hostile import bits
 
 import fpemu
 from fpemu import InputError, mma
@@ -19,6 +17,8 @@ from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import KOrder, _device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, values
+from tests import hostile
+from tests.hostile import bits
 
 ON_A_GPU = device.missing() is None
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import subprocess
 
-import cuda_on_cpu
-import hostile
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ from fpemu.gpu.gemm import splitting
 from fpemu.gpu.runtime import compiler, device, matrices
 from fpemu.schemes import ranges, words
 from fpemu.schemes.words import Word
+from tests import cuda_on_cpu, hostile
 
 FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 MODES = ("RNE", "RNA", "RZ", "RU", "RD", "ODD")

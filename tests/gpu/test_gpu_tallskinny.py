@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-import tallskinny_on_cpu
-from hostile import FACTOR
 
 from fpemu import InputError, gpu, simt
 from fpemu.errors import GpuError
@@ -20,6 +17,8 @@ from fpemu.verify.cases import Case
 from fpemu.verify.records import Record
 from fpemu.verify.runner import Run
 from fpemu.verify.tallskinny import TallSkinny
+from tests import cuda_on_cpu, tallskinny_on_cpu
+from tests.hostile import FACTOR
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_tallskinny.json"
 needs_a_gpu = pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "a GPU is here")

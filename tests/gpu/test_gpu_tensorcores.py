@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-import simulated
 
 import fpemu
 from fpemu.gpu.emulation import specification as emulation
@@ -20,6 +18,7 @@ from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
 from fpemu.schemes import ranges
 from fpemu.schemes.base import build
+from tests import cuda_on_cpu, simulated
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 

@@ -6,7 +6,6 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
-from hostile import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from fpemu.mma.exactness import (
     sum_limit,
     word_bits,
 )
+from tests.hostile import examples
 
 ROWS = mma.catalog.rows()
 # one row of each arithmetic and result format

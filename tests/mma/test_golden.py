@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 
-import golden
 import numpy as np
-import oracle
 import pytest
-from hostile import bits, carrier, integers
 
 import fpemu
 from fpemu import mma, simt
 from fpemu.mma import KOrder
+from tests import golden, oracle
+from tests.hostile import bits, carrier, integers
 
 sys.path.insert(0, str(golden.DATA))
 
@@ -39,7 +38,7 @@ def test_the_part_at_hand_covers_everything():
 def test_the_committed_part_is_cut_from_the_complete_files():
     if golden.folder() is None:
         pytest.skip("the complete recordings are not at hand (FPEMU_GOLDEN names their folder)")
-    from make_subset import subset
+    from tests.data.make_subset import subset
 
     cut = subset(golden.folder())
     with np.load(golden.COMMITTED) as z:

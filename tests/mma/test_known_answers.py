@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hostile import bits
 
 from fpemu import mma
 from fpemu.mma import MmaSpec
+from tests.hostile import bits
 
 BACKENDS = ["compiled", "numpy"]
 EXACT = -0.875  # the sum of the first example

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hostile
 import ml_dtypes
 import numpy as np
 import pytest
-from hostile import bits, carrier, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
+from tests import hostile
+from tests.hostile import bits, carrier, examples
 
 ROWS = mma.catalog.rows()
 HOPPER = mma.spec("hopper", "fp16", "fp32")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-import hostile
 import numpy as np
-import oracle
 import pytest
-from hostile import bits, carrier, examples, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
+from tests import hostile, oracle
+from tests.hostile import bits, carrier, examples, integers
 
 BACKENDS = ["compiled", "numpy"]
 ROWS = [s for s in mma.catalog.rows() if str(s.a_format) != "int8"]

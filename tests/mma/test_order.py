@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import hostile
 import numpy as np
-import oracle
 import pytest
-from hostile import bits, carrier, examples, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_mma_oracle import instruction_of, same
 
 import fpemu
 from fpemu import mma, probing, simt
@@ -21,6 +17,9 @@ from fpemu.mma import KOrder
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import Chain, Sum, canonical, from_order
 from fpemu.probing import Revealed, drawing
+from tests import hostile, oracle
+from tests.hostile import bits, carrier, examples, integers
+from tests.mma.test_mma_oracle import instruction_of, same
 
 BACKENDS = ["compiled", "numpy"]
 SPECS = [

@@ -20,11 +20,11 @@ Readings of the AMD rows, whose published description leaves some cases open:
   larger of the two.
 """
 
-from oracle.blocks import add, fma
-from oracle.codes import FORMATS, Format, Number, code_of, decode, infinity
-from oracle.order import Order, ordered
-from oracle.table import TABLE, Instruction, cdna3, exact, fma_chain, fp8_through_half, truncated
-from oracle.values import TARGETS, NotRepresentable, Target, round_value
+from tests.oracle.blocks import add, fma
+from tests.oracle.codes import FORMATS, Format, Number, code_of, decode, infinity
+from tests.oracle.order import Order, ordered
+from tests.oracle.table import TABLE, Instruction, cdna3, exact, fma_chain, fp8_through_half, truncated
+from tests.oracle.values import TARGETS, NotRepresentable, Target, round_value
 
 __all__ = [
     "FORMATS",

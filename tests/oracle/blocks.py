@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from oracle.codes import FORMATS, Format, Number, canonical_nan, code_of, decode, infinity, rounded, shifted, to_format
+from tests.oracle.codes import (
+    FORMATS,
+    Format,
+    Number,
+    canonical_nan,
+    code_of,
+    decode,
+    infinity,
+    rounded,
+    shifted,
+    to_format,
+)
 
 Pair = tuple[Number, Number]
 

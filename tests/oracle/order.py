@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oracle.blocks import add, converted
-from oracle.codes import FORMATS, decode
-from oracle.table import Instruction
+from tests.oracle.blocks import add, converted
+from tests.oracle.codes import FORMATS, decode
+from tests.oracle.table import Instruction
 
 
 def chain(ins: Instruction, a: Sequence[int], b: Sequence[int], c: int, pieces: Sequence[int] | None = None) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oracle.blocks import add, cdna2_block, cdna3_block, converted, exact_block, flushed, fma, truncated_block
-from oracle.codes import FORMATS, canonical_nan, decode
+from tests.oracle.blocks import add, cdna2_block, cdna3_block, converted, exact_block, flushed, fma, truncated_block
+from tests.oracle.codes import FORMATS, canonical_nan, decode
 
 Block = Callable[[Sequence[int], Sequence[int], int], int]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from oracle.codes import FORMATS
+from tests.oracle.codes import FORMATS
 
 
 @dataclass(frozen=True)

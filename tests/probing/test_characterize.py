@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import examples
 
 from fpemu import InputError, mma
 from fpemu.cli.characterize import differences, row_text
@@ -18,6 +17,7 @@ from fpemu.probing import characterize
 from fpemu.probing.arithmetic import directed, search, separating
 from fpemu.probing.arithmetic.fit import Results
 from fpemu.probing.arithmetic.probes import NO_LEVEL, Builder, holds
+from tests.hostile import examples
 
 FIELDS = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 DRAWN = [

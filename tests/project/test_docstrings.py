@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from numpydoc.docscrape import ClassDoc
 from numpydoc.validate import validate
-from test_arguments import public
-from test_project import _public_names
+
+from tests.project.test_arguments import public
+from tests.project.test_project import _public_names
 
 CHECKS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 CHECKS = CHECKS["tool"]["numpydoc_validation"]["checks"]

@@ -335,7 +335,7 @@ def test_committed_figures_are_whole(stem):
     assert record["size"] == ("full" if FULL in stem.parents else "quick")
     assert record["data"] == {"file": f"{stem.name}.csv", "sha256": hashlib.sha256(data).hexdigest()}
     assert record["cells"] == len(data.decode().splitlines()) - 1
-    assert record["claims"] or record["finding"]
+    assert record["measures"] or record["finding"]
     assert record["version"] >= 1
     picture = stem.with_suffix(".png").read_bytes()
     assert picture.startswith(b"\x89PNG")

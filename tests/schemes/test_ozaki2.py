@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import ozaki as oracle
 
 import fpemu
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.mma import KOrder
 from fpemu.schemes.errorfree import crt, scaling
 from fpemu.schemes.ozaki2 import Ozaki2
+from tests.oracle import ozaki as oracle
 
 COUNTS = range(2, 21)
 RULES = ("accurate", "fast", "invariant")

@@ -11,15 +11,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hostile import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracle import ozaki as oracle
 
 import fpemu
 from fpemu import reference
 from fpemu.mma import KOrder
 from fpemu.reference import mpfr
+from tests.hostile import examples
+from tests.oracle import ozaki as oracle
 
 TINY, MIN_NORMAL, MAX = 2.0**-1074, 2.0**-1022, float(np.finfo(np.float64).max)
 BIG, MAX32 = 2.0**1000, float(np.finfo(np.float32).max)

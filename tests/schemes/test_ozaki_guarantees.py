@@ -10,13 +10,13 @@ import re
 
 import numpy as np
 import pytest
-from oracle import ozaki as oracle
 
 import fpemu
 from fpemu import InputError
 from fpemu.errors import GuaranteeError
 from fpemu.schemes import ozaki
 from fpemu.schemes.errorfree.report import Report
+from tests.oracle import ozaki as oracle
 
 KINDS = {"inexact-product", "crt", "int32-overflow", "underflow"}
 CONFIGURATIONS = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-import golden
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import fpemu
 from fpemu import InputError, mma, reference, schemes, theory
 from fpemu.mma import KOrder
 from fpemu.schemes import ErrorFree, SplitScheme, gemm, get
+from tests import golden
 
 HARDWARE = ("ideal", "hopper", "ampere", "cdna2", "ascend910a")
 M, N, K = 9, 7, 70

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import golden
-import hostile
 import numpy as np
-import oracle
 import pytest
-from hostile import bits, carrier, examples, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fpemu import mma, simt
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
+from tests import golden, hostile, oracle
+from tests.hostile import bits, carrier, examples, integers
 
 NAMES = ["fp16", "fp32", "fp64"]
 BACKENDS = ["compiled", "numpy"]

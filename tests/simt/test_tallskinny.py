@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hostile
 import numpy as np
-import oracle
 import pytest
-from hostile import bits, carrier, integers
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle.order import chain
 
 import fpemu
 from fpemu import simt
@@ -18,6 +14,9 @@ from fpemu.simt import ism2, tsm2
 from fpemu.simt.ism2 import concurrent_rows
 from fpemu.simt.tiles import Threads, Tiles
 from fpemu.simt.tsm2 import VERSIONS
+from tests import hostile, oracle
+from tests.hostile import bits, carrier, integers
+from tests.oracle.order import chain
 
 NAMES = ["fp16", "fp32", "fp64"]
 TILES = [{"t1": 4, "t2": 2, "t3": 2}, {"t1": 6, "t2": 1, "t3": 3}, {"t1": 1, "t2": 3, "t3": 1}, {"t1": 8, "t3": 8}, {}]

@@ -18,15 +18,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hostile import FACTOR
 
 from fpemu.errors import InputError
-from fpemu.reproduce import claims, experiments, figures
+from fpemu.reproduce import experiments, figures
 from fpemu.sweep import CellError, Grid, Store, code, executors, maps, run
 from fpemu.sweep import store as store_module
 from fpemu.sweep.executors import LocalWorkers, WorkerError
 from fpemu.sweep.run import keys
 from fpemu.sweep.store import Entry
+from tests.hostile import FACTOR
 
 PAGE = '''
 """A made-up figure."""
@@ -61,11 +61,11 @@ def draw(rows):
     return figure
 
 
-def claims(rows):
+def measures(rows):
     {comment}
-    from fpemu.reproduce.claims import reduction
+    from fpemu.reproduce import Measure
 
-    return [reduction("something", 2.0, 2.5)]
+    return [Measure("something", 2.5)]
 '''
 
 
@@ -650,8 +650,7 @@ def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
     record = json.loads(first[".json"])
     assert record["caption"] == "a caption in two lines"
     assert record["parameters"] == {"n": [0, 1, 2, 3], "kind": ["even", "odd"]}
-    told = {"claim": "something", "published": "2×", "measured": "2.5×", "verdict": "holds"}
-    assert [claim | told for claim in record["claims"]] == record["claims"]
+    assert record["measures"] == [{"name": "something", "reading": "", "variant": "", "values": [2.5]}]
     assert record["command"] == "fpemu reproduce paper/fig2"
     assert str(folder) not in first[".json"].decode()
     lines = list(csv.DictReader(first[".csv"].decode().splitlines()))
@@ -681,32 +680,3 @@ def test_the_revision_is_the_last_commit_that_changed_the_code(tmp_path, monkeyp
     assert maps.revision(tmp_path / "experiments") == code
     (tmp_path / "experiments" / "a.py").write_text("2")
     assert maps.revision(tmp_path / "experiments") == f"{code}+changes"
-
-
-# --- claims
-@pytest.mark.parametrize(
-    ("published", "measured", "verdict"),
-    [
-        (2.69, 2.69, "holds"),
-        (2.69, 1.35, "holds"),
-        (2.69, 5.38, "holds"),
-        (2.69, 1.34, "holds in part"),
-        (2.69, 5.39, "holds in part"),
-        (1.12, 1.0, "does not hold"),
-        (1.12, 0.5, "does not hold"),
-        (2.0, float("nan"), "cannot be decided"),
-        (2.0, float("inf"), "holds in part"),
-    ],
-)
-def test_verdict_on_a_factor(published, measured, verdict):
-    assert claims.reduction("c", published, measured).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("held", "verdict"),
-    [([1, 1], "holds"), ([1, 0], "holds in part"), ([1, 0, 0], "does not hold"), ([], "cannot be decided")],
-)
-def test_verdict_on_points(held, verdict):
-    claim = claims.share("c", "p", np.array(held, dtype=bool), "m")
-    assert claim.verdict == verdict
-    assert claim.measured == (f"m (at {sum(held)} of {len(held)} points)" if held else "m")

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import FACTOR
 
 from fpemu.cli import main
 from fpemu.reproduce import experiments
 from fpemu.sweep import CellError, Grid, Store, executors, run
 from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
+from tests.hostile import FACTOR
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = 240

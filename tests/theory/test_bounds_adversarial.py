@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hostile import examples
 from hypothesis import assume, given, settings, target
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from fpemu import mma, schemes, theory
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.theory import accumulation
+from tests.hostile import examples
 
 # --- exact errors
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import FACTOR
 
 from fpemu import mma
 from fpemu.cli import main
@@ -19,6 +18,7 @@ from fpemu.verify import emulation, speed
 from fpemu.verify.cases import LAYOUTS, arrange
 from fpemu.verify.emulation import CASES, CUSTOM, DRAWN, Emulation
 from fpemu.verify.records import Outcome, Record
+from tests.hostile import FACTOR
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_emulation.json"
 RECORD = Record.read(FILE)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import golden
 import numpy as np
-import oracle
 import pytest
-from hostile import FACTOR, bits, integers
 
 from fpemu import digests, mma
 from fpemu.gpu.emulation import specification as emulation
@@ -17,6 +14,8 @@ from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
 from fpemu.verify import instructions
 from fpemu.verify.records import Record
+from tests import golden, oracle
+from tests.hostile import FACTOR, bits, integers
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_instructions.json"
 RECORD = Record.read(FILE)
@@ -130,7 +129,7 @@ def test_the_settled_outputs_are_cut_from_those_at_hand(monkeypatch):
     if golden.folder() is None or not (golden.folder() / "execute.npz").is_file():
         pytest.skip("the complete outputs are not at hand")
     monkeypatch.syspath_prepend(str(golden.DATA))
-    from make_settled import subset
+    from tests.data.make_settled import subset
 
     cut = subset(golden.folder())
     assert sorted(cut) == sorted(SETTLED)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hostile import FACTOR
 
 from fpemu import schemes
 from fpemu.cli import main
 from fpemu.verify import kernels
 from fpemu.verify.kernels import Kernels
 from fpemu.verify.records import Record
+from tests.hostile import FACTOR
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_kernels.json"
 RECORD = Record.read(FILE)
