@@ -68,10 +68,25 @@ def draw(rows):
     return figure
 
 
-def claims(rows):
-    from fpemu.reproduce.claims import reduction
+def measures(rows):
+    from fpemu.reproduce import Measure
 
-    return [reduction("a < b", 2.0, max(row["error"] for row in rows) / 2)]
+    return [Measure("ratio", max(row["error"] for row in rows) / 2, variant="a < b")]
+"""
+PAPER = """
+title = "A paper"
+source = "A journal."
+[[extras]]
+page = "paper/fig2"
+what = "errors"
+[[checks]]
+name = "ratio"
+kind = "goal"
+claim = "a is less than b"
+page = "paper/fig2"
+quantity = "the largest error / 2"
+unit = "×"
+criterion = "1.5 to 2.5"
 """
 
 
@@ -234,11 +249,15 @@ def test_a_reproduction_is_table_figure_and_claims(folder):
     assert list(frame.columns) == ["n", "seed", "split", "error", "second"]
     assert frame["error"].tolist() == [2.0, 2.1, 2.2, 4.0, 4.1, 4.2]
     assert plotting.png(found.figure()) == plotting.png(found.figure())
-    assert [(claim.claim, claim.value, claim.verdict) for claim in found.claims] == [("a < b", 2.1, "holds")]
+    (Path(found.experiment.root) / "paper" / "paper.toml").write_text(PAPER)
+    (judgement,) = found.judgements
+    assert [(case.variant, case.values, case.verdict) for case in judgement.cases] == [
+        ("a < b", (2.0, 2.05, 2.1), "undecided")  # three seeds are too few
+    ]
     assert found.finding is None
     shown = found._repr_html_()
     assert "a &lt;title&gt;" in shown
-    assert "<td>a &lt; b</td><td>2×</td><td>2.1×</td><td>holds</td>" in shown
+    assert "<td>a is less than b</td><td>a &lt; b</td><td>2.05× (2 to 2.1×)</td><td>undecided</td>" in shown
 
 
 def test_full_figures_are_found_under_full_and_folders_beside_the_experiments(folder, monkeypatch):
@@ -311,11 +330,10 @@ def draw(rows):
     return line([row["noisy"] for row in rows], COLOUR)
 
 
-def claims(rows):
-    from fpemu.reproduce.claims import Claim
+def measures(rows):
+    from fpemu.reproduce import Measure
 
-    total = sum(row["noisy"] + row["unstable"] for row in rows)
-    return [Claim("a sum", "1", f"{total:.17g}", "holds", total)]
+    return [Measure("sum", sum(row["noisy"] + row["unstable"] for row in rows))]
 
 
 def finding(rows):
@@ -378,7 +396,7 @@ def test_noise_in_the_last_digits_changes_no_file(noisy):
     record = json.loads(before["fig1.json"])
     assert record["parameters"]["share"] == [1 / 3, 1 / 7]
     assert record["finding"] == "It is 0.333333333."
-    assert record["claims"][0]["value"] == float(f"{float(record['claims'][0]['measured']):.9g}")
+    assert all(value == float(f"{value:.9g}") for value in record["measures"][0]["values"])
 
 
 def test_a_number_that_changes_in_its_written_digits_changes_the_figure(noisy):
@@ -546,9 +564,7 @@ def test_committed_figures_are_drawn_again_from_their_data(path):
     assert [list(cell.items()) for cell in found.experiment.cells(record["size"])] == [
         [(name, row[name]) for name in record["parameters"]] for row in found.rows
     ]
-    assert [(c.claim, c.measured, c.verdict) for c in found.claims] == [
-        (c["claim"], c["measured"], c["verdict"]) for c in record["claims"]
-    ]
+    assert figures.statements(found.experiment, found.size, found.rows)["measures"] == record["measures"]
     for name in ("matplotlib", "numpy"):
         here = importlib.metadata.version(name)
         if here != record["versions"][name]:
@@ -575,18 +591,14 @@ def test_another_line_is_more_than_another_rounding():
 
 
 @each_drawn_figure
-def test_claims_can_be_judged_at_single_seeds_and_at_single_sizes(path):
+def test_numbers_are_measured_at_every_seed(path):
+    """Every seed measures every claim, and rows of one size raise nothing."""
     record = json.loads(path.read_text(encoding="utf-8"))
     found = committed(record["figure"], record["size"], FIGURES)
-    together = {claim.claim for claim in found.claims}
-    points = len({json.dumps([row[name] for name in record["parameters"] if name != "seed"]) for row in found.rows})
-    for seed in dict.fromkeys(row["seed"] for row in found.rows if "seed" in row):
-        rows = [row for row in found.rows if row["seed"] == seed]
-        if len(rows) == points:
-            assert {claim.claim for claim in found.experiment.claims(rows)} == together
+    assert {len(measure["values"]) for measure in record["measures"]} <= {record["seeds"] or 1}
     for name in ("n", "k"):
         for value in dict.fromkeys(row[name] for row in found.rows if name in row):
-            found.experiment.claims([row for row in found.rows if row.get(name) == value])
+            found.experiment.measures([row for row in found.rows if row.get(name) == value])
 
 
 def test_every_committed_figure_has_a_page():
