@@ -12,12 +12,13 @@ module ``m`` and ``n`` are the sizes of that call: ``m`` counts the columns of D
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from operator import add
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,9 @@ from fpemu.library.product import Layout
 from fpemu.mma._device import Backend, Device
 from fpemu.mma.tree import Chain, Sum, Tree
 
+T = TypeVar("T")
 Routine = Literal["sgemm", "dgemm"]
+_MEASURED_ROWS = 150_000  # without a boundary between blocks of rows
 _FORMATS = {"sgemm": "fp32", "dgemm": "fp64"}
 
 
@@ -36,12 +39,33 @@ _FORMATS = {"sgemm": "fp32", "dgemm": "fp64"}
 class Lanes:
     """Interleaved chains of a micro-kernel: position k of a panel is added to chain k mod ``count``.
 
-    The positions after the last whole multiple of ``unroll`` are added to the first chain. At the end neighbouring
-    chains are added, then neighbouring sums. One chain: ``Lanes(1, 1)``.
+    Attributes
+    ----------
+    count : int
+        Number of chains; 1: one chain, and the other attributes have no effect.
+    unroll : int
+        Positions of one pass of the loop over k; the tail is the rest after whole passes.
+    tail : {"first", "after", "zeros"}
+        "first": the tail continues the first chain. "after": the chains are added, and the tail continues their sum.
+        "zeros": the tail is padded with zeros to a whole pass.
+    reduction : {"neighbours", "halves"}
+        "neighbours": chains 2i and 2i + 1 are added, then neighbouring sums. "halves": chain i of the lower half and
+        chain i of the upper half are added, and so on.
     """
 
     count: int
     unroll: int
+    tail: Literal["first", "after", "zeros"] = "first"
+    reduction: Literal["neighbours", "halves"] = "neighbours"
+
+    def reduce(self, parts: list[T], add: Callable[[T, T], T]) -> T:
+        """Add the chains' results in the order of `reduction`."""
+        while len(parts) > 1:
+            half = len(parts) // 2
+            second = parts[1::2] if self.reduction == "neighbours" else parts[half:]
+            first = parts[::2] if self.reduction == "neighbours" else parts[:half]
+            parts = [add(x, y) for x, y in zip(first, second, strict=True)]
+        return parts[0]
 
 
 CHAIN = Lanes(1, 1)
@@ -63,8 +87,13 @@ class Blocking:
         Sizes of the micro-kernel's tile (GEMM_UNROLL_M, GEMM_UNROLL_N).
     micro_kernel : str
         Rule for the positions of D with interleaved chains.
-    p, r : int or None
-        Sizes in m and n of the blocks of D (GEMM_P, GEMM_R), for a `micro_kernel` that depends on them.
+    p : int or None
+        Size in m of the blocks of D (GEMM_P); None: the orders do not depend on it.
+    r : int or None
+        Size in n of the blocks of D (GEMM_R); None: the orders do not depend on it for n up to 150 000.
+    small_lanes : int or None
+        Number of interleaved chains of the kernels for small matrices (m n k at most 10^6); None: the library has no
+        such kernels.
     """
 
     kernel: str
@@ -76,6 +105,7 @@ class Blocking:
     micro_kernel: str
     p: int | None = None
     r: int | None = None
+    small_lanes: int | None = None
 
     def panels(self, K: int) -> list[int]:
         """Return the lengths in k of the panels.
@@ -186,15 +216,74 @@ def multiply(
     """
     M, N = A.shape[0], B.shape[1]
     chains = Chains(_FORMATS[blocks.routine], backend, device)
-    bounds = list(pairwise([0, *accumulate(blocks.panels(A.shape[1]))]))
-    if not (M and N):
+    M, N, K = A.shape[0], B.shape[1], A.shape[1]
+    if not (M and N and K):
         return np.zeros((M, N), A.dtype)
+    order = plan(blocks, layout, (M, N, K))
     with np.errstate(all="ignore"):
-        D = chains.product(A, B, bounds, CHAIN)
-        for rows, columns, lanes in _MICRO_KERNELS[blocks.micro_kernel](blocks, N, M):
-            D[np.ix_(rows, columns)] = chains.product(A[rows], B[:, columns], bounds, lanes)
+        D = chains.product(A, B, order, order.lanes)
+        for rows, columns, lanes in order.regions:
+            D[np.ix_(rows, columns)] = chains.product(A[rows], B[:, columns], order, lanes)
     D[np.isnan(D)] = np.nan
     return D
+
+
+Region = tuple[NDArray[np.int64], NDArray[np.int64], Lanes]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Orders of all elements of a product.
+
+    Attributes
+    ----------
+    panels : list of (int, int)
+        First position and end of the panels of K.
+    adds : bool
+        Whether the partial sums are added to zero (the kernels for small matrices store them).
+    lanes : Lanes
+        Chains of the elements outside of `regions`.
+    regions : list of (rows, columns, Lanes)
+        Rows and columns of D with other chains.
+    """
+
+    panels: list[tuple[int, int]]
+    adds: bool
+    lanes: Lanes
+    regions: list[Region]
+
+
+def plan(blocks: Blocking, layout: Layout, shape: tuple[int, int, int]) -> Plan:
+    """Return the orders of the elements of a product of shape (M, N, K)."""
+    M, N, K = shape
+    if blocks.small_lanes is not None and _is_small(layout, M, N, K):
+        return _small_plan(blocks.small_lanes, layout, M, N, K)
+    panels = list(pairwise([0, *accumulate(blocks.panels(K))]))
+    regions = _MICRO_KERNELS[blocks.micro_kernel](blocks, N, M)
+    return Plan(panels, True, CHAIN, [region for region in regions if region[0].size and region[1].size])
+
+
+def _is_small(layout: Layout, M: int, N: int, K: int) -> bool:
+    """Whether the library calls a kernel for small matrices."""
+    return M * N * K <= 10**6 and (layout == "NN" or (M * N <= 1200 and K >= 32))
+
+
+def _small_plan(count: int, layout: Layout, M: int, N: int, K: int) -> Plan:
+    """One panel. The chains are interleaved in a vector of `count` values of k, and padded with zeros.
+
+    TN: everywhere. NN: in the last columns of D, if they fill at most half a vector and K is at least two vectors.
+    Where 4 columns or 4 rows form a group, 4 vectors are transposed and added; elsewhere a vector is folded in halves.
+    """
+    grouped, single = Lanes(count, count, "zeros"), Lanes(count, count, "zeros", "halves")
+    rows, columns = np.arange(M), np.arange(N)
+    rest = columns[N // count * count :]
+    if layout == "NN" and (rest.size > count // 2 or K // count < 2):
+        return Plan([(0, K)], False, CHAIN, [])
+    last = rows[M // 4 * 4 :], columns[N // 4 * 4 :], single
+    regions = [last] if M % 4 and N % 4 else []
+    if layout == "TN":
+        return Plan([(0, K)], False, grouped, regions)
+    return Plan([(0, K)], False, CHAIN, [(rows, rest, grouped), *regions] if rest.size else [])
 
 
 @dataclass(frozen=True)
@@ -205,31 +294,32 @@ class Chains:
     backend: Backend
     device: Device
 
-    def product(self, A: NDArray[Any], B: NDArray[Any], bounds: list[tuple[int, int]], lanes: Lanes) -> NDArray[Any]:
-        """The sum of the panels' partial sums, added from zero."""
+    def product(self, A: NDArray[Any], B: NDArray[Any], order: Plan, lanes: Lanes) -> NDArray[Any]:
+        """The sum of the panels' partial sums."""
+        if not order.adds:
+            return self.panel(A, B, lanes)
         D = np.zeros((A.shape[0], B.shape[1]), A.dtype)
-        for first, stop in bounds:
+        for first, stop in order.panels:
             D += self.panel(A[:, first:stop], B[first:stop], lanes)
         return D
 
     def panel(self, A: NDArray[Any], B: NDArray[Any], lanes: Lanes) -> NDArray[Any]:
         """The partial sums of one panel."""
+        if lanes.tail == "zeros":
+            missing = -A.shape[1] % lanes.unroll
+            A, B = np.pad(A, ((0, 0), (0, missing))), np.pad(B, ((0, missing), (0, 0)))
         main = A.shape[1] // lanes.unroll * lanes.unroll
         if lanes.count == 1 or main == 0:
             return self._chain(A, B, None)
         parts = [self._chain(A[:, k : main : lanes.count], B[k : main : lanes.count], None) for k in range(lanes.count)]
-        if main < A.shape[1]:
+        if main < A.shape[1] and lanes.tail == "first":
             parts[0] = self._chain(A[:, main:], B[main:], parts[0])
-        while len(parts) > 1:
-            parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
+        total = lanes.reduce(parts, add)
+        return self._chain(A[:, main:], B[main:], total) if main < A.shape[1] and lanes.tail == "after" else total
 
     def _chain(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None) -> NDArray[Any]:
         D: NDArray[Any] = simt.gemm(A, B, C, fmt=self.fmt, backend=self.backend, device=self.device)
         return D
-
-
-Region = tuple[NDArray[np.int64], NDArray[np.int64], Lanes]  # rows and columns of D that interleave chains
 
 
 def _chain_everywhere(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
@@ -254,11 +344,9 @@ def _haswell_sgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
         groups = list(_groups_of_n(n, first == 0, blocks))
         for offset, which in ends.items():
             rows = [row + offset + i for row, width in groups if width == 12 for i in range(6)]
-            if rows and which:
-                yield np.array(rows), np.array([first + 8 * tile + i for tile in which for i in range(8)]), lanes
+            yield np.array(rows), np.array([first + 8 * tile + i for tile in which for i in range(8)]), lanes
         rows = [row + i for row, width in groups if width == 4 for i in range(4)]
-        if rows and tiles:
-            yield np.array(rows), np.arange(first, first + 8 * tiles), lanes
+        yield np.array(rows), np.arange(first, first + 8 * tiles), lanes
 
 
 def _blocks_of_m(m: int, blocks: Blocking) -> Iterator[tuple[int, int]]:
@@ -281,12 +369,23 @@ def _groups_of_n(n: int, first_block: bool, blocks: Blocking) -> Iterator[tuple[
     In the first block of columns B is packed in chunks of 3 unroll_n or unroll_n rows of D, which are multiplied at
     once; there are then no groups of 8 rows.
     """
-    widths = (12, 4, 2, 1) if first_block else (12, 8, 4, 2, 1)
-    row = 0
-    for width in widths:
-        while n - row >= width:
-            yield row, width
-            row += width
+    for row, stop in _blocks_of_n(n, blocks):
+        for width in (12, 4, 2, 1) if first_block else (12, 8, 4, 2, 1):
+            while stop - row >= width:
+                yield row, width
+                row += width
+
+
+def _blocks_of_n(n: int, blocks: Blocking) -> list[tuple[int, int]]:
+    """First row and end of each block of rows of D."""
+    if blocks.r is None:
+        if n > _MEASURED_ROWS:
+            raise InputError(
+                f"openblas {blocks.version}, {blocks.kernel}, {blocks.routine}: A has {n} rows, and the order is"
+                f" measured up to {_MEASURED_ROWS}: multiply blocks of rows"
+            )
+        return [(0, n)]
+    return list(pairwise([*range(0, n, blocks.r), n]))
 
 
 def _haswell_dgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
@@ -295,10 +394,25 @@ def _haswell_dgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
         yield np.array([n - 1]), np.arange(m // 4 * 4), Lanes(4, 8)
 
 
+def _skylakex_dgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """Two or four chains per element in the last columns of D (fewer than 8), in groups of 12 rows.
+
+    The first block of columns is computed in groups of 6 rows, with one chain.
+    """
+    first, size = list(_blocks_of_m(m, blocks))[-1]
+    if first:
+        rows = np.concatenate([np.arange(row, stop - (stop - row) % 12) for row, stop in _blocks_of_n(n, blocks)])
+        columns = np.arange(first + size // 8 * 8, m)
+        split = size % 8 // 4 * 4
+        yield rows, columns[:split], Lanes(2, 2, "after")
+        yield rows, columns[split:], Lanes(4, 4, "after")
+
+
 _MICRO_KERNELS: dict[str, Callable[[Blocking, int, int], Iterator[Region]]] = {
     "chain": _chain_everywhere,
     "haswell_sgemm": _haswell_sgemm,
     "haswell_dgemm": _haswell_dgemm,
+    "skylakex_dgemm": _skylakex_dgemm,
 }
 
 
@@ -324,16 +438,17 @@ def tree(K: int, blocks: Blocking, lanes: Lanes = CHAIN) -> Tree:
 
 
 def _panel_tree(first: int, stop: int, lanes: Lanes) -> Tree:
-    main = first + (stop - first) // lanes.unroll * lanes.unroll
+    passes = -(-(stop - first) // lanes.unroll) if lanes.tail == "zeros" else (stop - first) // lanes.unroll
+    main = min(first + passes * lanes.unroll, stop)
     if lanes.count == 1 or main == first:
         return _fma_chain(range(first, stop))
     positions = [[*range(first + k, main, lanes.count)] for k in range(lanes.count)]
-    positions[0] += range(main, stop)
-    parts: list[Tree] = [_fma_chain(p) for p in positions]
-    while len(parts) > 1:
-        parts = [Sum((x, y)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+    if lanes.tail == "first":
+        positions[0] += range(main, stop)
+    parts: list[Tree] = [_fma_chain(p) for p in positions if p]
+    total = lanes.reduce(parts, lambda x, y: Sum((x, y)))
+    return _fma_chain(range(main, stop), total) if lanes.tail == "after" and main < stop else total
 
 
-def _fma_chain(positions: Any) -> Chain:
-    return Chain(tuple((k,) for k in positions), "fma")
+def _fma_chain(positions: Iterable[int], start: Tree | None = None) -> Chain:
+    return Chain(tuple((k,) for k in positions), "fma", start)
