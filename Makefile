@@ -9,7 +9,7 @@ ARGS ?=
 
 help:
 	@echo "make reproduce   draw the papers' figures into figures/ (ARGS='legemm --full' for more)"
-	@echo "make ledger      compare every published claim with the figures' data"
+	@echo "make ledger      write the verdict on every published claim from the figures"
 	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
 	@echo "make test        run the fast tests (ARGS='-k mma' for some)"
 	@echo "make test-all    run all tests"
