@@ -1,0 +1,368 @@
+"""DGEMM-TC as published (Mukunoki et al. 2020, Algorithms 1 to 3): each product of slices is one call of cuBLAS.
+
+D = A B by outer blocks of at most 3584 rows and columns: SplitA for every block of rows, with Algorithm 3 in modes DP
+and SP; SplitB for every block of columns, again for every block of rows; all products of slices, or in fast mode those
+with p + q <= d + 1; and their sum, in Algorithm 2's order and the operands' format or by NearSum (dgemm_tc.cu) in CR.
+"CR, DGEMM" multiplies fp64 slices by cublasDgemm, which is the paper's DGEMM-DP-CR.
+
+`python -m benchmarks.errorfree.dgemm_tc FILE` checks the results bit for bit and writes the times of all sizes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import fpemu
+from benchmarks.gpu.cublas import product, version
+from benchmarks.gpu.operands import Operands
+from benchmarks.gpu.phases import SUMS, TimedDevice
+from benchmarks.timing import wall
+from fpemu import simt
+from fpemu.errors import InputError
+from fpemu.formats import FP32, FP64, FloatFormat
+from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.errorfree.counting import needed
+from fpemu.gpu.errorfree.machine import Device as PlainDevice
+from fpemu.gpu.errorfree.machine import Workspace, int32
+from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Splitting, padded, split, survey
+from fpemu.gpu.errorfree.sums import Sum, Term, add_up
+from fpemu.gpu.runtime import cublas, device
+from fpemu.gpu.runtime.cublas import Stack
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.schemes import ozaki
+from fpemu.schemes.base import build
+from fpemu.schemes.errorfree.blocks import even, pieces
+from fpemu.verify.seeded import digest, fetch
+
+PHASES = ("split A", "split B", "products", "sums")
+_SOURCE = Path(__file__).with_name("dgemm_tc.cu").read_text()
+_TAME = 900  # binary exponents up to which scaling by a power of two is exact
+
+
+class Mode(NamedTuple):
+    """A mode: format of operands and result, format of the slices, and the bits of their exact sums."""
+
+    operand: FloatFormat
+    slices: str
+    sum_bits: int
+    rounds_once: bool
+
+
+MODES = {
+    "DP": Mode(FP64, "fp16", 24, False),
+    "SP": Mode(FP32, "fp16", 24, False),
+    "CR": Mode(FP64, "fp16", 24, True),
+    "CR, DGEMM": Mode(FP64, "fp64", 53, True),
+}
+
+
+class Device(TimedDevice):
+    """The GPU with one call of cuBLAS for each product, and events around every launch if `timed`."""
+
+    timed, operand = False, "A"
+
+    def _between(self, phase: str, call: Any, *args: Any, **options: Any) -> None:
+        if self.timed:
+            super()._between(phase, call, *args, **options)
+        else:
+            call(*args, **options)
+
+    def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
+        """Queue a kernel."""
+        phase = "sums" if kernel in SUMS or kernel == "near_sum" else f"split {self.operand}"
+        launch = super(TimedDevice, self).launch
+        self._between(phase, launch, source, kernel, grid, block, *args, shared=shared)
+
+    def gemm(self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1) -> None:
+        """Queue the products of a batch one after another."""
+        types = cublas.KINDS[kind]
+        sides = ((A, types.bytes), (B, types.bytes), (D, types.result_bytes))
+        for i in range(batch):
+            super().gemm(kind, M, N, K, *(Stack(X.pointer + size * i * X.batch, X.row) for X, size in sides))
+
+
+class Counts(NamedTuple):
+    """Slices of A and of B, and products, of one pair of blocks."""
+
+    slices_a: int
+    slices_b: int
+    products: int
+
+
+def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str) -> list[Counts]:
+    """Compute D = A B, or without D only the slices; return the counts of every pair of blocks.
+
+    Parameters
+    ----------
+    work : Workspace
+        Its machine's attribute ``operand`` names the matrix being split.
+    A : Matrix (M, K), B : Matrix (K, N), D : Matrix (M, N)
+        Of the mode's operand format, finite, exponents within 900 of zero.
+    mode : one of `MODES`
+    """
+    how = MODES[mode]
+    (M, K), N = A.shape, B.shape[1]
+    splitting = Splitting(int((how.sum_bits - np.log2(K)) / 2), "published", False)
+    counts = []
+    columns = [_side(B, j, "B") for j in pieces(N, even(N, ozaki.BLOCK))]
+    for i in pieces(M, even(M, ozaki.BLOCK)):
+        _label(work, "A")
+        rows = Rows.of(work, _side(A, i, "A"), "A")
+        (span,) = survey(work, rows)
+        d = 0
+        if not how.rounds_once:
+            whole = replace(rows, operand=_side(B, slice(0, N), "B"))
+            d = needed(work, rows, span, whole, 0, splitting, how.operand.unit_roundoff, True)
+        a = _cut(work, rows, span, splitting, d, how.slices)
+        done = 0
+        for side in columns:
+            _label(work, "B")
+            other = Rows.of(work, side, "B")
+            (span_b,) = survey(work, other)
+            b = _cut(work, other, span_b, splitting, 0 if a.complete else d, how.slices)
+            pairs = list(ozaki._pairs(a.slices, b.slices, d, not (how.rounds_once or a.complete)))
+            counts.append(Counts(a.slices, b.slices, len(pairs)))
+            if D is None:
+                continue
+            block = _block(D, i.start, done)
+            done += side.rows
+            if how.rounds_once:
+                _near_sum(work, a, b, pairs, block, rows.loaded.rows, side.rows)
+            else:
+                total = Sum([Term(p, q) for p, q in pairs], False, how.operand, a.width)
+                add_up(work, a, b, rows.loaded.rows, side.rows, total, False, K, _end(block))
+    return counts
+
+
+def _label(work: Workspace, operand: str) -> None:
+    work.machine.operand = operand  # type: ignore[attr-defined]
+
+
+def _side(X: Matrix, part: slice, name: str) -> Operand:
+    """Some rows of A, or columns of B."""
+    axis = 0 if name == "A" else 1
+    start = X.pointer + X.dtype.itemsize * X.strides[axis] * part.start
+    return Operand(
+        start, X.dtype == np.float32, part.stop - part.start, X.shape[1 - axis], X.strides[axis], X.strides[1 - axis]
+    )
+
+
+def _block(D: Matrix, row: int, column: int) -> Matrix:
+    return replace(D, pointer=D.pointer + D.dtype.itemsize * (row * D.strides[0] + column))
+
+
+def _end(D: Matrix) -> Any:
+    """The epilogue of D = A B."""
+    end = np.zeros(1, errorfree.END)
+    end["D"] = (D.pointer, *D.strides, D.dtype == np.float32, 0)
+    end["alpha"] = 1
+    return end
+
+
+def _cut(work: Workspace, rows: Rows, span: Span, how: Splitting, count: int, kind: str) -> Slices:
+    """The first `count` slices; 0: as many as there are."""
+    slices = split(work, rows, span, how, count or -(-span.width // how.bits) + 2, kind)
+    if not (count or slices.complete) or 2 * slices.deepest > _TAME or span.nonfinite:
+        raise InputError(f"{rows.name}: exponents beyond the range of this benchmark")
+    return slices
+
+
+def _near_sum(work: Workspace, a: Slices, b: Slices, pairs: list[tuple[int, int]], D: Matrix, M: int, N: int) -> None:
+    """All products of slices, and their sums."""
+    item, product_type = {"fp16": (4, 1), "fp64": (8, 2)}[a.kind]  # FP32_PRODUCT, FP64_PRODUCT of exact_sums.cuh
+    pitch = padded(N, 32)
+    stride = padded(M, 16) * pitch
+    T = work.get("products", len(pairs) * stride * item)
+    for t, (p, q) in enumerate(pairs):
+        left, right = Stack(a.place(p), a.stride), Stack(b.place(q), b.stride)
+        work.machine.gemm(a.kind, M, N, a.width, left, right, Stack(T.pointer + item * t * stride, pitch))
+    exponents = (a.exponents, *int32(a.all_rows, a.slices), b.exponents, *int32(b.all_rows, b.slices))
+    log_count = (len(pairs) + 1).bit_length()
+    products = (T, *int32(product_type), stride, pitch, *int32(M, N))
+    grid = (-(-N // 256), min(M, 65535))
+    work.machine.launch(
+        _SOURCE, "near_sum", grid, 256, *products, *exponents, *int32(log_count), np.uint64(D.pointer), D.strides[0]
+    )
+
+
+# --- measurement
+SIZES = (10240, 7168, 5120, 8192, 4096, 2048, 1024)
+COUNTED = (7168, 10240, 5120, 3584, 2048, 1024)
+SEEDS = 20
+PHIS = (0.1, 1.0, 2.0)
+OTHERS: dict[str, dict[str, Any]] = {
+    "CR, int8 residues": {"scheme": "ozaki", "mode": "CR", "words": "int8"},
+    "DP, int8 slices": {"scheme": "ozaki", "words": "int8"},
+    "ozIMMU": {"scheme": "ozimmu"},
+    "Ozaki II": {"scheme": "ozaki2"},
+}
+"""Schemes of `fpemu.gpu.gemm` beside the published algorithm."""
+_SECONDS = 0.5  # of the executions of a row, which are three at least and ten at most
+
+
+class Problem:
+    """n x n x n with the operands of the paper, (rand - 1/2) exp(phi randn), drawn on the GPU."""
+
+    def __init__(self, n: int, phi: float, fmt: str, seed: int = 0) -> None:
+        self.n, self.phi, self.fmt = n, phi, fmt
+        drawn = Operands(n, n, n, f"phi {phi:g}", seed, fmt)
+        self.A, self.B, self.D = drawn.matrix("A"), drawn.matrix("B"), drawn.result(drawn.dtype)
+
+    def digest(self) -> str:
+        """A digest of D."""
+        return digest(self.D.pointer, self.D.nbytes, 8 * self.D.dtype.itemsize)
+
+    def host(self) -> list[Any]:
+        """A, B and D."""
+        return [fetch(X.pointer, 0, self.n**2, X.dtype).reshape(X.shape) for X in (self.A, self.B, self.D)]
+
+
+def _time(call: Callable[[], object]) -> dict[str, float]:
+    """The mean of up to ten executions after up to three that do not count, as in the paper."""
+    once = wall(call, synchronize=device.synchronize, wait=True)
+    once = wall(call, synchronize=device.synchronize, wait=True)
+    count = int(np.clip(_SECONDS / once, 3, 10))
+    if count == 10:
+        call()
+    return {"seconds": wall(call, count, synchronize=device.synchronize, wait=True), "executions": float(count)}
+
+
+def published(problem: Problem, mode: str) -> dict[str, float]:
+    """Time one mode: a call as a whole, and one more call by its phases."""
+    machine = Device()
+    work = Workspace(machine)
+    try:
+        row = _time(lambda: multiply(work, problem.A, problem.B, problem.D, mode))
+        machine.timed = True
+        machine.phases.clear()
+        counts = multiply(work, problem.A, problem.B, problem.D, mode)
+        spans = machine.clock.intervals(2 * len(machine.phases) - 1)[::2]
+    finally:
+        work.free()
+    for phase in PHASES:
+        row[phase] = sum(s for name, s in zip(machine.phases, spans, strict=True) if name == phase)
+    names = ("slices A", "slices B", "products of a block")
+    row |= dict(zip(names, np.mean(counts, axis=0).tolist(), strict=True))
+    return row | {"calls of GEMM": float(sum(c.products for c in counts))}
+
+
+def other(problem: Problem, options: dict[str, Any]) -> dict[str, float]:
+    """Time a scheme of the package."""
+    scheme = build(options["scheme"], {name: value for name, value in options.items() if name != "scheme"})
+    spec, work = scheme.spec("H200"), Workspace(PlainDevice())
+    try:
+        return _time(lambda: errorfree.gemm(problem.A, problem.B, problem.D, scheme, spec, work=work))
+    finally:
+        work.free()
+
+
+def library(problem: Problem) -> dict[str, float]:
+    """Time cublasDgemm or cublasSgemm."""
+    a, b, d = (X.pointer for X in (problem.A, problem.B, problem.D))
+    return _time(product(problem.fmt, a, b, d, (problem.n,) * 3, keep=problem))
+
+
+def check(n: int) -> dict[str, bool]:
+    """Compare small products with `fpemu.gemm` on the CPU."""
+    equal = {}
+    for mode, how in MODES.items():
+        for phi in PHIS:
+            problem, work = Problem(n, phi, how.operand.name), Workspace(Device())
+            multiply(work, problem.A, problem.B, problem.D, mode)
+            A, B, D = problem.host()
+            options: dict[str, Any] = {"mode": "CR"} if how.rounds_once else {"mode": mode, "slices": "printed"}
+            expected = fpemu.gemm(A, B, scheme="ozaki", hardware="H200", **options)
+            equal[f"{mode}, phi {phi:g}, n = {n}"] = bool(np.array_equal(D, expected))
+            work.free()
+    return equal
+
+
+def extremes(work: Workspace, X: Matrix) -> tuple[float, float]:
+    """Return the smallest and the largest |x| of the fp64 numbers that are not zero."""
+    ends = work.zeros("extremes", 16)
+    count = X.shape[0] * X.shape[1]
+    work.machine.launch(_SOURCE, "extremes", min(1056, -(-count // 256)), 256, np.uint64(X.pointer), count, ends)
+    largest, smallest = ends.array(2, np.uint64)
+    low, high = (np.array([~smallest, largest]) >> np.uint64(1)).view(np.float64).tolist()
+    return low, high
+
+
+def counts(n: int, seeds: int) -> Iterator[dict[str, Any]]:
+    """Count slices and products in modes DP and CR, and find the range of A and B, for some seeds."""
+    work = Workspace(Device())
+    for phi in PHIS:
+        for seed in range(seeds):
+            problem = Problem(n, phi, "fp64", 1000 + seed)
+            row: dict[str, Any] = {"n": n, "phi": phi, "seed": seed}
+            for mode in ("DP", "CR"):
+                blocks = multiply(work, problem.A, problem.B, None, mode)
+                names = (f"{mode} slices A", f"{mode} slices B", f"{mode} products")
+                row |= dict(zip(names, np.mean(blocks, axis=0).tolist(), strict=True))
+            ends = [extremes(work, X) for X in (problem.A, problem.B)]
+            yield {**row, "smallest": min(low for low, _ in ends), "largest": max(high for _, high in ends)}
+    work.free()
+
+
+def one_chain(problem: Problem) -> bool:
+    """Whether a sample of D, from cuBLAS, is one chain of fused multiply-adds in ascending k."""
+    A, B, D = problem.host()
+    return bool(np.array_equal(D[:4, ::64], simt.gemm(A[:4], B[:, ::64].copy(), fmt=problem.fmt)))
+
+
+def rows(n: int) -> Iterator[dict[str, Any]]:
+    """Time everything at one n; CR results of slices and of residues must have the same digest."""
+    for phi in PHIS:
+        place = {"n": n, "phi": phi}
+        problem = Problem(n, phi, "fp64")
+        yield {**place, "implementation": "DGEMM", **library(problem), "one chain": one_chain(problem)}
+        for mode in ("DP", "CR", *(["CR, DGEMM"] if n == max(SIZES) else [])):
+            yield {**place, "implementation": mode, **published(problem, mode), "digest": problem.digest()}
+        for name, options in OTHERS.items():
+            if phi == PHIS[0] or name == "CR, int8 residues":
+                yield {**place, "implementation": name, **other(problem, options), "digest": problem.digest()}
+        problem = Problem(n, phi, "fp32")
+        yield {**place, "implementation": "SGEMM", **library(problem), "one chain": one_chain(problem)}
+        yield {**place, "implementation": "SP", **published(problem, "SP"), "digest": problem.digest()}
+
+
+def main(path: Path) -> None:
+    """Measure all, and write the record after every size."""
+    began = time.perf_counter()
+    record: dict[str, Any] = {
+        "origin": "python -m benchmarks.errorfree.dgemm_tc",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": {**device.describe(), "library": version()},
+        "equal to the CPU": check(256) | check(700),
+        "counts": [],
+        "speeds": [],
+    }
+    print(record["equal to the CPU"], flush=True)
+    tasks = [("speeds", rows(SIZES[0]))]
+    tasks += [("counts", counts(n, SEEDS)) for n in COUNTED] + [("speeds", rows(n)) for n in SIZES[1:]]
+    for name, produced in tasks:
+        for row in produced:
+            record[name].append({key: float(f"{x:.9g}") if isinstance(x, float) else x for key, x in row.items()})
+        print(f"{json.dumps(record[name][-1])}: {time.perf_counter() - began:.0f} s", flush=True)
+        path.write_text(_text(record))
+
+
+def _text(record: dict[str, Any]) -> str:
+    """JSON with a line for each row."""
+    tables = {name: ",\n  ".join(map(json.dumps, record[name])) for name in ("counts", "speeds")}
+    text = json.dumps({**record, **{name: name.upper() for name in tables}}, indent=1)
+    for name, lines in tables.items():
+        text = text.replace(f'"{name.upper()}"', f"[\n  {lines}\n ]")
+    return text + "\n"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
