@@ -1,0 +1,266 @@
+"""The orders in which OpenBLAS's micro-kernels add: panels of K, and the positions of D with interleaved chains.
+
+``m`` and ``n`` are the sizes of the column-major call Dᵀ = Bᵀ Aᵀ that a row-major product becomes: ``m`` counts the
+columns of D and ``n`` its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError
+from fpemu.library.product import Layout
+
+T = TypeVar("T")
+Routine = Literal["sgemm", "dgemm"]
+_MEASURED_ROWS = 150_000  # without a boundary between blocks of rows
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Interleaved chains of a micro-kernel: position k of a panel is added to chain k mod ``count``.
+
+    Attributes
+    ----------
+    count : int
+        Number of chains; 1: one chain, and the other attributes have no effect.
+    unroll : int
+        Positions of one pass of the loop over k; the tail is the rest after whole passes.
+    tail : {"first", "after", "zeros"}
+        "first": the tail continues the first chain. "after": the chains are added, and the tail continues their sum.
+        "zeros": the tail is padded with zeros to a whole pass.
+    reduction : {"neighbours", "halves"}
+        "neighbours": chains 2i and 2i + 1 are added, then neighbouring sums. "halves": chain i of the lower half and
+        chain i of the upper half are added, and so on.
+    """
+
+    count: int
+    unroll: int
+    tail: Literal["first", "after", "zeros"] = "first"
+    reduction: Literal["neighbours", "halves"] = "neighbours"
+
+    def reduce(self, parts: list[T], add: Callable[[T, T], T]) -> T:
+        """Add the chains' results in the order of `reduction`."""
+        while len(parts) > 1:
+            half = len(parts) // 2
+            second = parts[1::2] if self.reduction == "neighbours" else parts[half:]
+            first = parts[::2] if self.reduction == "neighbours" else parts[:half]
+            parts = [add(x, y) for x, y in zip(first, second, strict=True)]
+        return parts[0]
+
+
+CHAIN = Lanes(1, 1)
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Blocking of one routine of a kernel.
+
+    Attributes
+    ----------
+    kernel, version : str
+        Kernel, and version of OpenBLAS.
+    routine : {"sgemm", "dgemm"}
+        Routine.
+    q : int
+        Length in k of a panel (GEMM_Q).
+    unroll_m : int
+        Size in m of the micro-kernel's tile (GEMM_UNROLL_M).
+    micro_kernel : str
+        Rule for the positions of D with interleaved chains.
+    p : int or None
+        Size in m of the blocks of D (GEMM_P); None: the orders do not depend on it.
+    r : int or None
+        Size in n of the blocks of D (GEMM_R); None: the orders do not depend on it for n up to 150 000.
+    fused : bool
+        Whether a product and its addition are one fused multiply-add; False: each of the two rounds.
+    small_lanes : int or None
+        Number of interleaved chains of the kernels for small matrices (m n k at most 10^6); None: the library has no
+        such kernels.
+    """
+
+    kernel: str
+    version: str
+    routine: Routine
+    q: int
+    unroll_m: int
+    micro_kernel: str
+    p: int | None = None
+    r: int | None = None
+    fused: bool = True
+    small_lanes: int | None = None
+
+    def panels(self, K: int) -> list[int]:
+        """Return the lengths in k of the panels.
+
+        A rest between q and 2q is divided into two panels, the first rounded up to a multiple of `unroll_m`.
+        """
+        lengths = []
+        rest = K
+        while rest > 0:
+            length = rest
+            if rest >= 2 * self.q:
+                length = self.q
+            elif rest > self.q:
+                length = -(-(rest // 2) // self.unroll_m) * self.unroll_m
+            lengths.append(length)
+            rest -= length
+        return lengths
+
+
+Region = tuple[NDArray[np.int64], NDArray[np.int64], Lanes]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Orders of all elements of a product.
+
+    Attributes
+    ----------
+    panels : list of (int, int)
+        First position and end of the panels of K.
+    adds : bool
+        Whether the partial sums are added to zero (the kernels for small matrices store them).
+    lanes : Lanes
+        Chains of the elements outside of `regions`.
+    regions : list of (rows, columns, Lanes)
+        Rows and columns of D with other chains.
+    """
+
+    panels: list[tuple[int, int]]
+    adds: bool
+    lanes: Lanes
+    regions: list[Region]
+
+
+def plan(blocks: Blocking, layout: Layout, shape: tuple[int, int, int]) -> Plan:
+    """Return the orders of the elements of a product of shape (M, N, K)."""
+    M, N, K = shape
+    if blocks.small_lanes is not None and _is_small(layout, M, N, K):
+        return _small_plan(blocks.small_lanes, layout, M, N, K)
+    panels = list(pairwise([0, *accumulate(blocks.panels(K))]))
+    regions = _MICRO_KERNELS[blocks.micro_kernel](blocks, N, M)
+    return Plan(panels, True, CHAIN, [region for region in regions if region[0].size and region[1].size])
+
+
+def _is_small(layout: Layout, M: int, N: int, K: int) -> bool:
+    """Whether the library calls a kernel for small matrices."""
+    return M * N * K <= 10**6 and (layout == "NN" or (M * N <= 1200 and K >= 32))
+
+
+def _small_plan(count: int, layout: Layout, M: int, N: int, K: int) -> Plan:
+    """One panel. The chains are interleaved in a vector of `count` values of k, and padded with zeros.
+
+    TN: everywhere. NN: in the last columns of D, if they fill at most half a vector and K is at least two vectors.
+    Where 4 columns or 4 rows form a group, 4 vectors are transposed and added; elsewhere a vector is folded in halves.
+    """
+    grouped, single = Lanes(count, count, "zeros"), Lanes(count, count, "zeros", "halves")
+    rows, columns = np.arange(M), np.arange(N)
+    rest = columns[N // count * count :]
+    if layout == "NN" and (rest.size > count // 2 or K // count < 2):
+        return Plan([(0, K)], False, CHAIN, [])
+    last = rows[M // 4 * 4 :], columns[N // 4 * 4 :], single
+    regions = [last] if M % 4 and N % 4 else []
+    if layout == "TN":
+        return Plan([(0, K)], False, grouped, regions)
+    return Plan([(0, K)], False, CHAIN, [(rows, rest, grouped), *regions] if rest.size else [])
+
+
+def _chain_everywhere(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """One chain at every position of D."""
+    yield from ()
+
+
+def _haswell_sgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """Two chains per element in groups of 4 rows, and at one or two tiles of 8 columns in groups of 12 rows.
+
+    The micro-kernel of 12 rows computes 16 columns by 6 rows, alternating between the upper and the lower 6 rows. One
+    tile of 8 columns remains at the start (upper rows) and one at the end (upper rows for an even number of tiles,
+    else lower rows); they have two chains, for even and odd k.
+    """
+    lanes = Lanes(2, 8)
+    for first, size in _blocks_of_m(m, blocks):
+        tiles = size // 8
+        ends: dict[int, list[int]] = {0: [], 6: []}  # tiles with two chains in the upper and the lower 6 rows
+        if size >= 16:
+            ends[0].append(0)
+            ends[0 if tiles % 2 == 0 else 6].append(tiles - 1)
+        groups = list(_groups_of_n(n, first == 0, blocks))
+        for offset, which in ends.items():
+            rows = [row + offset + i for row, width in groups if width == 12 for i in range(6)]
+            yield np.array(rows), np.array([first + 8 * tile + i for tile in which for i in range(8)]), lanes
+        rows = [row + i for row, width in groups if width == 4 for i in range(4)]
+        yield np.array(rows), np.arange(first, first + 8 * tiles), lanes
+
+
+def _blocks_of_m(m: int, blocks: Blocking) -> Iterator[tuple[int, int]]:
+    """First column and number of columns of D in each block; a rest between p and 2p is divided in two."""
+    assert blocks.p is not None
+    first = 0
+    while first < m:
+        size = m - first
+        if size >= 2 * blocks.p:
+            size = blocks.p
+        elif size > blocks.p:
+            size = -(-(size // 2) // blocks.unroll_m) * blocks.unroll_m
+        yield first, size
+        first += size
+
+
+def _groups_of_n(n: int, first_block: bool, blocks: Blocking) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of D in each group of the micro-kernel.
+
+    For the first block of columns, A is packed in chunks of 12 or 4 rows, each of which is multiplied at once; there
+    are then no groups of 8 rows.
+    """
+    for row, stop in _blocks_of_n(n, blocks):
+        for width in (12, 4, 2, 1) if first_block else (12, 8, 4, 2, 1):
+            while stop - row >= width:
+                yield row, width
+                row += width
+
+
+def _blocks_of_n(n: int, blocks: Blocking) -> list[tuple[int, int]]:
+    """First row and end of each block of rows of D."""
+    if blocks.r is None:
+        if n > _MEASURED_ROWS:
+            raise InputError(
+                f"openblas {blocks.version}, {blocks.kernel}, {blocks.routine}: A has {n} rows, and the order is"
+                f" measured up to {_MEASURED_ROWS}: multiply blocks of rows"
+            )
+        return [(0, n)]
+    return list(pairwise([*range(0, n, blocks.r), n]))
+
+
+def _haswell_dgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """Four chains per element in the last row of D if the number of rows is odd, for whole tiles of 4 columns."""
+    if n % 2 == 1 and m >= 4:
+        yield np.array([n - 1]), np.arange(m // 4 * 4), Lanes(4, 8)
+
+
+def _skylakex_dgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
+    """Two or four chains per element in the last columns of D (fewer than 8), in groups of 12 rows.
+
+    The first block of columns is computed in groups of 6 rows, with one chain.
+    """
+    first, size = list(_blocks_of_m(m, blocks))[-1]
+    if first:
+        rows = np.concatenate([np.arange(row, stop - (stop - row) % 12) for row, stop in _blocks_of_n(n, blocks)])
+        columns = np.arange(first + size // 8 * 8, m)
+        split = size % 8 // 4 * 4
+        yield rows, columns[:split], Lanes(2, 2, "after")
+        yield rows, columns[split:], Lanes(4, 4, "after")
+
+
+_MICRO_KERNELS: dict[str, Callable[[Blocking, int, int], Iterator[Region]]] = {
+    "chain": _chain_everywhere,
+    "haswell_sgemm": _haswell_sgemm,
+    "haswell_dgemm": _haswell_dgemm,
+    "skylakex_dgemm": _skylakex_dgemm,
+}
