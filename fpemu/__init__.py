@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fpemu.rounding import Rounding, bit_cut, round_to
     from fpemu.schemes import certify, gemm
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BF16",
     "E2M1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,32 @@ class GuaranteeError(ArithmeticError):
 
 class GpuError(RuntimeError):
     """A GPU that cannot be used, or a run on it that failed. The command line prints it as one line, exit status 1."""
+
+
+_EXTRAS = {
+    "typer": "cli",
+    "rich": "cli",
+    "matplotlib": "plots",
+    "pandas": "plots",
+    "distributed": "dask",
+    "pyarrow": "parquet",
+    "jupytext": "lab",
+    "nbclient": "lab",
+}
+
+
+def require(*packages: str) -> None:
+    """Raise InputError if a package of an optional extra is not installed, with the command that installs it."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise missing_package(package)
+
+
+def missing_package(package: str) -> InputError:
+    """Make the error for a package that is not installed: the message names the extra that requires it."""
+    extra = _EXTRAS.get(package)
+    install = f"fpemu[{extra}]" if extra else package
+    return InputError(f"the package {package} is not installed: pip install '{install}'")
 
 
 def shown(value: object, most: int = 60) -> str:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -76,6 +78,7 @@ def style() -> Iterator[None]:
     None
         The user's settings are restored when the context ends.
     """
+    require("matplotlib")
     import matplotlib
 
     with matplotlib.rc_context():
@@ -106,6 +109,7 @@ def figure(
     axes : array (rows, columns) of Axes
         The panels.
     """
+    require("matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

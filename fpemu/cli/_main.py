@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fpemu.errors import GpuError, GuaranteeError, InputError
+from fpemu.errors import GpuError, GuaranteeError, InputError, require
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    try:
+        require("typer", "rich")
+        return _run_command(arguments)
+    except InputError as problem:
+        return _complain(str(problem))
+
+
+def _run_command(arguments: list[str]) -> int:
     import typer
 
     from fpemu.cli.commands import app
@@ -57,8 +65,6 @@ def _run(arguments: list[str]) -> int:
         return _complain("interrupted", 130)
     except usage_error as problem:
         return _complain(problem.format_message())
-    except InputError as problem:
-        return _complain(str(problem))
     except MemoryError as problem:
         return _complain(f"not enough memory: {problem}")
     except _failed_checks() as problem:

@@ -1,7 +1,7 @@
 """Finding experiments: ``experiments/<paper>/<figure>.py``, a page of Python each.
 
-Loading a page executes it. Pages are therefore taken only from the checkout that contains this package, or from a
-folder that the user names (:func:`using`, ``$FPEMU_EXPERIMENTS``), never from the working directory.
+Loading a page executes it. Pages are therefore taken only from the checkout or the wheel that contains this package, or
+from a folder that the user names (:func:`using`, ``$FPEMU_EXPERIMENTS``), never from the working directory.
 
 An experiment is a module with
 
@@ -63,7 +63,9 @@ if TYPE_CHECKING:
 
 SIZES = ("quick", "full")
 _VARIABLE = "FPEMU_EXPERIMENTS"
-_CHECKOUT = Path(__file__).resolve().parents[2] / "experiments"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_INSTALLED = Path(__file__).resolve().parents[1] / "_sources"
+"""The folder of ``experiments`` and ``benchmarks`` in a wheel."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def root() -> Path:
     Returns
     -------
     Path
-        ``$FPEMU_EXPERIMENTS``, or else ``experiments`` in the checkout that contains this package.
+        ``$FPEMU_EXPERIMENTS``, or else the experiments of the checkout that contains this package, or of the wheel.
 
     Raises
     ------
@@ -169,13 +171,19 @@ def root() -> Path:
         if not Path(given).is_dir():
             raise InputError(f"--experiments or {_VARIABLE} names {given}, which is not a folder")
         return Path(given).resolve()
-    if not (_CHECKOUT / "_rows.py").is_file():  # site-packages may have an `experiments` of another package
-        raise InputError(f"this installation has no experiments: name a folder by --experiments or {_VARIABLE}")
-    return _CHECKOUT
+    return _sources() / "experiments"
+
+
+def _sources() -> Path:
+    """The checkout that contains this package, or else the folder of the wheel."""
+    for folder in (_CHECKOUT, _INSTALLED):
+        if (folder / "experiments" / "_rows.py").is_file():  # site-packages may have another package `experiments`
+            return folder
+    raise InputError(f"this installation has no experiments: name a folder by --experiments or {_VARIABLE}")
 
 
 def import_benchmarks() -> bool:
-    """Make the checkout's package ``benchmarks`` importable: pages read its records, and ``fpemu bench`` runs it.
+    """Make the package ``benchmarks`` importable: pages read its records, and ``fpemu bench`` runs it.
 
     Returns
     -------
@@ -183,7 +191,8 @@ def import_benchmarks() -> bool:
         Whether the folder ``benchmarks`` is beside `root`, or beside this package.
     """
     given = os.environ.get(_VARIABLE)
-    roots = (Path(given).resolve().parent, _CHECKOUT.parent) if given else (_CHECKOUT.parent,)
+    own = [folder for folder in (_CHECKOUT, _INSTALLED) if folder.is_dir()]
+    roots = [Path(given).resolve().parent, *own] if given else own
     folders = [str(root / "benchmarks") for root in roots if (root / "benchmarks" / "gpu" / "suite.py").is_file()]
     known = sys.modules.get("benchmarks")
     if folders and (known is None or not set(folders) & set(getattr(known, "__path__", ()))):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from fpemu.errors import InputError
+from fpemu.errors import InputError, require
 from fpemu.sweep.executors import Cost, Source, Workers, share, starting
 from fpemu.sweep.store import Cell, Entry
 
@@ -50,11 +50,10 @@ class DaskWorkers(Workers):
         self._reminder = 0.0
 
     def _connect(self) -> Any:
-        try:
-            import distributed
-            import distributed.scheduler
-        except ImportError as problem:
-            raise InputError("a sweep on Dask needs the package distributed: pip install 'fpemu[dask]'") from problem
+        require("distributed")
+        import distributed
+        import distributed.scheduler
+
         self._death = distributed.scheduler.KilledWorker
         if self._client is None:
             self._stack.enter_context(_quiet())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fpemu.errors import InputError
+from fpemu.errors import InputError, require
 from fpemu.files import check_writable, write_atomic
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     >>> [str(kind) for kind in table.dtypes[["mred", "scheme.sb"]]]
     ['float64', 'Int64']
     """
+    require("pandas")
     import pandas as pd
 
     return pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
@@ -86,10 +87,7 @@ def check_target(path: str) -> None:
         raise InputError(f"{path}: tables are written as {' or '.join(SUFFIXES)}")
     check_writable(path)
     if Path(path).suffix == ".parquet":
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as problem:
-            raise InputError("Parquet needs the package pyarrow: pip install 'fpemu[parquet]'") from problem
+        require("pyarrow")
 
 
 def export(rows: Sequence[Mapping[str, Any]], path: str) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jupytext", reason="jupytext reads the notebooks' sources: pip install 'fpemu[notebooks]'")
-nbformat = pytest.importorskip("nbformat", reason="nbformat holds the notebooks: pip install 'fpemu[notebooks]'")
-pytest.importorskip("nbclient", reason="nbclient runs the notebooks: pip install 'fpemu[notebooks]'")
-pytest.importorskip("ipykernel", reason="the notebooks run on its kernel: pip install 'fpemu[notebooks]'")
+pytest.importorskip("jupytext", reason="jupytext reads the notebooks' sources: pip install 'fpemu[lab]'")
+nbformat = pytest.importorskip("nbformat", reason="nbformat holds the notebooks: pip install 'fpemu[lab]'")
+pytest.importorskip("nbclient", reason="nbclient runs the notebooks: pip install 'fpemu[lab]'")
+pytest.importorskip("ipykernel", reason="the notebooks run on its kernel: pip install 'fpemu[lab]'")
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
