@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from fpemu import InputError, plotting
+from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import model as magma
+from ._errors import PAPER
 
-PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
-precisions, JPDC (2020), sections 5.2, 5.4 and 5.8, figure 7"""
-EXPLAINS = ("magma/configurations",)
+__all__ = ["PAPER"]
+
 TITLE = "valid configurations of the batched kernel"
 KIND = "M"
 CAPTION = """The eight parameters of the kernel. (a) Valid configurations with blocks up to a size: by the conditions of
@@ -35,56 +35,29 @@ ASSUMPTIONS = [
 LIMITS = (16, 32, 48, 64, 80, 96, 112, 128)
 LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)
 SQUARES = (16, 32, 64)
-FIGURE_7 = {16: (1, 2, 4, 8, 16, 32), 32: (1, 2, 4, 8, 16, 32)}
-"""Warps of a thread block by DIM_X, blocks of 64, instruction 16×16×16."""
-SHAPES_4_WARPS = ((8, 16), (16, 8), (32, 4), (64, 2))
-"""Section 5.4."""
-SHAPES_1_WARP = ((16, 2), (8, 4), (32, 1))
-"""Section 5.2, blocks of 16: two that are better than the default 32 × 1."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     limits = LIMITS if size == "full" else LIMITS[:6]
     lengths = range(1, 65) if size == "full" else LENGTHS
     listed = [{"part": "count", "largest": limit, "n": 0} for limit in limits]
-    listed += [{"part": "size", "largest": 64, "n": n} for n in lengths]
-    return [*listed, {"part": "text", "largest": 0, "n": 0}]
+    return [*listed, *({"part": "size", "largest": 64, "n": n} for n in lengths)]
 
 
 def evaluate(cell: dict[str, Any]) -> dict[str, float]:
-    """ "count": how many are valid. "size": waste and ties. "text": what sections 5.2, 5.4 and figure 7 use."""
-    gpu = gpus.get("V100")
-    if cell["part"] == "count":
-        ways: dict[str, dict[str, Any]] = {
-            "printed": {},
-            "code": {"printed": False},
-            "V100": {"gpu": gpu},
-            "complex": {"gpu": gpu, "complex": True},
-        }
-        return {
-            name: float(sum(1 for _ in magma.configurations(cell["largest"], **options)))
-            for name, options in ways.items()
-        }
+    """Return the numbers of valid configurations ("count"), or padding and ties at a size ("size")."""
     if cell["part"] == "size":
         return _at(cell["n"], cell["largest"])
-    numbers = {}
-    for x, warps in FIGURE_7.items():
-        for count in warps:
-            kernel = magma.Kernel((16, 16, 16), (64, 64, 64), (x, 32 * count // x))
-            numbers[f"figure 7 {x} {count}"] = float(_valid(kernel))
-            numbers[f"idle {x} {count}"] = float(magma.idle_warps(kernel))
-    for block, shapes in ((64, SHAPES_4_WARPS), (16, SHAPES_1_WARP)):
-        for x, y in shapes:
-            numbers[f"blocks {block} {x} {y}"] = float(_valid(magma.Kernel((16, 16, 16), (block,) * 3, (x, y))))
-    return numbers
-
-
-def _valid(kernel: magma.Kernel) -> bool:
-    try:
-        magma.check(kernel)
-    except InputError:
-        return False
-    return True
+    gpu = gpus.get("V100")
+    ways: dict[str, dict[str, Any]] = {
+        "printed": {},
+        "code": {"printed": False},
+        "V100": {"gpu": gpu},
+        "complex": {"gpu": gpu, "complex": True},
+    }
+    counts = {name: sum(1 for _ in magma.configurations(cell["largest"], **options)) for name, options in ways.items()}
+    idle = magma.idle_warps(magma.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
+    return {name: float(count) for name, count in counts.items()} | {"idle of 32 warps": float(idle)}
 
 
 def _at(n: int, largest: int) -> dict[str, float]:
@@ -116,7 +89,7 @@ _WASTE = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, height=3.3, share_y=False)
     counts, sizes = _pick(rows, "count", "largest"), _pick(rows, "size", "n")
     for name, look in _COUNT.items():
@@ -144,33 +117,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    for row in _pick(rows, "text", "n"):
-        held = [bool(row[f"figure 7 {x} {count}"]) for x in FIGURE_7 for count in FIGURE_7[x]]
-        yield share("figure 7's kernels satisfy section 5.8", "valid", held, "1 to 32 warps")
-        idle = {row[f"idle {x} 32"] for x in FIGURE_7}
-        measured = ", ".join(f"{x:g}" for x in sorted(idle))
-        yield share("blocks of 64, 32 warps: idle warps (section 5.4)", "16", [x == 16 for x in idle], measured)
-        fewer = [row[f"idle {x} {count}"] == 0 for x in FIGURE_7 for count in FIGURE_7[x] if count <= 16]
-        yield share("no warp is idle with 16 or fewer", "", fewer, "none idle")
-        held = [bool(row[f"blocks 64 {x} {y}"]) for x, y in SHAPES_4_WARPS]
-        yield share("four warps as 8×16, 16×8, 32×4, 64×2 (section 5.4), blocks of 64", "valid", held, "valid")
-        held = [bool(row[f"blocks 16 {x} {y}"]) for x, y in SHAPES_1_WARP[:2]]
-        yield share("one warp as 16×2 or 8×4, blocks of 16 (section 5.2)", "valid", held, "valid")
-        held = [not row["blocks 16 32 1"]]
-        yield share("one warp as 32×1 is ruled out for blocks of 16", "", held, "breaks section 5.8")
-    counts = _pick(rows, "count", "largest")
-    held = [row["code"] == row["printed"] for row in counts]
-    most = max((row["code"] / row["printed"] for row in counts), default=1.0)
-    yield share(
-        "section 5.8: DIM_X and DIM_Y must divide every BLK_x",
-        "needed",
-        held,
-        f"the printed loops run with up to {most:.3g} times as many configurations",
-    )
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for row in _pick(rows, "count", "largest")[-1:]:
+        yield Measure("divisibility", row["code"] / row["printed"])
+        yield Measure("idle_warps", row["idle of 32 warps"])
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     counts, sizes = _pick(rows, "count", "largest"), _pick(rows, "size", "n")
     last = counts[-1] if counts else {}
     names = {"printed": "section 5.8", "V100": "fit on a V100", "complex": "complex", "code": "needed by the loops"}
@@ -205,5 +158,5 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _pick(rows: list[dict[str, Any]], part: str, by: str) -> list[dict[str, Any]]:
+def _pick(rows: list[Row], part: str, by: str) -> list[Row]:
     return sorted((row for row in rows if row["part"] == part), key=lambda row: row[by])

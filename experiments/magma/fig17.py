@@ -9,15 +9,15 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed, rows_by
+from .._rows import Row, listed, rows_by
 from . import model as magma
+from ._errors import PAPER
 
-PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
-precisions, JPDC (2020), section 8.1, figures 16 and 17"""
-EXPLAINS = ("magma/fig17",)
+__all__ = ["PAPER"]
+
 TITLE = "share of an instruction that small products use"
 KIND = "M"
 CAPTION = """Useful operations of N×N×N products over those of the instructions that compute them. (a) 16×16×16: one
@@ -34,7 +34,6 @@ ASSUMPTIONS = [
     N = 1, 2 and 3 in 16×16×16 it is what smaller arrangements give, a lower bound.""",
     """A kernel without tensor cores can win where the share is below 25 %, a ratio of peaks: neither loading nor
     packing counts.""",
-    "About 6 % is 5.5 to 6.5 %; less than 1.5 % is taken at its word.",
 ]
 SHAPES = {
     "16x16x16": (16, 16, 16),
@@ -48,10 +47,10 @@ THRESHOLD = 31.25 / 125
 """Peaks of ordinary fp16 arithmetic and of the tensor cores of V100, section 1."""
 
 DIGITS = dict.fromkeys(["single", "diagonal", "best"])
-"""Shares of an instruction: binary fractions without rounding, in full, because the claims compare them exactly."""
+"""Shares of an instruction: binary fractions without rounding, in full, because the measures compare them exactly."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return [{"shape": shape, "n": n} for shape in SHAPES for n in range(1, 17)]
 
 
@@ -102,7 +101,7 @@ _SHAPE_LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, height=3.2, share_y=False)
     main = _rows(rows, "16x16x16")
     for name, look in _LOOK.items():
@@ -127,43 +126,23 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
-    if 4 in main:
-        one, four = 100 * main[4]["single"], 100 * main[4]["diagonal"]
-        yield share("one 4×4×4 product uses", "less than 1.5 %", [one < 1.5], f"{one:.5g} %")
-        yield share("with several of them (figure 16)", "about 6 %", [5.5 <= four <= 6.5], f"{four:.4g} %")
-        yield share("an improvement of", "4×", [four / one == 4], f"{four / one:g}×")
-    if main:
-        counted = [row["diagonal"] == row["diagonal products"] * row["n"] ** 3 / 4096 for row in main.values()]
-        right = [row["diagonal wrong"] == 0 for row in main.values()]
-        yield share(
-            "floor(16/N) 2N³ / 8192, the products multiplied out",
-            "every N",
-            [a and b for a, b in zip(counted, right, strict=True)],
-            "right",
-        )
-        more = {n: row["best"] / row["diagonal"] for n, row in main.items()}
-        yield share(
-            "figure 17 is the maximum achievable",
-            "every N",
-            [x == 1 for x in more.values()],
-            f"{max(more.values()):.3g} times as much fits at N = {max(more, key=more.__getitem__)}",
-        )
-        for name, text in (("diagonal", "on the diagonal"), ("best", "as many as we find")):
-            small = [row for n, row in main.items() if n <= 10]
-            text_ = f"ordinary arithmetic can win up to N = 10 (below 25 %), {text}"
-            tied = [row["n"] for row in small if row[name] >= THRESHOLD]
-            words = f"not below at N = {', '.join(map(str, tied))}" if tied else "below 25 % at all"
-            yield share(text_, "N up to 10", [row[name] < THRESHOLD for row in small], words)
-            large = [row for n, row in main.items() if n > 10]
-            span = f"{100 * min((r[name] for r in large), default=0):.3g} % and more"
-            yield share(
-                f"tensor cores win above N = 10, {text}", "N above 10", [row[name] > THRESHOLD for row in large], span
-            )
+    if 4 in main and not main[4]["diagonal wrong"]:
+        yield Measure("packing_gain", 100 * main[4]["diagonal"])
+    more = [row["best products"] / row["diagonal products"] for row in main.values() if not row["wrong"]]
+    if more:
+        yield Measure("maximum_utilisation", max(more))
+    for variant, factors in (
+        ("N up to 10 without 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n <= 10 and n != 8]),
+        ("N = 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n == 8]),
+        ("N above 10", [row["diagonal"] / THRESHOLD for n, row in main.items() if n > 10]),
+    ):
+        if factors:
+            yield Measure("threshold_10", min(factors), variant=variant)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
     more = {n: row for n, row in main.items() if row["best products"] > row["diagonal products"]}
     right = bool(more) and not any(row["wrong"] for row in main.values())

@@ -1,4 +1,4 @@
-"""MAGMA batched, figure 5: how much traffic blocks save, by the printed formula and by counting the reads."""
+"""MAGMA batched, figure 5: reduction of the memory traffic by blocks, by the printed formula and by counted reads."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import model as magma
+from ._errors import PAPER
 
-PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
-precisions, JPDC (2020), section 5.2.1, figure 5"""
-EXPLAINS = ("magma/fig5",)
+__all__ = ["PAPER"]
+
 TITLE = "reduction of the memory traffic by blocks"
 KIND = "M"
 CAPTION = """Reads of A and B with tiles of the instruction's size over reads with blocks of BLK_M×BLK_N, instruction
@@ -25,9 +25,9 @@ CAPTION = """Reads of A and B with tiles of the instruction's size over reads wi
 matrices of size n, counted, blocks of 32, 64 and 128, instruction 16×16 (filled) and 32×8 (open); dashed: the formula
 for 16×16. No block saves more than reading every element once."""
 ASSUMPTIONS = [
-    """The figure's matrices are large: M and N are multiples of the blocks. For (c) a block at the edge reads what is
-    there and fills up with zeros, as section 5.3 has it.""",
-    "Caches count for nothing: every read of a thread block is one of memory.",
+    """The figure's matrices are large: M and N are multiples of the blocks. For (c) a block at the edge reads only
+    existing elements and is padded with zeros, as in section 5.3.""",
+    "No caches: every read of a thread block is a read of memory.",
     """Counted: the reads of A and B of every thread block are added up, for matrices of two blocks each way (a, b) or
     of size n (c), and compared with the formula: it agrees if they are equal.""",
 ]
@@ -37,7 +37,7 @@ SQUARES = (32, 64, 128)
 LENGTHS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     step = 1 if size == "full" else 2
     listed = []
     for name, (tm, tn) in TENSOR.items():
@@ -81,7 +81,7 @@ _LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, height=3.1, share_y=False)
     highest = max(row["formula"] for row in rows)
     for axis, name in zip(axes[0], TENSOR, strict=False):
@@ -128,32 +128,20 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for name, factor in (("16x16", 4.0), ("32x8", 5.0)):
-        here = [row for row in rows if row["tensor"] == name]
-        at = [row["formula"] for row in here if (row["blk_m"], row["blk_n"]) == (64, 64)]
-        text = f"(TC_M, TC_N) = {TENSOR[name]}: reduction at 64×64 (section 5.2.1)"
-        yield share(text, f"{factor:g}×", [x == factor for x in at], "".join(f"{x:g}×" for x in at))
-        worst = max((abs(row["formula"] / row["counted"] - 1) for row in here), default=0.0)
-        yield share(
-            f"(TC_M, TC_N) = {TENSOR[name]}: the formula is the count of reads, large matrices",
-            "every block",
-            [row["formula"] == row["counted"] for row in here],
-            f"off by {worst:.3g} at most",
-        )
-        small = [(row["formula"], row[f"at {n}"]) for row in here for n in LENGTHS if n <= LARGEST]
-        worst = max((formula / counted for formula, counted in small), default=1.0)
-        yield share(
-            f"(TC_M, TC_N) = {TENSOR[name]}: the formula also for matrices of size n up to {LARGEST}",
-            "",
-            [a == b for a, b in small],
-            f"promises up to {worst:.3g} times too much",
-        )
+        here, variant = [row for row in rows if row["tensor"] == name], f"instruction {name.replace('x', '×')}"
+        for row in here:
+            if (row["blk_m"], row["blk_n"]) == (64, 64):
+                yield Measure("traffic_factors", row["counted"] / factor, variant=variant)
+        if here:
+            worst = max(abs(row["formula"] / row["counted"] - 1) for row in here)
+            yield Measure("traffic_formula", worst, variant=variant)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     small = [
-        row["formula"] == row[f"at {n}"] for row in rows if row["tensor"] == "16x16" for n in LENGTHS if n <= LARGEST
+        (row["formula"], row[f"at {n}"]) for row in rows if row["tensor"] == "16x16" for n in LENGTHS if n <= LARGEST
     ]
     if not small:
         return ""
@@ -163,8 +151,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
         ("the formula is exact for matrices of whole blocks", True),
         (
             f"pairs of a block and a size up to {LARGEST}, instruction 16×16, for which it is exact",
-            f"{sum(small)} of {len(small)}",
+            f"{sum(formula == counted for formula, counted in small)} of {len(small)}",
         ),
+        ("formula over count for the others, at most", max(formula / counted for formula, counted in small), ".3g×"),
         ("a block as large as the matrix reads every element once, and more cannot be saved", True),
         ("traffic saved by blocks of 128", saved, "g×"),
     )

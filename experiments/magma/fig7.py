@@ -8,36 +8,34 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._shapes import BATCHED, RULES, cells_of, evaluate, line, span, told
 from . import model as magma
+from ._errors import PAPER
 
-__all__ = ["evaluate"]
+__all__ = ["PAPER", "evaluate"]
 
-PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
-precisions, JPDC (2020), section 5.4, figure 7"""
-EXPLAINS = ("magma/fig7",)
 TITLE = "the number of warps of a thread block"
 KIND = "G"
 CAPTION = f"""HGEMM, 500 products of 64×64×64, blocks (BLK_M, BLK_N, BLK_K) of 64, instructions of 16×16×16, DIM_X = 16
 and 32, DIM_Y = 32 · warps / DIM_X: TFLOP/s over the number of warps. Dashed: cuBLAS; dotted: what fpemu
 chooses for this size. {told("magma/fig7")}"""
-ASSUMPTIONS = [*RULES, BATCHED, """"Drops if too many warps are used" is judged by 32 warps against the best number."""]
+ASSUMPTIONS = [*RULES, BATCHED]
 _LOOK = {16: Series("DIM_X = 16", plotting.VERMILION, "o"), 32: Series("DIM_X = 32", plotting.BLUE, "s", filled=False)}
 
 
 cells = cells_of("magma/fig7")
 
 
-def _rates(rows: list[dict[str, Any]], dim_x: int) -> dict[int, float]:
+def _rates(rows: list[Row], dim_x: int) -> dict[int, float]:
     """TFLOP/s by the number of warps."""
     return {count: row["rate"] for count in shapes.WARPS for row in line(rows, shapes.warps(dim_x, count))}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(width=plotting.SINGLE, height=2.9)
     axis = axes[0, 0]
     for dim_x, look in _LOOK.items():
@@ -57,42 +55,18 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    every = [rates for dim_x in shapes.DIM_X if (rates := _rates(rows, dim_x))]
     for dim_x in shapes.DIM_X:
         rates = _rates(rows, dim_x)
-        known = {1, shapes.WARPS[-1]} <= set(rates)
-        best = max(rates, key=rates.__getitem__, default=0)
-        gain = rates[best] / rates[1] if known else float("nan")
-        yield share(
-            f"DIM_X = {dim_x}: more warps are faster than one",
-            "significant gains",
-            [gain >= 1.2] if known else [],
-            f"{gain:.3g}× with {best}",
-        )
-        loss = rates[shapes.WARPS[-1]] / rates[best] if known else float("nan")
-        yield share(
-            f"DIM_X = {dim_x}: 32 warps are slower than the best number",
-            "drops",
-            [loss < 1] if known else [],
-            f"{loss:.3g}×",
-        )
-        yield share(
-            f"DIM_X = {dim_x}: the best number is neither the least nor the most",
-            "",
-            [best not in (1, shapes.WARPS[-1])] if known else [],
-            f"{best} warps",
-        )
-    table = [row["rate"] for row in line(rows, "ours")]
-    every = [x for dim_x in shapes.DIM_X for x in _rates(rows, dim_x).values()]
-    yield share(
-        "what fpemu chooses is as fast as the best of these or faster",
-        "",
-        [table[0] >= max(every)] if table and every else [],
-        f"{table[0] / max(every):.3g}×" if table and every else "",
-    )
+        for count in {1, shapes.WARPS[-1]} & set(rates):
+            words = "warp" if count == 1 else "warps"
+            yield Measure("warps", max(rates.values()) / rates[count], variant=f"DIM_X = {dim_x}, {count} {words}")
+    for row in line(rows, "ours") if every else ():
+        yield Measure("chosen_kernel", row["rate"] / max(max(rates.values()) for rates in every))
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     rates = {dim_x: of for dim_x in shapes.DIM_X if (of := _rates(rows, dim_x))}
     if not rates:
         return ""

@@ -8,16 +8,16 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed, rows_by
+from .._rows import Row, listed, rows_by
 from . import model as magma
+from ._errors import PAPER
 
-PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
-precisions, JPDC (2020), section 6, Equations 1 and 2, figures 8 and 9"""
-EXPLAINS = ("magma/fig8",)
+__all__ = ["PAPER"]
+
 TITLE = "rooflines of complex products, interleaved and planar"
 KIND = "M"
 CAPTION = """Upper bound of half-complex products over n, copy bandwidth and matrix peak of a GPU: (a) n×n×n, V100 at
@@ -29,8 +29,7 @@ ASSUMPTIONS = [
     "The peak is the 125 TFLOP/s of the paper's introduction, and once that of the GPU it measured on.",
     """Every call reads its operands and C once and writes C once; caches keep nothing between calls. The ratio of the
     two layouts is then that of Equations 1 and 2.""",
-    """Compute bound: the roofline reaches the peak. "No difference beyond 550" is judged at the sizes above 550: no
-    difference is none at all.""",
+    "Bound by computation: the roofline reaches the peak.",
     "The H200 has its measured copy bandwidth and the fp16 peak of its data sheet.",
 ]
 MACHINES = ("V100 SXM2", "V100", "H200")
@@ -43,7 +42,7 @@ DIGITS = dict.fromkeys(
 LENGTHS = sorted({10, 20, 50, 75, *range(100, 1001, 50), *range(560, 600, 10)})
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     lengths = LENGTHS if size == "quick" else sorted({*LENGTHS, *range(10, 1001, 10)})
     return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in lengths]
 
@@ -74,7 +73,7 @@ _LOOK = {
 _ABOVE = {"interleaved": 3.0, "planar": 2.5, "planar, one kernel": 4.0}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, height=3.0, share_y=False)
     for axis, (gpu, rank) in zip(axes[0], (("V100 SXM2", 0), ("V100 SXM2", 16), ("H200", 0)), strict=True):
         # the sizes between serve the claims, and would crowd the figure
@@ -108,45 +107,39 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    for number, layout in ((1, "interleaved"), (2, "planar")):
-        held = [row[f"{layout} intensity"] == row[f"{layout} counted"] for row in rows]
-        yield share(f"Eq. {number} = operations over bytes, counted", "every size", held, "equal")
-    square = _rows(rows, "V100 SXM2", 0)
-    for layout, factor in (("planar", 0.25), ("interleaved", 0.5)):
-        values = [row[f"{layout} intensity"] / row["n"] for row in square]
-        text = f"square, {layout}: operational intensity over N"
-        yield share(text, f"{factor:g}", [value == factor for value in values], _span(values))
-    real = [row["planar bound"] == row["real bound"] for row in rows]
-    yield share("planar has the roofline of real HGEMM", "every size", real, "equal")
-    for gpu, label in (("V100 SXM2", "125 TFLOP/s"), ("V100", "113 TFLOP/s, 1.38 GHz")):
-        at = {row["n"]: row for row in _rows(rows, gpu, 0)}
-        if 300 in at:
-            row = at[300]
-            measured = f"planar {_share(row, 'planar')}, interleaved {_share(row, 'interleaved')} of the peak"
-            held = [row["planar bound"] < row["peak"] <= row["interleaved bound"]]
-            text = f"{label}: at 300 planar is limited by bandwidth, interleaved by computing"
-            yield share(text, "so", held, measured)
-        large = [row for n, row in at.items() if n > 550]
-        if large:
-            ends = f"planar meets the peak at {large[0]['planar crossing']:.0f}"
-            held = [row["planar bound"] == row["interleaved bound"] for row in large]
-            yield share(f"{label}: above 550 the layouts do not differ", "no difference", held, ends)
-    rank = [row for row in _rows(rows, "V100 SXM2", 16) + _rows(rows, "V100", 16)]
-    for layout in ("planar", "interleaved"):
-        never = [row[f"{layout} crossing"] == 0 and row[f"{layout} bound"] < row["peak"] for row in rank]
-        most = max((row[f"{layout} bound"] / row["peak"] for row in rank), default=0.0)
-        text = f"rank 16, {layout}: always limited by bandwidth on V100"
-        yield share(text, "every size", never, f"{100 * most:.3g} % of the peak at most")
-    for layout, factor in (("planar", 8), ("interleaved", 16)):
-        off = max((abs(r[f"{layout} intensity"] / (factor * r["n"] / (r["n"] + 16)) - 1) for r in rank), default=0.0)
-        text = f"rank 16, {layout}: intensity {factor} N² / (N² + 16 N)"
-        yield share(text, "every size", [off < 1e-15 for _ in rank], f"off by {off:.2g} at most")
-    ratios = [row["interleaved bound"] / row["planar bound"] for row in rank]
-    yield share("rank 16: interleaved over planar", "2×", [x == 2 for x in ratios], _span(ratios, "×"))
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for number, layout, unit in ((1, "interleaved", 16), (2, "planar", 8)):
+        forms = {
+            f"Eq. {number}": [(row[f"{layout} intensity"], row) for row in rows],
+            f"Eq. {number}, square": [(unit * row["n"] / 32, row) for row in rows if not row["rank"]],
+            f"Eq. {number}, rank 16": [(unit * row["n"] / (row["n"] + 16), row) for row in rows if row["rank"]],
+        }
+        for variant, pairs in forms.items():
+            if pairs:
+                off = max(abs(value / row[f"{layout} counted"] - 1) for value, row in pairs)
+                yield Measure("intensities", off, variant=variant)
+    for reading, layout in (
+        ("four calls (the paper's)", "planar counted"),
+        ("one kernel", "planar, one kernel intensity"),
+    ):
+        factors = [row["interleaved counted"] / row[layout] for row in rows]
+        for variant, end in (("least", min), ("largest", max)):
+            if factors:
+                yield Measure("layout_factor", end(factors), reading, f"{variant} over n")
+    for gpu, reading in (("V100 SXM2", "125 TFLOP/s (section 1)"), ("V100", "113 TFLOP/s (section 7.1)")):
+        for row in _rows(rows, gpu, 0)[:1]:
+            yield Measure("size_300", min(row["planar crossing"] - 300, 300 - row["interleaved crossing"]), reading)
+            yield Measure("layouts_equal_above_550", row["planar crossing"], reading)
+        for row in _rows(rows, gpu, 16)[:1]:
+            for layout in ("planar", "interleaved"):
+                limit = row[f"{layout} intensity"] * (row["n"] + 16) / row["n"]
+                bandwidth = row[f"{layout} bound"] / row[f"{layout} intensity"]
+                yield Measure(
+                    "bandwidth_bound_rank_16", limit * bandwidth / row["peak"], variant=f"{layout}, {reading}"
+                )
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     text, card = (_rows(rows, gpu, 0) for gpu in ("V100 SXM2", "V100"))
     between = [row for row in text if row["n"] > 550 and row["planar bound"] < row["interleaved bound"]]
     crossings = {
@@ -179,11 +172,3 @@ def finding(rows: list[dict[str, Any]]) -> str:
 
 
 _rows = rows_by("gpu", "rank", order="n")
-
-
-def _share(row: dict[str, Any], layout: str) -> str:
-    return f"{100 * row[f'{layout} bound'] / row['peak']:.3g} %"
-
-
-def _span(values: list[float], unit: str = "") -> str:
-    return f"{min(values):.4g}{unit} to {max(values):.4g}{unit}" if values else ""

@@ -1,14 +1,15 @@
-"""MAGMA batched, section 8.1: does a product that shares an instruction with others have the bits that it has alone?
+"""MAGMA batched, section 8.1: bits of a product that shares an instruction with others, and of the product alone.
 
-Two arrangements put as many products of one size into a 16×16×16 instruction. Matrices of A below one another and
-those of B beside one another give the products on the diagonal of D, in the same k. Matrices of A on a diagonal and
-those of B below one another give the products below one another, each in its own k: what hardware adds up at a time, a
-block of 4, 8 or 16 terms, then may cut a product elsewhere than where it starts at k = 0. The zeros beside the diagonal
-meet the entries of the other products, and an infinity among those makes NaN of them.
+Two arrangements put several products of one size into a 16×16×16 instruction. Matrices of A below one another and
+those of B beside one another give the products on the diagonal of D, over the same k. Matrices of A on a diagonal and
+those of B below one another give the products below one another, each over its own k: the blocks of 4, 8 or 16 terms
+that the hardware adds at a time may then divide a product elsewhere than at k = 0. The zeros beside the diagonal meet
+the entries of the other products, and 0 · Inf = NaN where one of these is infinite.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,45 +19,44 @@ from fpemu import inputs, metrics, mma, plotting, reference
 from fpemu.batched import hgemm
 from fpemu.mma import MmaSpec
 from fpemu.mma._device import Device
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
+from .._rows import Row, listed, runs_by
+from ._errors import ACCUMULATORS, PAPER
 
-PAPER = """Abdelfattah, Tomov, Dongarra: Matrix multiplication on batches of small matrices in half and half-complex
-precisions, JPDC (2020), section 8.1, figure 16"""
-EXPLAINS = ("magma/packed",)
-TITLE = "several small products in one instruction: are they the bits of each alone?"
+__all__ = ["PAPER"]
+
+TITLE = "several small products in one instruction: bits of each against the product alone"
 CAPTION = """Share of the entries of n×n×n products whose sums have other bits in a 16×16×16 instruction that
 floor(16/n) products share than alone. Colours: matrices of A on a diagonal, those of B below one another, so that each
-product has its own k (Turing and Ampere are one line, Hopper has no other bits); black: A below one another, B beside
-one another, all in the same k, the most of any hardware. Sums in (a) fp16, (b) fp32, before they are rounded to fp16;
-operands uniform in [-1, 1]. Lines: mean over seeded runs; bands: smallest to largest."""
+product has its own k (Turing and Ampere coincide, Hopper has no other bits); black: A below one another, B beside one
+another, all over the same k, largest share of any hardware. Sums in (a) fp16, (b) fp32, before they are rounded to
+fp16; operands uniform in [-1, 1]. Lines: mean over seeded runs; bands: smallest to largest."""
 ASSUMPTIONS = [
-    """The text does not say how the products lie in figure 16: floor(16/n) of them in one instruction, as it has them,
-    fit in both arrangements.""",
+    """The text does not say how the products lie in figure 16: its floor(16/n) products fit in both arrangements.""",
     "The instruction is CUDA's 16×16×16: 16 of k ascending, in as many instructions as the hardware needs for it.",
     "An infinity is one entry of B, [0, 0] of the first product of each instruction; the others stay finite.",
 ]
 CHIPS = ("volta", "turing", "ampere", "hopper", "cdna2")
 ARRANGEMENTS = ("same k", "own k")
-ACCUMULATORS = ("fp16", "fp32")
 SIDE = 16
-_SIZES = {"quick": {"runs": 3, "groups": 40}, "full": {"runs": 10, "groups": 400}}
+_SIZES = {"quick": {"runs": 3, "groups": 40}, "full": {"runs": 20, "groups": 400}}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"hardware": chip, "accumulate": d, "inputs": "uniform", "n": n, "groups": chosen["groups"], "seed": seed}
         for n in range(1, SIDE // 2 + 1)
-        for d in ACCUMULATORS
+        for d in sorted(ACCUMULATORS)
         for chip in CHIPS
         if d == "fp32" or _has_fp16(chip)
         for seed in range(chosen["runs"])
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["groups"] * SIDE**3)
 
 
@@ -80,7 +80,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
 
 
 def together(A: NDArray[Any], B: NDArray[Any], how: str, multiply: Any) -> NDArray[Any]:
-    """Products (groups, g, n, n), each group in one 16×16×16 product by ``multiply``."""
+    """Return the products (groups, g, n, n), each group in one 16×16×16 product by ``multiply``."""
     groups, g, n, _ = A.shape
     x, y = (np.zeros((groups, SIDE, SIDE), np.float16) for _ in range(2))
     places = [slice(j * n, (j + 1) * n) for j in range(g)]
@@ -94,7 +94,7 @@ def together(A: NDArray[Any], B: NDArray[Any], how: str, multiply: Any) -> NDArr
 
 
 def same_cuts(n: int, block: int) -> bool:
-    """Whether every product that starts at a multiple of n is cut by blocks as one that starts at 0 is."""
+    """Return whether blocks divide every product that starts at a multiple of n as they divide one that starts at 0."""
     cuts = [{k - j * n for k in range(j * n + 1, (j + 1) * n) if k % block == 0} for j in range(SIDE // n)]
     return all(cut == cuts[0] for cut in cuts)
 
@@ -111,35 +111,24 @@ def _codes(x: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(x).view(np.uint16 if x.dtype == np.float16 else np.uint32)
 
 
-_MARKED = {"turing": 7.0, "hopper": 6.0}  # so that they show beneath what they coincide with
+_MARKED = {"turing": 7.0, "hopper": 6.0}  # these markers show beneath those that coincide with them
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=2.9, share_y=True)
     lengths = sorted({row["n"] for row in rows})
-    for axis, d in zip(axes[0], ACCUMULATORS, strict=True):
+    black = plotting.Series("same $k$, largest", plotting.BLACK, "x", ":")
+    for axis, d in zip(axes[0], sorted(ACCUMULATORS), strict=True):
         for chip in CHIPS:
-            selected = [n for n in lengths if _runs(rows, chip, d, n)]
-            if selected:
-                look, runs = plotting.HARDWARE[chip], [_runs(rows, chip, d, n) for n in selected]
-                axis.plot(selected, [np.mean(x) for x in runs], **look.line(markersize=_MARKED.get(chip, 4)))
-                axis.fill_between(
-                    selected, [min(x) for x in runs], [max(x) for x in runs], color=look.color, alpha=0.15, linewidth=0
-                )
-        most = [
-            max(row["same k differing"] for row in rows if (row["accumulate"], row["n"]) == (d, n))
-            for n in lengths
-            if any((row["accumulate"], row["n"]) == (d, n) for row in rows)
-        ]
-        axis.plot(
-            lengths[: len(most)],
-            most,
-            color=plotting.BLACK,
-            marker="x",
-            linestyle=":",
-            markersize=4,
-            label="same $k$, the most",
-        )
+            runs = {n: x for n in lengths if (x := _runs(rows, chip, d, n, "own k differing"))}
+            look = plotting.HARDWARE[chip]
+            if runs:
+                axis.plot(list(runs), [np.mean(x) for x in runs.values()], **look.line(markersize=_MARKED.get(chip, 4)))
+                low, high = ([end(x) for x in runs.values()] for end in (min, max))
+                axis.fill_between(list(runs), low, high, color=look.color, alpha=0.15, linewidth=0)
+        shares = [(row["n"], row["same k differing"]) for row in rows if row["accumulate"] == d]
+        most = {n: max(share for other, share in shares if other == n) for n, _ in sorted(shares)}
+        axis.plot(list(most), list(most.values()), **black.line(markersize=4))
         axis.set_xticks(lengths)
         axis.set_xlabel("$n$")
     axes[0, 0].set_ylabel("share of entries with other bits")
@@ -148,55 +137,42 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    """Checks of our own: the paper says nothing about bits."""
-    same = [row["same k differing"] for row in rows]
-    cut = [
-        (same_cuts(row["n"], _spec(row["hardware"], row["accumulate"]).block), row["own k differing"]) for row in rows
-    ]
-    kept, changed = ([x for whole, x in cut if whole is want] for want in (True, False))
-    return [
-        share(
-            "products in the same k have the bits of each alone",
-            "",
-            [x == 0 for x in same],
-            f"{max(same, default=0):.0%} differ at most",
-        ),
-        share(
-            "products in their own k have them wherever a block cuts each as it cuts the first",
-            "",
-            [x == 0 for x in kept],
-            f"{max(kept, default=0):.0%} differ at most",
-        ),
-        share(
-            "and not where it cuts one elsewhere",
-            "",
-            [x > 0 for x in changed],
-            f"{min(changed, default=0):.1%} to {max(changed, default=0):.1%} differ",
-        ),
-    ]
+@listed
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    if rows:
+        yield Measure("same_k_same_bits", max(row["same k differing"] for row in rows), variant="over the same k")
+    own: dict[bool, list[float]] = {True: [], False: []}
+    for row in rows:
+        alike = same_cuts(row["n"], _spec(row["hardware"], row["accumulate"]).block)
+        own[alike].append(row["own k differing"])
+    if own[True]:
+        yield Measure("same_k_same_bits", max(own[True]), variant="own k, blocks divide all products alike")
+    if own[False]:
+        yield Measure("own_k_other_bits_detected", min(own[False]))
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     other: dict[str, dict[str, str]] = {}
     for chip in CHIPS:
-        for d in ACCUMULATORS:
-            runs = {n: _runs(rows, chip, d, n) for n in sorted({row["n"] for row in rows})}
-            sizes = [n for n, shares in runs.items() if shares and max(shares) > 0]
-            if any(runs.values()):
-                most = max(max(shares) for shares in runs.values() if shares)
-                text = f"n = {', '.join(map(str, sizes))} (at most {most:.1%})" if sizes else "no n"
+        for d in sorted(ACCUMULATORS):
+            largest = {
+                n: max(shares)
+                for n in sorted({row["n"] for row in rows})
+                if (shares := _runs(rows, chip, d, n, "own k differing"))
+            }
+            if largest:
+                sizes = ", ".join(str(n) for n, share in largest.items() if share > 0)
+                text = f"n = {sizes} (at most {max(largest.values()):.1%})" if sizes else "no n"
                 name = f"{plotting.HARDWARE[chip].label}, blocks of {_spec(chip, 'fp32').block}"
                 other.setdefault(name, {})[f"{d}:"] = text
     ratios = [row["own k relative_l2"] / row["alone relative_l2"] for row in rows]
     nan = {how: [row[f"{how} nan"] for row in rows] for how in ARRANGEMENTS}
     return paragraph(
-        ("entries with other bits in products in their own k", other),
+        ("entries with other bits in products over their own k", other),
         ("their error over that of each alone", ratios, ".3f×"),
-        ("entries of the others that an infinity in one product's B makes NaN, by 0 · Inf", nan, ".3g%"),
-        ("a kernel that lays products along k must look for infinities and NaN first", max(nan["own k"]) > 0),
+        ("entries of the other products that an infinity in one product's B makes NaN, by 0 · Inf", nan, ".3g%"),
+        ("a kernel that arranges products along k must first check for infinities and NaN", max(nan["own k"]) > 0),
     )
 
 
-def _runs(rows: list[dict[str, Any]], chip: str, d: str, n: int) -> list[float]:
-    return [row["own k differing"] for row in rows if (row["hardware"], row["accumulate"], row["n"]) == (chip, d, n)]
+_runs = runs_by("hardware", "accumulate", "n")

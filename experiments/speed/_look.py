@@ -1,4 +1,4 @@
-"""How contenders look in the figures of speed, and lines over n."""
+"""Appearance of the implementations in the figures of speed, lines over n, and labels beside lines."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ SERIES: dict[str, Series] = {
     "ozaki2": Series("Ozaki scheme II", plotting.GREEN, "h"),
     "ozimmu": Series("ozIMMU", plotting.BLUE, "P"),
 }
-"""One look for a contender in all figures."""
+"""Appearance of an implementation in all figures."""
 
 
 def look(who: str) -> Series:
-    """A contender's look; one that is not listed has its name, in orange."""
+    """Return an implementation's appearance; orange, with its name, where it is not listed."""
     return SERIES.get(who) or Series(who, plotting.ORANGE, "*")
 
 
 def over_n(axes: Any, lines: Mapping[str, Sequence[Row]], what: str, side: str = "M", **more: Any) -> None:
-    """Lines of a number of the rows over one of their sides, which axes have as powers of two."""
+    """Draw a column of each line's rows over one of their sides, an axis of powers of two."""
     ticks: set[int] = set()
     for name, rows in lines.items():
         points = [(int(row[side]), row[what]) for row in rows if what in row]
@@ -70,7 +70,7 @@ _MARKS = [m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5)]
 
 
 def plain_ticks(axis: Any, which: str = "y") -> None:
-    """Numbers as they are on a logarithmic axis of speeds: 1, 2, 5, 10 and so on, where they lie within it."""
+    """Label a logarithmic axis with plain numbers: 1, 2, 5, 10 and so on."""
     axis.set(**{f"{which}scale": "log"})
     low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
     shown = [m for m in _MARKS if low <= m <= high]
@@ -80,9 +80,64 @@ def plain_ticks(axis: Any, which: str = "y") -> None:
 
 
 def legend(figure: Any, axes: Any, columns: int) -> None:
-    """One legend of all panels, each label once, below them."""
+    """Draw one legend of all panels below them, each label once."""
     result: dict[str, Any] = {}
     for axis in np.ravel(axes):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             result.setdefault(label, handle)
     figure.legend(list(result.values()), list(result), loc="outside lower center", ncols=columns, columnspacing=1.4)
+
+
+def label_ends(axis: Any, room: float = 8.0, size: float = 6.5) -> None:
+    """Write each line's label beside its last point, in its colour, with overlapping labels moved apart.
+
+    ``room`` is the factor by which the logarithmic x axis extends beyond the last point, for the labels.
+    """
+    lines = [line for line in axis.lines if len(line.get_xdata()) and not line.get_label().startswith("_")]
+    axis.set_xlim(right=room * max((max(line.get_xdata()) for line in lines), default=1.0))
+    place = axis.transData + axis.transAxes.inverted()
+    ends = sorted(((*place.transform([line.get_xdata()[-1], line.get_ydata()[-1]]), line) for line in lines), key=_end)
+    gap = 1.15 * size / (72 * axis.get_figure().get_size_inches()[1] * axis.get_position().height)
+    at = spread([y for _, y, _ in ends], gap)
+    right = max((x for x, _, _ in ends), default=0.0)
+    for (x, y, line), height in zip(ends, at, strict=True):
+        start = right if right - x < 0.3 else x
+        axis.annotate(
+            line.get_label(),
+            (x, y),
+            (start + 0.04, height),
+            "axes fraction",
+            "axes fraction",
+            fontsize=size,
+            color=line.get_color(),
+            va="center",
+            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": line.get_color(), "shrinkA": 0, "shrinkB": 2},
+        )
+
+
+def _end(place: tuple[float, float, Any]) -> float:
+    return place[1]
+
+
+def spread(positions: Sequence[float], gap: float, low: float = 0.03, high: float = 0.97) -> list[float]:
+    """Return ascending positions at least ``gap`` apart, as near to the given ascending ones as two passes find.
+
+    Examples
+    --------
+    >>> [round(y, 2) for y in spread([0.5, 0.5, 0.9], 0.1)]
+    [0.45, 0.55, 0.9]
+    """
+    groups: list[tuple[float, int]] = []  # centre and number of labels that touch one another
+    for y in positions:
+        groups.append((y, 1))
+        while len(groups) > 1:
+            (a, m), (b, n) = groups[-2:]
+            if b - a >= gap * (m + n) / 2:
+                break
+            groups[-2:] = [((a * m + b * n) / (m + n), m + n)]
+    result = [centre + gap * (i - (n - 1) / 2) for centre, n in groups for i in range(n)]
+    for i in range(len(result)):
+        result[i] = max(result[i], low + gap * i)
+    for i in reversed(range(len(result))):
+        result[i] = min(result[i], high - gap * (len(result) - 1 - i))
+    return result

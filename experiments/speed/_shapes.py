@@ -1,13 +1,12 @@
-"""What `fpemu bench gpu` measured on small and on tall products, kept beside this module, and what the pages share.
+"""The record of `fpemu bench gpu` on small and on tall products (beside this module), and selections from its rows.
 
-Another GPU's record takes its place where FPEMU_SPEED names it.
+FPEMU_SPEED names another GPU's record in its place.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from benchmarks.gpu.case import Case
 from fpemu import plotting
 from fpemu.errors import InputError
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
 from fpemu.roofline import gpus
 
 from ._record import Row, measured_on, read, record_file
@@ -37,24 +35,23 @@ _PLAIN = (
 )
 RULES = [
     """Times are the GPU's own: launches queue up behind a wait, so that the host is not measured. Each is the median of
-    11 samples, of 3 at least where they are long; a sample is as many launches as take 0.4 ms, 160 at most, after
-    others that do not count. All are taken again where the upper quartile is more than 1.1 times the lower, or where
-    the wait itself was interrupted, which tells that another process had the GPU.""",
+    11 samples, of 3 at least where they are long; a sample is as many launches as take 0.4 ms, 160 at most, after a
+    warm-up. All are repeated where the upper quartile is more than 1.1 times the lower, or where the wait itself was
+    interrupted, a sign of another process on the GPU.""",
     """Errors are those of a sample of the entries against the product in fp64, which is exact for fp16 and fp32
     operands but for its last bits, or against the exact product rounded to fp64.""",
-    """Another GPU than the paper's, and another cuBLAS: what can be compared are ratios of speeds measured side by side
-    in one run, and orders, not TFLOP/s. A range of speed-ups holds if every point reaches its lower end.""",
+    """Another GPU than the paper's, and another cuBLAS: ratios of speeds measured side by side in one run can be
+    compared, TFLOP/s cannot, and no ratio of this GPU judges a claim about another one.""",
 ]
-BATCHED = """Operands are uniform in [-1, 1], stored by rows, alpha = 1, beta = 0. They stay where they are between
-    launches: what fits into the L2 cache (50 MB on an H200) is read from there, for all contenders alike. "From memory"
-    is said where launches go round in copies, 256 MB or 40 of them. "fpemu" is
-    what a caller gets who chooses nothing: the kernel and its parameters that the package's table has for the size,
-    sums in fp32. Its launches may begin before the one before has ended, and wait by themselves where they must.
-    "In a loop" is the host's clock: calls one after another from Python for 2 ms, with what can be prepared prepared
-    before, and one wait for the GPU at their end; cuBLAS' functions are called as they are."""
-TALL = """Operands are uniform in [0, 1]. Launches go round in up to 64 copies of A and of the result, 256 MB or more
-    where that many make it, so that A comes from memory. Bandwidth counts A, B and the result once each; the copy that
-    it is a share of was timed in the same run and counts what it reads and what it writes."""
+BATCHED = """Operands are uniform in [-1, 1], stored by rows, alpha = 1, beta = 0. They stay in place between launches:
+    operands that fit into the L2 cache (50 MB on an H200) are read from there, by all implementations alike. "From
+    memory": launches alternate between copies, 256 MB or 40 of them. "fpemu" is the default: the kernel and its
+    parameters in the package's table for the size, sums in fp32. Its launches may begin before the previous one has
+    ended, and wait where they must. "In a loop" is the host's clock: successive calls from Python for 2 ms, prepared
+    beforehand as far as possible, and one wait for the GPU at their end; cuBLAS's functions are called as they are."""
+TALL = """Operands are uniform in [0, 1]. Launches alternate between up to 64 copies of A and of the result, 256 MB or
+    more where that many suffice, so that A comes from memory. Bandwidth counts A, B and the result once each; the copy
+    that it is a share of was timed in the same run, and its reads and writes are counted."""
 LOOKS = {
     "cublas": Series("cuBLAS", plotting.BLACK, "s", "--", filled=False),
     "cublas in one": Series("cuBLASLt, planar, one call", plotting.GREY, "x", ":"),
@@ -75,7 +72,7 @@ LOOKS = {
     "opt 2": Series("ISM2, optimisation 2", plotting.PURPLE, "X"),
     "hopper": Series("kernel for Hopper", plotting.GREEN, "D"),
 }
-"""One look for a contender on all pages."""
+"""Appearance of an implementation on all pages."""
 
 
 def _path() -> Path:
@@ -90,7 +87,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
 
 
 def told(page: str) -> str:
-    """The GPU, its driver, the library and the dates, and what a page lacks, for its caption."""
+    """Return the GPU, its driver, the library and the dates, and the unmeasured products of a page, for its caption."""
     if not _path().is_file():
         return "No record of a measurement is here."
     _, head, rows = _read(_path())
@@ -110,7 +107,7 @@ def _place(case: Case) -> tuple[Any, ...]:
 
 
 def missing(page: str) -> str:
-    """Which of a page's products, or some of whose contenders, the record has not got."""
+    """Return the products of a page that the record lacks, for some implementation."""
     have = {tuple(row[name] for name in _PLACE) for row in _read(_path())[2]}
     every: dict[tuple[str, int], set[int]] = {}
     lacking: dict[str, dict[int, set[int]]] = {}
@@ -132,7 +129,7 @@ def missing(page: str) -> str:
 
 
 def cells_of(page: str, shown: Callable[[Row], bool] = lambda row: True) -> Callable[[str], list[Row]]:
-    """The function `cells` of a page: the rows that were measured for it, by place, and the record's digest."""
+    """Return the function `cells` of a page: the rows measured for it, by place, and the record's digest."""
 
     def cells(size: str) -> list[Row]:
         digest, _, rows = _read(_path())
@@ -169,13 +166,13 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 # --- rows
 def line(rows: Iterable[Row], who: str, over: str = "M", **place: Any) -> list[Row]:
-    """A contender's rows at a place, by one of their sides."""
+    """Return an implementation's rows at a place, in the order of one of their sides."""
     of = [row for row in rows if row["contender"] == who and all(row[name] == x for name, x in place.items())]
     return sorted(of, key=lambda row: int(row[over]))
 
 
 def best(rows: Iterable[Row], who: Sequence[str], over: str = "M", **place: Any) -> list[Row]:
-    """The fastest of some contenders at each point of a line."""
+    """Return the fastest of some implementations at each point of a line."""
     result: dict[int, Row] = {}
     for row in (row for one in who for row in line(rows, one, over, **place)):
         old = result.get(int(row[over]))
@@ -184,7 +181,7 @@ def best(rows: Iterable[Row], who: Sequence[str], over: str = "M", **place: Any)
 
 
 def ratios(over: Iterable[Row], under: Iterable[Row], by: str = "M", what: str = "seconds") -> dict[int, float]:
-    """How many times as fast the first are as the second, where both are; by the GPU's time, "loop" or "cold".
+    """Return the times of the second over those of the first, where both exist; on the GPU, in a "loop" or "cold".
 
     >>> ratios([{"M": 8, "seconds": 2.0}], [{"M": 8, "seconds": 3.0}, {"M": 16, "seconds": 5.0}])
     {8: 1.5}
@@ -194,7 +191,7 @@ def ratios(over: Iterable[Row], under: Iterable[Row], by: str = "M", what: str =
 
 
 def mean(values: Iterable[float]) -> float:
-    """Geometric; NaN of none.
+    """Return the geometric mean; NaN without values.
 
     >>> round(mean([1.0, 4.0]), 12)
     2.0
@@ -204,7 +201,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def errors(rows: Iterable[Row], who: str, base: str, over: str = "M", **place: Any) -> dict[int, float]:
-    """A contender's error over another's, where both are and the other has one.
+    """Return the error of an implementation over that of another, where both exist.
 
     >>> rows = [{"contender": who, "M": 8, "relative_l2": error} for who, error in (("ours", 3.0), ("cublas", 2.0))]
     >>> errors(rows, "ours", "cublas")
@@ -220,7 +217,7 @@ def errors(rows: Iterable[Row], who: str, base: str, over: str = "M", **place: A
 
 
 def span(values: Iterable[float], unit: str = "×") -> str:
-    """ "1.2 to 3.4×, mean 2.1×"; nothing of none.
+    """Return the range and the geometric mean in words; empty without values.
 
     >>> span([1.0, 4.0])
     '1 to 4×, mean 2×'
@@ -232,33 +229,16 @@ def span(values: Iterable[float], unit: str = "×") -> str:
     return f"{ends}{unit}" + (f", mean {mean(known):.3g}{unit}" if len(known) > 1 else "")
 
 
-def compared(claim: str, published: str, ratios: Iterable[float], relation: str, limit: float) -> Claim:
-    """The verdict on a relation (">", ">=", "<" or "<=") of every ratio to a limit.
-
-    >>> compared("faster", "", [1.5, 2.0], ">", 1).verdict
-    'holds'
-    """
-    known, holds = list(ratios), {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}[relation]
-    return share(claim, published, [holds(x, limit) for x in known], span(known))
-
-
-def reaches(claim: str, low: float, high: float | None, values: Iterable[float]) -> Claim:
-    """The verdict on a published range of speed-ups: whether each point reaches its lower end."""
-    known = list(values)
-    published = f"{low:g}×" if high is None else f"{low:g} to {high:g}×"
-    return share(claim, published, [x >= low for x in known], span(known))
-
-
 # --- figures
 def plot(axes: Any, rows: Sequence[Row], what: str, over: str, look: Series, times: float = 1.0) -> None:
-    """A line of a number of the rows."""
+    """Draw a column of the rows over one of their sides."""
     points = [(int(row[over]), times * row[what]) for row in rows if what in row]
     if points:
         axes.plot(*zip(*points, strict=True), **look.line())
 
 
 def over_powers(axes: Any, ticks: Sequence[int], name: str = "$n$") -> None:
-    """A logarithmic axis of sizes below all panels."""
+    """Set a logarithmic axis of sizes below all panels."""
     for axis in axes.ravel():
         axis.set_xscale("log", base=2)
         axis.set_xticks(ticks, [str(n) for n in ticks])
@@ -268,7 +248,7 @@ def over_powers(axes: Any, ticks: Sequence[int], name: str = "$n$") -> None:
 
 
 def multiprocessors() -> int | None:
-    """Of the GPU of the record, None where the table of GPUs has not got it."""
+    """Return the number of multiprocessors of the record's GPU; None if the table of GPUs lacks it."""
     try:
         return int(gpus.get(one_gpu()).need("sms"))
     except InputError:
@@ -276,5 +256,5 @@ def multiprocessors() -> int | None:
 
 
 def one_gpu() -> str:
-    """The GPU's name in short, as `fpemu.roofline.gpus` may have it."""
+    """Return the GPU's short name, as in `fpemu.roofline.gpus`."""
     return str(_read(_path())[1]["device"]["gpu"]).removeprefix("NVIDIA ").split()[0]

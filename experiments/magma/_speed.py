@@ -1,0 +1,62 @@
+"""Selections, panels and measures that the pages on the speed of batches share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from benchmarks.gpu import shapes
+from fpemu import plotting
+from fpemu.plotting import Series
+from fpemu.reproduce.claims import Measure
+
+from .._rows import Row
+from ..speed._look import plain_ticks
+from ..speed._shapes import LOOKS, line, mean, plot, ratios
+
+NAMES = {"real": "HGEMM", "complex": "HCGEMM"}
+
+
+def square(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of n×n×n products of the figures' sizes."""
+    return [row for row in rows if row["M"] == row["K"] <= max(shapes.LARGEST.values())]
+
+
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of updates of rank 16."""
+    return [row for row in rows if row["K"] == shapes.RANK]
+
+
+def speedups(
+    rows: Iterable[Row], who: str = "ours", base: str = shapes.BASE, what: str = "seconds", **place: Any
+) -> dict[int, float]:
+    """Return the time of one implementation over that of another, by n."""
+    known = list(rows)
+    return ratios(line(known, who, **place), line(known, base, **place), what=what)
+
+
+def rates(axis: Any, rows: list[Row], names: Iterable[str]) -> None:
+    """Draw TFLOP/s over n."""
+    for name in names:
+        plot(axis, line(rows, name), "rate", "M", LOOKS[name])
+    plain_ticks(axis)
+    axis.set_ylabel("TFLOP/s")
+
+
+def factors(
+    axis: Any, curves: Iterable[tuple[Mapping[int, float], Series]], label: str = "times as fast as cuBLAS"
+) -> None:
+    """Draw factors over n, and a line at 1."""
+    for points, look in curves:
+        if points:
+            axis.plot(list(points), list(points.values()), **look.line())
+    axis.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+    plain_ticks(axis)
+    axis.set_ylabel(label)
+
+
+def extremes(name: str, values: Iterable[float], variant: str = "", reading: str = "") -> Iterator[Measure]:
+    """Yield the least value, the geometric mean and the largest value as variants of a claim."""
+    if known := list(values):
+        for word, value in (("least", min(known)), ("mean", mean(known)), ("largest", max(known))):
+            yield Measure(name, value, reading, ", ".join(filter(None, (variant, word))))
