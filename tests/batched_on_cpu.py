@@ -187,7 +187,7 @@ def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **opt
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0, "something outside of the matrices was touched"
         assert untouched(D), "something beside the result was written"
-        wrong += np.count_nonzero(D.view(np.uint16) != want.view(np.uint16))
+        wrong += int(np.count_nonzero(D.view(np.uint16) != want.view(np.uint16)))
     return wrong
 
 

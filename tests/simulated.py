@@ -47,7 +47,7 @@ class Buffer:
         return self.memory[:count].copy().view(dtype).reshape(shape)
 
     def free(self):
-        self.memory = None
+        del self.memory
 
 
 class Module:
@@ -85,7 +85,9 @@ def _build(source, spec, folder):
     file, library = folder / f"kernel{number}.cpp", folder / f"kernel{number}.so"
     file.write_text("\n".join([*parts, *(f"FPEMU_KERNEL({name})" for name in names)]))
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-ffp-contract=off", f"-I{HERE}", f"-I{KERNELS}"]
-    done = subprocess.run([emulation.compiler(), *flags, str(file), "-o", str(library)], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(emulation.compiler()), *flags, str(file), "-o", str(library)], capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[:6000])
     return str(library)

@@ -181,7 +181,8 @@ def torch():
 def install():
     """Replace cuda.core's device and code objects, the driver and torch by simulations; return the driver."""
     driver = Driver()
-    core.Device, core.ObjectCode, device._bindings = lambda number: GPU, ObjectCode, lambda: driver
+    vars(core).update(Device=lambda number: GPU, ObjectCode=ObjectCode)
+    vars(device).update(_bindings=lambda: driver)
     sys.modules["torch"] = torch()
     return driver
 

@@ -126,7 +126,7 @@ def library(plan, folder):
     if not stem.with_suffix(".so").exists():
         stem.with_suffix(".cpp").write_text(text)
         flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{folder}", str(stem.with_suffix(".cpp"))]
-        subprocess.run([emulation.compiler(), *flags, "-o", str(stem.with_suffix(".so"))], check=True)
+        subprocess.run([str(emulation.compiler()), *flags, "-o", str(stem.with_suffix(".so"))], check=True)
     return ctypes.CDLL(str(stem.with_suffix(".so")))
 
 

@@ -521,7 +521,7 @@ def test_the_command_answers_with_lines_to_paste(folder, capsys):
 
 
 def test_what_is_tried_is_told(folder, capsys, monkeypatch):
-    told = []
+    told: list = []
     found = advise(1e-5, hardware="H200", A=np.load("A.npy"), B=np.load("B.npy"), progress=told.append)
     assert told[0].startswith("the bound of ")
     assert f"the error of {found.chosen.candidate.label} on 12×10 entries" in told

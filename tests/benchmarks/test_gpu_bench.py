@@ -84,7 +84,7 @@ def test_a_limiter_shows_in_the_second_half_and_not_in_the_first_launches():
     assert machine.slept == [timing.FULL.idle]
 
 
-def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long():
+def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long(monkeypatch):
     """Where the host needs as long as the GPU nothing can queue up: two hundred launches would take ten seconds."""
     machine = Machine(0.05)
     queue = machine.launch
@@ -93,7 +93,7 @@ def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long():
         queue()
         machine.synchronize()
 
-    machine.launch = launch
+    monkeypatch.setattr(machine, "launch", launch)
     found = machine.measure(timing.SHORT)
     assert found.median == pytest.approx(0.05, rel=1e-3)
     assert machine.launches < 15
@@ -116,10 +116,10 @@ def test_a_slow_product_is_launched_three_times_before_the_run():
     assert found.sustained is None
 
 
-def test_a_row_records_that_another_process_used_the_gpu():
+def test_a_row_records_that_another_process_used_the_gpu(monkeypatch):
     gone = iter([2.4e-3, 9e-7])  # before this measurement, and in it
     machine = Machine(4e-3)
-    machine.away = lambda: next(gone)
+    monkeypatch.setattr(machine, "away", lambda: next(gone))
     found = machine.measure(timing.FIRST)
     assert found.away == 9e-7
     assert "away_s" not in timing.fields(found)
@@ -190,7 +190,8 @@ def test_a_single_product_by_chosen_implementations():
         (512, 64, 100, "sgemm", "fp32"),
     ]
     assert {t.fmt for t in suite.chosen("64", ["ozaki CR", "dgemm"])} == {"fp64"}
-    for arguments in (("4y",), ("4x4",), ("0x1x1",), ("64", ["turbo"]), ("64", [], "nice")):
+    refused: list[tuple] = [("4y",), ("4x4",), ("0x1x1",), ("64", ["turbo"]), ("64", [], "nice")]
+    for arguments in refused:
         with pytest.raises(InputError):
             suite.chosen(*arguments)
 
@@ -235,7 +236,7 @@ def hopper(monkeypatch):
 
 def test_the_kernels_of_all_schemes_are_known_before_they_are_measured(hopper):
     """Products and splits: what is not compiled beforehand takes a second of the time of its row."""
-    found = {}
+    found: dict = {}
     for task in suite.cases():
         who = implementations.find(task.implementation) if task.kind == "product" else None
         if who is not None and who.scheme not in (None, "ozaki", "ozimmu", "ozaki2"):

@@ -19,7 +19,7 @@ from fpemu.gpu.runtime import device
 from fpemu.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = {
+HEAD: dict = {
     "format": 1,
     "device": {"gpu": "NVIDIA H200", "driver": "1", "library": "cuBLAS 13"},
     "runs": [{"date": "2026-01-01"}],

@@ -229,7 +229,12 @@ def test_both_layouts_hold_the_same_numbers(library):
 def test_cold_launches_alternate_between_copies(library, monkeypatch):
     monkeypatch.setattr(batched, "ROUND", 5 * 3 * 2 * 16 * 1000)
     seen = []
-    monkeypatch.setattr(batched, "prepare", lambda batch, name: seen.append(batch) or batch.library(name))
+
+    def prepare(batch, name):
+        seen.append(batch)
+        return batch.library(name)
+
+    monkeypatch.setattr(batched, "prepare", prepare)
     task = next(
         t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("real", "cublas", 4, 1000)
     )

@@ -176,7 +176,7 @@ def test_an_order_is_taken_from_the_file_that_reveal_wrote(folder, capsys):
 
 def test_an_option_of_several_commands_is_the_same_in_each():
     shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
-    found = {}
+    found: dict = {}
     for words in ("gemm", "reveal", "verify gemm"):
         command = typer.main.get_command(app)
         for word in words.split():

@@ -340,10 +340,12 @@ def on(monkeypatch):
         monkeypatch.setattr(device, "missing", lambda: None)
         monkeypatch.setattr(device, "capability", lambda: capability)
         monkeypatch.setattr(device, "arch", lambda: "sm_{}{}".format(*capability))
-        choice.limits.cache_clear(), choice.choose.cache_clear()
+        choice.limits.cache_clear()
+        choice.choose.cache_clear()
 
     yield of
-    choice.limits.cache_clear(), choice.choose.cache_clear()
+    choice.limits.cache_clear()
+    choice.choose.cache_clear()
 
 
 def tasks():

@@ -121,7 +121,7 @@ def test_matrices_without_entries_and_alpha_zero(shapes, lent, gpu):
     if C.size:
         C[0] = -0.0
     for scheme in ("ootomo", "sgemm"):
-        for more in ((None, {}), (C, {"beta": -2.0})):
+        for more in [(None, {}), (C, {"beta": -2.0})]:
             arrays = [x if x is None or not lent else Lent(x) for x in (A, B, more[0])]
             got = gpu.gemm(*arrays, scheme=scheme, **more[1])
             assert_same(

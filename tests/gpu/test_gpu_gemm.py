@@ -25,7 +25,8 @@ ON_A_GPU = device.missing() is None
 
 def rows():
     """Of the catalog, the longest instruction of each kind of block; with FPEMU_EXAMPLES of each block there is."""
-    found, seen = [], set()
+    found: list = []
+    seen: set = set()
     for row in sorted(mma.catalog.rows(), key=lambda row: -row.k):
         if hostile.FACTOR > 1:
             news = {re.sub(r"K = \d+, |NAN_CODE = \d+", "", emulation.definition(row))}

@@ -26,7 +26,7 @@ needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason
 
 def all_rules():
     """Three words of each format and rounding, with scales that go round."""
-    found = []
+    found: list = []
     for fmt in FORMATS:
         for mode in (*MODES, "bit-cut") if fmt == "fp16" else MODES:
             some = EXPONENTS if fmt == "fp16" or hostile.FACTOR > 1 else (EXPONENTS[len(found) % len(EXPONENTS)],)
@@ -54,7 +54,7 @@ def library(tmp_path_factory):
     (folder / "split.cpp").write_text('#include "split.cuh"\n' + "".join(parts))
     flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{emulation.KERNELS}"]
     out = folder / "split.so"
-    subprocess.run([emulation.compiler(), *flags, str(folder / "split.cpp"), "-o", str(out)], check=True)
+    subprocess.run([str(emulation.compiler()), *flags, str(folder / "split.cpp"), "-o", str(out)], check=True)
     return ctypes.CDLL(str(out))
 
 

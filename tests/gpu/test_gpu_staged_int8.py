@@ -58,7 +58,7 @@ def operand(*shape):
 @pytest.mark.parametrize("kind", list(splits.KINDS))
 def test_each_launch_zeroes_the_counts_of_faults_for_the_one_after_it(queued, kind):
     splitter, rng = splits.ChunkSplitter(kind, {}), np.random.default_rng(1)
-    zero = {}  # by pointer, once it has been used
+    zero: dict = {}  # by pointer, once it has been used
     sizes = [(rng.integers(1, 700), rng.integers(1, 3000)) for _ in range(8)]
     for turn in range(60):
         rows, k = sizes[rng.integers(0, 8)]

@@ -52,7 +52,7 @@ class Module(cuda_on_cpu.HostModule):
         macros = source[: source.index("//")]
         super().__init__(f"{macros}{WORDS}REAL curr_b[1 << 16];\n{source[len(macros) :]}")
 
-    def prepare(self, name, grid, block, *arguments, shared=0, keep=None):
+    def prepare(self, name, grid, block, *arguments, keep=None, shared=0, **_):
         assert shared <= 4 << 16
         packed = [np.ascontiguousarray(x) for x in arguments]
         pointers = (cuda_on_cpu.ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
@@ -156,9 +156,9 @@ def _zeros(m, k, n):
     return np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
 
 
-def test_a_verification_counts_its_outputs_and_its_record_can_be_replayed(processor):
+def test_a_verification_counts_its_outputs_and_its_record_can_be_replayed(processor, monkeypatch):
     verification = TallSkinny(names=["V0"], formats=["fp32"])
-    verification.numbers = lambda group: [0, 4, 7]
+    monkeypatch.setattr(verification, "numbers", lambda group: [0, 4, 7])
     outcome = verification.run("V0 in fp32")
     assert outcome.ok
     assert outcome.cases == 3

@@ -299,13 +299,13 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
     from fpemu.verify import library as suite
     from fpemu.verify.records import Record
 
-    wrong = []
+    wrong: list = []
 
     class Here(Emulated):
         def __init__(self, kind, layout, shape, deadline=0.0):
             super().__init__(kind, shape, {})
             try:
-                self.known = library.lookup("cublas", kind, shape, layout=layout)
+                self.known: library.Product | None = library.lookup("cublas", kind, shape, layout=layout)
             except InputError:
                 self.known = None
             self.layout = layout

@@ -180,7 +180,11 @@ def test_saving_at_once_never_shows_half_a_file(tmp_path):
     files.save("a", contents[0])
 
     def work(i):
-        return [(files.save("a", contents[i]), files.load("a"))[1] for _ in range(50)]
+        read = []
+        for _ in range(50):
+            files.save("a", contents[i])
+            read.append(files.load("a"))
+        return read
 
     with ThreadPoolExecutor(4) as pool:
         assert {result for results in pool.map(work, range(4)) for result in results} <= set(contents)

@@ -156,7 +156,8 @@ def slices(x: Sequence[float], bits: int, most: int | None = None) -> list[Slice
     x + σ lies in [σ, 2σ) for x >= 0 and is rounded to a multiple of 2^(τ - bits + 1); for x < 0 it lies in [σ/2, σ),
     where numbers are twice as dense. σ is a multiple of twice either step, so ties go to the even multiple for x too.
     """
-    rest, parts = [units(v) for v in x], []
+    rest = [units(v) for v in x]
+    parts: list = []
     while any(rest) and (most is None or len(parts) < most):
         tau = ceil_log2(fraction(max(abs(r) for r in rest), LEAST))
         e = tau - bits

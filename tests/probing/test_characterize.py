@@ -121,7 +121,7 @@ def test_what_random_operands_contradict_is_asked_and_the_search_goes_on(monkeyp
     spec = MmaSpec("e2m3", "e2m3", "fp16", k=4, block=4, arithmetic="via-half", F=21)
     monkeypatch.setattr(search, "separating", lambda results, specs, seed: results.probes.take(np.empty(0, np.int64)))
     assert found_in(spec, outputs=0).spec.arithmetic == "truncated"
-    told = []
+    told: list = []
     found = found_in(spec, outputs=2000, report=told.append)
     assert found
     assert (found.spec.arithmetic, found.mismatches) == ("via-half", 0)

@@ -227,7 +227,7 @@ def test_an_order_of_many_promoted_slices_is_named():
     spec, order = SPECS["fp16"], KOrder(split=20, promote=16, join="descending")
     tree = trees.from_order(order, 5600, spec)  # 280 sums within sums once it is canonical
     assert name_order(tree, 5600, spec) == order
-    deep = Chain(((0,),))
+    deep: Chain | Sum = Chain(((0,),))
     for k in range(1, 600):
         deep = Sum((Chain(((k,),)), deep), "fp16")
     assert identical(deep, Sum(deep.parts, "fp16"))

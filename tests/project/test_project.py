@@ -91,7 +91,7 @@ def _imports(modules):
 
 def test_no_module_imports_itself_through_others():
     modules = _modules()
-    graph = {module: set() for module in modules}
+    graph: dict[str, set] = {module: set() for module in modules}
     for module, name in _imports(modules):
         graph[module].add(name)
     try:

@@ -43,7 +43,7 @@ def able(scheme, gpu):
 def test_instructions_are_those_that_the_scheme_runs(monkeypatch, name, options, K):
     scheme = schemes.build(name, options)
     spec = scheme.spec("ampere")
-    ran = []
+    ran: list = []
 
     def chain(terms, spec, order=None, step=None, **_):
         for piece in (order or mma.KOrder()).segments(K):

@@ -55,7 +55,9 @@ def midpoint_traps(name, count, seed):
     """a·b on a midpoint between two values of the format, c far below half an ulp of it (and the other way round)."""
     fmt = oracle.FORMATS[name]
     p, rng = fmt.precision, np.random.default_rng(seed)
-    A, B, C = [], [], []
+    A: list = []
+    B: list = []
+    C: list = []
     while len(A) < count:
         half = p // 2
         a = int(rng.integers(1 << half, 2 << half)) | 1
@@ -87,7 +89,9 @@ def test_a_product_just_beside_half_an_ulp_of_the_addend(name):
     fmt = oracle.FORMATS[name]
     f = fmt.fraction_bits
     rng = np.random.default_rng(1)
-    A, B, C = [], [], []
+    A: list = []
+    B: list = []
+    C: list = []
     for _ in range(2000):
         j = int(rng.integers(1, f + 1))
         one_plus, one_minus = (1 << f) + (1 << (f - j)), (1 << f) - (1 << (f - j))  # (1 + 2^-j)(1 - 2^-j) = 1 - 2^-2j
@@ -123,7 +127,9 @@ def test_cancellation_leaves_the_product_s_error(name):
 def test_around_underflow(name):
     fmt = oracle.FORMATS[name]
     f, rng = fmt.fraction_bits, np.random.default_rng(3)
-    A, B, C = [], [], []
+    A: list = []
+    B: list = []
+    C: list = []
     lowest = fmt.emin - f
     for _ in range(3000):
         e = int(rng.integers(lowest - 4, fmt.emin + 3))  # of the product
@@ -141,7 +147,9 @@ def test_around_overflow(name):
     fmt = oracle.FORMATS[name]
     f, rng = fmt.fraction_bits, np.random.default_rng(4)
     top = ((fmt.top - 1) << f) | ((1 << f) - 1)
-    A, B, C = [], [], []
+    A: list = []
+    B: list = []
+    C: list = []
     for _ in range(2000):
         near = fmt.emax - f - 1 + int(rng.integers(-1, 2))  # half an ulp of the largest number, or its neighbours
         a = (1 << f) + int(rng.choice([0, 0, 1, -1]))

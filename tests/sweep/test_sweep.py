@@ -429,7 +429,12 @@ def test_the_bar_stays_in_the_display(folder):
 # --- the choice of processes
 def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(LocalWorkers, "evaluate", lambda self, *arguments: started.append(self.jobs) or iter(()))
+
+    def evaluate(self, *arguments):
+        started.append(self.jobs)
+        return iter(())
+
+    monkeypatch.setattr(LocalWorkers, "evaluate", evaluate)
     grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
     with Store(tmp_path / "r.sqlite") as results:
         assert len(run(grid, results=results, jobs=4)) == 50

@@ -217,8 +217,12 @@ def test_a_cluster_of_its_own(tmp_path, grid):
 
 def test_dasks_own_logs_are_silent_during_a_run_and_only_then(tmp_path, grid, workers, monkeypatch):
     levels, during = _levels(), []
-    plain = DaskWorkers._window
-    monkeypatch.setattr(DaskWorkers, "_window", lambda self: (during.append(_levels()), plain(self))[1])
+
+    def window(self, plain=DaskWorkers._window):
+        during.append(_levels())
+        return plain(self)
+
+    monkeypatch.setattr(DaskWorkers, "_window", window)
     with Store(tmp_path / "r.sqlite") as results:
         run(grid, results=results, scheduler=workers)
     assert _levels() == levels

@@ -276,12 +276,12 @@ def test_what_gemm_refuses_has_no_bound() -> None:
         with pytest.raises(fpemu.InputError, match=word):
             bound(scheme, "hopper", norms=norms, **options)
     with pytest.raises(fpemu.InputError, match="Norms"):
-        bound("ootomo", "hopper", norms=64)  # type: ignore[arg-type]
+        bound("ootomo", "hopper", norms=64)
     for M, N in ((-1, 1), (1, 2.0), (True, 1)):
         with pytest.raises(fpemu.InputError, match="must be an integer"):
-            bound("ootomo", "hopper", norms=norms, M=M, N=N)  # type: ignore[arg-type]
+            bound("ootomo", "hopper", norms=norms, M=M, N=N)
         with pytest.raises(fpemu.InputError, match="must be an integer"):
-            chain(mma.spec("hopper"), norms, M=M, N=N)  # type: ignore[arg-type]
+            chain(mma.spec("hopper"), norms, M=M, N=N)
     with pytest.raises(fpemu.InputError, match="exact modulo"):
         chain(mma.spec("hopper", "int8"), norms)
 
@@ -298,7 +298,7 @@ def test_a_bound_adds_worst_cases_and_biases_but_not_deviations() -> None:
     assert found.probable(1e-6) > found.probable(0.1)
     for failure in (0.0, 1.0, -0.5, math.nan, "0.01"):
         with pytest.raises(fpemu.InputError, match="must be a number"):
-            found.probable(failure)  # type: ignore[arg-type]
+            found.probable(failure)
     assert [line.split()[0] for line in found.table().splitlines()] == ["part", "one", "two", "all", "probable"]
 
 

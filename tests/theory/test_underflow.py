@@ -126,7 +126,7 @@ def random_split(rng):
     p = rng.randint(2, 7)
     emin = -rng.randint(0, 8)
     emax = emin + rng.randint(1, 12)
-    kinds = (
+    kinds: tuple = (
         {},
         {"inf": False, "nan": "top"},
         {"subnormals": False},

@@ -33,7 +33,8 @@ RATE = f"{speed.RATE}some"
 @pytest.fixture
 def stand_in(monkeypatch):
     """A GPU and a compiled implementation that compute as NumPy's does; `changes` alter the GPU's codes."""
-    compute, changes = lru_cache(maxsize=40)(emulation.compute), []
+    compute = lru_cache(maxsize=40)(emulation.compute)
+    changes: list = []
 
     def computed(case, implementation):
         codes = compute(case, "numpy")

@@ -232,7 +232,8 @@ def changed(content: bytes) -> list[bytes]:
     more = {**record, "outcomes": [{**row, "cases": 10**6} for row in record["outcomes"]]}
     lists = {**record, "outcomes": [1, 2], "digest": records._digest([1, 2])}
     other = {**record, "schema": 0}
-    rows = [json.dumps(x).encode() for x in (few, more, lists, other, [], None, {"schema": 1, "outcomes": 3})]
+    damaged: list = [few, more, lists, other, [], None, {"schema": 1, "outcomes": 3}]
+    rows = [json.dumps(x).encode() for x in damaged]
     return [b"", content[:-3], content[: len(content) // 2], b"\xff\xfe\x00", *rows, content + content, b"[" * 10**5]
 
 
