@@ -8,7 +8,7 @@ ARGS ?=
 .PHONY: help setup test test-all lint reproduce ledger notebooks bench clean
 
 help:
-	@echo "make reproduce   draw the papers' figures into figures/ (ARGS='legemm --full' for more)"
+	@echo "make reproduce   draw a figure of each paper into figures/ (ARGS=all for all of them)"
 	@echo "make ledger      write the verdict on every published claim from the figures"
 	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
 	@echo "make test        run the fast tests (ARGS='-k mma' for some)"

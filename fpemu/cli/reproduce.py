@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    figure: Annotated[
-        str | None, typer.Argument(metavar="[PAPER[/FIGURE]]", help="One figure, or a paper's; default all.")
+    figures: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAPER[/FIGURE]]...",
+            help="Figures, papers, or 'all'; default: the figure of each paper's first claim.",
+        ),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="The sizes and runs of the paper, as far as an hour allows.")
@@ -60,14 +64,14 @@ def reproduce(
     """
     from fpemu.sweep.run import CellError
 
-    again = ["fpemu", "reproduce", *([figure] if figure else []), *(["--full"] if full else [])]
+    again = ["fpemu", "reproduce", *(figures or []), *(["--full"] if full else [])]
     again += [] if device == "auto" else ["--device", device]
     again += [] if output is None else ["-o", output]
     again += [] if experiments is None else ["--experiments", experiments]
     again += [word for name in formats or [] for word in ("--format", name)]
     with resumable(again):
         size, folder = "full" if full else "quick", "figures" if output is None else output
-        failed = _reproduce(figure, size, jobs, parse_device(device), fresh, folder, formats or [])
+        failed = _reproduce(figures or [], size, jobs, parse_device(device), fresh, folder, formats or [])
     if failed:
         cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
         pages = [name for name in failed if name not in cells]
@@ -81,18 +85,29 @@ def reproduce(
 
 
 def _reproduce(
-    figure: str | None, size: str, jobs: int | None, device: Device, fresh: bool, output: str, formats: list[str]
+    names: list[str], size: str, jobs: int | None, device: Device, fresh: bool, output: str, formats: list[str]
 ) -> dict[str, BaseException]:
     from fpemu.reproduce import experiments, figures
     from fpemu.sweep.run import default_jobs
     from fpemu.sweep.store import Store
 
-    chosen = [experiments.load(name) for name in experiments.select(figure)]
+    chosen = [experiments.load(name) for name in _select(names)]
     folder = Path(output, "full" if size == "full" else "")
     check_folder(output, folder)
     figures.check_output([experiment.name for experiment in chosen], folder, formats)
     with Store() as results:
         return _all(chosen, size, results, jobs or default_jobs(), device, fresh, folder, formats)
+
+
+def _select(names: list[str]) -> list[str]:
+    """The figures that are named, each once; without names the figure of each paper's first claim."""
+    from fpemu.reproduce import experiments, papers
+
+    if not names:
+        first = [paper.headlines[0].page for paper in papers.read() if paper.headlines]
+        return first or experiments.names()
+    wanted = [None if name == "all" else name for name in names]
+    return list(dict.fromkeys(name for one in wanted for name in experiments.select(one)))
 
 
 def _all(
@@ -136,6 +151,8 @@ def _all(
         _show(name, size, files, claims)
     if written:
         console().print(f"\n{_summary(written)}", soft_wrap=True)
+        paths = [files.paths[0].as_posix() for files in written.values()]
+        console().print(f"Look at {', '.join(paths[:5])}{' ...' * (len(paths) > 5)}", soft_wrap=True)
     return failed
 
 

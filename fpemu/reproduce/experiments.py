@@ -260,7 +260,7 @@ def select(wanted: str | None) -> list[str]:
     wanted = wanted.strip("/")
     chosen = [name for name in known if name == wanted or name.startswith(wanted + "/")]
     if not chosen:
-        raise unknown_name("experiment", wanted, [*{name.split("/")[0] for name in known}, *known])
+        raise unknown_name("experiment", wanted, ["all", *{name.split("/")[0] for name in known}, *known])
     return chosen
 
 

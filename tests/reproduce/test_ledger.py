@@ -138,7 +138,7 @@ def template(tmp_path_factory):
         patch.setenv("FPEMU_EXPERIMENTS", str(where / "papers"))
         patch.delenv("FPEMU_CACHE", raising=False)
         _pages()
-        assert _fpemu("reproduce", "-j", "1") == 0
+        assert _fpemu("reproduce", "all", "-j", "1") == 0
     return where / "figures"
 
 
@@ -412,7 +412,7 @@ def test_folders_that_are_none(folder, capsys):
 def test_the_other_figures_are_drawn_and_the_status_is_1(folder, capsys):
     path = Path("papers/toy/fig1.py")
     path.write_text(path.read_text().replace('return {"factor"', 'return {"factor": 1 / 0} or {"factor"'))
-    assert _fpemu("reproduce", "-j", "1") == 1
+    assert _fpemu("reproduce", "all", "-j", "1") == 1
     err = capsys.readouterr().err
     assert "division by zero" in err
     assert "not drawn, because cells failed: toy/fig1;" in err
