@@ -16,7 +16,6 @@ import numpy as np
 from fpemu import inputs, plotting, reference, schemes, theory
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
 from fpemu.sweep.store import canonical
 
 Row = dict[str, Any]
@@ -25,12 +24,10 @@ PAPER = "no paper's figure: the a-priori bounds of fpemu.theory beside the error
 ASSUMPTIONS = [
     """The error of an entry is taken relative to that entry of |A||B|, and a point is the largest over the entries of
     one product. The exact product is rounded nowhere: the residual AB - D is computed exactly and rounded once.""",
-    """The bounds know the norms of A and B (fpemu.theory.Norms.of), the scheme's options and the instruction's fields,
-    and nothing else of the operands. The probable bound may fail for one product in a hundred (failure = 0.01).""",
+    """The bounds contain the norms of A and B (fpemu.theory.Norms.of), the scheme's options and the instruction's
+    fields, and nothing else of the operands. The probable bound may fail for one product in a hundred.""",
     """A figure has few rows and columns, 8 at quick size and 16 at full: the error of an entry depends on k and the
-    data alone, the largest of more entries is a little larger, and the probable bound knows their number.""",
-    """Within a factor of ten: the probable bound is at most ten times the measured error, product by product. Products
-    without any error have no such ratio and do not count there.""",
+    data alone, the largest of more entries is a little larger, and the probable bound depends on their number.""",
     """Growth is the exponent p of k^p between the last four lengths of each curve, by least squares over logarithms,
     the largest error over the seeds at each length.""",
 ]
@@ -40,9 +37,8 @@ DATA: dict[str, tuple[str, dict[str, float]]] = {
     "phi = 1": ("phi", {"phi": 1.0}),
 }
 """Name and parameters of `fpemu.inputs`."""
-_TITLES = {"positive": "uniform in [0, 1]", "zero mean": "uniform in [-1, 1]", "phi = 1": r"$\varphi$ = 1"}
+TITLES = {"positive": "uniform in [0, 1]", "zero mean": "uniform in [-1, 1]", "phi = 1": r"$\varphi$ = 1"}
 _WORDS = {"positive": "[0, 1]", "zero mean": "[-1, 1]", "phi = 1": "φ = 1"}
-FACTOR = 10.0
 KIND = "M"
 DIGITS = {"deviation": 6}
 """A difference of squares that nearly cancel: the processor's order of summation shows from the twelfth digit on."""
@@ -120,10 +116,10 @@ class Figure:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What sets this page apart from the other pages of the module."""
+        """The attributes of this page that differ from those of the other pages."""
         words = {(c.hardware, c.words, "int32" if c.words == "int8" else "fp32"): 0 for c in self.curves if c.hardware}
         texts = {"TITLE": self.title, "CAPTION": self.caption, "SPECS": list(words)}
-        return texts | {name: getattr(self, name) for name in ("cells", "draw", "claims", "finding")}
+        return texts | {name: getattr(self, name) for name in ("cells", "draw", "finding")}
 
     @property
     def caption(self) -> str:
@@ -176,20 +172,10 @@ class Figure:
             axes[0, 0].set_ylim(low / 3, 3 * high)
         for label, dash in (("probable bound", "-"), ("worst case", (0, (4, 2)))):
             axes[0, 0].plot([], [], color=plotting.BLACK, linestyle=dash, linewidth=0.9, label=label)
-        axes[0, 0].set_ylabel("error over $|A||B|$")
-        plotting.panel_titles(axes, list(_TITLES.values()))
+        axes[0, 0].set_ylabel("error relative to $|A||B|$")
+        plotting.panel_titles(axes, list(TITLES.values()))
         plotting.legend_below(figure, axes[0, 0], min(6, len(self.curves) + 2))
         return figure
-
-    def claims(self, rows: list[Row]) -> list[Claim]:
-        """Checks of our own; of products, each by itself."""
-        worst, likely = ([(_over(row, c), row) for row in rows if c in row] for c in ("worst", "probable"))
-        loose = [(row["probable"] / row["measured"], row) for row in rows if row["measured"]]
-        return [
-            self._below("no error exceeds the worst case", "measured / worst", worst),
-            self._below("no error exceeds the probable bound", "measured / probable", likely),
-            self._below("probable bound within ten times the measured error", "probable / measured", loose, FACTOR),
-        ]
 
     def finding(self, rows: list[Row]) -> str:
         exact = sum(not row["measured"] for row in rows)
@@ -198,42 +184,13 @@ class Figure:
         if unbounded:
             where = ", ".join(dict.fromkeys(self.name(row) for row in unbounded))
             without.append(f"norms alone give no worst case to {len(unbounded)} products ({where})")
-        above = [row for row in rows if _over(row, "probable") > 1]
-        loose = [row for row in rows if row["measured"] and row["probable"] > FACTOR * row["measured"]]
-        missed = [
-            self._where("below the measured error", above),
-            self._where(f"more than {FACTOR:g} times the measured error", loose),
-        ]
-        text = [self._tightness(rows), self._made_of(rows), self._growth(rows), _sentence(without), _sentence(missed)]
+        text = [self._tightness(rows), self._made_of(rows), self._growth(rows), _sentence(without)]
         return " ".join(part for part in text if part)
-
-    def _below(self, what: str, name: str, ratios: list[tuple[float, Row]], most: float = 1.0) -> Claim:
-        """Whether ratios stay at or below `most`, with the largest."""
-        if not ratios:
-            return share(what, "", [], "no product to judge")
-        largest, row = max(ratios, key=lambda pair: pair[0])
-        text = f"{name} at most {largest:.3g} ({self.label(row)}, k = {row['k']})"
-        return share(what, "", [ratio <= most for ratio, _ in ratios], text, largest)
 
     def name(self, row: Row) -> str:
         """The curve of a row in words."""
         ours = (row["hardware"], canonical(row["options"]))
         return next(c.label for c in self.curves if (c.hardware, canonical(dict(c.options))) == ours)
-
-    def label(self, row: Row) -> str:
-        """The curve and the data of a row in words."""
-        return f"{self.name(row)}, {_WORDS[row['data']]}"
-
-    def _where(self, what: str, rows: list[Row]) -> str:
-        """At which products the probable bound is not what it should be, and what it is made of there."""
-        if not rows:
-            return ""
-        k, where = sorted({row["k"] for row in rows}), ", ".join(dict.fromkeys(self.label(row) for row in rows))
-        parts = ", ".join(dict.fromkeys(_main(row, "rms")[0] for row in rows))
-        return (
-            f"the probable bound is {what} for {len(rows)} product{'s' * (len(rows) > 1)}, at k = {_span(k)} "
-            f"({where}); the part that makes most of its mean square there is {parts}"
-        )
 
     def _tightness(self, rows: list[Row]) -> str:
         parts = []
@@ -241,10 +198,9 @@ class Figure:
             selected = [row for row in rows if row["data"] == data and row["measured"]]
             worst, likely = ([row[c] / row["measured"] for row in selected if c in row] for c in ("worst", "probable"))
             if selected:
-                most = f"{_mean(worst):.3g} (at most {max(worst):.3g})" if worst else "none"
-                parts.append(
-                    f"{most} and {_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g}) on {_WORDS[data]}"
-                )
+                most = f"{geometric_mean(worst):.3g} (at most {max(worst):.3g})" if worst else "none"
+                near = f"{geometric_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g})"
+                parts.append(f"{most} and {near} on {_WORDS[data]}")
         return f"Worst case and probable bound over the measured error, geometric means: {'; '.join(parts)}."
 
     def _made_of(self, rows: list[Row]) -> str:
@@ -302,13 +258,6 @@ def _largest(rows: Sequence[Row]) -> dict[int, dict[str, float]]:
     return result
 
 
-def _over(row: Row, bound: str) -> float:
-    """measured / bound; 0 where both are 0."""
-    if not row["measured"]:
-        return 0.0
-    return float(row["measured"] / row[bound]) if row[bound] else math.inf
-
-
 def _main(row: Row, kind: str) -> tuple[str, float]:
     """The largest part of a bound, and its share: of the sum ("worst"), of the sum of squares ("rms")."""
     power = 2 if kind == "rms" else 1
@@ -319,7 +268,7 @@ def _main(row: Row, kind: str) -> tuple[str, float]:
     return name, parts[name] / sum(parts.values())
 
 
-def _mean(values: Sequence[float]) -> float:
+def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
@@ -335,10 +284,6 @@ def _percent(values: Sequence[float]) -> str:
 
 def _powers(values: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(f"{round(value, 2) + 0.0:.2f}" for value in (min(values), max(values))))
-
-
-def _span(values: Sequence[int]) -> str:
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def _chips(names: str, words: str = "fp16") -> tuple[Curve, ...]:
@@ -396,9 +341,11 @@ PAGES = {
     "sgemm": Figure(
         "bounds and errors of SGEMM", "sgemm", (Curve(None, Series("chain of fp32 FMAs", plotting.BLACK, "s")),)
     ),
-    "staged": Figure("bounds and errors of the staged scheme", "staged", _FOUR),
+    "staged": Figure("bounds and errors of staged accumulation (ours)", "staged", _FOUR),
     "staged_int8": Figure(
-        "bounds and errors of staged accumulation with corrections in int8", "staged-int8", _chips("ampere hopper")
+        "bounds and errors of staged accumulation with corrections in int8 (ours)",
+        "staged-int8",
+        _chips("ampere hopper"),
     ),
 }
 

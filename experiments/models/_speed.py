@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpemu import plotting, roofline
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
 from fpemu.schemes import build
 from fpemu.schemes.base import SplitScheme
-
-from .._rows import listed
 
 SIZES = tuple(2**i for i in range(7, 16))
 LARGEST = 2**15
@@ -39,23 +36,9 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """The scheme of a row, with its operands where they are not its usual ones."""
+    """The scheme of a row, and its operands where they are not its usual ones."""
     unusual = row["scheme"] in SLICED and row["precision"] == "fp32"
     return f"{row['scheme']} (fp32)" if unusual else str(row["scheme"])
-
-
-@listed
-def break_evens(rows: list[dict[str, Any]], native: str) -> Iterator[Claim]:
-    """For every scheme, whether and from which n its bound is above the native product's."""
-    for scheme in dict.fromkeys(name_of(row) for row in rows if row["scheme"] != native):
-        selected = [row for row in rows if name_of(row) == scheme]
-        texts = [f"{row['gpu']} {_from(row['from'])} ({row['ratio']:.3g}×)" for row in selected]
-        held = [row["from"] > 0 for row in selected]
-        yield share(f"{scheme} can be faster than {native.upper()}", "", held, ", ".join(texts))
-
-
-def _from(n: float) -> str:
-    return f"from n = {n:.0f}" if n else "never"
 
 
 def of(rows: list[dict[str, Any]], gpu: str, scheme: str) -> dict[str, Any] | None:
@@ -67,6 +50,7 @@ def draw(
     rows: list[dict[str, Any]], gpus: Sequence[str], look: Mapping[str, Series], native: str, height: float
 ) -> Any:
     """A panel of speeds for each of seven GPUs, and one of break-even sizes."""
+    fmt = {"sgemm": "FP32", "dgemm": "FP64"}[native]
     figure, axes = plotting.figure(4, 2, height=height, share_y=False)
     selected = [gpu for gpu in gpus if any(row["gpu"] == gpu for row in rows)]
     shown = {}
@@ -100,8 +84,10 @@ def draw(
         axis.set_xscale("log", base=2)
         axis.set_xticks([2**i for i in range(6, 16, 3)])
     for axis in axes[:, 0]:
-        axis.set_ylabel("bound, TFLOP/s")
+        axis.set_ylabel(f"bound on effective {fmt} throughput\n($2n^3$ / time), TFLOP/s")
     for axis in axes[1]:
-        axis.set_xlabel("n")
-    plotting.panel_titles(axes, [*selected, *[""] * (7 - len(selected)), "break-even"])
+        axis.set_xlabel("$n$")
+    for height, text in ((0.14, "filled: split first"), (0.06, "open: split fused")):
+        last.annotate(text, (0.97, height), xycoords="axes fraction", ha="right", fontsize=6.5)
+    plotting.panel_titles(axes, [*selected, *[""] * (7 - len(selected)), f"{native.upper()} is slower from"])
     return figure, axes

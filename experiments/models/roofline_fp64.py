@@ -10,7 +10,7 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
@@ -21,20 +21,18 @@ from ._speed import evaluate as evaluate
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
 TITLE = "bounds on the speed of fp64 products, and where they pay"
 KIND = "M"
-EXPLAINS = ("models/roofline_fp64",)
 CAPTION = """Bounds on speed for n×n×n products in fp64, 2n^3 over the least time that the roofline leaves, on seven
 GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on the faster of the ordinary cores and a
 matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
 moduli and one product more for the scaling. Nothing is measured."""
 ASSUMPTIONS = [
     """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state, without sparsity; how far the table was checked, it says itself (fpemu/roofline/gpus.toml).""",
+    state, without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
     """Every product of slices is a call that writes its result for a kernel that adds it up, as published; every kernel
     reads its inputs and writes its outputs once.""",
     """The number of slices is counted on a few rows of (uniform - 0.5) exp(0.1 normal), the narrowest inputs of
     DGEMM-TC: operands of a wider range need more.""",
     "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",
-    "The claims are checks of our own, unless they name a place in the paper on DGEMM-TC.",
 ]
 
 GPUS = ("Titan RTX", "V100", "A100", "H200", "B200", "MI210", "MI300X")
@@ -65,25 +63,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    yield from _speed.break_evens(rows, "dgemm")
-    for gpu, faster, published in (
-        ("Titan RTX", True, "972.4 GFLOP/s for 534.1 (DGEMM-TC, Table 1)"),
-        ("V100", False, "1064 GFLOP/s for 6761 (DGEMM-TC, Table 1)"),
-    ):
-        pair = [_speed.of(rows, gpu, name) for name in ("ozaki", "dgemm")]
-        speeds = [row["at 8192"] for row in pair if row is not None]
-        if len(speeds) == 2:
-            text = f"{speeds[0] / 1e9:.4g} for {speeds[1] / 1e9:.4g} GFLOP/s at n = 8192 allowed"
-            claim = f"DGEMM-TC is {'faster' if faster else 'slower'} than DGEMM on the {gpu}"
-            yield share(claim, published, [(speeds[0] > speeds[1]) == faster], text)
-    gains = [
-        (row["ratio"], other["ratio"])
-        for row in rows
-        if row["scheme"] == "ozaki2" and (other := _speed.of(rows, row["gpu"], "ozimmu"))
-    ]
-    text = f"by {min(a / b for a, b in gains):.3g} to {max(a / b for a, b in gains):.3g} times" if gains else ""
-    yield share("residues allow more than int8 slices", "", [a > b for a, b in gains], text)
+def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+    for row in rows:
+        other = _speed.of(rows, row["gpu"], "ozimmu")
+        if row["scheme"] == "ozaki2" and other:
+            yield Measure("beats_dgemm", row["ratio"], variant=row["gpu"])
+            yield Measure("residues_beat_slices", row["ratio"] / other["ratio"], variant=row["gpu"])
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -1,58 +1,107 @@
-"""What the pages on the speed of TSM2 and ISM2 share."""
+"""Selections, panels and sentences that the pages on the speed of TSM2 and ISM2 share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.gpu import shapes
+from fpemu import plotting
+from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
-from ..speed._shapes import Row, multiprocessors, ratios
-from ..speed._shapes import line as _line
+from .._findings import paragraph
+from ..speed._shapes import LOOKS, Row, line, multiprocessors, one_gpu
 
 PAPER = "Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020)"
-COLUMNS, ROWS = "columns", "rows"
+GAIN, SHARE = "times as fast as cuBLAS", "share of a copy, %"
+OTHER_GPU = """The paper's speeds are those of a K40c, an M40, a P100 and a V100 with cuBLAS 9.0. Those of this GPU and
+    its library are shown beside them, and decide no claim of the paper."""
+PANELS = [(fmt, n) for fmt in shapes.FORMATS for n in shapes.COLUMNS]
 
 
-def threads(m: int) -> list[tuple[Any, ...]]:
-    """Why the published versions are slow here: how few loads are under way with m rows."""
-    here, selected = multiprocessors(), gpus.get("K40c").need("sms")
-    if here is None:
-        return []
-    warps = {"here": m / here / 32, "K40c": m / selected / 32}
-    return [
-        (f"warps of a multiprocessor, TSM2 giving each of {m} rows of A a thread", warps),
-        ("so few warps have too few loads under way for this memory", True),
-    ]
+def points(
+    rows: Iterable[Row],
+    name: str,
+    fmt: str,
+    what: str,
+    times: float = 1,
+    by: str = "M",
+    layout: str = "columns",
+    **at: Any,
+) -> dict[int, float]:
+    """A column of an implementation's rows of one format and layout, by one of the sides."""
+    selected = line(rows, name, by, data=f"{fmt} {layout}", **at)
+    return {int(row[by]): times * row[what] for row in selected if what in row}
 
 
-def line(rows: list[Row], who: str, fmt: str, over: str = "M", layout: str = COLUMNS, **place: Any) -> list[Row]:
-    """A contender's rows of one format and layout, by one of their sides."""
-    return _line(rows, who, over, data=f"{fmt} {layout}", **place)
+def quotient(over: Mapping[int, float], under: Mapping[int, float]) -> dict[int, float]:
+    """The ratio at the points that both have.
+
+    >>> quotient({8: 3.0, 16: 1.0}, {8: 2.0})
+    {8: 1.5}
+    """
+    return {x: y / under[x] for x, y in over.items() if x in under}
 
 
-def gains(rows: list[Row], who: str, base: str = shapes.BASE, fmt: str = "fp32", **place: Any) -> dict[int, float]:
-    """How many times as fast a contender is as another, by M."""
-    return ratios(line(rows, who, fmt, **place), line(rows, base, fmt, **place))
+def difference(rows: Iterable[Row], name: str, base: str, fmt: str, **at: Any) -> list[float]:
+    """Percentage points of a copy's bandwidth that an implementation has more than another."""
+    known = list(rows)
+    over, under = (points(known, one, fmt, "share", 100, **at) for one in (name, base))
+    return [y - under[x] for x, y in over.items() if x in under]
 
 
-def every(rows: list[Row], who: str, base: str, formats: tuple[str, ...] = shapes.FORMATS) -> list[float]:
-    """The same over all formats and numbers of columns."""
-    widths = sorted({int(row["N"]) for row in rows})
-    return [x for fmt in formats for n in widths for x in gains(rows, who, base, fmt, N=n).values()]
-
-
-def points(rows: list[Row], who: str, base: str, fmt: str, **place: Any) -> dict[int, float]:
-    """Percentage points of a copy's bandwidth that a contender has more than another, by M."""
-    least = {int(row["M"]): row["share"] for row in line(rows, base, fmt, **place) if "share" in row}
-    return {
-        int(row["M"]): 100 * (row["share"] - least[int(row["M"])])
-        for row in line(rows, who, fmt, **place)
-        if int(row["M"]) in least and "share" in row
-    }
-
-
-def percent(values: Any) -> str:
-    """ "12 to 34 points, mean 20"; nothing of none."""
+def ranges(claim: str, values: Iterable[float], reading: str = "") -> Iterator[Measure]:
+    """The least and the largest value."""
     known = list(values)
-    return f"{min(known):.3g} to {max(known):.3g} points, mean {sum(known) / len(known):.3g}" if known else ""
+    if known:
+        yield Measure(claim, min(known), reading, "least")
+        yield Measure(claim, max(known), reading, "largest")
+
+
+def curves(
+    axis: Any,
+    rows: list[Row],
+    names: Iterable[str],
+    fmt: str,
+    what: str,
+    times: float = 1,
+    by: str = "M",
+    unit: int = 1,
+    **at: Any,
+) -> None:
+    """A line for each implementation over one of the sides, in multiples of ``unit``."""
+    for name in names:
+        found = points(rows, name, fmt, what, times, by, **at)
+        if found:
+            axis.plot([x / unit for x in found], list(found.values()), **LOOKS[name].line())
+
+
+def over_m(axes: Iterable[Any]) -> None:
+    """The axis of m of large matrices."""
+    for axis in axes:
+        axis.set_xlabel("$m$ / 1024")
+        axis.set_xticks([m // 1024 for m in shapes.SQUARE])
+        axis.set_xlim(shapes.SQUARE[0] / 1024 - 1, shapes.SQUARE[-1] / 1024 + 1)
+
+
+def grid(rows: list[Row], names: Iterable[str], what: str, times: float, label: str) -> tuple[Any, Any]:
+    """A panel for each format and n, over m."""
+    figure, axes = plotting.figure(len(shapes.COLUMNS), 2, height=4.6)
+    for axis, (fmt, n) in zip(axes.ravel(), PANELS, strict=True):
+        curves(axis, rows, names, fmt, what, times, unit=1024, N=n)
+    over_m(axes[-1])
+    for axis in axes[:, 0]:
+        axis.set_ylabel(label)
+    plotting.panel_titles(axes, [f"{fmt}, $n$ = {n}" for fmt, n in PANELS])
+    return figure, axes
+
+
+def told(rows: list[Row], m: int, *statements: tuple[Any, ...]) -> str:
+    """Sentences, and why the published versions are slow on this GPU: the warps that load with m rows of A."""
+    if not rows:
+        return ""
+    sms = {"K40c": gpus.get("K40c").need("sms"), one_gpu(): multiprocessors()}
+    warps = {gpu: m / count / 32 for gpu, count in sms.items() if count}
+    text = f"warps of a multiprocessor that load, TSM2 giving each of {m} rows of A a thread"
+    return paragraph(*statements, (text, warps))

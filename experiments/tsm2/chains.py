@@ -1,13 +1,15 @@
 """A chain of FMAs against products split over tensor cores, on long sums of positive data.
 
-TSM2's shape, k large and n small, is where an fp32 chain is at its worst: its roundings add up over k. Schemes that
-split fp32 numbers for tensor cores promise "fp32 accuracy" and are judged on square products; here is what they do on
-this shape. Beside them the same chain cut in blocks, which are added in order or pairwise.
+TSM2's shape, k large and n small, is where the error of an fp32 chain is largest: its roundings add up over k. Schemes
+that split fp32 numbers for tensor cores promise "fp32 accuracy" and are judged on square products; this page shows
+their errors on this shape, beside those of the same chain cut in blocks, which are added in order or pairwise.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,24 +18,25 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import runs_by
+from .._rows import listed, mean_by, runs_by
+from ._chains import label_ends, on_powers
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
-(2020); schemes as their own papers have them"""
+(2020), which states no errors; schemes as in their own papers"""
 TITLE = "a chain of FMAs against products split over tensor cores"
 CAPTION = """Relative L2 error against the exact product over k, operands uniform in [0, 1], products of 4 rows and 4
-columns on (a) Ampere and (b) Hopper. Black: one chain of fp32 FMAs, what TSM2 computes; grey: the same in blocks of 64
-summed in order (dash-dotted) and pairwise (dotted). Colours: fp32 products from parts on tensor cores: Markidis and
-LE-GEMM (on one another) leave their sums in the truncating accumulator, Ootomo's main sum is promoted after every
-instruction, staged after 64; bf16x9 adds nine products of bf16 words. Lines: mean over seeded runs; bands: smallest to
-largest; dotted: 2^-24."""
+columns on (a) Ampere and (b) Hopper. Black: one chain of fp32 FMAs, which TSM2 computes; grey: the same in blocks of 64
+summed in order (dash-dotted) and pairwise (dotted). Colours: fp32 products from words on tensor cores: Markidis and
+LE-GEMM (whose lines coincide) leave their sums in the truncating accumulator; Ootomo's main sum is promoted after every
+instruction, that of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of bf16
+words in the accumulator. Lines: mean over seeded runs; bands: smallest to largest; dotted: 2^-24."""
 ASSUMPTIONS = [
     """The shape of TSM2, all of k and few rows and columns: 4 by 4. Operands are uniform in [0, 1], as in its paper,
     and rounded to fp32.""",
-    """Schemes have their default options and one order of k, ascending; none is known to have been run on this shape. A
+    """Schemes have their default options and one order of k, ascending; their papers do not run them on this shape. A
     kernel that splits k would shorten every chain.""",
     """Blocks of 64: each a chain of FMAs from zero, joined in fp32 in ascending order, or pairwise (neighbours, then
     sums of neighbours).""",
@@ -48,7 +51,7 @@ SCHEMES = ("markidis", "legemm", "ootomo", "ootomo-tf32", "staged", "bf16x9")
 SPECS = [(gpu, words, "fp32") for gpu in ("ampere", "hopper") for words in ("fp16", "tf32", "bf16")]
 _SIZES: dict[str, Any] = {
     "quick": {"lengths": [2**i for i in range(6, 17, 2)], "runs": 3},
-    "full": {"lengths": [2**i for i in range(6, 21)], "runs": 10},
+    "full": {"lengths": [2**i for i in range(6, 17)], "runs": 20},
 }
 
 
@@ -87,39 +90,46 @@ _LOOK = {
     "legemm": plotting.SCHEMES["legemm"],
     "ootomo": plotting.SCHEMES["ootomo"],
     "ootomo-tf32": Series("Ootomo, tf32", plotting.PURPLE, "d"),
-    "staged": plotting.SCHEMES["staged"],
+    "staged": replace(plotting.SCHEMES["staged"], label="staged (ours)"),
     "bf16x9": Series("bf16x9", plotting.BLUE, "P"),
 }
+_GPUS = {"ampere": "Ampere", "hopper": "Hopper"}
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    figure, axes = plotting.figure(2, height=3.4)
+    figure, axes = plotting.figure(2, height=3.0)
     lengths = sorted({row["k"] for row in rows})
-    for axis, hardware in zip(axes[0], ("ampere", "hopper"), strict=True):
+    for axis, hardware in zip(axes[0], _GPUS, strict=True):
         for name, look in _LOOK.items():
             plotting.band(axis, lengths, [_runs(rows, hardware, k, name) for k in lengths], look)
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xlabel("$k$")
+        on_powers(axis, "$k$")
         axis.set_xticks(lengths if len(lengths) < 9 else lengths[::2])
-        axis.tick_params(axis="x", which="minor", bottom=False)
         axis.axhline(2.0**-24, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+    axes[0, 0].annotate("$2^{-24}$", (lengths[0], 2.0**-24), xytext=(0, -8), textcoords="offset points", fontsize=7)
     axes[0, 0].set_ylabel("relative $L_2$ error")
-    plotting.panel_titles(axes, ["Ampere", "Hopper"])
-    plotting.legend_below(figure, axes[0, 0], 3)
+    plotting.panel_titles(axes, list(_GPUS.values()))
+    ends = {look.label: (_mean(rows, "hopper", lengths[-1], name), look.color) for name, look in _LOOK.items()}
+    label_ends(axes[0, 1], ends, lengths[-1])
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    """None: the paper says nothing about errors, and the schemes' papers nothing about this shape."""
-    return []
+@listed
+def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+    k = max(row["k"] for row in rows)
+    checks = {"promoted_sums": ("ootomo", "ootomo-tf32", "staged"), "truncated_sums": ("markidis", "legemm", "bf16x9")}
+    for check, names in checks.items():
+        for hardware in dict.fromkeys(row["hardware"] for row in rows if row["k"] == k):
+            chain = _mean(rows, hardware, k, "chain")
+            for name in names:
+                ratio = _mean(rows, hardware, k, name) / chain
+                yield Measure(check, ratio, variant=f"{_LOOK[name].label}, {_GPUS[hardware]}")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
     lengths = sorted({row["k"] for row in rows})
     statements: list[tuple[Any, ...]] = []
-    for hardware in ("ampere", "hopper"):
-        mean = {name: np.array([np.mean(_runs(rows, hardware, k, name)) for k in lengths]) for name in _LOOK}
+    for hardware, title in _GPUS.items():
+        mean = {name: np.array([_mean(rows, hardware, k, name) for k in lengths]) for name in _LOOK}
         smaller = {}
         for name in SCHEMES:
             better = mean[name] < mean["chain"]
@@ -128,10 +138,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
             if first is None and better.any():
                 where = f"at {int(better.sum())} of {len(lengths)} lengths"
             smaller[_LOOK[name].label] = f"{where} ({mean[name][-1] / mean['chain'][-1]:.3g}× at the end)"
-        statements.append((f"{hardware.capitalize()}, errors smaller than the chain's", smaller))
-    last = {name: np.mean(_runs(rows, "hopper", lengths[-1], name)) for name in CHAINS}
+        statements.append((f"{title}, errors smaller than the chain's", smaller))
+    last = {name: _mean(rows, "hopper", lengths[-1], name) for name in CHAINS}
     joined = {join: last[name] / last["chain"] for name, join in (("blocks", "in order"), ("pairwise", "pairwise"))}
     return paragraph(*statements, (f"blocks of 64 over the chain at k = {lengths[-1]}", joined, ".2g×"))
 
 
-_runs = runs_by("hardware", "k")
+_runs, _mean = runs_by("hardware", "k"), mean_by("hardware", "k")

@@ -1,0 +1,115 @@
+"""The a-priori bounds of all schemes against measured errors, 20 seeded products at every point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fpemu import plotting
+from fpemu.mma._device import Device
+from fpemu.plotting import Series
+from fpemu.reproduce.claims import Measure
+
+from .._findings import paragraph
+from .._rows import listed
+from . import _pages
+from ._pages import ASSUMPTIONS as ASSUMPTIONS
+from ._pages import PAPER as PAPER
+from ._pages import Row, cost
+
+__all__ = ["cost"]
+
+TITLE = "measured errors over their bounds, all schemes"
+KIND = "M"
+CAPTION = """Largest error of a product relative to |A||B|, over its a-priori bound: the probable one (filled), which a
+product keeps with a probability of 99 %, and the worst case (open; norms give none to the Ozaki scheme in DP mode).
+Lines from the smallest to the largest ratio over seeded products, k = 256 and 16384, the architectures and options of
+the scheme's own figure; markers: geometric mean. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1],
+(c) (rand - 0.5) exp(randn). Right of 1 a bound is exceeded; left of 0.1 (dotted) it is more than ten times the error.
+staged and staged-int8 are schemes of this project."""
+LENGTHS = (256, 16384)
+OURS = ("staged", "staged-int8")
+DIGITS = dict.fromkeys(("measured", "probable", "worst"), 4)
+_SEEDS = {"quick": 1, "full": 20}
+
+
+def cells(size: str) -> list[Row]:
+    return [
+        {"scheme": page.scheme, "hardware": curve.hardware, "options": dict(curve.options), "data": data}
+        | {"k": k, "rows": 8, "seed": seed}
+        for k in LENGTHS
+        for data in _pages.DATA
+        for seed in range(_SEEDS[size])
+        for page in _pages.PAGES.values()
+        for curve in page.curves
+    ]
+
+
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
+    """The measured error, its probable bound, and its worst case where norms give one."""
+    numbers = _pages.evaluate(cell, device)
+    return {name: numbers[name] for name in ("measured", "probable", "worst") if name in numbers}
+
+
+def _ratios(rows: list[Row], scheme: str, bound: str, data: str = "") -> list[float]:
+    """Measured error over bound; without the products that are exact."""
+    return [
+        row["measured"] / row[bound]
+        for row in rows
+        if row["scheme"] == scheme and row["measured"] and bound in row and data in ("", row["data"])
+    ]
+
+
+def _schemes(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(row["scheme"] for row in rows))
+
+
+_LOOK = {
+    "probable": Series("probable bound", plotting.BLUE, "o", "none"),
+    "worst": Series("worst case", plotting.VERMILION, "D", "none", filled=False),
+}
+
+
+def draw(rows: list[Row]) -> Any:
+    schemes = _schemes(rows)
+    figure, axes = plotting.figure(len(_pages.DATA), height=0.9 + 0.2 * len(schemes))
+    for axis, data in zip(axes[0], _pages.DATA, strict=True):
+        for bound, look in _LOOK.items():
+            found = {y: ratios for y, scheme in enumerate(schemes) if (ratios := _ratios(rows, scheme, bound, data))}
+            for y, ratios in found.items():
+                axis.plot([min(ratios), max(ratios)], [y, y], color=look.color, linewidth=1, zorder=2)
+            means = [_pages.geometric_mean(ratios) for ratios in found.values()]
+            axis.plot(means, list(found), **look.line(markersize=3.5, zorder=3))
+        axis.axvline(1, color=plotting.BLACK, linewidth=0.9)
+        axis.axvline(0.1, color=plotting.GREY, linestyle=":", linewidth=0.9)
+        axis.set_xscale("log")
+        axis.set_xlabel("measured error / bound")
+    axes[0, 0].set_yticks(range(len(schemes)), [f"{s} (ours)" if s in OURS else s for s in schemes], fontsize=7)
+    axes[0, 0].set_ylim(len(schemes) - 0.4, -0.6)
+    plotting.panel_titles(axes, list(_pages.TITLES.values()))
+    plotting.legend_below(figure, axes[0, 0], 2)
+    return figure
+
+
+@listed
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    checks: dict[str, tuple[str, Callable[[list[float]], float]]] = {
+        "worst_case": ("worst", max),
+        "probable": ("probable", max),
+        "close": ("probable", lambda ratios: 1 / min(ratios)),
+    }
+    for name, (bound, reduce) in checks.items():
+        for scheme in _schemes(rows):
+            if ratios := _ratios(rows, scheme, bound):
+                yield Measure(name, reduce(ratios), variant=f"{scheme} (ours)" if scheme in OURS else scheme)
+
+
+def finding(rows: list[Row]) -> str:
+    exact = sum(not row["measured"] for row in rows)
+    above = sum(row["measured"] > row["probable"] for row in rows)
+    loose = sum(row["probable"] > 10 * row["measured"] > 0 for row in rows)
+    return paragraph(
+        ("products", f"{len(rows)}, {exact} of them without any error"),
+        ("above the probable bound", f"{above}"),
+        ("more than ten times below it", f"{loose}"),
+    )
