@@ -72,8 +72,10 @@ def emulate(
 
     Notes
     -----
-    ``A @ B`` in NumPy is one cblas_sgemm or cblas_dgemm call with row-major operands if neither operand is a vector
-    and B is not the transpose of A: "NN" if both are in C order, "TN" if B is the transpose of an array in C order.
+    ``A @ B`` of two matrices in NumPy is one call of cblas_sgemm or cblas_dgemm: "NN" if both are in C order, "TN" if B
+    is the transpose of an array in C order. Two cases are other routines, whose order differs: B is the transpose of A
+    (syrk), and M or N is 1 (gemv or dot). OpenBLAS divides large products among threads; set OPENBLAS_NUM_THREADS=1 for
+    the order of one thread.
 
     Examples
     --------
@@ -85,6 +87,7 @@ def emulate(
     >>> emulate("openblas", A, B, hardware="TSV110", version="0.3.21")[0, 0]
     np.float32(199.9981)
     """
+    choice("library", library, ("cublas", "openblas"))
     A, B = as_array(A, "A"), as_array(B, "B")
     if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
         raise InputError(f"A of shape {A.shape} and B of shape {B.shape} do not form a product of two matrices")

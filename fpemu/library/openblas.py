@@ -126,8 +126,13 @@ def multiply(
     Raises
     ------
     InputError
-        More rows of A than the measurements of the kernel's order cover.
+        More rows of A than the measurements of the kernel's order cover; `device` "cuda" for a kernel without fused
+        multiply-adds.
     """
+    if device != "cpu" and not blocks.fused:
+        raise InputError(
+            f"openblas: {blocks.kernel} has no fused multiply-adds and is emulated on the CPU: device='cpu'"
+        )
     M, N, K = A.shape[0], B.shape[1], A.shape[1]
     if not (M and N and K):
         return np.zeros((M, N), A.dtype)
