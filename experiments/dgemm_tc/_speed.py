@@ -1,43 +1,71 @@
-"""What the figures of DGEMM-TC's speed share: contenders, rows by n and phi, captions."""
+"""Rows of the speed figures of DGEMM-TC: implementations, their looks, and speeds in GFLOP/s."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from ..speed._record import RULES, Row, squares
+from fpemu import plotting
+from fpemu.plotting import Series
 
-PHIS = {"phi 0.1": 0.1, "phi 1": 1.0, "phi 2": 2.0}
-ASSUMPTIONS = [
-    *RULES[:1],
-    """Operands are (uniform [0, 1) - 1/2) exp(phi normal) as in the paper, drawn on the GPU in fp64.""",
-    """A call is timed as a whole: counting slices, splitting, products, sums; the host waits where the number of slices
-    must be known. Products are cuBLAS' on exact slices, fp16 for DGEMM-TC and ozIMMU's and scheme II's on int8.""",
-    """The paper's GPUs are a Titan RTX, whose DGEMM is slow, and a V100, whose is not. An H200 has fp64 matrix units
-    and is like the V100: ratios to cublasDgemm are compared with that GPU's.""",
-]
-TABLE = {
-    ("Titan RTX", "dgemm"): (534.1, 534.1, 534.1),
-    ("V100", "dgemm"): (6761.0, 6761.0, 6761.0),
-    ("Titan RTX", "ozaki DP"): (972.4, 823.0, 713.1),
-    ("V100", "ozaki DP"): (1064.0, 914.3, 790.8),
-    ("Titan RTX", "ozaki CR"): (220.4, 193.5, 173.1),
-    ("V100", "ozaki CR"): (255.0, 222.5, 198.5),
+from .._rows import Row
+from . import _record
+from ._counts import LOOK as _LOOK
+from ._record import ASSUMPTIONS, PAPER, PHI
+
+__all__ = ["ASSUMPTIONS", "LOOK", "PAPER", "PHI", "cells", "draw_line", "evaluate", "look", "ratios", "speeds"]
+
+LOOK = {
+    "DGEMM": Series("cublasDgemm", plotting.BLACK, "s", "--", filled=False),
+    "SGEMM": Series("cublasSgemm", plotting.BLACK, "s", "--", filled=False),
+    "DP": Series("DGEMM-TC, DP mode", plotting.VERMILION, "o"),
+    "SP": Series("SGEMM-TC, SP mode", plotting.BLUE, "D"),
+    "CR": Series("DGEMM-TC, CR mode", plotting.VERMILION, "o"),
+    "CR, DGEMM": Series("DGEMM-DP-CR", plotting.GREY, "x"),
+    "CR, int8 residues": Series("Ozaki scheme II with int8 residues (ours)", plotting.PURPLE, "P"),
+    "DP, int8 slices": Series("DP mode on int8 slices (ours)", plotting.ORANGE, "s"),
+    "ozIMMU": Series("ozIMMU", plotting.SKY, "v"),
+    "Ozaki II": Series("Ozaki scheme II", plotting.GREY, "h"),
 }
-"""Table 1, GFLOP/s of DP at n = 10240 for phi = 0.1, 1 and 2."""
 
 
-def line(rows: list[Row], who: str, data: str) -> list[Row]:
-    """A contender's timed rows on one kind of data, n ascending, speeds in GFLOP/s as "speed"."""
-    return [{**row, "speed": 1e3 * row["first"]} for row in squares(rows, who, data) if "first" in row]
+def look(phi: float, label: str, linestyle: str = "-") -> Series:
+    """The look of a range of inputs, as in the other figures."""
+    return Series(f"{label}, $\\varphi$ = {phi:g}", _LOOK[phi].color, _LOOK[phi].marker, linestyle, linestyle == "-")
 
 
-def ratios(rows: list[Row], who: str, other: str, data: str) -> dict[int, float]:
-    """Speed over another contender's, by n."""
-    second = {row["M"]: row["first"] for row in line(rows, other, data)}
-    return {row["M"]: row["first"] / second[row["M"]] for row in line(rows, who, data) if row["M"] in second}
+def cells(names: Collection[str], n: int | None = None) -> list[Row]:
+    """The cells of some implementations, at one n or all."""
+
+    def shown(row: Row) -> bool:
+        return row["implementation"] in names and n in (None, row["n"])
+
+    return _record.cells("speeds", shown, "n", "phi", "implementation")
 
 
-def span(values: Any, unit: str = "×") -> str:
-    """ "0.12 to 0.3×"."""
-    known = list(values)
-    return " to ".join(dict.fromkeys(f"{x:.3g}" for x in (min(known), max(known)))) + unit if known else ""
+def evaluate(cell: Row) -> dict[str, float]:
+    """The record's numbers, and the speeds in GFLOP/s: of the whole call and of its calls of GEMM."""
+    found, operations = _record.numbers("speeds", cell), 2e-9 * cell["n"] ** 3
+    found["GFLOP/s"] = operations / found["seconds"]
+    if "products" in found:  # the parts of the time
+        found["GEMM GFLOP/s"] = operations * found["products of a block"] / found["products"]
+    return found
+
+
+def speeds(rows: list[Row], name: str, phi: float, column: str = "GFLOP/s") -> dict[int, float]:
+    """A column of an implementation by n, ascending."""
+    of = {row["n"]: row[column] for row in rows if (row["implementation"], row["phi"]) == (name, phi) and column in row}
+    return dict(sorted(of.items()))
+
+
+def ratios(rows: list[Row], name: str, other: str, phi: float) -> list[float]:
+    """Speed of one implementation over another's, at every n with both."""
+    ours, theirs = (speeds(rows, one, phi) for one in (name, other))
+    return [ours[n] / theirs[n] for n in ours if n in theirs]
+
+
+def draw_line(axis: Any, points: dict[int, float], look: Series) -> None:
+    if points:
+        axis.plot(list(points), list(points.values()), **look.line())
+    axis.set_xlabel("$n$")
+    axis.set_xticks([1024, 4096, 7168, 10240], ["1024", "4096", "7168", "10240"])

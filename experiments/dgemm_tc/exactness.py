@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from fpemu import mma, plotting, round_to
 from fpemu.mma._device import Device
 from fpemu.mma.exactness import published_bits, slice_bits, word_bits
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph, shown
+from .._rows import Row, listed
 
 PAPER = """Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, and its accurate and reproducible versions (2020),
 section 3.1, Algorithm 1"""
@@ -29,12 +31,10 @@ ASSUMPTIONS = [
     only: what the formula does with other words is not its claim but what a user of it would get.""",
     """Two kinds of digits: of one sign in the top quarter, 2^b - 2^(b-2) to 2^b, which bring the sums close to the
     bound, and uniform in -2^b to 2^b. An output counts as inexact if it is not the integer that the digits give.""",
-    "A statement about exactness holds at a point if no output of either kind is inexact there.",
     """Bits are the largest possible at a point if one bit more gives inexact outputs with digits of one sign. Every
     chain runs over the whole of k, in one accumulator.""",
 ]
 
-EXPLAINS = ("dgemm_tc/exactness",)
 _FP16 = ("volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx")
 _AMD = ("cdna1", "cdna2", "cdna3")
 _LARGE = (("hopper", "mma"), ("blackwell", "tcgen05"), ("cdna3", "mfma"))
@@ -52,9 +52,11 @@ CLASSES: dict[str, list[mma.MmaSpec]] = {
     "fp16 to fp16": [mma.spec(gpu, "fp16", "fp16") for gpu in ("volta", "ampere", "hopper", "blackwell")],
     "int8": [mma.spec(gpu, "int8") for gpu in ("hopper", "cdna3")],
 }
+_FP16_CLASSES = ("fp16, NVIDIA", "fp16, AMD", "fp16, Ascend")
+_NARROW = ("e4m3, Ada and Hopper", "e5m2, Ada and Hopper")
 BITS = ("formula", "cut", "derived", "one more")
 KINDS = ("one sign", "uniform")
-_SIZES = {"quick": {"m": 8, "n": 8, "runs": 1}, "full": {"m": 64, "n": 64, "runs": 3}}
+_SIZES = {"quick": {"m": 8, "n": 8, "runs": 1}, "full": {"m": 8, "n": 8, "runs": 20}}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
@@ -150,45 +152,22 @@ def _outcome(there: list[dict[str, Any]]) -> str:
     return "formula too cautious" if there[0]["derived bits"] > there[0]["formula bits"] else "formula right"
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
+@listed
+def measures(rows: list[Row]) -> Iterator[Measure]:
     every = sorted({row["k"] for row in rows})
-    fp16, narrow = ["fp16, NVIDIA", "fp16, AMD", "fp16, Ascend"], ["e4m3, Ada and Hopper", "e5m2, Ada and Hopper"]
 
-    def exact(text: str, which: str, groups: list[str], low: int = 1, high: int = 2**62) -> Claim:
+    def inexact(bits: str, names: Iterable[str], low: int = 1, high: int = 1 << 62) -> float:
         ks = [k for k in every if low <= k <= high]
-        wrong = [_worst(row, which) for name in groups for row in _points(rows, CLASSES[name], ks)]
-        published = "exact" if which == "formula" and groups[0] in fp16 else ""  # the paper speaks of fp16 only
-        return share(text, published, [not one for one in wrong], _span(wrong))
+        return max(_worst(row, bits) for name in names for row in _points(rows, CLASSES[name], ks))
 
-    judged = [exact(f"formula: {name}, k from 4", "formula", [name], 4) for name in [*fp16, "tf32"]]
-    judged += [
-        exact("formula: fp16 and tf32, k = 1, 12 bits", "formula", [*fp16, "tf32"], 1, 1),
-        exact("formula: bf16, k up to 64", "formula", ["bf16"], 1, 64),
-        exact("formula: bf16, k from 256", "formula", ["bf16"], 256),
-        exact("formula: e4m3 and e5m2 on other hardware", "formula", ["e4m3, other hardware", "e5m2, other hardware"]),
-        exact("formula: e4m3 and e5m2 on Ada and Hopper", "formula", narrow),
-        exact("formula: fp16 to fp16", "formula", ["fp16 to fp16"]),
-        exact("formula: int8, k up to 256", "formula", ["int8"], 1, 256),
-        exact(
-            "formula cut to the words: bf16, e4m3, e5m2, int8",
-            "cut",
-            ["bf16", "e4m3, other hardware", "e5m2, other hardware", "int8"],
-        ),
-        exact("formula cut to the words: e4m3 on Ada and Hopper, k up to 64", "cut", narrow[:1], 1, 64),
-        exact("formula cut to the words: e4m3 on Ada and Hopper, k from 256", "cut", narrow[:1], 256),
-    ]
-    bits = [
-        row["derived bits"] - row["formula bits"] for row in _points(rows, CLASSES["int8"], every) if row["k"] > 1024
-    ]
-    measured = f"{min(bits):.0f} to {max(bits):.0f} bits more" if bits else ""
-    judged.append(share("formula: int8, k above 1024: no longer digits are exact", "", [not b for b in bits], measured))
-    wrong = [_worst(row, "derived") for row in rows]
-    judged.append(share("derived bits: exact, every instruction", "", [not one for one in wrong], _span(wrong)))
-    wrong = [row["one more inexact one sign"] for row in rows]
-    judged.append(
-        share("derived bits: one more is inexact, every instruction", "", [w > 0 for w in wrong], _span(wrong))
-    )
-    return judged
+    yield Measure("slices_exact", inexact("formula", _FP16_CLASSES[:1], 4), variant="k from 4")
+    yield Measure("slices_exact", inexact("formula", _FP16_CLASSES[:1], 1, 1), variant="k = 1")
+    for name in (*_FP16_CLASSES[1:], "tf32"):
+        yield Measure("formula_elsewhere", inexact("formula", [name], 4), variant=name)
+    for name in ("bf16", "fp16 to fp16", "int8", *_NARROW):
+        yield Measure("formula_other_words", inexact("formula", [name]), variant=name)
+    yield Measure("derived_exact", inexact("derived", CLASSES))
+    yield Measure("derived_largest", min(row["one more inexact one sign"] for row in rows))
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
@@ -225,9 +204,3 @@ def _points(rows: list[dict[str, Any]], specs: list[mma.MmaSpec], ks: list[int])
 
 def _worst(row: dict[str, Any], bits: str) -> float:
     return max(row[f"{bits} inexact {kind}"] for kind in KINDS)
-
-
-def _span(wrong: list[float]) -> str:
-    low, high = min(wrong, default=0.0), max(wrong, default=0.0)
-    result = "none" if high == 0 else "all" if low == 1 else f"{low:.2g} to {high:.2g}"
-    return f"{result} of the outputs inexact"

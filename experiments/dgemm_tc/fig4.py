@@ -1,4 +1,4 @@
-"""DGEMM-TC, figures 4 and 6: speed over n in DP mode and in CR mode, beside DGEMM and two later schemes."""
+"""DGEMM-TC, figures 4 and 6: speed over n in DP mode and in CR mode, beside DGEMM and later schemes."""
 
 from __future__ import annotations
 
@@ -6,103 +6,76 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
-from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import cells as _cells
-from ..speed._record import evaluate, told
-from ._speed import ASSUMPTIONS, PHIS, line, ratios, span
+from .._rows import Row, listed
+from ..speed._look import legend, plain_ticks
+from . import _record, _speed
+from ._speed import ASSUMPTIONS, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
 
-__all__ = ["ASSUMPTIONS", "evaluate"]
+__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
 
-PAPER = "DGEMM using Tensor Cores, ISC High Performance 2020, section 5.2, figures 4 and 6"
+PAPER = f"{_record.PAPER}, section 5.2, figures 4 and 6"
 TITLE = "speed of DGEMM-TC over n"
 KIND = "G"
-EXPLAINS = ("dgemm_tc/fig4",)
-MODES = {"ozaki DP": "DP mode (figure 4)", "ozaki CR": "CR mode (figure 6)"}
-OTHERS = ("ozimmu", "ozaki2", "ozaki DP words=int8")
-CAPTION = f"""GFLOP/s of fp64 that it stands for, n×n×n, first launches, inputs (uniform - 1/2) exp(phi normal). (a) As
-accurate as DGEMM, (b) correctly rounded; dashed: cublasDgemm. (c) Two later schemes of the family and DP mode on int8
-products, phi = 0.1. {told("dgemm_tc/fig4")}"""
-_COLOURS = dict(zip(PHIS, (plotting.BLUE, plotting.GREEN, plotting.VERMILION), strict=True))
+CAPTION = f"""Speed, 2n³ over the time of a call, for three ranges of the inputs. (a) DP mode and (b) CR mode of the
+published algorithm, beside cublasDgemm; in (b) also the same correctly rounded result by Ozaki scheme II with int8
+residues, our method. (c) Schemes on int8 products, φ = 0.1. {_record.measured_on()}"""
+MODES = {"DP": "DP mode (fig. 4)", "CR": "CR mode (fig. 6)"}
+RESIDUES = "CR, int8 residues"
+OTHERS = ("DP, int8 slices", "ozIMMU", "Ozaki II")
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["fmt"] == "fp64" and row["data"] in PHIS)
+def cells(size: str) -> list[Row]:
+    return _speed.cells(("DGEMM", *MODES, RESIDUES, *OTHERS))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.0)
-    for axis, name in zip(axes[0], MODES, strict=False):
-        for data, colour in _COLOURS.items():
-            selected = line(rows, name, data)
-            style = Series(f"$\\phi$ = {PHIS[data]:g}", colour, "o")
-            axis.plot([row["M"] for row in selected], [row["speed"] for row in selected], **style.line())
-    for axis, whose in zip(axes[0], [(), (), ("ozaki DP", *OTHERS)], strict=True):
-        over_n(axis, {name: line(rows, name, "phi 0.1") for name in (*whose, "dgemm")}, "speed")
-        axis.set_xlabel("$n$")
+def draw(rows: list[Row]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.1)
+    for axis, mode in zip(axes[0], MODES, strict=False):
+        for phi in PHI:
+            draw_line(axis, speeds(rows, mode, phi), look(phi, "published algorithm"))
+    draw_line(axes[0, 1], speeds(rows, RESIDUES, PHI[0]), LOOK[RESIDUES])
+    for name in OTHERS:
+        draw_line(axes[0, 2], speeds(rows, name, PHI[0]), LOOK[name])
+    for axis in axes[0]:
+        draw_line(axis, speeds(rows, "DGEMM", PHI[0]), LOOK["DGEMM"])
     plain_ticks(axes[0, 0])
-    axes[0, 0].set_ylabel("GFLOP/s on DP")
-    plotting.panel_titles(axes, ["DP mode", "CR mode", "other schemes, $\\phi$ = 0.1"])
-    legend(figure, axes, 4)
+    axes[0, 0].set_ylabel("GFLOP/s (2$n^3$ / time)")
+    plotting.panel_titles(axes, [*MODES.values(), "later schemes, $\\varphi$ = 0.1"])
+    legend(figure, axes, 3)
     return figure
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    for implementation, name in MODES.items():
-        order = []
-        for n in sorted({row["M"] for row in rows}):
-            speeds = [row["first"] for data in PHIS for row in line(rows, implementation, data) if row["M"] == n]
-            if len(speeds) == len(PHIS):
-                order.append(speeds[0] >= speeds[1] >= speeds[2])
-        yield share(f"{name}: a wider range of inputs is slower", "degradation arising from this range", order, "")
-        selected = [row["first"] for row in line(rows, implementation, "phi 0.1")]
-        grown = [b > a for a, b in itertools.pairwise(selected)]
-        yield share(f"{name}: speed grows with n", "", grown, span([1e3 * x for x in selected], " GFLOP/s"))
-    over = ratios(rows, "ozaki DP", "dgemm", "phi 0.1")
-    yield share(
-        "DP mode cannot accelerate a GPU with fast fp64 (V100)",
-        "could not accelerate cublasDgemm",
-        [x < 1 for x in over.values()],
-        span(over.values()),
-    )
-    slower = ratios(rows, "ozaki CR", "ozaki DP", "phi 0.1")
-    yield share("CR mode is slower than DP mode", "degraded", [x < 1 for x in slower.values()], span(slower.values()))
-    exact = [row["relative_l2"] == 0 for data in PHIS for row in line(rows, "ozaki CR", data)]
-    yield share("CR mode is correctly rounded", "always zero", exact, "")
-    for implementation in OTHERS:
-        over = ratios(rows, implementation, "dgemm", "phi 0.1")
-        large = {n: x for n, x in over.items() if n >= groups.HEAD}
-        yield share(
-            f"{look(implementation).label}: no slower than cublasDgemm from n = {groups.HEAD} on",
-            "",
-            [x >= 1 for x in large.values()],
-            span(over.values()),
-        )
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for phi in PHI:
+        label = f"φ = {phi:g}"
+        yield Measure("dp_peak", max(speeds(rows, "DP", phi).values()), variant=label)
+        yield Measure("dp_beats_dgemm", max(ratios(rows, "DP", "DGEMM", phi)), variant=label)
+        yield Measure("cr_slower", max(ratios(rows, "CR", "DP", phi)), variant=label)
+        yield Measure("residues_faster", min(ratios(rows, RESIDUES, "CR", phi)), variant=label)
+    for mode, name in MODES.items():
+        falls = [
+            a / b
+            for wide, narrow in itertools.pairwise(reversed(PHI))
+            for a, b in zip(*(speeds(rows, mode, phi).values() for phi in (wide, narrow)), strict=True)
+        ]
+        yield Measure("wider_slower", max(falls), variant=name)
+    same = [_equal(row) for row in _record.read()["speeds"] if row["implementation"] == RESIDUES]
+    yield Measure("residues_equal", float(sum(not equal for equal in same)))
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
-    n = max((row["M"] for row in rows), default=0)
-    last = {row["contender"]: row for name in ("dgemm", *MODES, *OTHERS) for row in line(rows, name, "phi 0.1")[-1:]}
-    last = {name: row for name, row in last.items() if row["M"] == n}
-    labels = {name: look(name).label for name in last}
-    DP, CR = last.get("ozaki DP", {}), last.get("ozaki CR", {})
-    products = {"DP": DP.get("gemms"), "CR": CR.get("gemms")} if {"gemms"} <= set(DP) & set(CR) else {}
-    least = next(iter(line(rows, "ozaki DP", "phi 0.1")), {})
-    parts = {}
-    if "part products" in least:
-        parts = {"call": 2e-6 * least["M"] ** 3 / least["speed"], "products": 1e3 * least["part products"]}
-    return paragraph(
-        (f"GFLOP/s at n = {n}, φ = 0.1", {labels[name]: row["speed"] for name, row in last.items()}, ".4g"),
-        ("relative L2 error", {labels[name]: row["relative_l2"] for name, row in last.items()}, ".2g"),
-        ("products: slices in fp16 in DP mode, residues in int8 in CR mode", products, "g"),
-        ("CR mode is faster than DP mode", bool(products) and CR["first"] > DP["first"]),
-        (f"milliseconds of a call in DP mode at n = {least.get('M')}", parts, ".2g"),
-        ("the rest is splitting and waiting for the number of slices", bool(parts)),
-    )
+def _equal(row: Row) -> bool:
+    """Whether residues and the published algorithm have the same digest of D."""
+    place = {"n": row["n"], "phi": row["phi"], "implementation": "CR"}
+    other = next(r for r in _record.read()["speeds"] if all(r[name] == value for name, value in place.items()))
+    return bool(row["digest"] == other["digest"])
+
+
+def finding(rows: list[Row]) -> str:
+    n = max(row["n"] for row in rows)
+    last = {LOOK[name].label: speeds(rows, name, PHI[0]).get(n) for name in ("DGEMM", *MODES, RESIDUES, *OTHERS)}
+    return paragraph((f"GFLOP/s at n = {n}, φ = 0.1", {name: x for name, x in last.items() if x}, ".4g"))

@@ -1,114 +1,87 @@
-"""DGEMM-TC, figures 5a and 7a: where the time goes, splitting, products and sums."""
+"""DGEMM-TC, figures 5a and 7a, and the right panels of 5b and 7b: the parts of the time, and the speed of GEMM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._record import evaluate, products, told
-from ._speed import ASSUMPTIONS as _ASSUMPTIONS
-from ._speed import PHIS, line
+from . import _record, _speed
+from ._speed import ASSUMPTIONS, PHI, draw_line, evaluate, look, speeds
 
-__all__ = ["evaluate"]
+__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
 
-PAPER = "DGEMM using Tensor Cores, ISC High Performance 2020, section 5.2, figures 5a and 7a"
+PAPER = f"{_record.PAPER}, section 5.2, figures 5 and 7"
 TITLE = "time of DGEMM-TC by its parts"
 KIND = "G"
-EXPLAINS = ("dgemm_tc/fig5a",)
-CAPTION = f"""Shares of the time of a call that splitting, products on the tensor cores and sums take, over n, for three
-ranges of the inputs (bars of an n: phi = 0.1, 1 and 2). (a) DP mode, (b) CR mode.
-{told("dgemm_tc/fig5a", "ozaki DP", "ozaki CR")}"""
-ASSUMPTIONS = [
-    *_ASSUMPTIONS,
-    """Parts are timed one after another in one call, with events between them; the rest of the call, where the host
-    waits, is not shown. Splitting is all that comes before the products: counting slices, scaling, cutting.""",
-]
-PARTS = {"split": plotting.GREEN, "products": plotting.BLUE, "sums": plotting.ORANGE}
-MODES = ("ozaki DP", "ozaki CR")
+CAPTION = f"""GPU time of one call by its parts. (a) DP mode and (b) CR mode of the published algorithm: share of
+SplitA (with Algorithm 3 in DP mode), SplitB, the products and the sum, which is NearSum in CR mode; three bars for each
+n, φ = 0.1, 1 and 2 from left to right. (c) Speed of the calls of GEMM, 2n³ per product over their time.
+{_record.measured_on()}"""
+PARTS = {"split A": plotting.GREEN, "split B": plotting.YELLOW, "products": plotting.BLUE, "sums": plotting.ORANGE}
+MODES = {"DP": "DP mode", "CR": "CR mode"}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return products(MODES, lambda row: any(name.startswith("part ") for name in row), PHIS)
+def cells(size: str) -> list[Row]:
+    return _speed.cells(MODES)
 
 
-def _shares(row: dict[str, Any]) -> dict[str, float]:
-    seconds = {part: float(row[f"part {part}"]) for part in PARTS if f"part {part}" in row}
-    return {part: value / sum(seconds.values()) for part, value in seconds.items()}
+def _share(row: Row, part: str) -> float:
+    return float(row[part] / sum(row[name] for name in PARTS))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
-    figure, axes = plotting.figure(2, 1, height=2.8)
-    for axis, name in zip(axes[0], MODES, strict=True):
-        sizes = sorted({row["M"] for row in rows if row["contender"] == name})
-        for number, data in enumerate(PHIS):
-            for row in line(rows, name, data):
-                foot, place = 0.0, sizes.index(row["M"]) + 0.27 * (number - 1)
-                for part, value in _shares(row).items():
-                    axis.bar([place], [value], 0.25, bottom=[foot], color=PARTS[part])
-                    foot += value
-        for part, colour in PARTS.items():
-            axis.bar([np.nan], [np.nan], color=colour, label=part)
-        axis.set_xticks(range(len(sizes)), [str(n) for n in sizes])
+def draw(rows: list[Row]) -> Any:
+    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    lengths = sorted({row["n"] for row in rows})
+    for axis, mode in zip(axes[0], MODES, strict=False):
+        for row in (row for row in rows if row["implementation"] == mode):
+            foot, place = 0.0, lengths.index(row["n"]) + 0.29 * (PHI.index(row["phi"]) - 1)
+            for part, color in PARTS.items():
+                height = 100 * _share(row, part)
+                axis.bar(place, height, 0.26, bottom=foot, color=color, label=part)
+                foot += height
+        axis.set_xticks(range(len(lengths)), [str(n) for n in lengths], rotation=45)
         axis.grid(False, axis="x")
-        axis.set_xlabel("$n$")
-    axes[0, 0].set_ylabel("share of the time")
-    plotting.panel_titles(axes, ["DP mode", "CR mode"])
-    legend(figure, axes, 3)
+        axis.set_xlabel("$n$ (bars: $\\varphi$ = 0.1, 1, 2)")
+        axis.set_ylabel("share of the time, %")
+        axis.set_ylim(0, 100)
+    for mode, dash in (("DP", "-"), ("CR", "--")):
+        for phi in PHI:
+            points = {n: x / 1e3 for n, x in speeds(rows, mode, phi, "GEMM GFLOP/s").items()}
+            draw_line(axes[0, 2], points, look(phi, mode, dash))
+    axes[0, 2].set_ylabel("TFLOP/s of GEMM")
+    axes[0, 2].set_ylim(bottom=0)
+    plotting.panel_titles(axes, [*MODES.values(), "calls of GEMM"])
+    legend(figure, axes, 5)
     return figure
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    for implementation, name in zip(MODES, ("DP mode", "CR mode"), strict=True):
-        selected = [_shares(row)["products"] for data in PHIS for row in line(rows, implementation, data)]
-        yield share(
-            f"{name}: products take the most time",
-            "dominated by Tensor Core computations",
-            [x > 0.5 for x in selected],
-            _ends(selected),
-        )
-    sums = {
-        implementation: {
-            (row["M"], data): _shares(row)["sums"]
-            for data in PHIS
-            for row in line(rows, implementation, data)
-            if "part sums" in row
-        }
-        for implementation in MODES
-    }
-    pairs = [(sums["ozaki DP"][key], value) for key, value in sums["ozaki CR"].items() if key in sums["ozaki DP"]]
-    yield share(
-        "sums take a larger share in CR mode",
-        "increased the summation cost",
-        [b > a for a, b in pairs],
-        _ends([b for _, b in pairs]),
-    )
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for mode, name in MODES.items():
+        of = [row for row in rows if row["implementation"] == mode]
+        large = [row for row in of if row["n"] >= 5120]  # several blocks: SplitB is repeated
+        yield Measure("products_dominate", min(_share(row, "products") for row in of), variant=name)
+        yield Measure("split_b_costlier", min(row["split B"] / row["split A"] for row in large), variant=name)
+        yield Measure("gemm_speed", max(row["GEMM GFLOP/s"] for row in of) / 1e3, variant=name)
+    shares = {(r["implementation"], r["n"], r["phi"]): _share(r, "sums") for r in rows}
+    pairs = [(share, shares["DP", n, phi]) for (mode, n, phi), share in shares.items() if mode == "CR"]
+    yield Measure("near_sum_costlier", min(cr / dp for cr, dp in pairs))
+    stated = [row for row in rows if (row["implementation"], row["n"], row["phi"]) == ("DP", 7168, 0.1)]
+    for row in stated:
+        yield Measure("share_of_products", 100 * _share(row, "products"))
 
 
-def _ends(values: list[float]) -> str:
-    return f"{100 * min(values):.3g} to {100 * max(values):.3g} %" if values else ""
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
-    lines = {
-        name: selected
-        for implementation, name in zip(MODES, ("DP", "CR"), strict=True)
-        if (selected := line(rows, implementation, "phi 0.1"))
-    }
+def finding(rows: list[Row]) -> str:
+    last = max(row["n"] for row in rows)
     shares = {
-        f"{name} mode, n = {selected[i]['M']}": {part: x for part, x in _shares(selected[i]).items()}
-        for i in (-1, 0)
-        for name, selected in lines.items()
+        f"{MODES[row['implementation']]}, n = {row['n']}": {part: _share(row, part) for part in PARTS}
+        for row in rows
+        if row["n"] in (1024, last) and row["phi"] == PHI[0]
     }
-    return paragraph(
-        ("shares of the time, φ = 0.1 (published: about 70 % products in DP mode at n = 7168)", shares, ".3g%"),
-        ("splitting grows with n², products with n³: small products are mostly splitting", bool(shares)),
-    )
+    return paragraph(("shares of the time, φ = 0.1", shares, ".3g%"))

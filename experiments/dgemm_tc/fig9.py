@@ -1,64 +1,54 @@
-"""DGEMM-TC, figure 9: speed of SGEMM-TC in SP mode against SGEMM."""
+"""DGEMM-TC, figure 9: speed of SGEMM-TC in SP mode beside SGEMM and DGEMM-TC."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.plotting import Series
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import cells as _cells
-from ..speed._record import evaluate, told
-from ._speed import ASSUMPTIONS, line, ratios, span
+from .._rows import Row, listed
+from ..speed._look import legend, plain_ticks
+from . import _record, _speed
+from ._speed import ASSUMPTIONS, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
 
-__all__ = ["ASSUMPTIONS", "evaluate"]
+__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
 
-PAPER = "DGEMM using Tensor Cores, ISC High Performance 2020, section 5.3, figure 9"
+PAPER = f"{_record.PAPER}, section 5.3, figure 9"
 TITLE = "speed of SGEMM-TC over n"
 KIND = "G"
-EXPLAINS = ("dgemm_tc/fig9",)
-CAPTION = f"""GFLOP/s of fp32 that it stands for, n×n×n, first launches, inputs (uniform - 1/2) exp(0.1 normal):
-SGEMM-TC in SP mode, cublasSgemm, and DGEMM-TC in DP mode on the same inputs in fp64. {told("dgemm_tc/fig9")}"""
-WHO = ("sgemm", "ozaki SP", "ozaki DP")
+CAPTION = f"""Speed, 2n³ over the time of a call: SGEMM-TC in SP mode for three ranges of the inputs, cublasSgemm,
+and DGEMM-TC in DP mode on inputs of φ = 0.1 in fp64. {_record.measured_on()}"""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return _cells(lambda row: row["kind"] == "product" and row["data"] == "phi 0.1" and row["contender"] in WHO)
+def cells(size: str) -> list[Row]:
+    return _speed.cells(("SGEMM", "SP", "DP"))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
-    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.9)
-    over_n(axes[0, 0], {name: line(rows, name, "phi 0.1") for name in WHO}, "speed")
+def draw(rows: list[Row]) -> Any:
+    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=3.0)
+    for phi in PHI:
+        draw_line(axes[0, 0], speeds(rows, "SP", phi), look(phi, "SGEMM-TC"))
+    draw_line(axes[0, 0], speeds(rows, "SGEMM", PHI[0]), LOOK["SGEMM"])
+    dp = Series("DGEMM-TC, $\\varphi$ = 0.1", plotting.GREY, "o", ":")
+    draw_line(axes[0, 0], speeds(rows, "DP", PHI[0]), dp)
     plain_ticks(axes[0, 0])
-    axes[0, 0].set_xlabel("$n$")
-    axes[0, 0].set_ylabel("GFLOP/s")
+    axes[0, 0].set_ylabel("GFLOP/s (2$n^3$ / time)")
     legend(figure, axes, 2)
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    slower, faster = (ratios(rows, "ozaki SP", other, "phi 0.1") for other in ("sgemm", "ozaki DP"))
-    return [
-        share(
-            "SGEMM-TC cannot accelerate SGEMM",
-            "useless for accelerating SGEMM",
-            [x < 1 for x in slower.values()],
-            span(slower.values()),
-        ),
-        share(
-            "SGEMM-TC is faster than DGEMM-TC",
-            "outperformed DGEMM-TC",
-            [x > 1 for x in faster.values()],
-            span(faster.values()),
-        ),
-    ]
+@listed
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for phi in PHI:
+        yield Measure("sgemm_tc_useless", max(ratios(rows, "SP", "SGEMM", phi)), variant=f"φ = {phi:g}")
+        yield Measure("sp_beats_dp", min(ratios(rows, "SP", "DP", phi)), variant=f"φ = {phi:g}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
-    last = {look(name).label: of[-1] for name in WHO if (of := line(rows, name, "phi 0.1"))}
-    return paragraph(
-        ("GFLOP/s at the largest n", {f"{name}, n = {row['M']}:": row["speed"] for name, row in last.items()}, ".4g"),
-        ("relative L2 error", {name: row["relative_l2"] for name, row in last.items()}, ".2g"),
-    )
+def finding(rows: list[Row]) -> str:
+    n = max(row["n"] for row in rows)
+    last = {LOOK[name].label: speeds(rows, name, PHI[0])[n] for name in ("SGEMM", "SP", "DP")}
+    return paragraph((f"GFLOP/s at n = {n}, φ = 0.1", last, ".4g"))

@@ -1,0 +1,166 @@
+"""DGEMM-TC, figures 3 and 8: the error of DGEMM-TC in DP mode and of SGEMM-TC over n, beside DGEMM and SGEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpemu import inputs, library, metrics, plotting, reference, schemes
+from fpemu.library.emulation import predict_entries
+from fpemu.mma._device import Device
+from fpemu.plotting import Series
+from fpemu.reproduce.claims import Measure
+
+from .._findings import paragraph
+from .._rows import Row, listed, runs_by, size_axis
+
+PHI = (0.1, 1.0, 2.0)
+ASSUMPTIONS = [
+    """Tensor cores of the Titan RTX: the Turing row of the catalog (claimed in the literature). Every product of slices
+    is exact there, so that V100 and every later GPU give the same bits.""",
+    """cublasDgemm and cublasSgemm of CUDA 10.2 on a Titan RTX have no known summation order. Three orders take their
+    place: one chain of fused multiply-adds in ascending k; OpenBLAS 0.3.31 with its SkylakeX kernel; and the order of
+    cuBLAS 13.1 on an H200 for an n x n x n product, tabulated up to n = 2048.""",
+    """"Equivalent" is judged by the ratio of the largest relative errors on the same operands, within a factor of 10
+    either way at every n; the paper prints no numbers.""",
+    """The reference is the exact product rounded once to the output format; the paper's is MPFR with 2048 bits.""",
+    """The paper's products are n x n x n. Here every n has the same number of entries, 64 x 64 at quick size and
+    128 x 128 at full size, with k = n: a subset of the rows of A and columns of B. The largest error of n² entries is
+    larger in all methods, and Algorithm 3 with fewer rows may take a slice less.""",
+    "Algorithm 3 chooses the number of slices once; the paper does so for every block of 3584 rows and columns.",
+    "The paper averages 10 runs; here 3 seeds at quick size and 20 at full size.",
+]
+LENGTHS = (256, 512, 1024, 2048, 4096, 7168, 10240)
+_SIZES = {"quick": (64, 3), "full": (128, 20)}
+"""Rows and seeds."""
+TABULATED = 2048
+READINGS = {
+    "chain": "one chain of FMAs",
+    "OpenBLAS": "OpenBLAS 0.3.31, SkylakeX",
+    "cuBLAS": f"cuBLAS 13.1 on an H200, n up to {TABULATED}",
+}
+
+
+def cost(cell: Row) -> float:
+    return float(cell["n"] * cell["rows"] * (cell["rows"] + 2000))  # the second term: drawing and splitting
+
+
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
+    """Largest relative errors, and the number of entries in CR mode that are not the exact product rounded once."""
+    n, rows, mode = cell["n"], cell["rows"], cell["mode"]
+    plain, precision = {"DP": ("dgemm", "fp64"), "SP": ("sgemm", "fp32")}[mode]
+    A, B = inputs.operands(cell["inputs"], rows, rows, n, cell["seed"], dtype=precision, phi=cell["phi"])
+    exact = reference.matmul(A, B, out=precision, method="flint" if n * rows**2 <= 2**25 else "auto", device=device)
+    common = {"scheme": "ozaki", "hardware": cell["hardware"], "device": device}
+    results = {
+        "chain": schemes.gemm(A, B, scheme=plain, device=device),
+        "OpenBLAS": library.emulate("openblas", A, B, hardware="SKYLAKEX", version="0.3.31", device=device),
+        "TC": schemes.gemm(A, B, mode=mode, **common),
+        "CR": schemes.gemm(A, B, mode="CR", precision=precision, **common),
+    }
+    if n <= TABULATED:
+        results["cuBLAS"] = _cublas(A, B, precision, device)
+    errors = {name: metrics.max_relative(D, exact) for name, D in results.items()}
+    return errors | {"CR differing": float(np.count_nonzero(results["CR"] != exact))}
+
+
+def _cublas(A: Any, B: Any, precision: str, device: Device) -> Any:
+    """The first rows and columns of the n x n x n product of cuBLAS on an H200."""
+    n = A.shape[1]
+    product, (rows, columns) = library.lookup("cublas", precision, (n, n, n)), map(np.arange, (len(A), B.shape[1]))
+    return predict_entries(product, A, B, rows, columns, device=device)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The figure of one mode; its methods are the functions of a page of `fpemu.reproduce.experiments`."""
+
+    title: str
+    mode: str
+    figure: str
+    plain: str
+    ours: str
+    precision: tuple[str, int]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that differ between the pages."""
+        return {
+            "TITLE": self.title,
+            "PAPER": f"Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores (2020), {self.figure}",
+            "CAPTION": f"""Largest relative error against the exact product rounded to {self.precision[0]} over n,
+            operands (rand - 0.5)·exp(φ·randn): {self.plain} in three summation orders and {self.ours} on a Turing
+            GPU. Lines: mean over the seeds; bands: smallest to largest. CR mode has no line: its error is zero.""",
+            **{name: getattr(self, name) for name in ("cells", "draw", "measures", "finding")},
+        }
+
+    def cells(self, size: str) -> list[Row]:
+        rows, seeds = _SIZES[size]
+        common = {"hardware": "turing", "inputs": "phi", "mode": self.mode}
+        return [
+            {**common, "phi": phi, "n": n, "rows": rows, "seed": seed}
+            for n in LENGTHS
+            for phi in PHI
+            for seed in range(seeds)
+        ]
+
+    def draw(self, rows: list[Row]) -> Any:
+        figure, axes = plotting.figure(len(PHI), height=2.9)
+        looks = {
+            "chain": Series(f"{self.plain}, one chain", plotting.BLACK, "s", "--", filled=False),
+            "OpenBLAS": Series(f"{self.plain}, OpenBLAS", plotting.BLUE, "^", "--", filled=False),
+            "cuBLAS": Series(f"{self.plain}, cuBLAS (H200)", plotting.GREEN, "x", ":"),
+            "TC": Series(self.ours, plotting.VERMILION, "o"),
+        }
+        for axis, phi in zip(axes[0], PHI, strict=True):
+            for method, look in looks.items():
+                runs = {n: errors for n in LENGTHS if (errors := _runs(rows, phi, n, method))}
+                plotting.band(axis, list(runs), list(runs.values()), look)
+            size_axis(axis, [n for n in LENGTHS if n != 7168])  # its label would overlap with the neighbour's
+            axis.tick_params(axis="x", labelrotation=45)
+            axis.set_yscale("log")
+            axis.set_xlabel("$n$")
+            label, bits = self.precision
+            plotting.roundoff_guides(axis, {f"$u_{{\\mathrm{{{label}}}}}=2^{{-{bits}}}$": bits})
+        axes[0, 0].set_ylabel("largest relative error")
+        plotting.panel_titles(axes, [f"$\\varphi$ = {phi:g}" for phi in PHI])
+        plotting.legend_below(figure, axes[0, 0], 4)
+        return figure
+
+    @listed
+    def measures(self, rows: list[Row]) -> Iterator[Measure]:
+        kind = self.mode.lower()
+        for phi in PHI:
+            for method, reading in READINGS.items():
+                ratios = _ratios(rows, phi, method)
+                if ratios:
+                    farthest = max(ratios, key=lambda x: abs(np.log(x)))
+                    yield Measure(f"{kind}_equivalent", farthest, reading, f"φ = {phi:g}")
+                    yield Measure(f"{kind}_no_less_accurate", max(ratios), reading, f"φ = {phi:g}")
+            differing = sum(row["CR differing"] for row in rows if row["phi"] == phi)
+            yield Measure(f"cr_zero_{kind}", differing, variant=f"φ = {phi:g}")
+
+    def finding(self, rows: list[Row]) -> str:
+        spans = {f"{READINGS[m]}:": [x for phi in PHI for x in _ratios(rows, phi, m)] for m in READINGS}
+        return paragraph((f"error of {self.ours} over {self.plain}'s, means over the seeds", spans, ".2g×"))
+
+
+def _ratios(rows: list[Row], phi: float, method: str) -> list[float]:
+    """Error of the scheme over DGEMM's (SGEMM's), means over the seeds, for every n with both."""
+    pairs = [(_runs(rows, phi, n, "TC"), _runs(rows, phi, n, method)) for n in LENGTHS]
+    return [float(np.mean(ours) / np.mean(other)) for ours, other in pairs if ours and other]
+
+
+_runs = runs_by("phi", "n")
+
+PAGES = {
+    "fig3": Accuracy(
+        "error of DGEMM-TC in DP mode over n", "DP", "section 5.2, figure 3", "DGEMM", "DGEMM-TC", ("fp64", 53)
+    ),
+    "fig8": Accuracy(
+        "error of SGEMM-TC in SP mode over n", "SP", "section 5.3, figure 8", "SGEMM", "SGEMM-TC", ("fp32", 24)
+    ),
+}

@@ -1,0 +1,57 @@
+"""The measurements of `benchmarks.errorfree.dgemm_tc` on one H200, kept beside this module in h200.json."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._rows import Row
+
+PATH = Path(__file__).with_name("h200.json")
+PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores (2020)"
+PHI = (0.1, 1.0, 2.0)
+ASSUMPTIONS = [
+    """Operands are (rand - 0.5)·exp(φ·randn) as in the paper, drawn on the GPU, A and B stored by rows; α = 1, β = 0.
+    """,
+    """The published algorithm: SplitA for every block of at most 3584 rows, with Algorithm 3 on all of B in modes DP
+    and SP; SplitB for every block of columns, again for every block of rows; one call of cuBLAS for each product of
+    slices, fp16 operands and fp32 results; the sum in Algorithm 2's order, or by NearSum in CR mode.""",
+    """A speed is 2n³ over the mean wall time of 3 to 10 executions after warm-up, the host's time included. The parts
+    of the time are GPU time by events around every launch of one more execution.""",
+    """The GPUs of the paper, a Titan RTX and a V100, are not here. Its statements on their speeds are not judged by
+    the H200, whose fp64 arithmetic is fast as the V100's.""",
+]
+
+
+@functools.cache
+def read() -> dict[str, Any]:
+    """The record."""
+    return dict(json.loads(PATH.read_text()))
+
+
+@functools.cache
+def digest() -> str:
+    """A digest of the record, which the cells carry."""
+    return hashlib.sha256(PATH.read_bytes()).hexdigest()[:12]
+
+
+def cells(table: str, shown: Callable[[Row], object], *place: str) -> list[Row]:
+    """The cells of the rows of a table that a page shows, each identified by the fields `place`."""
+    return [{**{name: row[name] for name in place}, "record": digest()} for row in read()[table] if shown(row)]
+
+
+def numbers(table: str, cell: Row) -> dict[str, float]:
+    """The numbers of a cell's row."""
+    place = {name: value for name, value in cell.items() if name in ("n", "phi", "seed", "implementation")}
+    row = next(row for row in read()[table] if all(row[name] == value for name, value in place.items()))
+    return {name: float(x) for name, x in row.items() if name not in place and isinstance(x, int | float)}
+
+
+def measured_on() -> str:
+    """The GPU, the library and the date, for captions."""
+    device = read()["device"]
+    return f"Measured on one {device['gpu']} (driver {device['driver']}, {device['library']}), {read()['date']}."

@@ -1,0 +1,104 @@
+"""DGEMM-TC, sections 3.1 and 5.1: the range of the inputs, and the exponents that Algorithm 1 can split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import plotting
+from fpemu.reproduce.claims import Measure
+
+from .._findings import paragraph
+from .._rows import Row, listed
+from . import _record
+from ._counts import LOOK
+
+PAPER = f"{_record.PAPER}, sections 3.1 (Algorithm 1) and 5.1"
+TITLE = "range of the inputs"
+CAPTION = """Smallest and largest magnitude of the entries of A and B over n, operands (rand - 0.5)·exp(φ·randn), drawn
+on the GPU: medians over the seeds, bands from the smallest to the largest seed; stars: the published ranges."""
+ASSUMPTIONS = [
+    "The range is that of all 2n² entries of A and B together; the paper does not say of which matrix it is.",
+    """Limits of Algorithm 1: it is run as printed, in fp64 with sigma = 2^(rho + tau), on vectors of 256 entries with
+    tau from -1073 to 1024 and rho for n = 10240; a limit is the last tau at which the slices are finite and sum to the
+    vector exactly.""",
+]
+PUBLISHED = {0.1: (9.8e-10, 8.9e-1), 1.0: (1.4e-9, 1.6e2), 2.0: (4.4e-10, 4.8e4)}
+N = 10240
+
+
+def cells(size: str) -> list[Row]:
+    return _record.cells("counts", lambda row: True, "n", "phi", "seed")
+
+
+def evaluate(cell: Row) -> dict[str, float]:
+    """The range of the inputs, and the limits of tau."""
+    found = _record.numbers("counts", cell)
+    ends = {name: found[name] for name in ("smallest", "largest")}
+    return ends | (_limits(cell["seed"]) if (cell["n"], cell["phi"]) == (N, _record.PHI[0]) else {})
+
+
+def _limits(seed: int) -> dict[str, float]:
+    """The smallest and the largest tau that Algorithm 1 splits."""
+    x = np.random.default_rng(seed).uniform(0.5, 1.0, 256)
+    x[0] = 1.0  # tau = 0
+    split = [tau for tau in range(-1073, 1025) if _splits(np.ldexp(x, tau) if tau < 1024 else _largest(x))]
+    return {"lowest tau": float(min(split)), "highest tau": float(max(split))}
+
+
+def _largest(x: NDArray[Any]) -> NDArray[Any]:
+    """A vector whose largest entry is the largest fp64 number: tau = 1024."""
+    return np.where(x == 1, np.finfo(np.float64).max, np.ldexp(x, 1023))
+
+
+def _splits(x: NDArray[Any]) -> bool:
+    """Whether the first slice of Algorithm 1 as printed is finite, and exact with the remainder."""
+    rho = int(np.ceil(53 - (24 - np.log2(N)) / 2))
+    mantissa, exponent = np.frexp(np.max(np.abs(x)))
+    tau = int(exponent) - int(mantissa == 0.5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sigma = np.ldexp(1.0, rho + tau)
+        high = (x + sigma) - sigma
+        digits = np.ldexp(high, -tau).astype(np.float16)
+        return bool(np.all(np.isfinite(digits)) and np.array_equal(np.ldexp(digits.astype(np.float64), tau), high))
+
+
+def draw(rows: list[Row]) -> Any:
+    figure, axes = plotting.figure(width=plotting.SINGLE, height=2.7)
+    axis = axes[0, 0]
+    lengths = sorted({row["n"] for row in rows})
+    for phi, look in LOOK.items():
+        for column, label in (("smallest", "_"), ("largest", look.label)):
+            runs = [[r[column] for r in rows if (r["phi"], r["n"]) == (phi, n)] for n in lengths]
+            axis.plot(lengths, [np.median(run) for run in runs], **look.line(label=label))
+            axis.fill_between(
+                lengths, *zip(*((min(r), max(r)) for r in runs), strict=True), color=look.color, alpha=0.2
+            )
+        axis.plot([N] * 2, PUBLISHED[phi], "*", color=look.color, markeredgecolor="black", markersize=8, zorder=4)
+    axis.plot([], [], "*", color="white", markeredgecolor="black", markersize=7, label="published")
+    axis.set_yscale("log")
+    axis.set_xticks([2048, 6144, 10240], ["2048", "6144", "10240"])
+    axis.set_xlabel("$n$")
+    axis.set_ylabel("magnitude of the entries")
+    plotting.legend_below(figure, axis, 4)
+    return figure
+
+
+@listed
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for row in rows:
+        if row["n"] == N:
+            low, high = PUBLISHED[row["phi"]]
+            yield Measure("smallest_input", row["smallest"] / low, variant=f"φ = {row['phi']:g}")
+            yield Measure("largest_input", row["largest"] / high, variant=f"φ = {row['phi']:g}")
+            if "highest tau" in row:
+                yield Measure("splits_large_exponents", row["highest tau"])
+                yield Measure("splits_small_exponents", row["lowest tau"])
+
+
+def finding(rows: list[Row]) -> str:
+    ends = {name: [row[f"{name} tau"] for row in rows if f"{name} tau" in row] for name in ("lowest", "highest")}
+    return paragraph(("exponent tau that Algorithm 1 splits at n = 10240", ends, "g"))
