@@ -1,44 +1,48 @@
-"""LE-GEMM, section 5.3: the cells that figures 10 and 11 share, one product by every method and every error of it."""
+"""LE-GEMM, figures 10 and 11: errors of every method's product over n; `draw_lines` draws figure 18 too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpemu import metrics, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, reduction, share
+from fpemu.reproduce.claims import Measure
 
 from .._numeric import problem_with_sgemm
-from .._rows import listed, runs_by, size_axis
+from .._rows import Row, listed, size_axis
 
-PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
+CPU_RESULT = """The paper does not describe its single-precision CPU result s of Eq. 19 and 20. Two readings bracket it:
+one ascending chain of fp32 FMAs for each element, and the exact product, the limit of a more accurate CPU code."""
+GPUS = """The MI210 is the catalogue's CDNA2 instruction (documented in the literature, not measured), the A800 its
+Ampere instruction (replayed against recordings)."""
+SINGLE_RUNS = "The paper averages ten runs of each size; here every seed is one run, and each is judged by itself."
 ASSUMPTIONS = [
-    """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
-    those of the A800 the Ampere rows (recordings reproduced).""",
-    """The single-precision result s of Eq. 19 and 20 is one ascending chain of fp32 FMAs for each element; the paper's
-    CPU code is not described.""",
-    """Markidis' and Ootomo's methods are those of their own papers (four products in one chain; three products, the
-    main one added outside in fp32), on either platform.""",
-    "A mean reduction is the mean over n of (the method's error / LE-GEMM's error), each error the mean over the runs.",
-    """A published reduction holds if ours is above 1 and within a factor of 2 of it, in part if it is above 1 and of
-    another size.""",
-    "Means of 10 runs as in the paper up to n = 2048 and of 5 at 4096; at quick size of 5 runs, up to n = 1024.",
+    GPUS,
+    CPU_RESULT,
+    """Markidis' and Ootomo's methods are those of their own papers on either platform: four products in one chain;
+    three products, the main one added outside in fp32.""",
+    "A reduction is the mean over n of (error of the other method / error of LE-GEMM).",
+    SINGLE_RUNS,
+    "The paper prints no sizes for figures 10 and 11: n = 64 to 4096 here, to 1024 at quick size.",
 ]
 METHODS = {"plain": "fp16", "Markidis": "markidis", "Ootomo": "ootomo", "LE-GEMM": "legemm"}
+NAMES = {"plain": "plain fp16", "Markidis": "Markidis", "Ootomo": "Ootomo"}
 PLATFORMS = {"cdna2": "MI210 (CDNA2)", "ampere": "A800 (Ampere)"}
 REFERENCES = {"s": "against SGEMM", "exact": "against the exact product"}
-METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
+READINGS = {"s": "reference: fp32 chain", "exact": "reference: exact product"}
 PUBLISHED = {
     "max_error": {"cdna2": (377.33, 74.82, 2.69), "ampere": (571.75, 2.78, 1.41)},
     "mred": {"cdna2": (636.92, 178.93, 1.12), "ampere": (814.87, 1.75, 1.28)},
 }
+"""Reductions by LE-GEMM of the errors of plain fp16, Markidis and Ootomo."""
+METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
 _RUNS: dict[str, dict[int, int]] = {
     "quick": dict.fromkeys((64, 128, 256, 512, 1024), 5),
-    "full": {**dict.fromkeys((64, 128, 256, 512, 1024, 2048), 10), 4096: 5},
+    "full": dict.fromkeys((64, 128, 256, 512, 1024, 2048, 4096), 20),
 }
 """Runs of each n."""
 
@@ -75,57 +79,122 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     return numbers
 
 
-_LOOK = {
+LOOK = {
     "plain": Series("plain fp16 (rocWMMA, WMMA)", plotting.GREY, "x"),
     "Markidis": Series("Markidis", plotting.ORANGE, "^"),
     "Ootomo": Series("Ootomo", plotting.SKY, "D"),
     "LE-GEMM": Series("LE-GEMM", plotting.VERMILION, "o"),
     "SGEMM": Series("SGEMM (fp32)", plotting.BLACK, "s", "--", filled=False),
 }
+LABELS = {"max_error": "Max_error", "mred": "MRED"}
+SATURATED = 0.5
+"""A Max_error above this value saturates: the error of an entry exceeds the entry, and Eq. 19 is at most 1."""
 
 
-def draw(rows: list[dict[str, Any]], measure: str, label: str) -> Any:
-    """Two columns, the platforms; two rows, the references."""
-    figure, axes = plotting.figure(2, 2, height=4.8, share_y=True)
+class Panel(NamedTuple):
+    """One panel of lines over n."""
+
+    title: str
+    hardware: str
+    measure: str
+    ref: str
+
+
+def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Mapping[str, Series]) -> Any:
+    """Draw one line for each method and panel: the mean over the seeds, with a band from the smallest to the largest.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        With columns "METHOD MEASURE REFERENCE".
+    panels : rows of panels
+        All panels of a row have one measure.
+    looks : mapping of method to Series
+        Methods in the order of the legend; a method without a column in a panel is left out there.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    figure, axes = plotting.figure(len(panels[0]), len(panels), height=4.8)
     lengths = sorted({row["n"] for row in rows})
-    for line, ref in zip(axes, REFERENCES, strict=True):
-        for axis, hardware in zip(line, PLATFORMS, strict=True):
-            for name, look in _LOOK.items():
-                if name == "SGEMM" and ref == "s":
-                    continue
-                column = f"{name} {measure} {ref}"
-                plotting.band(axis, lengths, [_runs(rows, hardware, n, column) for n in lengths], look)
+    for line, of in zip(axes, panels, strict=True):
+        for axis, panel in zip(line, of, strict=True):
+            for name, look in looks.items():
+                column = f"{name} {panel.measure} {panel.ref}"
+                runs = [[row[column] for row in select(rows, panel.hardware, n) if column in row] for n in lengths]
+                if all(runs):
+                    plotting.band(axis, lengths, runs, look)
             size_axis(axis, lengths)
             axis.set_yscale("log")
             axis.minorticks_on()
-        line[0].set_ylabel(label)
+            axis.tick_params(axis="x", which="minor", bottom=False)
+            if panel.measure == "max_error":
+                axis.axhspan(SATURATED, 1, color=plotting.GREY, alpha=0.25, linewidth=0)
+                axis.annotate(
+                    "saturated (Eq. 19: at most 1)",
+                    (lengths[0], 1),
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    fontsize=6.5,
+                    color=plotting.GREY,
+                )
+                axis.set_ylim(top=4)
+        line[0].set_ylabel(LABELS[of[0].measure])
     for axis in axes[-1]:
         axis.set_xlabel("$n$ (product of $n\\times n$ by $n\\times n$)")
-    titles = [f"{platform}, {how}" for how in REFERENCES.values() for platform in PLATFORMS.values()]
-    plotting.panel_titles(axes, titles)
-    plotting.legend_below(figure, axes[-1, 0], 5)
+    plotting.panel_titles(axes, [panel.title for of in panels for panel in of])
+    plotting.legend_below(figure, axes[-1, -1], len(looks))
     return figure
 
 
+def draw(rows: list[Row], measure: str) -> Any:
+    """Two columns, the platforms; two rows, the references."""
+    panels = [
+        [Panel(f"{platform}, {how}", hardware, measure, ref) for hardware, platform in PLATFORMS.items()]
+        for ref, how in REFERENCES.items()
+    ]
+    return draw_lines(rows, panels, LOOK)
+
+
 @listed
-def claims(rows: list[dict[str, Any]], measure: str, label: str) -> Iterator[Claim]:
-    lengths = sorted({row["n"] for row in rows})
-    for ref in REFERENCES:
-        for letter, (hardware, platform) in zip("ab" if ref == "s" else "cd", PLATFORMS.items(), strict=True):
-            error = {
-                name: np.array([np.mean(_runs(rows, hardware, n, f"{name} {measure} {ref}")) for n in lengths])
-                for name in METHODS
-            }
+def measures(rows: list[Row], measure: str) -> Iterator[Measure]:
+    """Yield the reductions of an error by LE-GEMM, their sizes over the published ones, and the growth over n.
+
+    Of Max_error each reduction has a second reading, over the n at which neither error saturates.
+    """
+    for ref, reading in READINGS.items():
+        for hardware, platform in PLATFORMS.items():
+            error, gpu = errors(rows, hardware, measure, ref), platform.split()[0]
             ours = error["LE-GEMM"]
-            where = f"({letter}) {platform.split()[0]}{'' if ref == 's' else ', exact'}:"
-            for name, published in zip(("plain", "Markidis", "Ootomo"), PUBLISHED[measure][hardware], strict=True):
-                yield reduction(f"{where} {label}, {name} / LE-GEMM", published, float(np.mean(error[name] / ours)))
-            least = np.min([error[name] for name in METHODS if name != "LE-GEMM"], axis=0)
-            span = f"{np.min(ours / least):.2g} to {np.max(ours / least):.2g} × the others' least"
-            yield share(f"{where} LE-GEMM errs least of the four", "at every n", ours <= least, span)
-            growth = ours[1:] / ours[:-1]
-            span = f"{np.min(growth):.2g} to {np.max(growth):.2g} × for twice n" if len(growth) else ""
-            yield share(f"{where} LE-GEMM's error grows with n", "grows", growth > 1, span)
+            for name, published in zip(NAMES, PUBLISHED[measure][hardware], strict=True):
+                below = (error[name] < SATURATED) & (ours < SATURATED)
+                points = {reading: np.ones_like(below)}
+                if measure == "max_error":
+                    points = {f"{reading}, every n": np.ones_like(below), f"{reading}, n without saturation": below}
+                for chosen, at in points.items():
+                    if at.any():
+                        factor = float(np.mean(error[name][at] / ours[at]))
+                        variant = f"{NAMES[name]}, {gpu}"
+                        if measure == "mred":
+                            yield Measure(f"mred_below_{name.lower()}", factor, chosen, gpu)
+                        else:
+                            yield Measure("max_error_below_others", factor, chosen, variant)
+                        if published >= 2:  # a smaller one is within a factor of 2 of no reduction at all
+                            yield Measure(f"{measure}_factors", factor / published, chosen, variant)
+            if measure == "mred":
+                for grows in METRICS:
+                    line = errors(rows, hardware, grows, ref)["LE-GEMM"]
+                    yield Measure("errors_grow_with_n", float(line[-1] / line[0]), reading, f"{LABELS[grows]}, {gpu}")
 
 
-_runs = runs_by("hardware", "n")
+def errors(rows: Sequence[Row], hardware: str, measure: str, ref: str) -> dict[str, Any]:
+    """Return each method's errors by n, ascending, from the rows of one seed."""
+    line = sorted(select(rows, hardware), key=lambda row: row["n"])
+    names = [name for name in line[0] if name.endswith(f" {measure} {ref}")] if line else []
+    return {name.split()[0]: np.array([row[name] for row in line]) for name in names}
+
+
+def select(rows: Sequence[Row], hardware: str, n: int | None = None) -> list[Row]:
+    """Return the rows of a platform, of one n or of all."""
+    return [row for row in rows if row["hardware"] == hardware and n in (None, row["n"])]

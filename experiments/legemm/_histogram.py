@@ -1,7 +1,7 @@
 """LE-GEMM, figures 12 and 13: one product of inner length 1024 by every method, its errors counted in bins.
 
 A bin holds the errors of one sign with a magnitude in [2^x, 2^(x + 1/2)); the bin "0" holds those below `SMALLEST`,
-exact hits included. The last bin of either sign also holds everything above it.
+exact results included. The last bin of either sign also holds everything above it.
 """
 
 from __future__ import annotations
@@ -15,39 +15,31 @@ from numpy.typing import NDArray
 
 from fpemu import plotting, schemes
 from fpemu.mma._device import Device
-from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
 from .._rows import listed
-from ._accuracy import METHODS, PLATFORMS, REFERENCES
+from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, READINGS, REFERENCES
 
-PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3"
 ASSUMPTIONS = [
-    """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
-    those of the A800 the Ampere rows (recordings reproduced).""",
-    """The error of an entry is p - s: which error the paper counts, and in which bins, is not said. The result s is one
-    ascending chain of fp32 FMAs, as for figures 10 and 11.""",
+    GPUS,
+    CPU_RESULT,
+    "The error of an entry is p - s: the paper names neither the error that it counts nor its bins.",
     """At quick size A has 128 rows and B 128 columns, with the whole inner length of 1024: an entry's distribution
     depends on that length alone.""",
-    """The distribution is judged by three numbers, each the mean over the runs: the largest |p - s| (its range), the
-    root of the mean square (its width) and the median |p - s| (how close to 0 half of the entries lie).""",
-    """"Widest": the largest range and the largest width of the four. "Obvious advantages in range and maximum": range
-    and width smaller. "More evident on MI210": a larger factor there than on the A800. "Similar to Ootomo's": width and
-    median within a factor of 2. "More concentrated around 0": width and median smaller.""",
-    """"Outperforms other methods" regarding "the error upper limit" and "the error distribution": which numbers these
-    are is our reading, the range for the upper limit and the median for the distribution, neither of them larger than
-    any other method's.""",
+    """Three numbers describe a distribution: the largest |p - s| (range), the root mean square (width) and the median
+    of |p - s|.""",
 ]
 HALVES = range(-60, -7)
 """Twice the binary exponent of a bin's lower end."""
 SMALLEST = 2.0 ** (HALVES[0] / 2)
-_SIZES = {"quick": {"m": 128, "n": 128, "runs": 3}, "full": {"m": 1024, "n": 1024, "runs": 10}}
+_SIZES = {"quick": {"m": 128, "n": 128, "runs": 3}, "full": {"m": 1024, "n": 1024, "runs": 20}}
 
 
-def cells(size: str, platforms: tuple[str, ...]) -> list[dict[str, Any]]:
-    chosen = _SIZES[size]
+def cells(size: str, shown: str) -> list[dict[str, Any]]:
+    """The cells of a platform's figure; claims on both platforms are decided by that of the MI210."""
+    chosen, platforms = _SIZES[size], tuple(PLATFORMS) if shown == "cdna2" else (shown,)
     # the platforms innermost: they share the operands and both reference products
     return [
         {"m": chosen["m"], "n": chosen["n"], "k": 1024, "seed": seed, "hardware": hardware}
@@ -73,7 +65,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
 
 
 def summary(errors: NDArray[Any]) -> dict[str, float]:
-    """The bins of signed errors, and the three numbers that the claims are judged by."""
+    """The bins of signed errors, and their range, width and median."""
     sizes = np.abs(errors)
     squares = math.fsum(np.square(sizes).ravel().tolist())  # rounded once: the same on every machine
     numbers = {"range": np.max(sizes), "width": math.sqrt(squares / sizes.size), "median": np.median(sizes)}
@@ -96,12 +88,7 @@ def bins() -> list[str]:
     return [f"-{name}" for name in reversed(names)] + ["0"] + [f"+{name}" for name in names]
 
 
-_LOOK = {
-    "plain": Series("plain fp16 (rocWMMA, WMMA)", plotting.GREY, "None"),
-    "Markidis": Series("Markidis", plotting.ORANGE, "None", "-."),
-    "Ootomo": Series("Ootomo", plotting.SKY, "None", "--"),
-    "LE-GEMM": Series("LE-GEMM", plotting.VERMILION, "None"),
-}
+_DASHES = {"plain": "-", "Markidis": "-.", "Ootomo": "--", "LE-GEMM": "-"}
 _DECADES = (-2, -4, -6, -8)
 
 
@@ -112,7 +99,7 @@ def draw(rows: list[dict[str, Any]], hardware: str) -> Any:
     entries = sum(row["m"] * row["n"] for row in here)
     at = np.arange(2 * len(HALVES) + 2) - len(HALVES) - 0.5
     for axis, ref in zip(axes[0], REFERENCES, strict=True):
-        for name, look in _LOOK.items():
+        for name, dash in _DASHES.items():
             many = np.array([sum(row[f"{name} {ref} {bin_}"] for row in here) for bin_ in bins()])
             used = np.flatnonzero(many)
             part = slice(used[0], used[-1] + 1)
@@ -122,9 +109,9 @@ def draw(rows: list[dict[str, Any]], hardware: str) -> Any:
                 np.append(edges, edges[-1]),
                 shares,
                 where="pre",
-                color=look.color,
-                linestyle=look.dash,
-                label=look.label,
+                color=LOOK[name].color,
+                linestyle=dash,
+                label=LOOK[name].label,
             )
         axis.axvline(0, color=plotting.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
         places = [_place(d) for d in _DECADES]
@@ -146,60 +133,27 @@ def _place(decade: int) -> float:
 
 
 @listed
-def claims(rows: list[dict[str, Any]], hardware: str) -> Iterator[Claim]:
-    for letter, ref in zip("ab", REFERENCES, strict=True):
-        wide, width, median = (_by_method(rows, hardware, ref, what) for what in ("range", "width", "median"))
-        others = [name for name in METHODS if name != "plain"]
-        apart = [number["plain"] / max(number[n] for n in others) for number in (wide, width)]
-        markidis = [number["Markidis"] / number["LE-GEMM"] for number in (wide, width)]
-        ootomo = [number["Ootomo"] / number["LE-GEMM"] for number in (width, median)]
-        best = [min(number[n] for n in METHODS if n != "LE-GEMM") / number["LE-GEMM"] for number in (wide, median)]
-        statements: list[tuple[str, str, list[bool], str]] = [
-            (
-                "plain fp16's distribution is the widest",
-                "widest",
-                [x > 1 for x in apart],
-                f"range {apart[0]:.3g}×, width {apart[1]:.3g}× the next",
-            ),
-            (
-                "LE-GEMM against Markidis: range and width smaller",
-                "obvious advantages",
-                [x > 1 for x in markidis],
-                f"Markidis' range {markidis[0]:.3g}×, width {markidis[1]:.3g}×",
-            ),
-            (
-                "LE-GEMM against Ootomo: similar",
-                "similar",
-                [0.5 <= x <= 2 for x in ootomo],
-                f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×",
-            ),
-            (
-                "LE-GEMM against Ootomo: more concentrated around 0",
-                "more concentrated",
-                [x > 1 for x in ootomo],
-                f"Ootomo's width {ootomo[0]:.3g}×, median {ootomo[1]:.3g}×",
-            ),
-            (
-                "LE-GEMM's range and median are the least of the four",
-                "outperforms other methods",
-                [x >= 1 for x in best],
-                f"the others' least range {best[0]:.3g}×, median {best[1]:.3g}×",
-            ),
-        ]
-        yield from [share(f"({letter}) {text}", says, held, here) for text, says, held, here in statements]
+def measures(rows: list[dict[str, Any]], shown: str) -> Iterator[Measure]:
+    """Yield the factors between the methods' ranges, widths and medians, where both platforms are in the rows."""
+    if shown != "cdna2":
+        return
+    for ref, reading in READINGS.items():
+        widths = {}
+        for hardware, platform in PLATFORMS.items():
+            gpu = platform.split()[0]
+            wide, width, median = (_by_method(rows, hardware, ref, what) for what in ("range", "width", "median"))
 
-
-@listed
-def compared(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    """The statement about both platforms: the advantage over Markidis is more evident on the MI210."""
-    for letter, ref in zip("ab", REFERENCES, strict=True):
-        factors = {}
-        for hardware in PLATFORMS:
-            width = _by_method(rows, hardware, ref, "width")
-            factors[hardware] = width["Markidis"] / width["LE-GEMM"]
-        amd, nvidia = factors["cdna2"], factors["ampere"]
-        text = f"({letter}) LE-GEMM against Markidis: the advantage is more evident on MI210 than on A800"
-        yield share(text, "more evident", [amd > max(nvidia, 1.0)], f"width {amd:.3g}× and {nvidia:.3g}×")
+            widest = min(
+                number["plain"] / max(number[name] for name in ("Markidis", "Ootomo", "LE-GEMM"))
+                for number in (wide, width)
+            )
+            widths[hardware] = _factor("Markidis", width)
+            yield Measure("plain_is_widest", widest, reading, gpu)
+            yield Measure("narrower_than_markidis", _factor("Markidis", wide, width), reading, gpu)
+            yield Measure("concentrated_more_than_ootomo", _factor("Ootomo", width, median), reading, gpu)
+            for what, number in (("width", width), ("median", median)):
+                yield Measure("distribution_like_ootomo", _factor("Ootomo", number), reading, f"{what}, {gpu}")
+        yield Measure("markidis_gap_larger_on_mi210", widths["cdna2"] / widths["ampere"], reading)
 
 
 def finding(rows: list[dict[str, Any]], hardware: str) -> str:
@@ -215,6 +169,11 @@ def finding(rows: list[dict[str, Any]], hardware: str) -> str:
         ),
         ("entries equal to s", {name: _share(rows, hardware, name, "s", "0") for name in compared}, ".3g%"),
     )
+
+
+def _factor(name: str, *numbers: dict[str, float]) -> float:
+    """The least of a method's numbers over LE-GEMM's."""
+    return min(number[name] / number["LE-GEMM"] for number in numbers)
 
 
 def _by_method(rows: list[dict[str, Any]], hardware: str, ref: str, what: str) -> dict[str, float]:

@@ -10,15 +10,14 @@ import numpy as np
 from fpemu import plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
 from .._rows import listed, mean_by, rows_by
-from ._accuracy import METRICS, PLATFORMS
+from ._accuracy import GPUS, LABELS, METRICS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
-EXPLAINS = {"legemm/fig16": ("[-1, 1]",)}
 TITLE = "Max_error and MRED of LE-GEMM on products of applications"
 CAPTION = """Max_error (Eq. 19, above) and MRED (Eq. 20, below) of LE-GEMM over the inner length K of the products in
 K-means (K = 128 features), BERT's feed-forward layers (768 and 3072) and linear layers of language models (the rest);
@@ -26,18 +25,14 @@ filled: against an fp32 chain of FMAs as in the paper; hollow: against the exact
 exact product. K is whole; M and N are cut, at quick size to at most 64 and 32. Points: means over seeded runs.
 Max_error divides by |p| + |s|, about twice what MRED divides by."""
 ASSUMPTIONS = [
-    """The matrix cores of the MI210 are the CDNA2 rows of the catalog (claimed in the literature, not measured),
-    those of the A800 the Ampere rows (recordings reproduced).""",
+    GPUS,
     """The shapes are not printed. K-means: 8192 to 65536 points, 256 centroids, 128 features; BERT base: 128 to 512
     tokens, 768 to 3072 and 3072 to 768; language models: 2048 tokens, square weights of 1024 to 8192.""",
     """M and N are divided by the same number within an application (K-means: M by 1024 and N by 8 at quick size), so
     that the shapes keep their ratios; K, which the errors depend on, is whole.""",
     """The range [0.5, 2.5] is printed for the data of language models alone, [-1, 1] for the experiments in general:
     every product is run with both.""",
-    "The result s is one ascending chain of fp32 FMAs for each element; the paper's CPU code is not described.",
-    """"Grows with K": the mean error over all shapes of one K is larger than that of the next smaller K. "Mainly on K":
-    between shapes of one K the mean error differs by less than a factor of 2, between the smallest and the largest K
-    by more.""",
+    "The result s is one ascending chain of fp32 FMAs for each element; the paper does not describe its CPU code.",
 ]
 RANGES = {"LLM": (0.5, 2.5), "general": (-1.0, 1.0)}
 REFERENCES = ("s", "exact")
@@ -52,7 +47,7 @@ _CUTS = {
     "full": {"K-means": (64, 1), "BERT": (1, 12), "LLM": (8, 32)},
 }
 """What M and N are divided by."""
-_RUNS = {"quick": 3, "full": 10}
+_RUNS = {"quick": 3, "full": 20}
 
 
 def cells(size: str) -> list[dict[str, Any]]:
@@ -130,7 +125,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             axis.set_yscale("log")
             axis.set_xlim(90, 11600)
             axis.set_xticks([128, 512, 2048, 8192], ["128", "512", "2048", "8192"])
-        line[0].set_ylabel({"max_error": "Max_error", "mred": "MRED"}[measure])
+        line[0].set_ylabel(LABELS[measure])
     for axis in axes[-1]:
         axis.set_xlabel("inner length $K$")
     titles = [f"{PLATFORMS[hardware].split()[0]}, {_WAYS[data]}" for _ in METRICS for hardware, data in panels]
@@ -140,33 +135,20 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    for data in RANGES:
+def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+    for data, way in _WAYS.items():
         for hardware, platform in PLATFORMS.items():
             here = _panel(rows, hardware, data)
-            for measure, label in (("max_error", "Max_error"), ("mred", "MRED")):
-                for ref, how in (("s", ""), ("exact", ", exact")):
-                    where = f"{platform.split()[0]}, {_WAYS[data]}{how}: {label}"
-                    yield from _judged(here, f"{measure} {ref}", where)
-
-
-def _judged(here: list[dict[str, Any]], column: str, where: str) -> list[Claim]:
-    shapes: dict[int, list[float]] = {}
-    for M, N, K in sorted({(row["M"], row["N"], row["K"]) for row in here}):
-        runs = [row[column] for row in here if (row["M"], row["N"], row["K"]) == (M, N, K)]
-        shapes.setdefault(K, []).append(float(np.mean(runs)))
-    lengths = sorted(shapes)
-    means = np.array([np.mean(shapes[K]) for K in lengths])
-    growth = means[1:] / means[:-1]
-    apart = max(max(errors) / min(errors) for errors in shapes.values()) if shapes else np.nan
-    whole = means[-1] / means[0] if len(means) > 1 else np.nan
-    span = f"{means.min():.2g} to {means.max():.2g}" if len(means) else ""
-    mainly = [apart < 2, whole > 2] if len(means) > 1 else []
-    measured = f"{apart:.3g}× between shapes of one K, {whole:.3g}× from the smallest K to the largest"
-    return [
-        share(f"{where} grows with K", "grows", growth > 1, span),
-        share(f"{where} depends mainly on K", "mainly on K", mainly, measured),
-    ]
+            for measure, label in LABELS.items():
+                shapes: dict[int, list[float]] = {}
+                for name in APPLICATIONS:
+                    for K, error in _points(here, name, f"{measure} s"):
+                        shapes.setdefault(K, []).append(error)
+                means = [np.mean(shapes[K]) for K in sorted(shapes)]
+                apart = max(max(errors) / min(errors) for errors in shapes.values())
+                reading, variant = f"data in {way}", f"{label}, {platform.split()[0]}"
+                yield Measure("error_grows_with_K", float(means[-1] / means[0]), reading, variant)
+                yield Measure("K_decides_the_error", float(max(means) / min(means) / apart), reading, variant)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

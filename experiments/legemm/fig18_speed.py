@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
+from .._rows import listed
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, at, evaluate, is_square, products, squares, told
 
@@ -17,7 +19,6 @@ __all__ = ["evaluate"]
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "speed against error of a fast fp16 mode, LE-GEMM and fp64"
 KIND = "G"
-EXPLAINS = ("legemm/fig18_speed",)
 WHO = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
 CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_16F, cuBLAS: with the conversion to fp16).
 (b) MRED against the product in fp64. (c) One against the other. {told("legemm/fig18_speed", *WHO)}"""
@@ -26,7 +27,7 @@ ASSUMPTIONS = [
     """FAST_16F is the library's fp16 product after a conversion of fp32 operands to fp16 by a kernel of ours, which is
     what that mode does. 64F is cublasDgemm, whose operands are in fp64 before.""",
     """MRED is Eq. 20 against the product in fp64; DGEMM's own is against the exact product, on a sample. Max_error, Eq.
-    19, is 1 for all at these sizes: of 10^6 to 10^8 entries about zero some have the wrong sign.""",
+    19, is 1 for all at these sizes: some of 10^6 to 10^8 entries near zero have the wrong sign.""",
 ]
 _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("64F", plotting.BLUE, "v")}
 
@@ -67,28 +68,15 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    over: dict[str, list[float]] = {"fp16": [], "dgemm": []}
-    error = []
-    for row in squares(rows, "legemm mma"):
-        n, ours = row["M"], _timed(row)
-        others = {name: other for name in over if (other := at(rows, name, n, n, n)) is not None}
-        for name, other in others.items():
-            second = _timed(other)
-            if ours and second:
-                over[name].append(second / ours)
-        if len(others) == 2:
-            error.append(others["fp16"]["mred"] > row["mred"] > others["dgemm"]["mred"])
-    fast, wide = over["fp16"], over["dgemm"]
-    return [
-        share("FAST_16F is the fastest", "fastest", [x > 1 for x in fast], _span(fast, "of LE-GEMM's speed")),
-        share("64F is slower than LE-GEMM", "lower speed", [x < 1 for x in wide], _span(wide, "of LE-GEMM's speed")),
-        share("LE-GEMM's error lies between", "compromise", error, ""),
-    ]
-
-
-def _span(values: list[float], of: str) -> str:
-    return f"{min(values):.3g} to {max(values):.3g} {of}" if values else ""
+@listed
+def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+    pairs = {"FAST_16F over LE-GEMM": ("fp16", "legemm mma"), "LE-GEMM over 64F": ("legemm mma", "dgemm")}
+    for variant, (faster, slower) in pairs.items():
+        speeds = [{row["M"]: _timed(row) for row in squares(rows, name) if _timed(row)} for name in (faster, slower)]
+        if shared := sorted(speeds[0].keys() & speeds[1].keys()):
+            yield Measure(
+                "speed_between_fast16f_and_64f", min(speeds[0][n] / speeds[1][n] for n in shared), "", variant
+            )
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -12,7 +12,6 @@ from matplotlib.colors import LogNorm
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma._device import Device
-from fpemu.reproduce.claims import Claim
 
 from .._findings import paragraph
 
@@ -91,10 +90,6 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     plotting.colour_bar(figure, image, axes, "relative $L_2$ error in units of $2^{-24}$")
     plotting.panel_titles(axes, [f"uniform in {_WAYS[data]}, $k$ = {k}" for data, k in panels])
     return figure
-
-
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    return []
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
@@ -24,7 +24,6 @@ from .model import Reading, Tile
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
 TITLE = "tiles that the thread parallelism model chooses"
 KIND = "M"
-EXPLAINS = ("legemm/table2",)
 CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K = 32, M = N = 8192: operations a byte
 (Equation 15) times the share of SMs that have a block. White: not allowed, by the fragment (f), the shared memory (S),
 the registers (R) or for want of a fragment for each wavefront (w); square: chosen; star: Table 2. (g) The tile chosen
@@ -210,39 +209,21 @@ def _table(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
     for gpu, tile in PUBLISHED.items():
-        for text, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
-            chosen = [row for n in sizes if (row := _pick(rows, gpu, n=n))]
-            tiles = " and ".join(sorted({str(_tile(row)) for row in chosen}))
-            yield share(f"tile on the {gpu}, {text}", str(tile), [_tile(r) == tile for r in chosen], tiles)
-    ours = [row for row in rows if row["reading"] == "ours"]
-    apart = [row["apart"] for row in ours]
-    text = f"apart by {max(apart):.3g} at most" if apart else ""
-    yield share("Eq. 15 = Eq. 14 / Eq. 13", "for every tile", [a == 0 for a in apart], text)
-    for name, words in (("opposite, square", "square tiles"), ("opposite", "all tiles")):
-        held = [row[name] for row in ours]
-        text = f"opposite in {100 * held[0]:.3g} % of the pairs" if held else ""
-        yield share(f"T_TLP and Eq. 15 are inverse, {words}", "inverse", [h == 1 for h in held], text)
-    even = [row["tlp at equal work"] for row in ours]
-    text = f"T_TLP largest / smallest: {even[0]:.3g}" if even else ""
-    yield share("T_TLP does not depend on the tile where Work_CP is equal", "", [e == 1 for e in even], text)
-    loads = [(row["loads a tile, 1 x 3"], row["loads a tile, 2 x 2"]) for row in ours]
-    text = f"{loads[0][0]:.3g} and {loads[0][1]:.3g} sub-sections a tile" if loads else ""
-    held = [a > b for a, b in loads]
-    yield share("Fig. 5: 4 tiles as a square reuse more than 3 in a row", "(b) better", held, text)
-    row = _pick(rows, "MI210")
-    for k in (16, 32) if row else ():
-        assert row is not None
-        size = row[f"KB for (128, 256, {k})"]
-        text = f"{size:.3g} KB of {row['KB there']:.3g} KB"
-        yield share(
-            f"section 4.3: (128, 256) on the AMD GPU allows T_K = {k}", "no overflow", [size <= row["KB there"]], text
-        )
+        for words, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
+            same = [float(_tile(row) == tile) for n in sizes if (row := _pick(rows, gpu, n=n))]
+            if same:
+                yield Measure("selects_the_tiles_of_table_2", min(same), "", f"{words}, {gpu}")
+    if row := _pick(rows, "MI210"):
+        for name, words in (("opposite, square", "square tiles"), ("opposite", "tiles of all shapes")):
+            yield Measure("tlp_and_ratio_are_inverse", 100 * row[name], "", words)
+        for k in (16, 32):
+            size = row[f"KB for (128, 256, {k})"] / row["KB there"]
+            yield Measure("tile_128_256_fits_the_MI210", size, "", f"T_K = {k}")
     for reading in list(READINGS)[1:]:
         pairs = [(_tile(row), PUBLISHED[gpu]) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))]
-        text = ", ".join(str(a) for a, _ in pairs)
-        yield share(f"Table 2 with another assumption: {reading}", "", [a == b for a, b in pairs], text)
+        yield Measure("tiles_do_not_depend_on_the_reading", sum(a == b for a, b in pairs), "", reading)
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
