@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
 from ..speed._record import RULES, at, evaluate, is_square, products, told
 
@@ -21,7 +21,6 @@ __all__ = ["evaluate"]
 PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 10"
 TITLE = "speed of H2SGEMM over blocks, one buffer and two"
 KIND = "G"
-EXPLAINS = ("h2sgemm/fig10",)
 N = 4096
 CAPTION = f"""TFLOP/s of H2SGEMM (element-wise, first launches), n = {N}, by the block of the result that a thread block
 makes, with loads and products in turns and with two buffers. Line: a third of the library's fp16 product, the peak of
@@ -34,15 +33,15 @@ ASSUMPTIONS = [
     """Operands are split as they are loaded; the kernel that takes words from memory, which other figures show, has
     other buffers and is faster.""",
 ]
-SINGLE, DOUBLE, SHARE = 41.7, 65.3, 0.77
-"""TFLOP/s on an Ascend 910A with one buffer and with two, and the share of its peak of three products."""
+SINGLE, DOUBLE = 41.7, 65.3
+"""TFLOP/s on an Ascend 910A with one buffer and with two."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return products((*groups.BLOCKS, "fp16"), lambda row: row["M"] == N and is_square(row))
 
 
-def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float | None]]:
+def _speeds(rows: list[Row]) -> dict[str, tuple[float | None, float | None]]:
     """By block: one buffer, two."""
     result = {}
     for tile in groups.TILES:
@@ -52,12 +51,12 @@ def _speeds(rows: list[dict[str, Any]]) -> dict[str, tuple[float | None, float |
     return result  # type: ignore[return-value]
 
 
-def _peak(rows: list[dict[str, Any]]) -> float | None:
+def _peak(rows: list[Row]) -> float | None:
     row = at(rows, "fp16", N, N, N)
     return None if row is None or "first" not in row else float(row["first"]) / 3
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
     axis, speeds = axes[0, 0], _speeds(rows)
     places = np.arange(len(speeds))
@@ -76,48 +75,16 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    speeds = _speeds(rows)
-    both = {tile: pair for tile, pair in speeds.items() if None not in pair}
-    if not both:
-        return
-    best = max(both, key=lambda tile: both[tile][1] or 0)
-    one, two = (max(pair[which] or 0 for pair in both.values()) for which in (0, 1))
-    gain = two / one
-    yield share(
-        "two buffers are faster than one at every block",
-        "reducing contention",
-        [(b or 0) > (a or 0) for a, b in both.values()],
-        ", ".join(f"{(b or 0) / (a or 1):.3g}× at {tile}" for tile, (a, b) in both.items()),
-    )
-    yield share(
-        "the best with two buffers is 57 % faster than the best with one",
-        "57 %",
-        [1.57 / 1.25 <= gain <= 1.57 * 1.25],
-        f"{100 * (gain - 1):.3g} %",
-        gain,
-    )
-    least = min(both, key=lambda tile: both[tile][1] or 0)
-    ends = f"{least} is the slowest, {best} the fastest"
-    small = [_area(least) == min(map(_area, both))]
-    yield share("the smallest block is the slowest", "small block sizes", small, ends)
-    peak = _peak(rows)
-    if peak is not None:
-        yield share(
-            "the best reaches 77 % of the peak of three products",
-            "77 %",
-            [two / peak >= SHARE],
-            f"{100 * two / peak:.3g} %",
-            two / peak,
-        )
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    both = [pair for pair in _speeds(rows).values() if None not in pair]
+    if both:
+        one, two = (max(pair[which] or 0.0 for pair in both) for which in (0, 1))
+        yield Measure("double_buffer_gain", two / one, "H200")
+        if peak := _peak(rows):
+            yield Measure("peak_share", two / peak, "H200")
 
 
-def _area(tile: str) -> int:
-    M, N = map(int, tile.split("x"))
-    return M * N
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     both = {tile: pair for tile, pair in _speeds(rows).items() if None not in pair}
     if not both:
         return ""

@@ -18,8 +18,7 @@ the left.
 
 The formulas are those of `fpemu.theory.underflow`, and the counts those of `fpemu.theory.enumeration`, which proves why
 2^14 mantissas may stand for all: from E = -14 up the residual has that period in M, and below it 2^(14 - 14 - E). What
-depends on a carry into the exponent of h has no period: it is read from the exponents where all 2^23 are enumerated (at
-full size: all).
+depends on a carry into the exponent of h has no period: it is read from E = -14 and 0, where all 2^23 are enumerated.
 """
 
 from __future__ import annotations
@@ -29,19 +28,18 @@ from typing import Any, Literal
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
-EXPLAINS = ("h2sgemm/fig2a",)
 TITLE = "probability of underflow of the residual"
 KIND = "M"
-CAPTION = """Residual d = x - RNE16(x) of x = 1.M·2^E over all 2^23 mantissas M (at quick size at E = -14 and 0;
-elsewhere over one period of d in M, which gives the same shares). (a) Probability that d has the
+CAPTION = """Residual d = x - RNE16(x) of x = 1.M·2^E over all 2^23 mantissas M at E = -14 and 0, elsewhere over one
+period of d in M, which gives the same shares. (a) Probability that d has the
 exponent E - 12 - N: Equation 3 (open) and counted (filled), h rounded down (T) or up (R); N = 12 is d = 0. Crosses: N
 counted from the exponent of h after a carry, as Equation 2 has it. (b) Over E: Equation 5 (lines) and counted
 (markers) for residuals below fp16's normal range, 2^-14, and below its smallest number, 2^-24; and those that really
@@ -69,11 +67,9 @@ DIGITS = dict.fromkeys(
 EXPONENTS = range(-16, 5)
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return [
-        {"exponent": e, "mantissas": FRACTION if size == "full" or e in (-14, 0) else period(e), "seed": 0}
-        for e in EXPONENTS
-    ]
+def cells(size: str) -> list[Row]:
+    del size
+    return [{"exponent": e, "mantissas": FRACTION if e in (-14, 0) else period(e)} for e in EXPONENTS]
 
 
 def period(exponent: int) -> int:
@@ -125,10 +121,10 @@ _LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.7, share_y=False)
     left, right = axes[0]
-    row = _whole(rows)[0]
+    row = next(row for row in _normal(rows) if row["mantissas"] == FRACTION)
     for event, shift in zip(EVENTS, (-0.16, 0.16), strict=True):
         look = _LOOK[event]
         ns = [n for n in N_RANGE if row[f"{event} {n}"] or equation_3(n, event)]
@@ -151,17 +147,8 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     right.set_xlabel("exponent $E$ of the number")
     right.set_ylabel("probability")
     right.set_xticks(range(-16, 5, 4))
-    for share_, words_ in ((0.1, "10 %"),):
-        right.axhline(share_, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-        right.annotate(
-            words_,
-            (0.0, share_),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 2),
-            textcoords="offset points",
-            fontsize=7,
-            color=plotting.GREY,
-        )
+    right.axhline(0.1, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+    right.annotate("10 %", (-16, 0.1), xytext=(0, 2), textcoords="offset points", fontsize=7, color=plotting.GREY)
     plotting.panel_titles(axes, ["exponent of the residual", "underflow over the exponent"])
     for axis in (left, right):
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, columnspacing=1.2)
@@ -176,89 +163,59 @@ _FORMULAS = {
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     judged = _normal(rows)
-    total = sum(equation_3(n, event) for n in N_RANGE for event in EVENTS)
-    yield share("Eq. 3 sums to one over N, T and R", "1", [total == 1], f"{total:.10g}")
-    for name, text in (("", "N from the exponent of x"), ("carry", "N from the exponent of h (Eq. 2)")):
-        held, worst = [], 0.0
-        for row in _whole(rows) if name else judged:
-            for n in N_RANGE:
-                printed = {event: equation_3(n, event) for event in EVENTS}
-                if name:
-                    pairs = [(sum(printed.values()), row[f"carry {n}"])]
-                else:
-                    pairs = [(printed[event], row[f"{event} {n}"]) for event in EVENTS]
-                held += [a == b for a, b in pairs]
-                worst = max([worst, *(abs(a - b) for a, b in pairs)])
-        yield share(f"Eq. 3 = counted, {text}", "every N", held, f"differs by {worst:.3g} at most")
-    beyond = max((row["T -1"] + row["R -1"] + row["T 11"] + row["R 11"] for row in judged), default=0.0)
-    yield share("N lies between 0 and 10 (section 3.1.1)", "0 <= N <= 10", [beyond == 0], f"outside: {beyond:.3g}")
-    for name, text, formula in (
-        ("below normal", "Eq. 5, P_u+gu = residuals below 2^-14", _FORMULAS["below normal"]),
-        ("below least", "Eq. 5, P_u = residuals below 2^-24", _FORMULAS["below least"]),
-    ):
-        yield _agreement(text + ", exact splits counted", judged, lambda row, n=name: row[n], formula)
-        yield _agreement(text + ", d not 0", judged, lambda row, n=name: row[n] - row["exact"], formula)
-    yield _agreement("Eq. 5, P_u = residuals that become 0", judged, lambda row: row["gone"], _FORMULAS["below least"])
-    yield _agreement("corrected P_u = residuals that become 0", judged, lambda row: row["gone"], gone, "")
-    at = {row["exponent"]: row for row in judged}
-    if 0 in at:
-        measured = f"{100 * at[0]['below normal']:.4g} %"
-        yield share("gradual underflow at E = 0", "more than 10 %", [at[0]["below normal"] > 0.1], measured)
-    for name, text in (("below least", "residuals below 2^-24"), ("gone", "residuals that become 0")):
-        high = [at[e][name] for e in sorted(at) if e >= -10]
-        low = [at[e][name] for e in sorted(at) if e < -12]
-        yield share(f"{text}: not significant from E = -10 on", "10 % at most", [p <= 0.1 for p in high], _span(high))
-        yield share(f"{text}: nearly all below E = -12", "approaching 100 %", [p >= 0.99 for p in low], _span(low))
+    pairs = {
+        "N from the exponent of x": [
+            (equation_3(n, event), row[f"{event} {n}"]) for row in judged for n in N_RANGE for event in EVENTS
+        ],
+        "N from the exponent of h (Eq. 2)": [
+            (equation_3(n, "T") + equation_3(n, "R"), row[f"carry {n}"])
+            for row in judged
+            if row["mantissas"] == FRACTION
+            for n in N_RANGE
+        ],
+    }
+    for reading, both in pairs.items():
+        yield Measure("eq3_exact", max(abs(printed - counted) for printed, counted in both), reading)
+    for variant, column in (("P_u+gu", "below normal"), ("P_u", "below least")):
+        counts = {
+            "residual below the limit": [row[column] for row in judged],
+            "residual below the limit, not 0": [row[column] - row["exact"] for row in judged],
+        }
+        if column == "below least":
+            counts["residual becomes 0 in fp16"] = [row["gone"] for row in judged]
+        for reading, counted in counts.items():
+            apart = [abs(_FORMULAS[column](row["exponent"]) - x) for row, x in zip(judged, counted, strict=True)]
+            yield Measure("eq5_exact", max(apart), reading, variant)
+    yield Measure("eq5_corrected", max(abs(gone(row["exponent"]) - row["gone"]) for row in judged))
+    for reading, column in (("residual below the limit", "below least"), ("residual becomes 0 in fp16", "gone")):
+        wrong = {
+            "gradual above 10 % at E = 0": [r for r in judged if r["exponent"] == 0 and r["below normal"] <= 0.1],
+            "10 % at most from E = -10 on": [r for r in judged if r["exponent"] >= -10 and r[column] > 0.1],
+            "99 % or more below E = -12": [r for r in judged if r["exponent"] < -12 and r[column] < 0.99],
+        }
+        for variant, of in wrong.items():
+            yield Measure("underflow_onset", float(len(of)), reading, variant)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
-    at = {row["exponent"]: row for row in _normal(rows)}
-    if not at:
-        return ""
-    worst = max(abs(equation_3(n, x) - row[f"{x} {n}"]) for row in at.values() for n in N_RANGE for x in EVENTS)
-    lost = {e: (row["gone"], equation_5(e, gradual=False)) for e, row in at.items()}
+def finding(rows: list[Row]) -> str:
+    lost = {row["exponent"]: (row["gone"], equation_5(row["exponent"], gradual=False)) for row in _normal(rows)}
     wrong = [e for e, (counted, printed) in lost.items() if counted != printed]
-    chosen = [e for e in wrong if -13 <= e <= -10] or wrong[:1]
-    joint = "Equation 3, a joint probability with N counted from the exponent of x"
     return paragraph(
-        (f"{joint}, is exact", not worst),
-        (f"{joint}, differs from the count by up to", worst or None),
-        ("Equation 5 counts the residuals that become 0", not wrong),
-        (
-            "Equation 5 is not the share of residuals that become 0 at",
-            f"{len(wrong)} of {len(lost)} exponents" if wrong else "",
-        ),
+        ("Equation 5 differs from the share of residuals that become 0 at", f"{len(wrong)} of {len(lost)} exponents"),
         (
             "counted and printed share of residuals that become 0",
-            {f"E = {e}:": " and ".join(f"{100 * p:.3g} %" for p in lost[e]) for e in chosen},
+            {f"E = {e}:": " and ".join(f"{100 * p:.3g} %" for p in lost[e]) for e in wrong if -13 <= e <= -10},
         ),
         (
-            "Equation 5 takes every residual below 2^-24 for gone, and exact splits; rounding to nearest lifts "
-            "residuals above 2^-25 to 2^-24",
-            bool(wrong) and all(lost[e][0] < lost[e][1] for e in wrong),
+            "Equation 5 counts every residual below 2^-24 and exact splits; rounding to nearest raises those above "
+            "2^-25 to 2^-24",
+            bool(wrong),
         ),
     )
 
 
-def _agreement(
-    text: str, rows: list[dict[str, Any]], counted: Any, formula: Any, published: str = "every E from -14 on"
-) -> Claim:
-    apart = [formula(row["exponent"]) - counted(row) for row in rows]
-    worst = max(apart, key=abs, default=0.0)
-    return share(text, published, [a == 0 for a in apart], f"printed - counted: {worst:.3g} at most")
-
-
-def _normal(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _normal(rows: list[Row]) -> list[Row]:
     """The rows in which h is a normal number."""
     return [row for row in rows if row["exponent"] >= -14]
-
-
-def _whole(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of them with all mantissas."""
-    return [row for row in _normal(rows) if row["mantissas"] == FRACTION]
-
-
-def _span(shares: list[float]) -> str:
-    return f"{100 * min(shares):.3g} to {100 * max(shares):.3g} %" if shares else ""

@@ -16,8 +16,8 @@ corrected bounds leave sb = 11 alone, and that one keeps 22 bits and never overf
 
 The formulas are those of `fpemu.theory.underflow`, the counts those of `fpemu.theory.enumeration`, which proves that
 the residual x - h has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the
-bits kept depend on the residual alone, so quick cells enumerate one period. How often h overflows has no period: at
-E = 15 sb = 11 and 12 take all 2^23 at any size.
+bits kept depend on the residual alone, so one period is enumerated. How often h overflows has no period: at E = 15
+sb = 11 and 12 take all 2^23 mantissas.
 """
 
 from __future__ import annotations
@@ -29,56 +29,45 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
-EXPLAINS = ("h2sgemm/fig2b",)
 TITLE = "bits kept by the split over the exponent"
 KIND = "M"
-CAPTION = """Split of x = 1.M·2^E into fp16 words h and r (residual scaled by 2^sb) over all mantissas, at quick size
-over one period of the residual, which gives the same. (a) Bits kept in the worst case: the most b with an error of at
+CAPTION = """Split of x = 1.M·2^E into fp16 words h and r (residual scaled by 2^sb) over all mantissas, counted over
+one period of the residual, which gives the same. (a) Bits kept in the worst case: the most b with an error of at
 most 2^(E - b) for every M with finite words; lines: as printed, min(22, E + 24 + sb) and not below the 11 of h where h
 is normal; no marker: nothing is kept. sb = 11 is shown where h is normal. (b) sb over E: filled, 22 bits are kept and
 no r overflows; ring, an r overflows; cross, fewer bits; lines: Equation 6 as printed (dashed) and corrected."""
 ASSUMPTIONS = [
     """Bits kept are counted by error, not by places: the most b with abs(x - h - r/2^sb) <= 2^(E - b) for all mantissas
     of the exponent whose words are finite, 24 at most; 0 where there are none.""",
-    """Figure 2(b) as printed is read from Equation 6 and the text: min(22, E + 24 + sb) bits from -14 to 15, not below
-    11 (the bits of h); the figure has no numbers. The exponents shown end at 27, the last one that the text names.""",
-    """Rule 1 holds at an exponent if sb = 0 keeps fewer than 22 bits exactly where it says that scaling is needed, and
-    no bit beyond h's 11 exactly where it says that the split fails.""",
-    """"In the representable range": the words of every number of that exponent are finite and keep 22 bits.""",
-    """A bound of Equation 6 holds at an exponent if it is the one measured there: the smallest sb that keeps 22 bits,
-    the largest with which no r overflows. This rule was made stricter after the first drawing: whether each sb near
-    the bound is on its right side could not fail for a bound wrong by 1 to 4. 22 bits are not defined: the lower bound
-    is judged for an error of at most 2^(E - 22), as everywhere else here, and of at most 2^(E - 23), half of the 22nd
-    place after the leading bit. The corrected bounds are our own, and their claims checks that no paper makes.""",
-    "Below 2^-24 both parts must be scaled, for 22 bits: it holds where r scaled alone (sb = 12) keeps fewer.",
+    """Figure 2(b) has no numbers. Its lines are drawn from Equation 6 and the text: min(22, E + 24 + sb) bits from -14
+    to 15, not below 11 (the bits of h). The exponents shown end at 27, the last one that the text names.""",
+    """A bound of Equation 6 holds at an exponent if it is the measured one: the smallest sb that keeps 22 bits, the
+    largest with which no r overflows. 22 bits are not defined: an error of at most 2^(E - 22), or of at most 2^(E -
+    23), half of the 22nd place after the leading bit. The corrected bounds are this project's.""",
     "Rounding to nearest even throughout; the sign does not matter.",
 ]
 
 FRACTION = 23
 CURVES = (0, 12, 11)
-EXPONENTS = {"quick": range(-25, 28), "full": range(-30, 28)}
+EXPONENTS = range(-25, 28)
 NORMAL = range(-14, 16)
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    lowest = {0: -24, 12: EXPONENTS[size][0], 11: NORMAL[0]}  # unscaled, nothing is held below 2^-24
-    wanted = {(e, sb) for e in EXPONENTS[size] for sb in CURVES if e >= lowest[sb]}
+def cells(size: str) -> list[Row]:
+    del size
+    lowest = {0: -24, 12: EXPONENTS[0], 11: NORMAL[0]}  # unscaled, nothing is held below 2^-24
+    wanted = {(e, sb) for e in EXPONENTS for sb in CURVES if e >= lowest[sb]}
     wanted |= {(e, low + i) for e in NORMAL for low in (-3 - e, 26 - e) for i in range(-2, 3)}
     return [
-        {
-            "exponent": e,
-            "sb": sb,
-            "seed": 0,
-            "mantissas": FRACTION if size == "full" or (e == 15 and sb in (11, 12)) else period(e),
-        }
+        {"exponent": e, "sb": sb, "mantissas": FRACTION if e == 15 and sb in (11, 12) else period(e)}
         for e, sb in sorted(wanted)
     ]
 
@@ -120,7 +109,7 @@ _LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.7, share_y=False)
     left, right = axes[0]
     left.axvspan(-30.7, -14.5, color=plotting.GREY, alpha=0.1, linewidth=0)
@@ -170,97 +159,50 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     at = {(row["exponent"], row["sb"]): row for row in rows}
-    plain = {e: row for (e, sb), row in at.items() if sb == 0}
     scaled = {e: row for (e, sb), row in at.items() if sb == 12}
-    inside = [e for e in sorted(plain) if e in NORMAL]
-    short = [e for e in inside if plain[e]["bits"] < 22]
-    measured = f"fewer than 22 bits from E = {min(short)} to {max(short)}" if short else "22 bits everywhere"
-    held = [(plain[e]["bits"] < 22) == (e < -2) for e in inside]
-    yield share("Rule 1: below 2^-2 the low part must be scaled for 22 bits", "E < -2", held, measured)
-    lost = [e for e in inside if plain[e]["bits"] <= 11]
-    measured = f"11 bits or fewer at {_list(lost)}"
-    held = [(plain[e]["bits"] <= 11) == (e < -12) for e in inside]
-    yield share("Rule 1: below 2^-12 the split fails without scaling", "E < -12", held, measured)
-    for sb in (0, 12):
-        curve = {e: at[e, sb]["bits"] for e in inside if (e, sb) in at}
-        apart = [curve[e] - printed_bits(e, sb) for e in curve]
-        measured = f"{min(apart):+.0f} to {max(apart):+.0f} bits against the printed" if apart else ""
-        text = f"figure 2(b), sb = {sb}: min(22, E + 24 + sb) bits, 11 at least; no fewer are kept"
-        yield share(text, "E from -14 to 15", [a >= 0 for a in apart], measured)
-        text = f"figure 2(b), sb = {sb}: exactly as many are kept"
-        yield share(text, "E from -14 to 15", [a == 0 for a in apart], measured)
-    inner = [scaled[e]["bits"] for e in inside if e in scaled]
-    measured = f"{min(inner):.0f} bits or more" if inner else ""
-    yield share("sb = 12 keeps 22 bits, E from -14 to 15", "22 bits", [b >= 22 for b in inner], measured)
-    over = {e: scaled[e]["r overflows"] for e in inside if e in scaled}
-    measured = f"{max(over.values()):.3g} of the mantissas at {_list([e for e in over if over[e]])}" if over else ""
-    held = [not share_ for share_ in over.values()]
-    yield share("Rule 2: sb = 12 does not overflow", "no overflow", held, measured)
-    beyond = [row for e, row in scaled.items() if 15 <= e <= 27]
-    gone = sum(row["h overflows"] == 1 for row in beyond)
-    measured = f"h overflows at {gone} of {len(beyond)} exponents for all mantissas"
-    text = "sb = 12: E in [15, 27] is in the representable range"
-    yield share(text, "remapped to [3, 15]", [_safe(row) for row in beyond], measured)
-    small = [row["bits"] for e, row in scaled.items() if e < -24]
-    measured = f"{_span(small)} bits kept with only r scaled" if small else ""
-    text = "below 2^-24 both parts must be scaled (22 bits, r alone by sb = 12)"
-    yield share(text, "needed for 22 bits", [b < 22 for b in small], measured)
-    for corrected in (False, True):
-        name = "corrected" if corrected else "as printed"
-        for side, bits, bound, what in _BOUNDS:
-            if corrected and bits == 23:
-                continue  # the corrected bound is for the other count
-            apart = _apart(rows, side, bits, corrected=corrected)
-            published = "" if corrected else "sb <= 27 - E" if side else "sb >= -2 - E"
-            measured = f"{_span(apart, '+')} against the measured bound" if apart else ""
-            text = f"Eq. 6 {name}: {bound} is {what}"
-            yield share(text, published, [not a for a in apart], measured)
-        low, high = equation_6(NORMAL[0], NORMAL[-1], corrected=corrected)
-        ends = [at[e, sb] for sb in range(low, high + 1) for e in (NORMAL[0], NORMAL[-1]) if (e, sb) in at]
-        measured = f"sb from {low} to {high}" + (": an r overflows" if any(row["r overflows"] for row in ends) else "")
-        text = f"Eq. 6 {name}, E from -14 to 15: its sb keeps 22 bits, no r overflows"
-        yield share(text, "" if corrected else "sb = 12", [_safe(row) for row in ends], measured)
+    for side, bits, reading, _ in _BOUNDS:
+        for corrected in (False, True):
+            if apart := _apart(rows, side, bits, corrected=corrected):
+                name = f"eq6_{'upper' if side else 'lower'}{'_corrected' * corrected}"
+                if not (corrected and bits == 23):  # the corrected bound is for the other count
+                    yield Measure(name, float(max(apart, key=abs)), "" if corrected else reading)
+    yield Measure("sb12_keeps_22_bits", min(row["bits"] for e, row in scaled.items() if e in NORMAL))
+    for name, sb in (("sb12_never_overflows", 12), ("sb11_never_overflows", 11)):
+        shares = [row["r overflows"] for (e, of), row in at.items() if of == sb and e in NORMAL]
+        yield Measure(name, max(shares))
+    finite = [e for e, row in scaled.items() if 15 <= e <= 27 and row["h overflows"] < 1]
+    yield Measure("remapped_range", float(len(finite)))
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     at = {(row["exponent"], row["sb"]): row for row in rows}
     if (15, 12) not in at or (15, 11) not in at:
         return ""
     overflows = {sb: at[15, sb]["r overflows"] * 2**13 for sb in (12, 11)}
-    # the largest residuals overflow: one of 2^13 is a tie, and two more for every place away from it
-    places = round((overflows[12] - 1) / 2)
     beyond = [row for row in rows if row["exponent"] >= 16]
     small = [row["bits"] for (e, sb), row in at.items() if sb == 12 and e < -24]
-    bounds = {
-        f"{bound}, as {what},": _off(apart)
-        for side, bits, bound, what in _BOUNDS
-        if (apart := _apart(rows, side, bits))
-    }
+    bounds = {what: _off(apart) for side, bits, _, what in _BOUNDS if (apart := _apart(rows, side, bits))}
+    least = min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=None)
     return paragraph(
         ("residuals of every 2^13 that overflow at E = 15", {f"sb = {sb}:": x for sb, x in overflows.items()}),
-        (f"those with sb = 12 lie within {places} fp32 place{'s' * (places > 1)} of a tie", places > 0),
-        (
-            "bits kept with sb = 11 from E = -14 to 15, at least",
-            min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=None),
-            ".0f",
-        ),
-        *((f"Equation 6: {bound} {text}", True) for bound, text in bounds.items()),
+        ("bits kept with sb = 11 from E = -14 to 15, at least", least, ".0f"),
+        *((f"Equation 6: {bound}, {text}", True) for bound, text in bounds.items()),
         ("from 2^16 on h itself overflows, whatever sb", bool(beyond) and all(r["h overflows"] == 1 for r in beyond)),
         ("bits kept below 2^-24 with r alone scaled by 2^12", small, ".0f"),
     )
 
 
 _BOUNDS = (
-    (0, 22, "the lower bound", "the smallest sb that keeps 22 bits, an error of at most 2^(E - 22)"),
-    (0, 23, "the lower bound", "the smallest sb that keeps 22 bits, an error of at most 2^(E - 23)"),
-    (1, 0, "the upper bound", "the largest sb with which no r overflows"),
+    (0, 22, "22 bits: an error of at most 2^(E - 22)", "the smallest sb with an error of at most 2^(E - 22)"),
+    (0, 23, "22 bits: an error of at most 2^(E - 23)", "the smallest sb with an error of at most 2^(E - 23)"),
+    (1, 0, "", "the largest sb with which no r overflows"),
 )
-"""Side of Equation 6, bits by error, the side's name, and what is measured."""
+"""Side of Equation 6, bits by error, the reading of the claim, and the measured quantity."""
 
 
-def _apart(rows: list[dict[str, Any]], side: int, bits: int, *, corrected: bool = False) -> list[int]:
+def _apart(rows: list[Row], side: int, bits: int, *, corrected: bool = False) -> list[int]:
     """Equation 6 less the measured bound, at every exponent where the rows show one: it works, the next sb does not."""
     result = []
     for e in NORMAL:
@@ -275,27 +217,19 @@ def _apart(rows: list[dict[str, Any]], side: int, bits: int, *, corrected: bool 
 def _off(apart: list[int]) -> str:
     """How far a bound is from the measured one."""
     if len(set(apart)) > 1:
-        return f"is off by {_span(apart, '+')}"
+        return f"is off by {min(apart):+d} to {max(apart):+d}"
     off = f"{abs(apart[0])} too {'high' if apart[0] > 0 else 'low'}" if apart[0] else "as measured"
     return f"is {off} at every exponent"
 
 
-def _bits(row: dict[str, Any]) -> bool:
+def _bits(row: Row) -> bool:
     return bool(row["bits"] >= 22)
 
 
-def _fits(row: dict[str, Any]) -> bool:
+def _fits(row: Row) -> bool:
     return bool(row["r overflows"] == 0)
 
 
-def _safe(row: dict[str, Any]) -> bool:
-    """22 bits, and no word of the scaled residual overflows; numbers whose h overflows are out of any sb's reach."""
+def _safe(row: Row) -> bool:
+    """22 bits, and no word of the scaled residual overflows; no sb helps numbers whose h overflows."""
     return _bits(row) and _fits(row)
-
-
-def _span(values: list[Any], sign: str = "") -> str:
-    return " to ".join(f"{value:{sign}.0f}" for value in sorted({min(values), max(values)}))
-
-
-def _list(exponents: list[int]) -> str:
-    return f"E = {_span(exponents)}" if exponents else "no E"

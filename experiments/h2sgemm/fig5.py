@@ -7,37 +7,32 @@ what the platform file of the Ascend 910A has) and of 262,144 (512 KB, what the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import model as h2sgemm
 from .model import PUBLISHED, Block
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.3.1, figure 5"
 TITLE = "blocks of A in the L1 buffer, and how full it is"
 KIND = "M"
-EXPLAINS = ("h2sgemm/fig5",)
 CAPTION = """All blocks allowed by Equation 10 with b_n/b_m between 0.5 and 2 (colour). (a) N_fused, Equation 8, over
 the size of a block of A, L1 of 524,288 numbers; star: the published best block (176, 64, 176). (b) f, the share of L1
 that blocks of A fill. (c) f if L1 were 262,144 numbers, the 512 KB of the text. Dashed: 0.92, the least f claimed."""
 ASSUMPTIONS = [
-    """L1 is counted in numbers of fp16. The claims are judged for 524,288, the reading with which N_fused = 44 comes
-    out; what the 512 KB of the text give stands beside them.""",
-    """"Roughly inversely proportional": the slope of log N_fused over log b_m b_k is within 0.05 of -1. "Drops slowly":
-    rank correlation of f with b_m b_k below 0 for b_n/b_m = 0.5, 1 and 2.""",
-    """"Monotonically": for the same b_m and b_k, f never rises with b_n.""",
+    """L1 is counted in numbers of fp16: 524,288 (1 MB), the reading with which N_fused = 44 comes out, or 262,144, the
+    512 KB of the text."""
 ]
 SMALL_L1 = 262144
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     del size
     return [{"b_m": b.m, "b_k": b.k, "b_n": b.n} for b in h2sgemm.blocks() if 0.5 <= b.n / b.m <= 2]
 
@@ -54,7 +49,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, height=2.7, share_y=False)
     size = np.array([row["b_m"] * row["b_k"] for row in rows])
     aspect = np.array([row["b_n"] / row["b_m"] for row in rows])
@@ -89,65 +84,17 @@ def _block(row: dict[str, Any]) -> Block:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    published = [row for row in rows if _block(row) == PUBLISHED]
-    for name, words in (("", "524,288 numbers"), (", 512 KB", "262,144 numbers (512 KB)")):
-        counts = [row[f"N_fused{name}"] for row in published]
-        text = f"{counts[0]:g}" if counts else ""
-        yield share(f"N_fused of {PUBLISHED}, L1 of {words}", "44", [c == 44 for c in counts], text)
-        values = np.array([row[f"f{name}"] for row in rows])
-        text = f"{values.min():.4g} to {values.max():.4g}" if len(rows) else ""
-        held = (values >= 0.92) & (values <= 1)
-        yield share(f"f, L1 of {words}", "0.92 to 1.0", held, text)
-        best = np.array([row[f"optimal b_m{name}"] for row in rows])
-        text = f"{best.min():.3g} to {best.max():.3g}" if len(rows) else ""
-        held = (best > 86) & (best < 90)
-        yield share(f"sqrt(f L1 / (2 N_core)), L1 of {words}", "between 86 and 90", held, text)
-        ratio = [row[f"L1 over block{name}"] for row in rows]
-        text = f"{min(ratio):.3g} or more" if ratio else ""
-        yield share(f"L1 / (b_m b_k), L1 of {words}", "16 or more", [r >= 16 for r in ratio], text)
-    nearest = [16 * round(row["optimal b_m"] / 16) for row in rows]
-    is_96 = [value == 96 for value in nearest]
-    text = (
-        f"{' or '.join(str(v) for v in sorted(set(nearest)))}, 96 where f is above {88**2 / 8192:.4g}" if rows else ""
-    )
-    yield share("the multiple of 16 nearest to the optimum", "96", is_96, text)
-    yield from _shape(rows)
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for suffix, reading in (("", "L1 of 524,288 numbers (1 MB)"), (", 512 KB", "L1 of 262,144 numbers (512 KB)")):
+        for row in rows:
+            if _block(row) == PUBLISHED:
+                yield Measure("n_fused_44", row[f"N_fused{suffix}"], reading)
+        for end, name in ((min, "least"), (max, "largest")):
+            yield Measure("f_range", end(row[f"f{suffix}"] for row in rows), reading, name)
+            yield Measure("optimal_bm", end(row[f"optimal b_m{suffix}"] for row in rows), reading, name)
 
 
-@listed
-def _shape(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    """How N_fused and f go with the sizes."""
-    size = np.array([row["b_m"] * row["b_k"] for row in rows], dtype=float)
-    slope = float(np.polyfit(np.log(size), np.log([row["N_fused"] for row in rows]), 1)[0]) if len(rows) > 2 else np.nan
-    text = f"slope {slope:.4g}" if len(rows) > 2 else ""
-    held = [abs(slope + 1) <= 0.05] if len(rows) > 2 else []
-    yield share("N_fused inversely proportional to b_m b_k", "roughly", held, text)
-    rises, pairs = 0, 0
-    by: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    for row in rows:
-        by.setdefault((row["b_m"], row["b_k"]), []).append((row["b_n"], row["f"]))
-    for line in by.values():
-        values = [f for _, f in sorted(line)]
-        pairs += len(values) - 1
-        rises += sum(b > a for a, b in pairwise(values))
-    text = f"rises in {rises} of {pairs} steps of b_n"
-    yield share("f decreases with b_n/b_m", "monotonically", [rises == 0] if pairs else [], text)
-    order, count = [], []
-    for aspect in (0.5, 1.0, 2.0):
-        some = [(row["b_m"] * row["b_k"], row["f"]) for row in rows if row["b_n"] == aspect * row["b_m"]]
-        count.append(len(some))
-        if len(some) > 2:
-            ranks = [np.argsort(np.argsort(values)) for values in zip(*some, strict=True)]
-            order.append(float(np.asarray(np.corrcoef(ranks))[0, 1]))
-    text = f"rank correlation {max(order):.2g} at most" if order else ""
-    yield share("f drops as b_m b_k increases", "slowly", [r < 0 for r in order], text)
-    text = f"{', '.join(str(c) for c in count)} blocks with b_n/b_m = 0.5, 1, 2"
-    held = [a > b for a, b in pairwise(count)] if all(count) else []
-    yield share("fewer blocks are allowed at larger b_n/b_m", "fewer", held, text)
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     row = next((row for row in rows if _block(row) == PUBLISHED), None)
     if row is None:
         return ""

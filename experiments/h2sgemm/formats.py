@@ -1,11 +1,11 @@
-"""H2SGEMM's theory of the split for other formats and roundings: what is lost, what is kept, and which sb is safe.
+"""H2SGEMM's theory of the split for other formats and roundings: losses, bits kept, and the safe sb.
 
 The paper's two fp16 words of an fp32 number have p = 11 bits each, and it recommends sb = p + 1 = 12. The formulas of
 `fpemu.theory.underflow` hold for any two formats. Two words keep 2p bits if the residual is rounded to nearest, and
-2p - 1 if it is cut, from the exponent emin + p - sb on. The residual of a rounded h reaches 2^(E - p), half of h's last
-place, and that of a cut one nearly 2^(E - p + 1), so that none overflows up to emax + p - sb. (A cut h with a residual
-rounded to nearest meets 2^(E - p + 1) itself: one exponent less.) So abs(sb - p) exponents are lost, at the bottom or
-at the top.
+2p - 1 if it is truncated, from the exponent emin + p - sb on. The residual of a rounded h reaches 2^(E - p), half of
+h's last place, and that of a truncated one nearly 2^(E - p + 1), so that none overflows up to emax + p - sb. (A
+truncated h with a residual rounded to nearest meets 2^(E - p + 1) itself: one exponent less.) So abs(sb - p) exponents
+are lost, at the bottom or at the top.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from typing import Any
 
 from fpemu import formats, plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 from fpemu.theory import enumeration, underflow
 from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1"
-EXPLAINS = ("h2sgemm/formats",)
 TITLE = "the split in other formats and roundings"
 KIND = "M"
 CAPTION = """Two words of p bits each, the residual scaled by 2^sb. Left, over the exponent E of the number, from emin
-of the words' format on: (a) share of the numbers whose unscaled residual becomes 0, by formula (lines) and counted over
-one period of the mantissa (markers), both words rounded to nearest (filled) or cut (open); (c) bits of an fp32 number
-that two fp16 words keep in the worst case, both rounded to nearest (filled) or cut (open). Right, over sb: exponents
-between emin and emax at which too few bits are kept or a residual overflows, (b) both words rounded to nearest (wanted:
-2p bits), (d) the high word cut, r rounded to nearest (2p) or cut as well (2p - 1). The numbers are fp32 for fp16, bf16
-and tf32 words, fp16 for the FP8 words."""
+of the words' format on: (a) share of the numbers whose unscaled residual becomes 0, by formula (lines) and counted
+over one period of the mantissa (markers), both words rounded to nearest (filled) or truncated (open); (c) bits of an
+fp32 number that two fp16 words keep in the worst case, both rounded to nearest (filled) or truncated (open). Right,
+over sb: exponents between emin and emax at which too few bits are kept or a residual overflows, (b) both words rounded
+to nearest (wanted: 2p bits), (d) the high word truncated, r rounded to nearest (2p, filled) or truncated (2p - 1,
+open). The numbers are fp32 for fp16, bf16 and tf32 words, fp16 for the FP8 words."""
 ASSUMPTIONS = [
     """Ours: the paper has fp32 numbers, fp16 words and rounding to nearest alone.""",
     """Bits kept are counted by error: the most b with abs(x - h - r/2^sb) <= 2^(E - b) for all mantissas with finite
-    words. Wanted are 2p bits, or 2p - 1 where the residual is cut: after a cut high word it keeps no more.""",
+    words. Wanted are 2p bits, or 2p - 1 where the residual is truncated.""",
     "A residual overflows if its rounding with an unbounded exponent is above the format's largest number.",
     """Exponents shown are the 15 lowest and the 15 highest of a format, where bits are lost or residuals overflow;
     between them nothing of either happens with sb from 0 to 16.""",
@@ -50,7 +49,7 @@ SCALES = range(17)
 DISTANCES = range(15)
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return [
         {
             "wide": wide,
@@ -60,7 +59,6 @@ def cells(size: str) -> list[dict[str, Any]]:
             "end": end,
             "distance": distance,
             "exponent": _exponent(narrow, end, distance),
-            "seed": 0,
         }
         for narrow, wide in WIDE.items()
         for high, low in ROUNDINGS
@@ -105,7 +103,7 @@ def wanted(row: dict[str, Any]) -> int:
     return 2 * formats.get(row["narrow"]).precision - (row["residual_rounding"] == "RZ")
 
 
-def lost(rows: list[dict[str, Any]], sb: int) -> dict[str, int]:
+def lost(rows: list[Row], sb: int) -> dict[str, int]:
     """Exponents of these rows at which bits are missing, and at which a residual overflows."""
     return {
         "bits": sum(row[f"bits {sb}"] < wanted(row) for row in rows if row["end"] == "emin"),
@@ -123,101 +121,82 @@ _COLOURS = {
 _SCALED = {0: (plotting.SKY, "^"), 6: (plotting.ORANGE, "s"), 11: (plotting.BLUE, "D"), 12: (plotting.VERMILION, "o")}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, 2, height=6.4, share_y=False)
-    (gone, nearest), (bits, cut) = axes
-    for narrow, (color, marker) in _COLOURS.items():
-        for rounding, filled in (("RNE", True), ("RZ", False)):
+    (gone, nearest), (bits, truncated) = axes
+    for rounding, filled in (("RNE", True), ("RZ", False)):
+        for narrow, (color, marker) in _COLOURS.items():
             points = _ordered(_select(rows, narrow, rounding, rounding, "emin"))
             seen = [row for row in points if row["counted gone"]]
-            size = 6.5 if narrow == "tf32" else 3.8  # it lies under fp16
-            look = Series(f"{narrow}, {'nearest' if filled else 'cut'}", color, marker, "", filled)
-            gone.plot(
-                [r["distance"] for r in points],
-                [r["gone"] or float("nan") for r in points],
-                color=color,
-                linewidth=0.9,
-                zorder=1,
-            )
+            look = Series(narrow if filled else "_", color, marker, "", filled)
+            formula = [r["gone"] or float("nan") for r in points]
+            gone.plot([r["distance"] for r in points], formula, color=color, linewidth=0.9, zorder=1)
+            size = _size(narrow)
             gone.plot([r["distance"] for r in seen], [r["counted gone"] for r in seen], **look.line(markersize=size))
-    gone.set_yscale("log", base=2)
-    gone.set_ylabel("share of the numbers")
-    for sb, (color, marker) in _SCALED.items():
-        for rounding, filled in (("RNE", True), ("RZ", False)):
+        for sb, (color, marker) in _SCALED.items():
             points = _ordered(_select(rows, "fp16", rounding, rounding, "emin"))
-            look = Series(f"sb = {sb}, {'nearest' if filled else 'cut'}", color, marker, "-" if filled else ":", filled)
+            look = Series(f"sb = {sb}" if filled else "_", color, marker, "-" if filled else ":", filled)
             size = 6.5 if sb == 11 else 3.8  # under sb = 12 from the first exponent on
             bits.plot([r["distance"] for r in points], [r[f"bits {sb}"] for r in points], **look.line(markersize=size))
-    bits.set_ylabel("bits kept in the worst case")
-    bits.set_xlabel("exponent of the number, $E - e_{\\min}$")
-    for axis, (high, low) in ((nearest, ("RNE", "RNE")), (cut, ("RZ", "RNE")), (cut, ("RZ", "RZ"))):
+    for axis, high, low, filled in (
+        (nearest, "RNE", "RNE", True),
+        (truncated, "RZ", "RNE", True),
+        (truncated, "RZ", "RZ", False),
+    ):
         for narrow, (color, marker) in _COLOURS.items():
             some = _select(rows, narrow, high, low)
-            if not some:
-                continue
             counts = [sum(lost(some, sb).values()) for sb in SCALES]
-            how = {"RNERNE": "", "RZRNE": ", r to nearest", "RZRZ": ", r cut"}[high + low]
-            dash = ":" if (high, low) == ("RZ", "RNE") else "-"
-            look = Series(narrow + how, color, marker, dash, (high, low) != ("RZ", "RNE"))
-            axis.plot(list(SCALES), counts, **look.line(markersize=6.5 if narrow == "tf32" else 3.8))
-        axis.set_ylabel("exponents lost")
-    cut.set_xlabel("scaling exponent $sb$")
-    plotting.panel_titles(
-        axes, ["residual becomes 0, sb = 0", "both words to nearest", "fp32 in two fp16 words", "high word cut"]
-    )
+            look = Series(narrow if filled else "_", color, marker, "-" if filled else ":", filled)
+            axis.plot(list(SCALES), counts, **look.line(markersize=_size(narrow)))
+    gone.set_ylabel("share of the numbers")
+    gone.set_yscale("log", base=2)
+    bits.set_ylabel("bits kept in the worst case")
+    titles = ["residual becomes 0, sb = 0", "h and r to nearest", "fp32 in two fp16 words", "h truncated"]
+    plotting.panel_titles(axes, titles)
+    marked = {gone: "h and r", bits: "h and r", truncated: "r"}
     for axis in axes.ravel():
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, columnspacing=1.2)
+        axis.tick_params(axis="x", labelbottom=True)
+        axis.set_xlabel("exponent of the number, $E - e_{\\min}$" if axis in (gone, bits) else "scaling exponent $sb$")
+        if axis in marked:
+            for full, text in ((True, "filled: {} to nearest"), (False, "open: {} truncated")):
+                grey = Series(text.format(marked[axis]), plotting.GREY, "o", "", full)
+                axis.plot([], [], **grey.line())
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, columnspacing=1.0)
+        if axis not in (gone, bits):
+            axis.set_ylabel("exponents lost")
     return figure
 
 
+def _size(narrow: str) -> float:
+    """Size of the markers; those of tf32 lie under those of fp16."""
+    return 6.5 if narrow == "tf32" else 3.8
+
+
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
-    for text, formula, counted in (
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for variant, formula, counted in (
         ("residuals that become 0, sb = 0", "gone", "counted gone"),
-        ("bits kept, worst, sb = p", "bits {}", "counted bits"),
-        ("bits kept, mean, sb = p", "mean {}", "counted mean"),
+        ("worst bits kept, sb = p", "bits {}", "counted bits"),
+        ("mean bits kept, sb = p", "mean {}", "counted mean"),
         ("residuals that overflow, sb = p", "overflows {}", "counted overflows"),
     ):
-        # at emax a part of the numbers have no h: a period has not the mean of the others
+        # at emax some numbers have no h: the mean over a period is not the mean over the others
         judged = [row for row in rows if row["exponent"] < formats.get(row["narrow"]).emax]
         apart = [abs(row[formula.format(_p(row))] - row[counted]) for row in judged]
-        measured = f"differs by {max(apart, default=0):.3g} at most"
-        yield share(f"formula = counted: {text}", "", [not a for a in apart], measured)
-    for (high, low), words in _ROUNDED.items():
-        held, at = [], []
+        yield Measure("formula_is_the_count", max(apart), variant=variant)
+    for (high, low), variant in _ROUNDED.items():
+        more = []
         for narrow in WIDE:
-            if some := _select(rows, narrow, high, low):
-                counts = [sum(lost(some, sb).values()) for sb in SCALES]
-                held.append(counts[_p(some[0])] == min(counts))
-                at.append(f"{narrow} {counts[_p(some[0])]}")
-        measured = f"exponents lost: {', '.join(at)}"
-        yield share(f"{words}: no sb loses fewer exponents than sb = p", "", held, measured)
-    for more in (0, 1):
-        counts = [
-            sum(lost(some, _p(some[0]) + more).values())
-            for narrow in WIDE
-            if (some := _select(rows, narrow, "RNE", "RNE"))
-        ]
-        text = f"both words to nearest: sb = p{' + 1' * more} serves every exponent from emin to emax"
-        measured = f"{_range(counts)} exponents lost" if counts else ""
-        yield share(text, "", [not count for count in counts], measured)
-    twins = {
-        (r["rounding"], r["residual_rounding"], r["distance"]): r["gone"]
-        for r in rows
-        if r["narrow"] == "fp16" and r["end"] == "emin"
-    }
-    held = [
-        twins[key] == r["gone"]
-        for r in rows
-        if r["narrow"] == "tf32"
-        and r["end"] == "emin"
-        and (key := (r["rounding"], r["residual_rounding"], r["distance"])) in twins
-    ]
-    measured = f"{sum(held)} shares are the same" if held else ""
-    yield share("tf32 loses residuals as fp16 does, at the same distance from emin", "", held, measured)
+            some = _select(rows, narrow, high, low)
+            counts = [sum(lost(some, sb).values()) for sb in SCALES]
+            more.append(counts[_p(some[0])] - min(counts))
+        yield Measure("sb_p_loses_least", float(max(more)), variant=variant)
+    for narrow in WIDE:
+        some = _select(rows, narrow, "RNE", "RNE")
+        yield Measure("printed_sb_overflows", float(lost(some, _p(some[0]) + 1)["overflow"]), variant=narrow)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     statements: list[tuple[Any, ...]] = []
     for (high, low), words in _ROUNDED.items():
         best: dict[str, str] = {}
@@ -249,16 +228,12 @@ def finding(rows: list[dict[str, Any]]) -> str:
 
 _ROUNDED = {
     ("RNE", "RNE"): "both words to nearest (2p bits)",
-    ("RZ", "RZ"): "both words cut (2p - 1 bits)",
-    ("RZ", "RNE"): "high word cut, residual to nearest (2p bits)",
+    ("RZ", "RZ"): "both words truncated (2p - 1 bits)",
+    ("RZ", "RNE"): "high word truncated, residual to nearest (2p bits)",
 }
 
 
-def _range(values: list[int]) -> str:
-    return str(values[0]) if len(set(values)) == 1 else f"{min(values)} to {max(values)}"
-
-
-def _select(rows: list[dict[str, Any]], narrow: str, high: str, low: str, end: str | None = None) -> Any:
+def _select(rows: list[Row], narrow: str, high: str, low: str, end: str | None = None) -> Any:
     return [
         row
         for row in rows
@@ -267,7 +242,7 @@ def _select(rows: list[dict[str, Any]], narrow: str, high: str, low: str, end: s
     ]
 
 
-def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _ordered(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["distance"])
 
 

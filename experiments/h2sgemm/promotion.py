@@ -8,6 +8,7 @@ never.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from fpemu import metrics, plotting, schemes
 from fpemu.mma._device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Claim
+from fpemu.reproduce.claims import Measure
 from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
 from .._numeric import problem
+from .._rows import Row, listed
 
 PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
 TITLE = "error over the promotion interval"
@@ -41,7 +43,7 @@ KINDS = {"offset_symmetric": "uniform in $[-1,\\,1]$", "offset_nonnegative": "un
 NAMES = {"offset_symmetric": "[-1, 1]", "offset_nonnegative": "[0, 1]"}
 _SIZES: dict[str, dict[str, Any]] = {
     "quick": {"m": 24, "k": 4096, "runs": 3, "intervals": (16, 64, 256, 1024, 0)},
-    "full": {"m": 128, "k": 16384, "runs": 10, "intervals": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0)},
+    "full": {"m": 48, "k": 16384, "runs": 20, "intervals": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0)},
 }
 
 
@@ -104,9 +106,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    """Nothing is published."""
-    return []
+@listed
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for kind, name in NAMES.items():
+        plain = float(np.mean(_runs(rows, kind, "", 0)))
+        for gpu in ("ampere", "hopper", "blackwell"):
+            if errors := _runs(rows, kind, gpu, 64):
+                yield Measure("promotion_beats_chain", plain / float(np.mean(errors)), variant=f"{gpu}, {name}")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
