@@ -57,15 +57,19 @@ def _call(function: Callable[..., Any], subject: str, argument: Any) -> Any:
     return function(argument, subject)
 
 
-_OVER_N = {
+_OVER_N: dict[str, Any] = {
     "ASSUMPTIONS": _accuracy.ASSUMPTIONS,
     "cells": _accuracy.cells,
     "cost": _accuracy.cost,
     "evaluate": _accuracy.evaluate,
 }
-_LINES = {"draw": _accuracy.draw, "measures": _accuracy.measures}
-_AT_1024 = {"ASSUMPTIONS": _histogram.ASSUMPTIONS, "cost": _histogram.cost, "evaluate": _histogram.evaluate}
-_BINS = {
+_LINES: dict[str, Callable[..., Any]] = {"draw": _accuracy.draw, "measures": _accuracy.measures}
+_AT_1024: dict[str, Any] = {
+    "ASSUMPTIONS": _histogram.ASSUMPTIONS,
+    "cost": _histogram.cost,
+    "evaluate": _histogram.evaluate,
+}
+_BINS: dict[str, Callable[..., Any]] = {
     "cells": _histogram.cells,
     "draw": _histogram.draw,
     "measures": _histogram.measures,

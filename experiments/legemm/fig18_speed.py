@@ -72,7 +72,9 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
     pairs = {"FAST_16F over LE-GEMM": ("fp16", "legemm mma"), "LE-GEMM over 64F": ("legemm mma", "dgemm")}
     for variant, (faster, slower) in pairs.items():
-        speeds = [{row["M"]: _timed(row) for row in squares(rows, name) if _timed(row)} for name in (faster, slower)]
+        speeds = [
+            {row["M"]: speed for row in squares(rows, name) if (speed := _timed(row))} for name in (faster, slower)
+        ]
         if shared := sorted(speeds[0].keys() & speeds[1].keys()):
             yield Measure(
                 "speed_between_fast16f_and_64f", min(speeds[0][n] / speeds[1][n] for n in shared), "", variant
