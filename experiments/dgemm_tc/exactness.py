@@ -166,6 +166,11 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield Measure("formula_elsewhere", inexact("formula", [name], 4), variant=name)
     for name in ("bf16", "fp16 to fp16", "int8", *_NARROW):
         yield Measure("formula_other_words", inexact("formula", [name]), variant=name)
+    bits = {name: [_bits(rows, name, k) for k in every] for name in ("fp16 to fp16", "int8", "e4m3, other hardware")}
+    single = [_bits(rows, _FP16_CLASSES[0], k) for k in every]
+    yield Measure("fp16_sums_more_slices", min(a - b for a, b in zip(single, bits["fp16 to fp16"], strict=True)))
+    pairs = zip(bits["int8"], bits["e4m3, other hardware"], strict=True)
+    yield Measure("integers_fewer_slices", min(a - b for a, b in pairs))
     yield Measure("derived_exact", inexact("derived", CLASSES))
     yield Measure("derived_largest", min(row["one more inexact one sign"] for row in rows))
 
@@ -200,6 +205,11 @@ def finding(rows: list[dict[str, Any]]) -> str:
 def _points(rows: list[dict[str, Any]], specs: list[mma.MmaSpec], ks: list[int]) -> list[dict[str, Any]]:
     names = {spec.name for spec in specs}
     return [row for row in rows if row["instruction"] in names and row["k"] in ks]
+
+
+def _bits(rows: list[dict[str, Any]], name: str, k: int) -> float:
+    """The bits per slice of a class of instructions."""
+    return min(row["derived bits"] for row in _points(rows, CLASSES[name], [k]))
 
 
 def _worst(row: dict[str, Any], bits: str) -> float:

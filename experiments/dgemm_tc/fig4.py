@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,13 +56,6 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield Measure("dp_beats_dgemm", max(ratios(rows, "DP", "DGEMM", phi)), variant=label)
         yield Measure("cr_slower", max(ratios(rows, "CR", "DP", phi)), variant=label)
         yield Measure("residues_faster", min(ratios(rows, RESIDUES, "CR", phi)), variant=label)
-    for mode, name in MODES.items():
-        falls = [
-            a / b
-            for wide, narrow in itertools.pairwise(reversed(PHI))
-            for a, b in zip(*(speeds(rows, mode, phi).values() for phi in (wide, narrow)), strict=True)
-        ]
-        yield Measure("wider_slower", max(falls), variant=name)
     same = [_equal(row) for row in _record.read()["speeds"] if row["implementation"] == RESIDUES]
     yield Measure("residues_equal", float(sum(not equal for equal in same)))
 

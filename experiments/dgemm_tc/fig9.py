@@ -44,8 +44,8 @@ def draw(rows: list[Row]) -> Any:
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for phi in PHI:
-        yield Measure("sgemm_tc_useless", max(ratios(rows, "SP", "SGEMM", phi)), variant=f"φ = {phi:g}")
-        yield Measure("sp_beats_dp", min(ratios(rows, "SP", "DP", phi)), variant=f"φ = {phi:g}")
+        yield Measure("sgemm_tc_useless", max(ratios(rows, "SP", "SGEMM", phi)), "over SGEMM", f"φ = {phi:g}")
+        yield Measure("sgemm_tc_useless", min(ratios(rows, "SP", "DP", phi)), "over DGEMM-TC", f"φ = {phi:g}")
 
 
 def finding(rows: list[Row]) -> str:

@@ -92,8 +92,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
         if row["n"] == N:
             low, high = PUBLISHED[row["phi"]]
-            yield Measure("smallest_input", row["smallest"] / low, variant=f"φ = {row['phi']:g}")
-            yield Measure("largest_input", row["largest"] / high, variant=f"φ = {row['phi']:g}")
+            ratio = row["largest"] / row["smallest"] / (high / low)
+            yield Measure("input_range", ratio, variant=f"φ = {row['phi']:g}")
             if "highest tau" in row:
                 yield Measure("splits_large_exponents", row["highest tau"])
                 yield Measure("splits_small_exponents", row["lowest tau"])

@@ -84,9 +84,6 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             variant = f"{LOOK[mode].label}, φ = {phi:g}"
             yield Measure("table1", _here(rows, mode)[i], variant=variant)
         yield Measure("v100_no_gain", _here(rows, "DP")[i] / base, variant=f"φ = {phi:g}")
-        yield Measure(
-            "tc_beats_dgemm_in_cr", _here(rows, "CR")[i] / _here(rows, "CR, DGEMM")[i], variant=f"φ = {phi:g}"
-        )
 
 
 def finding(rows: list[Row]) -> str:
