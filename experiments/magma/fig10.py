@@ -59,8 +59,7 @@ def draw(rows: list[Row]) -> Any:
     axes[1, 1].set_ylabel("relative $L_2$ error")
     over_powers(axes, shapes.GOALS)
     plotting.panel_titles(axes, ["$n$×$n$×$n$", "$n$×$n$×16", "speed-up of fpemu", "error, $n$×$n$×$n$"])
-    for axis in axes.ravel():
-        label_ends(axis)
+    label_ends(axes)
     return figure
 
 

@@ -57,8 +57,7 @@ def draw(rows: list[Row]) -> Any:
     over_powers(axes, (*shapes.GOALS, 256))
     titles = ["$n$×$n$×$n$", "$n$×$n$×16", "fpemu over planar cuBLAS", "layout and products"]
     plotting.panel_titles(axes, titles)
-    for axis in axes.ravel():
-        label_ends(axis, 12.0)
+    label_ends(axes)
     return figure
 
 

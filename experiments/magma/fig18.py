@@ -46,11 +46,20 @@ def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
     for axis, data in zip(axes[0], NAMES, strict=False):
         rates(axis, _of(rows, data), (shapes.BASE, "cublas in one", *OURS, "magma", "tiny"))
-    looks = {
-        "real": Series("HGEMM, fpemu's fastest", plotting.SKY, "v"),
-        "complex": Series("HCGEMM, fpemu's fastest", plotting.PURPLE, "P"),
-    }
+    looks = {"real": Series("_HGEMM", plotting.BLACK, "v"), "complex": Series("_HCGEMM", plotting.PURPLE, "P")}
     factors(axes[0, 2], ((_speedup(rows, data), look) for data, look in looks.items()))
+    for data, look in looks.items():
+        if of := _speedup(rows, data):
+            peak = max(of, key=of.__getitem__)
+            axes[0, 2].annotate(
+                NAMES[data],
+                (peak, of[peak]),
+                (-6, 0),
+                textcoords="offset points",
+                ha="right",
+                fontsize=7,
+                color=look.color,
+            )
     for axis in axes[0]:
         axis.set_xticks(range(2, shapes.ALONE + 1, 2))
         axis.set_xlabel("$n$")

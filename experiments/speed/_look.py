@@ -88,35 +88,36 @@ def legend(figure: Any, axes: Any, columns: int) -> None:
     figure.legend(list(result.values()), list(result), loc="outside lower center", ncols=columns, columnspacing=1.4)
 
 
-def label_ends(axis: Any, room: float = 8.0, size: float = 6.5) -> None:
-    """Write each line's label beside its last point, in its colour, with overlapping labels moved apart.
+def label_ends(axes: Any, size: float = 6.5) -> None:
+    """Write each line's label at the right of its panel, in its colour, with overlapping labels moved apart.
 
-    ``room`` is the factor by which the logarithmic x axis extends beyond the last point, for the labels.
+    The logarithmic x axes, shared in a column of panels, are extended for the labels.
     """
-    lines = [line for line in axis.lines if len(line.get_xdata()) and not line.get_label().startswith("_")]
-    axis.set_xlim(right=room * max((max(line.get_xdata()) for line in lines), default=1.0))
-    place = axis.transData + axis.transAxes.inverted()
-    ends = sorted(((*place.transform([line.get_xdata()[-1], line.get_ydata()[-1]]), line) for line in lines), key=_end)
-    gap = 1.15 * size / (72 * axis.get_figure().get_size_inches()[1] * axis.get_position().height)
-    at = spread([y for _, y, _ in ends], gap)
-    right = max((x for x, _, _ in ends), default=0.0)
-    for (x, y, line), height in zip(ends, at, strict=True):
-        start = right if right - x < 0.3 else x
-        axis.annotate(
-            line.get_label(),
-            (x, y),
-            (start + 0.04, height),
-            "axes fraction",
-            "axes fraction",
-            fontsize=size,
-            color=line.get_color(),
-            va="center",
-            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": line.get_color(), "shrinkA": 0, "shrinkB": 2},
-        )
-
-
-def _end(place: tuple[float, float, Any]) -> float:
-    return place[1]
+    figure, panels = axes.flat[0].get_figure(), list(axes.flat)
+    figure.draw_without_rendering()  # widths and heights of the panels
+    lines = {axis: [line for line in axis.lines if not line.get_label().startswith("_")] for axis in panels}
+    points = 72 / figure.dpi
+    longest = max(len(line.get_label().replace("$", "")) for of in lines.values() for line in of)
+    room = 0.56 * size * longest / (points * min(axis.get_window_extent().width for axis in panels)) + 0.06
+    low, high = panels[0].get_xlim()
+    for axis in panels:
+        axis.set_xlim(low, low * (high / low) ** (1 / (1 - room)))
+    for axis, of in lines.items():
+        place = axis.transData + axis.transAxes.inverted()
+        ends = sorted([(place.transform(line.get_xydata()[-1])[1], i) for i, line in enumerate(of)])
+        gap = 1.15 * size / (points * axis.get_window_extent().height)
+        for (_, i), height in zip(ends, spread([y for y, _ in ends], gap), strict=True):
+            colour = of[i].get_color()
+            axis.annotate(
+                of[i].get_label(),
+                of[i].get_xydata()[-1],
+                (1 - room + 0.04, height),
+                textcoords="axes fraction",
+                fontsize=size,
+                color=colour,
+                va="center",
+                arrowprops={"arrowstyle": "-", "lw": 0.4, "color": colour, "shrinkA": 0, "shrinkB": 2},
+            )
 
 
 def spread(positions: Sequence[float], gap: float, low: float = 0.03, high: float = 0.97) -> list[float]:
@@ -141,3 +142,48 @@ def spread(positions: Sequence[float], gap: float, low: float = 0.03, high: floa
     for i in reversed(range(len(result))):
         result[i] = min(result[i], high - gap * (len(result) - 1 - i))
     return result
+
+
+def label_points(axis: Any, points: Sequence[tuple[float, float, str, str]], size: float = 6.5) -> None:
+    """Write a label (x, y, text, colour) near each point where it covers no drawn line and no earlier label.
+
+    The limits of the axes must be final. The nearest free place of some rings of places is taken, with a thin line to
+    the point where it is not adjacent.
+    """
+    axis.get_figure().draw_without_rendering()
+    scale = 72 / axis.get_figure().dpi
+    frame = [scale * edge for edge in axis.get_window_extent().extents]
+    taken = []
+    for line in axis.lines:
+        drawn = scale * axis.transData.transform(line.get_xydata())
+        taken.append((*(drawn.min(axis=0) - 2), *(drawn.max(axis=0) + 2)))
+    for x, y, text, colour in points:
+        at, width, height = scale * axis.transData.transform((x, y)), 0.56 * size * len(text), 1.05 * size
+        for radius in (6, 10, 14, 20, 26, 34, 42, 52, 64, 78):
+            for angle in np.linspace(0, 2 * np.pi, 24, endpoint=False):
+                dx, dy = radius * np.cos(angle), radius * np.sin(angle)
+                left, low = at[0] + dx - width * (dx < -1e-9), at[1] + dy - height / 2
+                box = (left, low, left + width, low + height)
+                inside = frame[0] < box[0] and frame[1] < box[1] and box[2] < frame[2] and box[3] < frame[3]
+                if inside and not any(_overlap(box, other) for other in taken):
+                    break
+            else:
+                continue
+            break
+        taken.append(box)
+        style = {"arrowstyle": "-", "lw": 0.4, "color": colour, "shrinkA": 0, "shrinkB": 2} if radius > 6 else None
+        axis.annotate(
+            text,
+            (x, y),
+            (dx, dy),
+            textcoords="offset points",
+            fontsize=size,
+            color=colour,
+            ha="right" if dx < -1e-9 else "left",
+            va="center",
+            arrowprops=style,
+        )
+
+
+def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

@@ -1,6 +1,6 @@
-"""What `fpemu bench gpu` measured on one GPU, kept beside this module: the rows that the figures of speed show.
+"""The record of `fpemu bench gpu` on one GPU (beside this module), and the rows that the figures of speed show.
 
-Another GPU's record takes its place where FPEMU_SPEED names it.
+FPEMU_SPEED names another GPU's record in its place.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _PLAIN = (
     "slices_a",
     "slices_b",
 )
-"""What is shown as it was measured."""
+"""Columns that are shown as measured."""
 RULES = [
     """Speeds are 2·M·N·K operations a second. "First": the median of ten launches after a pause, before the power
     limiter of the chip acts; "sustained": the median of the second half of a run without a pause. Launches queue up
     behind a wait, so that the host is not measured. The first launches have an event between them, which costs each
     about a microsecond: at n = 1024 and below the sustained speed can be the higher one.""",
     """The headline rows pause for 1 s and run for 0.5 to 1 s; the others pause for 0.1 s, and run for 0.15 s where a
-    sustained speed is shown: that is nearer to the first one.""",
-    """Operands are drawn on the GPU, A and B stored by rows. Splitting the operands is not counted unless it is said.
+    sustained speed is shown, which is then nearer to the first one.""",
+    """Operands are drawn on the GPU, A and B stored by rows. The split of the operands is not timed unless stated.
     Errors are those of all entries against the product in fp64.""",
-    """Other GPUs than the paper's: what can be compared are ratios of speeds side by side, and orders, not TFLOP/s.""",
+    """Other GPUs than the papers': ratios of speeds measured side by side can be compared, TFLOP/s cannot.""",
 ]
 
 
@@ -76,14 +76,14 @@ def _path() -> Path:
 
 
 def measured() -> list[Row]:
-    """The rows that were measured."""
+    """Return the rows of the record without the failed ones."""
     return [row for row in read(_path())[2] if "failed" not in row]
 
 
 def told(page: str = "", *only: str) -> str:
-    """The GPU, its driver, the library and the dates, for captions; of a page also whose kernels have changed since.
+    """Return the GPU, its driver, the library and the dates, for captions, with a page's replaced kernels.
 
-    `only` names the contenders that the page shows, if these are not all that are measured for it.
+    `only` names the implementations that the page shows, if these are not all that are measured for it.
     """
     if not _path().is_file():
         return "No record of a measurement is here."
@@ -103,7 +103,7 @@ def told(page: str = "", *only: str) -> str:
 
 
 def cells(shown: Callable[[Row], bool]) -> list[Row]:
-    """The cells of a page: the rows that it shows, by what tells them apart and the record they are from."""
+    """Return the cells of a page: the place of each shown row, and the record's digest."""
     digest = read(_path())[0]
     return [{**{name: row[name] for name in _PLACE}, "record": digest} for row in measured() if shown(row)]
 
@@ -111,7 +111,7 @@ def cells(shown: Callable[[Row], bool]) -> list[Row]:
 def products(
     names: Collection[str], shown: Callable[[Row], object], data: Collection[str] = ("symmetric",)
 ) -> list[Row]:
-    """The cells of a page that shows products of the named implementations and kinds of data where `shown` holds."""
+    """Return the cells of a page for products of the named implementations and kinds of data where `shown` holds."""
     return cells(
         lambda row: row["kind"] == "product" and row["data"] in data and row["contender"] in names and bool(shown(row))
     )
@@ -123,7 +123,7 @@ def is_square(row: Row) -> bool:
 
 
 def evaluate(cell: Row) -> dict[str, float]:
-    """TFLOP/s by the ways they are measured, ratios to others on the same product, errors, parts of the time."""
+    """Return TFLOP/s of each kind, ratios to others on the same product, errors, parts of the time."""
     rows = measured()
     row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
     numbers: dict[str, float | None] = {}
@@ -143,13 +143,13 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 
 def squares(rows: list[Row], who: str, data: str = "symmetric") -> list[Row]:
-    """A contender's rows of n × n × n, n ascending."""
+    """Return an implementation's rows of n × n × n, n ascending."""
     of = [row for row in rows if row["contender"] == who and row["data"] == data and is_square(row)]
     return sorted(of, key=lambda row: int(row["M"]))
 
 
 def at(rows: list[Row], who: str, M: int, N: int, K: int, data: str = "symmetric") -> Row | None:
-    """The row of a contender on a product."""
+    """Return the row of an implementation on a product; None if it was not measured."""
     place = {"contender": who, "M": M, "N": N, "K": K, "data": data}
     return next((row for row in rows if all(row[name] == value for name, value in place.items())), None)
 

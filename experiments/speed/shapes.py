@@ -7,44 +7,43 @@ from typing import Any
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ._look import legend, look, over_n, plain_ticks
 from ._record import RULES, at, evaluate, products, told
 
 __all__ = ["evaluate"]
 
-PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
+PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 TITLE = "speed over n in three shapes"
 KIND = "G"
-EXPLAINS = ("speed/shapes",)
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
 WHO = ("staged", groups.FRONTIER[0])
-CAPTION = f"""TFLOP/s over n for products M×N×K of three shapes, operands uniform in [-1, 1], first launches: words made
-before (solid), and made by every call (dotted). {told("speed/shapes", *WHO)}"""
+CAPTION = f"""Effective FP32 throughput over n for products M×N×K of three shapes, operands uniform in [-1, 1], first
+launches: operands split beforehand (solid), and by every call (dotted). {told("speed/shapes", *WHO)}"""
 ASSUMPTIONS = RULES
 GOAL = 512
-"""From this n on no scheme is to be slower than SGEMM."""
+"""Goal: from this n on no scheme is slower than SGEMM."""
 
 
-def _shape(row: dict[str, Any]) -> str | None:
+def _shape(row: Row) -> str | None:
     return next(
         (name for name, sides in groups.shapes(row["M"]).items() if sides == (row["M"], row["N"], row["K"])), None
     )
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return products((*WHO, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and _shape(row))
 
 
-def _line(rows: list[dict[str, Any]], who: str, shape: str) -> list[dict[str, Any]]:
+def _line(rows: list[Row], who: str, shape: str) -> list[Row]:
     selected = [row for row in rows if row["contender"] == who and _shape(row) == shape and "first" in row]
     return sorted(selected, key=lambda row: int(row["M"]))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.2)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
         over_n(axis, {name: _line(rows, name, shape) for name in ("sgemm", *WHO)}, "first")
@@ -57,13 +56,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
         axis.set_xlabel("$n$")
     plain_ticks(axes[0, 0])
-    axes[0, 0].set_ylabel("TFLOP/s")
+    axes[0, 0].set_ylabel("effective throughput, TFLOP/s")
     plotting.panel_titles(axes, [f"{shape} ($M$×$N$×$K$)".replace("n", "$n$") for shape in SHAPES])
     legend(figure, axes, 3)
     return figure
 
 
-def _over(rows: list[dict[str, Any]], who: str, shape: str, what: str) -> dict[int, float]:
+def _over(rows: list[Row], who: str, shape: str, what: str) -> dict[int, float]:
     """A speed over SGEMM's first launches, by n."""
     result = {}
     for row in _line(rows, who, shape):
@@ -74,20 +73,15 @@ def _over(rows: list[dict[str, Any]], who: str, shape: str, what: str) -> dict[i
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for name in WHO:
-        for shape in SHAPES:
-            for what, published in (("first", "words made before"), ("split_first", "words made by every call")):
-                over = {n: x for n, x in _over(rows, name, shape, what).items() if n >= GOAL}
-                claim = f"{look(name).label}, {shape}, {published}: never slower than SGEMM from n = {GOAL} on"
-                yield share(claim, "", [x >= 1 for x in over.values()], _span(list(over.values())))
+        for what, words in (("first", "split beforehand"), ("split_first", "with the split")):
+            over = [x for shape in SHAPES for n, x in _over(rows, name, shape, what).items() if n >= GOAL]
+            if over:
+                yield Measure("never_slower_in_shapes", min(over), variant=f"{look(name).label}, {words}")
 
 
-def _span(values: list[float]) -> str:
-    return f"{min(values):.3g} to {max(values):.3g}×" if values else ""
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     loss, slower = {}, []
     for name in WHO:
         for shape in SHAPES:

@@ -7,19 +7,18 @@ from typing import Any
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.reproduce.claims import Claim, share
+from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ._look import legend, look, over_n
 from ._record import RULES, at, evaluate, is_square, products, squares, told
 
 __all__ = ["evaluate"]
 
-PAPER = "Speed on one GPU, measured here: yardsticks and goals of our own"
+PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 TITLE = "speed over n"
 KIND = "G"
-EXPLAINS = ("speed/sizes",)
 WHO = ("sgemm", "staged", groups.FRONTIER[0], *groups.STRASSEN)
 CAPTION = f"""Products n×n×n, operands uniform in [-1, 1]. (a) First launches after a pause, (b) sustained, (c) first
 launches with the split, over three products of the library with nothing added (its fp16 product by 3, its operands in
@@ -27,37 +26,34 @@ fp16 already). {told("speed/sizes", *WHO)}"""
 ASSUMPTIONS = RULES
 FIRST = {2048: 237.0, 4096: 263.0}
 """Goals for the first launches of the staged scheme, TFLOP/s."""
+KEPT = 0.97
+"""Goal for the sustained speed with the split over that without it."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return products((*WHO, "fp16"), lambda row: row["fmt"] == "fp32" and is_square(row))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
-    panels = ("first", "sustained")
-    for axis, what in zip(axes[0], panels, strict=False):
-        lines = {name: squares(rows, name) for name in WHO}
-        lines["fp16 / 3"] = [{**row, what: row[what] / 3} for row in squares(rows, "fp16") if what in row]
-        over_n(axis, {name: line for name, line in lines.items() if name != "fp16 / 3"}, what)
-        points = [(row["M"], row[what]) for row in lines["fp16 / 3"]]
+    for axis, what in zip(axes[0], ("first", "sustained"), strict=False):
+        over_n(axis, {name: squares(rows, name) for name in WHO}, what)
+        points = [(row["M"], row[what] / 3) for row in squares(rows, "fp16") if what in row]
         if points:
             axis.plot(*zip(*points, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
-        axis.set_ylabel("TFLOP/s")
-        axis.set_ylim(0)
-    last = {name: _with_split(rows, name) for name in WHO if name != "sgemm"}
-    over_n(axes[0, 2], last, "ratio")
+        axis.set_ylabel("effective throughput, TFLOP/s")
+    over_n(axes[0, 2], {name: _with_split(rows, name) for name in WHO if name != "sgemm"}, "ratio")
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     axes[0, 2].set_ylabel("over three fp16 products")
-    axes[0, 2].set_ylim(0)
     for axis in axes[0]:
+        axis.set_ylim(0)
         axis.set_xlabel("$n$")
     plotting.panel_titles(axes, ["first launches", "sustained", "first launches, with the split"])
     legend(figure, axes, 3)
     return figure
 
 
-def _with_split(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
+def _with_split(rows: list[Row], who: str) -> list[Row]:
     """The rows with "ratio": first launches with the split over three products of the library."""
     result = []
     for row in squares(rows, who):
@@ -68,40 +64,22 @@ def _with_split(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
 
 
 @listed
-def claims(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for name in WHO[1:]:
-        over = {r["M"]: r["first / sgemm"] for r in squares(rows, name) if "first / sgemm" in r}
-        yield share(
-            f"{look(name).label}: never slower than SGEMM",
-            "",
-            [x >= 1 for x in over.values()],
-            ", ".join(f"{x:.3g}× at {n}" for n, x in over.items()),
-        )
-    selected = {row["M"]: row["first"] for row in squares(rows, "staged") if "first" in row}
-    for n, least in FIRST.items():
-        reached = [selected[n] >= least] if n in selected else []
-        text = f"{selected[n]:.4g} TFLOP/s" if n in selected else ""
-        yield share(f"staged: {least:g} TFLOP/s or more at n = {n}, first launches", "", reached, text)
-    kept = [
-        row["split_sustained"] / row["sustained"]
-        for row in squares(rows, "staged")
-        if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row)
-    ]
-    yield share(
-        f"staged: with the split 0.97 of the speed or more, n = {groups.HEAD}, sustained",
-        "",
-        [x >= 0.97 for x in kept],
-        f"{kept[0]:.3g}" if kept else "",
-    )
-    better = [
-        row["relative_l2"] <= base["relative_l2"]
-        for row in squares(rows, "staged")
-        if (base := at(rows, "sgemm", row["M"], row["N"], row["K"])) is not None
-    ]
-    yield share("staged: no less accurate than SGEMM", "", better, "")
+        over = [r["first / sgemm"] for r in squares(rows, name) if "first / sgemm" in r]
+        if over:
+            yield Measure("never_slower_over_n", min(over), variant=look(name).label)
+    for row in squares(rows, "staged"):
+        if row["M"] in FIRST and "first" in row:
+            goal = FIRST[row["M"]]
+            yield Measure("sizes_goals", row["first"] / goal, variant=f"{goal:g} TFLOP/s at n = {row['M']}")
+        if row["M"] == groups.HEAD and {"split_sustained", "sustained"} <= set(row):
+            kept = row["split_sustained"] / row["sustained"]
+            variant = f"{KEPT:g} of the sustained speed with the split, n = {groups.HEAD}"
+            yield Measure("sizes_goals", kept / KEPT, variant=variant)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     selected = [row for row in squares(rows, "staged") if {"first", "sustained", "split_first"} <= set(row)]
     ends = sorted(selected, key=lambda row: row["first"])[:: max(len(selected) - 1, 1)]
     three = {f"n = {row['M']}:": row.get("sustained / three products") for row in selected}
