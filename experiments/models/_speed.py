@@ -87,7 +87,8 @@ def draw(
         axis.set_ylabel(f"bound on effective {fmt} throughput\n($2n^3$ / time), TFLOP/s")
     for axis in axes[1]:
         axis.set_xlabel("$n$")
-    for height, text in ((0.14, "filled: split first"), (0.06, "open: split fused")):
-        last.annotate(text, (0.97, height), xycoords="axes fraction", ha="right", fontsize=6.5)
-    plotting.panel_titles(axes, [*selected, *[""] * (7 - len(selected)), f"{native.upper()} is slower from"])
+    if any(row["fused from"] != row["from"] for row in rows):
+        text = "filled: split first\nopen: split fused"
+        last.annotate(text, (0.97, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=6.5)
+    plotting.panel_titles(axes, [*selected, *[""] * (7 - len(selected)), "break-even"])
     return figure, axes

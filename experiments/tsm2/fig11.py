@@ -36,13 +36,14 @@ cells = cells_of("tsm2/fig11")
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 2, height=4.6)
+    figure, axes = plotting.figure(2, 2, height=4.6, share_y=False)
     for column, fmt in enumerate(_FORMATS):
         for axis, (what, times) in zip(axes[:, column], (("share", 100), ("seconds", 1e6)), strict=True):
             curves(axis, rows, (shapes.BASE, "V3", "opt 1", "hopper"), fmt, what, times, by="K")
-    for axis, label in zip(axes[:, 0], (SHARE, "time, µs"), strict=True):
-        axis.set_ylabel(label)
-        axis.set_ylim(0)
+    for row, label, most in zip(axes, (SHARE, "time, µs"), (65, 45), strict=True):
+        row[0].set_ylabel(label)
+        for axis in row:
+            axis.set_ylim(0, most)
     over_powers(axes, (1, 4, 16, 64, 256), "$k$")
     plotting.panel_titles(axes, [f"{what}, {fmt}" for what in ("bandwidth", "time") for fmt in _FORMATS])
     legend(figure, axes, 4)
