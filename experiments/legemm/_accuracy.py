@@ -116,7 +116,7 @@ def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Ma
     -------
     matplotlib.figure.Figure
     """
-    figure, axes = plotting.figure(len(panels[0]), len(panels), height=4.8)
+    figure, axes = plotting.figure(len(panels[0]), len(panels), height=4.8, share_y=False)
     lengths = sorted({row["n"] for row in rows})
     for line, of in zip(axes, panels, strict=True):
         for axis, panel in zip(line, of, strict=True):
@@ -139,7 +139,11 @@ def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Ma
                     fontsize=6.5,
                     color=plotting.GREY,
                 )
-                axis.set_ylim(top=4)
+        for axis in line[1:]:
+            axis.sharey(line[0])
+            axis.tick_params(labelleft=False)
+        line[0].margins(y=0.1)
+        line[0].autoscale(axis="y")
         line[0].set_ylabel(LABELS[of[0].measure])
     for axis in axes[-1]:
         axis.set_xlabel("$n$ (product of $n\\times n$ by $n\\times n$)")
