@@ -78,12 +78,9 @@ def draw(rows: list[Row]) -> Any:
 
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
-    for i, phi in enumerate(PHI):
-        base = _here(rows, "DGEMM")[i]
-        for mode in MODES:
-            variant = f"{LOOK[mode].label}, φ = {phi:g}"
-            yield Measure("table1", _here(rows, mode)[i], variant=variant)
-        yield Measure("v100_no_gain", _here(rows, "DP")[i] / base, variant=f"φ = {phi:g}")
+    for mode in MODES:
+        for phi, speed in zip(PHI, _here(rows, mode), strict=True):
+            yield Measure("table1", speed, variant=f"{LOOK[mode].label}, φ = {phi:g}")
 
 
 def finding(rows: list[Row]) -> str:

@@ -1,6 +1,9 @@
-"""DGEMM-TC: the published algorithm that is timed, on a simulated GPU, against `fpemu.gemm`; and its record."""
+"""DGEMM-TC: the published algorithm that is timed, on a simulated GPU, against `fpemu.gemm`; measures of the pages."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +14,10 @@ from benchmarks.errorfree import dgemm_tc
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree.machine import Workspace
 from fpemu.gpu.runtime import compiler
+from fpemu.reproduce import experiments, figures, papers
 from fpemu.schemes import ozaki
 
+FIGURES = Path(__file__).resolve().parents[2] / "figures" / "dgemm_tc"
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 
@@ -72,3 +77,133 @@ def test_blocks_and_counts_are_the_printed_algorithms(work, mode, monkeypatch):
 @needs_nvrtc
 def test_near_sum_compiles_for_hopper():
     assert compiler.compile(dgemm_tc._SOURCE, "sm_90a", name="near_sum.cu")[:4] == b"\x7fELF"
+
+
+@needs_compiler
+def test_the_extremes_are_the_smallest_and_the_largest_magnitude(work):
+    X = np.array([[0.0, -3e-7, 2.5], [-7e4, 1.0, -0.0]])
+    assert dgemm_tc.extremes(work, matrix(X)) == (3e-7, 7e4)
+
+
+# --- pages
+def measured(name, numbers, size="quick"):
+    """The page, and its measures for rows of made-up numbers, functions of the cell."""
+    page = experiments.load(f"dgemm_tc/{name}")
+    rows = [{**cell, **numbers(cell)} for cell in page.cells(size)]
+    return page, {(m.name, m.reading, m.variant): m.value for m in page.measures(rows)}
+
+
+def test_every_measure_of_the_figures_has_a_claim_or_check_and_the_other_way_round():
+    (paper,) = (one for one in papers.read() if one.folder == "dgemm_tc")
+    named = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
+    records = [figures.load_record(path) for path in FIGURES.glob("*.json")]
+    assert {(record["figure"], one["name"]) for record in records for one in record["measures"]} == named
+
+
+def test_the_record_agrees_with_the_cpu_and_cr_mode_with_the_residues():
+    record = json.loads((experiments.root() / "dgemm_tc" / "h200.json").read_text())
+    assert all(record["equal to the CPU"].values())
+    assert len(record["equal to the CPU"]) == 24
+    digests = {(row["n"], row["phi"], row["implementation"]): row.get("digest") for row in record["speeds"]}
+    pairs = [
+        (digest, digests[n, phi, "CR"]) for (n, phi, name), digest in digests.items() if name == "CR, int8 residues"
+    ]
+    assert len(pairs) == 21
+    assert all(one == other for one, other in pairs)
+
+
+@pytest.mark.parametrize(("figure", "kind"), [("fig3", "dp"), ("fig8", "sp")])
+def test_equivalence_is_judged_by_the_ratio_farthest_from_one_for_each_order(figure, kind):
+    def numbers(cell):
+        ratio = 0.01 if cell["n"] == 256 else 5.0
+        found = {"chain": 1e-12, "OpenBLAS": 2e-12, "TC": ratio * 1e-12, "CR": 0.0, "CR differing": 1.0}
+        return found | ({"cuBLAS": 4e-12} if cell["n"] <= 2048 else {})
+
+    page, found = measured(figure, numbers)
+    seeds = 3  # all of them: one call of measures has the rows of one seed
+    readings = page.module.READINGS
+    assert len(found) == 3 * (2 * len(readings) + 1)
+    assert found[f"{kind}_equivalent", readings["chain"], "φ = 1"] == pytest.approx(0.01)
+    assert found[f"{kind}_no_less_accurate", readings["OpenBLAS"], "φ = 2"] == pytest.approx(2.5)
+    assert found[f"{kind}_no_less_accurate", readings["cuBLAS"], "φ = 2"] == pytest.approx(1.25)
+    assert found[f"cr_zero_{kind}", "", "φ = 0.1"] == seeds * 7
+
+
+def test_all_sizes_of_figures_3_and_8_have_the_same_number_of_entries():
+    for name in ("fig3", "fig8"):
+        for size in ("quick", "full"):
+            assert len({cell["rows"] for cell in experiments.load(f"dgemm_tc/{name}").cells(size)}) == 1
+        assert len({cell["seed"] for cell in experiments.load(f"dgemm_tc/{name}").cells("full")}) == 20
+
+
+def counts(cell, products=(66.0, 78.0, 91.0), slices=(11.0, 12.0, 13.0)):
+    i = (0.1, 1.0, 2.0).index(cell["phi"])
+    found = {"DP slices A": slices[i], "DP slices B": slices[i], "DP products": products[i]}
+    return found | {"CR slices A": slices[i] + 4, "CR slices B": slices[i] + 4, "CR products": 3 * products[i]}
+
+
+def test_counts_decide_products_speed_range_and_memory():
+    _, found = measured("fig5b", counts)
+    assert found == {
+        ("dp_products", "", ""): 66.0,
+        ("expected_speed", "", ""): pytest.approx(0.7 * 92 / 66),
+        ("wider_more_slices", "", ""): 2.0,
+    }
+    page, found = measured("fig7b", counts)
+    assert found["cr_more_products", "", ""] == pytest.approx(3.0)
+    largest = max(page.module.memory(n, 17, 17) for n in page.module.lengths(page.cells("quick")))
+    assert found["memory", "", "CR mode"] == pytest.approx(largest)
+
+
+def test_the_published_66_products():
+    page = experiments.load("dgemm_tc/fig5b")
+    numbers = page.evaluate({**page.cells("quick")[0], "phi": 0.1, "n": 7168, "rows": 8})
+    assert (numbers["DP slices A"], numbers["DP slices B"], numbers["DP products"]) == (11.0, 11.0, 66.0)
+
+
+def test_the_memory_model_is_that_of_section_4_3():
+    memory = experiments.load("dgemm_tc/fig7b").module.memory
+    assert memory(7168, 11, 11) == (2 * 22 * 7168 * 3584 + 4 * 121 * 3584**2) / 1e9
+    assert memory(10240, 16, 15) == (2 * 31 * 10240 * 3414 + 4 * 240 * 3414**2) / 1e9
+
+
+def errors(ours, plain=1e-12):
+    methods = {"DGEMM": plain, "printed": ours, "default": ours}
+    found = {f"{m} {what}": error for m, error in methods.items() for what in ("relative", "normwise")}
+    return found | {f"{m} equation 1": 0.5 for m in methods} | {"CR differing": 0.0, "DP irreproducible": 0.0}
+
+
+def test_algorithm_3_is_judged_family_by_family():
+    _, found = measured("promise", lambda cell: errors(2e-11))
+    ratios = [value for (name, *_), value in found.items() if name == "algorithm3_accuracy"]
+    assert ratios == [pytest.approx(20)] * 15
+    # within one rounding of the result the error counts as DGEMM's at most
+    _, found = measured("promise", lambda cell: errors(2.0**-53, 0.0))
+    assert {value for (name, *_), value in found.items() if name.endswith("_accuracy")} == {1.0}
+    assert found["reproducible", "", ""] == found["cr_all_families", "", ""] == 0
+
+
+def test_algorithm_3_fails_on_graded_inputs_and_cr_mode_does_not():
+    page = experiments.load("dgemm_tc/promise")
+    families = {cell["family"]: cell for cell in page.cells("quick") if cell["seed"] == 0}
+    graded, plain = (page.evaluate({**families[name], "n": 64}) for name in ("graded", "X·X"))
+    for name in ("printed", "default"):
+        assert graded[f"{name} normwise"] > 1e6 * graded["DGEMM normwise"]
+        assert plain[f"{name} normwise"] < 2 * plain["DGEMM normwise"]
+    assert graded["CR differing"] == plain["CR differing"] == graded["DP irreproducible"] == 0
+
+
+def test_the_formula_is_wrong_where_words_or_sums_are_short():
+    page = experiments.load("dgemm_tc/exactness")
+    cells = [c for c in page.cells("quick") if c["k"] in (1, 16, 64)]
+    rows = [{**c, **page.evaluate(c)} for c in cells]
+    found = {(m.name, m.variant): m.value for m in page.measures(rows)}
+    assert found["slices_exact", "k from 4"] == found["derived_exact", ""] == 0
+    assert found["slices_exact", "k = 1"] > 0
+    assert all(value > 0 for (name, _), value in found.items() if name in ("formula_other_words", "derived_largest"))
+    assert found["fp16_sums_more_slices", ""] >= 1
+    assert found["integers_fewer_slices", ""] >= 1
+
+
+def test_algorithm_1_as_printed_overflows_below_the_largest_number():
+    assert experiments.load("dgemm_tc/ranges").module._limits(1) == {"lowest tau": -1073.0, "highest tau": 975.0}
