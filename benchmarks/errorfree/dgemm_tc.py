@@ -26,7 +26,7 @@ from benchmarks.gpu.cublas import product, version
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.phases import SUMS, TimedDevice
 from benchmarks.timing import wall
-from fpemu import simt
+from fpemu import mma, simt
 from fpemu.errors import InputError
 from fpemu.formats import FP32, FP64, FloatFormat
 from fpemu.gpu.errorfree import gemm as errorfree
@@ -205,7 +205,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "ozIMMU": {"scheme": "ozimmu"},
     "Ozaki II": {"scheme": "ozaki2"},
 }
-"""Schemes of `fpemu.gpu.gemm` beside the published algorithm."""
+"""Schemes of `fpemu.gpu.gemm` beside the published algorithm, all on int8 products."""
 _SECONDS = 0.5  # of the executions of a row, which are three at least and ten at most
 
 
@@ -258,7 +258,7 @@ def published(problem: Problem, mode: str) -> dict[str, float]:
 def other(problem: Problem, options: dict[str, Any]) -> dict[str, float]:
     """Time a scheme of the package."""
     scheme = build(options["scheme"], {name: value for name, value in options.items() if name != "scheme"})
-    spec, work = scheme.spec("H200"), Workspace(PlainDevice())
+    spec, work = mma.spec("H200", "int8"), Workspace(PlainDevice())
     try:
         return _time(lambda: errorfree.gemm(problem.A, problem.B, problem.D, scheme, spec, work=work))
     finally:
