@@ -19,7 +19,6 @@ from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
 from fpemu.rounding import round_to
 
-_ONE_CHAIN = KOrder()
 _ENTRIES = 2**20  # entries of D computed at a time where slices are added
 _ENTRIES_CUDA = 2**27  # the same on a GPU, to which B is copied once for as many entries
 
@@ -151,7 +150,7 @@ def chain(
         As `gemm`; no terms, or terms of different shapes.
     """
     spec = _check_spec(spec)
-    order = order_of(order) or _ONE_CHAIN
+    order = order_of(order) or KOrder()
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
         raise InputError("a tree is an order of one product: it takes one term and no step")
     use = _device.implementation(device, backend)
@@ -255,7 +254,7 @@ def _evaluate_tree(
             start = np.broadcast_to(start, shape).astype(_accumulator(instruction), copy=False)
             if str(instruction.d_format) == "fp16":  # a sum outside the instruction is wider than its accumulator
                 start = np.asarray(round_to(start, "fp16")).astype(start.dtype, copy=False)
-        return run([a], [b], start, shape, spec=instruction, order=_ONE_CHAIN, step=None)
+        return run([a], [b], start, shape, spec=instruction, order=KOrder(), step=None)
 
     def add(x: NDArray[Any], y: NDArray[Any], fmt: str | None) -> NDArray[Any]:
         if fmt is None:
