@@ -208,7 +208,7 @@ def wall(
         Count the synchronisation at the end of each repetition.
     """
     synchronize = synchronize or (lambda: None)
-    taken = []
+    durations = []
     for _ in range(repeats):
         synchronize()
         begun = now()
@@ -216,8 +216,8 @@ def wall(
             call()
         ended = now()
         synchronize()
-        taken.append(((now() if wait else ended) - begun) / calls)
-    return statistics.median(taken)
+        durations.append(((now() if wait else ended) - begun) / calls)
+    return statistics.median(durations)
 
 
 def measure(launch: Launch, method: Sustained | Steady, clock: Any = None) -> Timing:

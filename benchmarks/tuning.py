@@ -82,21 +82,21 @@ def candidates(task: Task) -> list[Configuration]:
     """
     size = max(task.M, task.N, task.K)
     side = -(-size // 16) * 16
-    found: list[Configuration] = []
+    variants: list[Configuration] = []
     if size <= 8:
-        found += [Packed(1)]
+        variants += [Packed(1)]
     if size <= 32:
         tiles = ((1, 1),) if size <= 8 else ((1, 1), (1, 2)) if size <= 16 else ((1, 1), (1, 2), (2, 1), (2, 2))
-        found += [Warp(*tile, -(-size // 16), warps) for tile in tiles for warps in (4, 8)]
+        variants += [Warp(*tile, -(-size // 16), warps) for tile in tiles for warps in (4, 8)]
     if size > 8:
-        found += _of_the_size(task, side)
+        variants += _of_the_size(task, side)
     if size > (64 if task.complex else 128):
         for m, n, k, warps, stages in LARGE[task.complex]:
             for direct in (True, False) if task.complex else (True,):
-                found.append(Block((16, 16, 16), (m, n, k), (16, 2 * warps), 1, stages, direct, not task.complex))
-    found += [_of_model(kernel, task) for kernel in _ranked(task, side)]
+                variants.append(Block((16, 16, 16), (m, n, k), (16, 2 * warps), 1, stages, direct, not task.complex))
+    variants += [_of_model(kernel, task) for kernel in _ranked(task, side)]
     valid: dict[Configuration, None] = {}
-    for c in found:
+    for c in variants:
         same = conf.fitted(c, task)
         try:
             conf.validate(same, task)
@@ -108,7 +108,7 @@ def candidates(task: Task) -> list[Configuration]:
 
 def _of_the_size(task: Task, side: int) -> list[Configuration]:
     """Return blocks that cover a product, with one warp or two for every 16 rows, or with eight."""
-    found: list[Configuration] = []
+    variants: list[Configuration] = []
     for warps in {side // 16, side // 8, 8 if side > 32 else side // 16}:
         way = Block((16, 16, 16), (side, side, side), (16, 2 * warps), 1, 1, direct=True, staged=not task.complex)
         ways = [way]
@@ -117,25 +117,27 @@ def _of_the_size(task: Task, side: int) -> list[Configuration]:
         elif task.complex:
             ways += [replace(way, direct=False)]
         for way in ways:
-            found += [replace(way, resident=r) for r in {1, _resident(way, task)} if r]
+            variants += [replace(way, resident=r) for r in {1, _resident(way, task)} if r]
             if side <= 32 and warps == side // 16:
-                found += [replace(way, products=products) for products in (2, 4)]
+                variants += [replace(way, products=products) for products in (2, 4)]
             if way.direct:
                 for stages in (1, 2) if side > 32 else (1,):
                     busy = replace(way, persistent=True, stages=stages)
-                    found += [replace(busy, resident=r) for r in {_resident(busy, task)} if r]
+                    variants += [replace(busy, resident=r) for r in {_resident(busy, task)} if r]
     wide = side + 16 if side in (80, 112) else side  # five and seven tiles suit few numbers of warps
     if task.width < 16 and side > 16 and not task.complex:
-        found += [c for x in {side, wide} for c in _in_bulk(task, x)]
+        variants += [c for x in {side, wide} for c in _in_bulk(task, x)]
     elif wide > side and not task.complex:
         way = Block((16, 16, 16), (wide, wide, wide), (16, 16), 1, 1, direct=True, staged=True, persistent=True)
-        found += [replace(way, stages=stages, resident=r) for stages in (1, 2) for r in {1, _resident(way, task)} if r]
-    return found
+        variants += [
+            replace(way, stages=stages, resident=r) for stages in (1, 2) for r in {1, _resident(way, task)} if r
+        ]
+    return variants
 
 
 def _in_bulk(task: Task, side: int) -> list[Configuration]:
     """Return blocks of a side that load by the copy engine, as many as a multiprocessor holds."""
-    found: list[Configuration] = []
+    variants: list[Configuration] = []
     for warps in (w for w, (low, high) in _WARPS.items() if low <= side <= high):
         for stages in (1, 2):
             way = Block(
@@ -151,8 +153,8 @@ def _in_bulk(task: Task, side: int) -> list[Configuration]:
                 resident=10**6,
             )
             many = _resident(way, task, _MANY)
-            found += [replace(way, resident=r) for r in {many, min(many, _RESIDENT)} if r]
-    return found
+            variants += [replace(way, resident=r) for r in {many, min(many, _RESIDENT)} if r]
+    return variants
 
 
 def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
@@ -168,8 +170,8 @@ def _ranked(task: Task, side: int) -> list[Any]:
     from fpemu.roofline import gpus
 
     sizes, options = (task.M, task.N, task.K), {"largest": min(side, 128), "complex": task.complex}
-    found = experiments.model("magma").ranked(*sizes, gpus.get("H200"), **options)
-    return [kernel for _, kernel in found[:1]]
+    ranked = experiments.model("magma").ranked(*sizes, gpus.get("H200"), **options)
+    return [kernel for _, kernel in ranked[:1]]
 
 
 def _of_model(kernel: Any, task: Task) -> Configuration:

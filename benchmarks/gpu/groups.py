@@ -93,11 +93,11 @@ def _legemm(sizes: Sequence[int], quick: bool) -> Iterator[Group]:
 
 def _h2sgemm(quick: bool) -> Iterator[Group]:
     yield Group(_square(4096), "symmetric", BLOCKS, "first", ("h2sgemm/fig10",))
-    who = ("sgemm", "fp16", "h2sgemm term-wise", "staged", *(() if quick else ("h2sgemm element-wise",)))
+    implementations = ("sgemm", "fp16", "h2sgemm term-wise", "staged", *(() if quick else ("h2sgemm element-wise",)))
     for n in (1024, 4096, 8192) if quick else (512, 1024, 2048, 3072, 4096, 6144, 8192):
-        yield Group((n, n, 2816), "symmetric", who, "first", ("h2sgemm/fig11",))
-        yield Group((2816, 2816, n), "symmetric", who, "first", ("h2sgemm/fig11",))
-        yield Group(_square(n), "symmetric", who, "first", ("h2sgemm/fig11",))
+        yield Group((n, n, 2816), "symmetric", implementations, "first", ("h2sgemm/fig11",))
+        yield Group((2816, 2816, n), "symmetric", implementations, "first", ("h2sgemm/fig11",))
+        yield Group(_square(n), "symmetric", implementations, "first", ("h2sgemm/fig11",))
 
 
 def _dgemm_tc(sizes: Sequence[int], quick: bool) -> Iterator[Group]:

@@ -160,10 +160,10 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
             known = ", ".join(map(str, tiles))
             raise MissingKernelError(f"no tile of {options['tile']} for {scheme.name}, but {known}")
         options["tile"] = fitting[0]
-    made = fused.kernel(scheme, spec, shape, None, **options)
-    if made is None:
+    product_kernel = fused.kernel(scheme, spec, shape, None, **options)
+    if product_kernel is None:
         raise MissingKernelError(f"tensorcores: not for {scheme.name}")
-    return made
+    return product_kernel
 
 
 def prepare(implementation: Implementation, operands: Operands) -> Prepared:
@@ -226,23 +226,23 @@ def _package(implementation: Implementation, p: Operands) -> Prepared:
     D, A, B = p.result(chosen.operand.dtype), p.matrix("A"), p.matrix("B")
     if isinstance(chosen, ErrorFree):
         return _error_free(chosen, A, B, D)
-    made = kernel(chosen, implementation.hints, (p.M, p.N, p.K))
+    product_kernel = kernel(chosen, implementation.hints, (p.M, p.N, p.K))
     words: dict[str, Any] = {}
 
     def split() -> None:
-        words["A"], words["B"] = made.both(A, B, "raise")
+        words["A"], words["B"] = product_kernel.both(A, B, "raise")
 
     def multiply() -> None:
-        made.multiply(words["A"], words["B"], D, 1.0, 0.0, None)
+        product_kernel.multiply(words["A"], words["B"], D, 1.0, 0.0, None)
 
     def emulate(a: Any, b: Any) -> Any:
         with np.errstate(all="ignore"):
-            return schemes.gemm(a, b, **made.arguments)
+            return schemes.gemm(a, b, **product_kernel.arguments)
 
-    plan = getattr(made.scheme, "plan", None)
+    plan = getattr(product_kernel.scheme, "plan", None)
     products = len(plan().products) if callable(plan) else None
-    about = {"kernel": made.name, "about": made.describe(), "products": products}
-    return Prepared(multiply, about, split, D, None if made.scheme.name == STRASSEN else emulate)
+    about = {"kernel": product_kernel.name, "about": product_kernel.describe(), "products": products}
+    return Prepared(multiply, about, split, D, None if product_kernel.scheme.name == STRASSEN else emulate)
 
 
 def _error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Prepared:
@@ -276,19 +276,19 @@ def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> lis
     from fpemu.gpu.gemm.mma_sync import fused, general
     from fpemu.gpu.gemm.wgmma import schedules, splits, staged_int8, strassen, words
 
-    made: Any = kernel(scheme(implementation), implementation.hints, shape)
+    product_kernel: Any = kernel(scheme(implementation), implementation.hints, shape)
     texts = []
-    if isinstance(made, strassen.StrassenKernel):
-        texts, made = [strassen.source(made.levels)], made.inner
-    if isinstance(made, words.Hopper):
-        texts.append(schedules.source(made.schedule, made.tile))
-    elif isinstance(made, staged_int8.FrontierKernel):
-        tile = made.tile
-        texts.append(staged_int8.source(tile.columns, tile.cluster, made.per, bool(made.exact)))
-    elif isinstance(made, fused.FusedKernel):
+    if isinstance(product_kernel, strassen.StrassenKernel):
+        texts, product_kernel = [strassen.source(product_kernel.levels)], product_kernel.inner
+    if isinstance(product_kernel, words.Hopper):
+        texts.append(schedules.source(product_kernel.schedule, product_kernel.tile))
+    elif isinstance(product_kernel, staged_int8.FrontierKernel):
+        tile = product_kernel.tile
+        texts.append(staged_int8.source(tile.columns, tile.cluster, product_kernel.per, bool(product_kernel.exact)))
+    elif isinstance(product_kernel, fused.FusedKernel):
         M, N, K = shape
         A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))
-        scaled = bool(getattr(made.scheme, "scales_rows", False))
-        text = made.source((general.layout(A, "A"), general.layout(B, "B")), scaled, False)
-        return [text, splitting.source(made.scheme.rules())]
+        scaled = bool(getattr(product_kernel.scheme, "scales_rows", False))
+        text = product_kernel.source((general.layout(A, "A"), general.layout(B, "B")), scaled, False)
+        return [text, splitting.source(product_kernel.scheme.rules())]
     return [*texts, *(kind.source() for kind in splits.KINDS.values())]

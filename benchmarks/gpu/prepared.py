@@ -109,11 +109,11 @@ def errors(D: NDArray[Any], exact: Any, **more: str) -> dict[str, Any]:
     """
     outputs = np.asarray(D, np.float64)
     finite = np.isfinite(outputs)
-    found: dict[str, Any] = {"lost": int(outputs.size - finite.sum()), "outputs": int(outputs.size)}
+    measures: dict[str, Any] = {"lost": int(outputs.size - finite.sum()), "outputs": int(outputs.size)}
     if finite.any() and exact[finite].any():
         for name, metric in {"relative_l2": "relative_l2", "max_relative": "max_relative", **more}.items():
-            found[name] = float(getattr(metrics, metric)(outputs[finite], exact[finite]))
-    return found
+            measures[name] = float(getattr(metrics, metric)(outputs[finite], exact[finite]))
+    return measures
 
 
 def seconds(nbytes: float) -> float:

@@ -103,9 +103,9 @@ def resume(path: str | os.PathLike[str] | None, head: Mapping[str, Any]) -> Reco
     if path is None or not Path(path).exists():
         return Record(head)
     record = read(path)
-    there, here = record.head["device"].get("gpu"), head["device"]["gpu"]
-    if there != here:
-        raise InputError(f"{path} was measured on {there}, and this is {here}: give another name to --output")
+    recorded, current = record.head["device"].get("gpu"), head["device"]["gpu"]
+    if recorded != current:
+        raise InputError(f"{path} was measured on {recorded}, and this is {current}: give another name to --output")
     return Record({**head, "runs": [*record.head.get("runs", []), *head["runs"]]}, record.rows)
 
 
@@ -147,5 +147,5 @@ def ratio(
     "fp16" by 3 is three products of the library without the additions: the least cost of three products.
     """
     other = base(rows, row, contender)
-    own, reference = rate(row, which), None if other is None else rate(other, which)
-    return None if own is None or reference is None else own / reference * by
+    value, reference = rate(row, which), None if other is None else rate(other, which)
+    return None if value is None or reference is None else value / reference * by

@@ -30,7 +30,7 @@ LIMITS = {"tiny": 8, "magma-small": 16, "magma-small fp32": 16, "magma": 32}
 """n up to which an implementation is measured: several products in one instruction, one thread per element (sums in
 fp16 as in the paper, and in fp32), and blocks of MAGMA's design, which "ours" selects for larger n."""
 HALF = "cublas fp16"
-WHO = {
+IMPLEMENTATIONS = {
     "real": (BASE, HALF, "ours", "magma", "magma-small", "magma-small fp32", "tiny"),
     "complex": (BASE, "cublas in one", "ours", "magma-small", "magma-small fp32"),
 }
@@ -115,11 +115,11 @@ def batched(quick: bool = False) -> Iterator[Group]:
 
 
 def _few(data: str) -> tuple[str, ...]:
-    return tuple(who for who in WHO[data] if who not in (*LIMITS, HALF))
+    return tuple(name for name in IMPLEMENTATIONS[data] if name not in (*LIMITS, HALF))
 
 
 def _square(data: str, n: int, batch: int, page: str) -> Group:
-    chosen = tuple(who for who in WHO[data] if n <= LIMITS.get(who, n))
+    chosen = tuple(name for name in IMPLEMENTATIONS[data] if n <= LIMITS.get(name, n))
     if batch == BATCH and n in (*GOALS, LARGEST[data]):
         chosen += OTHERS[data]
     return _group((n, n, n), data, chosen, (page,), batch)
@@ -148,9 +148,9 @@ def tall(quick: bool = False) -> Iterator[Group]:
 
 def _large(fmt: str, m: int, n: int) -> Group:
     """Return a product of figures 4 to 9: every version at three sizes, the best at all."""
-    who = (BASE, *VERSIONS, "hopper") if m in (SQUARE[0], LARGE, SQUARE[-1]) else MAIN
+    names = (BASE, *VERSIONS, "hopper") if m in (SQUARE[0], LARGE, SQUARE[-1]) else MAIN
     pages = ("tsm2/fig4", "tsm2/fig5", *(("tsm2/fig6",) if n == 16 else ()))
-    return _group((m, n, m), f"{fmt} columns", who, pages)
+    return _group((m, n, m), f"{fmt} columns", names, pages)
 
 
 def _narrow(fmt: str, rows: int, n: int) -> Group:

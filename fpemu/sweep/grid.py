@@ -247,9 +247,9 @@ class Grid:
         policies = entries.each("on_range", self.on_range, ranges.policy)
         methods: list[Cell] = []
         for where, name, rest in entries.named("schemes", self.schemes):
-            own = rest.pop("hardware", self.hardware)
+            hardware = rest.pop("hardware", self.hardware)
             machines: list[Any] = entries.each(
-                f"{where}: hardware", own, lambda n: (mma.catalog.architecture(n), n)[1], True
+                f"{where}: hardware", hardware, lambda n: (mma.catalog.architecture(n), n)[1], True
             )
             with entries.at(where):
                 plain = schemes.get(name)

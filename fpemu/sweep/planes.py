@@ -108,14 +108,14 @@ class Best:
 
 def best(of: Plane, tie: float = TIE) -> list[Best]:
     """At each x the y with the smallest error, with all those within the factor ``tie`` of it."""
-    found = []
+    columns = []
     for x in of.xs:
         column = of.column(x)
         usable = np.isfinite(column)
         smallest = float(np.min(column[usable])) if usable.any() else math.nan
         tied = usable & (column <= tie * smallest)
-        found.append(Best(x, smallest, tuple(y for y, good in zip(of.ys, tied, strict=True) if good)))
-    return found
+        columns.append(Best(x, smallest, tuple(y for y, good in zip(of.ys, tied, strict=True) if good)))
+    return columns
 
 
 def losses(of: Plane) -> NDArray[np.float64]:

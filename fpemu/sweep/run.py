@@ -195,7 +195,7 @@ def keys(job: Job, cells: list[Cell]) -> list[str]:
 
 # --- missing and stored cells
 @dataclass(frozen=True)
-class Plan:
+class Survey:
     """The cells of a job, and the stored ones among them."""
 
     keys: list[str]
@@ -211,13 +211,13 @@ class Plan:
         """The cells to evaluate, in order."""
         return {name: cell for name, cell in self.cells.items() if name not in self.stored}
 
-    def afresh(self, but: Collection[str] = ()) -> Plan:
+    def afresh(self, but: Collection[str] = ()) -> Survey:
         """The plan with only the keys in ``but`` counted as stored."""
         stored = {name: known for name, known in self.stored.items() if name in but}
         return replace(self, stored=stored, failed_before={})
 
 
-def survey(job: Job, size: str, results: Store) -> Plan:
+def survey(job: Job, size: str, results: Store) -> Survey:
     """Look up a job's cells in the store; log a line if stored rows are damaged."""
     listed = job.cells(size)
     names = keys(job, listed)
@@ -232,7 +232,7 @@ def survey(job: Job, size: str, results: Store) -> Plan:
             len(known) + len(damaged),
             store.canonical(cells[damaged[0]]),
         )
-    return Plan(names, cells, stored, results.failures(list(cells)))
+    return Survey(names, cells, stored, results.failures(list(cells)))
 
 
 def _fits(cell: Mapping[str, Any], values: Values) -> bool:
@@ -255,7 +255,7 @@ def check_memory(job: Job, cells: Iterable[Cell]) -> None:
         )
 
 
-def estimate(job: Job, plan: Plan, jobs: int, device: Device = "cpu") -> tuple[float | None, str]:
+def estimate(job: Job, plan: Survey, jobs: int, device: Device = "cpu") -> tuple[float | None, str]:
     """Estimate the seconds that the missing cells of a plan, at least one, will take; also name the basis.
 
     The estimate scales the seconds of stored cells of the same job, or of its cheapest cell evaluated now on
@@ -331,7 +331,7 @@ def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
 
 
 @contextlib.contextmanager
-def _bar(job: Job, plan: Plan, progress: Progress | None) -> Iterator[Callable[[float], None]]:
+def _bar(job: Job, plan: Survey, progress: Progress | None) -> Iterator[Callable[[float], None]]:
     """A bar measured in work, not in cells, so that the time left is meaningful; yields the function that advances it.
 
     The bar is added by the first call of that function, and removed if an error ends the run without progress. Stored

@@ -15,7 +15,7 @@ from fpemu import InputError, mma
 from fpemu.gpu.batched import choice, memory
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block
-from fpemu.gpu.batched.source import Plan, plan
+from fpemu.gpu.batched.source import TaskKernel, plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
@@ -61,7 +61,9 @@ class Watched(Simulated):
 def one(gpu, monkeypatch):
     """One thread block takes all products."""
     monkeypatch.setattr(device, "Module", Watched)
-    monkeypatch.setattr(Plan, "blocks", lambda self, M, N, batch: 1 if self.persistent else -(-batch // self.groups))
+    monkeypatch.setattr(
+        TaskKernel, "blocks", lambda self, M, N, batch: 1 if self.persistent else -(-batch // self.groups)
+    )
 
 
 def drawn(seed, batch, M, N, K, transposes="NN", parts=()):
@@ -144,7 +146,7 @@ def test_a_thread_block_takes_more_products_than_it_has_buffers_for(one, stages,
 
 @needs_compiler
 def test_thread_blocks_take_products_in_turns(one, monkeypatch):
-    monkeypatch.setattr(Plan, "blocks", lambda self, M, N, batch: 3)
+    monkeypatch.setattr(TaskKernel, "blocks", lambda self, M, N, batch: 3)
     A, B = drawn(5, 8, 35, 33, 34)
     assert differing(A, B, configuration=flat(48, stages=2)) == 0
 

@@ -13,7 +13,7 @@ from fpemu.errors import InputError
 from fpemu.gpu.batched import stacks
 from fpemu.gpu.batched.choice import limits
 from fpemu.gpu.batched.configuration import Configuration, fitted, validate
-from fpemu.gpu.batched.source import Plan, plan
+from fpemu.gpu.batched.source import TaskKernel, plan
 from fpemu.gpu.batched.stacks import Operand
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import device, properties
@@ -46,7 +46,7 @@ class Product:
 
     task: Task
     configuration: Configuration
-    plan: Plan
+    plan: TaskKernel
     launch: device.Launch
 
     def queue(self, stream: int = 0) -> None:

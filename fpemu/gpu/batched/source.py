@@ -13,7 +13,7 @@ from fpemu.gpu.runtime.constants import struct
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskKernel:
     """A kernel for a task: its source and its launch."""
 
     name: str
@@ -40,7 +40,7 @@ class Plan:
 
 
 @lru_cache(maxsize=4096)
-def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan:
+def plan(task: Task, configuration: Configuration, overlap: bool = True) -> TaskKernel:
     """Return the kernel of a task with a valid configuration.
 
     overlap: the kernel may begin before the previously queued one has ended, and waits for it (Hopper and later).
@@ -59,20 +59,20 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Plan
         constants |= {"FLAT": c.flat, "APART": apart(c, task), "PERSISTENT": c.persistent}
         constants |= {"AHEAD": c.ahead and overlap, "BULK": c.bulk, "D_APART": result_apart(c, task), **exact}
         threads, shared = c.threads[0] * c.threads[1] * c.products, shared_bytes(c, task)
-        kernel = Plan(name, "", threads, shared, c.block[:2], c.products, 1, c.resident * c.persistent)
+        kernel = TaskKernel(name, "", threads, shared, c.block[:2], c.products, 1, c.resident * c.persistent)
     elif isinstance(configuration, Warp):
         w = configuration
         tile = 16 * w.rows, 8 * w.columns
         constants |= {"WARPS": w.warps, "ROWS": w.rows, "COLUMNS": w.columns, "STEPS": w.steps}
         constants |= {"ONCE": 16 * w.steps >= task.K, "ONE_TILE": tile[0] >= task.M and tile[1] >= task.N, **exact}
-        kernel = Plan(name, "", 32 * w.warps, 0, tile, w.warps)
+        kernel = TaskKernel(name, "", 32 * w.warps, 0, tile, w.warps)
     elif isinstance(configuration, Packed):
         constants |= {"WARPS": configuration.warps, **_sizes(task)}
         count = min(16 // task.M, 16 // task.K)
-        kernel = Plan(name, "", 32 * configuration.warps, 0, (8, 8), configuration.warps, count)
+        kernel = TaskKernel(name, "", 32 * configuration.warps, 0, (8, 8), configuration.warps, count)
     else:
         constants |= {"THREADS": configuration.threads, **_sizes(task)}
-        kernel = Plan(name, "", configuration.threads, 0, (task.M, task.N), 1)
+        kernel = TaskKernel(name, "", configuration.threads, 0, (task.M, task.N), 1)
     lines = [f"#define FPEMU_HALF_SUMS {int(task.accumulate == 'fp16')}", struct(constants)]
     return replace(kernel, source="\n".join([*lines, kernel_source(f"{name}.cu")]))
 

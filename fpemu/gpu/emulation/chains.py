@@ -118,7 +118,7 @@ def _crowd() -> int:
     return _SHARED * processes if processes > 1 else 1
 
 
-class Run:
+class DeviceGemm:
     """A GEMM whose operands are on the GPU.
 
     Parameters
@@ -159,11 +159,11 @@ def prepare(
     C: NDArray[Any],
     spec: MmaSpec,
     cuts: NDArray[np.bool_],
-) -> Run:
+) -> DeviceGemm:
     """Copy the arguments of `chain` to the GPU."""
     arrays = (A, B, C, index_a.astype(np.int32), index_b.astype(np.int32), cuts.astype(np.uint8))
     shape = (len(C), C.shape[-2], C.shape[-1])
-    return Run(spec, [device.Buffer.of(x) for x in arrays], shape, A.shape[-1], bool(cuts.any()))
+    return DeviceGemm(spec, [device.Buffer.of(x) for x in arrays], shape, A.shape[-1], bool(cuts.any()))
 
 
 def _most() -> int:

@@ -51,7 +51,7 @@ END = np.dtype(
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class ErrorFreeProduct:
     """One product: its operands, and the scaling and output of its epilogue."""
 
     work: Workspace
@@ -142,7 +142,7 @@ def gemm(
     return next((r for r in reports if not r.ok), reports[0])
 
 
-def _runner(scheme: Scheme) -> Callable[[Problem], Report]:
+def _runner(scheme: Scheme) -> Callable[[ErrorFreeProduct], Report]:
     if isinstance(scheme, Ozaki2):
         return lambda x: scheme2.multiply(x.work, x.A, x.B, scheme, x.spec, x.end)
     if isinstance(scheme, Ozimmu):
@@ -171,7 +171,7 @@ def _problem(
     beta: Any,
     order: Any,
     method: str,
-) -> Problem:
+) -> ErrorFreeProduct:
     M, K = A.shape[-2:]
     N = B.shape[-1]
     a = Rows.of(work, Operand(A.pointer, A.dtype == np.float32, M, K, *A.strides[-2:]), "A")
@@ -183,11 +183,11 @@ def _problem(
     end["alpha"], end["beta"], end["K"], end["has_c"] = alpha, beta, K, C is not None
     end["rows"], end["columns"] = a.special.pointer, b.special.pointer
     end["nan"] = scheme.nan_code(spec)
-    return Problem(work, a, b, end, spec, order, method)
+    return ErrorFreeProduct(work, a, b, end, spec, order, method)
 
 
 # --- ozaki
-def _ozaki(x: Problem, scheme: Ozaki) -> Report:
+def _ozaki(x: ErrorFreeProduct, scheme: Ozaki) -> Report:
     """Modes DP and SP."""
     M, N, K = x.shape
     bits = scheme.slice_bits(x.spec, K, x.order)
@@ -236,7 +236,15 @@ def _may_overflow(spans: tuple[Span, Span], fmt: FloatFormat, K: int) -> bool:
 
 
 def _sliced(
-    x: Problem, scheme: Any, bits: int, a: Slices, b: Slices, K: int, k_block: int | None, *faults: Fault, **more: Any
+    x: ErrorFreeProduct,
+    scheme: Any,
+    bits: int,
+    a: Slices,
+    b: Slices,
+    K: int,
+    k_block: int | None,
+    *faults: Fault,
+    **more: Any,
 ) -> Report:
     """Return the report of a product of slices, equal to that of `fpemu.schemes.errorfree.products`."""
     spec, order = x.spec, x.order
@@ -278,7 +286,7 @@ def _sliced(
     )
 
 
-def _ozaki_once(x: Problem, scheme: Ozaki) -> Report:
+def _ozaki_once(x: ErrorFreeProduct, scheme: Ozaki) -> Report:
     """Mode CR."""
     M, N, K = x.shape
     bits, kind = scheme.slice_bits(x.spec, K, x.order), _CARRIED.get(scheme.words, scheme.words)
@@ -314,7 +322,7 @@ def _ozaki_once(x: Problem, scheme: Ozaki) -> Report:
     return _sliced(x, scheme, how.bits, a, b, K, scheme.k_block, products=a.slices * b.slices, fast=False)
 
 
-def _by_residues(x: Problem, spans: tuple[Span, Span], scheme: Any, count: int) -> Report:
+def _by_residues(x: ErrorFreeProduct, spans: tuple[Span, Span], scheme: Any, count: int) -> Report:
     M, N, K = x.shape
     a, b = (
         modular.residues(x.work, X, count, X.low, -1, 0, span.width + 1)
@@ -344,7 +352,7 @@ def _by_residues(x: Problem, spans: tuple[Span, Span], scheme: Any, count: int) 
 
 
 # --- ozimmu
-def _ozimmu(x: Problem, scheme: Ozimmu) -> Report:
+def _ozimmu(x: ErrorFreeProduct, scheme: Ozimmu) -> Report:
     M, N, K = x.shape
     bits = scheme.slice_bits(K)
     spans = x.survey()

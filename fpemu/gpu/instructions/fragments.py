@@ -22,7 +22,7 @@ from fpemu.gpu.runtime import compiler, device
 from fpemu.mma.spec import MmaSpec
 
 LANES = 32
-Run = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+Execution = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
     return layout(ins.m * ins.k, parts), layout(ins.k * ins.n, parts), layout(ins.m * ins.n, pair)
 
 
-def find(spec: MmaSpec, run: Run | None = None) -> Fragments:
+def find(spec: MmaSpec, run: Execution | None = None) -> Fragments:
     """Find the fragment layout of an instruction of this GPU.
 
     Parameters
@@ -148,7 +148,7 @@ def find(spec: MmaSpec, run: Run | None = None) -> Fragments:
 
 
 class _Counted:
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Execution) -> None:
         self.run, self.count = run, 0
 
     def __call__(self, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
@@ -166,7 +166,7 @@ def _label(sets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     return rank[np.array(labels)], kept[order]
 
 
-def _pairs(ask: Run, some_a: NDArray[Any], some_b: NDArray[Any], A: int, B: int) -> NDArray[np.bool_]:
+def _pairs(ask: Execution, some_a: NDArray[Any], some_b: NDArray[Any], A: int, B: int) -> NDArray[np.bool_]:
     """Return whether each slot of A and each of B share k."""
     i, j = (x.reshape(-1) for x in np.meshgrid(some_a, some_b, indexing="ij"))
     a, b = np.zeros((len(i), A), bool), np.zeros((len(i), B), bool)

@@ -30,9 +30,9 @@ def probe_integers(
     D = D.view(np.int32)
     exact = C.astype(np.int64) + (A.astype(np.int64) * B.astype(np.int64)).sum(axis=1)
     expected = mma.execute(A[:, None, :], B[:, :, None], C[:, None, None], spec, backend="numpy").reshape(-1)
-    beyond, differ = exact != expected, expected != D
+    overflows, differ = exact != expected, expected != D
     findings = []
-    for field, some, value in (("exact sums", ~beyond, "yes"), ("sums beyond int32", beyond, "modulo 2^32")):
+    for field, some, value in (("exact sums", ~overflows, "yes"), ("sums beyond int32", overflows, "modulo 2^32")):
         if some.any():
             i = int(np.flatnonzero(some)[np.argmax(differ[some])])
             if differ[some].any():
