@@ -54,4 +54,4 @@ def numbers(table: str, cell: Row) -> dict[str, float]:
 def measured_on() -> str:
     """The GPU, the library and the date, for captions."""
     device = read()["device"]
-    return f"Measured on one {device['gpu']} (driver {device['driver']}, {device['library']}), {read()['date']}."
+    return f"Measured on one {device['gpu']} (CUDA {device['driver_cuda']}, {device['library']}), {read()['date']}."
