@@ -27,15 +27,15 @@ ASSUMPTIONS = [
     """"Equivalent" is judged by the ratio of the largest relative errors on the same operands, within a factor of 10
     either way at every n; the paper prints no numbers.""",
     """The reference is the exact product rounded once to the output format; the paper's is MPFR with 2048 bits.""",
-    """The paper's products are n x n x n. Here every n has the same number of entries, 64 x 64 at quick size and
-    128 x 128 at full size, with k = n: a subset of the rows of A and columns of B. The largest error of n² entries is
-    larger in all methods, and Algorithm 3 with fewer rows may take a slice less.""",
+    """The paper's products are n x n x n. Here every n has the same number of entries, 64 x 64, with k = n: a subset
+    of the rows of A and columns of B. The largest error of n² entries is larger in all methods, and Algorithm 3 with
+    fewer rows may take a slice less.""",
     "Algorithm 3 chooses the number of slices once; the paper does so for every block of 3584 rows and columns.",
     "The paper averages 10 runs; here 3 seeds at quick size and 20 at full size.",
 ]
 LENGTHS = (256, 512, 1024, 2048, 4096, 7168, 10240)
-_SIZES = {"quick": (64, 3), "full": (128, 20)}
-"""Rows and seeds."""
+_ROWS = 64  # of A, and columns of B
+_SEEDS = {"quick": 3, "full": 20}
 TABULATED = 2048
 READINGS = {
     "chain": "one chain of FMAs",
@@ -98,13 +98,12 @@ class Accuracy:
         }
 
     def cells(self, size: str) -> list[Row]:
-        rows, seeds = _SIZES[size]
         common = {"hardware": "turing", "inputs": "phi", "mode": self.mode}
         return [
-            {**common, "phi": phi, "n": n, "rows": rows, "seed": seed}
+            {**common, "phi": phi, "n": n, "rows": _ROWS, "seed": seed}
             for n in LENGTHS
             for phi in PHI
-            for seed in range(seeds)
+            for seed in range(_SEEDS[size])
         ]
 
     def draw(self, rows: list[Row]) -> Any:
