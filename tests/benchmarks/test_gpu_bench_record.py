@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import subprocess
@@ -267,14 +268,12 @@ def _pages():
 
 
 @pytest.mark.parametrize("name", _pages())
-def test_claims_and_findings_work_on_any_part_of_the_rows(name):
+def test_measures_and_findings_work_on_any_part_of_the_rows(name):
     page = experiments.load(name)
     rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
     for some in (rows, rows[::2], rows[:1], []):
-        claims = page.claims(some)
-        assert all(claim.claim for claim in claims)
+        assert all(math.isfinite(one.value) for one in page.measures(some))
         assert isinstance(page.finding(some), str)
-    assert page.claims(rows)
     assert page.finding(rows)
 
 

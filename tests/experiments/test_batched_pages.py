@@ -1,5 +1,5 @@
-"""The pages on the errors of batched and tall-skinny products: their references in fractions, what they say about
-made-up rows, and small real cells."""
+"""The pages on the errors of batched and tall-skinny products: their references in fractions, their measures and
+findings on generated rows, and small real cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fpemu import batched, inputs, plotting
-from fpemu.reproduce import experiments
+from fpemu.reproduce import experiments, papers
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 SMALL = {
@@ -118,24 +118,28 @@ def test_a_cut_elsewhere_is_another_sum():
 
 
 def test_expected_growth_of_slices():
-    slices, chains = _page("tsm2/slices").module.expected, _page("tsm2/accuracy").module.expected
-    for k in (64, 1000):
-        assert slices(k, 1, 24) == pytest.approx(chains(k, 24))
+    expected = _page("tsm2/slices").module.expected
     # k slices of one product: each rounded in the binade of 1/4, and added in a chain of k - 1 roundings
     ulps = [2.0**-25] * 4 + [2.0**-24, 2.0**-24, 2.0**-23]
-    assert slices(4, 4, 24) == pytest.approx(math.sqrt(sum(u * u for u in ulps) / 12))
-    assert slices(5120, 16, 53) == pytest.approx(slices(5120, 16, 24) * 2.0**-29)
+    assert expected(4, 24, 4) == pytest.approx(math.sqrt(sum(u * u for u in ulps) / 12))
+    assert expected(5120, 53, 16) == pytest.approx(expected(5120, 24, 16) * 2.0**-29)
+
+
+def _measured(page, rows):
+    return {(one.name, one.variant): one.value for one in page.module.measures(rows)}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_claims_and_findings_work_on_part_of_the_rows(name):
+def test_measures_and_findings_work_on_part_of_the_rows(name):
     page, rows = _made_up(name)
-    together = [claim.claim for claim in page.claims(rows)]
-    assert set(page.explains) <= {name}
+    paper = next(one for one in papers.read(ROOT) if one.folder == name.split("/")[0])
+    known = {one.name for one in (*paper.claims, *paper.checks) if one.page == name}
+    assert {one for one, _ in _measured(page, [row for row in rows if row["seed"] == 0])} == known
     for column in ("seed", "n", "k", "accumulate", "slices", "hardware", "panel", "scale", "low"):
         for value in {row[column] for row in rows if column in row}:
             some = [row for row in rows if row.get(column) == value]
-            assert [claim.claim for claim in page.claims(some)] == together
+            assert {one for one, _ in _measured(page, some)} <= known
+            assert all(math.isfinite(number) for number in _measured(page, some).values())
             assert page.module.finding(some).endswith(".")
 
 
@@ -160,45 +164,36 @@ def test_figures_name_their_axes_and_keep_the_legend_outside(name):
         assert all(low <= y <= high for line in axis.lines if line.get_marker() != "None" for y in line.get_ydata())
 
 
-def _verdicts(page, rows):
-    return [claim.verdict for claim in page.claims(rows)]
-
-
-def test_what_the_pages_claim_depends_on_the_rows():
+def test_measures_follow_the_rows():
     page, rows = _made_up("magma/halfcomplex")
-    for factor, verdict in ((3.0, "holds"), (0.3, "does not hold")):
+    for factor in (3.0, 0.3):
         changed = [
             {**row, **{c: row["one kernel" + c[10:]] * factor for c in row if c.startswith("four calls")}}
             for row in rows
         ]
-        assert _verdicts(page, changed) == [verdict] * 2
+        assert all(value == pytest.approx(factor) for value in _measured(page, changed).values())
         assert f"error over that of one kernel: four calls {factor:.2f}×" in page.module.finding(changed)
     page, rows = _made_up("magma/updates")
-    for factor, verdict in ((2.0, "holds"), (0.5, "does not hold")):
-        changed = [{**row, "volta fp16 relative_l2": factor * row["volta fp32 relative_l2"]} for row in rows]
-        assert _verdicts(page, changed) == [verdict]
+    for factor in (2.0, 0.5):
+        of = {f"{chip} {d} relative_l2": factor for chip in ("volta", "ampere", "hopper") for d in ("fp16", "fp32")}
+        changed = [{**row, **of, "one product relative_l2": 1.0} for row in rows]
+        assert all(value == pytest.approx(factor) for value in _measured(page, changed).values())
     page, rows = _made_up("magma/splitcomplex")
-    for factor, verdicts in ((2.0, ["holds", "holds"]), (0.5, ["does not hold"] * 2)):
+    for factor in (2.0, 0.5):
         changed = [
-            {
-                **row,
-                **{
-                    c: factor * row[c.replace(" fused ", " four ").replace(" three ", " four ")]
-                    for c in row
-                    if " fused " in str(c) or " three " in str(c)
-                },
-            }
+            {**row, **{c: factor * row[c.replace(" three ", " four ")] for c in row if " three " in str(c)}}
             for row in rows
         ]
-        assert _verdicts(page, changed)[1:] == verdicts
+        numbers = _measured(page, changed)
+        assert numbers["three_products_ootomo", "Ampere"] == pytest.approx(factor)
+        assert numbers["three_products_detected", "Ootomo"] == pytest.approx(factor)
     page, rows = _made_up("magma/packed")
-    assert _verdicts(page, [{**row, "own k differing": 0.0} for row in rows]) == ["holds", "holds", "does not hold"]
-    assert _verdicts(page, [{**row, "same k differing": 0.1, "own k differing": 0.1} for row in rows]) == [
-        "does not hold",
-        "does not hold",
-        "holds",
-    ]
+    alike = "own k, blocks divide all products alike"
+    for same, own in ((0.0, 0.0), (0.1, 0.2)):
+        numbers = _measured(page, [{**row, "same k differing": same, "own k differing": own} for row in rows])
+        assert numbers["same_k_same_bits", "over the same k"] == same
+        assert numbers["same_k_same_bits", alike] == numbers["own_k_other_bits_detected", ""] == own
     page, rows = _made_up("tsm2/slices")
     rows[0]["versions differing"] = 1.0
     assert rows[0]["slices"] == 1
-    assert _verdicts(page, rows)[0] == "holds in part"
+    assert _measured(page, rows)["versions_are_one_chain", ""] > 0
