@@ -7,10 +7,18 @@ standard output (``fpemu list | head``) ends a command quietly with status 0.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # an interrupt while signal imports enum would show a traceback
+import os
+
+
+def _end(*_: object) -> None:
+    """End the process as `main` does after an interrupt; nothing that must be closed is open yet."""
+    os.write(2, b"fpemu: interrupted\n")
+    os._exit(130)
+
 
 _handler = _signal.getsignal(_signal.SIGINT)
 try:
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # an interrupt of the imports below ends the process silently
+    _signal.signal(_signal.SIGINT, _end)  # until the imports below are complete
 except ValueError:  # not the main thread
     _handler = None
 

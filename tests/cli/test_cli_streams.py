@@ -291,16 +291,18 @@ SLOW = "import time\ndef f(A, B):\n    time.sleep(0.2)\n    return A @ B\n"
 def test_an_interrupt_is_one_line_and_status_130(folder, command):
     np.save("L.npy", np.random.default_rng(1).uniform(-1, 1, (1200, 1200)).astype(np.float32))
     Path("slow.py").write_text(SLOW)
+    script = "from fpemu.cli import app, main; print('loaded', flush=True); raise SystemExit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-m", "fpemu", *command.split()],
+        [sys.executable, "-c", script, *command.split()],
         env=_environment(FPEMU_CACHE=str(folder / "cache")),
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        time.sleep(2.5)
+        assert process.stdout.readline() == "loaded\n"
+        time.sleep(0.7)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, err = process.communicate(timeout=60)
     finally:
@@ -310,7 +312,7 @@ def test_an_interrupt_is_one_line_and_status_130(folder, command):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("module", ["numpy", "typer"])
+@pytest.mark.parametrize("module", ["fpemu.cli._main", "fpemu.errors", "numpy", "typer"])
 def test_an_interrupt_while_the_commands_are_imported(folder, module):
     script = (
         "import os, signal, sys\n"
