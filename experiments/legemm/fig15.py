@@ -11,7 +11,6 @@ from benchmarks.gpu import applications
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._findings import paragraph
 from .._rows import listed
 from ..speed._look import legend, look
 from ..speed._record import RULES, evaluate, told
@@ -107,35 +106,3 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
     for panel in PANELS:
         if ours := [row["speed-up"] for row in _over(rows, panel, "legemm")]:
             yield Measure("application_speedups", float(np.mean(ours)), "", panel)
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
-    largest = {
-        panel: {name: selected[-1] for name in WHO if (selected := _over(rows, panel, name))} for panel in PANELS
-    }
-    speeds = {
-        panel: {look(name).label: row["speed-up"] for name, row in of.items() if name != "sgemm"}
-        for panel, of in largest.items()
-    }
-    errors = {
-        panel: {look(name).label: row["relative_l2"] for name, row in largest[panel].items()}
-        for panel in ("BERT", "linear")
-    }
-    iterations = {
-        look(name).label: [row["iterations"] for row in _over(rows, "k-means", name) if "iterations" in row]
-        for name in WHO
-    }
-    promoted = all(
-        "staged" in largest[panel] and largest[panel]["legemm"]["relative_l2"] > largest[panel]["staged"]["relative_l2"]
-        for panel in errors
-        if "legemm" in largest[panel]
-    )
-    return paragraph(
-        ("speed-ups over SGEMM at the largest sizes", speeds),
-        ("relative L2 errors of the results", errors, ".2g"),
-        (
-            "LE-GEMM sums over all of K in the tensor cores, which truncate; staged adds partial sums of 64 outside",
-            any(errors.values()) and promoted,
-        ),
-        ("iterations of k-means", iterations, ".3g"),
-    )

@@ -175,29 +175,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             ".3g×",
         ),
         ("what truncation loses, all of one sign, adds up over K", growth["ampere"] > max(2 * growth["cdna2"], 2)),
-        *_largest(rows),
     )
-
-
-def _largest(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Max_error on [-1, 1] over K, beside MRED on the same products and an fp32 chain on the same operands."""
-    over, rises, spread = {}, {}, {}
-    for hardware, platform in PLATFORMS.items():
-        here, name = _panel(rows, hardware, "general"), platform.split()[0]
-        lengths = sorted({row["K"] for row in here})
-        ours, chain, mred = (
-            np.array([_mean(here, K, column) for K in lengths])
-            for column in ("max_error exact", "SGEMM max_error", "mred exact")
-        )
-        over[name] = ours / mred
-        for label, errors in ((name, ours), (f"{name}, fp32 chain", chain)):
-            rises[label] = f"{np.count_nonzero(np.diff(errors) > 0)} of {len(errors) - 1}"
-            spread[label] = max(errors) / min(errors)
-    return [
-        ("Max_error on [-1, 1], against the exact product, which is the error of one entry, over MRED", over, ".3g×"),
-        ("steps of K at which it rises", rises),
-        ("largest over smallest", spread, ".2g×"),
-    ]
 
 
 _panel = rows_by("hardware", "data")

@@ -12,7 +12,6 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
-from .._findings import paragraph
 from .._rows import listed, size_axis
 from ..speed._look import legend
 from ..speed._record import RULES, evaluate, is_square, products, squares, told
@@ -82,16 +81,3 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
     for other, (name, _) in PUBLISHED.items():
         if gains := _gains(rows, other):
             yield Measure("gains_of_model_and_pipeline", float(np.mean(list(gains.values()))), "", name)
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
-    return paragraph(
-        *(
-            (
-                f"gain by {name} (published: {published:g}× on an A800)",
-                {f"n = {n}:": x for n, x in _gains(rows, other).items()},
-                ".3g×",
-            )
-            for other, (name, published) in PUBLISHED.items()
-        )
-    )

@@ -9,10 +9,9 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
-from .._findings import paragraph
 from .._rows import listed
 from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import RULES, at, evaluate, is_square, products, squares, told
+from ..speed._record import RULES, evaluate, is_square, products, squares, told
 
 __all__ = ["evaluate"]
 
@@ -79,13 +78,3 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
             yield Measure(
                 "speed_between_fast16f_and_64f", min(speeds[0][n] / speeds[1][n] for n in shared), "", variant
             )
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
-    n = max((row["M"] for row in squares(rows, "legemm mma")), default=0)
-    measured = {name: row for name in WHO if (row := at(rows, name, n, n, n)) is not None and _timed(row)}
-    labels = {name: (_NAMES.get(name) or look(name)).label for name in measured}
-    return paragraph(
-        (f"TFLOP/s at n = {n}, splits included", {labels[name]: _timed(row) for name, row in measured.items()}),
-        ("MRED", {labels[name]: row["mred"] for name, row in measured.items()}, ".2g"),
-    )

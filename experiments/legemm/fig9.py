@@ -11,9 +11,8 @@ from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._findings import paragraph
 from .._rows import listed
-from ..speed._look import legend, look, over_n, plain_ticks
+from ..speed._look import legend, over_n, plain_ticks
 from ..speed._record import RULES, at, evaluate, products, told
 
 __all__ = ["evaluate"]
@@ -102,27 +101,3 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
         for shape in SHAPES:
             if ratios := _ratios(rows, shape, other):
                 yield Measure(claim, float(np.mean(list(ratios.values()))), "", f"{name}{shape}")
-
-
-def finding(rows: list[dict[str, Any]]) -> str:
-    n = max((int(row["M"]) for row in rows if row["contender"] == "legemm mma"), default=0)
-    measured = {name: row for name in WHO if (row := at(rows, name, n, n, n)) is not None}
-    speed = {name: whole for name, row in measured.items() if (whole := _whole(row))}
-    if not {"legemm mma", "sgemm", "fp16 mma", "fp16", "markidis mma"} <= set(speed):
-        return ""
-    ours, four = speed["legemm mma"], 4 / 3
-    return paragraph(
-        (f"TFLOP/s at n = {n}, with the split", {look(name).label: x for name, x in speed.items()}),
-        ("LE-GEMM over SGEMM", ours / speed["sgemm"], ".3g×"),
-        ("one fp16 product over LE-GEMM's three, on the same kernel", speed["fp16 mma"] / ours, ".3g×"),
-        (
-            f"LE-GEMM over Markidis' four products, on the same kernel (ratio of the numbers of products: {four:.3g})",
-            ours / speed["markidis mma"],
-            ".3g×",
-        ),
-        (
-            "three products of the staged scheme over one of the library",
-            3 * speed["staged"] / speed["fp16"] if "staged" in speed else None,
-            ".3g×",
-        ),
-    )

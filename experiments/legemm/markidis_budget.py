@@ -62,7 +62,7 @@ WIDE = 35
 PARTS = ("direction", "alignment", "rounding", "flushed", "underflow", "product", "bits")
 _SIZES: dict[str, dict[str, Any]] = {
     "quick": {"rows": 16, "lengths": (64, 256, 1024, 4096), "runs": 3},
-    "full": {"rows": 16, "lengths": (64, 256, 1024, 4096), "runs": 20},
+    "full": {"rows": 64, "lengths": (64, 256, 1024, 4096), "runs": 20},
 }
 
 

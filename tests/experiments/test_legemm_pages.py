@@ -224,10 +224,6 @@ def test_figure_16_concludes_from_the_growth_it_finds_alone(power, concluded):
     page, rows = _made_up("fig16", numbers)
     text = page.module.finding(rows)
     assert ("all of one sign, adds up" in text) == concluded
-    steps = 7 if power > 0 else 0
-    assert "over MRED: MI210 7×, A800 7×" in text
-    assert f"; A800 {steps} of 7; A800, fp32 chain" in text
-    assert "cancels most" not in text
 
 
 @pytest.mark.parametrize("wide", [1e-15, 1e-6])
