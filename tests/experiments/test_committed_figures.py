@@ -100,7 +100,6 @@ SENSITIVE = {
     "frontier/points": 5,
     "legemm/applications": 5,
     "dgemm_tc/promise": 2,
-    "dgemm_tc/chain": 2,
     "dgemm_tc/fig3": 2,
     "ozaki2/yardsticks": 1,
     "bounds/ozaki": 3,

@@ -11,6 +11,7 @@ from processor import Processor, matrix
 
 import fpemu
 from benchmarks.errorfree import dgemm_tc
+from fpemu import plotting
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree.machine import Workspace
 from fpemu.gpu.runtime import compiler
@@ -207,3 +208,55 @@ def test_the_formula_is_wrong_where_words_or_sums_are_short():
 
 def test_algorithm_1_as_printed_overflows_below_the_largest_number():
     assert experiments.load("dgemm_tc/ranges").module._limits(1) == {"lowest tau": -1073.0, "highest tau": 975.0}
+
+
+def test_yardsticks_are_ratios_to_the_published_medians():
+    page = experiments.load("ozaki2/yardsticks")
+    published, methods = page.module.PUBLISHED, page.module.METHODS
+    rows = [
+        {**cell, **{name: 3 * published.get((name, cell["k"]), 1e-16) for name in methods[cell["precision"]]}}
+        for cell in page.cells("quick")
+    ]
+    found = [measure for measure in page.measures(rows) if measure.name == "medians"]
+    assert {measure.variant for measure in found} == {f"{name}, n = {n}" for name, n in published}
+    assert all(measure.value == pytest.approx(3) for measure in found)
+
+
+def accuracies(cell):
+    found = {"chain": 1e-12 * cell["n"], "OpenBLAS": 1e-12, "TC": 1e-13, "CR": 0.0, "CR differing": 0.0}
+    return found | ({"cuBLAS": 4e-12} if cell["n"] <= 2048 else {})
+
+
+MADE_UP = {
+    "dgemm_tc/fig3": accuracies,
+    "dgemm_tc/fig8": accuracies,
+    "dgemm_tc/fig5b": counts,
+    "dgemm_tc/fig7b": counts,
+    "dgemm_tc/promise": lambda cell: errors(1e-12),
+    "ozaki2/yardsticks": lambda cell: {
+        name: 10.0 ** -(10 + i) * cell["k"]
+        for i, name in enumerate(experiments.load("ozaki2/yardsticks").module.METHODS[cell["precision"]])
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(MADE_UP))
+def test_figures_of_several_panels_name_their_axes_and_keep_the_legend_outside(name):
+    page = experiments.load(name)
+    figure = page.draw([{**cell, **MADE_UP[name](cell)} for cell in page.cells("quick")])
+    plotting.png(figure)
+    assert all(axis.get_title(loc="left").startswith("(") for axis in figure.axes)
+    assert all(axis.get_xlabel() for axis in figure.axes)
+    assert figure.axes[0].get_ylabel() or figure.axes[0].get_yticklabels()
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert len(set(labels)) == len(labels) == len(figure.axes[0].get_legend_handles_labels()[1]) > 1
+    extent = legend.get_window_extent()
+    assert not any(extent.overlaps(axis.get_window_extent()) for axis in figure.axes)
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.x1
+    for axis in figure.axes:  # nothing is drawn outside the axes
+        low, high = axis.get_ylim()
+        points = [y for line in axis.lines if line.get_marker() != "None" for y in line.get_ydata()]
+        assert points
+        assert all(min(low, high) <= y <= max(low, high) for y in points)
