@@ -21,6 +21,8 @@ from fpemu.plotting import Series
 from .._numeric import problem
 from .._rows import Row, runs_by
 
+HARDWARE = "ascend910a"
+"""The paper's accelerator; cells name it so that the figure's record states the evidence for its model."""
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025)"
 CUBE = """The cube of the Ascend 910A adds 16 products and the accumulator exactly and rounds once to fp32 (assumed: no
 bit-level description is public)."""
@@ -62,8 +64,8 @@ def _nearest(M: int, N: int, K: int) -> tuple[MmaSpec, KOrder | Tree] | None:
 
 
 def scheme(name: str, **options: Any) -> Multiply:
-    """Return a scheme on the assumed cube of the Ascend 910A; words that overflow give Inf or NaN."""
-    given = {"hardware": "ascend910a", "on_range": "propagate", **options}
+    """Return a scheme on the Ascend 910A; words that overflow give Inf or NaN."""
+    given = {"hardware": HARDWARE, "on_range": "propagate", **options}
     return lambda A, B, device: schemes.gemm(A, B, scheme=name, device=device, **given)
 
 
@@ -154,21 +156,3 @@ def panels() -> Iterator[tuple[str, str, str]]:
     """Yield a letter, a distribution and its variant in the claims."""
     for letter, kind in zip("ab", KINDS, strict=True):
         yield letter, kind, f"({letter}) {KINDS[kind].replace('$', '').replace(chr(92) + ',', '')}"
-
-
-NAMED = {"SGEMM": "one FMA chain", "SGEMM TSV110": "OpenBLAS, Kunpeng 920", "SGEMM Haswell": "OpenBLAS, Haswell"}
-"""Columns that are named beside their lines and are not in the legend."""
-
-
-def name_lines(axis: Any, errors: Mapping[str, float], x: float, of: float, lowest: float = 1.2e-5) -> None:
-    """Name the lines of `NAMED` at x, above one another, with a leader to the point at `of` of each line."""
-    for place, (name, text) in enumerate(reversed(NAMED.items())):
-        axis.annotate(
-            f"SGEMM: {text}",
-            (of, errors[name]),
-            xytext=(x, lowest * 2.1**place),
-            fontsize=6.5,
-            va="center",
-            color=LOOKS[name].color,
-            arrowprops={"arrowstyle": "-", "color": LOOKS[name].color, "linewidth": 0.4, "shrinkA": 1, "shrinkB": 0},
-        )

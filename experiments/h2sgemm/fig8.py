@@ -13,7 +13,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import Row, listed, runs_by
 from . import _methods as methods
-from ._methods import HGEMMS, KINDS, LOOKS, METHODS, NAMED, SGEMMS, evaluate_methods, farthest, means, ratios
+from ._methods import HGEMMS, KINDS, LOOKS, METHODS, SGEMMS, evaluate_methods, farthest, means, ratios
 
 PAPER = f"{methods.PAPER}, section 4.1, figure 8"
 TITLE = "relative error over the offset exponent"
@@ -38,7 +38,15 @@ _SIZES = {"quick": {"m": 48, "n": 48, "seeds": 3}, "full": {"m": 176, "n": 32, "
 def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
-        {"inputs": kind, "exponent": exponent, "seed": seed, "m": chosen["m"], "n": chosen["n"], "k": 64 * 44}
+        {
+            "hardware": methods.HARDWARE,
+            "inputs": kind,
+            "exponent": exponent,
+            "seed": seed,
+            "m": chosen["m"],
+            "n": chosen["n"],
+            "k": 64 * 44,
+        }
         for kind in KINDS
         for exponent in range(-20, 1)
         for seed in range(chosen["seeds"])
@@ -49,6 +57,10 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     return evaluate_methods(cell, METHODS, device)
 
 
+_NAMED = {"SGEMM": "SGEMM, one chain", "SGEMM TSV110": "SGEMM, Kunpeng", "SGEMM Haswell": "SGEMM, Haswell"}
+"""Lines that are named directly, at the right of a panel."""
+
+
 def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=4.2)
     runs = runs_by("inputs", "exponent")
@@ -57,13 +69,16 @@ def draw(rows: list[Row]) -> Any:
         axis.axvspan(-21, -14.5, color=plotting.GREY, alpha=0.1, linewidth=0)
         for name, look in LOOKS.items():
             if name != "SGEMM cuBLAS":
-                named = {"label": "_", "marker": ""} if name in NAMED else {}
+                named = {"label": "_", "marker": ""} if name in _NAMED else {}
                 # HGEMM on top: where sb = 0 has lost every residual, their lines coincide
                 order = 3.0 if name == "HGEMM" else 2.0
                 values = [runs(rows, kind, e, name) for e in exponents]
                 plotting.band(axis, exponents, values, look, zorder=order, **named)
-        errors = {name: means(rows, name, "exponent", inputs=kind)[0] for name in NAMED}
-        methods.name_lines(axis, errors, x=-6.5, of=-0.5)
+        for name, text in _NAMED.items():
+            point = (1.01, means(rows, name, "exponent", inputs=kind)[0])
+            axis.annotate(
+                text, point, xycoords=("axes fraction", "data"), va="center", fontsize=6.5, color=LOOKS[name].color
+            )
         axis.set(yscale="log", xlim=(-20.8, 0.8), ylim=(4e-8, 2), xlabel="offset exponent $e$")
         axis.set_xticks(range(-20, 1, 4))
     axes[0, 0].set_ylabel("relative $L_2$ error")

@@ -14,7 +14,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed, runs_by, size_axis
 from . import _methods as methods
-from ._methods import KINDS, LOOKS, METHODS, NAMED, SGEMMS, evaluate_methods, means, ratios
+from ._methods import KINDS, LOOKS, METHODS, SGEMMS, evaluate_methods, means, ratios
 
 PAPER = f"{methods.PAPER}, section 4.1, figure 9"
 TITLE = "relative error over the sizes of the product"
@@ -52,7 +52,16 @@ _COLUMNS = [name for name in METHODS if not name.startswith("sb=6")]
 
 def cells(size: str) -> list[Row]:
     return [
-        {"inputs": kind, "panel": panel, "length": x, "seed": seed, "m": m, "n": n, "k": k}
+        {
+            "hardware": methods.HARDWARE,
+            "inputs": kind,
+            "panel": panel,
+            "length": x,
+            "seed": seed,
+            "m": m,
+            "n": n,
+            "k": k,
+        }
         for kind in KINDS
         for panel, lengths in _LENGTHS[size].items()
         for x in lengths
@@ -77,20 +86,16 @@ def draw(rows: list[Row]) -> Any:
             lengths = sorted({row["length"] for row in rows if row["panel"] == panel})
             for name in _COLUMNS:
                 if name != "SGEMM cuBLAS" and not name.startswith("sb=0"):
-                    named = {"label": "_", "marker": ""} if name in NAMED else {}
                     values = [runs(rows, kind, panel, x, name) for x in lengths]
-                    plotting.band(axis, lengths, values, LOOKS[name], **named)
+                    plotting.band(axis, lengths, values, LOOKS[name])
             size_axis(axis, lengths)
             axis.set(yscale="log", ylim=(2e-8, 2e-3))
             axis.tick_params(axis="x", labelbottom=True)
             axis.set_xlabel(label)
-        least = min(row["length"] for row in rows if row["panel"] == "m = n")
-        errors = {name: means(rows, name, "length", inputs=kind, panel="m = n")[least] for name in NAMED}
-        methods.name_lines(line[0], errors, x=1.1 * least, of=least)
         line[0].set_ylabel("relative $L_2$ error")
     titles = [f"{kind}, {title}" for kind in ("$[-1,\\,1]$", "$[0,\\,1]$") for title, *_ in PANELS.values()]
     plotting.panel_titles(axes, titles)
-    plotting.legend_below(figure, axes[0, 0], 3)
+    plotting.legend_below(figure, axes[0, 0], 4)
     return figure
 
 

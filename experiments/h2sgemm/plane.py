@@ -45,7 +45,7 @@ SCALES, OFFSETS, RECOMMENDED = range(-2, 25), range(-20, 16), 12
 def cells(size: str) -> list[Row]:
     k, seeds = (256, 2) if size == "quick" else (64 * 44, 20)
     return [
-        {"inputs": kind, "exponent": exponent, "seed": seed, "m": 24, "n": 24, "k": k}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": 24, "n": 24, "k": k}
         for kind in KINDS
         for exponent in OFFSETS
         for seed in range(seeds)
@@ -54,7 +54,7 @@ def cells(size: str) -> list[Row]:
 
 def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, exact = operands(cell, device)
-    cube: Any = {"scheme": "h2sgemm", "hardware": "ascend910a", "on_range": "propagate", "device": device}
+    cube: Any = {"scheme": "h2sgemm", "hardware": methods.HARDWARE, "on_range": "propagate", "device": device}
     results = {
         "SGEMM": schemes.gemm(A, B, scheme="sgemm", device=device),
         "with rr": schemes.gemm(A, B, sb=RECOMMENDED, products=("rr", "rh", "hr", "hh"), **cube),

@@ -121,14 +121,15 @@ def draw(rows: list[Row]) -> Any:
         size_axis(right, BLOCKS)
         left.set_ylabel("relative $L_2$ error")
         for axis in (left, right):
-            axis.set(yscale="log", ylim=(2e-8, None))
-            plotting.roundoff_guides(axis, plotting.U24)
+            axis.set(yscale="log", ylim=(3e-8, None))
     axes[1, 0].set_xlabel("$k$")
     axes[1, 1].set_xlabel("products rounded together, $L$")
     titles = [title for text in ("$[-1,\\,1]$", "$[0,\\,1]$") for title in (text, f"{text}, $k = {DETAIL}$")]
     plotting.panel_titles(axes, titles)
     for axis in axes[1]:
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=1.2)
+        axis.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=0.6, handlelength=1.8, fontsize=6.2
+        )
     return figure
 
 

@@ -50,7 +50,7 @@ SCALES, PARTS = (0, 12), ("error", "words", "left out", "sums")
 def cells(size: str) -> list[Row]:
     m, seeds, step = (16, 3, 2) if size == "quick" else (32, 20, 1)
     return [
-        {"inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": m, "k": 64 * 44}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": m, "k": 64 * 44}
         for kind in KINDS
         for exponent in range(-20, 1, step)
         for seed in range(seeds)
@@ -65,14 +65,14 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
         numbers[name] = metrics.relative_l2(METHODS[name](A, B, device), exact)
     for sb in SCALES:
         scheme = H2sgemm(sb=sb)
-        D = schemes.gemm(A, B, scheme=scheme, hardware="ascend910a", device=device)
+        D = schemes.gemm(A, B, scheme=scheme, hardware=methods.HARDWARE, device=device)
         (ha, ra), (hb, rb) = (unscaled(X, scheme) for X in (A, B))
         held, left_out = reference.matmul(ha + ra, hb + rb, device=device), reference.matmul(ra, rb, device=device)
         parts = {"words": exact - held, "left out": left_out, "sums": held - left_out - D}
         numbers[f"sb={sb} error"] = metrics.relative_l2(D, exact)
         numbers |= {f"sb={sb} {name}": norm(part) / size for name, part in parts.items()}
     four = H2sgemm(sb=12, products=("rr", "rh", "hr", "hh"))
-    D = schemes.gemm(A, B, scheme=four, hardware="ascend910a", device=device)
+    D = schemes.gemm(A, B, scheme=four, hardware=methods.HARDWARE, device=device)
     return numbers | {"sb=12 four": metrics.relative_l2(D, exact)}
 
 

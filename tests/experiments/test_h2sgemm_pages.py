@@ -1,7 +1,8 @@
-"""The pages of H2SGEMM's figures: their counts against slow exact loops, their verdicts on rows with a known one."""
+"""The pages of H2SGEMM's figures: their counts against slow exact loops, their measures on rows with known ones."""
 
 from __future__ import annotations
 
+import ast
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -9,14 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu.reproduce import experiments
+from fpemu import inputs, metrics, reference, schemes
+from fpemu.reproduce import experiments, papers
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-PAGES = ("fig2a", "fig2b", "fig9", "formats", "termwise", "promotion", "underflow")
+RANDOM = ("fig8", "fig9", "plane", "promotion", "termwise", "underflow")
+COUNTED = ("blocking", "fig2a", "fig2b", "fig5", "fig10", "fig11", "formats", "table1")
 
 
 def page(name):
     return experiments.load(f"h2sgemm/{name}", ROOT).module
+
+
+def values(measures, name, *words):
+    """Values of the measures of a claim whose reading and variant contain the words."""
+    return [m.value for m in measures if m.name == name and all(word in f"{m.reading}, {m.variant}" for word in words)]
 
 
 def rne16(x: Fraction) -> Fraction | None:
@@ -40,7 +48,7 @@ def log2(x: Fraction) -> int:
 def test_probabilities_are_those_of_a_loop_over_fractions(e):
     two_a = page("fig2a")
     bits = two_a.period(e)
-    rows = two_a.evaluate({"exponent": e, "mantissas": bits, "seed": 0})
+    rows = two_a.evaluate({"exponent": e, "mantissas": bits})
     tally = dict.fromkeys(rows, 0)
     for m in range(2**bits):
         x, d = residual(m, e)
@@ -63,17 +71,17 @@ def test_probabilities_are_those_of_a_loop_over_fractions(e):
 def test_one_period_of_mantissas_stands_for_all(e):
     two_a, two_b = page("fig2a"), page("fig2b")
     few, many = two_a.period(e), two_a.period(e) + 3
-    less, more = (two_a.evaluate({"exponent": e, "mantissas": bits, "seed": 0}) for bits in (few, many))
+    less, more = (two_a.evaluate({"exponent": e, "mantissas": bits}) for bits in (few, many))
     assert less == more
     for sb in (0, 11, 12, 26 - e, 27 - e):
-        cell = {"exponent": e, "sb": sb, "seed": 0}
+        cell = {"exponent": e, "sb": sb}
         assert two_b.evaluate({**cell, "mantissas": few}) == two_b.evaluate({**cell, "mantissas": many})
     assert two_b.period(e) == few
 
 
 def test_half_a_period_does_not():
     two_a = page("fig2a")
-    less, whole = (two_a.evaluate({"exponent": -12, "mantissas": bits, "seed": 0}) for bits in (13, 14))
+    less, whole = (two_a.evaluate({"exponent": -12, "mantissas": bits}) for bits in (13, 14))
     assert less != whole
 
 
@@ -92,7 +100,7 @@ def test_equations_3_to_5_are_as_printed_and_the_correction_counts_what_is_gone(
 )
 def test_bits_kept_and_overflow_against_fractions(e, sb):
     two_b = page("fig2b")
-    found = two_b.evaluate({"exponent": e, "sb": sb, "mantissas": 14, "seed": 0})
+    found = two_b.evaluate({"exponent": e, "sb": sb, "mantissas": 14})
     worst, over = Fraction(0), 0
     for m in range(2**14):
         _, d = residual(m, e)
@@ -113,7 +121,6 @@ def test_equation_6_corrected_is_one_lower_at_both_ends_and_leaves_11():
 
 def split_rows(lower=-3, upper=26):
     """Rows of figure 2(b): the error is 2^(E - 22) at sb = lower - E, and r overflows above sb = upper - E."""
-    two_b = page("fig2b")
     return [
         {
             **cell,
@@ -121,307 +128,160 @@ def split_rows(lower=-3, upper=26):
             "h overflows": float(cell["exponent"] > 15),
             "r overflows": float(cell["sb"] > upper - cell["exponent"]),
         }
-        for cell in two_b.cells("quick")
+        for cell in page("fig2b").cells("full")
     ]
 
 
-@pytest.mark.parametrize("wrong", range(-4, 5))
-def test_equation_6_holds_only_if_its_bounds_are_the_measured_ones(monkeypatch, wrong):
+@pytest.mark.parametrize("wrong", range(-3, 4))
+def test_equation_6_is_compared_with_the_measured_bounds(monkeypatch, wrong):
     two_b = page("fig2b")
     monkeypatch.setattr(two_b, "equation_6", lambda low, high, corrected=False: (wrong - 3 - low, wrong + 26 - high))
-    found = [c for c in two_b.claims(split_rows()) if c.claim.startswith("Eq. 6 as printed: the")]
-    by_bits = {"E - 22": 0, "E - 23": 1, "no r overflows": 0}
-    for what, right in by_bits.items():
-        assert verdicts(found, what) == ["holds" if wrong == right else "does not hold"], what
-    assert len(found) == len(by_bits)
-    assert all(claim.published for claim in found)
+    measures = two_b.measures(split_rows())
+    assert values(measures, "eq6_lower", "E - 22") == [wrong]
+    assert values(measures, "eq6_lower", "E - 23") == [wrong - 1]
+    assert values(measures, "eq6_upper") == [wrong]
 
 
-def test_equation_6_is_not_judged_where_the_rows_do_not_show_a_bound():
-    two_b = page("fig2b")
+def test_equation_6_has_no_measure_where_the_rows_do_not_show_a_bound():
     rows = [row for row in split_rows() if row["bits"] >= 22]
-    assert verdicts(two_b.claims(rows), "as printed", "E - 22") == ["cannot be decided"]
+    assert not values(page("fig2b").measures(rows), "eq6_lower", "E - 22")
 
 
-def test_what_no_paper_claims_is_an_own_check():
-    found = page("fig2b").claims(split_rows()) + page("fig9").claims(fig9_rows()) + page("fig2a").claims(formula_rows())
-    ours = [claim for claim in found if "corrected" in claim.claim or claim.claim.endswith("HGEMM")]
-    assert len(ours) == 3 + 4 + 1
-    assert not any(claim.published for claim in ours)
-    assert all(claim.published for claim in found if claim not in ours)
+def test_measures_of_figure_2a_detect_a_wrong_probability():
+    two_a = page("fig2a")
+    rows = [{**cell, **two_a.evaluate(cell)} for cell in two_a.cells("full") if -14 <= cell["exponent"] <= -12]
+    exact = two_a.measures(rows)
+    assert values(exact, "eq3_exact", "exponent of x") == [0]
+    assert values(exact, "eq5_corrected") == [0]
+    rows[1]["T 3"] += 2.0**-20
+    rows[1]["gone"] += 2.0**-20
+    wrong = two_a.measures(rows)
+    assert values(wrong, "eq3_exact", "exponent of x") == values(wrong, "eq5_corrected") == [2.0**-20]
 
 
-@pytest.mark.parametrize(("bits", "verdict"), [(12, "holds"), (21, "holds"), (22, "does not hold")])
-def test_below_the_smallest_number_both_parts_must_be_scaled_for_22_bits(bits, verdict):
-    rows = [row | {"bits": bits} if row["exponent"] < -24 else row for row in split_rows()]
-    assert verdicts(page("fig2b").claims(rows), "both parts") == [verdict]
+@pytest.mark.parametrize("reading", [0, 1])
+@pytest.mark.parametrize(("method", "sb"), [("Markidis", 0), ("Ootomo", 11), ("H2SGEMM", 12)])
+def test_bits_lost_against_fractions(method, sb, reading):
+    """Truncation and rounding to nearest by their definitions, over all mantissas of 8 trailing bits."""
+    table = page("table1")
+    rounding = table.METHODS[method][1] if reading == 0 else "RNE"
+    for e in (-13, -2, 3):
+        lost = 0
+        for m in range(0, 2**14, 3):
+            x = (2**23 + m) * Fraction(2) ** (e - 23)
+            h = nearest_or_cut(x, rounding)
+            r = x - h
+            word = nearest_or_cut(abs(r) * 2**sb, rounding) if r else 0
+            if abs(r) * 2**sb != word:
+                lost = max(lost, (m & -m).bit_length())
+        cell = {"method": method, "reading": table.READINGS[reading], "exponent": e}
+        assert table.evaluate(cell)["bits lost"] == lost
 
 
-def test_finding_of_figure_2b_says_what_the_rows_say():
-    two_b = page("fig2b")
-    text = two_b.finding(split_rows())
-    assert text.count("is 1 too high at every exponent") == 2
-    assert "as measured at every exponent" in text
-    assert "whatever sb" in text
-    text = two_b.finding([row | {"h overflows": 0.0} for row in split_rows(lower=-1, upper=27)])
-    assert "too high" not in text
-    for found, which in (("1 too low", "2^(E - 22)"), ("2 too low", "2^(E - 23)"), ("as measured", "overflows")):
-        assert f"{which}, is {found} at every exponent" in text
-    assert "whatever sb" not in text
-    assert "of a tie" not in text  # nothing overflows
-    three = [row | {"r overflows": row["r overflows"] * 3 / 2**13} for row in split_rows()]
-    assert (
-        "overflow at E = 15: sb = 12: 3, sb = 11: 0. Those with sb = 12 lie within 1 fp32 place of a tie"
-        in two_b.finding(three)
-    )
+def nearest_or_cut(x, rounding):
+    if rounding == "RNE":
+        return rne16(x)
+    step = Fraction(2) ** (max(math.floor(math.log2(x)), -14) - 10)
+    return x // step * step
 
 
-def format_rows(**columns):
-    """Rows of the page of formats: bits are lost below emin + p - sb, and residuals overflow above emax + p - sb."""
+def test_the_page_of_formats_counts_the_lost_exponents():
     of = page("formats")
     rows = []
-    for cell in of.cells("quick"):
-        p, here = of.formats.get(cell["narrow"]).precision, {**cell, "gone": 0.5, "counted gone": 0.5}
+    for cell in of.cells("full"):
+        p, here = of.formats.get(cell["narrow"]).precision, {**cell, "gone": 0.5, "counted gone": 0.25}
         low = cell["end"] == "emin"
         for sb in of.SCALES:
-            short = low and cell["distance"] < p - sb
-            here[f"bits {sb}"] = float(of.wanted(cell) - short)
+            here[f"bits {sb}"] = float(of.wanted(cell) - (low and cell["distance"] < p - sb))
             here[f"mean {sb}"] = 1.0
             here[f"overflows {sb}"] = float(not low and cell["distance"] < sb - p)
         here |= {"counted bits": here[f"bits {p}"], "counted mean": 1.0, "counted overflows": here[f"overflows {p}"]}
-        rows.append(here | columns)
-    return rows
-
-
-def test_the_page_of_formats_judges_the_window_of_exponents():
-    of = page("formats")
-    rows = format_rows()
+        rows.append(here)
     some = [row for row in rows if row["narrow"] == "bf16" and row["rounding"] == "RNE"]
     assert [of.lost(some, sb) for sb in (0, 8, 12)] == [
         {"bits": 8, "overflow": 0},
         {"bits": 0, "overflow": 0},
         {"bits": 0, "overflow": 4},
     ]
-    found = of.claims(rows)
-    assert set(verdicts(found, "formula = counted")) == {"holds"}
-    assert set(verdicts(found, "no sb loses fewer")) == {"holds"}
-    assert verdicts(found, "serves every exponent") == ["holds", "does not hold"]
-    assert "sb = p (0) for fp16, bf16, tf32, e5m2, e4m3" in of.finding(rows)
-    assert "exponents at the top with overflows: 1." in of.finding(rows)
+    measures = of.measures(rows)
+    assert values(measures, "formula_is_the_count") == [0.25, 0, 0, 0]
+    assert values(measures, "sb_p_loses_least") == [0, 0, 0]
+    assert values(measures, "printed_sb_overflows") == [1] * 5
 
 
-def test_the_page_of_formats_sees_a_formula_that_is_not_the_count():
-    of = page("formats")
-    found = of.claims(format_rows(**{"counted mean": 1.0 + 2.0**-40, "counted gone": 0.25}))
-    assert verdicts(found, "formula = counted", "mean") == verdicts(found, "become 0, sb") == ["does not hold"]
-    assert verdicts(found, "formula = counted", "worst") == ["holds"]
-    for row in (rows := format_rows()):
-        row["bits 11"] -= row["narrow"] == "fp16" and row["end"] == "emin"
-    assert "holds in part" in verdicts(of.claims(rows), "serves every exponent")
-    assert "sb = p + 1" in of.finding(rows)
-
-
-def verdicts(found, *words):
-    return [claim.verdict for claim in found if all(word in claim.claim for word in words)]
-
-
-def fig9_rows(seeds=(0,), slope=0.5):
-    """SGEMM ~ k^0.5, term-wise ~ k^slope and half as large, everything else like SGEMM and flat in m = n."""
+def fig9_rows(slope, factor=0.5):
+    """SGEMM ~ k^0.5, term-wise ~ k^slope and `factor` times as large, everything else like SGEMM and flat in m = n."""
     nine = page("fig9")
     rows = []
     for cell in nine.cells("quick"):
-        if cell["seed"] in seeds:
-            values = dict.fromkeys(nine.SETTINGS, 1e-8 * cell["k"] ** 0.5)
-            values["sb=12 term-wise"] = 0.5e-8 * cell["k"] ** slope
-            rows.append({**cell, **values})
+        errors = dict.fromkeys(nine.METHODS, 1e-8 * cell["k"] ** 0.5)
+        errors["sb=12 term-wise"] = factor * 1e-8 * cell["k"] ** slope
+        rows.append({**cell, **errors})
     return rows
 
 
-def test_figure_9_judges_growth_and_size():
+def test_figure_9_measures_growth_and_size():
     nine = page("fig9")
-    assert nine.growth([1, 2, 4], [3, 6, 12]) == pytest.approx(1)
-    better = nine.claims(fig9_rows(slope=0.3))
-    assert set(verdicts(better, "grows less", "SGEMM")) == {"holds"}
-    assert set(verdicts(better, "stable")) == {"holds"}
-    assert set(verdicts(better, "SGEMM / term-wise")) == {"holds"}
-    worse = nine.claims(fig9_rows(slope=0.9))
-    assert set(verdicts(worse, "grows less", "SGEMM")) == {"does not hold"}
-    assert "holds" not in verdicts(worse, "SGEMM / term-wise")
+    assert nine.growth({1: 3, 2: 6, 4: 12}) == pytest.approx(1)
+    for slope in (0.3, 0.9):
+        measures = nine.measures(fig9_rows(slope))
+        assert values(measures, "termwise_scales_better") == pytest.approx([0.5 - slope] * 16)
+        assert values(measures, "stable_over_mn") == pytest.approx([1, 1])
+    assert min(values(nine.measures(fig9_rows(0.5)), "termwise_lower_over_k")) == pytest.approx(2)
 
 
-def test_figure_9_sees_an_error_that_depends_on_m():
-    rows = fig9_rows()
+def test_figure_9_leaves_out_a_library_without_results_and_detects_a_dependence_on_m():
+    rows = fig9_rows(0.5)
     for row in rows:
+        del row["SGEMM cuBLAS"]
         row["HGEMM"] *= row["m"]
-    assert "holds" not in verdicts(page("fig9").claims(rows), "stable")
+    measures = page("fig9").measures(rows)
+    assert not values(measures, "termwise_scales_better", "cuBLAS")
+    assert max(values(measures, "stable_over_mn")) == pytest.approx(4)
 
 
-def formula_rows(flip=False):
-    two_a = page("fig2a")
-    rows = []
-    for e in range(-14, 5):
-        row = {"exponent": e, "mantissas": 23, "seed": 0, "exact": 2.0**-13}
-        row |= {f"{x} {n}": two_a.equation_3(n, x) for n in two_a.N_RANGE for x in "TR"}
-        row |= {f"carry {n}": row[f"T {n}"] + row[f"R {n}"] for n in two_a.N_RANGE}
-        row |= {"below normal": two_a.equation_5(e, gradual=True), "below least": two_a.equation_5(e, gradual=False)}
-        row["gone"] = two_a.gone(e)
-        if flip:
-            row["T 3"] += 2.0**-20
-            row["gone"] += 2.0**-20
-        rows.append(row)
-    return rows
-
-
-def test_finding_of_figure_2a_says_what_the_rows_say():
-    two_a = page("fig2a")
-    assert "is exact" in two_a.finding(formula_rows())
-    assert "is exact" not in two_a.finding(formula_rows(flip=True))
-    agree = [row | {"gone": row["below least"]} for row in formula_rows()]
-    assert "Equation 5 counts the residuals that become 0." in two_a.finding(agree)
-    assert "for gone" not in two_a.finding([row | {"gone": 1.5} for row in agree])
-
-
-@pytest.mark.parametrize("flip", [False, True])
-def test_figure_2a_verdicts(flip):
-    """Rows made by the printed formula agree with it, and no longer when one probability is moved."""
-    found = page("fig2a").claims(formula_rows(flip))
-    assert verdicts(found, "Eq. 3 = counted, N from the exponent of x") == ["holds in part" if flip else "holds"]
-    assert verdicts(found, "corrected P_u") == ["does not hold" if flip else "holds"]
-    assert verdicts(found, "Eq. 5, P_u = residuals that become 0") == ["does not hold"]
-
-
-def termwise_rows(large_first=1.0, element_wise=1.0, chain=4.0, pairwise=4.0):
-    """Term-wise errs as the root of the roundings; SGEMM and the other ways that many times as much as the cube."""
-    why = page("termwise")
-    other = {"large first": large_first, "element-wise": element_wise, "SGEMM pairwise": pairwise}
-    rows = []
-    for cell in why.cells("quick"):
-        error = 1.0 if cell["hardware"] == "ascend910a" else chain
-        if cell["block"]:
-            error = 4.0 / math.sqrt(cell["block"])
-        error *= other.get(cell["method"], 1.0) / (chain if cell["method"] == "SGEMM pairwise" else 1.0)
-        rows.append({**cell, "error": error * 1e-7})
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("large_first", "element_wise", "order", "apart", "lower"),
-    [
-        (1.0, 1.0, "does not hold", "does not hold", "does not hold"),
-        (3.0, 1.0, "holds", "does not hold", "does not hold"),
-        (1.0, 1.5, "does not hold", "does not hold", "holds"),
-        (1.0, 3.0, "does not hold", "holds", "holds"),
-    ],
-)
-def test_the_reason_of_the_advantage_is_told_from_the_rows(large_first, element_wise, order, apart, lower):
-    why, rows = page("termwise"), termwise_rows(large_first, element_wise)
-    found = why.claims(rows)
-    assert set(verdicts(found, "smaller sums first")) == {order}
-    assert set(verdicts(found, "comes from summing each product")) == {apart}
-    assert set(verdicts(found, "element-wise / term-wise")) == {lower}
-    assert set(verdicts(found, "rounding 16")) == {"holds"}
-    assert set(verdicts(found, "one chain", "Ascend")) == {"holds"}
-    assert set(verdicts(found, "one chain", "Ampere")) == {"does not hold"}
-    text = why.finding(rows)
-    assert ("The order of the three sums is not the reason" in text) == (order == "does not hold")
-    assert ("The order of the three sums is the reason" in text) == (order == "holds")
-    assert ("lesser part" in text) == (apart == "does not hold")
-    assert ("greater part" in text) == (apart == "holds")
-
-
-def test_small_exponents_count_in_the_reason():
-    """The order matters at e = -14 alone: no word on it that covers all exponents."""
-    rows = termwise_rows()
+def test_figure_8_takes_the_worst_exponent_of_a_window():
+    eight = page("fig8")
+    rows = [{**cell, **dict.fromkeys(eight.METHODS, 1e-7)} for cell in eight.cells("quick")]
     for row in rows:
-        if (row["method"], row["exponent"]) == ("large first", -14):
-            row["error"] *= 3
+        if row["exponent"] == -9:
+            row["SGEMM TSV110"] = 0.5e-7
+        row["HGEMM fp16"] = 2e-4
+    measures = eight.measures(rows)
+    assert values(measures, "termwise_beats_sgemm", "Kunpeng", "-14 to -7") == pytest.approx([0.5, 0.5])
+    assert values(measures, "termwise_beats_sgemm", "one FMA chain") == pytest.approx([1] * 4)
+    assert values(measures, "elementwise_matches_sgemm", "Kunpeng", "-14 to 0") == pytest.approx([2, 2])
+    assert values(measures, "hgemm_error", "fp16 result") == pytest.approx([2e-4] * 4)
+
+
+def test_sgemm_by_openblas_and_cublas_is_the_library_module():
+    from fpemu import library
+
+    methods = page("fig8").methods
+    A, B = inputs.operands("offset_symmetric", 64, 64, 64, 0, exponent=0)
+    same = methods.METHODS["SGEMM cuBLAS"](A, B, "cpu") == library.emulate("cublas", A, B)
+    assert np.all(same)
+    assert methods.METHODS["SGEMM cuBLAS"](A[:, :53], B[:53], "cpu") is None  # no shape with k = 53
+    tsv = library.emulate("openblas", A, B, hardware="TSV110", version="0.3.21")
+    assert np.all(methods.METHODS["SGEMM TSV110"](A, B, "cpu") == tsv)
+
+
+def test_instruction_and_orders_of_the_page_termwise():
     why = page("termwise")
-    assert all("(at 1 of 3 points)" in c.measured for c in why.claims(rows) if "smaller sums first" in c.claim)
-    assert "of the three sums" not in why.finding(rows)
-
-
-def test_termwise_ends_with_the_chain_only_if_the_rows_say_so():
-    def mixed(**given):
-        rows = termwise_rows(**given)
-        for row in rows:  # truncating hardware errs more than SGEMM's chain
-            row["error"] *= 2 if row["hardware"] in ("ampere", "hopper") else 1
-        return page("termwise").finding(rows)
-
-    assert "over one chain of FMAs" in mixed(pairwise=0.5)
-    assert "over one chain of FMAs" not in mixed(pairwise=2.0)
-    assert "over one chain of FMAs" not in page("termwise").finding(termwise_rows(pairwise=0.5))
-
-
-def test_the_instruction_as_it_is_and_element_wise_are_what_their_names_say():
-    from fpemu import inputs, metrics, reference, schemes
-
-    why = page("termwise")
-    cell = {
-        "inputs": "offset_symmetric",
-        "m": 8,
-        "n": 8,
-        "k": 256,
-        "exponent": -14,
-        "seed": 1,
-        "hardware": "ascend910a",
-    }
-    A, B = inputs.operands("offset_symmetric", 8, 8, 256, 1, exponent=-14)
-    for method in ("term-wise", "element-wise"):
-        D = schemes.gemm(A, B, scheme="h2sgemm", combine=method, hardware="ascend910a")
-        error = metrics.relative_l2(D, reference.matmul(A, B))
-        assert why.evaluate({**cell, "method": method, "block": 0}) == {"error": error}
-    blocks = {**cell, "hardware": "", "method": "large first", "block": 16}  # the cube's own length
-    assert why.evaluate({**cell, "method": "large first", "block": 0}) == why.evaluate(blocks)
-
-
-def underflow_rows(**columns):
-    under = page("underflow")
-    names = ["HGEMM", "SGEMM chain", "SGEMM pairwise", "sb=12 four"]
-    names += [f"sb={sb} {name}" for sb in under.SCALES for name in under.PARTS]
-    return [{**cell, **dict.fromkeys(names, 1e-7), **columns} for cell in under.cells("quick")]
-
-
-def test_finding_of_underflow_says_what_the_rows_say():
-    finding = page("underflow").finding
-    assert "random sign" not in finding(underflow_rows())  # the same error on positive data
-    rows = underflow_rows()
-    for row in rows:
-        row["HGEMM"] = 4e-6 if row["inputs"] == "offset_symmetric" else 1e-7
-        row["sb=12 left out"] = 1e-7 * 3.0 ** -row["exponent"]
-    assert "random sign" in finding(rows)
-    assert "Factor of r_A r_B for every exponent, e = -16 to -20: 3." in finding(rows)
-    assert "the larger loss is the product called negligible" in finding(rows)
-    rows = underflow_rows(**{"sb=12 words": 2e-7})
-    assert "the larger loss is not held by the words" in finding(rows)
-    rows[0]["sb=12 words"] = 0.0
-    for row in rows[1:3]:
-        row["sb=12 words"] = 0.0
-    assert "larger loss" not in finding(rows)
-    for row in rows:
-        row["sb=0 error"] *= 0.5 if row["exponent"] in (-4, -10) else 1
-    assert "better than: SGEMM chain at e = -10, -4" in finding(rows)
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_no_cell_leaves_sums_to_the_blas(name):
-    """fp64 products and norms of BLAS differ in their last bits from one machine to the next."""
-    import ast
-
-    tree = ast.parse((ROOT / "h2sgemm" / f"{name}.py").read_text(encoding="utf-8"))
-    assert not any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) for node in ast.walk(tree))
-    called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not called & {"linalg", "dot", "einsum", "polyfit", "vdot", "inner"}
-    assert "matmul" not in {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
-    }
+    cell = {"inputs": "offset_symmetric", "m": 4, "n": 4, "k": why.DETAIL, "exponent": -14, "seed": 1}
+    found = why.evaluate(cell)
+    A, B = inputs.operands("offset_symmetric", 4, 4, why.DETAIL, 1, exponent=-14)
+    exact = reference.matmul(A, B)
+    for combine, column in (("term-wise", "term-wise ascend910a"), ("element-wise", "element-wise")):
+        D = schemes.gemm(A, B, scheme="h2sgemm", combine=combine, hardware="ascend910a")
+        assert found[column] == metrics.relative_l2(D, exact)
+    assert found["nearest 16"] == found["term-wise ascend910a"]
+    assert found["truncated 16"] == found["term-wise hopper"]
 
 
 def test_underflow_parts_add_up_to_the_error():
-    """Without its roundings the four-product scheme is the words' product: what is left out is r r, exactly."""
     under = page("underflow")
-    cell = {"hardware": "ideal", "inputs": "offset_symmetric", "exponent": -18, "seed": 0, "m": 8, "n": 8, "k": 64}
+    cell = {"inputs": "offset_symmetric", "exponent": -18, "seed": 0, "m": 8, "n": 8, "k": 64}
     found = under.evaluate(cell)
     for sb in under.SCALES:
         parts = [found[f"sb={sb} {name}"] for name in under.PARTS[1:]]
@@ -432,28 +292,7 @@ def test_underflow_parts_add_up_to_the_error():
     assert found["sb=0 left out"] == 0  # no residual survives
 
 
-@pytest.mark.parametrize(
-    ("better", "text"),
-    [
-        ((), "never better than SGEMM"),
-        ((16, 64), "better than SGEMM up to P = 64"),
-        ((64, 1024), "better than SGEMM at P = 64, 1024 alone"),
-        ((16, 0), "better than SGEMM at P = 16, never alone"),
-        ((16, 64, 256, 1024, 0), "better than SGEMM at every P"),
-    ],
-)
-def test_finding_of_promotion_names_the_intervals_that_are_better(better, text):
-    promotion = page("promotion")
-    rows = [
-        {**cell, "error": 1e-7 if not cell["hardware"] else 5e-8 if cell["promote"] in better else 2e-7}
-        for cell in promotion.cells("quick")
-    ]
-    assert promotion.finding(rows).count(text) == len(promotion.KINDS) * len(promotion.HARDWARE)
-
-
 def test_promotion_never_is_the_scheme_as_published():
-    from fpemu import inputs, metrics, reference, schemes
-
     cell = {"inputs": "offset_nonnegative", "seed": 1, "hardware": "hopper", "promote": 0, "k": 256, "m": 8, "n": 8}
     A, B = inputs.operands("offset_nonnegative", 8, 8, 256, 1, exponent=0)
     plain = metrics.relative_l2(schemes.gemm(A, B, scheme="h2sgemm", hardware="hopper"), reference.matmul(A, B))
@@ -461,25 +300,54 @@ def test_promotion_never_is_the_scheme_as_published():
     assert page("promotion").evaluate({**cell, "promote": 16})["error"] < plain / 2
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_claims_and_findings_work_on_one_seed_and_keep_their_number(name):
+@pytest.mark.parametrize("name", [*RANDOM, *COUNTED])
+def test_no_cell_leaves_sums_to_the_blas(name):
+    """fp64 products and norms of BLAS differ in their last bits from one machine to the next."""
+    tree = ast.parse((ROOT / "h2sgemm" / f"{name}.py").read_text(encoding="utf-8"))
+    assert not any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) for node in ast.walk(tree))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    assert not {node.attr for node in attributes} & {"linalg", "dot", "einsum", "polyfit", "vdot", "inner"}
+    assert not any(
+        node.attr == "matmul" for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "np"
+    )
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_measures_have_the_same_cases_at_every_seed(name):
     """Every cell of the quick size with made-up numbers: all seeds, and one of them."""
     module = page(name)
     cells = module.cells("quick")
     columns = {
-        "fig9": module.SETTINGS if name == "fig9" else (),
-        "termwise": ("error",),
-        "promotion": ("error",),
-        "fig2b": ("bits", "h overflows", "r overflows"),
-    }.get(name)
-    if columns is None:
-        small = {**cells[0], **({"mantissas": 14} if name == "fig2a" else {"m": 8, "n": 8, "k": 32})}
-        columns = module.evaluate(small)
+        "promotion": ["error"],
+        "plane": ["SGEMM", "with rr", *(f"sb={sb}" for sb in page("plane").SCALES)],
+        "underflow": [
+            *("HGEMM", "SGEMM", "SGEMM TSV110", "sb=12 four"),
+            *(f"sb={sb} {part}" for sb in (0, 12) for part in page("underflow").PARTS),
+        ],
+        "termwise": [
+            *("SGEMM", "SGEMM TSV110", "SGEMM Haswell", "element-wise", "largest first"),
+            *(f"term-wise {gpu}" for gpu in page("termwise").HARDWARE),
+            *(f"{kind} {block}" for kind in ("nearest", "truncated") for block in page("termwise").BLOCKS),
+        ],
+    }.get(name, list(page("fig8").METHODS))
     rng = np.random.default_rng(7)
     rows = [{**cell, **{column: float(rng.uniform(0.5, 1.5)) for column in columns}} for cell in cells]
-    one = [row for row in rows if row["seed"] == 0]
-    assert [claim.claim for claim in module.claims(rows)] == [claim.claim for claim in module.claims(one)]
-    assert isinstance(module.finding(rows), str)
-    assert isinstance(module.finding(one), str)
-    if name != "promotion":
-        assert module.claims(one)
+    one = module.measures([row for row in rows if row["seed"] == 0])
+    assert [(m.name, m.reading, m.variant) for m in module.measures(rows)] == [
+        (m.name, m.reading, m.variant) for m in one
+    ]
+    assert one
+    if hasattr(module, "finding"):
+        assert module.finding(rows)
+
+
+def test_every_claim_has_a_measure_in_the_committed_data_and_every_measure_a_claim():
+    paper = next(paper for paper in papers.read(ROOT) if paper.folder == "h2sgemm")
+    claims = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
+    measured = set()
+    for name in (*RANDOM, *COUNTED):
+        from fpemu.reproduce import committed
+
+        shown = committed(f"h2sgemm/{name}", folder=ROOT.parent / "figures")
+        measured |= {(f"h2sgemm/{name}", m.name) for m in shown.experiment.measures(shown.rows)}
+    assert measured == claims
