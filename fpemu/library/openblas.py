@@ -7,6 +7,9 @@ the version; small products have kernels of their own on AVX-512. The table ``fp
 the parameters, and `fpemu.library.openblas_orders` the rules.
 
 NumPy calls OpenBLAS with row-major operands, which OpenBLAS treats as the column-major product Dᵀ = Bᵀ Aᵀ.
+
+The table was measured on builds that choose the kernel at run time (DYNAMIC_ARCH): a build for one processor can divide
+D differently. Two cases are not covered: several threads, and sgemm by SME on arm64 processors with that extension.
 """
 
 from __future__ import annotations
@@ -126,8 +129,8 @@ def multiply(
     Raises
     ------
     InputError
-        More rows of A than the measurements of the kernel's order cover; `device` "cuda" for a kernel without fused
-        multiply-adds.
+        More rows of A than the measurements of the kernel's order cover; M = 1 or N = 1 in a version that calls gemv
+        for such products; `device` "cuda" for a kernel without fused multiply-adds.
     """
     if device != "cpu" and not blocks.fused:
         raise InputError(

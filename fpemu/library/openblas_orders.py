@@ -83,6 +83,8 @@ class Blocking:
     small_lanes : int or None
         Number of interleaved chains of the kernels for small matrices (m n k at most 10^6); None: the library has no
         such kernels.
+    gemv : bool
+        Whether the library calls gemv, whose order is not in the table, for products with M = 1 or N = 1.
     """
 
     kernel: str
@@ -95,6 +97,7 @@ class Blocking:
     r: int | None = None
     fused: bool = True
     small_lanes: int | None = None
+    gemv: bool = False
 
     def panels(self, K: int) -> list[int]:
         """Return the lengths in k of the panels.
@@ -142,6 +145,11 @@ class Plan:
 def plan(blocks: Blocking, layout: Layout, shape: tuple[int, int, int]) -> Plan:
     """Return the orders of the elements of a product of shape (M, N, K)."""
     M, N, K = shape
+    if blocks.gemv and min(M, N) == 1:
+        raise InputError(
+            f"openblas {blocks.version}, {blocks.kernel}: gemv computes a product with M = {M} and N = {N}, and the"
+            " order of gemv is not in the table"
+        )
     if blocks.small_lanes is not None and _is_small(layout, M, N, K):
         return _small_plan(blocks.small_lanes, layout, M, N, K)
     panels = list(pairwise([0, *accumulate(blocks.panels(K))]))

@@ -36,7 +36,7 @@ def product(entry, routine, layout, M, N, K):
 @pytest.mark.parametrize("name", ENTRIES)
 def test_recorded_products_are_replayed_bit_for_bit(name):
     entry = ENTRIES[name]
-    assert len(entry["products"]) >= 60
+    assert len(entry["products"]) >= 50
     wrong = [row for *row, digest in entry["products"] if digest_of(product(entry, *row)) != digest]
     assert not wrong
     for *row, codes in entry["bits"]:
@@ -249,6 +249,7 @@ def test_names_of_kernels_and_versions():
         ({"fmt": "tf32"}, "openblas has no products of type tf32"),
         ({"out": "fp16"}, "no fp32 products with fp16 results"),
         ({"hardware": "SANDYBRIDGE", "device": "cuda"}, "SANDYBRIDGE has no fused multiply-adds"),
+        ({"version": "0.3.31", "rows": 1}, "gemv computes a product with M = 1 and N = 3"),
         ({"hardware": "HASWELL", "version": "0.3.31", "rows": 150_001}, "A has 150001 rows, .* up to 150000"),
     ],
 )
