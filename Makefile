@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup test test-all lint reproduce ledger notebooks bench clean
+.PHONY: help setup test test-all lint reproduce ledger notebooks docs bench clean
 
 help:
 	@echo "make reproduce   draw a figure of each paper into figures/ (ARGS=all for all of them)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test        run the fast tests (ARGS='-k mma' for some)"
 	@echo "make test-all    run all tests"
 	@echo "make lint        ruff, mypy, clang-format, and numpydoc on public docstrings"
+	@echo "make docs        build the documentation into docs/_build/html"
 	@echo "make bench       speed and memory of the emulation on this machine"
 	@echo "make setup       install the package and the requirements of the tests into .venv"
 	@echo "make clean       remove .venv, builds and caches, but no figures or results"
@@ -53,6 +54,10 @@ ledger: $(STAMP)
 
 notebooks: $(STAMP)
 	$(BIN)/python notebooks/build.py $(ARGS)
+
+docs: $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 bench: $(STAMP)
 	$(BIN)/fpemu bench cpu $(ARGS)

@@ -127,6 +127,8 @@ def lookup(
 
 def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
     libraries = sorted({path.name.split("-")[0] for path in files("*")})
+    if library == "openblas":
+        raise InputError("OpenBLAS's orders follow from the shape, without a table: use fpemu.library.openblas.tree")
     if library not in libraries:
         raise unknown_name("library", library, libraries)
     tables = [read(path) for path in files(library)]

@@ -208,7 +208,7 @@ def test_importing_is_light():
 
 
 @pytest.mark.parametrize(
-    "target", ["setup", "test", "test-all", "lint", "reproduce", "ledger", "notebooks", "bench", "clean", "help"]
+    "target", ["setup", "test", "test-all", "lint", "reproduce", "ledger", "notebooks", "docs", "bench", "clean", "help"]
 )
 def test_make_knows_its_targets(target):
     done = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=False, cwd=ROOT)
