@@ -64,10 +64,7 @@ def draw(rows: list[Row]) -> Any:
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for panel in PANELS:
-        ours = [row["first"] for row in _line(rows, panel, "h2sgemm term-wise")]
         over = [row["first / sgemm"] for row in _line(rows, panel, "h2sgemm term-wise") if "first / sgemm" in row]
-        if ours:
-            yield Measure("speed_stays", ours[-1] / max(ours), "H200", f"({panel}) {PANELS[panel]}")
         if over:
             yield Measure("surpasses_sgemm", over[-1], "H200", f"({panel}) {PANELS[panel]}")
 
