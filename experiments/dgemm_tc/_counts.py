@@ -45,8 +45,11 @@ def evaluate(cell: Row) -> dict[str, float]:
     """Slices of A, of B and products, in DP and in CR mode."""
     if "record" in cell:
         return _record.numbers("counts", cell)
-    rows = cell["rows"]
-    A, B = inputs.operands(cell["inputs"], rows, rows, cell["n"], cell["seed"], "fp64", phi=cell["phi"])
+    shapes = ((cell["rows"], cell["n"]), (cell["n"], cell["rows"]))
+    A, B = (
+        inputs.make(cell["inputs"], shape, (cell["seed"], side, 1), "fp64", phi=cell["phi"])
+        for side, shape in enumerate(shapes)
+    )
     found = {}
     for mode, options in (("DP", {"slices": "printed"}), ("CR", {"mode": "CR"})):
         counts = ozaki.counts(A, B, hardware=cell["hardware"], **options)
