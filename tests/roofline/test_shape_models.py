@@ -365,10 +365,26 @@ def test_short_sums_use_less_bandwidth_and_more_rows_a_thread_keep_the_gpu_full(
 
 # --- the pages
 @pytest.mark.parametrize("name", PAGES)
-def test_claims_and_finding_work_on_a_part_of_the_rows(name):
+def test_measures_and_finding_work_on_a_part_of_the_rows(name):
     experiment = experiments.load(name, ROOT)
     cells = experiment.cells("quick")
     rows = [{**cell, **experiment.evaluate(cell)} for cell in cells[:: max(1, len(cells) // 6)]]
     for part in ([], rows[:1], rows[-1:], rows):
-        assert isinstance(experiment.claims(part), list)
-        assert isinstance(experiment.finding(part), str)
+        assert all(math.isfinite(one.value) for one in experiment.measures(part))
+        assert isinstance(experiment.finding(part), str | None)
+
+
+def test_parameters_are_measured_in_both_forms_of_the_equations():
+    page = experiments.load("tsm2/parameters", ROOT)
+    cells = [c for c in page.cells("quick") if (c["part"], c["fmt"], c["n"]) == ("tsm2", "fp64", 16)]
+    wanted = [c for c in cells if c["gpu"] in ("K40c", "P100") and c["latency"] in (400, 1000)]
+    rows = [{**cell, **page.evaluate(cell)} for cell in wanted]
+    values = {(one.name, one.reading, one.variant): one.value for one in page.measures(rows)}
+    assert values["K40c_parameters", "equations corrected", "400 cycles"] == 1
+    assert values["K40c_parameters", "equations corrected", "1000 cycles"] > 2
+    assert values["K40c_parameters", "equations printed", "400 cycles"] > 2
+    # four passes over A in place of one
+    assert values["P100_parameters", "equations corrected", "400 cycles"] == pytest.approx(4)
+    assert values["threshold", "a multiply-add is two operations", "P100"] == pytest.approx(
+        values["threshold", "a multiply-add is one operation", "P100"] / 2
+    )
