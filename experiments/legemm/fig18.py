@@ -31,10 +31,7 @@ ASSUMPTIONS = [
     SINGLE_RUNS,
 ]
 MODES = {"FAST_16F": "fp16", "LE-GEMM": "legemm", "64F": "dgemm", "SGEMM": "sgemm"}
-_RUNS = {
-    "quick": dict.fromkeys((64, 128, 256, 512), 5),
-    "full": dict.fromkeys((64, 128, 256, 512, 1024, 2048, 4096), 20),
-}
+_RUNS = {"quick": dict.fromkeys((64, 128, 256, 512), 5), "full": dict.fromkeys((64, 128, 256, 512, 1024, 2048), 20)}
 """Runs of each n."""
 
 
