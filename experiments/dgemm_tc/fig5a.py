@@ -21,7 +21,7 @@ TITLE = "time of DGEMM-TC by its parts"
 KIND = "G"
 CAPTION = f"""GPU time of one call by its parts. (a) DP mode and (b) CR mode of the published algorithm: share of
 SplitA (with Algorithm 3 in DP mode), SplitB, the products and the sum, which is NearSum in CR mode; three bars for each
-n, φ = 0.1, 1 and 2 from left to right. (c) Speed of the calls of GEMM, 2n³ per product over their time.
+n, φ = 0.1, 1 and 2 from left to right. (c) Speed of the calls of GEMM, operations over their time.
 {_record.measured_on()}"""
 PARTS = {"split A": plotting.GREEN, "split B": plotting.YELLOW, "products": plotting.BLUE, "sums": plotting.ORANGE}
 MODES = {"DP": "DP mode", "CR": "CR mode"}
@@ -53,11 +53,11 @@ def draw(rows: list[Row]) -> Any:
     for mode, dash in (("DP", "-"), ("CR", "--")):
         for phi in PHI:
             points = {n: x / 1e3 for n, x in speeds(rows, mode, phi, "GEMM GFLOP/s").items()}
-            draw_line(axes[0, 2], points, look(phi, mode, dash))
+            draw_line(axes[0, 2], points, look(phi, "_" if mode == "CR" else "GEMM", dash))
     axes[0, 2].set_ylabel("TFLOP/s of GEMM")
     axes[0, 2].set_ylim(bottom=0)
-    plotting.panel_titles(axes, [*MODES.values(), "calls of GEMM"])
-    legend(figure, axes, 5)
+    plotting.panel_titles(axes, [*MODES.values(), "GEMM (dashed: CR mode)"])
+    legend(figure, axes, 4)
     return figure
 
 
