@@ -23,7 +23,7 @@ from .model import PUBLISHED
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.2, figures 10 and 11"
 TITLE = "traffic and speed over the sizes of blocks and matrices, by the model"
 KIND = "M"
-CAPTION = """A model, nothing measured. (a) Words moved for a multiply-add by Equation 9 (m = n = k = 5632), the least
+CAPTION = """A model, nothing measured. (a) Words moved per multiply-add by Equation 9 (m = n = k = 5632), the least
 of all blocks of a given b_m; line: f = 0.95; dotted: its optimum. (b) The largest speed of all blocks of a given b_m,
 endless matrices (lines) and m = n = 5632, k = 2816 (markers), with one and two buffers of B in L1; stars: published for
 (176, 64, 176). (c) The speed of the published block over m = n, k = 2816; dotted: 85.3 TFLOP/s, a third of 256."""
@@ -52,8 +52,8 @@ SIDES = range(16, 513, 16)
 
 
 def cells(size: str) -> list[Row]:
-    step = 704 if size == "full" else 1408
-    sizes = [{"b_m": PUBLISHED.m, "m": m, "n": m, "k": K} for m in range(step, 16 * 1056 + 1, step)]
+    del size
+    sizes = [{"b_m": PUBLISHED.m, "m": m, "n": m, "k": K} for m in range(704, 16 * 1056 + 1, 704)]
     lengths = [{"b_m": PUBLISHED.m, "m": M, "n": M, "k": k} for k in (64, 256, 1024, 4096, 16384)]
     return [{"b_m": b_m, "m": M, "n": M, "k": M} for b_m in SIDES] + sizes + lengths
 
@@ -91,47 +91,41 @@ def _sizes(rows: list[Row]) -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=2.9, share_y=False)
+    figure, axes = plotting.figure(3, height=3.2, share_y=False)
     traffic, blocks, sizes = axes[0]
     sides = _sides(rows)
     b = np.array([row["b_m"] for row in sides])
     fine = np.linspace(16, 512, 300)
     l1, cores = 0.95 * h2sgemm.ASCEND_910A.numbers, h2sgemm.ASCEND_910A.cores
-    traffic.plot(fine, 1e3 * (1 / M + 1 / (cores * fine) + 2 * fine / l1), color=plotting.BLACK, label="_f")
-    traffic.plot(
-        b, [1e3 * row["least words"] for row in sides], "o", color=plotting.GREEN, label="_words", markersize=3
-    )
+    curve = {"color": plotting.BLACK, "label": "Eq. 9, $f$ = 0.95"}
+    traffic.plot(fine, 1e3 * (1 / M + 1 / (cores * fine) + 2 * fine / l1), **curve)
+    dots = {"color": plotting.GREEN, "label": "Eq. 9, least of all blocks", "markersize": 3}
+    traffic.plot(b, [1e3 * row["least words"] for row in sides], "o", **dots)
     best = h2sgemm.optimal_bm(0.95)
     traffic.axvline(best, color=plotting.GREY, linestyle=":", linewidth=0.9)
-    traffic.annotate(f"{best:.0f}", (best, 2.05), xytext=(3, 0), textcoords="offset points", fontsize=7)
-    here = [1e3 * row["words"] for row in sides[:1]]
-    traffic.plot(
-        [PUBLISHED.m] * len(here),
-        here,
-        "*",
-        color=plotting.VERMILION,
-        markersize=9,
-        markeredgecolor="black",
-        markeredgewidth=0.5,
-    )
-    traffic.set(ylim=(0.6, 2.3), xlabel="$b_m$", ylabel="words a multiply-add, $10^{-3}$")
+    traffic.annotate(f"optimum {best:.0f}", (best, 2.05), xytext=(3, 0), textcoords="offset points", fontsize=7)
+    star = {"color": plotting.YELLOW, "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6, "zorder": 5}
+    star["label"] = "published, block (176, 64, 176)"
+    traffic.plot([PUBLISHED.m], [1e3 * sides[0]["words"]], "*", **star)
+    traffic.set(ylim=(0.6, 2.3), xlabel="$b_m$", ylabel="words per multiply-add, $10^{-3}$")
     for pipeline, look in LOOKS.items():
         values = [row[f"endless {pipeline}"] for row in sides]
-        blocks.plot(b, values, color=look.color, label="_endless")
+        blocks.plot(b, values, color=look.color, label="_")
         best_here = [row[f"best {pipeline}"] for row in sides]
-        blocks.plot(b, best_here, **look.line(linestyle="", label="_here", markersize=3))
+        blocks.plot(b, best_here, **look.line(linestyle="", label="_", markersize=3))
         line = [row[pipeline] for row in _sizes(rows)]
         sizes.plot([row["m"] for row in _sizes(rows)], line, **look.line())
     for value in (SINGLE, DOUBLE):
-        blocks.plot(PUBLISHED.m, value, "*", color="white", markersize=10, markeredgecolor="black", zorder=5)
+        blocks.plot(PUBLISHED.m, value, "*", **star)
     for axis in (blocks, sizes):
-        axis.axhline(256 / 3, color=plotting.BLACK, linestyle=":", linewidth=0.9)
-        axis.set(ylim=(0, 92), ylabel="TFLOP/s (fp32-equivalent)")
+        axis.axhline(256 / 3, color=plotting.BLACK, linestyle=":", linewidth=0.9, label="a third of 256 TFLOP/s")
+        axis.set(ylim=(0, 92), ylabel="effective throughput, TFLOP/s")
     blocks.set_xlabel("$b_m$")
     sizes.set_xlabel("$m = n$")
     sizes.set_xticks(range(0, 16897, 5632))
     plotting.panel_titles(axes, ["traffic, Eq. 9", "speed over the block", "speed over the matrix"])
-    plotting.legend_below(figure, sizes, 3)
+    handles = [pair for axis in (sizes, traffic) for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+    figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=4, columnspacing=1.4)
     return figure
 
 

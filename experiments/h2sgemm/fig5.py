@@ -58,23 +58,17 @@ def draw(rows: list[Row]) -> Any:
         values = [row[column] for row in rows]
         shown = axis.scatter(size, values, c=aspect, cmap="cividis", s=5, linewidths=0, vmin=0.5, vmax=2)
         axis.set_xlabel("$b_m b_k$")
+        star = {"color": plotting.VERMILION, "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.5}
         here = [row[column] for row in rows if _block(row) == PUBLISHED]
-        axis.plot(
-            [PUBLISHED.m * PUBLISHED.k] * len(here),
-            here,
-            "*",
-            color=plotting.VERMILION,
-            markersize=9,
-            markeredgecolor="black",
-            markeredgewidth=0.5,
-        )
+        axis.plot([PUBLISHED.m * PUBLISHED.k] * len(here), here, "*", label="published block (176, 64, 176)", **star)
     axes[0, 0].set(xscale="log", yscale="log", ylabel="$N_{fused}$")
     for axis in axes[0, 1:]:
         axis.set(ylim=(0.82, 1.005), ylabel="$f$", xlim=(0, 17000))
         axis.set_xticks([0, 4096, 8192, 12288, 16384])
-        axis.axhline(0.92, color=plotting.GREY, linestyle="--", linewidth=0.8)
+        axis.axhline(0.92, color=plotting.GREY, linestyle="--", linewidth=0.8, label="0.92, the least $f$ claimed")
     plotting.panel_titles(axes, ["blocks of A in L1", "share filled", "share of 512 KB"])
     if shown is not None:
+        plotting.legend_below(figure, axes[0, 1], 2)
         plotting.colour_bar(figure, shown, list(axes[0]), "$b_n/b_m$")
     return figure
 

@@ -98,7 +98,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         if len(places) > 6:
             axis.tick_params(axis="x", rotation=45)
         axis.tick_params(axis="x", which="minor", bottom=False)
-        axis.axhline(2.0**-24, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        plotting.roundoff_guides(axis, plotting.U24)
         axis.set_xlabel("promotion interval $P$ in products")
     axes[0, 0].set_ylabel("relative $L_2$ error")
     plotting.panel_titles(axes, [f"{title}, $k = {k}$" for title in KINDS.values()])
