@@ -45,7 +45,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     ratios = [means(rows, phi, "CR products")[0] / means(rows, phi, "DP products")[0] for phi in PHI]
     yield Measure("cr_more_products", float(np.min(ratios)))
     for mode in ("DP", "CR"):
-        yield Measure("memory", max(max(_memory(rows, phi, mode)) for phi in PHI), variant=f"{mode} mode")
+        largest = max(max(_memory(rows, phi, mode)) for phi in PHI)
+        for unit, size in (("10^9", 1e9), ("2^30", 2.0**30)):
+            yield Measure("memory", largest * 1e9 / size, f"GB of {unit} bytes", f"{mode} mode")
 
 
 def finding(rows: list[Row]) -> str:
