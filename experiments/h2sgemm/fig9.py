@@ -111,9 +111,10 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             for reading, column in SGEMMS.items():
                 both = {x: error[column][x] for x in ours if x in error[column]}
                 if len(both) > 2:
+                    case = f"{variant}, k = {min(both)} to {max(both)}"
                     slower = growth(both) - growth({x: ours[x] for x in both})
-                    yield Measure("termwise_scales_better", slower, reading, variant)
-                    yield Measure("termwise_lower_over_k", min(ratios(both, ours).values()), reading, variant)
+                    yield Measure("termwise_scales_better", slower, reading, case)
+                    yield Measure("termwise_lower_over_k", min(ratios(both, ours).values()), reading, case)
             element = error["sb=12 element-wise"]
             yield Measure("termwise_outscales_elementwise", growth(element) - growth(ours), variant=variant)
 
