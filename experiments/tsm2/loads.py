@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import plotting
+from fpemu import FP32, plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.simt.ism2 import concurrent_rows, interleaved
@@ -53,7 +53,9 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     if not cell["algorithm"]:
         return {"conflicts": float(conflicts(cell["t2"], cell["stored by"]))}
     tiles, name = Tiles(T1, cell["t2"], T3), ALGORITHMS[cell["algorithm"]]
-    threads = _Counting(*(_Counted(np.zeros(shape), np.zeros(shape)) for shape in ((M, K), (K, N), (M, N))), fmt=None)
+    shapes = ((M, K), (K, N), (M, N))
+    arguments: list[Any] = [*(_Counted(np.zeros(shape), np.zeros(shape)) for shape in shapes), FP32]
+    threads = _Counting(*arguments)
     if name in ("V0", "V1"):
         (inner if name == "V0" else outer)(threads)
     elif name == "opt 1":

@@ -93,7 +93,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
 
 
 def _tsm2(model: tsm2.Model, n: int, published: tuple[int, int | None, int, int] | None) -> dict[str, float]:
-    size, numbers = (LARGE, LARGE, n), {}
+    size, numbers = (LARGE, LARGE, n), dict[str, float]()
     forms = dict(zip(FORMS, (replace(model, printed=True), model), strict=True))
     for form, one in forms.items():
         choice, best = tsm2.algorithm5(one, *size), tsm2.exhaustive(one, *size)
