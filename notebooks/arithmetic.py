@@ -317,6 +317,14 @@ assert codes["MI100"]["largest + half an ulp"] == "0x7F800000"
 pd.DataFrame(codes)
 
 # %% [markdown]
+# ## What was learnt
+#
+# * An instruction truncates every term to one grid, adds exactly and rounds once: five integers specify a unit.
+# * The order within a block is free on most units, the order of the blocks never is.
+# * Truncation is a bias that grows with $K$; promotion limits it, rounding to nearest avoids it.
+# * More bits in the alignment do not make every result better, a larger operand can make a sum smaller, and a narrow
+#   accumulator stops.
+#
 # ## Where to go next
 #
 # * [tour](tour.ipynb): the package in five minutes; [dgemm_tc](dgemm_tc.ipynb): sums that *are* exact on these units.

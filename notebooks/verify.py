@@ -256,3 +256,12 @@ assert verdict.difference.patterns == ("only in rows 0 to 31 (the first)",)
 assert ("fp16", "RNE") in [cause.specification.inputs for cause in verdict.causes]
 assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
 print(verdict)
+
+# %% [markdown]
+# ## What was learnt
+#
+# * cuBLAS splits $K$ by shape and layout, rounds tf32 operands to nearest, and scales by fused multiply-adds; each of
+#   these was found from the results alone.
+# * Triton leaves sums and tf32 operands to the instruction, unless the promotion is hidden from its compiler.
+# * Equal bits prove a claim only as far as the operands tell its alternatives apart, and the verdict lists those it
+#   cannot exclude.
