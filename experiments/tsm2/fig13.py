@@ -12,9 +12,9 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate
+from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line
 from ..speed._shapes import told as measured
-from ._speed import GAIN, OTHER_GPU, PANELS, SHARE, curves, points, quotient, ranges
+from ._speed import GAIN, OTHER_GPU, SHARE, curves, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
 __all__ = ["evaluate"]
@@ -74,17 +74,17 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield from ranges("optimisations", [x for pair in pairs for x in pair.values()], text)
         for n in WIDTHS:
             used, base = _best(rows, fmt, n, "share", 100), points(rows, shapes.BASE, fmt, "share", 100, N=n)
-            case = f"{fmt}, k = n = {n}"
+            case = f"{fmt} at k = n = {n}"
             if used:
                 yield Measure("ism2_bandwidth", max(used.values()), variant=case)
             more = [x - base[m] for m, x in used.items() if m in base]
             yield from ranges("ism2_over_cublas", more, case)
-    for fmt, n in PANELS:
         for layout in ("columns", "rows"):
-            for x in points(rows, "hopper", fmt, "share", 100, layout=layout, N=n, M=shapes.ROWS[0]).values():
-                yield Measure("hopper_tall_bandwidth", x, variant=f"{fmt} by {layout}, n = {n}")
-        if tall := points(rows, "hopper", fmt, "speedup", N=n):
-            yield Measure("hopper_tall_speedup", min(tall.values()), variant=f"{fmt}, n = {n}")
+            if tall := line(rows, "hopper", data=f"{fmt} {layout}", M=shapes.ROWS[0]):
+                least = 100 * min(row["share"] for row in tall)
+                yield Measure("hopper_tall_bandwidth", least, variant=f"{fmt} by {layout}")
+        if tall := line(rows, "hopper", data=f"{fmt} columns"):
+            yield Measure("hopper_tall_speedup", min(row["speedup"] for row in tall), variant=fmt)
 
 
 def finding(rows: list[Row]) -> str:

@@ -56,7 +56,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield from ranges("tsm2_speedup", _gains(rows, "V3", fmt), fmt)
         for n in shapes.COLUMNS:
             if gains := _gains(rows, "hopper", fmt, n):
-                yield Measure("hopper_speedup", min(gains), variant=f"{fmt}, n = {n}")
+                yield Measure("hopper_speedup", min(gains), variant=f"{fmt} at n = {n}")
     yield from ranges("v100_speedup", _gains(rows, "V3", "fp32", *shapes.COLUMNS[:-1]), "fp32, n = 2, 4, 8")
     yield from ranges("v100_speedup", _gains(rows, "V3", "fp32", shapes.COLUMNS[-1]), "fp32, n = 16")
     yield from ranges("v100_speedup", _gains(rows, "V3", "fp64"), "fp64")

@@ -11,7 +11,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate
+from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line
 from ..speed._shapes import told as measured
 from ._speed import OTHER_GPU, PANELS, SHARE, difference, grid, points, ranges, told
 from ._speed import PAPER as _PAPER
@@ -58,9 +58,10 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         used = [x for n in shapes.COLUMNS for x in points(rows, "V3", fmt, "share", 100, N=n).values()]
         yield from ranges("v100_bandwidth", used, fmt)
         for layout in ("columns", "rows"):
-            for n in shapes.COLUMNS:
-                for x in points(rows, "hopper", fmt, "share", 100, layout=layout, N=n, M=shapes.LARGE).values():
-                    yield Measure("hopper_bandwidth", x, variant=f"{fmt} by {layout}, n = {n}")
+            selected = line(rows, "hopper", data=f"{fmt} {layout}", M=shapes.LARGE)
+            if selected:
+                least = 100 * min(row["share"] for row in selected)
+                yield Measure("hopper_bandwidth", least, variant=f"{fmt} by {layout}")
     for n in (shapes.COLUMNS[0], shapes.COLUMNS[-1]):
         used = [x for fmt in shapes.FORMATS for x in points(rows, shapes.BASE, fmt, "share", 100, N=n).values()]
         yield from ranges("cublas_bandwidth", used, f"n = {n}")

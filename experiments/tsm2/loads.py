@@ -148,18 +148,18 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
         if not name:
             if t2 in (2, 4, 8, 16):
                 most = t2 if row["stored by"] == "rows" else 1
-                variant = f"by {row['stored by']}, t2 = {t2}"
+                variant = f"by {row['stored by']} at t2 = {t2}"
                 yield Measure("bank_conflicts", row["conflicts"] / most, variant=variant)
             continue
-        width = "" if name in "12" else f", t2 = {'n' if t2 == N else 'n/2'}"
+        width = "" if name in "12" else f" at t2 = {'n' if t2 == N else 'n/2'}"
         published = {"1": N, "2": 1}.get(name, N / t2)
-        yield Measure("loads", row["A"] / published, variant=f"A, Alg. {name}{width}")
+        yield Measure("loads", row["A"] / published, variant=f"A in Alg. {name}{width}")
         if name in "34":  # once per block of t1 threads, where Algorithm 2 loads once per thread
-            yield Measure("loads", row["B"], variant=f"B, Alg. {name}{width}")
+            yield Measure("loads", row["B"], variant=f"B in Alg. {name}{width}")
         if name == "6":
-            yield Measure("ism2_loads", row["B"] / (TCF * N / t2), variant=f"B, Alg. 6{width}")
+            yield Measure("ism2_loads", row["B"] / (TCF * N / t2), variant=f"B in Alg. 6{width}")
         if name == "7":
-            yield Measure("ism2_loads", row["C"] / (K / T1 * N / t2), variant=f"C, Alg. 7{width}")
+            yield Measure("ism2_loads", row["C"] / (K / T1 * N / t2), variant=f"C in Alg. 7{width}")
 
 
 def finding(rows: list[dict[str, Any]]) -> str:

@@ -202,10 +202,10 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
                 yield Measure("threshold", row[f"{form} threshold"] / threshold, reading, name)
                 yield Measure("bound", 1 / ratio if name == "M40" else ratio, reading, name)
         for row in (row for row in fp64 if row["latency"] == LATENCY and f"{FORMS[0]} published" in row):
-            case = name if t2 else f"{name}, n = {row['n']}"
+            case = name if t2 else f"{name} at n = {row['n']}"
             if t2 is None or row["n"] == 16:
-                yield Measure("t1", row["t1 least remainder"], "best C from 0 to 64", f"{case}, t1 = {t1}")
-                yield Measure("t1", row["t1 largest remainder"], "worst C from 0 to 64", f"{case}, t1 = {t1}")
+                yield Measure("t1", row["t1 least remainder"], "best C from 0 to 64", f"{case} (t1 = {t1})")
+                yield Measure("t1", row["t1 largest remainder"], "worst C from 0 to 64", f"{case} (t1 = {t1})")
         for form in FORMS:
             for latency in LATENCIES:
                 ratios = [
@@ -222,7 +222,9 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
             yield Measure("short_k_model", max(falls), variant=fmt)
         for row in _pick(rows, part="tcf", fmt=fmt):
             yield Measure(
-                "tcf_fills", row["m"] / _tcf(row) / min(row["threads"], row["m"]), variant=f"{fmt}, m = {row['m']:.0e}"
+                "tcf_fills",
+                row["m"] / _tcf(row) / min(row["threads"], row["m"]),
+                variant=f"{fmt} at m = {row['m']:.0e}",
             )
             if row["m"] == 10**7:
                 yield Measure("threads_of_m", row["m"] / row["threads"], variant=fmt)
