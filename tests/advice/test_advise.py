@@ -119,7 +119,13 @@ def _asked_for(target, **more):
 CASES = [*NAMED, *((name, {}, 0) for name in OWN)]
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{c[0]}{c[2] or ''}" for c in CASES])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(i, id=f"{name}{seed or ''}", marks=[pytest.mark.slow] * (i % 4 > 0))
+        for i, (name, _, seed) in enumerate(CASES)
+    ],
+)
 def test_what_is_recommended_meets_the_target_on_the_data(number):
     A, B = _data(*CASES[number])
     for step in range(2):

@@ -81,13 +81,17 @@ def _shell(command):
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize("command", ["list hardware", "-h", "gemm A.npy B.npy -s sgemm", "split 0.1"])
+def _slow(*values):
+    return [pytest.param(x, marks=pytest.mark.slow) for x in values]
+
+
+@pytest.mark.parametrize("command", ["list hardware", *_slow("-h", "gemm A.npy B.npy -s sgemm", "split 0.1")])
 def test_a_reader_that_leaves_ends_a_command_quietly(folder, command):
     done = _shell(f"{{fpemu}} {command} | true; echo ${{PIPESTATUS[0]}}")
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-@pytest.mark.parametrize("command", ["list formats", "gemm A.npy B.npy -s sgemm", "-h", "split 0.1"])
+@pytest.mark.parametrize("command", ["gemm A.npy B.npy -s sgemm", *_slow("list formats", "-h", "split 0.1")])
 def test_closed_streams_are_no_error(folder, command):
     for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
         done = _shell(f"{{fpemu}} {command} {closed}")
@@ -620,7 +624,7 @@ def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
     assert f"'fpemu {' '.join(arguments)}' continues from them" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPEMU_TEST_SLOW": "1"}
     command = [sys.executable, "-m", "fpemu", "reproduce", "paper", "--jobs", jobs]

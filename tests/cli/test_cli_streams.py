@@ -229,10 +229,11 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.parametrize("values", [WRONG[::3], pytest.param([*WRONG[1::3], *WRONG[2::3]], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("words", "option", "count"), OPTIONS)
-def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, words, option, count):
+def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, words, option, count, values):
     monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
-    for value in WRONG:
+    for value in values:
         status = main([*words, *VALID.get(" ".join(words), []), option, *[value] * count])
         out, err = capsys.readouterr()
         assert status in (0, 1, 2)
@@ -345,7 +346,7 @@ def _words(text):
     return [word for word in text.split() if not set(word) <= set("─")]
 
 
-@pytest.mark.parametrize("columns", [80, 60, 40])
+@pytest.mark.parametrize("columns", [80, pytest.param(60, marks=pytest.mark.slow), 40])
 @pytest.mark.parametrize(
     "command",
     [

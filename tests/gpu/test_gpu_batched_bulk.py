@@ -79,7 +79,7 @@ def turned(transposes):
 
 # ---- bits
 @needs_compiler
-@pytest.mark.parametrize("bulk", [True, False])
+@pytest.mark.parametrize("bulk", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("sizes", "side", "threads"),
     [

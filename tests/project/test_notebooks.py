@@ -181,6 +181,7 @@ def test_check_tells_what_is_missing(build, workshop, capsys):
     assert "no notebook 'smal' here; there are small" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_leaves_no_trace_of_itself(tmp_path):
     """Two runs, the same bytes: no times, no random ids."""
     code = (

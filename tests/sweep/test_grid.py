@@ -203,7 +203,7 @@ for _ in range(100_000):
         ({"seeds": range(10**30)}, "too many values"),
         ({"K": range(1, 10**12)}, "cells; at most 1000000"),
         ({"schemes": [{"name": "h2sgemm", "sb": range(10**12)}]}, "cells; at most 1000000"),
-        ({"inputs": [{"name": "phi", "phi": "1:1000"}] * 1001}, "has 1001000 cells"),
+        ({"seeds": range(1001), "K": range(1, 1001)}, "has 1001000 cells"),
         ({"M": b"4"}, "M has b'4': a number, a word or a list of words is needed"),
         ({"M": np.float64(4)}, "M is 4.0"),
         ({"seeds": np.array([[1]])}, "seeds has array"),

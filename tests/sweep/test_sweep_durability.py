@@ -289,7 +289,7 @@ def _with_rows_in_the_log(path):
 @pytest.mark.parametrize(
     ("change", "of_file", "of_folder"),
     [
-        (lambda path: None, 0o600, 0o500),
+        pytest.param(lambda path: None, 0o600, 0o500, marks=pytest.mark.slow),  # "killed" has such a folder too
         pytest.param(lambda path: None, 0o400, 0o700, marks=pytest.mark.slow),
         (_with_rows_in_the_log, 0o400, 0o500),
     ],
