@@ -254,6 +254,22 @@ def test_figure_8_takes_the_worst_exponent_of_a_window():
     assert values(measures, "hgemm_error", "fp16 result") == pytest.approx([2e-4] * 4)
 
 
+@pytest.mark.parametrize(("best", "loss", "value"), [(12, 100.0, 1.0), (10, 1.6, 1.6)])
+def test_the_plane_compares_the_recommended_exponent_with_the_best(best, loss, value):
+    plane = page("plane")
+    rows = [
+        {
+            **cell,
+            **{"SGEMM": 1e-6, "with rr": 1e-8},
+            # where Equation 6 does not allow sb = 12 nothing is judged
+            **{f"sb={sb}": 1e-7 * (1 if sb == best else loss if cell["exponent"] >= -13 else 9) for sb in plane.SCALES},
+        }
+        for cell in plane.cells("quick")
+    ]
+    assert values(plane.measures(rows), "sb12_robust") == pytest.approx([value, value])
+    assert plane.finding(rows)
+
+
 def test_sgemm_by_openblas_and_cublas_is_the_library_module():
     from fpemu import library
 
