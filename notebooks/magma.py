@@ -44,7 +44,7 @@ assert block == {"volta": 4, "ampere": 8, "hopper": 16}
 # accumulated in fp16. Dotted: the chain of FMAs. The third panel divides by $|A||B|$, as error bounds do.
 
 # %%
-accuracy = reproduce.committed("magma/accuracy")
+accuracy = reproduce.committed("magma/accuracy", "full")
 accuracy.figure()
 
 # %%
@@ -155,7 +155,7 @@ print({gpu: f"{values[-1]:.0f}" for gpu, values in sums.items()}, f"of {lengths[
 # $\sqrt{k}$ roundoffs.
 
 # %%
-bias = reproduce.committed("magma/bias")
+bias = reproduce.committed("magma/bias", "full")
 page, frame = bias.experiment.module, bias.frame
 rows = {}
 for gpu, L in block.items():

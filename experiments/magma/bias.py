@@ -113,7 +113,7 @@ def _problem(
 
 
 _LOOK = {
-    **{name: plotting.HARDWARE[name] for name in ("volta", "ampere", "hopper", "cdna3")},
+    **{one: plotting.HARDWARE[one] for one in ("volta", "ampere", "hopper", "cdna3")},
     "hopper e4m3": Series("Hopper, e4m3", plotting.BLUE, "s"),
     "ideal": Series("ideal (RNE)", plotting.BLACK, "x", ":"),
 }

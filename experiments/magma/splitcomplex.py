@@ -93,7 +93,7 @@ def _problem(name: str, m: int, k: int, scale: int, seed: int, device: Device = 
 
 
 _LOOK = {
-    **{name: plotting.SCHEMES[name] for name in ("fp16", "markidis", "ootomo", "legemm", "staged")},
+    **{one: plotting.SCHEMES[one] for one in ("fp16", "markidis", "ootomo", "legemm", "staged")},
     "bf16x9": Series("bf16x9", plotting.BLUE, "P"),
     "sgemm": Series("CGEMM (fp32)", plotting.BLACK, "s", "--", filled=False),
 }
