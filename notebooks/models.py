@@ -214,7 +214,8 @@ with plotting.style():
             fontsize=7,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )
-    axes[0, 0].set_yticks(range(len(shares)), shares["what"].str.replace("bytes, ", ""), fontsize=7)
+    names = shares["what"].str.replace("bytes, ", "").str.replace("staged kernel", "staged kernel (ours)")
+    axes[0, 0].set_yticks(range(len(shares)), names, fontsize=7)
     axes[0, 0].set(ylim=(len(shares) - 0.4, -0.6), xlim=(0, 1.05), xlabel="share of the roofline (with TFLOP/s)")
     axes[0, 0].plot([], [], "o-", color=plotting.BLUE, label="bound by the matrix unit or the cores")
     axes[0, 0].plot([], [], "o-", color=plotting.VERMILION, label="bound by memory")

@@ -101,21 +101,28 @@ def draw(rows: list[Row]) -> Any:
 def measures(rows: list[Row]) -> Iterator[Measure]:
     checks: dict[str, tuple[str, Callable[[list[float]], float]]] = {
         "worst_case": ("worst", max),
-        "probable": ("probable", max),
         "close": ("probable", lambda ratios: 1 / min(ratios)),
     }
     for name, (bound, reduce) in checks.items():
         for scheme in _schemes(rows):
             if ratios := _ratios(rows, scheme, bound):
                 yield Measure(name, reduce(ratios), variant=f"{scheme} (ours)" if scheme in OURS else scheme)
+    if rows:
+        yield Measure("probable", 100 * sum(row["measured"] > row["probable"] for row in rows) / len(rows))
 
 
 def finding(rows: list[Row]) -> str:
     exact = sum(not row["measured"] for row in rows)
-    above = sum(row["measured"] > row["probable"] for row in rows)
-    loose = sum(row["probable"] > 10 * row["measured"] > 0 for row in rows)
+    above = [row for row in rows if row["measured"] > row["probable"]]
+    loose = [row for row in rows if row["probable"] > 10 * row["measured"] > 0]
     return paragraph(
         ("products", f"{len(rows)}, {exact} of them without any error"),
-        ("above the probable bound", f"{above}"),
-        ("more than ten times below it", f"{loose}"),
+        *((text, _where(some)) for text, some in (("above the probable bound", above), ("ten times below it", loose))),
     )
+
+
+def _where(rows: list[Row]) -> str:
+    places = dict.fromkeys(
+        f"{row['scheme']} on {row['hardware'] or 'ordinary cores'}, {row['data']}, k = {row['k']}" for row in rows
+    )
+    return f"{len(rows)}" + (f" ({'; '.join(places)})" if rows else "")
