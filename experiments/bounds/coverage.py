@@ -122,7 +122,5 @@ def finding(rows: list[Row]) -> str:
 
 
 def _where(rows: list[Row]) -> str:
-    places = dict.fromkeys(
-        f"{row['scheme']} on {row['hardware'] or 'ordinary cores'}, {row['data']}, k = {row['k']}" for row in rows
-    )
-    return f"{len(rows)}" + (f" ({'; '.join(places)})" if rows else "")
+    places = [(row["scheme"], row["hardware"] or "ordinary cores", row["data"], f"k = {row['k']}") for row in rows]
+    return f"{len(rows)}" + (f" ({'; '.join(dict.fromkeys(map(', '.join, places)))})" if rows else "")
