@@ -21,8 +21,8 @@
 # reports that LE-GEMM has the smallest error of all, and attributes it to the bit-cut, which is to "avoid the value
 # fluctuation caused by rounding".
 #
-# The argument of this notebook: the split decides nothing on the A800, where the accumulator truncates, and the scaling
-# of the residual decides nearly everything on the MI210, which reads subnormal numbers as zero. The bit-cut itself
+# The argument of this notebook: on the A800 the accumulator truncates, and for large $k$ that hides the split; on the
+# MI210, which reads subnormal numbers as zero, the scaling of the residual makes the difference. The bit-cut itself
 # costs accuracy wherever its effect can be seen. All verdicts below are those of the ledger, from the same data.
 
 # %%
@@ -40,6 +40,7 @@ from fpemu.reproduce import verdicts
 from fpemu.schemes import words
 
 U = 2.0**-24  # unit roundoff of fp32
+pd.set_option("display.max_colwidth", None)
 
 
 def judged(*figures):
@@ -48,8 +49,6 @@ def judged(*figures):
     rows = [(j.claim.name, j.claim.claim, verdicts.number_of(j), j.verdict, j.note) for j in judgements]
     return pd.DataFrame(rows, columns=["name", "claim", "here", "verdict", "note"]).set_index("name")
 
-
-pd.set_option("display.max_colwidth", None)
 
 # %% [markdown]
 # ## One number
@@ -156,13 +155,14 @@ fig10.figure()
 # %% [markdown]
 # Max_error is the error of one entry, the one nearest to zero, and Eq. 19 bounds it by 1. With operands in $[-1, 1]$ an
 # $n \times n$ product has an entry of about $1/n^2$ of their size, so that the error of every method exceeds some entry
-# from a certain $n$ on: plain fp16 saturates from $n = 128$, all methods do at $n = 4096$, SGEMM included.
+# from a certain $n$ on: plain fp16 saturates from $n = 128$, LE-GEMM from $n = 1024$, SGEMM at $n = 2048$.
 
 # %%
 errors = fig10.frame.query("hardware == 'ampere'").groupby("n").median(numeric_only=True)
 shown = errors[[f"{name} max_error exact" for name in ("plain", "Markidis", "Ootomo", "LE-GEMM", "SGEMM")]]
-assert (shown["plain max_error exact"].loc[256:] > 0.9).all()
-assert (shown.loc[4096] > 0.5).all()
+assert (shown["plain max_error exact"].loc[128:] > 0.5).all()
+assert (shown["LE-GEMM max_error exact"].loc[1024:] > 0.5).all()
+assert shown["SGEMM max_error exact"].loc[2048] > 0.5
 shown.map("{:.1e}".format)
 
 # %% [markdown]
