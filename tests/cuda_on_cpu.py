@@ -12,14 +12,13 @@ import hashlib
 import re
 import subprocess
 import sys
-import types
 
 import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import callers, compiler, device, launches, properties
+from fpemu.gpu.runtime import callers, compiler, device, faults, launches, properties, sequence
 from fpemu.schemes import base, lowering, ranges
 from tests.simulated import Buffer
 
@@ -87,6 +86,18 @@ static void run_grid(unsigned blocks, unsigned threads, void** arguments) {
 """
 
 
+class HostLaunch(device.Launch):
+    """What `device.Launch` is."""
+
+    def __init__(self, name, run, grid, block, arguments, keep):
+        self.name, self.arguments = name, [launches.pack(x) for x in arguments]
+        self.run, self.grid, self.block, self.keep = run, grid, block, (keep, arguments)
+
+    def issue(self, stream=0):
+        pointers = (ctypes.c_void_p * len(self.arguments))(*(p.ctypes.data for p in self.arguments))
+        self.run(ctypes.c_uint(self.grid), ctypes.c_uint(self.block), pointers)
+
+
 class HostModule:
     """What `device.Module` is: compiled once, kept for all tests of a run."""
 
@@ -114,14 +125,7 @@ class HostModule:
         self.library = ctypes.CDLL(str(library))
 
     def prepare(self, name, grid, block, *arguments, keep=None, **_):
-        packed = [launches.pack(x) for x in arguments]
-        run = getattr(self.library, f"run_{name}")
-
-        def queue():
-            pointers = (ctypes.c_void_p * len(packed))(*(p.ctypes.data for p in packed))
-            run(ctypes.c_uint(int(grid)), ctypes.c_uint(block), pointers)
-
-        return types.SimpleNamespace(queue=queue, keep=(keep, arguments))
+        return HostLaunch(name, getattr(self.library, f"run_{name}"), int(grid), block, arguments, keep)
 
     def launch(self, name, grid, block, *arguments, **_):
         self.prepare(name, grid, block, *arguments).queue()
@@ -144,6 +148,14 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "synchronize", lambda: None)
     patch.setattr(device, "fetch", fetch)
     patch.setattr(device, "entered", contextlib.nullcontext)
+    patch.setattr(device, "loop", lambda: None)
+    patch.setattr(device, "unrestricted", contextlib.nullcontext)
+    patch.setattr(device, "zero", lambda pointer, nbytes: ctypes.memset(pointer, 0, nbytes))
+    patch.setattr(device, "fill_async", lambda pointer, byte, nbytes, stream: ctypes.memset(pointer, byte, nbytes))
+    for name in ("_pools", "_entries", "_free", "_messages"):
+        patch.setattr(faults, name, [])
+    patch.setattr(faults, "Buffer", Buffer)
+    patch.setattr(sequence, "Buffer", Buffer)
     patch.setattr(device, "capability", lambda: capability)
     patch.setattr(device, "describe", lambda: {"gpu": "this processor", "arch": device.arch()})
     patch.setattr(properties, "multiprocessors", lambda: 132)
@@ -155,6 +167,8 @@ def stand_in(patch, folder, capability=(9, 0)):
 
 def forget():
     """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
+    sys.modules["fpemu.gpu.gemm"]._products.clear()
+    sequence.arenas.clear()
     for name in [name for name in sys.modules if name.startswith(("fpemu.gpu.gemm", "fpemu.gpu.runtime.matrices"))]:
         for value in vars(sys.modules[name]).values():
             if hasattr(value, "cache_clear") and value.__module__ == name:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import device, launches
+from fpemu.gpu.runtime import device, launches, recording
 from fpemu.gpu.runtime.compiler import KERNELS
 
 HERE = Path(__file__).parent
@@ -20,7 +20,10 @@ HERE = Path(__file__).parent
 class Buffer:
     """Simulate `fpemu.gpu.runtime.device.Buffer` in host memory, poisoned."""
 
-    def __init__(self, nbytes):
+    def __init__(self, nbytes, where=None):
+        if (record := recording.active()) is not None:
+            self.nbytes, self.pointer = nbytes, record.allocate(nbytes, where)
+            return
         self.nbytes, raw = nbytes, np.full(max(nbytes, 16) + 128, device.POISON, np.uint8)
         self.memory = raw[-raw.ctypes.data % 64 :][: max(nbytes, 16)]
         self.pointer = self.memory.ctypes.data
@@ -28,8 +31,16 @@ class Buffer:
     @classmethod
     def of(cls, array):
         array = np.ascontiguousarray(array)
-        buffer = cls(array.nbytes)
+        with recording.immediately():
+            buffer = cls(array.nbytes)
         buffer.memory[: array.nbytes] = array.reshape(-1).view(np.uint8)
+        return buffer
+
+    @classmethod
+    def zeroed(cls, nbytes):
+        buffer = cls(nbytes, "zeros")
+        if recording.active() is None:
+            buffer.fill(0)
         return buffer
 
     @classmethod
@@ -39,7 +50,10 @@ class Buffer:
         return buffer
 
     def fill(self, byte):
-        self.memory[:] = byte
+        if (record := recording.active()) is not None:
+            record.steps.append(recording.Fill(self.pointer, byte, self.nbytes))
+        else:
+            self.memory[:] = byte
 
     def array(self, shape, dtype):
         count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

@@ -37,6 +37,7 @@ RETURNED = {
     "cuPointerGetAttribute": (0,),
     "cuMemGetInfo": (10**11, 10**11),
     "cuOccupancyMaxActiveClusters": (66,),
+    "cuThreadExchangeStreamCaptureMode": (0,),
 }
 """Values, after the status, of the functions without an effect."""
 
@@ -91,6 +92,9 @@ class Driver:
         ctypes.memset(int(to), byte, nbytes)
         return (SUCCESS,)
 
+    def cuMemsetD8Async(self, to, byte, nbytes, stream):
+        return self.cuMemsetD8(to, byte, nbytes)
+
     def cuKernelGetFunction(self, kernel):
         return SUCCESS, kernel
 
@@ -100,7 +104,9 @@ class Driver:
 
     def cuTensorMapEncodeTiled(self, kind, rank, pointer, *_):
         assert pointer % 16 == 0
-        return SUCCESS, real.CUtensorMap()
+        result = real.CUtensorMap()
+        ctypes.memmove(result.getPtr(), np.uint64([pointer]).ctypes.data, 8)
+        return SUCCESS, result
 
     def cuLaunchKernelEx(self, config, function, arguments, extra):
         assert min(config.gridDimX, config.gridDimY, config.gridDimZ) >= 1
@@ -142,6 +148,12 @@ class Tensor:
     def is_neg(self):
         return False
 
+    def get_device(self):
+        return 0 if self.is_cuda else -1
+
+    def new_empty(self, shape):
+        return Tensor(np.zeros(shape, self.dtype.name), self.device.type)
+
     def data_ptr(self):
         return self._array.ctypes.data
 
@@ -156,7 +168,7 @@ class Tensor:
         return self._array
 
 
-DTYPES = {name: DType(name) for name in ("float16", "float32", "float64")}
+DTYPES = {name: DType(name) for name in ("float16", "float32", "float64", "uint8")}
 
 
 def torch():
@@ -169,11 +181,17 @@ def torch():
         return function
 
     def empty(shape, dtype, device):
-        return Tensor(np.zeros(shape, dtype.name), device.type)
+        return Tensor(np.zeros(shape, dtype.name), getattr(device, "type", "cuda"))
 
     module = types.ModuleType("torch")
     stream = SimpleNamespace(cuda_stream=0)
-    cuda = SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True)
+    cuda = SimpleNamespace(
+        current_stream=lambda device: stream,
+        is_initialized=lambda: True,
+        is_current_stream_capturing=lambda: module.captures,
+    )
+    module.captures, module.zeros = False, empty
+    module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda number: stream.cuda_stream)
     vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)
     return module
 

@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fpemu.gpu.gemm import gemm, kernel, release
+from fpemu.gpu.gemm.plans import plan
+from fpemu.gpu.runtime.faults import check
 from fpemu.mma.spec import MmaSpec
 
 if TYPE_CHECKING:
@@ -17,7 +19,19 @@ if TYPE_CHECKING:
     from fpemu.gpu import batched, tallskinny
     from fpemu.verify import instructions as verify
 
-__all__ = ["available", "batched", "execute", "gemm", "kernel", "library", "release", "tallskinny", "verify"]
+__all__ = [
+    "available",
+    "batched",
+    "check",
+    "execute",
+    "gemm",
+    "kernel",
+    "library",
+    "plan",
+    "release",
+    "tallskinny",
+    "verify",
+]
 _MODULES = {
     "batched": "fpemu.gpu.batched",
     "library": "fpemu.library",

@@ -26,8 +26,12 @@ def queued(monkeypatch):
     launches, memory = [], iter(range(2**20, 2**60, 2**40))
 
     class Buffer:
-        def __init__(self, nbytes):
+        def __init__(self, nbytes, where=None):
             self.nbytes, self.pointer = nbytes, next(memory)
+
+        @classmethod
+        def zeroed(cls, nbytes):
+            return cls(nbytes)
 
         def fill(self, byte):
             assert byte == 0

@@ -232,6 +232,7 @@ VALID = {
     ),
     "fpemu.gpu.execute": row(fpemu.gpu.execute, np.ones((2, 16), np.float16), np.ones((16, 2), np.float16), None, SPEC),
     "fpemu.gpu.gemm": row(fpemu.gpu.gemm, WIDE, WIDE, scheme="ootomo"),
+    "fpemu.gpu.plan": row(fpemu.gpu.plan, "ootomo", WIDE, WIDE),
     "fpemu.gpu.kernel": row(fpemu.gpu.kernel, "ootomo", 64, 64, 64),
     "fpemu.library.emulate": row(
         library.emulate, "cublas", np.ones((64, 64), np.float16), np.ones((64, 64), np.float16)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,15 @@ from fpemu.gpu.batched.call import Product, Scaling
 from fpemu.gpu.batched.configuration import Configuration, parse
 from fpemu.gpu.batched.stacks import Operand, Pointers
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.runtime import callers, device, matrices
+from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.recording import NotRecordableError
+from fpemu.gpu.runtime.sequence import Sequence, lock
+from fpemu.gpu.runtime.tensors import Recorded
 
 HALF = stacks.HALF
-_lock = RLock()
+_REGION = {"A": "A", "B": "B", "C": "C", "out": "D"}
+_recorded = tensors.Cache()
 
 
 def hgemm(
@@ -79,8 +83,14 @@ def hgemm(
     GpuError
         No GPU, or a run that failed.
     """
+    found = tensors.facts(A, B, C, out)
+    key = found and _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration, found[0])
+    if key is not None and found is not None:
+        product = _recorded.find(key, out, found[1])
+        if product is not None:
+            return product.run(A, out, found[1])
     options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-    return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options))
+    return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options), key)
 
 
 def hcgemm(
@@ -139,6 +149,13 @@ def hcgemm(
     GpuError
         As `hgemm`.
     """
+    found = tensors.facts(A, B, C, out)
+    choices = (products, kernel, algorithm, configuration)
+    key = found and _key(layout, alpha, beta, transa, transb, accumulate, choices, None, found[0])
+    if key is not None and found is not None:
+        product = _recorded.find(key, out, found[1])
+        if product is not None:
+            return product.run(A, out, found[1])
     options: dict[str, Any] = {
         "transa": transa,
         "transb": transb,
@@ -147,7 +164,7 @@ def hcgemm(
         "products": products,
     }
     request = _Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
-    return _run(A, B, C, out, request)
+    return _run(A, B, C, out, request, key)
 
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
@@ -287,12 +304,21 @@ def need_gpu() -> None:
         )
 
 
-def _run(A: Any, B: Any, C: Any, out: Any, request: _Request) -> Any:
+def _key(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
+    """What the kernels of a product depend on; None for scalars that are not plain nonzero numbers."""
+    if alpha.__class__ not in (float, int) or beta.__class__ not in (float, int):
+        return None
+    return None if not alpha or alpha != alpha or beta != beta else (layout, alpha, beta, *request)
+
+
+def _run(A: Any, B: Any, C: Any, out: Any, request: _Request, key: Any = None) -> Any:
+    """The product of a checked request; key: by which its kernels are kept, for torch tensors on the GPU."""
     need_gpu()
     layout = request.layout
     arguments_given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
     arrays = [array for X in arguments_given.values() for array in stacks.arrays(X)]
-    with _lock, device.entered(), callers.ordered(callers.streams(arrays)):
+    ordered = callers.ordered(callers.streams(arrays)) if key is None else device.unrestricted()
+    with lock, device.entered(), ordered:
         stacked = {name: stacks.take(X, name) for name, X in arguments_given.items() if X is not None}
         on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:
@@ -317,13 +343,31 @@ def _run(A: Any, B: Any, C: Any, out: Any, request: _Request) -> Any:
                 D = matrices.empty(shape, HALF)
                 result = matrices.Array(D)
             operands["out"] = stacks.operand(D, layout, "out")
-        _queue(operands, request)
+        used: dict[str, Any] = stacked | ({"out": D} if out is None else {})
+        if key is not None and (product := _record(used, request)) is not None:
+            _recorded.keep(key, product)
+            return product.run(A, result, [0 if X is None else X.pointer for X in map(used.get, _REGION)])
+        with callers.ordered(callers.streams(arrays)) if key is not None else nullcontext():
+            _queue(operands, request)
         if not on_gpu["A"]:
             downloaded = matrices.download(D)
             return matrices.as_torch(downloaded) if callers.is_torch(A) else downloaded
         if callers.must_synchronize(arrays):
             device.synchronize()
         return result
+
+
+def _record(stacked: dict[str, Any], request: _Request) -> Recorded | None:
+    """The recorded kernels of a product; None if they depend on more than the facts of the operands."""
+    placed: dict[str, Any] = tensors.place(**{_REGION[name]: X for name, X in stacked.items()})
+    try:
+        with recording.start() as steps:
+            operands = {name: stacks.operand(placed[_REGION[name]], request.layout, name) for name in stacked}
+            _queue(operands, request)
+    except NotRecordableError:
+        return None
+    extents = tuple(tensors.extent(stacked.get(name)) for name in _REGION)
+    return Recorded(Sequence(steps), stacked["out"].shape, extents)
 
 
 def _check_out(operands: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from fpemu.arguments import is_size
 from fpemu.batched.layouts import LAYOUTS, halves
 from fpemu.errors import InputError, shown
-from fpemu.gpu.runtime import callers, device, matrices
+from fpemu.gpu.runtime import callers, device, matrices, recording
 from fpemu.gpu.runtime.matrices import Matrix
 
 HALF = np.dtype(np.float16)
@@ -232,6 +232,7 @@ def stack(X: Operand, lead: tuple[int, ...], along_columns: bool) -> tuple[np.nd
     if even:
         struct["step"] = axes[-1][1] if axes else 0
         return struct, _aligned(X.first, *odd, *([int(struct["step"][0])] if count > 1 else [])), X
+    recording.refuse("a table of addresses")
     offsets = np.zeros((), np.int64)
     for n, s in zip(lead, steps, strict=True):
         offsets = offsets[..., None] + np.arange(n, dtype=np.int64) * s

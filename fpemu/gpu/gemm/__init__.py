@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import prod
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.gemm import patching
+from fpemu.gpu.gemm import patching, recorded
 from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import architecture, check_out, direct, find, kernel, refuse_hardware, validate
-from fpemu.gpu.runtime import callers, device, matrices
+from fpemu.gpu.gemm.recorded import Product
+from fpemu.gpu.runtime import callers, device, faults, matrices, sequence, tensors
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.sequence import lock
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Call, Scheme
@@ -26,7 +29,8 @@ from fpemu.schemes.ranges import OverflowPolicy
 
 __all__ = ["architecture", "gemm", "kernel", "release"]
 
-_lock = RLock()  # kernels keep buffers: one call at a time
+_products = tensors.Cache()
+_NUMBERS = (float, int)
 
 
 def gemm(
@@ -37,7 +41,7 @@ def gemm(
     scheme: str | Scheme,
     alpha: Any = 1.0,
     beta: Any = 0.0,
-    on_range: Policy = "raise",
+    on_range: Policy | None = None,
     order: KOrder | OrderResult | None = None,
     out: Any = None,
     **options: Any,
@@ -61,8 +65,11 @@ def gemm(
         As in `fpemu.gemm`.
     alpha, beta : real numbers
         As in `fpemu.gemm`.
-    on_range : str
-        Overflow policy, as in `fpemu.gemm`.
+    on_range : str, optional
+        Overflow policy, as in `fpemu.gemm`. On arrays of the GPU only "raise" waits for the GPU, to read the counts of
+        entries out of range; "scale" and "scale-rows" defer the error for words that overflow to `fpemu.gpu.check`.
+        Default: "raise" for arrays of the CPU; for arrays of the GPU the bits of "propagate", and the errors of "raise"
+        deferred to `fpemu.gpu.check`.
     order : KOrder, optional
         Summation order over K. Default: the kernel's, which `fpemu.gpu.kernel` returns. Another order is accepted
         if a kernel has it.
@@ -86,21 +93,86 @@ def gemm(
         A condition of an error-free scheme is broken.
     GpuError
         No GPU, one that is too old or has too little memory, or a run that failed.
+
+    Notes
+    -----
+    A call whose kernels are recorded, because an earlier one had the same scheme, options, shapes, strides, dtypes and
+    alignment, validates nothing again: it queues the kernels on torch's current stream, in workspace of this stream.
+    Calls of several threads are queued one after another. The torch call can be captured in a CUDA graph, then in
+    workspace of the graph, except for ``on_range="raise"``, the Ozaki family and kernels of unusual orders.
     """
+    found = tensors.facts(A, B, C, out)
+    key = None if found is None else _key(scheme, alpha, beta, on_range, order, options, found[0])
+    if key is not None and found is not None:
+        product = _products.find(key, out, found[1])
+        if product is not None:
+            try:
+                return _repeated(product, A, out, found[1])
+            except OutOfMemoryError:
+                release()
+                return gemm(
+                    A, B, C, scheme=scheme, alpha=alpha, beta=beta, on_range=on_range, order=order, out=out, **options
+                )
+    return _first(A, B, C, scheme, alpha, beta, on_range, order, out, options, key)
+
+
+def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any], facts: Any) -> Any:
+    """What the kernels of a product depend on; None for scalars that are not plain nonzero numbers."""
+    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or not alpha or alpha != alpha or beta != beta:
+        return None
+    if not options:
+        return scheme, on_range, order, alpha, beta, facts
+    return scheme, on_range, order, alpha, beta, facts, *((n, v.__class__, v) for n, v in options.items())
+
+
+def _repeated(product: Product, A: Any, out: Any, pointers: list[int]) -> Any:
+    """The result of a recorded product of torch tensors on their current stream."""
+    D = out
+    if D is None:
+        D = A.new_empty(product.shape)
+        pointers[3] = D.data_ptr()
+    stream = tensors.stream()
+    if product.synchronises:
+        recorded.refuse_capture(stream)
+    with lock:
+        work, zeros, _owner = tensors.room(product.sequence, stream)
+        product.queue(pointers, work, zeros, stream, private=out is None, checks=product.synchronises)
+    return D
+
+
+def _first(
+    A: Any,
+    B: Any,
+    C: Any,
+    scheme: Any,
+    alpha: Any,
+    beta: Any,
+    on_range: Any,
+    order: Any,
+    out: Any,
+    options: dict[str, Any],
+    key: Any,
+) -> Any:
+    """The result of a request that is validated; key: by which its kernels are kept, for torch tensors on the GPU."""
     refuse_hardware(options)
     path = order_of(order, trees=False)
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
     request = (scheme, alpha, beta, on_range, path, options)
-    with _lock, device.entered(), callers.ordered(callers.streams(given.values())):
+    stream = 0 if key is None else tensors.stream()
+    ordered = callers.ordered(callers.streams(given.values())) if key is None else device.unrestricted()
+    with lock, device.entered(), ordered:
         operands, on_device, call = _with_memory(lambda: _received(given, request), _no_copy)
         if "out" in operands:
             check_out(operands, call.result_shape, call.scheme.operand.dtype)
         if call.empty and not on_device:
             return _returned(call.finish(None), A)
-        D = _with_memory(lambda: _computed(operands, call, on_device, given), lambda p: _too_little(p, call))
-        if on_device and callers.must_synchronize(given.values()):
+        deferred = on_device and on_range is None
+        D = _with_memory(
+            lambda: _computed(operands, call, on_device, given, deferred, key, stream), lambda p: _too_little(p, call)
+        )
+        if on_device and key is None and callers.must_synchronize(given.values()):
             device.synchronize()
         return D if on_device else _returned(D, A)
 
@@ -109,9 +181,12 @@ def release() -> None:
     """Release the memory that is kept between calls.
 
     It may be several times that of the largest operands. A call for which memory is too little does it by itself.
+    Deferred range errors are kept.
     """
-    with _lock:
+    with lock:
         find.cache_clear()
+        _products.clear()
+        sequence.arenas.clear()
         matrices.forget()
         if errorfree.workspace.cache_info().currsize:
             errorfree.workspace().free()
@@ -121,10 +196,16 @@ def release() -> None:
 def _received(given: dict[str, Any], request: tuple[Any, ...]) -> tuple[dict[str, Any], bool, Call]:
     """The arrays as matrices, whether they are on the GPU, and the checked call."""
     operands = {name: matrices.take(X, name, write=name == "out") for name, X in given.items()}
-    return operands, matrices.same_place(operands), validate(operands, *request)
+    on_device = matrices.same_place(operands)
+    scheme, alpha, beta, on_range, order, options = request
+    if on_range is None:
+        on_range = OverflowPolicy.PROPAGATE if on_device else OverflowPolicy.RAISE
+    return operands, on_device, validate(operands, scheme, alpha, beta, on_range, order, options)
 
 
-def _computed(operands: dict[str, Any], call: Call, on_device: bool, given: dict[str, Any]) -> Any:
+def _computed(
+    operands: dict[str, Any], call: Call, on_device: bool, given: dict[str, Any], deferred: bool, key: Any, stream: int
+) -> Any:
     """The result: of the kind that A is on the GPU, else a NumPy array."""
     scheme, shape = call.scheme, call.result_shape
     given_out = operands.get("out")
@@ -136,49 +217,105 @@ def _computed(operands: dict[str, Any], call: Call, on_device: bool, given: dict
         D, result = matrices.like(given["A"], shape, scheme.operand.dtype)
     else:
         D, result = matrices.empty(shape, scheme.operand.dtype), None
-    if a is None or b is None:
-        _without_product(D, c, call)
-    elif isinstance(scheme, ErrorFree):
-        private = D if given_out is None else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
-        report = errorfree.gemm(a, b, private, scheme, call.spec, call.alpha, call.beta, c, call.order)
-        if not report.ok:
-            raise GuaranteeError("; ".join(fault.message for fault in report.faults))
-        if private is not D:
-            matrices.copy(private, D)
-    else:
-        kernel = find(scheme, call.spec, (*shape[-2:], a.shape[-1]), call.order)
-        _multiply(kernel, a, b, c, D, call, output_is_private=given_out is None)
+    private = given_out is None
+    product = None
+    if a is not None and b is not None and not isinstance(scheme, ErrorFree):
+        if key is not None and not _in_place({"A": a, "B": b, "C": c, "out": given_out}, given):
+            key = None
+        checks = not on_device or call.on_range == OverflowPolicy.RAISE
+        product = _recorded(call, a, b, c, D, deferred, checks, key)
+    if product is not None:
+        _queue(product, [a, b, c, D], private=private, checks=checks, stream=stream)
+        return result if on_device else matrices.download(D)
+    with nullcontext() if not stream else callers.ordered(callers.streams(given.values())):
+        if a is None or b is None:
+            _without_product(D, c, call)
+        elif isinstance(scheme, ErrorFree):
+            own = D if private else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
+            report = errorfree.gemm(a, b, own, scheme, call.spec, call.alpha, call.beta, c, call.order)
+            if not report.ok:
+                raise GuaranteeError("; ".join(fault.message for fault in report.faults))
+            if own is not D:
+                matrices.copy(own, D)
+        else:
+            kernel = find(scheme, call.spec, (*shape[-2:], a.shape[-1]), call.order)
+            _multiply(kernel, a, b, c, D, call, output_is_private=private, deferred=deferred)
     return result if on_device else matrices.download(D)
 
 
+def _in_place(operands: dict[str, Matrix | None], given: dict[str, Any]) -> bool:
+    """Whether the kernels read and write all given tensors where they are, and not copies."""
+    used = {name: operands[name] for name in given}
+    return all(X is not None and X.pointer == given[name].data_ptr() for name, X in used.items())
+
+
+def _recorded(
+    call: Call, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, deferred: bool, checks: bool, key: Any
+) -> Product | None:
+    """The recorded product of a call, kept by `key`, else by what the kernels read of the arrays."""
+    if key is None:
+        request = (call.scheme, call.spec, call.order, call.on_range, deferred, checks)
+        scalars = tuple((float(x), math.copysign(1, x)) for x in (call.alpha, call.beta))
+        key = (*request, scalars, tensors.facts_of(A, B, C, D)[0])
+    product = _products.find(key, None, [])
+    if product is None:
+        product = recorded.record(call, A, B, C, D, deferred=deferred)
+        if product is None:
+            return None
+        _products.keep(key, product)
+    return product
+
+
+def _queue(product: Product, operands: list[Matrix | None], *, private: bool, checks: bool, stream: int) -> None:
+    """Queue a recorded product of matrices in the workspace of a stream."""
+    if checks:
+        recorded.refuse_capture(stream)
+    work, zeros, _owner = tensors.room(product.sequence, stream)
+    pointers = [0 if X is None else X.pointer for X in operands]
+    product.queue(pointers, work, zeros, stream, private=private, checks=checks)
+
+
 def _multiply(
-    kernel: Kernel, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, call: Call, *, output_is_private: bool
+    kernel: Kernel,
+    A: Matrix,
+    B: Matrix,
+    C: Matrix | None,
+    D: Matrix,
+    call: Call,
+    *,
+    output_is_private: bool,
+    deferred: bool,
 ) -> None:
     """Split A and B, run the product kernel, and check the operands' range.
 
     output_is_private : bool
         D was allocated by this call. The range check may then follow the product, because D is discarded if the check
         raises.
+    deferred : bool
+        `fpemu.gpu.check` raises the errors of the range check.
     """
     a, b = kernel.both(A, B, call.on_range)
-    if not output_is_private:
+    if not output_is_private and not deferred:
         _check_range(kernel, a, b, call.on_range)
     kernel.multiply(a, b, D, call.alpha, call.beta, C)
-    if output_is_private:
-        _check_range(kernel, a, b, call.on_range)
+    if output_is_private or deferred:
+        _check_range(kernel, a, b, call.on_range, deferred=deferred)
     if call.on_range != OverflowPolicy.RAISE and a.special is not None and b.special is not None:
         patching.patch(a, b, D, call.alpha, call.beta, C, kernel.scheme.nan_code(kernel.spec))
 
 
-def _check_range(kernel: Kernel, a: Prepared, b: Prepared, on_range: OverflowPolicy) -> None:
+def _check_range(kernel: Kernel, a: Prepared, b: Prepared, on_range: OverflowPolicy, *, deferred: bool = False) -> None:
     """Raise the scheme's InputError for an operand in which the split has counted entries out of range."""
-    if on_range == OverflowPolicy.PROPAGATE and not kernel.scheme.limited:
+    if on_range == OverflowPolicy.PROPAGATE and not kernel.scheme.limited and not deferred:
         return
     for x in (a, b):
         if x.faults is None:
             continue
         nonfinite_count, overflow_count = (int(n) for n in x.faults.array(2, np.uint64))
-        if overflow_count or (nonfinite_count and on_range == OverflowPolicy.RAISE):
+        if deferred and (overflow_count or nonfinite_count):
+            numbers = f"{nonfinite_count} entries NaN or infinite, {overflow_count} beyond their words"
+            faults.defer(f"{x.name} of {kernel.scheme.name}: {numbers}; on_range='raise' checks every call")
+        elif overflow_count or (nonfinite_count and on_range == OverflowPolicy.RAISE):
             kernel.scheme.check_operand(matrices.download(x.source), x.name, on_range)
             raise GpuError(
                 f"{kernel.name}: {nonfinite_count} entries of {x.name} were found NaN or infinite, {overflow_count} "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,16 +86,16 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[str, device.Buffer] = {}
 
-    def buffer(self, name: str, nbytes: int) -> device.Buffer:
-        """A buffer of so many bytes or more, its content undefined."""
+    def buffer(self, name: str, nbytes: int, where: str | None = None) -> device.Buffer:
+        """A buffer of so many bytes or more, its content undefined; `where`: as of `Buffer`."""
         if name not in self._buffers or self._buffers[name].nbytes < nbytes:
             self._buffers.pop(name, None)  # freed before the new one is allocated
-            self._buffers[name] = device.Buffer(nbytes)
+            self._buffers[name] = device.Buffer(nbytes, where)
         return self._buffers[name]
 
     def zeros(self, name: str, nbytes: int) -> device.Buffer:
         """The same with every byte zero."""
-        buffer = self.buffer(name, nbytes)
+        buffer = self.buffer(name, nbytes, "cleared")
         buffer.fill(0)
         return buffer
 
@@ -113,8 +113,11 @@ class Kernel(ABC):
         The instruction it issues, as a row of the catalog; None: ordinary cores.
     order : KOrder or None
         Its order over K, but for the promotions that are the scheme's own.
+    recordable : bool
+        Whether `prepare_operands` and `multiply` only queue launches and fills, whatever the operands' addresses.
     """
 
+    recordable: ClassVar[bool] = False
     name: str
     scheme: Scheme
     spec: MmaSpec | None

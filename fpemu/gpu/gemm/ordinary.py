@@ -55,6 +55,8 @@ def _module(text: str) -> device.Module:
 class Ordinary(Kernel):
     """sgemm or dgemm as chains of fused multiply-adds, a tile of 64 x 64 outputs per thread block."""
 
+    recordable = True
+
     def __init__(self, scheme: Scheme, K: int, order: KOrder | None) -> None:
         self.name, self.scheme, self.spec, self.order = f"ordinary {_TILE}x{_TILE}", scheme, None, order
         self._real = np.dtype(scheme.operand.dtype)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import LaunchCache, Operand, Prepared, record
-from fpemu.gpu.runtime import compiler, device, matrices, properties
+from fpemu.gpu.runtime import compiler, device, faults, matrices, properties, recording
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.ranges import TOP, OverflowPolicy
 from fpemu.schemes.words import BIT_CUT, Word
@@ -67,9 +67,9 @@ def definition(rules: Sequence[Word], name: str = "Rules") -> str:
 
 def _word(rule: Word) -> str:
     fmt = rule.format
-    largest, beyond = (int(fmt.encode(v)) >> fmt.padding for v in (fmt.max, np.inf if fmt.inf else np.nan))
+    largest, nonfinite = (int(fmt.encode(v)) >> fmt.padding for v in (fmt.max, np.inf if fmt.inf else np.nan))
     mode = "BIT_CUT" if rule.rounding == BIT_CUT else rule.rounding
-    return f"Word<{emulation.format_type(fmt)}, {mode}, {rule.exponent}, {largest:#x}, {beyond:#x}>"
+    return f"Word<{emulation.format_type(fmt)}, {mode}, {rule.exponent}, {largest:#x}, {nonfinite:#x}>"
 
 
 def source(rules: Sequence[Word]) -> str:
@@ -149,17 +149,22 @@ class KeptSplitter(ABC):
     def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
         """The steps for some operands; for one without launches, `zeros` contains both of its buffers of faults."""
 
-    def _buffer(self, name: str, nbytes: int, *, zero: bool = False) -> device.Buffer:
-        """A buffer by its name; if it is too small, a new one replaces it, and all kept launches are dropped."""
+    def _buffer(self, name: str, nbytes: int, *, zero: bool = False, cleared: bool = False) -> device.Buffer:
+        """A buffer by its name; if it is too small, a new one replaces it, and all kept launches are dropped.
+
+        zero: the kernels find zeros and leave zeros; cleared: `prepare` fills it with zeros.
+        """
         if name not in self._buffers or self._buffers[name].nbytes < nbytes:
             self._kept.clear()
             self._buffers.pop(name, None)  # freed before the new one is allocated
-            self._buffers[name] = device.Buffer(nbytes)
-            if zero:
-                self._buffers[name].fill(0)
+            where = "cleared" if cleared else None
+            self._buffers[name] = device.Buffer.zeroed(nbytes) if zero else device.Buffer(nbytes, where)
         return self._buffers[name]
 
-    def _faults(self, name: str) -> list[device.Buffer]:
+    def _faults(self, name: str) -> list[Any]:
+        """The counters of this call and of the next; in a recording one pair, which counts over all calls."""
+        if recording.active() is not None:
+            return [faults.counters(name), faults.NONE]
         return [self._buffer(f"{name} faults {i}", 16, zero=True) for i in (0, 1)]
 
 
@@ -219,13 +224,14 @@ class Splitter(KeptSplitter):
         """The prepared operand, and the fields of the struct Operand; `steps` receives the buffers to set to zero."""
         if X.dtype != np.float32 or len(self._rules) > MOST_WORDS:
             raise InputError(f"{name}: at most {MOST_WORDS} words of fp32 numbers, not {len(self._rules)} of {X.dtype}")
-        x, largest, faults = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), name), None, self._faults(name)
-        lines, x.faults = X.count * x.rows, faults[turn]
+        x, largest, counts = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), name), None, self._faults(name)
+        lines, x.faults = X.count * x.rows, counts[turn]
         if special:
-            x.special = self._buffer(f"{name} special", lines)
+            x.special = self._buffer(f"{name} special", lines, cleared=True)
             steps.zeros.append(x.special)
         if scaled:
-            x.exponents, largest = (self._buffer(f"{name} {kind}", 4 * lines) for kind in ("exponents", "largest"))
+            x.exponents = self._buffer(f"{name} exponents", 4 * lines)
+            largest = self._buffer(f"{name} largest", 4 * lines, cleared=True)
             steps.zeros.append(largest)
         x.pitch = -(-x.K // PITCH) * PITCH
         if self._words:
@@ -246,7 +252,7 @@ class Splitter(KeptSplitter):
             "special": x.special,
             "largest": largest,
             "faults": x.faults,
-            "next_faults": faults[1 - turn],
+            "next_faults": counts[1 - turn],
         }
 
     def _launch(

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
-from fpemu.gpu.runtime import launches
+from fpemu.gpu.runtime import launches, native, recording
 from fpemu.gpu.runtime.compiler import check, compile_cached, compiler_missing, first_line, version
 
 POISON = 0xAB  # every byte of an output before a launch
@@ -87,6 +87,17 @@ def entered() -> Iterator[Any]:
             check(cuda.cuCtxSetCurrent(before))
 
 
+@contextmanager
+def unrestricted() -> Iterator[None]:
+    """Allow this thread to allocate memory and to load kernels while a stream is captured."""
+    cuda = driver()
+    mode = check(cuda.cuThreadExchangeStreamCaptureMode(cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    try:
+        yield
+    finally:
+        check(cuda.cuThreadExchangeStreamCaptureMode(mode))
+
+
 @cache
 def capability() -> tuple[int, int]:
     """Return the compute capability of the GPU."""
@@ -114,6 +125,7 @@ def describe() -> dict[str, str]:
 
 def synchronize() -> None:
     """Wait for everything launched; GpuError if any of it failed."""
+    recording.refuse("synchronize")
     check(driver().cuCtxSynchronize())
 
 
@@ -169,7 +181,7 @@ class Module:
         """
         function = self.function(name, shared)
         config = launches.configuration(driver(), grid, block, shared, cluster, overlap)
-        return Launch(function, config, args, (self, keep))
+        return Launch(function, config, args, (self, keep), name)
 
     def launch(
         self,
@@ -217,33 +229,64 @@ class Module:
         return int(check(driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
 
 
+def loop() -> Callable[[int, int, int], int] | None:
+    """Return the compiled loop that issues launches, `fpemu.gpu.runtime.native.driver_loop`."""
+    return native.driver_loop()
+
+
+def check_status(returned: int) -> None:
+    """Raise GpuError for a status that the loop has returned."""
+    if returned:
+        check((_bindings().CUresult(returned & 0xFFFFFFFF),))
+
+
+def check_context(returned: int) -> None:
+    """Raise GpuError for a status other than those of a context that another thread or library has changed."""
+    if _bindings().CUresult(returned & 0xFFFFFFFF).name not in _WRONG_CONTEXT:
+        check_status(returned)
+
+
 class Launch:
     """A kernel with its launch configuration and packed arguments, from `Module.prepare`.
 
-    `queue` costs one driver call: nothing is imported, checked, packed or synchronised.
+    `queue` costs one driver call: nothing is imported, checked, packed or synchronised. During a recording it adds the
+    launch to the recording instead (`fpemu.gpu.runtime.recording`).
 
     Attributes
     ----------
+    name : str
+        The kernel.
     arguments : list of array
         The parameters in their order, one element each, in the memory that the driver reads at every launch:
         ``launch.arguments[0][0] = pointer`` changes the next one. The caller keeps the memory behind it alive.
     """
 
-    def __init__(self, function: Any, config: Any, args: tuple[Any, ...], keep: object = None) -> None:
-        self.arguments = [launches.pack(value) for value in args]
+    def __init__(self, function: Any, config: Any, args: tuple[Any, ...], keep: object = None, name: str = "") -> None:
+        self.name, self.arguments = name, [launches.pack(value) for value in args]
         self._function, self._config, self._stream, self._keep = function, config, 0, (args, keep)
         self._addresses = np.array([value.ctypes.data for value in self.arguments], np.uint64)
         self._address, self._launch = int(self._addresses.ctypes.data), _bindings().cuLaunchKernelEx
 
     def queue(self, stream: int = 0) -> None:
         """Queue the kernel on a stream, given by its handle; 0: the default stream."""
+        if (record := recording.active()) is not None:
+            record.steps.append(self)
+        else:
+            self.issue(stream)
+
+    def row(self) -> tuple[int, int, int, int]:
+        """Return the launch as a row of `fpemu.gpu.runtime.native.table`; the loop sets the stream by itself."""
+        return native.LAUNCH, int(self._config.getPtr()), int(self._function), self._address
+
+    def issue(self, stream: int = 0) -> None:
+        """Queue the kernel, also during a recording."""
         if stream != self._stream:
             self._config.hStream = self._stream = stream
         (status,) = self._launch(self._config, self._function, self._address, 0)
         if status:
             if status.name in _WRONG_CONTEXT:  # another thread, or another library has changed the context
-                driver()
-                (status,) = self._launch(self._config, self._function, self._address, 0)
+                with entered():
+                    (status,) = self._launch(self._config, self._function, self._address, 0)
             check((status,))
 
 
@@ -269,15 +312,20 @@ class Buffer:
     Parameters
     ----------
     nbytes : int
-        The content is undefined: `of` and `poisoned` return buffers with a defined one.
+        The content is undefined: `of`, `zeroed` and `poisoned` return buffers with a defined one.
+    where : str, optional
+        Region of the buffer in a recording.
 
     Raises
     ------
     OutOfMemoryError
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, where: str | None = None) -> None:
         self.nbytes, self.pointer = nbytes, 0
+        if (record := recording.active()) is not None:
+            self.pointer = record.allocate(nbytes, where)
+            return
         status, pointer = driver().cuMemAlloc(max(nbytes, 16))
         if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
             raise OutOfMemoryError(f"CUDA: {status.name} ({nbytes:,} bytes)", nbytes)
@@ -285,11 +333,20 @@ class Buffer:
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Buffer:
-        """Return a copy of a NumPy array."""
+        """Return a copy of a NumPy array, which is made at once, also during a recording."""
         array = np.ascontiguousarray(array)
-        buffer = cls(array.nbytes)
-        if array.nbytes:
-            check(driver().cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+        with recording.immediately():
+            buffer = cls(array.nbytes)
+            if array.nbytes:
+                check(driver().cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+        return buffer
+
+    @classmethod
+    def zeroed(cls, nbytes: int) -> Buffer:
+        """Return a buffer of zeros for kernels that leave zeros in it; in a recording its region is "zeros"."""
+        buffer = cls(nbytes, "zeros")
+        if recording.active() is None:
+            buffer.fill(0)
         return buffer
 
     @classmethod
@@ -301,7 +358,9 @@ class Buffer:
 
     def fill(self, byte: int) -> None:
         """Set every byte."""
-        if self.nbytes:
+        if (record := recording.active()) is not None:
+            record.steps.append(recording.Fill(self.pointer, byte, self.nbytes))
+        elif self.nbytes:
             check(driver().cuMemsetD8(self.pointer, byte, self.nbytes))
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -313,7 +372,7 @@ class Buffer:
 
     def free(self) -> None:
         """Free the memory."""
-        if self.pointer:
+        if self.pointer and recording.region(self.pointer) is None:
             pointer, self.pointer = self.pointer, 0
             with entered() as cuda:
                 check(cuda.cuMemFree(pointer))
@@ -323,9 +382,24 @@ class Buffer:
             self.free()
 
 
+def zero(pointer: int, nbytes: int) -> None:
+    """Set memory to zero, after all queued work and before any that is queued later."""
+    check(driver().cuMemsetD8(pointer, 0, nbytes))
+    synchronize()
+
+
+def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
+    """Queue a fill on a stream."""
+    (status,) = _bindings().cuMemsetD8Async(pointer, byte, nbytes, stream)
+    if status:
+        with entered() as cuda:
+            check(cuda.cuMemsetD8Async(pointer, byte, nbytes, stream))
+
+
 def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Copy contiguous memory to the host after all queued work."""
     out = np.empty(shape, dtype)
+    recording.refuse("a copy to the host")
     synchronize()
     if out.nbytes:
         check(driver().cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))

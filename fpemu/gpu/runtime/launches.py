@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.gpu.runtime import recording
 from fpemu.gpu.runtime.compiler import check
 
+_ANY = 1 << 40  # an address for tensor maps whose own is not known yet
 _TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elements, whatever they represent
 
 
@@ -66,7 +68,7 @@ def tensor_map(
     cuda : module
         cuda.bindings.driver, in the GPU's context.
     pointer : int
-        A multiple of 16.
+        A multiple of 16; the placeholder of a recording becomes the map's first word.
     itemsize : int
         Bytes of an element.
     shape : tuple of int
@@ -77,11 +79,13 @@ def tensor_map(
         Shape of a tile, without leading axes of length 1; its rows are 128 bytes, swizzled for wgmma.
     """
     tile = (*(1,) * (len(shape) - len(box)), *box)
+    recorded = recording.region(pointer) is not None
+    address = _ANY if recorded else pointer
     encoded = check(
         cuda.cuTensorMapEncodeTiled(
             getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[itemsize]}"),
             len(shape),
-            pointer,
+            address,
             [cuda.cuuint64_t(n) for n in shape[::-1]],
             [cuda.cuuint64_t(n) for n in strides[::-1]],
             [cuda.cuuint32_t(n) for n in tile[::-1]],
@@ -92,4 +96,9 @@ def tensor_map(
             cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
-    return np.frombuffer(ctypes.string_at(encoded.getPtr(), 128), np.uint64)
+    words = np.frombuffer(ctypes.string_at(encoded.getPtr(), 128), np.uint64).copy()
+    if recorded:
+        if int(words[0]) != _ANY:
+            raise recording.NotRecordableError("a tensor map whose first word is not the tensor's address")
+        words[0] = pointer
+    return words

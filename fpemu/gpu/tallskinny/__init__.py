@@ -68,7 +68,9 @@ def tsm2(
     GpuError
         No GPU, or one without the instructions of the version.
     """
-    return solve(A, B, out, lambda problem: plan(problem, "tsm2", version=version, t1=t1, t2=t2, t3=t3).run(problem))
+    options = {"version": version, "t1": t1, "t2": t2, "t3": t3}
+    request = ("tsm2", version, t1, t2, t3)
+    return solve(A, B, out, lambda problem: plan(problem, "tsm2", **options).run(problem), request)
 
 
 def ism2(
@@ -113,7 +115,8 @@ def ism2(
         As `tsm2`.
     """
     options = {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3}
-    return solve(A, B, out, lambda problem: plan(problem, "ism2", **options).run(problem))
+    request = ("ism2", optimisation, tcf, t1, t2, t3)
+    return solve(A, B, out, lambda problem: plan(problem, "ism2", **options).run(problem), request)
 
 
 def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
@@ -145,7 +148,7 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
         algorithm, options = chosen(problem.m, problem.k, problem.n, problem.a_layout)
         plan(problem, algorithm, **options).run(problem)
 
-    return solve(A, B, out, run)
+    return solve(A, B, out, run, ("multiply",))
 
 
 def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str, Any]]:

@@ -147,6 +147,7 @@ class FusedKernel(Kernel):
     """
 
     words_in_memory = False
+    recordable = True
 
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None, how: Fused, tile: Tile

@@ -171,7 +171,7 @@ class ChunkSplitter(KeptSplitter):
         panels = self._buffer(f"{name} panels", kind.panel_bytes * self._panels(X, name), zero=True)
         if scaling in ("scale", "scale-rows"):
             x.exponents = self._buffer(f"{name} exponents", 4 * lines)
-        largest = self._buffer(f"{name} largest", 4 * X.count) if scaling == "scale" else None
+        largest = self._buffer(f"{name} largest", 4 * X.count, cleared=True) if scaling == "scale" else None
         row, k = x.steps
         along, across, start = (row, k, K) if k == 1 else (k, row, rows)
         aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))

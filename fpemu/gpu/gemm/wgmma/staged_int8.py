@@ -57,6 +57,8 @@ def choose(shape: tuple[int, int, int]) -> Tile:
 class FrontierKernel(Kernel):
     """The product of `staged-int8` by tiles of 128 rows."""
 
+    recordable = True
+
     def __init__(self, scheme: StagedInt8, spec: MmaSpec, tile: Tile) -> None:
         self.scheme, self.spec, self.order, self.tile = scheme, spec, KOrder(), tile
         self.name = f"frontier {tile}"

@@ -28,7 +28,7 @@ from fpemu.gpu.gemm.base import (
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.splits import Chunked, ChunkSplitter
-from fpemu.gpu.runtime import compiler, constants, device
+from fpemu.gpu.runtime import compiler, constants, device, faults, recording
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec
@@ -74,6 +74,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 class StrassenKernel(Kernel):
     """Sums of blocks, and 7 or 49 products of them as one batch of the kernel `inner` of `staged`."""
 
+    recordable = True
     scheme: Strassen
 
     def __init__(self, scheme: Strassen, spec: MmaSpec, order: KOrder | None, inner: Kernel) -> None:
@@ -100,7 +101,8 @@ class StrassenKernel(Kernel):
         held = {name: workspace.buffer(name, X.count * size) for name, size in sizes.items()}
         held |= {name: workspace.zeros(name, X.count * size) for name, size in zeros.items()}
         ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
-        ready.faults, module = workspace.zeros("faults", 16), _module(2)
+        ready.faults = workspace.zeros("faults", 16) if recording.active() is None else faults.counters(name)
+        module = _module(2)
         for number, offset in enumerate(X.offsets()):
             operand = record(
                 _OPERAND,

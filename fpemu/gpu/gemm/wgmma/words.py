@@ -57,6 +57,8 @@ def columns(schedule: Schedule) -> list[int]:
 class Hopper(Kernel):
     """A scheme of one or two fp16 words on wgmma."""
 
+    recordable = True
+
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, order: KOrder | None, schedule: Schedule, tile: Tile
     ) -> None:

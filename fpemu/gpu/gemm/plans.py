@@ -1,0 +1,365 @@
+"""`fpemu.gpu.plan`: a product of fixed shapes that is prepared once and multiplies any operands of these shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import GpuError, InputError
+from fpemu.gpu.gemm import recorded
+from fpemu.gpu.gemm.choice import check_out, direct, refuse_hardware, validate
+from fpemu.gpu.gemm.recorded import Product
+from fpemu.gpu.runtime import callers, device, faults, matrices, tensors
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.sequence import Arenas, lock
+from fpemu.mma.order import KOrder
+from fpemu.mma.tree import OrderResult, order_of
+from fpemu.schemes.base import Call, Scheme
+from fpemu.schemes.call import Policy
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.ranges import OverflowPolicy
+
+__all__ = ["Plan", "PreparedOperand", "plan"]
+
+
+def plan(
+    scheme: str | Scheme,
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+    on_range: Policy | None = None,
+    order: KOrder | OrderResult | None = None,
+    **options: Any,
+) -> Plan:
+    """Return a plan for products by a scheme of operands with the shapes and dtypes of A, B and C.
+
+    Parameters
+    ----------
+    scheme : str or Scheme
+        As in `fpemu.gpu.gemm`, without the Ozaki family.
+    A : array (..., M, K) of the GPU
+        Operand in the scheme's own dtype. Its values are not read.
+    B : array (..., K, N) of the GPU
+        As A.
+    C : array (..., M, N) of the GPU, optional
+        As A.
+    alpha, beta : real numbers
+        As in `fpemu.gpu.gemm`.
+    on_range : str, optional
+        Overflow policy, as in `fpemu.gpu.gemm`.
+    order : KOrder, optional
+        Summation order over K, as in `fpemu.gpu.gemm`.
+    **options
+        The scheme's choices.
+
+    Returns
+    -------
+    Plan
+        Callable: ``plan(A, B, out=D)``.
+
+    Raises
+    ------
+    InputError
+        As `fpemu.gpu.gemm`; arrays of the CPU or of another dtype; a scheme or an order whose kernels wait for the
+        host.
+    GpuError
+        As `fpemu.gpu.gemm`.
+
+    Examples
+    --------
+    >>> plan = fpemu.gpu.plan("staged", A, B)  # doctest: +SKIP
+    >>> weights = plan.prepare(B)  # doctest: +SKIP
+    >>> plan(A, weights, out=D)  # doctest: +SKIP
+    """
+    refuse_hardware(options)
+    path = order_of(order, trees=False)
+    if device.missing() is not None:
+        raise GpuError(str(device.missing()))
+    given = {"A": A, "B": B} | ({} if C is None else {"C": C})
+    with lock, device.entered(), device.unrestricted():
+        operands = {name: matrices.take(X, name) for name, X in given.items()}
+        outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
+        if outside:
+            raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
+        policy = OverflowPolicy.PROPAGATE if on_range is None else on_range
+        call = validate(operands, scheme, alpha, beta, policy, path, options)
+        if isinstance(call.scheme, ErrorFree):
+            raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
+        if call.empty:
+            raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")
+        dtype = call.scheme.operand.dtype
+        wrong = [name for name, X in operands.items() if not direct(X.dtype, call.scheme)]
+        if wrong:
+            raise InputError(f"{' and '.join(wrong)} must be {dtype}: a plan converts no operands")
+        if call.C is None:
+            operands.pop("C", None)
+        result = Plan(call, operands, deferred=on_range is None)
+        found = tensors.facts(A, B, C, None)
+        result._products[(found and found[0], None)] = result._record(operands, result._result(None))
+        return result
+
+
+class Plan:
+    """A product of fixed shapes, from `fpemu.gpu.plan`: kernels and workspace are prepared, operands are not.
+
+    A plan can be called from several threads and on several streams: its launches are queued under a lock, and every
+    stream has a workspace of its own. Calls in a capture by `torch.cuda.graph` use memory of the graph.
+
+    Attributes
+    ----------
+    shapes : dict of str to tuple of int
+        Shapes of A, B, C if there is one, and D.
+    kernels : list of str
+        Kernels of one call in their order; "fill" sets workspace to zero.
+    bytes : int
+        Bytes of workspace per stream.
+    """
+
+    def __init__(self, call: Call, operands: dict[str, Matrix], *, deferred: bool) -> None:
+        self._call, self._deferred, self._dtype = call, deferred, np.dtype(call.scheme.operand.dtype)
+        self._given = {name: replace(X, owner=None) for name, X in operands.items()}
+        self.shapes = {name: X.shape for name, X in operands.items()} | {"D": call.result_shape}
+        self._products: dict[Any, Product] = {}
+        self._arenas = Arenas()
+
+    def __call__(self, A: Any, B: Any, C: Any = None, *, out: Any = None) -> Any:
+        """Return D = alpha · (A B) + beta · C.
+
+        Parameters
+        ----------
+        A : array (..., M, K) of the GPU, or PreparedOperand
+            Of the plan's shape, in any strides.
+        B : array (..., K, N) of the GPU, or PreparedOperand
+            As A; one of the two may be prepared.
+        C : array (..., M, N) of the GPU, optional
+            As A.
+        out : array (..., M, N) of the GPU, optional
+            Where to write D, as in `fpemu.gpu.gemm`.
+
+        Returns
+        -------
+        D : array (..., M, N) of the kind that A is
+            Ready on torch's current stream.
+
+        Raises
+        ------
+        InputError
+            Shapes or dtypes that are not the plan's; with on_range="raise" also entries out of range.
+        GpuError
+            A run that failed.
+        """
+        ready = B if B.__class__ is PreparedOperand else A if A.__class__ is PreparedOperand else None
+        if ready is not None:
+            ready.check(self)
+            found = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
+        else:
+            found = tensors.facts(A, B, C, out)
+        if found is None:
+            return self._general(A, B, C, out, ready)
+        facts, pointers = found
+        product = self._products.get((facts, ready and ready.name))
+        if product is None or (out is not None and tensors.near(pointers, product.extents)):
+            product = self._variant(A, B, C, out, ready, (facts, ready and ready.name))
+        D = out
+        if D is None:
+            D = (B if A is ready else A).new_empty(product.shape)
+            pointers[3] = D.data_ptr()
+        stream = tensors.stream()
+        if product.synchronises:
+            recorded.refuse_capture(stream)
+        with lock:
+            work, zeros, _owner = tensors.room(product.sequence, stream, self._arenas)
+            product.queue(
+                pointers,
+                work,
+                zeros,
+                stream,
+                prepared=0 if ready is None else ready.pointer,
+                private=out is None,
+                checks=product.synchronises,
+            )
+        return D
+
+    def prepare(self, X: Any, operand: str = "B") -> PreparedOperand:
+        """Split an operand once, for any number of calls, and wait for it.
+
+        Parameters
+        ----------
+        X : array of the GPU
+            A or B of the plan's shape. It is kept alive and must not change.
+        operand : {"B", "A"}
+            Operand of the products.
+
+        Returns
+        -------
+        PreparedOperand
+            Argument in the place of the array, for calls of this plan.
+
+        Raises
+        ------
+        InputError
+            Another shape or dtype; entries that the overflow policy refuses.
+        """
+        if operand not in ("A", "B"):
+            raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
+        with lock, device.entered(), callers.ordered(callers.streams([X])):
+            x = self._taken(operand, X)
+            first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
+            result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.sequence.prepared, 16), 0))
+            arena = self._arenas.of(0, first.sequence)
+            pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
+            first.sequence.queue([*pointers, arena.work, arena.zeros, result.pointer], 0)
+            counts = first.counts(result.pointer)
+            if first.refused(counts):
+                message = first.complaint(operand, counts, x)
+                if not self._deferred:
+                    raise InputError(message)
+                faults.defer(message)
+            return result
+
+    def describe(self) -> str:
+        """Return one line: kernel, scheme with its options, instruction, order, shapes and workspace.
+
+        Returns
+        -------
+        str
+            Description.
+        """
+        shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
+        return f"{self._first().kernel.describe()}; {shapes}; {self.bytes} bytes of workspace per stream"
+
+    @property
+    def kernels(self) -> list[str]:
+        """Kernels of one call in their order; "fill" sets workspace to zero."""
+        return list(self._first().sequence.kernels)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of workspace per stream."""
+        sequence = self._first().sequence
+        return sequence.work + sequence.zeros
+
+    def _first(self) -> Product:
+        """The product of the operands that the plan was made for."""
+        return next(iter(self._products.values()))
+
+    def _result(self, D: Matrix | None) -> Matrix:
+        """D, or the layout of a new D."""
+        shape = self.shapes["D"]
+        strides = tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
+        return Matrix(0, self._dtype, shape, strides) if D is None else D
+
+    def _record(self, operands: dict[str, Matrix], D: Matrix) -> Product:
+        result = recorded.record(
+            self._call, operands["A"], operands["B"], operands.get("C"), D, deferred=self._deferred
+        )
+        if result is None:
+            raise InputError(f"{self._call.scheme.name}: its kernel waits for the host: call fpemu.gpu.gemm")
+        return result
+
+    def _pair(self, operands: dict[str, Matrix], D: Matrix, name: str) -> tuple[Product, Product]:
+        """The preparation of an operand, and the product with the prepared operand."""
+        result = recorded.record_prepared(
+            self._call, operands["A"], operands["B"], operands.get("C"), D, name, deferred=self._deferred
+        )
+        assert result is not None
+        return result
+
+    def _taken(self, name: str, X: Any) -> Matrix:
+        """A checked argument as a matrix."""
+        x = matrices.take(X, name, write=name == "out")
+        shape = self.shapes["D" if name == "out" else name]
+        if not isinstance(x, Matrix) or x.shape != shape or x.dtype != self._dtype:
+            raise InputError(f"{name} must be an array on the GPU of the plan's shape {shape} and dtype {self._dtype}")
+        return x
+
+    def _operands(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> dict[str, Matrix]:
+        """The checked arguments as matrices."""
+        if (C is None) != ("C" not in self.shapes):
+            raise InputError("C is missing: the plan adds one" if C is None else "the plan adds no C: leave it out")
+        given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
+        operands = {
+            n: ready.matrix if ready is not None and X is ready else self._taken(n, X) for n, X in given.items()
+        }
+        if out is not None:
+            check_out(operands, self.shapes["D"], self._dtype)
+        return operands
+
+    def _variant(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None, key: Any) -> Product:
+        """The product for arguments of other strides or alignment, which are checked."""
+        with lock, device.entered(), device.unrestricted():
+            operands = self._operands(A, B, C, out, ready)
+            product = self._products.get(key)
+            if product is None:
+                D = self._result(operands.get("out"))
+                product = self._record(operands, D) if ready is None else self._pair(operands, D, ready.name)[1]
+                self._products[key] = product
+            return product
+
+    def _general(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
+        """The result for arrays of other libraries, on the default stream."""
+        arrays = [ready.X if X is ready else X for X in (A, B, C, out) if X is not None]
+        with lock, device.entered(), callers.ordered(callers.streams(arrays)):
+            operands = self._operands(A, B, C, out, ready)
+            result = out
+            if out is None:
+                operands["out"], result = matrices.like(arrays[0], self.shapes["D"], self._dtype)
+            used = [operands.get(name) for name in ("A", "B", "C", "out")]
+            key = tensors.facts_of(*used)[0], ready and ready.name
+            product = self._products.get(key)
+            if product is None:
+                D = operands["out"]
+                product = self._record(operands, D) if ready is None else self._pair(operands, D, ready.name)[1]
+                self._products[key] = product
+            arena = self._arenas.of(0, product.sequence)
+            pointers = [0 if X is None else X.pointer for X in used]
+            prepared = 0 if ready is None else ready.pointer
+            checks = product.synchronises
+            product.queue(pointers, arena.work, arena.zeros, 0, prepared=prepared, private=out is None, checks=checks)
+            if callers.must_synchronize(arrays):
+                device.synchronize()
+            return result
+
+
+@dataclass(eq=False)
+class PreparedOperand:
+    """An operand of a plan that is split already, from `Plan.prepare`.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan whose calls take it.
+    name : {"A", "B"}
+        Operand of the products.
+    X : array of the GPU
+        The operand itself, kept alive.
+    matrix : Matrix
+        The operand as pointer, shape and strides.
+    buffer : Buffer
+        Its words, exponents and special rows.
+    """
+
+    plan: Plan
+    name: str
+    X: Any
+    matrix: Matrix
+    buffer: device.Buffer
+    pointer: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pointer = self.buffer.pointer
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the prepared operand."""
+        return self.buffer.nbytes
+
+    def check(self, plan: Plan) -> None:
+        """Raise InputError unless the operand was prepared by a plan."""
+        if self.plan is not plan:
+            raise InputError(f"{self.name} was prepared by another plan: prepare it by this one")

@@ -1,0 +1,158 @@
+"""Sequences: the recorded launches of a call, queued with the addresses of any operands, workspace and stream.
+
+A sequence holds packed parameters; `Sequence.queue` writes the addresses that changed since the last time and issues
+the launches, one driver call each. The parameters are shared by all threads: `lock` is held from the first address
+written to the last launch issued, because a launch copies its parameters. A workspace belongs to one stream, so that
+the work of two calls in it is ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from fpemu.gpu.runtime import device, native, recording
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.recording import REGIONS, Fill, Recording, placeholder
+
+__all__ = ["Arena", "Arenas", "Sequence", "arenas", "lock"]
+
+lock = RLock()
+"""Held while work of this package is queued"""
+_WORK, _CLEARED = REGIONS.index("work"), REGIONS.index("cleared")
+_UNKNOWN = [-1] * (len(REGIONS) - 1)
+
+
+class Arena:
+    """The workspace of one stream: it grows to the largest that its sequences need."""
+
+    def __init__(self) -> None:
+        self.work, self.zeros = 0, 0
+        self.nbytes = [0, 0]
+        self._buffers: list[Buffer | None] = [None, None]
+
+    def grow(self, work: int, zeros: int) -> None:
+        """Provide so many bytes of both regions."""
+        for i, nbytes in enumerate((work, zeros)):
+            if nbytes > self.nbytes[i]:
+                self._buffers[i], self.nbytes[i] = None, 0  # freed before the new one is allocated
+                self._buffers[i] = buffer = (Buffer.zeroed if i else Buffer)(nbytes)
+                self.nbytes[i] = nbytes
+                if i:
+                    device.synchronize()  # the zeros are written on the default stream
+                self.work, self.zeros = (self.work, buffer.pointer) if i else (buffer.pointer, self.zeros)
+
+
+class Arenas(dict[int, Arena]):
+    """The workspaces of streams, by their handles."""
+
+    def of(self, stream: int, sequence: Sequence) -> Arena:
+        """Return the workspace of a stream, with the bytes that a sequence needs."""
+        result = self.get(stream)
+        if result is None:
+            result = self[stream] = Arena()
+        if result.nbytes[0] < sequence.work or result.nbytes[1] < sequence.zeros:
+            result.grow(sequence.work, sequence.zeros)
+        return result
+
+
+arenas = Arenas()
+"""The workspaces of all calls; a plan has its own"""
+
+
+class Sequence:
+    """The launches and fills of a recording.
+
+    Parameters
+    ----------
+    record : Recording
+        Finished recording.
+    mark : int
+        Number of its steps before a point of interest.
+
+    Attributes
+    ----------
+    work, zeros, prepared : int
+        Bytes of workspace, of workspace that is zero before and after, and of operands prepared in advance.
+    kernels : list of str
+        Names of the kernels in order; "fill" for a fill.
+    mark : int
+        Number of the sequence's steps before the same point.
+    counters : dict of str to Counters
+        Counters of the operands' faults.
+    """
+
+    def __init__(self, record: Recording, mark: int = 0) -> None:
+        self.work, self.zeros, self.prepared, cleared = (record.nbytes[name] for name in REGIONS[4:])
+        self._cleared = self.work  # where this part of the workspace begins
+        self.work += cleared
+        self.counters = record.counters
+        steps = record.steps
+        if cleared:  # one fill for all of its buffers, none of which is used before
+            start, end = (placeholder("cleared", offset) for offset in (0, cleared))
+            separate = [isinstance(step, Fill) and start <= step.pointer < end for step in steps]
+            steps = [Fill(start, 0, cleared), *(s for s, within in zip(steps, separate, strict=True) if not within)]
+            mark += 1 - sum(separate[:mark])
+        self.mark = mark
+        self.kernels = [getattr(step, "name", "fill") for step in steps]
+        self._slots: list[list[tuple[Any, int, int]]] = [[] for _ in REGIONS[:-1]]
+        self._addresses = _UNKNOWN
+        self._keep, self._loop = steps, device.loop()
+        self._issue: list[Callable[[int], None]] = []
+        rows: list[tuple[int, int, int, int]] = []
+        for step in steps:
+            if isinstance(step, Fill):
+                rows.append(self._fill(step))
+                continue
+            for values in step.arguments:
+                self._relocate(values)
+            self._issue.append(step.issue)
+            if self._loop is not None:
+                rows.append(step.row())
+        self._table = native.table(rows)
+        self._first = int(self._table.ctypes.data)
+
+    def _fill(self, step: Fill) -> tuple[int, int, int, int]:
+        """Add a fill; its row of the native table."""
+        pointer = np.array([step.pointer], np.uint64)
+        self._relocate(pointer)
+        view: Any = memoryview(pointer)  # type: ignore[arg-type]
+        self._issue.append(lambda stream: device.fill_async(view[0], step.byte, step.nbytes, stream))
+        return native.FILL, pointer.ctypes.data, step.byte, step.nbytes
+
+    def _relocate(self, values: Any) -> None:
+        """Find the placeholders in packed parameters."""
+        data = values.reshape(-1).view(np.uint8)
+        words = data[: len(data) // 8 * 8].view(np.uint64)
+        view = memoryview(words)
+        for i, word in enumerate(words.tolist()):
+            if (place := recording.region(word)) is not None:
+                where, offset = place
+                if where == _CLEARED:
+                    where, offset = _WORK, offset + self._cleared
+                self._slots[where].append((view, i, offset))
+
+    def queue(self, addresses: list[int], stream: int, start: int = 0, stop: int | None = None) -> None:
+        """Issue the steps, or some of them, with these addresses of the regions; the caller holds `lock`."""
+        current = self._addresses
+        if current != addresses:
+            self._addresses = _UNKNOWN  # an interrupt may leave some unwritten
+            for before, address, slots in zip(current, addresses, self._slots, strict=True):
+                if before != address:
+                    for view, i, offset in slots:
+                        view[i] = address + offset
+            self._addresses = addresses
+        if self._loop is None:
+            for issue in self._issue[start:stop]:
+                issue(stream)
+            return
+        count = (len(self._issue) if stop is None else stop) - start
+        failure = self._loop(self._first + native.ROW_BYTES * start, count, stream)
+        if failure:
+            done = failure >> 32
+            device.check_context(failure)
+            with device.entered():
+                device.check_status(self._loop(self._first + native.ROW_BYTES * (start + done), count - done, stream))

@@ -1,0 +1,159 @@
+"""What a repeated call reads of its arguments: torch tensors on GPU 0, without conversions and without validation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.recording import placeholder
+from fpemu.gpu.runtime.sequence import Arenas, Sequence, arenas, lock
+
+__all__ = ["Cache", "Recorded", "capturing", "extent", "facts", "facts_of", "near", "place", "room", "stream"]
+
+Facts = tuple[tuple[Any, ...], list[int]]
+"""Everything but the addresses that the kernels of a call depend on, hashable; and the addresses"""
+
+
+def facts(*arrays: Any) -> Facts | None:
+    """Return the facts of plain tensors on GPU 0 (None stays None); None if any argument is something else.
+
+    Facts are shapes, strides, dtypes and the addresses modulo 16.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    kind, alignment = torch.Tensor, 0
+    values: list[Any] = []
+    pointers: list[int] = []
+    try:
+        for X in arrays:
+            if X is None:
+                values.append(None)
+                pointers.append(0)
+            elif X.__class__ is kind and X.get_device() == 0 and not X.is_neg():
+                pointer = X.data_ptr()
+                values += (X.shape, X.stride(), X.dtype)
+                pointers.append(pointer)
+                alignment = alignment << 4 | pointer & 15
+            else:
+                return None
+    except (AttributeError, RuntimeError):  # a tensor without strides or memory
+        return None
+    values.append(alignment)
+    return tuple(values), pointers
+
+
+def facts_of(*matrices: Matrix | None) -> Facts:
+    """Return the same of matrices on the GPU."""
+    values: list[Any] = []
+    for X in matrices:
+        values += (None,) if X is None else (X.shape, X.strides, X.dtype, X.pointer & 15)
+    return tuple(values), [0 if X is None else X.pointer for X in matrices]
+
+
+def stream() -> int:
+    """Return the handle of torch's current stream on GPU 0."""
+    torch: Any = sys.modules["torch"]
+    try:
+        return int(torch._C._cuda_getCurrentRawStream(0))
+    except AttributeError:
+        return int(torch.cuda.current_stream(0).cuda_stream)
+
+
+def capturing(handle: int) -> bool:
+    """Return whether torch's current stream, with this handle, is captured into a CUDA graph."""
+    if not handle:  # the default stream cannot be
+        return False
+    return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+
+
+def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int, int, Any]:
+    """Return the addresses of a workspace on torch's current stream, and the owner, alive until the work is queued.
+
+    In a capture torch allocates it, so that it belongs to the graph's memory.
+    """
+    if not capturing(handle):
+        held = held_by.of(handle, sequence)
+        return held.work, held.zeros, held
+    torch: Any = sys.modules["torch"]
+    work = torch.empty(max(sequence.work, 1), dtype=torch.uint8, device="cuda:0")
+    zeros = torch.zeros(sequence.zeros, dtype=torch.uint8, device="cuda:0") if sequence.zeros else work
+    return work.data_ptr(), zeros.data_ptr(), (work, zeros)
+
+
+def near(pointers: list[int], extents: Iterable[int]) -> bool:
+    """Return whether the byte range of the last operand meets that of another one, so that they may share memory."""
+    *others, (d, length) = zip(pointers, extents, strict=True)
+    return any(p < d + length and d < p + extent for p, extent in others)
+
+
+@dataclass(eq=False)
+class Recorded:
+    """Recorded work with one output, for torch tensors with the facts that it was recorded for.
+
+    Parameters
+    ----------
+    sequence : Sequence
+        Kernels.
+    shape : tuple of int
+        Shape of the output.
+    extents : tuple of int
+        Bytes from the first to the last entry of the operands and the output, in the order of the addresses.
+    """
+
+    sequence: Sequence
+    shape: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    def run(self, A: Any, out: Any, pointers: list[int]) -> Any:
+        """Queue the work on torch's current stream and return the output: `out`, else a new tensor like A."""
+        D = out
+        if D is None:
+            D = A.new_empty(self.shape)
+            pointers[3] = D.data_ptr()
+        handle = stream()
+        with lock:
+            work, zeros, _owner = room(self.sequence, handle)
+            self.sequence.queue([*pointers, work, zeros, 0], handle)
+        return D
+
+
+class Cache(dict[Any, Any]):
+    """Recorded work by what it depends on: at most 256 entries, all dropped when another one is added."""
+
+    def find(self, key: Any, out: Any, pointers: list[int]) -> Any:
+        """Return the entry of a key; None if there is none, or if `out` may share memory with an operand."""
+        try:
+            entry = self.get(key)
+        except TypeError:  # an argument is not hashable
+            return None
+        return None if entry is None or (out is not None and near(pointers, entry.extents)) else entry
+
+    def keep(self, key: Any, entry: Any) -> None:
+        """Add an entry; a key that is not hashable adds none."""
+        if len(self) >= _MOST:
+            self.clear()
+        with suppress(TypeError):
+            self[key] = entry
+
+
+_MOST = 256
+
+
+def place(**operands: Matrix | None) -> dict[str, Matrix | None]:
+    """Return operands "A", "B", "C" and "D" with placeholders for their addresses, for a recording."""
+    return {
+        name: None if X is None else replace(X, pointer=placeholder(name, X.pointer % 16), owner=None)
+        for name, X in operands.items()
+    }
+
+
+def extent(X: Matrix | None) -> int:
+    """Return the bytes from the first to the last entry of a matrix without negative strides."""
+    if X is None or 0 in X.shape:
+        return 0
+    return X.dtype.itemsize * (1 + sum((n - 1) * step for n, step in zip(X.shape, X.strides, strict=True)))

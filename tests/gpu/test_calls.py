@@ -1,0 +1,480 @@
+"""Repeated calls, plans and deferred range errors: on a GPU with torch, else by a simulated driver.
+
+The simulated driver lists the launches and runs none: the tests on it cover validation, launches, allocations and
+synchronisation.
+The tests of bits run on a GPU; `test_gpu_call` covers them where a processor stands in for one.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import InputError
+from fpemu.gpu.runtime import compiler, device, faults, matrices, native, recording, sequence, tensors
+from fpemu.gpu.runtime.recording import placeholder
+from tests import simulated_driver
+
+gemm = sys.modules["fpemu.gpu.gemm"]
+ON_A_GPU = device.missing() is None
+needs_gpu = pytest.mark.skipif(not ON_A_GPU, reason=str(device.missing()))
+simulated = pytest.mark.skipif(
+    ON_A_GPU or compiler.compiler_missing() is not None, reason="there is a GPU, or no compiler of kernels"
+)
+SCHEMES = ("staged", "ootomo", "legemm", "h2sgemm", "bf16x9", "egemm", "markidis", "staged-int8", "sgemm")
+
+
+def forget():
+    """Empty all caches of the GPU's modules: what they hold belongs to a GPU, or to its simulation."""
+    for name in [name for name in sys.modules if name.startswith("fpemu.gpu")]:
+        for value in list(vars(sys.modules[name]).values()):
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+            elif isinstance(value, tensors.Cache | sequence.Arenas):
+                value.clear()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The simulated driver, in place of CUDA's."""
+    from cuda import core
+
+    forget()
+    driver = simulated_driver.Driver()
+    driver.synchronised = 0
+    driver.allocated = []
+
+    def synchronize():
+        driver.synchronised += 1
+        return (simulated_driver.SUCCESS,)
+
+    allocate = driver.cuMemAlloc
+    driver.cuCtxSynchronize = synchronize
+    driver.cuMemAlloc = lambda nbytes: driver.allocated.append(nbytes) or allocate(nbytes)
+    monkeypatch.setattr(core, "Device", lambda number: simulated_driver.GPU)
+    monkeypatch.setattr(core, "ObjectCode", simulated_driver.ObjectCode)
+    monkeypatch.setattr(device, "_bindings", lambda: driver)
+    monkeypatch.setattr(device, "loop", lambda: None)
+    monkeypatch.setitem(sys.modules, "torch", simulated_driver.torch())
+    for name in ("_pools", "_entries", "_free", "_messages"):
+        monkeypatch.setattr(faults, name, [])
+    yield driver
+    forget()
+
+
+def draw(*shape, dtype="float32"):
+    torch = sys.modules["torch"]
+    return torch.randn(*shape, dtype=getattr(torch, dtype), device="cuda")
+
+
+def written(launch):
+    """The parameters of a launch, as 64-bit words."""
+    words = []
+    for values in launch.arguments:
+        data = values.reshape(-1).view(np.uint8)
+        words += data[: len(data) // 8 * 8].view(np.uint64).tolist()
+    return words
+
+
+# --- repeated calls
+@simulated
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_repeated_call_validates_allocates_and_synchronises_nothing(gpu, monkeypatch, scheme):
+    A, B, D = draw(256, 192), draw(192, 128), draw(256, 128)
+    assert fpemu.gpu.gemm(A, B, scheme=scheme, out=D) is D
+    kernels = list(gpu.launched)
+    assert kernels
+
+    def refused(*_, **__):
+        raise AssertionError("validated again")
+
+    for module, name in ((gemm, "validate"), (gemm, "check_out"), (matrices, "take"), (device, "fetch")):
+        monkeypatch.setattr(module, name, refused)
+    before = gpu.synchronised, len(gpu.allocated)
+    gpu.launched.clear()
+    for _ in range(3):
+        assert fpemu.gpu.gemm(draw(256, 192), draw(192, 128), scheme=scheme, out=D) is D
+    assert gpu.launched == 3 * kernels
+    assert (gpu.synchronised, len(gpu.allocated)) == before
+
+
+@simulated
+def test_batched_and_tall_and_skinny_products_repeat_their_launches(gpu, monkeypatch):
+    calls = [
+        (fpemu.gpu.batched.hgemm, draw(5, 8, 8, dtype="float16"), draw(5, 8, 8, dtype="float16")),
+        (fpemu.gpu.batched.hcgemm, draw(5, 8, 8, 2, dtype="float16"), draw(5, 8, 8, 2, dtype="float16")),
+        (fpemu.gpu.tallskinny.multiply, draw(300, 40), draw(40, 4)),
+        (fpemu.gpu.tallskinny.tsm2, draw(300, 64, dtype="float64"), draw(64, 4, dtype="float64")),
+        (fpemu.gpu.tallskinny.ism2, draw(300, 16), draw(16, 4)),
+    ]
+    for call, A, B in calls:
+        D = call(A, B)
+        call(A, B, out=D)
+        gpu.launched.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(matrices, "take", lambda *_, **__: pytest.fail("validated again"))
+            assert call(A, B).shape == D.shape
+            assert call(A, B, out=D) is D
+        assert len(gpu.launched) == 2
+
+
+@simulated
+def test_other_addresses_are_written_into_the_launches(gpu):
+    A, B, D = draw(64, 64), draw(64, 64), draw(64, 64)
+    fpemu.gpu.gemm(A, B, scheme="staged", out=D)
+    (product,) = gemm._products.values()
+    for X, Y, Z in ((A, B, D), (draw(64, 64), A, draw(64, 64)), (A, A, B)):
+        fpemu.gpu.gemm(X, Y, scheme="staged", out=Z)
+        assert len(gemm._products) == 1
+        words = [word for step in product.sequence._keep for word in written(step)]
+        assert not any(recording.region(word) for word in words)
+        for tensor in (X, Y, Z):
+            assert tensor.data_ptr() in words
+
+
+@simulated
+def test_shapes_strides_dtypes_alignment_options_and_scalars_are_told_apart(gpu):
+    A, B, C = draw(64, 64), draw(64, 64), draw(64, 64)
+    calls = [
+        lambda: fpemu.gpu.gemm(A, B, scheme="ootomo"),
+        lambda: fpemu.gpu.gemm(A, B, scheme="staged"),
+        lambda: fpemu.gpu.gemm(A, B, scheme="ootomo", promote=64),
+        lambda: fpemu.gpu.gemm(A, B, scheme="ootomo", on_range="propagate"),
+        lambda: fpemu.gpu.gemm(A, B, scheme="ootomo", alpha=2.0),
+        lambda: fpemu.gpu.gemm(A, B, C, scheme="ootomo", beta=2.0),
+        lambda: fpemu.gpu.gemm(A, B, C, scheme="ootomo", beta=-2.0),
+        lambda: fpemu.gpu.gemm(A, simulated_driver.Tensor(B._array.T, "cuda"), scheme="ootomo"),
+        lambda: fpemu.gpu.gemm(draw(65, 64), B, scheme="ootomo"),
+        lambda: fpemu.gpu.gemm(
+            simulated_driver.Tensor(draw(4097)._array[1:].reshape(64, 64), "cuda"), B, scheme="ootomo"
+        ),
+    ]
+    for count, call in enumerate(calls, 1):
+        call()
+        call()
+        assert len(gemm._products) == count
+    with pytest.raises(InputError, match="promote"):
+        fpemu.gpu.gemm(A, B, scheme="ootomo", promote=64.0)
+    with pytest.raises(InputError, match="scheme"):
+        fpemu.gpu.gemm(A, B, scheme="otomo")
+
+
+@simulated
+def test_an_output_that_shares_memory_is_refused_also_by_a_repeated_call(gpu):
+    A, B, D = draw(64, 64), draw(64, 64), draw(64, 64)
+    plan = fpemu.gpu.plan("staged", A, B)
+    for call in (
+        lambda out: fpemu.gpu.gemm(A, B, scheme="staged", out=out),
+        lambda out: fpemu.gpu.tallskinny.multiply(A, B, out=out),
+        lambda out: plan(A, B, out=out),
+    ):
+        call(D)
+        with pytest.raises(InputError, match="out shares memory with A"):
+            call(A)
+        call(D)
+
+
+@simulated
+def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, monkeypatch):
+    torch = sys.modules["torch"]
+    A, B, D = draw(64, 64), draw(64, 64), draw(64, 64)
+    fpemu.gpu.gemm(A, B, scheme="staged", out=D)
+    streams = []
+    (product,) = gemm._products.values()
+    queue = product.sequence.queue
+    product.sequence.queue = lambda addresses, stream, *part: (
+        streams.append((addresses[4], stream)) or queue(addresses, stream, *part)
+    )
+    for stream in (0, 7, 9, 7):
+        torch._C._cuda_getCurrentRawStream = lambda number, stream=stream: stream
+        fpemu.gpu.gemm(A, B, scheme="staged", out=D)
+    assert [stream for _, stream in streams] == [0, 7, 9, 7]
+    assert len({work for work, _ in streams}) == 3
+    assert streams[1] == streams[3]
+    torch.captures = True
+    allocated = len(gpu.allocated)
+    fpemu.gpu.gemm(A, B, scheme="staged", out=D)
+    assert streams[4][0] not in {work for work, _ in streams[:4]}
+    assert len(gpu.allocated) == allocated
+    with pytest.raises(InputError, match="which a CUDA graph cannot capture"):
+        fpemu.gpu.gemm(A, B, scheme="staged", on_range="raise", out=D)
+
+
+@simulated
+def test_threads_never_see_each_others_addresses(gpu):
+    operands = [[draw(64, 64) for _ in range(3)] for _ in range(4)]
+    fpemu.gpu.gemm(*operands[0][:2], scheme="staged", out=operands[0][2])
+    (product,) = gemm._products.values()
+    seen, issue = [], product.sequence._issue
+    first, last = product.sequence._keep[0], product.sequence._keep[1]
+    product.sequence._issue = [
+        lambda stream: (seen.append(written(first)), issue[0](stream)),
+        lambda stream: (seen.append(written(last)), issue[1](stream)),
+        *issue[2:],
+    ]
+
+    def work(A, B, D):
+        for _ in range(200):
+            fpemu.gpu.gemm(A, B, scheme="staged", out=D)
+
+    threads = [threading.Thread(target=work, args=three) for three in operands]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 1600
+    owners = {three[0].data_ptr(): three[2].data_ptr() for three in operands}
+    for split, multiply in zip(seen[::2], seen[1::2], strict=True):
+        (A,) = {word for word in split if word in owners}
+        assert owners[A] in multiply
+
+
+@simulated
+def test_unusual_arguments_are_validated_as_before(gpu):
+    A, B = draw(32, 32), draw(32, 32)
+    for more in ({"alpha": 0.0}, {"alpha": np.float32(2)}, {"alpha": float("nan")}):
+        for _ in range(2):
+            assert fpemu.gpu.gemm(A, B, scheme="staged", **more).shape == (32, 32)
+    half = draw(32, 32, dtype="float64")
+    with pytest.raises(InputError, match="not fp32 numbers"):
+        fpemu.gpu.gemm(half, B, scheme="staged")
+    assert fpemu.gpu.gemm(A._array, B._array, scheme="staged").shape == (32, 32)
+    assert fpemu.gpu.gemm(draw(2, 3, 32, 32), draw(3, 32, 32), scheme="staged").shape == (2, 3, 32, 32)
+
+
+@simulated
+def test_release_and_a_full_cache_drop_the_recordings(gpu, monkeypatch):
+    A, B = draw(32, 32), draw(32, 32)
+    fpemu.gpu.gemm(A, B, scheme="staged")
+    assert gemm._products
+    assert sequence.arenas
+    fpemu.gpu.release()
+    assert not gemm._products
+    assert not sequence.arenas
+    monkeypatch.setattr(tensors, "_MOST", 2)
+    for n in (8, 16, 24):
+        fpemu.gpu.gemm(draw(n, n), draw(n, n), scheme="staged")
+    assert len(gemm._products) == 1
+
+
+# --- deferred errors
+@simulated
+@pytest.mark.parametrize("on_range", [None, "propagate", "scale", "raise"])
+def test_faults_raise_when_they_are_read(gpu, on_range):
+    A, B, D = draw(64, 48), draw(48, 64), draw(64, 64)
+    fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
+    (product,) = gemm._products.values()
+    counters = product.sequence.counters["B"]
+    words = np.ctypeslib.as_array((simulated_driver.ctypes.c_uint64 * 4).from_address(counters.pointer))
+    words[:] = 3, 1, 2**64 - 1 - 70, 0
+    if on_range == "raise":
+        B._array[1, 6] = np.nan
+        with pytest.raises(InputError, match=r"^B: NaN or infinite: 1 of 3072 entries, first at \[1, 6\]"):
+            fpemu.gpu.gemm(A, B, scheme="ootomo", on_range="raise", out=D)
+    elif on_range == "propagate":
+        fpemu.gpu.check()
+    else:
+        text = {
+            None: r"^B of ootomo: NaN or infinite: 3 entries, first at \[1, 6\]; beyond their words: 1 entry, since",
+            "scale": r"^B of ootomo: beyond their words: 1 entry, since the last check",
+        }[on_range]
+        synchronised = gpu.synchronised
+        fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
+        assert gpu.synchronised == synchronised
+        with pytest.raises(InputError, match=text):
+            fpemu.gpu.check()
+    assert not words.any()
+    fpemu.gpu.check()
+
+
+@simulated
+def test_counts_outlive_the_recording(gpu):
+    A, B = draw(64, 48), draw(48, 64)
+    fpemu.gpu.gemm(A, B, scheme="staged")
+    (product,) = gemm._products.values()
+    counters = product.sequence.counters["A"]
+    simulated_driver.ctypes.memset(counters.pointer, 1, 1)
+    del product, counters
+    fpemu.gpu.release()
+    with pytest.raises(InputError, match="A of staged: NaN or infinite: 1 entry, since"):
+        fpemu.gpu.check()
+    assert not faults._entries
+    fpemu.gpu.check()
+
+
+# --- plans
+@simulated
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_plan_multiplies_without_validation_and_prepares_an_operand_once(gpu, monkeypatch, scheme):
+    A, B, D = draw(256, 192), draw(192, 128), draw(256, 128)
+    plan = fpemu.gpu.plan(scheme, A, B)
+    assert not gpu.launched
+    assert plan(A, B, out=D) is D
+    assert [name for name in plan.kernels if name != "fill"] == gpu.launched
+    assert plan.describe().startswith(fpemu.gpu.kernel(scheme, 256, 128, 192).describe())
+    assert plan.shapes == {"A": (256, 192), "B": (192, 128), "D": (256, 128)}
+    for operand in "BA":
+        ready = plan.prepare(B if operand == "B" else A, operand)
+        arguments = (A, ready) if operand == "B" else (ready, B)
+        plan(*arguments, out=D)
+        with monkeypatch.context() as patch:
+            patch.setattr(matrices, "take", lambda *_, **__: pytest.fail("validated again"))
+            before = gpu.synchronised, len(gpu.allocated)
+            assert plan(*arguments, out=D) is D
+            assert (gpu.synchronised, len(gpu.allocated)) == before
+    assert ready.bytes <= plan.bytes + 4096
+
+
+@simulated
+def test_plans_refuse_other_operands(gpu):
+    A, B, C = draw(64, 32), draw(32, 16), draw(64, 16)
+    plan = fpemu.gpu.plan("staged", A, B)
+    with pytest.raises(InputError, match=r"A must be an array on the GPU of the plan's shape \(64, 32\)"):
+        plan(B, A)
+    with pytest.raises(InputError, match="the plan adds no C"):
+        plan(A, B, C)
+    with pytest.raises(InputError, match="C is missing"):
+        fpemu.gpu.plan("staged", A, B, C, beta=1.0)(A, B)
+    with pytest.raises(InputError, match="prepared by another plan"):
+        plan(A, fpemu.gpu.plan("staged", A, B).prepare(B))
+    with pytest.raises(InputError, match="operand = 'C' must be"):
+        plan.prepare(C, "C")
+    with pytest.raises(InputError, match="A and B must be on the GPU"):
+        fpemu.gpu.plan("staged", A._array, B._array)
+    with pytest.raises(InputError, match=r"call fpemu\.gpu\.gemm"):
+        fpemu.gpu.plan("ozaki", draw(8, 8, dtype="float64"), draw(8, 8, dtype="float64"))
+    with pytest.raises(InputError, match="nothing to multiply"):
+        fpemu.gpu.plan("staged", A, B, alpha=0.0)
+
+
+# --- recordings and the compiled loop
+def test_a_recording_refuses_what_waits_for_the_host():
+    with recording.start() as steps, pytest.raises(recording.NotRecordableError):
+        device.synchronize()
+    assert recording.active() is None
+    assert not steps.steps
+
+
+def test_buffers_filled_by_every_call_become_one_fill():
+    with recording.start() as steps:
+        first, second, other = (device.Buffer(100, where) for where in ("cleared", "cleared", None))
+        for buffer in (first, second):
+            buffer.fill(0)
+        other.fill(1)
+    result = sequence.Sequence(steps, 2)
+    assert (result.kernels, result.mark, result.work) == (["fill", "fill"], 1, 3072)
+    filled = []
+    result._loop = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "fill_async", lambda *given: filled.append(given))
+        result.queue([0, 0, 0, 0, 4096, 0, 0], 5)
+    assert filled == [(4096 + 1024, 0, 2048, 5), (4096, 1, 100, 5)]
+
+
+def test_the_compiled_loop_issues_launches_and_fills_and_stops_at_a_failure():
+    ctypes = pytest.importorskip("ctypes")
+    pytest.importorskip("llvmlite")
+    calls = []
+    number, wide = ctypes.c_int, ctypes.c_uint64
+    launch = ctypes.CFUNCTYPE(number, wide, wide, wide, wide)(lambda *x: calls.append(x) or 7 * (x[1] == 99))
+    fill = ctypes.CFUNCTYPE(number, wide, ctypes.c_ubyte, wide, wide)(lambda *x: calls.append(x) or 0)
+    loop = native.compiled(*(ctypes.cast(f, ctypes.c_void_p).value for f in (launch, fill)))
+    config, pointer = np.zeros(8, np.uint64), np.array([1234], np.uint64)
+    at = config.ctypes.data
+    rows = native.table(
+        [(native.FILL, pointer.ctypes.data, 7, 64), *((native.LAUNCH, at, f, 22) for f in (11, 99, 12))]
+    )
+    assert loop(rows.ctypes.data, 2, 77) == 0
+    assert calls == [(1234, 7, 64, 77), (at, 11, 22, 0)]
+    assert config[4] == 77
+    calls.clear()
+    failure = loop(rows.ctypes.data, 4, 78)
+    assert (failure >> 32, failure & 0xFFFFFFFF, len(calls)) == (2, 7, 3)
+    assert loop(rows.ctypes.data, 0, 0) == 0
+
+
+def test_placeholders_are_no_addresses_and_the_regions_are_told_apart():
+    assert [recording.region(placeholder(name, 40)) for name in recording.REGIONS] == [
+        (i, 40) for i in range(len(recording.REGIONS))
+    ]
+    for value in (0, 1, 0x7F00_0000_0000, 2**63 - 1, int(np.float32([1, np.nan]).view(np.uint64)[0])):
+        assert recording.region(value) is None
+
+
+def test_facts_are_those_of_plain_tensors_on_the_gpu():
+    X = SimpleNamespace(shape=(2, 2))
+    assert tensors.facts(X, X, None, None) is None
+    assert tensors.near([0, 100, 0, 150], (10, 60, 0, 10))
+    assert not tensors.near([0, 100, 0, 160], (10, 60, 0, 10))
+
+
+# --- a GPU
+@needs_gpu
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("scheme", ["staged", "legemm", "h2sgemm", "bf16x3", "sgemm", "staged-int8"])
+def test_calls_plans_and_graphs_have_the_emulators_bits(scheme, special):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 96), (96, 40)))
+    if special:
+        A[3, 5], B[7, 9] = np.nan, -np.inf
+    want = fpemu.gemm(A, B, on_range="propagate", **fpemu.gpu.kernel(scheme, 70, 40, 96).arguments)
+    a, b = (torch.from_numpy(x).cuda() for x in (A, B))
+    other = torch.randn(70, 96, device="cuda"), torch.randn(96, 40, device="cuda")
+    plan = fpemu.gpu.plan(scheme, *other)
+    ready = plan.prepare(b)
+    for call in (
+        lambda out: fpemu.gpu.gemm(a, b, scheme=scheme, out=out),
+        lambda out: plan(a, b, out=out),
+        lambda out: plan(a, ready, out=out),
+    ):
+        D = torch.full((70, 40), 7.0, device="cuda")
+        for _ in range(3):
+            fpemu.gpu.gemm(*other, scheme=scheme, out=D)
+            call(D)
+            assert np.array_equal(D.cpu().numpy().view(np.uint32), want.view(np.uint32))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call(D)
+        for _ in range(2):
+            D.fill_(7.0)
+            fpemu.gpu.gemm(*other, scheme=scheme)
+            graph.replay()
+            assert np.array_equal(D.cpu().numpy().view(np.uint32), want.view(np.uint32))
+    if special and scheme not in ("sgemm",):
+        with pytest.raises(InputError, match="NaN or infinite"):
+            fpemu.gpu.check()
+        with pytest.raises(InputError, match=r"^A: NaN or infinite: 1 of 6720 entries, first at \[3, 5\]"):
+            fpemu.gpu.gemm(a, b, scheme=scheme, on_range="raise")
+    fpemu.gpu.check()
+
+
+@needs_gpu
+def test_threads_and_streams_on_a_gpu():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(6)
+    pairs = [
+        [torch.from_numpy(rng.standard_normal((300, 300)).astype(np.float32)).cuda() for _ in "AB"] for _ in range(4)
+    ]
+    want = [fpemu.gpu.gemm(*pair, scheme="staged").cpu().numpy() for pair in pairs]
+    torch.cuda.synchronize()
+    wrong = []
+
+    def work(pair, expected):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                got = fpemu.gpu.gemm(*pair, scheme="staged").cpu().numpy()
+                if not np.array_equal(got, expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work, args=given) for given in zip(pairs, want, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
