@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,6 @@ class Record:
         if "failed" in row and "failed" not in self._rows.get(key(row), row):
             return
         self._rows[key(row)] = dict(row)
-
-    def outdate(self, replaced: Callable[[Row], bool]) -> None:
-        """Mark the rows whose kernels have been replaced; they remain until they are measured again."""
-        for row in self._rows.values():
-            if replaced(row):
-                row["older"] = True
 
     def text(self) -> str:
         """Return the record as JSON, one row per line."""

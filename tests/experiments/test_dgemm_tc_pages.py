@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processor import Processor, matrix
 
 import fpemu
 from benchmarks.errorfree import dgemm_tc
@@ -17,6 +16,7 @@ from fpemu.gpu.errorfree.machine import Workspace
 from fpemu.gpu.runtime import compiler
 from fpemu.reproduce import experiments, figures, papers
 from fpemu.schemes import ozaki
+from tests.processor import Processor, matrix
 
 FIGURES = Path(__file__).resolve().parents[2] / "figures" / "dgemm_tc"
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")

@@ -177,7 +177,7 @@ def test_the_record_is_whole_and_every_launch_gave_the_same_bits_twice(kept):
 
 
 def test_ratios_are_of_one_run(kept):
-    runs_of = {}
+    runs_of: dict = {}
     for row in kept.rows:
         if "failed" not in row:
             runs_of.setdefault((*record.key(row)[:5], row.get("batch", 1)), set()).add(row["run"])
@@ -185,7 +185,7 @@ def test_ratios_are_of_one_run(kept):
 
 
 def test_all_kernels_of_an_arithmetic_have_one_digest_on_a_product(kept):
-    digests_of = {}
+    digests_of: dict = {}
     for row in kept.rows:
         who = row["contender"]
         if "failed" in row or who.startswith("cublas"):

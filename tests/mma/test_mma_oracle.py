@@ -92,7 +92,7 @@ def _rows():
         seen.add(key)
 
 
-@pytest.mark.parametrize("spec", _rows())
+@pytest.mark.parametrize("spec", list(_rows()))
 def test_row(spec):
     ins = instruction_of(spec)
     for kind in hostile.CLASSES:
