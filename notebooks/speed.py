@@ -166,9 +166,9 @@ assert used["hopper"].min() > 85
 assert used["cublas"].max() < 65
 
 # %% [markdown]
-# The published versions were designed for GPUs with a fraction of this bandwidth; bulk copies to shared memory and a deep
-# pipeline (`hopper`) reach the copy. Where not: with 10⁴ rows the matrix is too short to fill the GPU, and no kernel
-# uses more than a fraction of the bandwidth.
+# The published versions were designed for GPUs with a fraction of this bandwidth; bulk copies to shared memory and a
+# deep pipeline (`hopper`) reach the copy. Where not: with 10⁴ rows the matrix is too short to fill the GPU, and no
+# kernel uses more than a fraction of the bandwidth.
 
 # %%
 short = reproduce.committed("tsm2/fig13").frame.query("M == 10000 and data == 'fp32 columns'")
