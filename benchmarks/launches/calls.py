@@ -322,11 +322,13 @@ class Bench:
             "is_current_stream_capturing": self.host(self.torch.cuda.is_current_stream_capturing),
             "new_empty": self.host(lambda: A.new_empty((512, 512))),
             "launches": product.sequence.kernels,
-            "launches by the loop": self.host(lambda: product.sequence.queue(addresses, 0)),
+            "launches by a graph": self.host(lambda: product.sequence.queue(addresses, 0)),
+            "launches by the loop": self.host(lambda: product.sequence.queue(addresses, 0, capture=True)),
             "loop found": native.driver_loop() is not None,
+            "graphs in use": product.sequence._graph_launch is not None,
         }
         loop, product.sequence._loop = product.sequence._loop, None
-        result["launches by cuda.bindings"] = self.host(lambda: product.sequence.queue(addresses, 0))
+        result["launches by cuda.bindings"] = self.host(lambda: product.sequence.queue(addresses, 0, capture=True))
         product.sequence._loop = loop
         return result
 

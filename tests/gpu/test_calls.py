@@ -187,9 +187,12 @@ def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, mo
     streams = []
     (product,) = gemm._products.values()
     queue = product.sequence.queue
-    product.sequence.queue = lambda addresses, stream, *part: (
-        streams.append((addresses[4], stream)) or queue(addresses, stream, *part)
-    )
+
+    def listed(addresses, stream, **more):
+        streams.append((addresses[4], stream))
+        queue(addresses, stream, **more)
+
+    product.sequence.queue = listed
     for stream in (0, 7, 9, 7):
         torch._C._cuda_getCurrentRawStream = lambda number, stream=stream: stream
         fpemu.gpu.gemm(A, B, scheme="staged", out=D)
@@ -396,6 +399,68 @@ def test_the_compiled_loop_issues_launches_and_fills_and_stops_at_a_failure():
     failure = loop(rows.ctypes.data, 4, 78)
     assert (failure >> 32, failure & 0xFFFFFFFF, len(calls)) == (2, 7, 3)
     assert loop(rows.ctypes.data, 0, 0) == 0
+
+
+class Step:
+    """A launch whose only parameter is an address."""
+
+    name = "kernel"
+
+    def __init__(self, where):
+        self.arguments = [np.array([placeholder(where, 8)], np.uint64)]
+
+    def issue(self, stream):
+        raise AssertionError("the loop issues it")
+
+    def row(self):
+        return native.LAUNCH, 1, 2, 3
+
+
+def test_launches_with_addresses_that_come_again_become_a_graph(monkeypatch):
+    done, results = [], []
+
+    class Graph:
+        def __init__(self, queue, launch):
+            done.append("made")
+            assert queue(5) == 0
+
+        def queue(self, stream):
+            done.append("graph")
+            return results.pop() if results else 0
+
+    monkeypatch.setattr(device, "loop", lambda: lambda table, count, stream: done.append((count, stream)) or 0)
+    monkeypatch.setattr(native, "graph_launch", lambda: lambda graph, stream: 0)
+    monkeypatch.setattr(device, "Graph", Graph)
+    several, one = (sequence.Sequence(recording.Recording(steps=[Step("A") for _ in range(n)])) for n in (3, 1))
+    first, second = [64, 0, 0, 0, 0, 0, 0], [128, 0, 0, 0, 0, 0, 0]
+    for addresses, expected in (
+        (first, [(3, 7)]),
+        (second, [(3, 7)]),
+        (first, ["made", (3, 5), "graph"]),
+        (first, ["graph"]),
+        (second, ["made", (3, 5), "graph"]),
+        (first, ["graph"]),
+    ):
+        done.clear()
+        several.queue(addresses, 7)
+        assert done == expected
+    assert [step.arguments[0][0] for step in several._keep] == [136] * 3  # of the graph that was made last
+    for more in ({"capture": True}, {"start": 1}, {"stop": 3}):
+        done.clear()
+        several.queue(first, 7, **more)
+        assert done == [(2 if "start" in more else 3, 7)]
+        assert [step.arguments[0][0] for step in several._keep] == [72] * 3
+    for _ in range(3):
+        done.clear()
+        one.queue(first, 7)
+        assert done == [(1, 7)]
+    results.append(1)  # a graph that fails
+    done.clear()
+    several.queue(first, 7)
+    assert done == ["graph", (3, 7)]
+    for address in range(100):
+        several.queue([address, 0, 0, 0, 0, 0, 0], 7)
+    assert len(several._graphs) <= 32
 
 
 def test_placeholders_are_no_addresses_and_the_regions_are_told_apart():

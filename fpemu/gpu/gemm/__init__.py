@@ -135,8 +135,8 @@ def _repeated(product: Product, A: Any, out: Any, pointers: list[int]) -> Any:
     if product.synchronises:
         recorded.refuse_capture(stream)
     with lock:
-        work, zeros, _owner = tensors.room(product.sequence, stream)
-        product.queue(pointers, work, zeros, stream, private=out is None, checks=product.synchronises)
+        room = tensors.room(product.sequence, stream)
+        product.queue(pointers, room, stream, private=out is None, checks=product.synchronises)
     return D
 
 
@@ -270,9 +270,8 @@ def _queue(product: Product, operands: list[Matrix | None], *, private: bool, ch
     """Queue a recorded product of matrices in the workspace of a stream."""
     if checks:
         recorded.refuse_capture(stream)
-    work, zeros, _owner = tensors.room(product.sequence, stream)
     pointers = [0 if X is None else X.pointer for X in operands]
-    product.queue(pointers, work, zeros, stream, private=private, checks=checks)
+    product.queue(pointers, tensors.room(product.sequence, stream), stream, private=private, checks=checks)
 
 
 def _multiply(

@@ -173,11 +173,9 @@ class Plan:
         if product.synchronises:
             recorded.refuse_capture(stream)
         with lock:
-            work, zeros, _owner = tensors.room(product.sequence, stream, self._arenas)
             product.queue(
                 pointers,
-                work,
-                zeros,
+                tensors.room(product.sequence, stream, self._arenas),
                 stream,
                 prepared=0 if ready is None else ready.pointer,
                 private=out is None,
@@ -320,7 +318,8 @@ class Plan:
             pointers = [0 if X is None else X.pointer for X in used]
             prepared = 0 if ready is None else ready.pointer
             checks = product.synchronises
-            product.queue(pointers, arena.work, arena.zeros, 0, prepared=prepared, private=out is None, checks=checks)
+            room = arena.work, arena.zeros, None
+            product.queue(pointers, room, 0, prepared=prepared, private=out is None, checks=checks)
             if callers.must_synchronize(arrays):
                 device.synchronize()
             return result

@@ -63,7 +63,14 @@ class Product:
             counters.label(f"{self.kernel.scheme.name}", X.shape, (self.refuses_nonfinite, self.refuses_overflow))
 
     def queue(
-        self, pointers: list[int], work: int, zeros: int, stream: int, *, prepared: int = 0, private: bool, checks: bool
+        self,
+        pointers: list[int],
+        room: tuple[int, int, Any],
+        stream: int,
+        *,
+        prepared: int = 0,
+        private: bool,
+        checks: bool,
     ) -> None:
         """Queue the product; the caller holds the lock.
 
@@ -71,8 +78,10 @@ class Product:
         ----------
         pointers : list of int
             Addresses of A, B, C and D; 0: none.
-        work, zeros, prepared : int
-            Addresses of the workspace, of its zeros, and of operands prepared in advance.
+        room : (int, int, object)
+            Addresses of the workspace and of its zeros; None, or the owner in a capture, as from `tensors.room`.
+        prepared : int
+            Address of an operand prepared in advance.
         stream : int
             Stream.
         private : bool
@@ -80,9 +89,10 @@ class Product:
         checks : bool
             Wait for the counts of faults and raise InputError for them.
         """
+        work, zeros, owner = room
         addresses = [*pointers, work, zeros, prepared]
         if not checks:
-            self.sequence.queue(addresses, stream)
+            self.sequence.queue(addresses, stream, capture=owner is not None)
         elif private:
             self.sequence.queue(addresses, stream)
             self.check(pointers)

@@ -234,6 +234,50 @@ def loop() -> Callable[[int, int, int], int] | None:
     return native.driver_loop()
 
 
+class Graph:
+    """The work that a function queues on a stream, as an executable CUDA graph: one driver call for all launches.
+
+    Parameters
+    ----------
+    queue : callable
+        Queues the work on a stream given by its handle, and returns 0 or a status.
+    launch : callable
+        cuGraphLaunch, from `fpemu.gpu.runtime.native.graph_launch`.
+
+    Raises
+    ------
+    GpuError
+        If the driver refuses the capture.
+    """
+
+    def __init__(self, queue: Callable[[int], int], launch: Callable[[int, int], int]) -> None:
+        self.handle, self._launch = 0, launch
+        with entered() as cuda, unrestricted():
+            stream = _capture_stream()
+            check(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+            returned = queue(int(stream))
+            graph = check(cuda.cuStreamEndCapture(stream))
+            check_status(returned)
+            self._executable = check(cuda.cuGraphInstantiate(graph, 0))
+            check(cuda.cuGraphDestroy(graph))
+        self.handle = int(self._executable)
+
+    def queue(self, stream: int) -> int:
+        """Queue the graph on a stream and return the status."""
+        return self._launch(self.handle, stream)
+
+    def __del__(self) -> None:
+        if self.handle:
+            with suppress(Exception), entered() as cuda:  # a graph that still runs is destroyed at its end
+                check(cuda.cuGraphExecDestroy(self._executable))
+
+
+@cache
+def _capture_stream() -> Any:
+    cuda = driver()
+    return check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+
 def check_status(returned: int) -> None:
     """Raise GpuError for a status that the loop has returned."""
     if returned:

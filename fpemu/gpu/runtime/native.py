@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FILL", "LAUNCH", "compiled", "driver_loop", "table"]
+__all__ = ["FILL", "LAUNCH", "compiled", "driver_loop", "graph_launch", "table"]
 
 LAUNCH, FILL = 0, 1
 ROW, ROW_BYTES = 4, 32  # 64-bit words and bytes of a row of the table
@@ -95,6 +95,18 @@ def driver_loop() -> Callable[[int, int, int], int] | None:
         return compiled(*(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in functions))
     except (ImportError, OSError, AttributeError, RuntimeError):
         return None
+
+
+@cache
+def graph_launch() -> Callable[[int, int], int] | None:
+    """Return cuGraphLaunch of CUDA's driver, which takes an executable graph and a stream; None without its library."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuGraphLaunch
+    except (OSError, AttributeError):
+        return None
+    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
+    launch: Callable[[int, int], int] = function
+    return launch
 
 
 def table(rows: list[tuple[int, int, int, int]]) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """Sequences: the recorded launches of a call, queued with the addresses of any operands, workspace and stream.
 
 A sequence holds packed parameters; `Sequence.queue` writes the addresses that changed since the last time and issues
-the launches, one driver call each. The parameters are shared by all threads: `lock` is held from the first address
+the launches, one driver call each, or one for all if the same addresses come again: it then instantiates a CUDA graph
+of them. The parameters are shared by all threads: `lock` is held from the first address
 written to the last launch issued, because a launch copies its parameters. A workspace belongs to one stream, so that
 the work of two calls in it is ordered.
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device, native, recording
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.recording import REGIONS, Fill, Recording, placeholder
@@ -23,6 +25,8 @@ __all__ = ["Arena", "Arenas", "Sequence", "arenas", "lock"]
 lock = RLock()
 """Held while work of this package is queued"""
 _WORK, _CLEARED = REGIONS.index("work"), REGIONS.index("cleared")
+_MOST_GRAPHS = 32  # addresses of a sequence that are remembered
+_UNSEEN = object()
 _UNKNOWN = [-1] * (len(REGIONS) - 1)
 
 
@@ -112,6 +116,9 @@ class Sequence:
             self._issue.append(step.issue)
             if self._loop is not None:
                 rows.append(step.row())
+        several = self._loop is not None and len(steps) > 1
+        self._graph_launch = native.graph_launch() if several else None
+        self._graphs: dict[tuple[int, ...], Any] = {}
         self._table = native.table(rows)
         self._first = int(self._table.ctypes.data)
 
@@ -135,8 +142,33 @@ class Sequence:
                     where, offset = _WORK, offset + self._cleared
                 self._slots[where].append((view, i, offset))
 
-    def queue(self, addresses: list[int], stream: int, start: int = 0, stop: int | None = None) -> None:
-        """Issue the steps, or some of them, with these addresses of the regions; the caller holds `lock`."""
+    def queue(
+        self, addresses: list[int], stream: int, start: int = 0, stop: int | None = None, *, capture: bool = False
+    ) -> None:
+        """Issue the steps, or some of them, with these addresses of the regions; the caller holds `lock`.
+
+        Several launches with the same addresses as in an earlier call are issued as one graph, unless the stream is
+        captured.
+        """
+        whole = self._graph_launch is not None and not (capture or start or stop is not None)
+        if whole:
+            key = tuple(addresses)
+            graph = self._graphs.get(key, _UNSEEN)
+            if graph.__class__ is device.Graph and not graph.queue(stream):
+                return
+            self._write(addresses)
+            if self._replay(key, graph, stream):
+                return
+        else:
+            self._write(addresses)
+        if self._loop is None:
+            for issue in self._issue[start:stop]:
+                issue(stream)
+            return
+        self._launch(stream, start, (len(self._issue) if stop is None else stop) - start)
+
+    def _write(self, addresses: list[int]) -> None:
+        """Write the addresses that have changed into the parameters."""
         current = self._addresses
         if current != addresses:
             self._addresses = _UNKNOWN  # an interrupt may leave some unwritten
@@ -145,14 +177,28 @@ class Sequence:
                     for view, i, offset in slots:
                         view[i] = address + offset
             self._addresses = addresses
-        if self._loop is None:
-            for issue in self._issue[start:stop]:
-                issue(stream)
-            return
-        count = (len(self._issue) if stop is None else stop) - start
+
+    def _launch(self, stream: int, start: int, count: int) -> None:
+        """Issue some steps by the compiled loop, again in the GPU's context if another one was current."""
+        assert self._loop is not None
         failure = self._loop(self._first + native.ROW_BYTES * start, count, stream)
         if failure:
-            done = failure >> 32
+            done = start + (failure >> 32)
             device.check_context(failure)
             with device.entered():
-                device.check_status(self._loop(self._first + native.ROW_BYTES * (start + done), count - done, stream))
+                device.check_status(self._loop(self._first + native.ROW_BYTES * done, start + count - done, stream))
+
+    def _replay(self, key: tuple[int, ...], graph: Any, stream: int) -> bool:
+        """Make and queue the graph of addresses that have been seen before; return whether it is queued."""
+        loop, launch = self._loop, self._graph_launch
+        if graph is not None or loop is None or launch is None:  # the first time, or a graph that failed
+            if len(self._graphs) >= _MOST_GRAPHS:
+                self._graphs.pop(next(iter(self._graphs)))
+            self._graphs[key] = None
+            return False
+        try:
+            self._graphs[key] = made = device.Graph(lambda s: loop(self._first, len(self._issue), s), launch)
+        except GpuError:
+            self._graph_launch = None  # no graphs of this sequence
+            return False
+        return not made.queue(stream)

@@ -72,13 +72,14 @@ def capturing(handle: int) -> bool:
 
 
 def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int, int, Any]:
-    """Return the addresses of a workspace on torch's current stream, and the owner, alive until the work is queued.
+    """Return the addresses of a workspace on torch's current stream, and its owner in a capture, else None.
 
-    In a capture torch allocates it, so that it belongs to the graph's memory.
+    In a capture torch allocates it, so that it belongs to the graph's memory; the owner is alive until the work is
+    queued.
     """
     if not capturing(handle):
         held = held_by.of(handle, sequence)
-        return held.work, held.zeros, held
+        return held.work, held.zeros, None
     torch: Any = sys.modules["torch"]
     work = torch.empty(max(sequence.work, 1), dtype=torch.uint8, device="cuda:0")
     zeros = torch.zeros(sequence.zeros, dtype=torch.uint8, device="cuda:0") if sequence.zeros else work
@@ -117,8 +118,8 @@ class Recorded:
             pointers[3] = D.data_ptr()
         handle = stream()
         with lock:
-            work, zeros, _owner = room(self.sequence, handle)
-            self.sequence.queue([*pointers, work, zeros, 0], handle)
+            work, zeros, owner = room(self.sequence, handle)
+            self.sequence.queue([*pointers, work, zeros, 0], handle, capture=owner is not None)
         return D
 
 
