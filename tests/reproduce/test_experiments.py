@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fpemu import plotting
 from fpemu.reproduce import experiments
 from fpemu.sweep.store import canonical
 
@@ -112,79 +111,3 @@ def test_figures_10_and_11_share_their_cells():
     assert ten.evaluator == eleven.evaluator
     assert ten.code == eleven.code
     assert ten.cells("quick") == eleven.cells("quick")
-
-
-def _legemm_rows(factors, grow=2.0):
-    """Rows in which the error of each method is a factor times that of LE-GEMM."""
-    experiment = experiments.load("legemm/fig10", ROOT)
-    names = ("plain", "Markidis", "Ootomo", "LE-GEMM", "SGEMM")
-    rows = []
-    for cell in experiment.cells("quick"):
-        ours = 1e-6 * grow ** math.log2(cell["n"])
-        numbers = {
-            f"{name} {measure} {ref}": ours * dict(zip(names, (*factors, 1.0, 0.5), strict=True))[name]
-            for name in names
-            for measure in ("max_error", "mred")
-            for ref in ("s", "exact")
-        }
-        rows.append({**cell, **numbers})
-    return experiment, rows
-
-
-def test_legemm_claims_are_computed_from_the_data():
-    experiment, rows = _legemm_rows((377.33, 74.82, 2.69))
-    claims = {claim.claim: claim for claim in experiment.claims(rows)}
-    found = {text.split(": ")[1]: claim for text, claim in claims.items() if text.startswith("(a)")}
-    assert [claim.verdict for claim in found.values()] == ["holds"] * 5
-    assert [claim.measured for claim in found.values()][:3] == ["377×", "74.8×", "2.69×"]
-    amd = [claim.verdict for text, claim in claims.items() if text.startswith("(b)")]
-    assert amd == ["holds", "holds in part", "holds", "holds", "holds"]
-    experiment, rows = _legemm_rows((0.5, 0.5, 0.5), grow=0.5)
-    assert {claim.verdict for claim in experiment.claims(rows)} == {"does not hold"}
-
-
-def _h2sgemm_rows(error):
-    experiment = experiments.load("h2sgemm/fig8", ROOT)
-    settings = experiment.module.SETTINGS
-    return experiment, [
-        {**cell, **{name: error(name, cell["exponent"]) for name in settings}} for cell in experiment.cells("quick")
-    ]
-
-
-def test_h2sgemm_claims_hold_on_data_made_after_the_paper_and_fail_on_its_opposite():
-    published = {"HGEMM": 1e-4, "SGEMM": 4e-7, "sb=0": 2e-5, "sb=6": 1e-6, "sb=12": 3e-7}
-    experiment, rows = _h2sgemm_rows(lambda name, _: published[name.split()[0]])
-    assert {claim.verdict for claim in experiment.claims(rows)} == {"holds"}
-    opposite = {"HGEMM": 1e-9, "SGEMM": 1e-6, "sb=0": 1e-7, "sb=6": 1e-8, "sb=12": 1e-5}
-    experiment, rows = _h2sgemm_rows(lambda name, _: opposite[name.split()[0]])
-    verdicts = {claim.claim.split(", e ")[0]: claim.verdict for claim in experiment.claims(rows)}
-    assert verdicts.pop("(a) sb=0: element-wise / term-wise") == "holds"
-    assert verdicts.pop("(b) sb=0: element-wise / term-wise") == "holds"
-    assert set(verdicts.values()) == {"does not hold"}
-
-
-def test_every_figure_is_drawn_with_axes_named_and_a_legend_outside():
-    for experiment, rows in (
-        _h2sgemm_rows(lambda name, e: 1e-6 * 2.0 ** -(e + len(name))),
-        _legemm_rows((400.0, 3.0, 1.5)),
-    ):
-        figure = experiment.draw(rows)
-        plotting.png(figure)
-        axes = figure.axes
-        assert all(axis.get_yscale() == "log" for axis in axes)
-        assert all(axis.get_title(loc="left").startswith("(") for axis in axes)
-        assert any(axis.get_xlabel() for axis in axes)
-        assert axes[0].get_ylabel()
-        legend = figure.legends[0]
-        labels = [text.get_text() for text in legend.get_texts()]
-        assert len(set(labels)) == len(labels) == max(len(axis.get_legend_handles_labels()[1]) for axis in axes)
-        extent = legend.get_window_extent()
-        assert not any(extent.overlaps(axis.get_window_extent()) for axis in axes)
-        assert extent.x0 >= 0
-        assert extent.x1 <= figure.bbox.x1
-        looks = {
-            (line.get_color(), line.get_marker(), line.get_linestyle())
-            for line in axes[-1].lines
-            if line.get_marker() != "None"
-        }
-        assert len(looks) == len(labels)

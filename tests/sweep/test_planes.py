@@ -14,7 +14,6 @@ from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import experiments
-from fpemu.reproduce.claims import FAILS, HOLDS, OPEN
 from fpemu.sweep import evaluate, maps, planes, tables
 from fpemu.sweep.axes import LARGEST, parse_range
 
@@ -471,28 +470,6 @@ def _made(page, error, runs=2):
         for cell in page.cells("full")
         if cell["seed"] < runs
     ]
-
-
-def test_the_recommendation_holds_where_12_is_near_the_best_and_fails_where_it_is_not(page):
-    def best_at(where, loss):
-        return lambda combine, kind, e, sb: 1e-7 if sb == where else loss * 1e-7
-
-    assert {claim.verdict for claim in page.claims(_made(page, best_at(12, 100)))} == {HOLDS}
-    assert {claim.verdict for claim in page.claims(_made(page, best_at(10, 1.5)))} == {HOLDS}
-    assert {claim.verdict for claim in page.claims(_made(page, best_at(10, 1.6)))} == {FAILS}
-    # beyond the range where equation 6 allows 12 the recommendation is not judged
-    low = page.claims(_made(page, lambda combine, kind, e, sb: 1e-7 if sb == 20 or e >= -13 else 1.0))
-    assert {claim.verdict for claim in low} == {HOLDS}
-    edge = page.claims(_made(page, lambda combine, kind, e, sb: 1e-7 if sb == 20 or e > -13 else 1.0))
-    assert "28 of 29 points" in edge[0].measured
-    assert len(edge) == 4
-
-
-def test_the_recommendation_is_judged_on_the_rows_there_are(page):
-    rows = [row for row in _made(page, lambda *_: 1e-7) if row["combine"] == "term-wise" and row["exponent"] < 3]
-    assert [claim.verdict for claim in page.claims(rows)] == [HOLDS, HOLDS, OPEN, OPEN]
-    assert page.finding(rows)
-    assert page.finding([row for row in rows if row["inputs"] == "offset_symmetric"])
 
 
 def test_the_finding_says_what_the_rows_say(page):
