@@ -208,7 +208,8 @@ def test_importing_is_light():
 
 
 @pytest.mark.parametrize(
-    "target", ["setup", "test", "test-all", "lint", "reproduce", "ledger", "notebooks", "docs", "bench", "clean", "help"]
+    "target",
+    ["setup", "test", "test-all", "lint", "reproduce", "ledger", "notebooks", "docs", "bench", "clean", "help"],
 )
 def test_make_knows_its_targets(target):
     done = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -272,6 +273,7 @@ def _wheel(folder, name, *metadata):
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("required", ["present", "absent"])
 def test_make_setup_prints_errors_only(required, tmp_path):
     """pip's lines about package indexes stay away, its errors do not; a failed installation leaves no stamp."""
