@@ -13,7 +13,6 @@ import pytest
 from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments
 from fpemu.sweep import evaluate, maps, planes, tables
 from fpemu.sweep.axes import LARGEST, parse_range
 
@@ -450,41 +449,3 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(folder, capsys, arguments,
     assert err.count("\n") == 1
     assert complaint in err
     assert not (folder / "maps").exists()
-
-
-# --- the page of H2SGEMM
-@pytest.fixture(scope="module")
-def page():
-    return experiments.load("h2sgemm/plane").module
-
-
-def _made(page, error, runs=2):
-    """Rows of the page from error(combine, inputs, e, sb), the same for every run."""
-    return [
-        {
-            **cell,
-            "SGEMM": 1e-6,
-            "with rr": 1e-8,
-            **{f"sb={sb}": error(cell["combine"], cell["inputs"], cell["exponent"], sb) for sb in page.SCALES},
-        }
-        for cell in page.cells("full")
-        if cell["seed"] < runs
-    ]
-
-
-def test_the_finding_says_what_the_rows_say(page):
-    def error(combine, kind, e, sb):
-        if e - 1 + sb >= 27:
-            return math.inf
-        return 1e-7 if sb >= 11 else 1e-5
-
-    text = page.finding(_made(page, error))
-    assert "sb = 11 to 12 is within a factor of 1.5 of the best sb at the most offset exponents: 36 of 36" in text
-    assert "With sb = 0, allowed from e = -1 on, at most: 100." in text
-    assert "without the product of the residuals 1e-07" in text
-    bound = 2 * 2 * 2 * 12  # combinations, inputs, runs, exponents from 4 to 15 at which sb = 27 - (e - 1) is drawn
-    assert f"as printed {bound} of {bound}, one below it 0 of {bound + 8}" in text
-
-
-def test_the_page_explains_figures_that_are_there(page):
-    assert set(page.EXPLAINS) <= set(experiments.names())
