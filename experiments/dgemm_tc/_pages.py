@@ -23,7 +23,8 @@ ASSUMPTIONS = [
     is exact there, so that V100 and every later GPU give the same bits.""",
     """cublasDgemm and cublasSgemm of CUDA 10.2 on a Titan RTX have no known summation order. Three orders take their
     place: one chain of fused multiply-adds in ascending k; OpenBLAS 0.3.31 with its SkylakeX kernel; and the order of
-    cuBLAS 13.1 on an H200 for an n x n x n product, tabulated up to n = 2048.""",
+    cuBLAS 13.1 on an H200 for an n x n x n product, tabulated up to n = 2048. For DGEMM this order is one chain, as it
+    is at n = 5120, 7168 and 10240 on that GPU, so that the two are one case of the claims.""",
     """"Equivalent" is judged by the ratio of the largest relative errors on the same operands, within a factor of 10
     either way at every n; the paper prints no numbers.""",
     """The reference is the exact product rounded once to the output format; the paper's is MPFR with 2048 bits.""",
@@ -38,7 +39,7 @@ _ROWS = 64  # of A, and columns of B
 _SEEDS = {"quick": 3, "full": 20}
 TABULATED = 2048
 READINGS = {
-    "chain": "one chain of FMAs",
+    "chain": "one chain of FMAs",  # also cuBLAS' order of DGEMM on an H200
     "OpenBLAS": "OpenBLAS 0.3.31, SkylakeX",
     "cuBLAS": f"cuBLAS 13.1 on an H200, n up to {TABULATED}",
 }
@@ -135,7 +136,7 @@ class Accuracy:
         for phi in PHI:
             for method, reading in READINGS.items():
                 ratios = _ratios(rows, phi, method)
-                if ratios:
+                if ratios and not (method == "cuBLAS" and self.mode == "DP"):
                     farthest = max(ratios, key=lambda x: abs(np.log(x)))
                     yield Measure(f"{kind}_equivalent", farthest, reading, f"φ = {phi:g}")
                     yield Measure(f"{kind}_no_less_accurate", max(ratios), reading, f"φ = {phi:g}")

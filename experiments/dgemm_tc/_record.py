@@ -22,6 +22,9 @@ ASSUMPTIONS = [
     slices, fp16 operands and fp32 results; the sum in Algorithm 2's order, or by NearSum in CR mode.""",
     """A speed is 2n³ over the mean wall time of 3 to 10 executions after warm-up, the host's time included. The parts
     of the time are GPU time by events around every launch of one more execution.""",
+    """Blocks have 2560, 3584 and 3414 rows and columns at n = 5120, 7168 and 10240. In CR mode the calls of GEMM have
+    these sizes, and cuBLAS 13.1 takes slower kernels for 3414, which is no multiple of 8; in modes DP and SP they are
+    padded to multiples of 16.""",
     """The GPUs of the paper, a Titan RTX and a V100, are not here. Its statements on their speeds are not judged by
     the H200, whose fp64 arithmetic is fast as the V100's.""",
 ]

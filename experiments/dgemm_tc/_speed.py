@@ -68,4 +68,5 @@ def draw_line(axis: Any, points: dict[int, float], look: Series) -> None:
     if points:
         axis.plot(list(points), list(points.values()), **look.line())
     axis.set_xlabel("$n$")
-    axis.set_xticks([1024, 4096, 7168, 10240], ["1024", "4096", "7168", "10240"])
+    if points:
+        axis.set_xticks(list(points), [str(n) for n in points])
