@@ -32,7 +32,10 @@ ASSUMPTIONS = [
     methods.REFERENCE,
 ]
 
-_SIZES = {"quick": {"m": 48, "n": 48, "seeds": 3}, "full": {"m": 176, "n": 32, "seeds": 20}}
+_SIZES = {
+    "quick": {"m": 48, "n": 48, "seeds": 3, "exponents": range(-20, 1)},
+    "full": {"m": 176, "n": 32, "seeds": 20, "exponents": (-20, -18, -16, -14, -12, -8, -4, 0)},
+}
 
 
 def cells(size: str) -> list[Row]:
@@ -48,7 +51,7 @@ def cells(size: str) -> list[Row]:
             "k": 64 * 44,
         }
         for kind in KINDS
-        for exponent in range(-20, 1)
+        for exponent in chosen["exponents"]
         for seed in range(chosen["seeds"])
     ]
 
@@ -94,7 +97,7 @@ _WINDOWS = {
     "below": (-20, -15),
     "deep": (-14, -11),
     "rest": (-10, 0),
-    "top": (-2, 0),
+    "top": (0, 0),
 }
 """Offset exponents; fp16 has normal numbers from -14."""
 _STATEMENTS: tuple[tuple[str, str, str, Any, tuple[str, ...]], ...] = (
@@ -136,4 +139,5 @@ def _within(series: dict[int, float], window: str) -> list[float]:
 
 
 def _text(window: str) -> str:
-    return "e = {} to {}".format(*_WINDOWS[window])
+    low, high = _WINDOWS[window]
+    return f"e = {low} to {high}" if low < high else f"e = {low}"
