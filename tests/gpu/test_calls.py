@@ -273,8 +273,8 @@ def test_faults_raise_when_they_are_read(gpu, on_range):
     fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
     (product,) = gemm._products.values()
     counters = product.sequence.counters["B"]
-    words = np.ctypeslib.as_array((simulated_driver.ctypes.c_uint64 * 4).from_address(counters.pointer))
-    words[:] = 3, 1, 2**64 - 1 - 70, 0
+    words = np.ctypeslib.as_array((simulated_driver.ctypes.c_uint64 * 2).from_address(counters.pointer))
+    words[:] = 3, 1
     if on_range == "raise":
         B._array[1, 6] = np.nan
         with pytest.raises(InputError, match=r"^B: NaN or infinite: 1 of 3072 entries, first at \[1, 6\]"):
@@ -283,13 +283,18 @@ def test_faults_raise_when_they_are_read(gpu, on_range):
         fpemu.gpu.check()
     else:
         text = {
-            None: r"^B of ootomo: NaN or infinite: 3 entries, first at \[1, 6\]; beyond their words: 1 entry, since",
+            None: r"^B of ootomo: NaN or infinite: 3 entries; beyond their words: 1 entry, since the last check",
             "scale": r"^B of ootomo: beyond their words: 1 entry, since the last check",
         }[on_range]
         synchronised = gpu.synchronised
         fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
         assert gpu.synchronised == synchronised
         with pytest.raises(InputError, match=text):
+            fpemu.gpu.check()
+    if on_range is None:
+        words[:] = 1, 1
+        B._array[1, 6] = 1e30  # the operand of the last call still exists
+        with pytest.raises(InputError, match=r"^B: .* overflows: 1 of 3072 entries, first at \[1, 6\]: 1e\+30"):
             fpemu.gpu.check()
     assert not words.any()
     fpemu.gpu.check()

@@ -82,6 +82,12 @@ def hgemm(
         As `fpemu.batched.hgemm`; a configuration that is not valid; arrays in different memories.
     GpuError
         No GPU, or a run that failed.
+
+    Notes
+    -----
+    A call on torch tensors whose kernels are recorded, because an earlier one had the same options, shapes, strides and
+    alignment, validates nothing again: it queues the kernels on torch's current stream. Calls of several threads are
+    queued one after another. A CUDA graph can capture the call.
     """
     found = tensors.facts(A, B, C, out)
     key = found and _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration, found[0])
@@ -148,6 +154,10 @@ def hcgemm(
         As `hgemm`.
     GpuError
         As `hgemm`.
+
+    Notes
+    -----
+    Repeated calls on torch tensors are queued as by `hgemm`.
     """
     found = tensors.facts(A, B, C, out)
     choices = (products, kernel, algorithm, configuration)

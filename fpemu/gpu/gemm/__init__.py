@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from math import prod
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -107,7 +108,7 @@ def gemm(
         product = _products.find(key, out, found[1])
         if product is not None:
             try:
-                return _repeated(product, A, out, found[1])
+                return _repeated(product, A, B, out, found[1])
             except OutOfMemoryError:
                 release()
                 return gemm(
@@ -125,7 +126,7 @@ def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options:
     return scheme, on_range, order, alpha, beta, facts, *((n, v.__class__, v) for n, v in options.items())
 
 
-def _repeated(product: Product, A: Any, out: Any, pointers: list[int]) -> Any:
+def _repeated(product: Product, A: Any, B: Any, out: Any, pointers: list[int]) -> Any:
     """The result of a recorded product of torch tensors on their current stream."""
     D = out
     if D is None:
@@ -135,6 +136,7 @@ def _repeated(product: Product, A: Any, out: Any, pointers: list[int]) -> Any:
     if product.synchronises:
         recorded.refuse_capture(stream)
     with lock:
+        product.last["A"], product.last["B"] = ref(A), ref(B)
         room = tensors.room(product.sequence, stream)
         product.queue(pointers, room, stream, private=out is None, checks=product.synchronises)
     return D
@@ -225,6 +227,8 @@ def _computed(
         checks = not on_device or call.on_range == OverflowPolicy.RAISE
         product = _recorded(call, a, b, c, D, deferred, checks, key)
     if product is not None:
+        if key is not None:
+            product.last["A"], product.last["B"] = ref(given["A"]), ref(given["B"])
         _queue(product, [a, b, c, D], private=private, checks=checks, stream=stream)
         return result if on_device else matrices.download(D)
     with nullcontext() if not stream else callers.ordered(callers.streams(given.values())):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -173,6 +174,10 @@ class Plan:
         if product.synchronises:
             recorded.refuse_capture(stream)
         with lock:
+            if ready is None:
+                product.last["A"], product.last["B"] = ref(A), ref(B)
+            else:
+                product.last["A" if ready.name == "B" else "B"] = ref(A if ready.name == "B" else B)
             product.queue(
                 pointers,
                 tensors.room(product.sequence, stream, self._arenas),

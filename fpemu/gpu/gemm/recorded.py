@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fpemu.errors import GpuError, InputError
 from fpemu.gpu.gemm import patching
 from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import find
-from fpemu.gpu.runtime import device, matrices, recording, tensors
+from fpemu.gpu.runtime import device, faults, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import NotRecordableError
 from fpemu.gpu.runtime.sequence import Sequence
@@ -58,9 +59,17 @@ class Product:
         self.refuses_nonfinite = self.deferred or policy == OverflowPolicy.RAISE
         self.refuses_overflow = self.deferred or limited or policy != OverflowPolicy.PROPAGATE
         self.synchronises = policy == OverflowPolicy.RAISE
+        self.last: dict[str, Any] = {}
+        """Weak references to the tensors A and B of the last call"""
+        scheme, refused = self.kernel.scheme, (self.refuses_nonfinite, self.refuses_overflow)
         for name, counters in self.sequence.counters.items():
-            X = self.sources[name]
-            counters.label(f"{self.kernel.scheme.name}", X.shape, (self.refuses_nonfinite, self.refuses_overflow))
+            explain = partial(_explanation, self.last, scheme, name, self._policy)
+            counters.label(scheme.name, refused, explain)
+
+    @property
+    def _policy(self) -> OverflowPolicy:
+        """The policy whose errors are raised."""
+        return OverflowPolicy.RAISE if self.deferred else self.call.on_range
 
     def queue(
         self,
@@ -116,9 +125,7 @@ class Product:
         """Return the scheme's error for an operand that the policy refuses."""
         scheme = self.kernel.scheme
         try:
-            scheme.check_operand(
-                matrices.download(source), name, OverflowPolicy.RAISE if self.deferred else self.call.on_range
-            )
+            scheme.check_operand(matrices.download(source), name, self._policy)
         except InputError as problem:
             return str(problem)
         raise GpuError(
@@ -128,11 +135,24 @@ class Product:
 
     def check(self, pointers: list[int]) -> None:
         """Read the counts of faults and raise the scheme's InputError for an operand that the policy refuses."""
-        counted = {name: counters.read() for name, counters in self.sequence.counters.items()}
-        for name, counts in counted.items():
+        for name, counts in faults.read(self.sequence.counters.values()).items():
             if self.refused(counts):
                 source = replace(self.sources[name], pointer=pointers["AB".index(name)])
                 raise InputError(self.complaint(name, counts, source))
+
+
+def _explanation(last: dict[str, Any], scheme: Any, name: str, policy: OverflowPolicy) -> str | None:
+    """The error of an operand of the last call, if it still exists and has one."""
+    reference = last.get(name)
+    X = None if reference is None else reference()
+    if X is None:
+        return None
+    try:
+        x = matrices.take(X, name)
+        scheme.check_operand(matrices.download(x) if isinstance(x, Matrix) else x, name, policy)
+    except InputError as problem:
+        return str(problem)
+    return None
 
 
 def record(call: Call, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, *, deferred: bool) -> Product | None:

@@ -6,7 +6,9 @@ reads them all, and so does a copy of a result to the host (`matrices.Array.get`
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,16 +18,15 @@ from fpemu.errors import InputError
 from fpemu.gpu.runtime import device, recording
 from fpemu.gpu.runtime.device import Buffer
 
-__all__ = ["NONE", "Counters", "check", "counters", "defer"]
+__all__ = ["NONE", "Counters", "check", "counters", "defer", "read"]
 
-_SLOTS, _WORDS = 1024, 4  # counters of one allocation; 64-bit words of each
+_SLOTS, _WORDS = 2048, 2  # counters of one allocation; 64-bit words of each
 
 
 class Counters:
     """Counters of one operand in memory of the GPU, zero at first.
 
-    The words are the number of entries that are NaN or infinite, the number of entries with a word that overflows, and
-    for both the complement of the index of the first such entry in the operand (0: not recorded).
+    The words are the number of entries that are NaN or infinite, and the number of entries with a word that overflows.
 
     Parameters
     ----------
@@ -42,16 +43,20 @@ class Counters:
     def fill(self, byte: int) -> None:
         """Do nothing: the counts are kept over the calls of a recording."""
 
-    def label(self, call: str, shape: tuple[int, ...], refused: tuple[bool, bool]) -> None:
-        """Describe the operand for messages; refused: whether `check` raises for NaN and Inf, and for overflow."""
-        self.entry.text, self.entry.shape, self.entry.refused = f"{self.name} of {call}", shape, refused
+    def label(self, call: str, refused: tuple[bool, bool], explain: Callable[[], str | None]) -> None:
+        """Describe the operand for messages.
 
-    def read(self) -> tuple[int, int]:
-        """Return both numbers of entries and set them to zero, after all queued work."""
-        words = device.fetch(self.pointer, _WORDS, np.uint64)
-        if words.any():
-            device.zero(self.pointer, self.nbytes)
-        return int(words[0]), int(words[1])
+        Parameters
+        ----------
+        call : str
+            Name of the call's scheme.
+        refused : (bool, bool)
+            Whether `check` raises for NaN and Inf, and for overflow.
+        explain : callable
+            Returns the error of the operand of the last call with count and first place, or None if the operand no
+            longer exists or has no such entry.
+        """
+        self.entry.text, self.entry.refused, self.entry.explain = f"{self.name} of {call}", refused, explain
 
     def __del__(self) -> None:
         self.entry.dropped = True
@@ -82,7 +87,7 @@ class _Entry:
     buffer: Buffer
     slot: int
     text: str = ""
-    shape: tuple[int, ...] = ()
+    explain: Callable[[], str | None] = lambda: None
     refused: tuple[bool, bool] = (False, False)
     dropped: bool = False
 
@@ -102,6 +107,21 @@ def _take() -> _Entry:
     return _entries[-1]
 
 
+def read(counters: Iterable[Counters]) -> dict[str, tuple[int, int]]:
+    """Return both numbers of entries by operand and set them to zero, after all queued work: one copy to the host."""
+    result: dict[str, tuple[int, int]] = {}
+    for _, group in groupby(counters, key=lambda c: c.entry.buffer):
+        held = list(group)
+        first = min(c.pointer for c in held)
+        words = device.fetch(first, (max(c.pointer for c in held) - first) // 8 + _WORDS, np.uint64)
+        for c in held:
+            at = (c.pointer - first) // 8
+            result[c.name] = int(words[at]), int(words[at + 1])
+            if any(result[c.name]):
+                device.zero(c.pointer, c.nbytes)
+    return result
+
+
 def defer(message: str) -> None:
     """Let the next `check` raise a message."""
     _messages.append(message)
@@ -118,7 +138,8 @@ def check() -> None:
     Raises
     ------
     InputError
-        Operand, number of entries and index of the first.
+        Operand and number of entries; also the index of the first, if the operand of the last call is a torch tensor
+        that still exists and contains the entry.
     GpuError
         A failed kernel.
     """
@@ -143,18 +164,13 @@ def check() -> None:
 
 def _message(entry: _Entry, words: list[int]) -> str:
     """The error for an operand; empty if it has none."""
-    parts = []
-    for count, place, refused, what in zip(
-        words[:2], words[2:], entry.refused, ("NaN or infinite", "beyond their words"), strict=True
-    ):
-        if count and refused:
-            noun = "entry" if count == 1 else "entries"
-            where = f", first at {_index((1 << 64) - 1 - place, entry.shape)}" if place else ""
-            parts.append(f"{what}: {count} {noun}{where}")
+    parts = [
+        f"{what}: {count} {'entry' if count == 1 else 'entries'}"
+        for count, refused, what in zip(words, entry.refused, ("NaN or infinite", "beyond their words"), strict=True)
+        if count and refused
+    ]
     if not parts:
         return ""
+    if explained := entry.explain():
+        return explained
     return f"{entry.text}: {'; '.join(parts)}, since the last check; on_range='raise' checks every call"
-
-
-def _index(flat: int, shape: tuple[int, ...]) -> list[int]:
-    return [int(i) for i in np.unravel_index(flat, shape)]

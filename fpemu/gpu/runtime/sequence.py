@@ -83,6 +83,8 @@ class Sequence:
         Bytes of workspace, of workspace that is zero before and after, and of operands prepared in advance.
     kernels : list of str
         Names of the kernels in order; "fill" for a fill.
+    alone : bool
+        Whether it is one launch without workspace.
     mark : int
         Number of the sequence's steps before the same point.
     counters : dict of str to Counters
@@ -100,7 +102,7 @@ class Sequence:
             separate = [isinstance(step, Fill) and start <= step.pointer < end for step in steps]
             steps = [Fill(start, 0, cleared), *(s for s, within in zip(steps, separate, strict=True) if not within)]
             mark += 1 - sum(separate[:mark])
-        self.mark = mark
+        self.mark, self.alone = mark, len(steps) == 1 and not self.work and not self.zeros
         self.kernels = [getattr(step, "name", "fill") for step in steps]
         self._slots: list[list[tuple[Any, int, int]]] = [[] for _ in REGIONS[:-1]]
         self._addresses = _UNKNOWN

@@ -77,6 +77,8 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
     In a capture torch allocates it, so that it belongs to the graph's memory; the owner is alive until the work is
     queued.
     """
+    if sequence.alone:
+        return 0, 0, None
     if not capturing(handle):
         held = held_by.of(handle, sequence)
         return held.work, held.zeros, None

@@ -142,6 +142,10 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
         As `tsm2`.
     GpuError
         As `tsm2`.
+
+    Notes
+    -----
+    Repeated calls on torch tensors are queued as by `fpemu.gpu.batched.hgemm`.
     """
 
     def run(problem: Problem) -> None:
