@@ -10,7 +10,7 @@ from typing import Any
 
 from fpemu.reproduce.ledger import Ledger
 from fpemu.reproduce.papers import CHECK_KINDS, STATUSES, Claim, Paper
-from fpemu.reproduce.verdicts import DEPENDS, MET, UNDECIDED, VERDICTS, Case, Judgement, number_of, shown
+from fpemu.reproduce.verdicts import CONDITION, DEPENDS, MET, UNDECIDED, VERDICTS, Case, Judgement, number_of, shown
 
 _HEAD = """# Ledger
 
@@ -97,7 +97,17 @@ def _row(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     claim = _escape(one.claim.claim)
     if one.claim.page in ledger.records:
         claim = f"[{claim}]({_image(ledger, one.claim.page, figures)})"
-    return [claim, f"**{_escape(_verdict(one))}**", _escape(number_of(one)), _escape(one.claim.why)]
+    verdict = f"**{_escape(_verdict(one))}**"
+    if one.verdict == CONDITION:
+        verdict += f": {_escape(_short(one.note))}"
+    numbers = number_of(one)
+    here = f"{one.claim.quantity}: {numbers}" if numbers and one.claim.quantity else numbers
+    return [claim, verdict, _escape(here), _escape(one.claim.why)]
+
+
+def _short(text: str, most: int = 150) -> str:
+    """A condition for the summary; of a long one its beginning."""
+    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0].rstrip(',;.')} … (see all claims)"
 
 
 def _verdict(one: Judgement) -> str:

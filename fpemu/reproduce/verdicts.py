@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fpemu.reproduce.claims import Measure
@@ -20,6 +20,7 @@ FAILS, UNDECIDED, UNTESTABLE = "does not hold", "undecided", "not testable here"
 VERDICTS = (HOLDS, CONDITION, DEPENDS, FAILS, UNDECIDED, UNTESTABLE)
 MET = {HOLDS: "met", CONDITION: "met in part", DEPENDS: "met in part", FAILS: "not met"}
 """The words for a check in place of the verdict on a claim."""
+_SHORT = {CONDITION: "holds under a condition"}
 SEEDS = 20
 """The smallest number of seeds that decides a claim on random data."""
 
@@ -77,6 +78,8 @@ class Judgement:
         Size of the page's data, "quick" or "full".
     note : str
         The condition under which the claim holds, the readings that decide it, or the reason why it is undecided.
+    of_readings : dict of str
+        The verdict in each reading.
     """
 
     claim: Claim
@@ -84,6 +87,7 @@ class Judgement:
     cases: tuple[Case, ...] = ()
     size: str = ""
     note: str = ""
+    of_readings: dict[str, str] = field(default_factory=dict)
 
     def readings(self) -> dict[str, list[Case]]:
         """Return the cases of each reading."""
@@ -146,15 +150,15 @@ def judge(claim: Claim, record: dict[str, Any] | None) -> Judgement:
     if not cases:
         return Judgement(claim, UNDECIDED, cases, size, "no data")
     by_reading = {reading: _together(of, claim.condition) for reading, of in _by_reading(cases).items()}
-    verdicts = {verdict for verdict, _ in by_reading.values()}
-    if len(verdicts) > 1:
-        note = "; ".join(f"{reading}: {' '.join(filter(None, pair))}" for reading, pair in by_reading.items())
-        return Judgement(claim, DEPENDS, cases, size, note)
+    of_readings = {reading: verdict for reading, (verdict, _) in by_reading.items()}
+    if len(set(of_readings.values())) > 1:
+        note = ". ".join(f"{reading}: {condition or verdict}" for reading, (verdict, condition) in by_reading.items())
+        return Judgement(claim, DEPENDS, cases, size, note, of_readings)
     verdict, note = next(iter(by_reading.values()))
     if len(by_reading) > 1:
         notes = {reading: note for reading, (_, note) in by_reading.items() if note}
-        note = note if len(set(notes.values())) < 2 else "; ".join(f"{of}: {text}" for of, text in notes.items())
-    return Judgement(claim, verdict, cases, size, note)
+        note = note if len(set(notes.values())) < 2 else ". ".join(f"{of}: {text}" for of, text in notes.items())
+    return Judgement(claim, verdict, cases, size, note, of_readings)
 
 
 def _cases(claim: Claim, record: dict[str, Any]) -> Iterable[Case]:
@@ -191,12 +195,9 @@ def _together(cases: list[Case], condition: str) -> tuple[str, str]:
         return UNDECIDED, condition
     if len(of[HOLDS]) == len(cases):
         return (CONDITION, condition) if condition else (HOLDS, "")
-    parts = [f"holds for {', '.join(of[HOLDS])}"]
-    parts += [f"{words} for {', '.join(of[verdict])}" for verdict, words in _REST if of[verdict]]
-    return CONDITION, "; ".join(filter(None, (*parts, condition)))
-
-
-_REST = ((FAILS, "not"), (UNDECIDED, "undecided"))
+    words = {HOLDS: "holds for", FAILS: "Does not hold for", UNDECIDED: "Undecided for"}
+    parts = [f"{words[verdict]} {'; '.join(variants)}" for verdict, variants in of.items() if variants]
+    return CONDITION, ". ".join(filter(None, (*parts, condition)))
 
 
 def number(claim: Claim, case: Case) -> str:
@@ -211,8 +212,11 @@ def number_of(one: Judgement) -> str:
     for reading, cases in by_reading.items():
         values = [value for case in cases for value in case.values]
         text = number(one.claim, cases[0]) if len(cases) == 1 else shown(values, one.claim.unit)
-        verdicts = {case.verdict for case in cases}
-        words = f", {verdicts.pop()}" if len(by_reading) > 1 and len(verdicts) == 1 and one.claim.judged else ""
+        words = (
+            f", {_SHORT.get(one.of_readings[reading], one.of_readings[reading])}"
+            if len(by_reading) > 1 and one.claim.judged
+            else ""
+        )
         texts.append(f"{reading}: {text}{words}" if reading else text)
     text = "; ".join(texts)
     return f"H200: {text}" if text and one.claim.kind == SPEED else text
