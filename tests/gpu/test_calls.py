@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +17,14 @@ import pytest
 
 import fpemu
 from fpemu import InputError
+from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device, faults, matrices, native, recording, sequence, tensors
 from fpemu.gpu.runtime.recording import placeholder
-from tests import simulated_driver
+from tests import cuda_on_cpu, simulated_driver
+from tests.gpu.test_gpu_call import Lent, assert_same
+from tests.gpu.test_gpu_call import draw as numbers
 
-gemm = sys.modules["fpemu.gpu.gemm"]
+gemm, choice = (sys.modules[f"fpemu.gpu.gemm{name}"] for name in ("", ".choice"))
 ON_A_GPU = device.missing() is None
 needs_gpu = pytest.mark.skipif(not ON_A_GPU, reason=str(device.missing()))
 simulated = pytest.mark.skipif(
@@ -358,6 +362,114 @@ def test_plans_refuse_other_operands(gpu):
         fpemu.gpu.plan("ozaki", draw(8, 8, dtype="float64"), draw(8, 8, dtype="float64"))
     with pytest.raises(InputError, match="nothing to multiply"):
         fpemu.gpu.plan("staged", A, B, alpha=0.0)
+
+
+# --- bits, where this machine's processor stands in for a GPU
+class At:
+    """Memory at an address, as a buffer that can be read."""
+
+    def __init__(self, pointer):
+        self.pointer = int(pointer)
+
+    def array(self, shape, dtype):
+        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        memory = (simulated_driver.ctypes.c_uint8 * count).from_address(self.pointer)
+        return np.frombuffer(memory, dtype).reshape(shape).copy()
+
+
+class EmulatedLaunch(device.Launch):
+    """The emulator's product of words in memory, as a launch."""
+
+    name = "emulated"
+
+    def __init__(self, kernel, a, b, D, alpha, beta, C):
+        self.given = kernel, a, b, D, alpha, beta, C
+        buffers = [*a.words, a.exponents, *b.words, b.exponents, D, C]
+        self.arguments = [np.array([0 if X is None else X.pointer for X in buffers], np.uint64)]
+
+    def issue(self, stream=0):
+        kernel, *sides, D, alpha, beta, C = self.given
+        pointers = iter(self.arguments[0])
+        moved = []
+        for x in sides:
+            words = tuple(At(next(pointers)) for _ in x.words)
+            moved.append(replace(x, words=words, exponents=At(p) if (p := next(pointers)) else None))
+        D = replace(D, pointer=int(next(pointers)))
+        C = None if C is None else replace(C, pointer=int(next(pointers)))
+        cuda_on_cpu.Emulated.multiply(kernel, *moved, D, alpha, beta, C)
+
+
+class RecordableKernel(cuda_on_cpu.Emulated):
+    """The emulator as a kernel that can be recorded."""
+
+    recordable = True
+
+    def multiply(self, a, b, D, alpha, beta, C):
+        EmulatedLaunch(self, a, b, D, alpha, beta, C).queue()
+
+
+@pytest.fixture
+def processor(tmp_path_factory, monkeypatch):
+    if ON_A_GPU or emulation.compiler() is None:
+        pytest.skip("there is a GPU, or no C++ compiler")
+    forget()
+    cuda_on_cpu.stand_in(monkeypatch, tmp_path_factory.mktemp("kernels"))
+    monkeypatch.setattr(choice, "BUILDERS", (lambda scheme, spec, sizes, order: RecordableKernel(scheme, spec, order),))
+    yield fpemu.gpu
+    forget()
+
+
+@pytest.mark.parametrize("on_range", [None, "propagate", "scale", "scale-rows", "raise"])
+@pytest.mark.parametrize("scheme", ["ootomo", "bf16x3"])
+def test_recorded_products_have_the_emulators_bits_for_every_policy(processor, scheme, on_range):
+    policy = on_range or "propagate"
+    out = Lent(np.zeros((2, 9, 7), np.float32))
+    for seed in range(4):  # the later ones are repetitions, at other addresses
+        A, B, C = numbers((2, 9, 40), seed=seed), numbers((40, 7), seed=seed), numbers((9, 7), seed=seed)
+        special = seed % 2 and on_range != "raise"
+        if special:
+            A[1, 2, 3], B[5, 6], A[0, 1, 1] = np.nan, np.inf, 3e6
+        lent = [Lent(X) for X in (A, B, C)]
+        arguments = processor.kernel(scheme, 9, 7, 40).arguments
+        got = processor.gemm(*lent, scheme=scheme, alpha=0.5, beta=-2.0, on_range=on_range, out=out)
+        assert_same(got.content, fpemu.gemm(A, B, C, alpha=0.5, beta=-2.0, on_range=policy, **arguments))
+        assert len(gemm._products) == 1
+        if special and on_range is None:
+            with pytest.raises(InputError, match=f"^A of {scheme}: NaN or infinite: 1 entry.*and 1 other operands"):
+                processor.check()
+        processor.check()
+
+
+@pytest.mark.parametrize("operand", ["A", "B"])
+def test_a_prepared_operand_keeps_its_words_and_special_rows(processor, operand):
+    A, B = numbers((2, 9, 40)), numbers((40, 7))
+    A[1, 2, 3], B[5, 6] = np.nan, np.inf
+    plan = processor.plan("ootomo", Lent(A), Lent(B))
+    lent = {"A": Lent(A), "B": Lent(B)}
+    ready = plan.prepare(lent[operand], operand)
+    with pytest.raises(InputError, match=f"^{operand}: NaN or infinite: 1 of "):
+        processor.check()
+    arguments = processor.kernel("ootomo", 9, 7, 40).arguments
+    for seed in range(3):
+        other = numbers((40, 7) if operand == "A" else (2, 9, 40), seed=seed)
+        pair = (A, other) if operand == "A" else (other, B)
+        D = plan(*((ready, Lent(other)) if operand == "A" else (Lent(other), ready)))
+        assert_same(D._matrix and matrices.download(D._matrix), fpemu.gemm(*pair, on_range="propagate", **arguments))
+        plan(Lent(-A), Lent(-B))
+    with pytest.raises(InputError, match="A of ootomo: NaN or infinite: 3 entries"):
+        processor.check()
+    plan = processor.plan("ootomo", Lent(A), Lent(B), on_range="raise")
+    with pytest.raises(InputError, match=f"^{operand}: NaN or infinite: 1 of "):
+        plan.prepare(lent[operand], operand)
+
+
+def test_a_copy_to_the_host_raises_the_deferred_errors(processor):
+    A = numbers((5, 5))
+    A[0, 0] = np.inf
+    D = processor.gemm(Lent(A), Lent(A), scheme="ootomo")
+    with pytest.raises(InputError, match="A of ootomo: NaN or infinite: 1 entry"):
+        D.get()
+    assert D.get().shape == (5, 5)
 
 
 # --- recordings and the compiled loop

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import callers, compiler, device
 from fpemu.gpu.runtime.callers import is_torch
+from fpemu.gpu.runtime.faults import check
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
 _WORK: Any = 10_000  # limit of `numpy.shares_memory`
@@ -308,7 +309,8 @@ class Array:
         return {"shape": X.shape, "typestr": X.dtype.str, "data": (X.pointer, False), "version": 3, "stream": 1}
 
     def get(self) -> NDArray[Any]:
-        """Copy the array to a NumPy array."""
+        """Copy the array to a NumPy array, after `fpemu.gpu.check`."""
+        check()
         return download(self._matrix)
 
 
