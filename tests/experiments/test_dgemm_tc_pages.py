@@ -154,7 +154,8 @@ def test_counts_decide_products_speed_range_and_memory():
     page, found = measured("fig7b", counts)
     assert found["cr_more_products", "", ""] == pytest.approx(3.0)
     largest = max(page.module.memory(n, 17, 17) for n in page.module.lengths(page.cells("quick")))
-    assert found["memory", "", "CR mode"] == pytest.approx(largest)
+    assert found["memory", "GB of 10^9 bytes", "CR mode"] == pytest.approx(largest)
+    assert found["memory", "GB of 2^30 bytes", "CR mode"] == pytest.approx(largest * 1e9 / 2**30)
 
 
 def test_the_published_66_products():
