@@ -4,6 +4,9 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 import generate  # noqa: E402
@@ -15,17 +18,13 @@ author = "The fpemu developers"
 copyright = f"2026, {author}"
 version = release = fpemu.__version__
 
-extensions = [
-    "myst_nb",
-    "numpydoc",
-    "sphinx_design",
-    *(f"sphinx.ext.{x}" for x in ("autodoc", "autosummary", "mathjax")),
-]
+extensions = ["myst_nb", "numpydoc", "sphinx_design", *(f"sphinx.ext.{x}" for x in ("autodoc", "autosummary"))]
 exclude_patterns = ["_build", "generated/speed.md", "generated/verified.md"]
 suppress_warnings = ["autosummary.import_cycle"]
 default_role = "py:obj"
 needs_sphinx = "8.0"
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = f"fpemu {version}"
 html_static_path = ["_static"]
@@ -73,7 +72,21 @@ def _paragraph(text):
     return "::\n\n" + "\n".join(f"    {line}" for line in text.splitlines())
 
 
+def _formula(block):
+    """Return a visitor that writes a formula as MathML, so that the pages need neither a network nor JavaScript."""
+
+    def visit(self, node):
+        tex = re.sub(r"\\tfrac(\d)(\d)", r"\\tfrac{\1}{\2}", node.astext()).replace(
+            r"\dots", r"\ldots"
+        )  # unknown to it
+        self.body.append(tex2mathml(tex, as_block=block))
+        raise nodes.SkipNode
+
+    return visit
+
+
 def setup(app):
     """Write the generated pages before Sphinx looks for its sources."""
+    app.add_html_math_renderer("mathml", (_formula(False), None), (_formula(True), None))
     app.connect("config-inited", lambda app, config: generate.write())
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=900)

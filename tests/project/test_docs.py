@@ -8,6 +8,7 @@ GPU, a cluster or the network: they are not run, but their commands and options 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -166,6 +167,20 @@ def test_commands_that_are_not_run_have_their_options():
         if words[1:2] == ["sweep"] and count == 2:
             known |= _help()["fpemu sweep run"]
         assert {word for word in words if re.match("--?[a-zA-Z]", word)} <= known, " ".join(words)
+
+
+def test_committed_records_follow_the_published_schema():
+    jsonschema = pytest.importorskip("jsonschema")
+    path = DOCS / "generate.py"
+    found = importlib.util.spec_from_file_location("generate", path)
+    generate = importlib.util.module_from_spec(found)
+    found.loader.exec_module(generate)
+    validator = jsonschema.Draft202012Validator(generate.record_schema())
+    records = [json.loads(p.read_text("utf-8")) for p in (ROOT / "tests" / "data" / "verified").glob("*.json")]
+    records = [record for record in records if "suite" in record]
+    assert len(records) >= 6
+    for record in records:
+        validator.validate(record)
 
 
 @pytest.mark.slow
