@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from fpemu.gpu.runtime import compiler, device
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
-STATUS = {"verify gemm": 1}
-"""Exit status of the commands that show a failed check."""
 
 
 def _with_output(language):
@@ -45,7 +42,6 @@ def _commands(block):
 
 SHOWN = [text for language, text in BLOCKS if language == "console" and text.startswith("$")]
 PLAIN = [command for _, text in BLOCKS if _ == "console" and text[0] != "$" for command, _ in _commands(text)]
-ON_A_GPU = [c for c in PLAIN if c[1] in ("verify", "characterize", "bench")]
 
 
 def _run(arguments, folder, **environment):
@@ -57,10 +53,10 @@ def _run(arguments, folder, **environment):
 
 
 def test_every_block_is_of_a_kind_that_is_tested():
-    assert {language for language, _ in BLOCKS} == {"console", "python", "py", "text", "toml"}
-    assert {command[0] for command in PLAIN} == {"fpemu", "make"}
-    assert len(ON_A_GPU) >= 6
+    assert {language for language, _ in BLOCKS} == {"console", "python", "py", "text"}
+    assert {command[0] for command in PLAIN} == {"make"}
     assert all(language != "text" or before in ("python", "py") for (before, _), (language, _) in pairwise(BLOCKS))
+    assert len(README.splitlines()) <= 120
 
 
 @pytest.mark.parametrize(("example", "shown"), _with_output("python"))
@@ -86,12 +82,10 @@ def test_gpu_examples_run(example, shown, tmp_path):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """The files that the blocks write or name: the matrices of the first example, and the grid."""
+    """The matrices that the first example writes."""
     folder = tmp_path_factory.mktemp("readme")
     assert _run(["-c", next(text for language, text in BLOCKS if language == "python")], folder).returncode == 0
-    (grid,) = (text for language, text in BLOCKS if language == "toml")
-    (folder / "grid.toml").write_text(grid, encoding="utf-8")
-    return [folder / name for name in ("A.npy", "B.npy", "D.npy", "grid.toml")]
+    return [folder / name for name in ("A.npy", "B.npy", "D.npy")]
 
 
 def _lend(files, commands, folder):
@@ -112,46 +106,15 @@ def test_commands_print_what_readme_shows(block, files, tmp_path):
     commands = _commands(block)
     _lend(files, commands, tmp_path)
     for command, shown in commands:
-        name = " ".join(command[1:3])
-        patient = ["--seconds", "600"] if name == "verify gemm" else []  # so that a slow machine tries all causes too
-        done = _run([*command, *patient], tmp_path)
-        assert done.returncode == STATUS.get(name, 0), done.stderr
+        done = _run(command, tmp_path)
+        assert done.returncode == 0, done.stderr
         assert _words(done.stdout) == _words(shown)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in PLAIN if c[1] == "sweep"], ids=" ".join)
-def test_sweeps_are_accepted(command, files, tmp_path):
-    _lend(files, [(command, "")], tmp_path)
-    words = [word for word in command if word != "--dry-run"]
-    if "--scheduler" in words:  # a dry run does not connect to it
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        assert "distributed" in str(project["optional-dependencies"]["dask"])
-    done = _run([*words, "--dry-run"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\d+ cells: 0 stored, \d+ to do", done.stdout)
-
-
-@pytest.mark.parametrize("command", ON_A_GPU, ids=" ".join)
-def test_gpu_commands_without_a_gpu_say_so_in_one_line(command, tmp_path):
-    done = _run(command, tmp_path, CUDA_VISIBLE_DEVICES="")
-    assert done.returncode in (1, 2)
-    assert done.stdout == ""
-    assert re.fullmatch(
-        r"fpemu: .*(no NVIDIA GPU is usable here|PyTorch, which is not installed|PyTorch finds no GPU).*\n", done.stderr
-    )
-    assert not list(tmp_path.glob("*.json"))
-
-
-@pytest.mark.parametrize("command", [c for c in PLAIN if c[0] == "make"], ids=" ".join)
+@pytest.mark.parametrize("command", PLAIN, ids=" ".join)
 def test_make_has_the_targets_of_readme(command):
     done = subprocess.run([*command, "-n"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-
-
-def test_all_other_commands_belong_to_one_of_these_tests():
-    kinds = {command[0] if command[0] == "make" else command[1] for command in PLAIN if command not in ON_A_GPU}
-    assert kinds == {"make", "sweep"}
 
 
 def _inline():
