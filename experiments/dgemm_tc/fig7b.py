@@ -34,7 +34,7 @@ def draw(rows: list[Row]) -> Any:
             axis.plot(lengths(rows), _memory(rows, phi, mode), **look.line(label="_memory", **style))
     axis.axhline(20, color=plotting.BLACK, linestyle="--", linewidth=0.8)
     axis.annotate("20 GB", (1000, 20), xytext=(0, -9), textcoords="offset points", fontsize=7)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 22)
     plotting.panel_titles(axes, ["slices", "products", "memory of a block"])
     plotting.legend_below(figure, axes[0, 0], 3)
     return figure
