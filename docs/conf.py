@@ -20,7 +20,7 @@ version = release = fpemu.__version__
 
 extensions = ["myst_nb", "numpydoc", "sphinx_design", *(f"sphinx.ext.{x}" for x in ("autodoc", "autosummary"))]
 exclude_patterns = ["_build", "generated/speed.md", "generated/verified.md"]
-suppress_warnings = ["autosummary.import_cycle"]
+suppress_warnings = ["autosummary.import_cycle", "myst.header"]  # summaries name their module; copied texts
 default_role = "py:obj"
 needs_sphinx = "8.0"
 
@@ -67,7 +67,7 @@ def _as_restructured_text(app, what, name, obj, options, lines):
 def _paragraph(text):
     """A paragraph of a module's docstring; formulas and tables, which its layout aligns, as a literal block."""
     aligned = any(line.startswith((" ", "=")) for line in text.splitlines())
-    if not aligned or text.startswith(("* ", "1. ")):
+    if not aligned or text.startswith(("* ", "1. ", "..")):
         return text
     return "::\n\n" + "\n".join(f"    {line}" for line in text.splitlines())
 

@@ -165,7 +165,7 @@ def test_commands_that_are_not_run_have_their_options():
         count = max(n for n in range(1, len(words) + 1) if " ".join(words[:n]) in _help())
         known = _help()[" ".join(words[:count])]
         if words[1:2] == ["sweep"] and count == 2:
-            known |= _help()["fpemu sweep run"]
+            known = known | _help()["fpemu sweep run"]
         assert {word for word in words if re.match("--?[a-zA-Z]", word)} <= known, " ".join(words)
 
 
