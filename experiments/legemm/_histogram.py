@@ -149,7 +149,7 @@ def measures(rows: list[dict[str, Any]], shown: str) -> Iterator[Measure]:
             )
             widths[hardware] = _factor("Markidis", width)
             yield Measure("plain_is_widest", widest, reading, gpu)
-            yield Measure("narrower_than_markidis", _factor("Markidis", wide, width), reading, gpu)
+            yield Measure("narrower_than_markidis", _factor("Markidis", wide), reading, gpu)
             yield Measure("concentrated_more_than_ootomo", _factor("Ootomo", width, median), reading, gpu)
             for what, number in (("width", width), ("median", median)):
                 yield Measure("distribution_like_ootomo", _factor("Ootomo", number), reading, f"{what}, {gpu}")
