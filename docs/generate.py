@@ -51,7 +51,7 @@ def write() -> None:
         "record.schema.json": json.dumps(record_schema(), indent=1) + "\n",
     }.items():
         pages[OUT / name] = text
-    pages |= api() | ledger() | notebooks() | texts() | pictures()
+    pages.update({**api(), **ledger(), **notebooks(), **texts(), **pictures()})
     for path, content in pages.items():
         _save(path, content if isinstance(content, bytes) else content.encode())
     for path in set(OUT.rglob("*.*")) - set(pages) - _COPIED:
@@ -278,7 +278,8 @@ def _plain(text: str) -> str:
 
 def api() -> dict[Path, str]:
     """Return one page for each public module: a table of its names, then their documentation."""
-    pages, documented = {}, {}
+    pages: dict[Path, str] = {}
+    documented: dict[int, str] = {}
     index = ["# Python names\n\nThe public names by module; `import fpemu` loads a module when it is first used.\n"]
     pages[OUT / "api" / "fpemu.rst"] = _module("fpemu", _callables("fpemu"), documented)
     toctree = ["fpemu"]
@@ -298,7 +299,7 @@ def _entry(name: str) -> tuple[str, str]:
 
 
 def _summary(value: Any) -> str:
-    return re.sub(r"`([^`]+)`", r"`\1`", (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " "))
+    return (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def _callables(name: str) -> dict[str, Any]:
