@@ -89,12 +89,12 @@ def hgemm(
     alignment, validates nothing again: it queues the kernels on torch's current stream. Calls of several threads are
     queued one after another. A CUDA graph can capture the call.
     """
-    found = tensors.facts(A, B, C, out)
-    key = found and _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration, found[0])
-    if key is not None and found is not None:
-        product = _recorded.find(key, out, found[1])
+    read = tensors.facts(A, B, C, out)
+    key = read and _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration, read[0])
+    if key is not None and read is not None:
+        product = _recorded.find(key, out, read[1])
         if product is not None:
-            return product.run(A, out, found[1])
+            return product.run(A, out, read[1])
     options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
     return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options), key)
 
@@ -159,13 +159,13 @@ def hcgemm(
     -----
     Repeated calls on torch tensors are queued as by `hgemm`.
     """
-    found = tensors.facts(A, B, C, out)
+    read = tensors.facts(A, B, C, out)
     choices = (products, kernel, algorithm, configuration)
-    key = found and _key(layout, alpha, beta, transa, transb, accumulate, choices, None, found[0])
-    if key is not None and found is not None:
-        product = _recorded.find(key, out, found[1])
+    key = read and _key(layout, alpha, beta, transa, transb, accumulate, choices, None, read[0])
+    if key is not None and read is not None:
+        product = _recorded.find(key, out, read[1])
         if product is not None:
-            return product.run(A, out, found[1])
+            return product.run(A, out, read[1])
     options: dict[str, Any] = {
         "transa": transa,
         "transb": transb,

@@ -102,13 +102,13 @@ def gemm(
     Calls of several threads are queued one after another. The torch call can be captured in a CUDA graph, then in
     workspace of the graph, except for ``on_range="raise"``, the Ozaki family and kernels of unusual orders.
     """
-    found = tensors.facts(A, B, C, out)
-    key = None if found is None else _key(scheme, alpha, beta, on_range, order, options, found[0])
-    if key is not None and found is not None:
-        product = _products.find(key, out, found[1])
+    read = tensors.facts(A, B, C, out)
+    key = None if read is None else _key(scheme, alpha, beta, on_range, order, options, read[0])
+    if key is not None and read is not None:
+        product = _products.find(key, out, read[1])
         if product is not None:
             try:
-                return _repeated(product, A, B, out, found[1])
+                return _repeated(product, A, B, out, read[1])
             except OutOfMemoryError:
                 release()
                 return gemm(

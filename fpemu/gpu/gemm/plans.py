@@ -100,8 +100,8 @@ def plan(
         if call.C is None:
             operands.pop("C", None)
         result = Plan(call, operands, deferred=on_range is None)
-        found = tensors.facts(A, B, C, None)
-        result._products[(found and found[0], None)] = result._record(operands, result._result(None))
+        read = tensors.facts(A, B, C, None)
+        result._products[(read and read[0], None)] = result._record(operands, result._result(None))
         return result
 
 
@@ -157,12 +157,12 @@ class Plan:
         ready = B if B.__class__ is PreparedOperand else A if A.__class__ is PreparedOperand else None
         if ready is not None:
             ready.check(self)
-            found = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
+            read = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
         else:
-            found = tensors.facts(A, B, C, out)
-        if found is None:
+            read = tensors.facts(A, B, C, out)
+        if read is None:
             return self._general(A, B, C, out, ready)
-        facts, pointers = found
+        facts, pointers = read
         product = self._products.get((facts, ready and ready.name))
         if product is None or (out is not None and tensors.near(pointers, product.extents)):
             product = self._variant(A, B, C, out, ready, (facts, ready and ready.name))
@@ -211,7 +211,7 @@ class Plan:
         if operand not in ("A", "B"):
             raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
         with lock, device.entered(), callers.ordered(callers.streams([X])):
-            x = self._taken(operand, X)
+            x = self._as_matrix(operand, X)
             first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
             result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.sequence.prepared, 16), 0))
             arena = self._arenas.of(0, first.sequence)
@@ -273,7 +273,7 @@ class Plan:
         assert result is not None
         return result
 
-    def _taken(self, name: str, X: Any) -> Matrix:
+    def _as_matrix(self, name: str, X: Any) -> Matrix:
         """A checked argument as a matrix."""
         x = matrices.take(X, name, write=name == "out")
         shape = self.shapes["D" if name == "out" else name]
@@ -287,7 +287,7 @@ class Plan:
             raise InputError("C is missing: the plan adds one" if C is None else "the plan adds no C: leave it out")
         given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
         operands = {
-            n: ready.matrix if ready is not None and X is ready else self._taken(n, X) for n, X in given.items()
+            n: ready.matrix if ready is not None and X is ready else self._as_matrix(n, X) for n, X in given.items()
         }
         if out is not None:
             check_out(operands, self.shapes["D"], self._dtype)

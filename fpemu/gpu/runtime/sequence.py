@@ -199,8 +199,8 @@ class Sequence:
             self._graphs[key] = None
             return False
         try:
-            self._graphs[key] = made = device.Graph(lambda s: loop(self._first, len(self._issue), s), launch)
+            self._graphs[key] = graph = device.Graph(lambda s: loop(self._first, len(self._issue), s), launch)
         except GpuError:
             self._graph_launch = None  # no graphs of this sequence
             return False
-        return not made.queue(stream)
+        return not graph.queue(stream)
