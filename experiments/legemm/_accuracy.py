@@ -18,14 +18,14 @@ from .._rows import Row, listed, size_axis
 
 CPU_RESULT = """The paper does not describe its single-precision CPU result s of Eq. 19 and 20. Two readings bracket it:
 one ascending chain of fp32 FMAs for each element, and the exact product, the limit of a more accurate CPU code."""
-GPUS = """The MI210 is the catalogue's CDNA2 instruction (documented in the literature, not measured), the A800 its
-Ampere instruction (replayed against recordings)."""
-SINGLE_RUNS = "The paper averages ten runs of each size; here every seed is one run, and each is judged by itself."
+GPUS = """The MI210 is represented by the CDNA2 instruction of the catalogue (documented in the literature, not
+measured), the A800 by the Ampere instruction (replayed against recordings)."""
+SINGLE_RUNS = "The paper averages ten runs of each size; here every seed is a single run and is judged separately."
 ASSUMPTIONS = [
     GPUS,
     CPU_RESULT,
-    """Markidis' and Ootomo's methods are those of their own papers on either platform: four products in one chain;
-    three products, the main one added outside in fp32.""",
+    """Markidis' and Ootomo's methods follow their own papers on both platforms: Markidis with four products in one
+    chain, Ootomo with three products, the main product added in fp32 outside the matrix unit.""",
     "A reduction is the mean over n of (error of the other method / error of LE-GEMM).",
     SINGLE_RUNS,
     "The paper prints no sizes for figures 10 and 11: n = 64 to 2048 here, to 1024 at quick size.",

@@ -26,8 +26,8 @@ ASSUMPTIONS = [
     GPUS,
     CPU_RESULT,
     "The error of an entry is p - s: the paper names neither the error that it counts nor its bins.",
-    """At quick size A has 128 rows and B 128 columns, with the whole inner length of 1024: an entry's distribution
-    depends on that length alone.""",
+    """At quick size A has 128 rows and B 128 columns; the inner length is 1024 at both sizes, because the distribution
+    of an entry's error depends on the inner length alone.""",
     """Three numbers describe a distribution: the largest |p - s| (range), the root mean square (width) and the median
     of |p - s|.""",
 ]

@@ -1,4 +1,4 @@
-"""LE-GEMM, section 5.5, beyond figure 16: what errors of products do to whole applications, by scheme, emulated."""
+"""LE-GEMM, section 5.5, beyond figure 16: effect of the errors of products on the results of whole applications."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from ._accuracy import GPUS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
 TITLE = "results of whole applications by scheme"
-CAPTION = """Errors of the result of whole applications whose products are computed by a scheme, against the same
-application in fp64: (a) relative L2 error of a feed-forward layer of BERT (768 and 3072, GELU between), (b) of the
-scores Q·Kᵀ of a linear layer of language models, whose Q and K are products too, (c) share of the points that k-means
-leaves in another cluster, the foot standing for none. Bars: means over seeds; whiskers: least and largest."""
+CAPTION = """Errors of the results of whole applications, with products by the named scheme, against the same
+application in fp64: (a) relative L2 error of a feed-forward layer of BERT (768 and 3072, with GELU between), (b)
+relative L2 error of the scores Q·Kᵀ of a linear layer of language models, where Q and K are products too, (c) share of
+the points that k-means assigns to another cluster; a bar at the lower edge stands for no such point. Bars: means over
+seeds; whiskers: smallest and largest value."""
 ASSUMPTIONS = [
-    f"{GPUS} SGEMM is one chain of fp32 FMAs on either.",
+    f"{GPUS} SGEMM is one chain of fp32 FMAs on both.",
     """Everything but the products is computed in fp32, as the applications do; sums of centres in fp64.""",
-    """BERT: 8 tokens, standard normal as a layer norm leaves them, weights normal (0.02). Language models: 16 tokens
-    of width 1024, data uniform in [0.5, 2.5], the printed range, weights too. k-means: 512 points in 64 features,
-    normal (3.0) about 16 centres uniform in [29, 31], features that are not centred; until no point moves, at most
-    40 iterations.""",
+    """BERT: 8 tokens with standard normal entries, as after a layer norm; weights normal with standard deviation 0.02.
+    Language models: 16 tokens of width 1024; data and weights uniform in [0.5, 2.5], the printed range. k-means: 512
+    points with 64 features, normal with standard deviation 3.0 about 16 centres uniform in [29, 31], so that the
+    features are not centred; iterated until no point changes its cluster, at most 40 times.""",
 ]
 METHODS = ("fp16", "markidis", "ootomo", "legemm", "staged", "sgemm")
 DIGITS = {f"{method} error": 6 for method in METHODS}
@@ -193,5 +194,5 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(
         ("mean errors of the results", means, ".2g"),
         ("largest share of the points that k-means leaves in another cluster than fp64 does", moved, ".2g%"),
-        ("another rounding leads to other iterations, with SGEMM too", bool(moved) and moved["SGEMM (fp32)"] > 0),
+        ("other roundings change the iterations of k-means, with SGEMM too", bool(moved) and moved["SGEMM (fp32)"] > 0),
     )

@@ -1,4 +1,4 @@
-"""LE-GEMM, figure 14: the measured roofline, and where the schemes lie under it."""
+"""LE-GEMM, figure 14: the measured roofline, and the schemes below it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SCHEME = {
 }
 """The scheme of each implementation."""
 CAPTION = f"""Operations per second of all products of words over arithmetic intensity, n = {N}, first launches. Lines:
-the bandwidth of a copy and the fastest products of fp16 and of fp32, measured in the same run. Bytes are the least
-possible (every input read once, every output written once), not those that a profiler counts.
+the bandwidth of a copy and the fastest fp16 and fp32 products, measured in the same run. Bytes are the least possible
+number (every input read once, every output written once), not the count of a profiler.
 {told("legemm/fig14", *SCHEME)}"""
 ASSUMPTIONS = [
     *RULES,
-    """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Work is counted here
-    (fpemu.roofline.time, with the measured ceilings as peaks), of products whose words are in memory: it says
-    where a kernel could lie.""",
+    """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Here the
+    work is counted (fpemu.roofline.time, with the measured ceilings as peaks) for products whose words are in memory,
+    which gives an upper bound for a kernel.""",
     """Every scheme's arithmetic intensity lies above the ridge, so that the roofline calls them all compute-bound. The
     shares of the roofline are shown; the paper names no threshold.""",
 ]

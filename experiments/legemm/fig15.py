@@ -21,23 +21,25 @@ __all__ = ["evaluate"]
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 15"
 TITLE = "applications with the products of each scheme"
 KIND = "G"
-CAPTION = f"""Speed-up of the whole application over the one with cuBLAS SGEMM (above), and its accuracy (below):
-relative L2 error of the result against the application in fp64; for k-means the share of points that end in another
-cluster than in fp64 (none: at the foot). k-means: {applications.CLUSTERS} clusters, {applications.FEATURES} features,
-over the number of points; BERT: feed-forward layers of base and large, over tokens (32 sequences of 128 to 512);
-linear: Q, K and V of 2048 tokens, over the width. {told("legemm/fig15")}"""
+CAPTION = f"""Speed-up of the whole application over the application with cuBLAS SGEMM (above), and its error (below):
+relative L2 error of the result against the application in fp64; for k-means the share of the points that end in another
+cluster than in fp64 (a marker at the lower edge: none). k-means: {applications.CLUSTERS} clusters,
+{applications.FEATURES} features, over the number of points; BERT: feed-forward layers of base and large, over tokens
+(32 sequences of 128 to 512); linear: Q, K and V of 2048 tokens, over the width. {told("legemm/fig15")}"""
 ASSUMPTIONS = [
     *RULES[:1],
-    """The shapes are not printed: those of figure 16's page, with 32 sequences in a batch of BERT's, whose large model
-    (1024 and 4096) is added.""",
+    """The paper does not print the shapes. They are the shapes of figure 16's page, with 32 sequences in a batch for
+    BERT, and with BERT large (1024 and 4096) in addition.""",
     """The time of the whole application counts: distances, assignment and new centres; biases and GELU; three products
-    of the linear layers. Weights and the points of k-means are split before; activations are split by every call, the
-    centres by every iteration. Everything but the products is PyTorch's, in fp32, sums of centres in fp64.""",
-    """k-means: points normal (3.0) about as many centres as there are clusters, centres uniform in [29, 31], features
-    that are not centred; the first points are the first centres; it ends where no point changes its cluster, or
-    after 60 iterations. Time is that of an iteration on the GPU, without the test for convergence.""",
-    """BERT: inputs standard normal, as a layer norm leaves them, weights normal (0.02). Linear: data in [0.5, 2.5], the
-    range that is printed.""",
+    of the linear layers. Weights and the points of k-means are split beforehand; activations are split by
+    every call, the centres by every iteration. PyTorch computes everything except the products in fp32, and the sums of
+    the centres in fp64.""",
+    """k-means: one centre per cluster, uniform in [29, 31], and points normal with standard deviation 3.0 about the
+    centres, so that the features are not centred; the first points are the initial centres; the iteration ends when no
+    point changes its cluster, or after 60 iterations. The time is the time of an iteration on the GPU, without the test
+    for convergence.""",
+    """BERT: standard normal inputs, as after a layer norm, and weights normal with standard deviation 0.02. Linear:
+    data in [0.5, 2.5], the printed range.""",
 ]
 PANELS = {"k-means": ("k-means",), "BERT": ("BERT-base", "BERT-large"), "linear": ("linear",)}
 WHO = applications.NAMES

@@ -22,16 +22,16 @@ TITLE = "Max_error and MRED of LE-GEMM on products of applications"
 CAPTION = """Max_error (Eq. 19, above) and MRED (Eq. 20, below) of LE-GEMM over the inner length K of the products in
 K-means (K = 128 features), BERT's feed-forward layers (768 and 3072) and linear layers of language models (the rest);
 filled: against an fp32 chain of FMAs as in the paper; hollow: against the exact product; grey: the chain against the
-exact product. K is whole; M and N are cut, at quick size to at most 64 and 32. Points: means over seeded runs.
-Max_error divides by |p| + |s|, about twice what MRED divides by."""
+exact product. K is computed in full; M and N are reduced, at quick size to at most 64 and 32. Points: means over seeded
+runs. The denominator of Max_error, |p| + |s|, is about twice the denominator of MRED."""
 ASSUMPTIONS = [
     GPUS,
     """The shapes are not printed. K-means: 8192 to 65536 points, 256 centroids, 128 features; BERT base: 128 to 512
     tokens, 768 to 3072 and 3072 to 768; language models: 2048 tokens, square weights of 1024 to 8192.""",
     """M and N are divided by the same number within an application (K-means: M by 1024 and N by 8 at quick size), so
-    that the shapes keep their ratios; K, which the errors depend on, is whole.""",
+    that the shapes keep their ratios; K, on which the errors depend, is computed in full.""",
     """The range [0.5, 2.5] is printed for the data of language models alone, [-1, 1] for the experiments in general:
-    every product is run with both.""",
+    every product is computed with both.""",
     "The result s is one ascending chain of fp32 FMAs for each element; the paper does not describe its CPU code.",
 ]
 RANGES = {"LLM": (0.5, 2.5), "general": (-1.0, 1.0)}
@@ -174,7 +174,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             {"A800 (truncates)": growth["ampere"], "MI210 (rounds to nearest)": growth["cdna2"]},
             ".3g×",
         ),
-        ("what truncation loses, all of one sign, adds up over K", growth["ampere"] > max(2 * growth["cdna2"], 2)),
+        ("the truncation loss, all of one sign, adds up over K", growth["ampere"] > max(2 * growth["cdna2"], 2)),
     )
 
 

@@ -18,13 +18,13 @@ from ._accuracy import CPU_RESULT, LABELS, METRICS, READINGS, REFERENCES, SINGLE
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
-CAPTION = """The error half of a trade-off between speed and error: Max_error
-(Eq. 19) and MRED (Eq. 20) of n×n×n products on the A800 (Ampere), operands fp32 uniform in [-1, 1]; (a), (c) against an
+CAPTION = """Max_error (Eq. 19) and MRED (Eq. 20) of n×n×n products on the A800 (Ampere), fp32 operands uniform in
+[-1, 1]; (a), (c) against an
 fp32 chain of FMAs as in the paper, (b), (d) against the exact product. FAST_16F: operands converted to fp16; 64F: fp64
 throughout. Lines: mean over seeded runs; bands: smallest to largest run."""
 ASSUMPTIONS = [
-    """FAST_16F is the scheme of plain fp16, operands rounded to nearest, one chain of Ampere instructions: the paper
-    calls it the same as WMMA. 64F is one ascending chain of fp64 FMAs over the same fp32 operands, its result kept in
+    """FAST_16F is plain fp16 with operands rounded to nearest and one chain of Ampere instructions; the paper calls it
+    consistent with WMMA. 64F is one ascending chain of fp64 FMAs over the same fp32 operands, its result kept in
     fp64.""",
     "The paper does not state which error measure figure 18 shows: both of its measures are computed.",
     CPU_RESULT,

@@ -20,13 +20,14 @@ TITLE = "speed against error of a fast fp16 mode, LE-GEMM and fp64"
 KIND = "G"
 WHO = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
 CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_16F, cuBLAS: with the conversion to fp16).
-(b) MRED against the product in fp64. (c) One against the other. {told("legemm/fig18_speed", *WHO)}"""
+(b) MRED against the product in fp64. (c) MRED against TFLOP/s. {told("legemm/fig18_speed", *WHO)}"""
 ASSUMPTIONS = [
     *RULES[:3],
-    """FAST_16F is the library's fp16 product after a conversion of fp32 operands to fp16 by a kernel of ours, which is
-    what that mode does. 64F is cublasDgemm, whose operands are in fp64 before.""",
-    """MRED is Eq. 20 against the product in fp64; DGEMM's own is against the exact product, on a sample. Max_error, Eq.
-    19, is 1 for all at these sizes: some of 10^6 to 10^8 entries near zero have the wrong sign.""",
+    """FAST_16F is represented by the fp16 product of the library after a kernel of this project has converted the fp32
+    operands to fp16. 64F is cublasDgemm on operands converted to fp64 beforehand.""",
+    """MRED is Eq. 20 against the product in fp64; the MRED of DGEMM is against the exact product, on a
+    sample. Max_error, Eq. 19, is 1 for all methods at these sizes: among 10^6 to 10^8 entries some near zero have the
+    wrong sign.""",
 ]
 _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("64F", plotting.BLUE, "v")}
 

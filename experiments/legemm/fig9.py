@@ -27,12 +27,12 @@ CAPTION = f"""TFLOP/s (first launches, with the split) over n for products MÃ—NÃ
 the staged scheme on wgmma. {told("legemm/fig9", *WHO)}"""
 ASSUMPTIONS = [
     *RULES,
-    """The sizes are not printed; the text names 2048, 4096 and 7168.""",
-    """The paper's WMMA, Markidis and Ootomo are its own implementations: here these are the kernel that LE-GEMM runs
-    on, with other words and another plan. WMMA is that kernel with one product; the library's fp16 product is shown
+    """The paper does not print the sizes; its text names 2048, 4096 and 7168.""",
+    """The baselines WMMA, Markidis and Ootomo are the paper's own implementations. Here they run on the kernel of
+    LE-GEMM with other words and products; WMMA is that kernel with one product. The library's fp16 product is shown
     too.""",
-    """Operands are in fp32 for all, and the time of their split or conversion is counted: for small products it is
-    inside the kernel on mma.sync, for large ones a kernel before.""",
+    """All operands are in fp32, and the time of their split or conversion is included: for small products inside the
+    kernel on mma.sync, for large products in a kernel of its own.""",
 ]
 BASELINES = {
     "sgemm": ("speedup_over_the_library", ""),

@@ -1,6 +1,6 @@
 """The two-part schemes side by side on every modelled architecture: which hardware differs, and by what rule.
 
-No paper shows this: each ran one or two GPUs. The columns differ in the arithmetic of one instruction alone.
+No paper has this comparison: each used one or two GPUs. The columns differ in the arithmetic of one instruction alone.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fpemu.mma._device import Device
 from .._findings import paragraph
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
-TITLE = "two-part schemes on every architecture"
-CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven ways to fp32 from two fp16 parts,
-between plain fp16 and an fp32 chain of FMAs, on models of eleven matrix units: operands uniform in [-1, 1] (above) and
+TITLE = "two-word schemes on every architecture"
+CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven schemes with two fp16 words,
+beside plain fp16 and an fp32 chain of FMAs, on models of eleven matrix units: operands uniform in [-1, 1] (above) and
 in [0, 1] (below), inner length 1024 (left) and 4096 (right). Mean over seeded runs. CDNA, Turing and Blackwell's
-tcgen05 as claimed in the literature; the Ascend is assumed."""
+tcgen05 are documented in the literature; the Ascend is assumed."""
 ASSUMPTIONS = [
-    """Every architecture runs its widest fp16 instruction (Hopper wgmma, Blackwell tcgen05) as the catalog has it;
-    nothing is public on the Ascend 910A's bits, which are assumed.""",
-    "The schemes make their published choices; SGEMM is one ascending chain of fp32 FMAs and the same in every column.",
+    """Every architecture runs its widest fp16 instruction (Hopper wgmma, Blackwell tcgen05) as specified in the
+    catalogue; the arithmetic of the Ascend 910A is not published and is assumed.""",
+    "The schemes have their published parameters; SGEMM is one ascending chain of fp32 FMAs, the same in every column.",
     """Two architectures are called the same if all errors of all runs agree; an architecture differs from the ideal one
     (exact block sums, one rounding to nearest) if the mean error of some scheme is more than 1.5 times as large.""",
     """The operands have few rows and columns, 12 at quick size and 128 at full: the error of an entry depends on k and

@@ -35,22 +35,22 @@ from .._numeric import norm
 from .._rows import listed, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: the causes of the errors"
-TITLE = "what the errors of Markidis' method and LE-GEMM are made of"
+TITLE = "error budget of Markidis' method and of LE-GEMM"
 CAPTION = """Relative L2 error against the exact product over the inner length k, operands uniform in [-1, 1], and the
 change of the result, relative to the exact product in the same norm, when one cause of error after another is removed:
-sums rounded toward zero, terms cut at alignment, the rest of the accumulators, words read as zero below fp16's normal
-range, bits of the residual below fp16's smallest number, the product left out, and what two parts cannot hold.
-Above Markidis' method, below LE-GEMM; causes below 10^-9 are not drawn. Mean over seeded runs."""
+sums rounded toward zero, terms cut at alignment, the remaining errors of the accumulators, words below fp16's normal
+range read as zero, bits of the residual below fp16's smallest number, the omitted product, and the bits beyond two
+words. Above: Markidis' method; below: LE-GEMM; causes below 10^-9 are not drawn. Mean over seeded runs."""
 ASSUMPTIONS = [
-    """The causes are removed in one order, that of the legend, and each step keeps what was removed before. The order
-    matters for the first two, whose errors are not independent, so the error without the cuts at alignment alone is
-    given too.""",
+    """The causes are removed in the order of the legend, each in addition to the previous ones. The order matters for
+    the first two, whose errors are not independent, so that the error without the cuts at alignment alone is given
+    too.""",
     """Without truncation at alignment means 35 fraction bits below a block's largest exponent, the most that the model
-    has: what that still cuts is below 2^-11 of what fp32 rounds.""",
-    """The share of a cause is by how much removing it lowers the squared error, over the squared error of the method as
-    it is: the shares sum to 1, and one is negative where removing it makes the error larger.""",
-    """CDNA2 (claimed in the literature, not measured) rounds every sum to nearest and has no alignment to remove; only
-    CDNA2 reads subnormal words as zero.""",
+    supports: the bits still cut are smaller than 2^-11 of an fp32 rounding error.""",
+    """The share of a cause is the reduction of the squared error by its removal, divided by the squared error of the
+    unchanged method: the shares sum to 1, and a share is negative where the removal increases the error.""",
+    """CDNA2 (documented in the literature, not measured) rounds every sum to nearest and has no alignment to remove;
+    only CDNA2 reads subnormal words as zero.""",
 ]
 Floats = NDArray[Any]
 CHIPS = ("ampere", "hopper", "cdna2")
@@ -230,9 +230,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
             share = shares(rows, name, chip, k)
             causes = {
                 "truncation in the accumulator": share["alignment"] + share["direction"],
-                "the rest of the sums": share["rounding"],
+                "remaining errors of the sums": share["rounding"],
                 "subnormal words": share["flushed"] + share["underflow"],
-                "left out by the split": share["bits"] + share["product"],
+                "bits and product omitted": share["bits"] + share["product"],
             }
             whole = f"error of {label} {_mean(rows, chip, k, f'{name} error'):.2g}"
             statements.append((f"{plotting.HARDWARE[chip].label}, k = {k}, {whole}", causes, ".3g%"))

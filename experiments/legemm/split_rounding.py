@@ -23,13 +23,14 @@ from .._rows import listed, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 TITLE = "bit-cut against rounding, chain against promotion"
-CAPTION = """Relative L2 error against the exact product of the LE-GEMM and Ootomo schemes with each one's split and
-each one's accumulation, on eleven modelled architectures, operands uniform in (a) [-1, 1] and (b) [0, 1]; the Ascend is
-assumed. Chained: one chain over K; promoted: restarted every instruction and added outside; order: that of the
-corrections. The two splits of an architecture are drawn one above the other. Mean over seeded runs."""
+CAPTION = """Relative L2 error against the exact product of LE-GEMM and of Ootomo's scheme, each with either split and
+either accumulation, on eleven modelled architectures, operands uniform in (a) [-1, 1] and (b) [0, 1]; the Ascend is
+assumed. Chained: one chain over K; promoted: restarted every instruction and added outside the matrix unit; order:
+the order of the corrections. The two splits of an architecture are drawn one above the other. Mean over seeded runs."""
 ASSUMPTIONS = [
     """The bit-cut split is LE-GEMM's: ten fraction bits copied, the residual times 2^10 rounded toward zero. The
-    rounded split is Ootomo's: both parts to nearest, the residual times 2^11. Two mixed ones change one part alone.""",
+    rounded split is Ootomo's: both words to nearest, the residual times 2^11. Two mixed splits change one word
+    alone.""",
     """Chained: the main product is one chain over K. Promoted: it restarts from zero every instruction and is added
     outside in fp32 to nearest. The corrections are chained in either case.""",
     """At a point (hardware, accumulation, scheme, data, K) a split has the smaller error if the mean over the

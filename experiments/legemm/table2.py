@@ -22,14 +22,14 @@ from . import model as legemm
 from .model import Reading, Tile
 
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
-TITLE = "tiles that the thread parallelism model chooses"
+TITLE = "tiles selected by the thread parallelism model"
 KIND = "M"
-CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K = 32, M = N = 8192: operations a byte
-(Equation 15) times the share of SMs that have a block. White: not allowed, by the fragment (f), the shared memory (S),
-the registers (R) or for want of a fragment for each wavefront (w); square: chosen; star: Table 2. (g) The tile chosen
-when one assumption is changed, with those of Table 2 in blue."""
+CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K = 32, M = N = 8192: operations per byte
+(Equation 15) times the share of SMs that have a block. White: excluded by the fragment (f), the shared memory (S),
+the registers (R) or because a wavefront has no fragment (w); square: selected; star: Table 2. (g) The tile selected
+when one assumption is changed, with the tiles of Table 2 in blue."""
 ASSUMPTIONS = [
-    """Objective: Equation 15 times min(1, blocks / SMs), since T_TLP beyond what fills the GPU adds nothing. Ties: the
+    """Objective: Equation 15 times min(1, blocks / SMs), since a T_TLP larger than the GPU adds nothing. Ties: the
     smallest T_K, then T_M <= T_N. The paper says "maximizing T_TLP and T_flops/memory" and no more.""",
     """Shared memory: two buffers of A16, RA, B16 and RB within what a block can have (section 4.3).""",
     """Registers: Work_DL of Equation 16 is taken as the 32-bit words of a thread, one for an entry of C and one for the
@@ -38,8 +38,8 @@ ASSUMPTIONS = [
     """Sides are powers of two times the fragment of Table 2 (by the size of the wavefront), T_K is at least two
     fragments deep, so that one is read while the other is multiplied.""",
     """GPUs are described by fpemu/roofline/gpus.toml. The assumptions are the same for all of them, but they were
-    chosen by us, who knew Table 2: that its tiles come out is no prediction. (g) shows which of them decide.""",
-    """Table 2 names no size of the matrices: it is asked of n = 1024, that of the paper's histograms, to 16384.""",
+    chosen with knowledge of Table 2, so that its tiles are not predicted. (g) shows which assumptions decide.""",
+    """Table 2 names no size of the matrices: here n = 1024, the size of the paper's histograms, to 16384.""",
     """"Inverse" is judged over pairs of tiles with different T_TLP, blocks of 256 threads: the tile with the larger
     T_TLP must have the smaller Equation 15.""",
 ]
