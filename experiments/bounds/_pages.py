@@ -23,9 +23,9 @@ Row = dict[str, Any]
 PAPER = "no paper's figure: the a-priori bounds of fpemu.theory beside the errors that they bound"
 ASSUMPTIONS = [
     """The error of an entry is taken relative to that entry of |A||B|, and a point is the largest over the entries of
-    one product. The exact product is rounded nowhere: the residual AB - D is computed exactly and rounded once.""",
-    """The bounds contain the norms of A and B (fpemu.theory.Norms.of), the scheme's options and the instruction's
-    fields, and nothing else of the operands. The probable bound may fail for one product in a hundred.""",
+    one product. The exact product is not rounded: the residual AB - D is computed exactly and rounded once.""",
+    """The bounds depend only on the norms of A and B (fpemu.theory.Norms.of), the scheme's options and the fields of
+    the instruction. The probable bound may fail for one product in a hundred.""",
     """A figure has few rows and columns, 8 at quick size and 16 at full: the error of an entry depends on k and the
     data alone, the largest of more entries is a little larger, and the probable bound depends on their number.""",
     """Growth is the exponent p of k^p between the last four lengths of each curve, by least squares over logarithms,

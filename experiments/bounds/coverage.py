@@ -21,11 +21,13 @@ __all__ = ["cost"]
 
 TITLE = "measured errors over their bounds, all schemes"
 KIND = "M"
-CAPTION = """Largest error of a product relative to |A||B|, over its a-priori bound: the probable one (filled), which a
-product keeps with a probability of 99 %, and the worst case (open; norms give none to the Ozaki scheme in DP mode).
+CAPTION = """Largest error of a product relative to |A||B|, over its a-priori bound: the probable bound (filled), which
+holds for a product with a probability of 99 %, and the worst case (open; none is known from norms for the Ozaki scheme
+in DP mode).
 Lines from the smallest to the largest ratio over seeded products, k = 256 and 16384, the architectures and options of
 the scheme's own figure; markers: geometric mean. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1],
-(c) (rand - 0.5) exp(randn). Right of 1 a bound is exceeded; left of 0.1 (dotted) it is more than ten times the error.
+(c) (rand - 0.5) exp(randn). Right of 1 a bound is exceeded; left of 0.1 (dotted) the bound is more than ten times
+the error.
 staged and staged-int8 are schemes of this project."""
 ASSUMPTIONS = [
     *ASSUMPTIONS[:2],

@@ -31,9 +31,9 @@ largest; dots: 2^-11."""
 ASSUMPTIONS = [
     """The paper gives neither errors nor the distribution of its operands: uniform in [-1, 1], and in [0, 1] where sums
     grow.""",
-    """Each output is one chain over k, ascending, in steps of the instruction: this is the kernel's main loop, whatever
-    its tiles. k is padded with zeros to whole instructions.""",
-    """HGEMM's C is fp16. With fp32 accumulation the fragment is rounded to it once, to nearest, at the end; alpha = 1
+    """Each output is one chain over k, ascending, in steps of the instruction: the main loop of the kernel does not
+    depend on its tiles. k is padded with zeros to whole instructions.""",
+    """HGEMM's C is fp16. With fp32 accumulation the fragment is rounded to fp16 once, to nearest, at the end; alpha = 1
     and beta = 0.""",
     "The kernel for tiny matrices is taken to accumulate in fp16 by fused multiply-adds, k ascending.",
     """The batch is 20 matrices at quick size, fewer where n is 128 or 256; at full size the paper's 1000 up to n = 8,

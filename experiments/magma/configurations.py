@@ -20,13 +20,13 @@ __all__ = ["PAPER"]
 
 TITLE = "valid configurations of the batched kernel"
 KIND = "M"
-CAPTION = """The eight parameters of the kernel. (a) Valid configurations with blocks up to a size: by the conditions of
-section 5.8 as printed, by those that the printed loops need, and the printed ones within the shared memory and
-registers of a V100. (b) Operations of the instructions over those of an n×n×n product, blocks of 16, 32 and 64, and the
-least of all configurations with blocks up to 64. (c) How many of them share the least time by the model for n: it
-cannot tell them apart."""
+CAPTION = """The eight parameters of the kernel. (a) Valid configurations with blocks up to a size: by the printed
+conditions of section 5.8, by the conditions that the printed loops need, and by the printed conditions within the
+shared memory and registers of a V100. (b) Operations of the instructions over those of an n×n×n product, blocks of 16,
+32 and 64, and the minimum over all configurations with blocks up to 64. (c) Number of configurations with the least
+time by the model, over n."""
 ASSUMPTIONS = [
-    "At most 1024 threads a block, CUDA's limit; the paper does not name it. No limit of warps beyond it.",
+    "At most 1024 threads a block, CUDA's limit; the paper does not name it. No further limit of warps.",
     """Shared memory and registers are estimated from the printed code (_model_kernels.py): the compiler's
     numbers are not published.""",
     """The model's time of a product in a large batch is the larger of its traffic over 847 GB/s and its operations,
@@ -149,7 +149,7 @@ def finding(rows: list[Row]) -> str:
             ties if tied else None,
             "g",
         ),
-        ("traffic and padding do not choose among these, and the paper measures them all", bool(tied)),
+        ("traffic and padding do not distinguish these configurations, and the paper measures them all", bool(tied)),
         (
             f"operations over those needed at n = {worst['n'] if worst else 0}",
             {"blocks of 64": worst["waste 64"], "least": worst["least"]} if worst else None,

@@ -21,15 +21,15 @@ __all__ = ["PAPER", "evaluate"]
 
 TITLE = "batched HGEMM over n, against cuBLAS"
 KIND = "G"
-CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. (a) n×n×n, (b) n×n×16, TFLOP/s; (c) how
-many times as fast as cuBLAS, n×n×n with every n from 2 to 128, on the GPU and in a loop of calls; (d) relative L2 error
-of a sample. In (a) and (d) n is one of {len(shapes.SIZES)}. Beside fpemu's choice: blocks of MAGMA's design up to
-n = 32 (beyond they are its choice), magma-small (one thread an element, sums in fp16, and in fp32) up to 16, several
-products in one instruction (section 8.1) up to 8. {told("magma/fig10")}"""
+CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. (a) n×n×n, (b) n×n×16, TFLOP/s; (c)
+speed-up over cuBLAS, n×n×n with every n from 2 to 128, on the GPU and in a loop of calls; (d) relative L2 error of a
+sample. (a) and (d) have {len(shapes.SIZES)} sizes n. Beside the default kernel of fpemu: blocks of MAGMA's design up to
+n = 32 (the default above), magma-small (one thread per element, sums in fp16 and in fp32) up to 16, several products in
+one instruction (section 8.1) up to 8. {told("magma/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
-    """cuBLAS is its strided batched product, with fp32 sums; the paper's is cublasHgemmBatched, on arrays of
+    """cuBLAS is the strided batched product with fp32 sums; the paper uses cublasHgemmBatched on arrays of
     pointers.""",
 ]
 WITH = ("ours", "magma", "tiny", "magma-small", "magma-small fp32")

@@ -23,13 +23,13 @@ TITLE = "batched HCGEMM over n, against cuBLAS in planar layout"
 KIND = "G"
 CAPTION = f"""1000 complex products in a call, sums in fp32, 8 n³ operations each. (a) n×n×n and (b) n×n×16, TFLOP/s:
 fpemu's kernels, interleaved, against cuBLAS in planar layout, by four real products (dashed) and by one call of
-cuBLASLt (dotted). (c) How many times as fast as either. (d) The same kernel in planar layout and with three real
-products, over the interleaved one with four. {told("magma/fig12")}"""
+cuBLASLt (dotted). (c) Speed-up over either. (d) Speed of the same kernel in planar layout, and with three real
+products, relative to the interleaved kernel with four. {told("magma/fig12")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
-    """cuBLAS is given planar operands, as in the paper: neither separating them nor merging the result is timed. The
-    paper has four calls; cuBLASLt's planar product in one call is a second reading.""",
+    """cuBLAS receives planar operands, as in the paper: neither their separation nor the merging of the result is
+    timed. The paper has four calls; the planar product of cuBLASLt in one call is a second reading.""",
 ]
 OURS = ("ours", "magma-small", "magma-small fp32")
 BASES = {shapes.BASE: "four calls (the paper's)", "cublas in one": "one call of cuBLASLt"}
@@ -92,7 +92,7 @@ def finding(rows: list[Row]) -> str:
         ("operands from memory", span(speedups(here, what="cold").values())),
         ("TFLOP/s", rated),
         ("share of a copy's bandwidth", moved, ".3g%"),
-        ("mma.sync is not this GPU's fastest instruction, which counts the more the larger n", True),
+        ("mma.sync is not the fastest matrix instruction of this GPU, which matters more at larger n", True),
         (
             "one planar call of cuBLASLt, not in the paper, over the four",
             span(speedups(here, "cublas in one").values()),

@@ -21,19 +21,19 @@ __all__ = ["PAPER"]
 TITLE = "share of an instruction that small products use"
 KIND = "M"
 CAPTION = """Useful operations of N×N×N products over those of the instructions that compute them. (a) 16×16×16: one
-product at a time, floor(16/N) on the diagonal as in figure 16, and as many as we find; grey: the share of the tensor
-peak that ordinary fp16 arithmetic has on V100, 25 %. (b) Products in one 16×16×16 instruction. (c) Other instructions,
-as many products as we find: the other two of CUDA's interface, and those that Volta (8×8×4) and later GPUs (16×8×8,
-16×8×16) really have."""
+product at a time, floor(16/N) on the diagonal as in figure 16, and the largest number found; grey: peak of ordinary
+fp16 arithmetic over the tensor peak of a V100, 25 %. (b) Products in one 16×16×16 instruction. (c) Other instructions,
+largest number of products found: the other two of CUDA's interface, and the hardware instructions of
+Volta (8×8×4) and later GPUs (16×8×8, 16×8×16)."""
 ASSUMPTIONS = [
-    """The formula under figure 17 is garbled in our text: read as floor(16/N) · 2N³ / 8192, which gives the 1.5 % and
-    "about 6 %" of the text.""",
+    """The formula of figure 17 is damaged in the text available here; it is read as floor(16/N) · 2N³ / 8192, which
+    gives the 1.5 % and "about 6 %" of the text.""",
     """A product fits at a block row, column and step of its own if no other step adds to its block of the result
     (experiments/magma/_model_packing.py); every arrangement counted here was also multiplied out with integers.""",
-    """Where the grid has at most 100 places the number is the largest there is, found by integer programming; for
-    N = 1, 2 and 3 in 16×16×16 it is what smaller arrangements give, a lower bound.""",
-    """A kernel without tensor cores can win where the share is below 25 %, a ratio of peaks: neither loading nor
-    packing counts.""",
+    """Where the grid has at most 100 places the number is the maximum, found by integer programming; for N = 1, 2 and 3
+    in 16×16×16 it is a lower bound, joined from smaller arrangements.""",
+    """A kernel without tensor cores can be faster where the share is below 25 %, the ratio of the peaks; loading and
+    packing are not counted.""",
 ]
 SHAPES = {
     "16x16x16": (16, 16, 16),

@@ -21,16 +21,16 @@ __all__ = ["PAPER", "evaluate"]
 
 TITLE = "tiny products, with and without the matrix unit"
 KIND = "G"
-CAPTION = f"""10000 n×n×n products in a call: (a) HGEMM, (b) HCGEMM, TFLOP/s. magma-small is one thread an element, sums
-in fp16, and once in fp32; the others add in fp32. cuBLAS is planar, by four calls, where it is complex. (c) How many
-times as fast as cuBLAS fpemu's fastest kernel is. {told("magma/fig18")}"""
+CAPTION = f"""10000 n×n×n products in a call: (a) HGEMM, (b) HCGEMM, TFLOP/s. magma-small has one thread
+per element, with sums in fp16 and also in fp32; the others have sums in fp32. Complex products of cuBLAS are planar,
+by four calls. (c) Speed-up of the fastest kernel of fpemu over cuBLAS. {told("magma/fig18")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
-    """Of 10000 products up to n = 16 operands and result take 15 MB and less, twice that where they are complex: all
-    stays in the L2 cache.""",
-    """"Any kernel that uses the tensor cores" is blocks of MAGMA's design and fpemu's choice for real products, fpemu's
-    choice for complex ones.""",
+    """Operands and results of 10000 products up to n = 16 take at most 15 MB, or 30 MB if complex, and stay in the L2
+    cache.""",
+    """"Any kernel that uses the tensor cores" means blocks of MAGMA's design and the default kernel of fpemu for real
+    products, and the default kernel for complex products.""",
 ]
 OURS = ("ours", "magma-small", "magma-small fp32")
 CROSSING = 10

@@ -23,13 +23,13 @@ KIND = "M"
 CAPTION = """Reads of A and B with tiles of the instruction's size over reads with blocks of BLK_M×BLK_N, instruction
 (a) 16×16 and (b) 32×8, large matrices: the printed formula (contours: 2, 3, 4, 5, 6, 8 times). (c) The same for square
 matrices of size n, counted, blocks of 32, 64 and 128, instruction 16×16 (filled) and 32×8 (open); dashed: the formula
-for 16×16. No block saves more than reading every element once."""
+for 16×16. No block can read less than every element once."""
 ASSUMPTIONS = [
     """The figure's matrices are large: M and N are multiples of the blocks. For (c) a block at the edge reads only
     existing elements and is padded with zeros, as in section 5.3.""",
     "No caches: every read of a thread block is a read of memory.",
     """Counted: the reads of A and B of every thread block are added up, for matrices of two blocks each way (a, b) or
-    of size n (c), and compared with the formula: it agrees if they are equal.""",
+    of size n (c), and compared with the formula: they agree if they are equal.""",
 ]
 TENSOR = {"16x16": (16, 16), "32x8": (32, 8)}
 LARGEST = 128
@@ -154,6 +154,6 @@ def finding(rows: list[Row]) -> str:
             f"{sum(formula == counted for formula, counted in small)} of {len(small)}",
         ),
         ("formula over count for the others, at most", max(formula / counted for formula, counted in small), ".3g×"),
-        ("a block as large as the matrix reads every element once, and more cannot be saved", True),
+        ("a block as large as the matrix reads every element once, which is the minimum", True),
         ("traffic saved by blocks of 128", saved, "g×"),
     )

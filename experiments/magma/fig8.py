@@ -20,16 +20,16 @@ __all__ = ["PAPER"]
 
 TITLE = "rooflines of complex products, interleaved and planar"
 KIND = "M"
-CAPTION = """Upper bound of half-complex products over n, copy bandwidth and matrix peak of a GPU: (a) n×n×n, V100 at
-847 GB/s with the 125 TFLOP/s of the paper's text and with the 113 TFLOP/s of 1.38 GHz, the clock of its section 7.1
-(dotted); (b) rank 16, n×n×16, the same GPU; (c) n×n×n on an H200. Planar: four real products one after another;
-"planar, one kernel" moves the bytes of interleaved and lies on it. Vertical lines: where memory ceases to be the
-limit."""
+CAPTION = """Upper bound on the speed of half-complex products over n, by the copy bandwidth and the matrix peak of a
+GPU: (a) n×n×n, V100 at 847 GB/s with 125 TFLOP/s (section 1 of the paper) and with 113 TFLOP/s by the clock of 1.38 GHz
+in section 7.1 (dotted); (b) rank 16, n×n×16, the same GPU; (c) n×n×n on an H200. Planar: four real products one after
+another; "planar, one kernel" moves as many bytes as interleaved, and the lines coincide. Vertical lines: sizes from
+which the product is compute-bound."""
 ASSUMPTIONS = [
-    "The peak is the 125 TFLOP/s of the paper's introduction, and once that of the GPU it measured on.",
+    "The peak is 125 TFLOP/s (the paper's introduction), and once the peak of the GPU in its section 7.1.",
     """Every call reads its operands and C once and writes C once; caches keep nothing between calls. The ratio of the
-    two layouts is then that of Equations 1 and 2.""",
-    "Bound by computation: the roofline reaches the peak.",
+    two layouts then follows from Equations 1 and 2.""",
+    "Compute-bound: the roofline reaches the peak.",
     "The H200 has its measured copy bandwidth and the fp16 peak of its data sheet.",
 ]
 MACHINES = ("V100 SXM2", "V100", "H200")
@@ -155,14 +155,14 @@ def finding(rows: list[Row]) -> str:
             crossings,
             ".0f",
         ),
-        ("the 550 of figure 8 fits the second", bool(text and card)),
+        ("the printed size 550 agrees with the second", bool(text and card)),
         (
             f"interleaved over planar at N = {between[0]['n'] if between else 0} with the first",
             max((row["interleaved bound"] / row["planar bound"] for row in between), default=None),
             ".3f×",
         ),
         (
-            "the factor of two is that of four separate calls, not of the layout: one kernel over planar operands that "
+            "the four separate calls cause the factor of two, not the layout: one kernel over planar operands that "
             "forms the four products in its blocks moves as few bytes as the interleaved one",
             bool(rows) and len(same) == len(rows),
         ),

@@ -28,9 +28,9 @@ __all__ = ["PAPER"]
 TITLE = "errors of batched HCGEMM: interleaved, planar, three products"
 CAPTION = """Relative L2 error against the exact product over n, batches of half-complex n×n×n products on Volta, Ampere
 and Hopper; real and imaginary parts of the operands uniform in (a to c) [-1, 1], (d to f) [0, 1], where the two
-products of a real part nearly cancel. One kernel on both parts, as the paper has it for interleaved matrices (filled);
-four calls of HGEMM that round to fp16 between, for planar ones (open); one kernel with three real products, which the
-paper does not have (crosses). Summed in fp32 (solid), in fp16 (dashed); for n up to 16 also the kernel for tiny
+products of a real part nearly cancel. One kernel on both parts, the paper's for interleaved matrices (filled);
+four calls of HGEMM on planar matrices, rounded to fp16 in between (open); one kernel with three real products, which is
+not in the paper (crosses). Summed in fp32 (solid), in fp16 (dashed); for n up to 16 also the kernel for tiny
 matrices in fp16 (dotted). Lines: mean over seeded batches; bands: smallest to largest; dots: 2^-11."""
 ASSUMPTIONS = [
     """The paper gives neither errors nor the distribution of its operands: real and imaginary parts uniform in [-1, 1],
@@ -154,7 +154,7 @@ def finding(rows: list[Row]) -> str:
         }
         statements += [
             (f"{kind} parts, summed in fp32, error over that of one kernel", ratios, ".2f×"),
-            ("summed in fp16, one kernel, whose chain is twice as long, errs more than four calls", crossed),
+            ("summed in fp16, one kernel, whose chain is twice as long, has a larger error than four calls", crossed),
             (f"its error over that in fp32 at n = {last}", growth, ".3g×"),
         ]
     excess = max(

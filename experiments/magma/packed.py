@@ -28,14 +28,16 @@ from ._errors import ACCUMULATORS, PAPER
 __all__ = ["PAPER"]
 
 TITLE = "several small products in one instruction: bits of each against the product alone"
-CAPTION = """Share of the entries of n×n×n products whose sums have other bits in a 16×16×16 instruction that
-floor(16/n) products share than alone. Colours: matrices of A on a diagonal, those of B below one another, so that each
-product has its own k (Turing and Ampere coincide, Hopper has no other bits); black: A below one another, B beside one
-another, all over the same k, largest share of any hardware. Sums in (a) fp16, (b) fp32, before they are rounded to
-fp16; operands uniform in [-1, 1]. Lines: mean over seeded runs; bands: smallest to largest."""
+CAPTION = """Share of the entries of n×n×n products whose sums differ in bits between a 16×16×16 instruction shared by
+floor(16/n) products and an instruction for one product alone. Colours: matrices of A on a diagonal and matrices of B
+below one another, so that each product has its own k (Turing and Ampere coincide, Hopper has no differing bits); black:
+A below one another, B beside one another, all over the same k, largest share of any hardware. Sums in (a) fp16, (b)
+fp32, before they are rounded to fp16; operands uniform in [-1, 1]. Lines: mean over seeded runs; bands: smallest to
+largest."""
 ASSUMPTIONS = [
-    """The text does not say how the products lie in figure 16: its floor(16/n) products fit in both arrangements.""",
-    "The instruction is CUDA's 16×16×16: 16 of k ascending, in as many instructions as the hardware needs for it.",
+    """The text does not state the arrangement of the products in figure 16; floor(16/n) products fit in both
+    arrangements.""",
+    "The instruction is CUDA's 16×16×16: k = 16 ascending, in as many hardware instructions as needed.",
     "An infinity is one entry of B, [0, 0] of the first product of each instruction; the others stay finite.",
 ]
 CHIPS = ("volta", "turing", "ampere", "hopper", "cdna2")

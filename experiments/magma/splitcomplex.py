@@ -33,15 +33,15 @@ CAPTION = """Complex products of 8 rows and 8 columns by schemes for real fp32 m
 Hopper; real and imaginary parts uniform in [-1, 1]. (a, b) Relative L2 error over k against the exact product, four
 products with an addition outside; black: fused multiply-adds in fp32 (CGEMM). (d, e) The error with both products of a
 part in the same sums (lines) and of three products (crosses, dotted), over that. (c, f) Imaginary parts of A and B
-times 2^-s, k = 256, Hopper, four products (lines) and three (crosses, dotted): error of the imaginary
-part of the result, and of the whole, in the looks of (a). Lines: mean over seeded runs; bands: smallest to largest."""
+times 2^-s, k = 256, Hopper, four products (lines) and three (crosses, dotted): error of the imaginary part of the
+result, and of the complex result; colours as in (a). Lines: mean over seeded runs; bands: smallest to largest."""
 ASSUMPTIONS = [
     """No paper has a split scheme on complex data: real products are combined to a complex one as in the batched
     kernels, in fp32.""",
-    """In the same sums: K doubles, 16 of one kind and 16 of the other by turns, as in the fragments of HCGEMM. Schemes
+    """In the same sums: K doubles, with alternating steps of 16 of each kind, as in the fragments of HCGEMM. Schemes
     have their default options and one order of k, ascending.""",
     "Three products: the sums Ar + Ai and Br + Bi are rounded to fp32, which the scheme then splits.",
-    "Operands are uniform in [-1, 1], rounded to fp32; rows and columns do not influence one another: 8 of each.",
+    "Operands are uniform in [-1, 1], rounded to fp32; 8 rows and 8 columns, which are independent of each other.",
 ]
 CHIPS = ("ampere", "hopper")
 SCHEMES = ("fp16", "markidis", "ootomo", "legemm", "staged", "bf16x9", "sgemm")
@@ -177,7 +177,7 @@ def finding(rows: list[Row]) -> str:
         worse = [k for k in here if error["ootomo"][k] > error["sgemm"][k]]
         statements += [
             (f"{chip.capitalize()}, k = {here[-1]}, error over that of CGEMM in fp32", last, ".3g×"),
-            ("Ootomo's is the larger one at k =", ", ".join(map(str, worse))),
+            ("Ootomo's scheme has the larger error at k =", ", ".join(map(str, worse))),
         ]
         for way, words in (("fused", "both products of a part in the same sums"), ("three", "three products")):
             ratios = {_LOOK[name].label: [_ratio(rows, chip, k, name, way) for k in here] for name in SPLITS}
@@ -200,7 +200,7 @@ def finding(rows: list[Row]) -> str:
                 for name in SHOWN
             }
             statements.append(("over that with parts of one size, four products", faded, ".3g×"))
-            statements.append(("Ootomo's fp16 words of parts so small are subnormal", True))
+            statements.append(("at this scale the fp16 words of Ootomo's scheme are subnormal", True))
     return paragraph(*statements)
 
 

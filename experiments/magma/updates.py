@@ -27,14 +27,14 @@ __all__ = ["PAPER"]
 
 TITLE = "errors of batched HGEMM over k, the batch, and updates of rank 16"
 CAPTION = """Batched HGEMM of 16×16×k products, operands uniform in [-1, 1], against the exact product. (a) Relative L2
-error over k. (b) Largest error relative to |A||B| in a batch over the number of its products, k = 16, which Hopper adds
-in one block: there its fp16 sums err as its fp32 sums do. (c) Relative L2 error of C after so many updates C <- C + A B
-of rank 16, C in fp16 between them (beta = 1); grey: the same sum as one product accumulated in fp32. Summed in fp32
-(filled; the three GPUs coincide) or in fp16 (open, dashed) on Volta, Ampere and Hopper, or by the kernel for tiny
-matrices in fp16. Lines: mean over seeded runs; bands: smallest to largest; dots: 2^-11."""
+error over k. (b) Largest error relative to |A||B| in a batch over the number of its products, k = 16, which Hopper
+adds in one block, so that its fp16 sums and fp32 sums have the same error. (c) Relative L2 error of C over the number
+of updates C <- C + A B of rank 16, C in fp16 between them (beta = 1); grey: the same sum as one product accumulated in
+fp32. Summed in fp32 (filled; the three GPUs coincide) or in fp16 (open, dashed) on Volta, Ampere and Hopper, or by the
+kernel for tiny matrices in fp16. Lines: mean over seeded runs; bands: smallest to largest; dots: 2^-11."""
 ASSUMPTIONS = [
     "The paper gives neither errors nor the distribution of its operands: uniform in [-1, 1].",
-    """(a) and (c): batches of 20 products. The kernel for tiny matrices is made for n <= 32; its chain is drawn for k
+    """(a) and (c): batches of 20 products. The kernel for tiny matrices supports n <= 32; its chain is drawn for k
     up to 64.""",
     """An update reads C in fp16, adds it in the accumulator's format to the product (alpha = beta = 1) and writes it in
     fp16, as the paper's post-processing does.""",

@@ -1,4 +1,4 @@
-"""What speed the peaks of a GPU allow each scheme for fp32 products, over n, and from which n it can beat SGEMM.
+"""Bounds by a GPU's peaks on the speed of each scheme for fp32 products, and the n from which it can beat SGEMM.
 
 The model is `fpemu.roofline.time`: every phase takes the longest of its products at the peak of the matrix unit,
 its vector operations at that of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
@@ -20,21 +20,21 @@ from . import _speed
 from ._speed import evaluate as evaluate
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
-TITLE = "bounds on the speed of fp32 products, and where they pay"
+TITLE = "bounds on the speed of fp32 products, and break-even sizes"
 KIND = "M"
-CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time that the roofline leaves, on seven
+CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time by the roofline, on seven
 GPUs; (h) the size from which each scheme's bound is above SGEMM's, the split in a kernel of its own (filled) or fused
-(open, where that differs). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32. H2SGEMM stands
+(open, where different). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32. H2SGEMM stands
 for all three-product fp16 schemes in one kernel (Ootomo, except on the Ascend 910A, LE-GEMM, multiword, and staged
-accumulation, a scheme of this project) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: a program's speed
-is at most these lines, and good ones lie well below."""
+accumulation, a scheme of this project) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: these lines are
+upper bounds, and good programs are well below them."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state, without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
-    """Every kernel reads its inputs and writes its outputs once; kernels follow one another; within one, products,
-    vector operations and memory overlap without loss.""",
+    """Peaks and bandwidths are those of fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
+    without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
+    """Every kernel reads its inputs and writes its outputs once; kernels run one after another; within a kernel,
+    products, vector operations and memory accesses overlap completely.""",
     """The split is a kernel of its own that writes the words, except in the open markers of (h): there every tile of
-    128 × 128 entries splits what it reads.""",
+    128 × 128 entries splits its operands.""",
     """Scheme II multiplies fp32 with 8 moduli and one product to find its scaling. On the Ascend 910A, which has no
     matrix unit for fp32, SGEMM runs on the vector unit.""",
     "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",

@@ -1,5 +1,5 @@
-"""What speed the peaks of a GPU allow the Ozaki family for fp64 products, over n, and from which n it can beat DGEMM.
-
+"""Bounds by a GPU's peaks on the speed of the Ozaki schemes for fp64 products, and the n from which they can beat
+DGEMM.
 The model is `fpemu.roofline.time`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
 """
 
@@ -19,17 +19,17 @@ from . import _speed
 from ._speed import evaluate as evaluate
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
-TITLE = "bounds on the speed of fp64 products, and where they pay"
+TITLE = "bounds on the speed of fp64 products, and break-even sizes"
 KIND = "M"
-CAPTION = """Bounds on speed for n×n×n products in fp64, 2n^3 over the least time that the roofline leaves, on seven
+CAPTION = """Bounds on speed for n×n×n products in fp64, 2n^3 over the least time by the roofline, on seven
 GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on the faster of the ordinary cores and a
 matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
-moduli and one product more for the scaling. Nothing is measured."""
+moduli and one further product for the scaling. Nothing is measured."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state, without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
-    """Every product of slices is a call that writes its result for a kernel that adds it up, as published; every kernel
-    reads its inputs and writes its outputs once.""",
+    """Peaks and bandwidths are those of fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
+    without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
+    """Every product of slices is a call that writes its result, and another kernel adds the results, as published;
+    every kernel reads its inputs and writes its outputs once.""",
     """The number of slices is counted on a few rows of (uniform - 0.5) exp(0.1 normal), the narrowest inputs of
     DGEMM-TC: operands of a wider range need more.""",
     "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",

@@ -1,4 +1,4 @@
-"""Published and measured speeds as shares of the roofline: what each reached of what its GPU allows.
+"""Published and measured speeds as shares of the roofline of their GPU.
 
 A share above one would prove the roofline wrong, or the GPU faster than its data sheet says.
 """
@@ -19,22 +19,22 @@ from .._findings import paragraph
 from .._rows import listed
 
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
-TITLE = "share of the roofline that known speeds reach"
+TITLE = "published and measured speeds as shares of the roofline"
 KIND = "M"
 CAPTION = """Speeds as shares of the roofline for the same work on the same GPU: filled where published, open where
 measured on one H200 (CUDA 13.0). "Bytes" marks products of a large matrix with a narrow one, whose speed was given in
-bytes a second. Beside each share the effective throughput (2MNK / time) in TFLOP/s. The staged kernel is of this
+bytes per second. Beside each share the effective throughput (2MNK / time) in TFLOP/s. The staged kernel is of this
 project."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths are those of fpemu's table of GPUs, as the makers state them, at the clocks that these
-    state; the table names its sources (fpemu/roofline/gpus.toml).""",
+    """Peaks and bandwidths are those of fpemu's table of GPUs, as stated by the manufacturers at the stated clocks; the
+    table names its sources (fpemu/roofline/gpus.toml).""",
     """Where no size is given (Ootomo, Ma, H2SGEMM, DGEMM on an H200), n = 16384 for the first three and n = 8192, where
     the roofline is flat. Where a range is given (DGEMM on an H200), its upper end.""",
-    """The split of a speed that includes one is counted for DGEMM-TC and for the staged kernel with its split; how
-    the others split is not known. They are judged as if the words had been there, the highest roofline there is.""",
-    """DGEMM-TC: slices counted on a few rows of its inputs, (uniform - 0.5) exp(phi normal), which can only be too few:
-    the roofline is then too high. LE-GEMM: 1.37 times cuBLAS on an A800 and 1.31 times rocBLAS on an MI210, if these
-    ran at their own roofline, for rocBLAS that of the ordinary cores, which the paper names.""",
+    """The split of a speed that includes one is counted for DGEMM-TC and for the staged kernel with its split; the
+    split of the others is not known. Their roofline is the highest one, with words already in memory.""",
+    """DGEMM-TC: slices counted on a few rows of its inputs, (uniform - 0.5) exp(phi normal), which can
+    only be too few, so that the roofline is too high. LE-GEMM: 1.37 times cuBLAS on an A800 and 1.31 times rocBLAS on
+    an MI210, if these libraries ran at their own roofline, for rocBLAS on the ordinary cores named in the paper.""",
 ]
 
 

@@ -42,14 +42,14 @@ _PLAIN = (
 """Columns that are shown as measured."""
 RULES = [
     """Speeds are 2·M·N·K operations a second. "First": the median of ten launches after a pause, before the power
-    limiter of the chip acts; "sustained": the median of the second half of a run without a pause. Launches queue up
-    behind a wait, so that the host is not measured. The first launches have an event between them, which costs each
-    about a microsecond: at n = 1024 and below the sustained speed can be the higher one.""",
+    limiter of the chip acts; "sustained": the median of the second half of a run without a pause. Launches are queued
+    behind a wait, so that the host is not measured. An event between the first launches adds about a microsecond to
+    each: for n up to 1024 the sustained speed can be higher.""",
     """The headline rows pause for 1 s and run for 0.5 to 1 s; the others pause for 0.1 s, and run for 0.15 s where a
-    sustained speed is shown, which is then nearer to the first one.""",
-    """Operands are drawn on the GPU, A and B stored by rows. The split of the operands is not timed unless stated.
-    Errors are those of all entries against the product in fp64.""",
-    """Other GPUs than the papers': ratios of speeds measured side by side can be compared, TFLOP/s cannot.""",
+    sustained speed is shown, which is then closer to the speed of the first launches.""",
+    """Operands are generated on the GPU, A and B stored by rows. The split of the operands is not timed unless stated.
+    Errors are of all entries against the product in fp64.""",
+    """The GPU is not the papers': ratios of speeds measured side by side can be compared, TFLOP/s cannot.""",
 ]
 
 

@@ -31,13 +31,13 @@ UNIFORM = ("symmetric", "positive")
 CAPTION = f"""Relative L2 error over effective FP32 throughput, n = {N}. Marker: operands uniform in [-1, 1], the first
 ten launches after a pause. Vertical line: range of the error over four kinds of operands, uniform in [-1, 1] and in
 [0, 1], normal, and (u - 0.5) exp(0.5 g) with u uniform in [0, 1) and g normal. Horizontal line: to the sustained speed.
-"1/8 exact": each 8th stage is computed with exact
-corrections; "bf16 ×9": bf16 words, nine products. Splits are not timed. {told("speed/frontier")}"""
+"1/8 exact": every 8th stage has exact corrections; "bf16 ×9": bf16 words, nine products. Splits are not timed.
+{told("speed/frontier")}"""
 ASSUMPTIONS = [
     *RULES,
-    """Three products of the library with nothing added: its fp16 product by 3, the least that three products cost.""",
-    """SGEMM's error is that of the kernel which cuBLAS chooses for this shape; for other shapes it chooses others, with
-    other errors.""",
+    """"Three products of the library": three times the time of its fp16 product, a lower bound for three products.""",
+    """The error of SGEMM belongs to the kernel that cuBLAS selects for this shape; kernels for other shapes have other
+    errors.""",
 ]
 FIRST_GOAL, SUSTAINED_GOAL = 264.0, 1.08
 """First launches in TFLOP/s, and sustained speed over three products of the library, at SGEMM's accuracy."""

@@ -15,8 +15,8 @@ from ..speed._shapes import LOOKS, Row, line, multiprocessors, one_gpu
 
 PAPER = "Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020)"
 GAIN, SHARE = "times as fast as cuBLAS", "share of a copy, %"
-OTHER_GPU = """The paper's speeds are those of a K40c, an M40, a P100 and a V100 with cuBLAS 9.0. Those of this GPU and
-    its library are shown beside them, and decide no claim of the paper."""
+OTHER_GPU = """The paper's speeds were measured on a K40c, an M40, a P100 and a V100 with cuBLAS 9.0. The speeds of this
+    GPU and its library are shown for information, and decide no claim of the paper."""
 PANELS = [(fmt, n) for fmt in shapes.FORMATS for n in shapes.COLUMNS]
 
 
@@ -103,5 +103,5 @@ def told(rows: list[Row], m: int, *statements: tuple[Any, ...]) -> str:
         return ""
     sms = {"K40c": gpus.get("K40c").need("sms"), one_gpu(): multiprocessors()}
     warps = {gpu: m / count / 32 for gpu, count in sms.items() if count}
-    text = f"warps of a multiprocessor that load, TSM2 giving each of {m} rows of A a thread"
+    text = f"loading warps per multiprocessor, one thread of TSM2 for each of {m} rows of A"
     return paragraph(*statements, (text, warps))

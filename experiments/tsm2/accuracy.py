@@ -31,8 +31,8 @@ expected of independent roundings, nothing fitted; dashed: the bound k u. All se
 these bits."""
 ASSUMPTIONS = [
     "Every entry of C is one ascending chain of FMAs from zero in the format of the operands, for every tile.",
-    """Operands are uniform in [0, 1], as in the paper, and n is 8. Rows of A do not influence one another: 32 stand for
-    the paper's 10240 to 30720, and 1000 for the 10^4 to 10^7 of ISM2; at full size 256 and 10000.""",
+    """Operands are uniform in [0, 1], as in the paper, and n is 8. Rows of A are independent: 32 rows represent
+    the 10240 to 30720 of TSM2, and 1000 rows the 10^4 to 10^7 of ISM2; at full size 256 and 10000.""",
     """Expected growth: the sum after t steps is t/4 and every rounding error uniform and independent. A measured
     relative L2 error agrees with it if it is within 10 %.""",
 ]

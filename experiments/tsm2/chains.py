@@ -30,16 +30,16 @@ TITLE = "a chain of FMAs against products split over tensor cores"
 CAPTION = """Relative L2 error against the exact product over k, operands uniform in [0, 1], products of 4 rows and 4
 columns on (a) Ampere and (b) Hopper. Black: one chain of fp32 FMAs, which TSM2 computes; grey: the same in blocks of 64
 summed in order (dash-dotted) and pairwise (dotted). Colours: fp32 products from words on tensor cores: Markidis and
-LE-GEMM (whose lines coincide) leave their sums in the truncating accumulator; Ootomo's main sum is promoted after every
+LE-GEMM (whose lines coincide) keep their sums in the truncating accumulator; Ootomo's main sum is promoted after every
 instruction, that of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of bf16
 words in the accumulator. Lines: mean over seeded runs; bands: smallest to largest; dotted: 2^-24."""
 ASSUMPTIONS = [
-    """The shape of TSM2, all of k and few rows and columns: 4 by 4. Operands are uniform in [0, 1], as in its paper,
+    """The shape of TSM2 with full k and few rows and columns: 4 by 4. Operands are uniform in [0, 1], as in its paper,
     and rounded to fp32.""",
-    """Schemes have their default options and one order of k, ascending; their papers do not run them on this shape. A
+    """Schemes have their default options and one order of k, ascending; their papers do not use this shape. A
     kernel that splits k would shorten every chain.""",
-    """Blocks of 64: each a chain of FMAs from zero, joined in fp32 in ascending order, or pairwise (neighbours, then
-    sums of neighbours).""",
+    """Blocks of 64: each is a chain of FMAs from zero; their sums are added in fp32 in ascending order, or pairwise
+    (neighbours, then sums of neighbours).""",
     "A scheme is better than the chain at a k if its mean error over the runs is the smaller one.",
 ]
 CHAINS: dict[str, mma.KOrder] = {

@@ -22,7 +22,7 @@ PAPER = f"{_PAPER}, section 4.5, figure 10"
 TITLE = "inner dimensions shorter than the matrix is tall"
 KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k from 15360 down to an eighth of it: (a) milliseconds, fp64,
-(b) share of a copy's bandwidth, fp64, and (c) fp32. The kernel for Hopper is of this project.
+(b) share of a copy's bandwidth, fp64, and (c) fp32. The kernel for Hopper is part of this project.
 {measured("tsm2/fig10")}"""
 ASSUMPTIONS = [
     *RULES,

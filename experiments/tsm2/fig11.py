@@ -23,13 +23,13 @@ PAPER = f"{_PAPER}, section 5.1, figure 11"
 TITLE = "very small inner dimensions"
 KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k: above, share of a copy's bandwidth; below, microseconds of
-a call; left fp64, right fp32. The kernel for Hopper is of this project. {measured("tsm2/fig11")}"""
+a call; left fp64, right fp32. The kernel for Hopper is part of this project. {measured("tsm2/fig11")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """The paper prints no k but "very small": powers of two from 1 to 256. The bandwidth counts the result too, which
-    is most of the bytes where k is below 16.""",
+    """The paper prints no k but "very small": powers of two from 1 to 256. The bandwidth includes the
+    result, which is most of the bytes for k below 16.""",
 ]
 _FORMATS = ("fp64", "fp32")
 cells = cells_of("tsm2/fig11")

@@ -21,16 +21,16 @@ from ._speed import PAPER as _PAPER
 __all__ = ["evaluate"]
 
 PAPER = f"{_PAPER}, sections 5.2 and 6, figure 12"
-TITLE = "rows of a thread in ISM2"
+TITLE = "rows per thread in ISM2"
 KIND = "G"
-CAPTION = f"""10^7×16 times 16×16, stored by columns, over tcf: m / tcf threads, each with tcf rows. (a) How many times
-as fast as cuBLAS, (b) share of a copy's bandwidth. {measured("tsm2/fig12")}"""
+CAPTION = f"""10^7×16 times 16×16, stored by columns, over tcf: m / tcf threads, each with tcf rows. (a)
+Speed-up over cuBLAS, (b) share of the copy bandwidth. {measured("tsm2/fig12")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """The paper prints n = 16 and m = 10^7; k = 16 is assumed, as in its figure 13. A decline is significant from the
-    tcf on at which a product takes more than 1.25 times the least time.""",
+    """The paper prints n = 16 and m = 10^7; k = 16 is assumed, as in its figure 13. A decline
+    is significant if a product takes more than 1.25 times the least time.""",
 ]
 DECLINE = 1.25
 PUBLISHED = {"fp32": 8, "fp64": 4}
@@ -85,4 +85,4 @@ def finding(rows: list[Row]) -> str:
         if 1 in took:
             fastest = min(took, key=took.__getitem__)
             best[f"{look.label}:"] = f"tcf = {fastest}, {took[1] / took[fastest]:.3g}×"
-    return paragraph(("fastest, over one row a thread", best))
+    return paragraph(("fastest, and its speed-up over one row per thread", best))

@@ -23,17 +23,16 @@ PAPER = f"{_PAPER}, section 6, figures 13 and 14"
 TITLE = "ISM2: speed-up over cuBLAS and bandwidth"
 KIND = "G"
 FORMS, WIDTHS, GOAL = ("opt 1", "opt 2"), (8, 16), 85
-CAPTION = f"""m×k times k×n, k = n = 8 and 16, stored by columns, over m: above, how many times as fast as cuBLAS;
-below, share of a copy's bandwidth. The kernel for Hopper is of this project; dotted: 85 %, its goal at 10^7 rows.
+CAPTION = f"""m×k times k×n, k = n = 8 and 16, stored by columns, over m: above, speed-up over cuBLAS; below, share
+of the copy bandwidth. The kernel for Hopper is part of this project; dotted: 85 %, its goal at 10^7 rows.
 {measured("tsm2/fig13")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """ISM2 is the faster of its two optimisations, as the paper compares them; tcf is what fpemu chooses for a
-    size.""",
-    """The paper's shares are of the data sheet's bandwidth; ours are of a copy. n = 2 and 4, and matrices stored by
-    rows, are measured and not drawn.""",
+    """ISM2 stands for the faster of its two optimisations; fpemu selects tcf for each size.""",
+    """The paper's shares refer to the bandwidth of the data sheet; the shares here refer to the bandwidth of a copy. n
+    = 2 and 4, and matrices stored by rows, are measured and not drawn.""",
 ]
 cells = cells_of("tsm2/fig13")
 

@@ -21,15 +21,15 @@ __all__ = ["evaluate"]
 PAPER = f"{_PAPER}, sections 4.2 and 4.4, figures 4 and 8"
 TITLE = "four versions of TSM2 over cuBLAS"
 KIND = "G"
-CAPTION = f"""m×m times m×n, stored by columns: how many times as fast as cuBLAS are V0 (inner products), V1 (outer
+CAPTION = f"""m×m times m×n, stored by columns: speed-up over cuBLAS of V0 (inner products), V1 (outer
 products), V2 (B in shared memory), V3 (prefetches) and a kernel of this project for Hopper, over m. Above fp32, below
-fp64; n = 2, 4, 8 and 16. Figure 4 is a K40c's, figure 8 a V100's. {measured("tsm2/fig4")}"""
+fp64; n = 2, 4, 8 and 16. The paper's figure 4 is from a K40c, its figure 8 from a V100. {measured("tsm2/fig4")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """The sizes are those of section 4.1, 10240 to 30720. The first three versions are measured at the least, the
-    middle and the largest.""",
+    """The sizes are 10240 to 30720 as in section 4.1. The first three versions are measured at the smallest, the middle
+    and the largest size.""",
 ]
 cells = cells_of("tsm2/fig4")
 

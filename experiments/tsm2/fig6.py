@@ -23,16 +23,16 @@ __all__ = ["evaluate"]
 PAPER = f"{_PAPER}, section 4.4, figures 6 and 7"
 TITLE = "n = 16 in fp64: speed-up, use of the cores and of the bandwidth"
 KIND = "G"
-CAPTION = f"""m×m times m×16 in fp64, by columns, over m: (a) how many times as fast as cuBLAS, (b) operations a second
-over the peak of the ordinary cores; (c) bandwidth over that of a copy. The kernel for Hopper is of this project.
+CAPTION = f"""m×m times m×16 in fp64, by columns, over m: (a) speed-up over cuBLAS, (b) operations per second over the
+peak of the ordinary cores, (c) share of the copy bandwidth. The kernel for Hopper is part of this project.
 {measured("tsm2/fig6")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """An M40 does 213 GFLOP/s in fp64 and is bound by them at n = 16; a P100 and this GPU are bound by memory. The peak
-    is that of the ordinary fp64 cores in fpemu's table of GPUs; cuBLAS may use the matrix unit's fp64 instructions,
-    whose peak is twice that on an H200.""",
+    """An M40 has a peak of 213 GFLOP/s in fp64 and is compute-bound at n = 16; a P100 and this GPU are memory-bound.
+    The peak is the peak of the ordinary fp64 cores in fpemu's table of GPUs; cuBLAS may use the matrix unit's fp64
+    instructions, whose peak is twice that on an H200.""",
 ]
 cells = cells_of("tsm2/fig6", lambda row: row["contender"] in shapes.MAIN)
 

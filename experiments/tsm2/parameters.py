@@ -27,18 +27,19 @@ PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped mat
 TITLE = "parameters of TSM2 and ISM2 by the performance model"
 KIND, VERSION = "M", 2
 CAPTION = """The model of section 3.6, equations corrected, fp64, 20480×20480 times 20480×n. (a) Time over t2 at the
-best t3, over the least time, n = 16; stars: the published t2. GPUs that memory bounds share one curve, as A is read
+best t3, over the least time, n = 16; stars: the published t2. Memory-bound GPUs share one curve, because A is read
 ceil(n / t2) times. (b) Smallest t3 that uses the whole bandwidth, over the latency of memory, which the paper does not
 print, t2 = n = 16; dashed: the published t3 = 4. (c) ISM2, V100, m×k times k×16 with m = 15360: share of the bandwidth
-over k, t2 = 8, t3 = 4. (d) ISM2: the published tcf over m, and the largest with which the threads still fill a V100."""
+over k, t2 = 8, t3 = 4. (d) ISM2: the published tcf over m, and the largest tcf with which the threads still fill a
+V100."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths of K40c, M40 and P100 are those of section 4.1 (fp64); what it does not print comes from
-    fpemu's table of GPUs, sources there.""",
+    """Peaks and bandwidths of K40c, M40 and P100 are those of section 4.1 (fp64); other values come from
+    fpemu's table of GPUs, which names its sources.""",
     """The paper profiles the latencies and C, the registers of an empty kernel, and prints neither: 200 to 1000 cycles
-    for a load (670 were measured on an H200); those of the table for an fp64 multiply-add (8 to 48, on an H200 8 as
-    measured); C = 24, and for t1 every C from 0 to 64.""",
-    """"Printed": the equations to the letter. "Corrected": the use of the bandwidth counts bytes and ends at one, a
-    multiply-add is two operations, and the time of a kernel is the larger of its two times.""",
+    for a load (670 were measured on an H200); for an fp64 multiply-add the latencies of the table (8 to 48; 8 measured
+    on an H200); C = 24, and for t1 every C from 0 to 64.""",
+    """"Printed": the equations exactly as printed. "Corrected": the use of the bandwidth counts bytes and ends at one,
+    a multiply-add is two operations, and the time of a kernel is the larger of its two times.""",
     """t2 and t3 follow from the model if their time is the least over all pairs of integers. Larger t3 than needed cost
     nothing in the corrected form. t1 divides MaxOccup if it divides MaxOccup rounded down to an integer.""",
     """ISM2's tcf is not predicted: the model states only its largest value, at the occupancy of t2 = t3 = 1.""",

@@ -1,4 +1,4 @@
-"""TSM2 and ISM2: every version gives the same bits, and the error of a kernel that would cut k in slices.
+"""TSM2 and ISM2: every version gives the same bits; error of a kernel that cuts k in slices.
 
 In all versions of the paper one thread takes all k of an element, so that the result depends on none of their
 parameters. On shapes with few rows that leaves a GPU idle, and a kernel that fills it must cut k in slices, one for
@@ -34,9 +34,9 @@ added ascending (filled) or pairwise (open). Black line: growth expected of inde
 ascending, nothing fitted. (b) The same for operands in [-1, 1]. Lines: mean over seeded runs; bands: smallest to
 largest."""
 ASSUMPTIONS = [
-    "Operands are uniform in [0, 1], as in the paper, and in [-1, 1]. Rows do not influence one another: 16 of them.",
-    """No version of the paper cuts k. Slices are those of a kernel that would: each a chain of fused multiply-adds from
-    zero over as many k as the others, their sums added in the format of the operands.""",
+    "Operands are uniform in [0, 1], as in the paper, and in [-1, 1]. There are 16 rows, which are independent.",
+    """No version of the paper cuts k. The slices have equal length; each is a chain of fused multiply-adds from zero,
+    and the sums of the slices are added in the format of the operands.""",
     """The published loops of TSM2's four versions and ISM2's two optimisations are executed for the first 4 rows and 96
     of k, and compared bit for bit with one chain.""",
     "An expected error agrees with a measured one if it is within 10 %.",
