@@ -191,7 +191,8 @@ def _readings(rows: list[Row], hardware: str, measure: str) -> dict[str, dict[st
         return {reading: errors(rows, hardware, measure, ref) for ref, reading in READINGS.items()}
     error = errors(rows, hardware, measure, "s")
     below = error["LE-GEMM"] < SATURATED
-    return {"every n": error, "n without saturation": {name: line[below] for name, line in error.items()}}
+    kept = {name: line[below] for name, line in error.items()}
+    return {"every n": error} | ({"n without saturation": kept} if below.any() else {})
 
 
 def errors(rows: Sequence[Row], hardware: str, measure: str, ref: str) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     if more:
         yield Measure("maximum_utilisation", max(more))
     for variant, factors in (
-        ("N up to 10 without 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n <= 10 and n != 8]),
+        ("N up to 10 except 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n <= 10 and n != 8]),
         ("N = 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n == 8]),
         ("N above 10", [row["diagonal"] / THRESHOLD for n, row in main.items() if n > 10]),
     ):
