@@ -67,10 +67,9 @@ def gemm(
     alpha, beta : real numbers
         As in `fpemu.gemm`.
     on_range : str, optional
-        Overflow policy, as in `fpemu.gemm`. On arrays of the GPU only "raise" waits for the GPU, to read the counts of
-        entries out of range; "scale" and "scale-rows" defer the error for words that overflow to `fpemu.gpu.check`.
-        Default: "raise" for arrays of the CPU; for arrays of the GPU the bits of "propagate", and the errors of "raise"
-        deferred to `fpemu.gpu.check`.
+        Overflow policy, as in `fpemu.gemm`. On arrays of the GPU "raise", "scale" and "scale-rows" wait for the GPU, to
+        read the counts of entries out of range. Default: "raise" for arrays of the CPU; for arrays of the GPU the bits
+        of "propagate", and the errors of "raise" deferred to `fpemu.gpu.check`.
     order : KOrder, optional
         Summation order over K. Default: the kernel's, which `fpemu.gpu.kernel` returns. Another order is accepted
         if a kernel has it.
@@ -100,7 +99,7 @@ def gemm(
     A call whose kernels are recorded, because an earlier one had the same scheme, options, shapes, strides, dtypes and
     alignment, validates nothing again: it queues the kernels on torch's current stream, in workspace of this stream.
     Calls of several threads are queued one after another. The torch call can be captured in a CUDA graph, then in
-    workspace of the graph, except for ``on_range="raise"``, the Ozaki family and kernels of unusual orders.
+    workspace of the graph, except where ``on_range`` waits, the Ozaki family and kernels of unusual orders.
     """
     read = tensors.facts(A, B, C, out)
     key = None if read is None else _key(scheme, alpha, beta, on_range, order, options, read[0])
@@ -224,7 +223,7 @@ def _computed(
     if a is not None and b is not None and not isinstance(scheme, ErrorFree):
         if key is not None and not _in_place({"A": a, "B": b, "C": c, "out": given_out}, given):
             key = None
-        checks = not on_device or call.on_range == OverflowPolicy.RAISE
+        checks = not on_device or recorded.waits(call.on_range, scheme, deferred)
         product = _recorded(call, a, b, c, D, deferred, checks, key)
     if product is not None:
         if key is not None:

@@ -36,7 +36,7 @@ class Product:
     call : Call
         The checked request.
     deferred : bool
-        Whether the overflow policy was left out: faults then raise in `fpemu.gpu.check`.
+        The overflow policy was left out: faults then raise in `fpemu.gpu.check`.
     sources : dict of str to Matrix
         A and B at placeholders.
     shape, extents : tuple of int
@@ -58,7 +58,7 @@ class Product:
         policy, limited = self.call.on_range, self.kernel.scheme.limited
         self.refuses_nonfinite = self.deferred or policy == OverflowPolicy.RAISE
         self.refuses_overflow = self.deferred or limited or policy != OverflowPolicy.PROPAGATE
-        self.synchronises = policy == OverflowPolicy.RAISE
+        self.synchronises = waits(policy, self.kernel.scheme, self.deferred)
         self.last: dict[str, Any] = {}
         """Weak references to the tensors A and B of the last call"""
         scheme, refused = self.kernel.scheme, (self.refuses_nonfinite, self.refuses_overflow)
@@ -107,8 +107,8 @@ class Product:
             self.check(pointers)
         else:
             self.sequence.queue(addresses, stream, 0, self.sequence.mark)
-            self.check(pointers)
-            self.sequence.queue(addresses, stream, self.sequence.mark)
+            counted = self.check(pointers)  # sets the counts to zero, which the kernel that patches NaN reads
+            self.sequence.queue(addresses, stream, 0 if counted else self.sequence.mark)
 
     def counts(self, prepared: int) -> tuple[int, int]:
         """Return the counts of faults of an operand prepared at an address, after all queued work."""
@@ -133,12 +133,20 @@ class Product:
             "beyond their words, on the GPU alone"
         )
 
-    def check(self, pointers: list[int]) -> None:
-        """Read the counts of faults and raise the scheme's InputError for an operand that the policy refuses."""
-        for name, counts in faults.read(self.sequence.counters.values()).items():
+    def check(self, pointers: list[int]) -> bool:
+        """Read the counts of faults and raise the scheme's InputError for an operand that the policy refuses.
+
+        Returns
+        -------
+        bool
+            Whether there are faults that the policy accepts.
+        """
+        counted = faults.read(self.sequence.counters.values())
+        for name, counts in counted.items():
             if self.refused(counts):
                 source = replace(self.sources[name], pointer=pointers["AB".index(name)])
                 raise InputError(self.complaint(name, counts, source))
+        return any(map(any, counted.values()))
 
 
 def _explanation(last: dict[str, Any], scheme: Any, name: str, policy: OverflowPolicy) -> str | None:
@@ -211,7 +219,12 @@ def _record(
         return None
 
 
+def waits(policy: OverflowPolicy, scheme: Any, deferred: bool) -> bool:
+    """Return whether a call on arrays of the GPU reads the counts of faults: its policy was given and may raise."""
+    return not deferred and (scheme.limited or policy != OverflowPolicy.PROPAGATE)
+
+
 def refuse_capture(handle: int) -> None:
     """Raise InputError for a check of the operands' range within a capture."""
     if tensors.capturing(handle):
-        raise InputError("on_range='raise' waits for the GPU, which a CUDA graph cannot capture: leave on_range out")
+        raise InputError("this on_range waits for the GPU, which a CUDA graph cannot capture: leave on_range out")
