@@ -79,10 +79,12 @@ def collect(folder: str = "figures") -> Ledger:
     Raises
     ------
     InputError
-        If a ``paper.toml`` or the record of a figure is broken, a figure is drawn that no ``paper.toml`` names, or a
+        If there is no ``paper.toml``, a ``paper.toml`` or the record of a figure is broken, a figure is drawn that no ``paper.toml`` names, or a
         figure measures a number that no claim names.
     """
     read = papers.read()
+    if not read:
+        raise InputError(f"there is no paper.toml in the folders of {experiments.root()}")
     records: dict[str, dict[str, Any]] = {}
     for size in experiments.SIZES:
         for path in sorted(size_folder(folder, size).glob("*/*.json")):

@@ -380,7 +380,7 @@ MEASURE = {"name": "larger", "reading": "", "variant": "", "values": [1.0]}
         (lambda: _edit(finding="\ud800"), "cannot read the record"),
         (lambda: Path("figures/toy/fig1.json").rename("figures/toy/fig9.json"), "is the record of toy/fig1"),
         (lambda: Path("papers/toy/paper.toml").write_text("claims = 1"), "paper.toml: the file: title is not a text"),
-        (lambda: Path("papers/toy/paper.toml").unlink(), "no paper.toml names this page"),
+        (lambda: Path("papers/toy/paper.toml").unlink(), "there is no paper.toml in the folders of"),
         (lambda: _paper('title = "Toys"', ""), "title is not a text, or missing"),
         (lambda: _paper('"partly"', '"half"'), "Fig. 3: the status 'half' is none of"),
         (lambda: _paper('note = "no model"', 'note = ""'), "Eq. 2 is not testable here: the note says nothing"),
