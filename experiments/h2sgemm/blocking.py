@@ -106,7 +106,8 @@ def draw(rows: list[Row]) -> Any:
     traffic.annotate(f"optimum {best:.0f}", (best, 2.05), xytext=(3, 0), textcoords="offset points", fontsize=7)
     star = {"color": plotting.YELLOW, "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6, "zorder": 5}
     star["label"] = "published, block (176, 64, 176)"
-    traffic.plot([PUBLISHED.m], [1e3 * sides[0]["words"]], "*", **star)
+    if sides:
+        traffic.plot([PUBLISHED.m], [1e3 * sides[0]["words"]], "*", **star)
     traffic.set(ylim=(0.6, 2.3), xlabel="$b_m$", ylabel="words per multiply-add, $10^{-3}$")
     for pipeline, look in LOOKS.items():
         values = [row[f"endless {pipeline}"] for row in sides]
