@@ -65,8 +65,7 @@ def ratios(rows: list[Row], name: str, other: str, phi: float) -> list[float]:
 
 
 def draw_line(axis: Any, points: dict[int, float], look: Series) -> None:
-    if points:
-        axis.plot(list(points), list(points.values()), **look.line())
     axis.set_xlabel("$n$")
     if points:
-        axis.set_xticks(list(points), [str(n) for n in points])
+        axis.plot(list(points), list(points.values()), **look.line())
+        axis.set_xticks(list(points), [str(n) for n in points], rotation=45)
