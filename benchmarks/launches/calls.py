@@ -42,7 +42,8 @@ class Bench:
 
     def __init__(self, file: Path) -> None:
         self.torch: Any = importlib.import_module("torch")
-        self.file, self.results = file, {**device.describe(), "seconds": {}}
+        self.file = file
+        self.results: dict[str, Any] = {**device.describe(), "seconds": {}}
 
     def section(self, name: str, run: Callable[[], Any]) -> None:
         """Run a section and save its results; a failure is saved as its traceback."""

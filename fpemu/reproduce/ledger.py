@@ -79,8 +79,8 @@ def collect(folder: str = "figures") -> Ledger:
     Raises
     ------
     InputError
-        If there is no ``paper.toml``, a ``paper.toml`` or the record of a figure is broken, a figure is drawn that no ``paper.toml`` names, or a
-        figure measures a number that no claim names.
+        If there is no ``paper.toml``, one or the record of a figure is broken, a figure is drawn that no ``paper.toml``
+        names, or a figure measures a number that no claim names.
     """
     read = papers.read()
     if not read:

@@ -20,7 +20,6 @@ FAILS, UNDECIDED, UNTESTABLE = "does not hold", "undecided", "not testable here"
 VERDICTS = (HOLDS, CONDITION, DEPENDS, FAILS, UNDECIDED, UNTESTABLE)
 MET = {HOLDS: "met", CONDITION: "met in part", DEPENDS: "met in part", FAILS: "not met"}
 """The words for a check in place of the verdict on a claim."""
-_SHORT = {CONDITION: "holds under a condition"}
 SEEDS = 20
 """The smallest number of seeds that decides a claim on random data."""
 
@@ -210,14 +209,15 @@ def number_of(one: Judgement) -> str:
     """Return the numbers of a claim in words: for each reading the range over its variants, with its verdict."""
     by_reading, texts = one.readings(), []
     for reading, cases in by_reading.items():
-        values = [value for case in cases for value in case.values]
-        text = number(one.claim, cases[0]) if len(cases) == 1 else shown(values, one.claim.unit)
-        words = (
-            f", {_SHORT.get(one.of_readings[reading], one.of_readings[reading])}"
-            if len(by_reading) > 1 and one.claim.judged
-            else ""
-        )
-        texts.append(f"{reading}: {text}{words}" if reading else text)
+        holds = [value for case in cases if case.verdict == HOLDS for value in case.values]
+        rest = [value for case in cases if case.verdict != HOLDS for value in case.values]
+        verdict = one.of_readings.get(reading, "")
+        if holds and rest:
+            text = f"{shown(holds, one.claim.unit)} where it holds, {shown(rest, one.claim.unit)} elsewhere"
+        else:
+            text = number(one.claim, cases[0]) if len(cases) == 1 else shown([*holds, *rest], one.claim.unit)
+            text += f", {HOLDS if verdict == CONDITION else verdict}" if len(by_reading) > 1 and verdict else ""
+        texts.append(f"{reading}: {text}" if reading else text)
     text = "; ".join(texts)
     return f"H200: {text}" if text and one.claim.kind == SPEED else text
 

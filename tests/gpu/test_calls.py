@@ -531,7 +531,8 @@ class Step:
 
 
 def test_launches_with_addresses_that_come_again_become_a_graph(monkeypatch):
-    done, results = [], []
+    done: list[object] = []
+    results: list[object] = []
 
     class Graph:
         def __init__(self, queue, launch):
