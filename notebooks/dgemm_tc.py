@@ -211,21 +211,23 @@ with pd.option_context("display.max_colwidth", None, "display.max_rows", None):
 # %%
 judged = {judgement.claim.name: judgement for figure in (fig3, fig8) for judgement in figure.judgements}
 assert judged["cr_zero_dp"].verdict == judged["cr_zero_sp"].verdict == "holds"
-equivalent = [x for kind in ("dp", "sp") for x in judged[f"{kind}_equivalent"].cases]
-assert {x.verdict for x in equivalent} == {"does not hold"}
-assert all(max(x.values) < 0.1 for x in equivalent)
-assert judged["sp_no_less_accurate"].verdict == "holds"
-chain, openblas = judged["dp_no_less_accurate"].readings().values()
+assert judged["sp_equivalent"].verdict == "holds"
+chain, openblas = judged["dp_equivalent"].readings().values()
 assert {x.verdict for x in chain} == {"holds"}
 assert {x.verdict for x in openblas} == {"holds", "undecided"}
+assert all(case.median < 2 for kind in ("dp", "sp") for case in judged[f"{kind}_equivalent"].cases)
 
 # %% [markdown]
-# The error of DGEMM-TC is not within a factor of ten of DGEMM's: at the size where the two differ most, DGEMM-TC is the
-# more accurate one by a factor of ten to a thousand and more, in every order of DGEMM and at every seed. DGEMM rounds
-# after each of $n$ products; DGEMM-TC makes exact products of slices and rounds only their sum of some dozens. The gap
-# narrows with $n$, because the bound of Algorithm 3 grows with $\sqrt k$ and fewer bits are kept: at $n = 10240$ the
-# two are about equal, and single seeds have more than ten times the error of OpenBLAS, whose panels have smaller errors
-# than one chain. "Equivalent" describes the largest sizes, and understates the accuracy at the others.
+# The paper gives no tolerance. The ledger's criterion is ours: the error of DGEMM-TC is at most ten times that of DGEMM
+# at every $n$. It was two-sided at first, within a factor of ten either way, and DGEMM-TC failed it for being too
+# accurate; so it was made one-sided.
+#
+# Where the two differ most, at small $n$, DGEMM-TC is more accurate by factors of ten to hundreds in the mean and of
+# thousands at single seeds: DGEMM rounds after each of $n$ products; DGEMM-TC makes exact products of slices and rounds
+# only their sum of some dozens. The gap narrows with $n$, because the bound of Algorithm 3 grows with $\sqrt k$ and
+# fewer bits are kept, and at $n = 10240$ the two are about equal: the mean error of DGEMM-TC is 0.06 to 0.7 of DGEMM's. There
+# single seeds exceed a factor of ten against OpenBLAS, whose panels have smaller errors than one chain: for
+# $\varphi = 1$ and 2 the claim is undecided in that order. SGEMM-TC meets the criterion in every order.
 #
 # CR mode has no line in the figures, since its error is zero at every point.
 #
@@ -358,10 +360,11 @@ assert all(x.median < 1 for x in judged["dp_beats_dgemm"].cases)
 fig4.figure()
 
 # %% [markdown]
-# On the H200 DP mode reaches about a sixth of cublasDgemm, the ratio that the paper has for a V100: with 66 products or
-# more in fp16 it cannot exceed the speed of a fast fp64 unit. CR mode takes all products of 16 to 19 slices, and where
-# the products run at full speed NearSum takes as long as they do. Residues modulo small integers instead of slices give
-# the same correctly rounded bits in a twentieth of the time.
+# On the H200 DP mode reaches at most a sixth of cublasDgemm, as the paper has for a V100: with 45 products or more in
+# fp16 it cannot exceed the speed of a fast fp64 unit. At $n = 10240$ CR mode takes all products of 16 to 19 slices, and
+# NearSum takes nearly as long as they do. Residues modulo small integers instead of slices give the same correctly
+# rounded bits in less than a twentieth of the time. The sizes 5120 and 7168 come from an earlier run of the
+# benchmark, with more time between the calls on the GPU, to which the dips there may be due.
 #
 # ## What was learnt
 #

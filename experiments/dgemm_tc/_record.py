@@ -23,11 +23,11 @@ ASSUMPTIONS = [
     """A speed is 2n³ over the mean wall time of 3 to 10 executions after warm-up, the host's time included. The parts
     of the time are GPU time by events around every launch of one more execution.""",
     """Blocks have n rows and columns up to n = 2048, and 2048, 2560, 3584, 2731 and 3414 at n = 4096, 5120, 7168, 8192
-    and 10240. All modes pad the operands of the calls of GEMM with zeros to multiples of 16 at least, because cuBLAS 13.1
-    takes slower kernels for odd sizes; the zeros do not count as operations.""",
-    """n = 5120 and 7168 come from an earlier run of the benchmark than the other sizes. In it the GPU waited for the host
-    for up to 60 % of the time of a call in modes DP and SP, and the calls of GEMM at n = 5120 were slower than at n =
-    4096: the dips of the curves are of that run.""",
+    and 10240. All modes pad the operands of the calls of GEMM with zeros, to multiples of 16 at least, because cuBLAS
+    13.1 takes slower kernels for odd sizes; the zeros do not count as operations.""",
+    """n = 5120 and 7168 come from an earlier run of the benchmark than the other sizes. In it the GPU time of modes DP
+    and SP is 41 to 98 % of the wall time, and the calls of GEMM at n = 5120 are slower than at n = 4096: the dips of
+    the curves may be due to that run.""",
     """The GPUs of the paper, a Titan RTX and a V100, are not here. Its statements on their speeds are not judged by
     the H200, whose fp64 arithmetic is fast as the V100's.""",
 ]

@@ -158,6 +158,15 @@ def test_counts_decide_products_speed_range_and_memory():
     assert found["memory", "GB of 2^30 bytes", "CR mode"] == pytest.approx(largest * 1e9 / 2**30)
 
 
+def test_the_memory_is_that_of_mean_counts_rounded_up():
+    def halves(cell):
+        return {name: x + 0.5 if "slices" in name else x for name, x in counts(cell).items()}
+
+    page, found = measured("fig7b", halves)
+    largest = max(page.module.memory(n, 18, 18) for n in page.module.lengths(page.cells("quick")))
+    assert found["memory", "GB of 10^9 bytes", "CR mode"] == pytest.approx(largest)
+
+
 def test_the_published_66_products():
     page = experiments.load("dgemm_tc/fig5b")
     numbers = page.evaluate({**page.cells("quick")[0], "phi": 0.1, "n": 7168, "rows": 8})
