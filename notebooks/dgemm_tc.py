@@ -225,8 +225,8 @@ assert all(case.median < 2 for kind in ("dp", "sp") for case in judged[f"{kind}_
 # Where the two differ most, at small $n$, DGEMM-TC is more accurate by factors of ten to hundreds in the mean and of
 # thousands at single seeds: DGEMM rounds after each of $n$ products; DGEMM-TC makes exact products of slices and rounds
 # only their sum of some dozens. The gap narrows with $n$, because the bound of Algorithm 3 grows with $\sqrt k$ and
-# fewer bits are kept, and at $n = 10240$ the two are about equal: the mean error of DGEMM-TC is 0.06 to 0.7 of DGEMM's. There
-# single seeds exceed a factor of ten against OpenBLAS, whose panels have smaller errors than one chain: for
+# fewer bits are kept, and at $n = 10240$ the two are about equal: the mean error of DGEMM-TC is 0.06 to 0.7 of DGEMM's.
+# There single seeds exceed a factor of ten against OpenBLAS, whose panels have smaller errors than one chain: for
 # $\varphi = 1$ and 2 the claim is undecided in that order. SGEMM-TC meets the criterion in every order.
 #
 # CR mode has no line in the figures, since its error is zero at every point.
