@@ -363,8 +363,9 @@ fig4.figure()
 # On the H200 DP mode reaches at most a sixth of cublasDgemm, as the paper has for a V100: with 45 products or more in
 # fp16 it cannot exceed the speed of a fast fp64 unit. At $n = 10240$ CR mode takes all products of 16 to 19 slices, and
 # NearSum takes nearly as long as they do. Residues modulo small integers instead of slices give the same correctly
-# rounded bits in less than a twentieth of the time there, and in a tenth at $n = 1024$. The sizes 5120 and 7168 come
-# from an earlier run of the benchmark, with more time between the calls on the GPU, to which the dips there may be due.
+# rounded bits in less than a twentieth of the time there, and in about a tenth at $n = 1024$. The sizes 5120 and 7168
+# come from an earlier run of the benchmark, with more time between the calls on the GPU, to which the dips there may be
+# due.
 #
 # ## What was learnt
 #
