@@ -44,7 +44,7 @@ from fpemu.schemes import format_split, split_table
 from fpemu.sweep import planes
 
 
-def judged(figure, *names):
+def cases_of(figure, *names):
     """Show the cases of some claims of a figure, and return the verdicts by name, reading and variant."""
     rows = [
         (j.claim.name, case.reading, case.variant, verdicts.number(j.claim, case), case.verdict)
@@ -59,7 +59,7 @@ def judged(figure, *names):
     return frame["verdict"]
 
 
-def select(frame, claim, reading, words):
+def rows_where(frame, claim, reading, words):
     """Return the verdicts on the cases of a claim and a reading whose variant contains the words."""
     return {verdict for (c, r, v), verdict in frame.items() if (c, r) == (claim, reading) and words in v}
 
@@ -94,7 +94,7 @@ table1 = reproduce.committed("h2sgemm/table1")
 table1.figure()
 
 # %%
-bits = judged(table1, "table1_bits")
+bits = cases_of(table1, "table1_bits")
 assert (bits.xs("rounding as in Table 1", level="reading") == "holds").all()
 stated = bits.xs("rounding as in the methods' papers", level="reading")
 assert list(stated[stated == "does not hold"].index.get_level_values("variant")) == ["Markidis", "EGEMM-TC"]
@@ -150,7 +150,7 @@ fig2b = reproduce.committed("h2sgemm/fig2b")
 fig2b.figure()
 
 # %%
-bounds = judged(fig2b, "eq6_lower", "eq6_upper", "sb12_keeps_22_bits", "remapped_range")
+bounds = cases_of(fig2b, "eq6_lower", "eq6_upper", "sb12_keeps_22_bits", "remapped_range")
 assert list(bounds["eq6_lower"]) == ["does not hold", "holds"]
 assert list(bounds["eq6_upper"]) == list(bounds["remapped_range"]) == ["does not hold"]
 assert list(bounds["sb12_keeps_22_bits"]) == ["holds"]
@@ -197,7 +197,7 @@ plane.figure()
 
 # %%
 print(textwrap.fill(plane.finding, 115))
-assert (judged(plane, "sb12_robust") == "holds").all()
+assert (cases_of(plane, "sb12_robust") == "holds").all()
 
 # %% [markdown]
 # $sb = 12$ is near the best wherever Equation 6 allows it: the recommendation holds. The good region is wide, and
@@ -265,11 +265,11 @@ fig8 = full("fig8")
 fig8.figure()
 
 # %%
-against = judged(fig8, "termwise_beats_sgemm", "elementwise_matches_sgemm", "unscaled_worse_than_sgemm")
+against = cases_of(fig8, "termwise_beats_sgemm", "elementwise_matches_sgemm", "unscaled_worse_than_sgemm")
 paper, chain, x86, gpu = fig8.experiment.module.SGEMMS
 for reading, verdict in ((paper, "holds"), (chain, "holds"), (x86, "does not hold"), (gpu, "does not hold")):
-    assert select(against, "termwise_beats_sgemm", reading, "-14 to -8") == {verdict}
-    assert select(against, "termwise_beats_sgemm", reading, "-20 to -16") == {"does not hold"}
+    assert rows_where(against, "termwise_beats_sgemm", reading, "-14 to -8") == {verdict}
+    assert rows_where(against, "termwise_beats_sgemm", reading, "-20 to -16") == {"does not hold"}
 
 # %% [markdown]
 # **Against the paper's own baseline the main claim holds**: OpenBLAS's kernel for the Kunpeng 920 adds up to 1024
@@ -280,9 +280,9 @@ for reading, verdict in ((paper, "holds"), (chain, "holds"), (x86, "does not hol
 # HGEMM's error of $10^{-4}$ depends on the format of its result:
 
 # %%
-half = judged(fig8, "hgemm_error")
-assert select(half, "hgemm_error", "fp16 result", "-4 to 0") == {"holds"}
-assert select(half, "hgemm_error", "fp32 result", "[0,2^e], e = -4 to 0") == {"does not hold"}
+half = cases_of(fig8, "hgemm_error")
+assert rows_where(half, "hgemm_error", "fp16 result", "-4 to 0") == {"holds"}
+assert rows_where(half, "hgemm_error", "fp32 result", "[0,2^e], e = -4 to 0") == {"does not hold"}
 
 # %% [markdown]
 # With an fp16 result the order of $10^{-4}$ is met for both distributions: it is the rounding of the result. With an
@@ -306,7 +306,7 @@ low = mean.loc["offset_symmetric", -20]
 assert 0.9 < low["sb=12 left out"] / low["sb=12 error"] < 1.1
 assert low["sb=12 words"] < low["sb=12 error"] / 20
 assert low["sb=12 four"] < low["sb=12 error"] / 20
-fourth = judged(underflow, "fourth_product_negligible")
+fourth = cases_of(underflow, "fourth_product_negligible")
 assert set(fourth) == {"holds", "does not hold"}
 
 # %% [markdown]
@@ -340,13 +340,13 @@ fig9.figure()
 
 # %%
 print(textwrap.fill(fig9.finding, 115))
-scales = judged(
+scales = cases_of(
     fig9, "termwise_scales_better", "termwise_lower_over_k", "termwise_outscales_elementwise", "stable_over_mn"
 )
 assert (scales["stable_over_mn"] == "holds").all()
-assert select(scales, "termwise_scales_better", chain, "m = 176") == {"holds"}
+assert rows_where(scales, "termwise_scales_better", chain, "m = 176") == {"holds"}
 for reading in (paper, x86, gpu):
-    assert select(scales, "termwise_scales_better", reading, "m = 176") == {"does not hold"}
+    assert rows_where(scales, "termwise_scales_better", reading, "m = 176") == {"does not hold"}
 error = fig9.frame.query("panel == 'k' and inputs == 'offset_symmetric'").groupby("k").mean(numeric_only=True)
 ratio = error["SGEMM TSV110"] / error["sb=12 term-wise"]
 assert ratio.iloc[0] > 1 > ratio.iloc[-1]
@@ -370,7 +370,7 @@ termwise.figure()
 
 # %%
 print(textwrap.fill(termwise.finding, 115))
-reason = judged(termwise, "small_first_is_the_reason", "fewer_roundings_explain", "single_products_explain")
+reason = cases_of(termwise, "small_first_is_the_reason", "fewer_roundings_explain", "single_products_explain")
 assert (reason["small_first_is_the_reason"] == "does not hold").all()
 assert (reason["fewer_roundings_explain"] == "holds").all()
 assert (reason["single_products_explain"] == "holds").all()
@@ -414,7 +414,7 @@ means = promotion.frame[promotion.frame["promote"] > 0].groupby(["hardware", "in
 best = means.groupby(["hardware", "inputs"]).idxmin().map(lambda found: found[2]).unstack()
 assert (best.loc[["ampere", "hopper", "blackwell"]] <= 128).all().all()
 assert (best.loc[["cdna3", "ideal"]] >= 256).all().all()
-assert (judged(promotion, "promotion_beats_chain") == "holds").all()
+assert (cases_of(promotion, "promotion_beats_chain") == "holds").all()
 best.astype(int)
 
 # %% [markdown]

@@ -43,7 +43,7 @@ U = 2.0**-24  # unit roundoff of fp32
 pd.set_option("display.max_colwidth", None)
 
 
-def judged(*figures):
+def cases_of(*figures):
     """The claims that figures decide, as the ledger has them."""
     judgements = [judgement for figure in figures for judgement in figure.judgements]
     rows = [(j.claim.name, j.claim.claim, verdicts.number_of(j), j.verdict, j.note) for j in judgements]
@@ -174,7 +174,7 @@ fig11 = reproduce.committed("legemm/fig11", "full")
 fig11.figure()
 
 # %%
-reductions = judged(fig10, fig11)
+reductions = cases_of(fig10, fig11)
 display(reductions)
 
 # %%
@@ -209,7 +209,7 @@ longest = frame[frame["k"] == frame["k"].max()].groupby(["hardware", "data"]).me
 gain = longest["legemm chained rounded"] / longest["legemm promoted rounded"]
 assert gain[["volta", "ampere", "hopper"]].min() > 3
 assert gain["ideal"].max() < 1.2
-split = judged(exchanged)
+split = cases_of(exchanged)
 assert split.loc["bit_cut_beats_rounding", "verdict"] == "does not hold"
 display(split)
 
@@ -299,7 +299,7 @@ fig13.figure()
 
 # %%
 print(textwrap.fill(fig12.finding, 115), textwrap.fill(fig13.finding, 115), sep="\n\n")
-histograms = judged(fig12)  # its rows have both platforms
+histograms = cases_of(fig12)  # its rows have both platforms
 assert histograms.loc["plain_is_widest", "verdict"] == "holds"
 assert histograms.loc["markidis_gap_larger_on_mi210", "verdict"] == "holds"
 assert histograms.loc["concentrated_more_than_ootomo", "verdict"] == "does not hold"
@@ -328,7 +328,7 @@ length = ends.index[-1] / ends.index[0]
 print(f"K grows {length:.0f} times, the error on the A800 {growth['ampere']:.0f}, on the MI210 {growth['cdna2']:.1f}")
 assert growth["ampere"] > length / 2
 assert growth["cdna2"] < length**0.5
-applications = judged(fig16)
+applications = cases_of(fig16)
 display(applications)
 
 # %% [markdown]

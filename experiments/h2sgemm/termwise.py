@@ -137,10 +137,10 @@ def draw(rows: list[Row]) -> Any:
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for kind, interval in zip(KINDS, ("[-1, 1]", "[0, 1]"), strict=True):
         error = _detail(rows, kind)
-        if error:
-            order = max(of["largest first"] / of["term-wise ascend910a"] for of in error.values())
-            yield Measure("small_first_is_the_reason", order, variant=interval)
-        if 0 in error:
+        orders = [of["largest first"] / of["term-wise ascend910a"] for of in error.values() if "largest first" in of]
+        if orders:
+            yield Measure("small_first_is_the_reason", max(orders), variant=interval)
+        if "nearest 16" in error.get(0, {}):
             yield Measure("fewer_roundings_explain", error[0]["SGEMM"] / error[0]["nearest 16"], variant=interval)
             yield Measure("single_products_explain", error[0]["nearest 1"] / error[0]["SGEMM"], variant=interval)
             if interval == "[0, 1]":

@@ -158,11 +158,11 @@ def _all(
 
 def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     """Print a figure's files, its claims and its finding."""
-    from fpemu.reproduce.verdicts import judge, number_of
+    from fpemu.reproduce.verdicts import number_of, verdict_on
 
     stem = files.paths[0].with_suffix("").as_posix()
     console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
-    judgements = [judge(claim, files.record) for claim in claims if claim.page == name]
+    judgements = [verdict_on(claim, files.record) for claim in claims if claim.page == name]
     if judgements:
         shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "here", "verdict")
         for one in judgements:

@@ -12,7 +12,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.reproduce import experiments, figures, papers
 from fpemu.reproduce.papers import Paper
 from fpemu.reproduce.reproduction import committed, size_folder
-from fpemu.reproduce.verdicts import Judgement, judge
+from fpemu.reproduce.verdicts import Judgement, verdict_on
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def collect(folder: str = "figures") -> Ledger:
                 records[f"{path.parent.name}/{path.stem}"] = _record(path, size)
     _check_names(read, records)
     judgements = {
-        paper.folder: [judge(claim, records.get(claim.page)) for claim in (*paper.claims, *paper.checks)]
+        paper.folder: [verdict_on(claim, records.get(claim.page)) for claim in (*paper.claims, *paper.checks)]
         for paper in read
     }
     return Ledger(read, records, judgements)

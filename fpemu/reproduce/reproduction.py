@@ -62,7 +62,7 @@ class Reproduction:
         """The claims and checks that this figure decides, each with its numbers and its verdict."""
         record = {"size": self.size, **figures.statements(self.experiment, self.size, self.rows)}
         return [
-            verdicts.judge(claim, record)
+            verdicts.verdict_on(claim, record)
             for paper in papers.read(self.experiment.root)
             for claim in (*paper.claims, *paper.checks)
             if claim.page == self.experiment.name

@@ -128,7 +128,7 @@ def _as_json(value: float) -> float | str:
     return float(f"{value:.9g}") if math.isfinite(value) else str(value)
 
 
-def judge(claim: Claim, record: dict[str, Any] | None) -> Judgement:
+def verdict_on(claim: Claim, record: dict[str, Any] | None) -> Judgement:
     """Judge a claim by the record of its page.
 
     Parameters

@@ -225,22 +225,22 @@ ABOVE, BELOW, ACROSS = [1.5] * 20, [0.5] * 20, [1.5] * 19 + [1.0]
     ],
 )
 def test_the_verdict_follows_from_the_seeds_the_variants_and_the_readings(values, verdict, note):
-    judgement = verdicts.judge(CLAIM, _record(values))
+    judgement = verdicts.verdict_on(CLAIM, _record(values))
     assert (judgement.verdict, judgement.note) == (verdict, note)
 
 
 def test_a_restriction_of_the_data_is_a_condition_and_a_smaller_size_decides_nothing():
     values = {("", ""): ABOVE}
-    assert verdicts.judge(CLAIM, _record(values, paper_size=False)).verdict == UNDECIDED
+    assert verdicts.verdict_on(CLAIM, _record(values, paper_size=False)).verdict == UNDECIDED
     restricted = Claim(**{**vars(CLAIM), "condition": "n up to 8"})
-    judgement = verdicts.judge(restricted, _record(values))
+    judgement = verdicts.verdict_on(restricted, _record(values))
     assert (judgement.verdict, judgement.note) == (CONDITION, "n up to 8")
 
 
 def test_data_without_seeds_need_no_seeds_and_speeds_are_never_judged():
-    assert verdicts.judge(CLAIM, _record({("", ""): [2.0]}, seeded=False)).verdict == HOLDS
+    assert verdicts.verdict_on(CLAIM, _record({("", ""): [2.0]}, seeded=False)).verdict == HOLDS
     speed = Claim("f", "speed", "f is fast", "toy/fig1", "f", "×")
-    judgement = verdicts.judge(speed, _record({("", ""): [2.0]}, seeded=False))
+    judgement = verdicts.verdict_on(speed, _record({("", ""): [2.0]}, seeded=False))
     assert judgement.verdict == UNTESTABLE
     assert verdicts.number_of(judgement) == "H200: 2×"
 
