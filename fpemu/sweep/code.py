@@ -20,6 +20,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
     *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "metrics", "inputs")),
     *("exponential.py", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
+    *("library/emulation.py", "library/openblas.py", "library/openblas_orders.py", "library/data/openblas.json"),
 )
 _DRAWING = ("plotting.py", "sweep/planes.py")
 
