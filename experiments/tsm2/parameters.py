@@ -86,7 +86,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
         gpu = replace(gpu, bandwidth=bandwidth, peak={**gpu.peak, "fp64": peak})
     if cell["part"] == "tcf":
         model = tsm2.Model(gpu, cell["fmt"])
-        return {"most": float(tsm2.most_tcf(model, cell["m"])), "threads": gpu.need("sms") * gpu.need("threads")}
+        return {"most": float(tsm2.most_tcf(model, cell["m"])), "threads": float(gpu.need("sms") * gpu.need("threads"))}
     model = tsm2.Model(gpu, cell["fmt"], float(cell["latency"]))
     if cell["part"] == "fig11":
         return {"use": tsm2.ism2_use(model, 15360, cell["k"], 16, 8, 4)}
