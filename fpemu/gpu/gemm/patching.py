@@ -12,7 +12,7 @@ from fpemu.gpu.runtime import compiler, device, matrices, properties
 from fpemu.gpu.runtime.matrices import Matrix
 
 _TILE = 16  # SIDE in nonfinite_outputs.cu
-_BLOCKS = 8  # per multiprocessor, at most: each block computes several tiles
+_BLOCKS = 4  # per multiprocessor, at most: each block computes several tiles
 
 
 @lru_cache(maxsize=1)
@@ -48,4 +48,5 @@ def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix 
         np.float32(beta),
         np.uint64(nan_code),
         wait=False,
+        overlap=device.capability() >= (9, 0),  # the kernel waits for the product by itself
     )

@@ -1,8 +1,9 @@
-// Outputs that a NaN or an Inf reaches, given what SGEMM gives there: see fpemu.schemes.ranges.patch.
+// Write the outputs that depend on a NaN or an Inf, with SGEMM's values: see fpemu.schemes.ranges.patch.
 //
-// Such an output is NaN or infinite, and which of these is a matter of signs alone: a product of an Inf and a zero, or
-// of anything and a NaN, makes it NaN, and so do infinities of both signs; else it is the infinity there is. That holds
-// in any order of addition. The outputs of other rows and columns are left alone.
+// Such an output is NaN or infinite, by the signs of the entries alone: a product of an Inf and a zero, a product with a
+// NaN, and infinities of both signs make it NaN; otherwise it is the infinity of the products. That holds in every
+// order of addition. The kernel writes no outputs of other rows and columns.
+#include "dependent_launch.cuh"
 #include "epilogue.cuh"
 
 constexpr int SIDE = 16;
@@ -29,7 +30,8 @@ struct Side {
   const s64* index;   // which matrix each product takes
 };
 
-// Thread blocks go round over the tiles; where no row is special they return at once.
+// Each block computes several tiles; it skips tiles without a NaN or an Inf in their rows and columns, and returns at
+// once if the operands have none.
 extern "C" __global__ void __launch_bounds__(256)
     patch(const float* A, const s64* a_of, s64 a_row, s64 a_k, const u8* a_special, const s64* a_index,
           const u64* a_faults, const float* B, const s64* b_of, s64 b_row, s64 b_k, const u8* b_special,
@@ -37,6 +39,7 @@ extern "C" __global__ void __launch_bounds__(256)
           const s64* c_of, s64 c_row, s64 c_column, s64 count, s64 M, s64 N, s64 K, float alpha, float beta,
           u64 nan_code) {
   __shared__ float left[SIDE][SIDE + 1], right[SIDE][SIDE + 1];
+  wait_for_previous_grid();
   if (!*a_faults && !*b_faults) return;
   const Side a = {A, a_of, a_row, a_k, a_special, a_index}, b = {B, b_of, b_row, b_k, b_special, b_index};
   const Scaling<float> scaling = {alpha, beta, nan_code};
