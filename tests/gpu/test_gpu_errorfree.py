@@ -21,6 +21,7 @@ from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
 from tests.processor import PRODUCTS, Processor, matrix, view
+from tests.simulated import Buffer
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
@@ -162,6 +163,31 @@ def test_scheme_two_has_the_same_powers_of_two_and_integers(work, scaling):
         report, _ = agree(work, A, B, scheme="ozaki2", scaling=scaling)
         faults += not report.ok
     assert faults == 0
+
+
+@needs_compiler
+def test_scheme_two_reads_its_conditions_once_and_multiplies_in_fp64_only_where_norms_do_not_confirm_them(
+    work, monkeypatch
+):
+    reads, array = [], Buffer.array
+    monkeypatch.setattr(Buffer, "array", lambda self, *shape: reads.append(shape) or array(self, *shape))
+    rng = np.random.default_rng(14)
+    B = wide(rng, (64, 5))
+    small, half = np.full((4, 256), 2.0**-6), np.arange(256) < 128  # "fast" makes integers of its rows too large
+    for scaling in ("accurate", "invariant", "fast"):
+        reads.clear()
+        work.machine.products.clear()
+        report, _ = agree(work, wide(rng, (4, 64)), B, scheme="ozaki2", scaling=scaling)
+        assert report.ok
+        assert len(reads) == 1
+        assert {kind for kind, *_ in work.machine.products} == {"int8"}
+    for A, Y, ok in ((small, small.T, False), (small * half, small.T * ~half[:, None], True)):  # parallel; orthogonal
+        reads.clear()
+        report, expected = agree(work, A, Y, scheme="ozaki2", scaling="fast")
+        assert report.ok == ok
+        assert len(reads) > 1
+        assert [f.message for f in report.faults] == [f.message for f in expected.faults]
+        assert report.crt_bits == expected.crt_bits
 
 
 @needs_compiler

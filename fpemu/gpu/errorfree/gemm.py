@@ -324,9 +324,10 @@ def _ozaki_once(x: ErrorFreeProduct, scheme: Ozaki) -> Report:
 
 def _by_residues(x: ErrorFreeProduct, spans: tuple[Span, Span], scheme: Any, count: int) -> Report:
     M, N, K = x.shape
+    flags = x.work.zeros("flags of residues", 16)
     a, b = (
-        modular.residues(x.work, X, count, X.low, -1, 0, span.width + 1)
-        for X, span in zip((x.A, x.B), spans, strict=True)
+        modular.residues(x.work, X, count, X.low, -1, 0, span.width + 1, np.uint64(flags.pointer + 8 * i))
+        for i, (X, span) in enumerate(zip((x.A, x.B), spans, strict=True))
     )
     ends = modular.Exponents(x.A.low, x.B.low, -1, 0)
     modular.multiply(x.work, a, b, count, ends, M, N, x.end, once=True, plain=x.plain)
@@ -341,7 +342,7 @@ def _by_residues(x: ErrorFreeProduct, spans: tuple[Span, Span], scheme: Any, cou
         exact=True,
         sum_bound=chain,
         sum_limit=INT32,
-        complete=not any(residues.flags.array(2, np.int32)[0] for residues in (a, b)),
+        complete=not flags.array(4, np.int32)[::2].any(),
         crt=True,
         crt_bits=(float(spread), P),
         int32=True,

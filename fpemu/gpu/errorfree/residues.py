@@ -112,7 +112,6 @@ class Residues(NamedTuple):
     data: Buffer
     all_rows: int
     width: int
-    flags: Buffer  # int32: whether a number was no integer; the number of rows that became zero
 
     @property
     def plane(self) -> int:
@@ -120,23 +119,28 @@ class Residues(NamedTuple):
         return self.all_rows * self.width
 
 
-def residues(work: Workspace, X: Rows, count: int, shifts: Buffer, sign: int, more: int, longest: int) -> Residues:
-    """Queue the residues of trunc(x 2^shift), shift = sign · shifts[row] + more, below 2^longest in magnitude."""
+def residues(
+    work: Workspace, X: Rows, count: int, shifts: Buffer, sign: int, more: int, longest: int, flags: np.uint64
+) -> Residues:
+    """Queue the residues of trunc(x 2^shift), shift = sign · shifts[row] + more, below 2^longest in magnitude.
+
+    flags : address of two int32, zero at first
+        Receives whether a number was no integer, and the number of rows that became zero.
+    """
     K, rows, name = X.loaded.K, X.loaded.rows, X.name
     all_rows, width = padded(rows, 16), padded(K, 128)
     data = work.get(f"residues of {name}", count * all_rows * width)
-    flags = work.zeros(f"cutting of {name}", 8)
     words, grid = words_of(longest), min(all_rows, 1 << 16)
     numbers = (X.loaded.pointer, X.loaded.pitch, *int32(rows, all_rows, K), shifts, *int32(sign, more))
     out = (data, width, all_rows * width, flags)
     if words <= _WORDS:
         work.machine.launch(residues_source(count, words), "residues_by_pieces", grid, 256, *numbers, *out)
-        return Residues(data, all_rows, width, flags)
+        return Residues(data, all_rows, width)
     powers = np.zeros((longest + 1, padded(count, 4)), np.uint8)
     powers[:, :count] = [[pow(2, s, p) for p in ALL[:count]] for s in range(longest + 1)]
     table, text = (work.table(powers), *int32(len(powers))), residues_source(count, 1)
     work.machine.launch(text, "residues", grid, 256, *numbers, *table, *out, shared=powers.nbytes)
-    return Residues(data, all_rows, width, flags)
+    return Residues(data, all_rows, width)
 
 
 class Exponents(NamedTuple):
@@ -186,6 +190,8 @@ def multiply(
 
 def panel(work: Workspace, M: int, row_bytes: int) -> int:
     """Return the number of rows of D to compute at a time, a multiple of 16."""
+    if padded(M, 16) * row_bytes <= min(PANEL, work.held("products")):  # the memory of an earlier product suffices
+        return padded(M, 16)
     most = min(PANEL, (work.machine.room() + work.held("products")) // 2)
     held = max(16, most // row_bytes // 16 * 16)
     panels = -(-M // held)

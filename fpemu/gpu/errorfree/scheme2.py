@@ -1,9 +1,16 @@
-"""Ozaki scheme II on the GPU: the powers of two of each rule, residues, and the result (`fpemu.schemes.ozaki2`)."""
+"""Ozaki scheme II on the GPU: the powers of two of each rule, residues, and the result (`fpemu.schemes.ozaki2`).
+
+A call queues all of its kernels, and then reads once what they have found: numbers that were cut, rows that were cut to
+zeros, and bounds on the norms of the rows of A' and the columns of B'. By Cauchy-Schwarz these confirm the condition of
+the Chinese remainder theorem as `fpemu.schemes.errorfree.crt.check` does. Only where they do not, a product in fp64
+decides.
+"""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +26,8 @@ from fpemu.schemes.ozaki2 import Ozaki2
 LONGEST = 1 << 18
 """Products of leading bits in one int32 sum: 2^12 · 2^18 = 2^30"""
 _SPARE = 12  # bits of an integer beyond the square root of P
+_FLAGS = [("incomplete", "i4"), ("vanished", "i4")]  # struct Cutting of residues.cu
+_CONDITIONS = np.dtype([("flags", _FLAGS, 2), ("norms", "f8", 2)])  # of A and of B
 
 
 def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: Any) -> Report:
@@ -26,17 +35,20 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
     basis = scheme.basis()
     count, P = len(basis.moduli), basis.product
     K, M, N = A.loaded.K, A.loaded.rows, B.loaded.rows
-    mu, nu = exponents(work, A, B, scheme.scaling, P)
+    conditions = work.zeros("conditions", _CONDITIONS.itemsize)
+    flags, norms = ([np.uint64(conditions.pointer + at + 8 * side) for side in (0, 1)] for at in (0, 16))
+    mu, nu = exponents(work, A, B, scheme.scaling, P, norms)
     longest = P.bit_length() // 2 + _SPARE
+    a = modular.residues(work, A, count, mu, 1, 0, longest, flags[0])
+    b = modular.residues(work, B, count, nu, 1, 0, longest, flags[1])
+    modular.multiply(work, a, b, count, modular.Exponents(mu, nu, 1, 0), M, N, end, once=False, plain=True)
+    found = conditions.array(1, _CONDITIONS)[0]
     size, worst = (P - 1) // 2 * 2 + 0.0, None
     if scheme.scaling == "fast":
-        size, worst = _check(work, A, B, mu, nu, basis.limit)
-    a = modular.residues(work, A, count, mu, 1, 0, longest)
-    b = modular.residues(work, B, count, nu, 1, 0, longest)
-    modular.multiply(work, a, b, count, modular.Exponents(mu, nu, 1, 0), M, N, end, once=False, plain=True)
-    flags = [x.flags.array(2, np.int32).tolist() for x in (a, b)]
-    vanished = [rows for _, rows in flags]
-    vanished = vanished if any(vanished) else []
+        size = 2 * math.prod(np.sqrt(found["norms"]).tolist()) * _upward(K)
+        if size >= basis.limit:
+            size, worst = _check(work, A, B, mu, nu, basis.limit)
+    vanished = found["flags"]["vanished"].tolist() if found["flags"]["vanished"].any() else []
     bits = math.log2(max(size, 1.0)), math.log2(P)
     chain = min(K, modular.CHAIN) * (basis.moduli[0] // 2) ** 2
     faults = (*(() if worst is None else (scheme._fault(worst, *bits),)), *scheme._vanished(vanished))
@@ -47,7 +59,7 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
         exact=True,
         sum_bound=chain,
         sum_limit=2**31 - 1,
-        complete=not any(fractions for fractions, _ in flags),
+        complete=not found["flags"]["incomplete"].any(),
         crt=worst is None,
         crt_bits=bits,
         int32=True,
@@ -57,15 +69,18 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
     )
 
 
-def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int) -> tuple[Buffer, Buffer]:
-    """Return mu of every row of A and nu of every column of B, int32."""
+def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int, norms: list[np.uint64]) -> tuple[Buffer, Buffer]:
+    """Return mu of every row of A and nu of every column of B, int32.
+
+    norms : addresses of two doubles, zero at first
+        But for the rule "accurate", they receive bounds on the sums of squares of the rows of A' and columns of B'.
+    """
     K = A.loaded.K
+    h, g = _scaled(P, K, rule)
     if rule != "accurate":
-        limit = Fraction(P - 1, 8) if rule == "fast" else _limit(P, K)
-        h, g = _scaled(limit)
         most = h - 1 - (g < 1)  # leaves two bits for sums of 4
-        return _squares(work, A, h, g, rule, most), _squares(work, B, h, g, rule, most)
-    h, g = _scaled(_limit(P, K))
+        a, b = (_squares(work, X, h, g, rule, most, norm) for X, norm in zip((A, B), norms, strict=True))
+        return a, b
     sides = [_leading(work, X) for X in (A, B)]
     (a, first_a, zero_a), (b, first_b, zero_b) = sides
     M, N, width = A.loaded.rows, B.loaded.rows, padded(K, 128)
@@ -103,25 +118,27 @@ def _leading(work: Workspace, X: Rows) -> tuple[Buffer, Buffer, Buffer]:
     return out, first, zero
 
 
-def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int) -> Buffer:
+def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int, norm: np.uint64) -> Buffer:
     rows, shared = X.loaded.rows, 8 * X.loaded.K if 8 * X.loaded.K <= SHARED else 0
     mu = work.get(f"powers of {X.name}", 4 * rows)
-    row = (*X.arguments, *int32(shared > 0, h), np.float64(g), *int32(rule == "fast", most), mu, X.special)
+    row = (*X.arguments, *int32(shared > 0, h), np.float64(g), *int32(rule == "fast", most), mu, X.special, norm)
     work.launch("scaling.cu", "by_squares", min(rows, 1 << 16), 512, *row, shared=shared)
     return mu
 
 
-def _limit(P: int, K: int) -> Fraction:
-    """Return the limit of `fpemu.schemes.errorfree.scaling`."""
-    return Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
-
-
-def _scaled(limit: Fraction) -> tuple[int, float]:
-    """Return h and g of limit = g 4^h, g in [1, 4) rounded down to 51 fraction bits."""
+@lru_cache(maxsize=64)
+def _scaled(P: int, K: int, rule: str) -> tuple[int, float]:
+    """Return h and g of the limit g 4^h in `fpemu.schemes.errorfree.scaling`, g in [1, 4) cut to 51 fraction bits."""
+    limit = Fraction(P - 1, 8) if rule == "fast" else Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
     h = 0
     while limit >= 4 ** (h + 1):
         h += 1
     return h, int(limit / 4**h * 2**51) / 2**51
+
+
+def _upward(K: int) -> float:
+    """Return a factor that is more than what K additions and a few operations round off."""
+    return 1 + (K + 8) * 2.0**-52
 
 
 def _check(
@@ -141,5 +158,5 @@ def _check(
     for kernel in ("largest_double", "where_double"):
         work.launch("scaling.cu", kernel, 1024, 256, T, M * N, most, place)
     top = float(most.array(1, np.float64)[0])
-    bound = 2 * top * (1 + (A.loaded.K + 8) * 2.0**-52)
-    return bound, None if bound < limit else divmod(int(place.array(1, np.int64)[0]) - 1, N)
+    bound = 2 * top * _upward(A.loaded.K)
+    return bound, None if bound < limit else divmod(M * N - int(place.array(1, np.int64)[0]), N)

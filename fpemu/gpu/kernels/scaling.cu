@@ -118,9 +118,13 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // mu of the rules "fast" (most: the largest room allowed) and "invariant", from sums of squares in units of 2^-30.
+//
+// *norm becomes the largest bound on the sum of squares of a row of integers |trunc(x 2^mu)|, as a code of fp64: S 4^t,
+// where S >= sum (x 2^-e)^2 and t = mu + e. It does not overflow, since S 4^t <= g 4^h or t <= most. Where it is
+// subnormal and loses bits, all of the row's integers are zero.
 extern "C" __global__ void __launch_bounds__(512)
     by_squares(const double* X, s64 pitch, int rows, int K, int kept, int h, double g, int fast, int most, int* mu,
-               int* special) {
+               int* special, u64* norm) {
   FPEMU_SHARED_BYTES(memory);
   const u64* row_codes = (const u64*)memory;
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -147,9 +151,11 @@ extern "C" __global__ void __launch_bounds__(512)
     double S = weighted((double)high, 31) + (double)low;
     S = S * (1 + 8.881784197001252e-16);  // 2^-50
     S = weighted(S, -60);
-    const int t = room(S, h, g);
+    const int t = room(S, h, g), scaled_by = fast ? smaller(most, t - e) : t;
+    const u64 bound = fp64_code(weighted(S, 2 * scaled_by));
     special[row] = found.special;
-    mu[row] = S == 0 ? 0 : fast ? smaller(most, t - e) - e : t - e;
+    mu[row] = S == 0 ? 0 : scaled_by - e;
+    if (S != 0 && bound > *norm) atomicMax(norm, bound);
   }
 }
 
@@ -165,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The largest of some numbers that are not negative, and the place, counted from 1, of one of them.
+// The largest of some numbers that are not negative, and the place of the first of them, counted from the end and 1.
 extern "C" __global__ void __launch_bounds__(256) largest_double(const double* x, s64 count, u64* most, u64*) {
   u64 found = 0;
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (s64)gridDim.x * blockDim.x)
@@ -174,5 +180,5 @@ extern "C" __global__ void __launch_bounds__(256) largest_double(const double* x
 }
 extern "C" __global__ void __launch_bounds__(256) where_double(const double* x, s64 count, u64* most, u64* place) {
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (s64)gridDim.x * blockDim.x)
-    if (fp64_code(x[i]) == *most) atomicMax(place, (u64)(i + 1));
+    if (fp64_code(x[i]) == *most) atomicMax(place, (u64)(count - i));
 }
