@@ -168,12 +168,18 @@ def measures() -> str:
     from fpemu import inputs, metrics
 
     distributions = ((f"`{name}`", inputs.describe(name)) for name in inputs.names())
-    first = ((f"`{n}`", (metrics.get(n).__doc__ or "").strip().partition("\n")[0]) for n in metrics.names())
+    first = ((f"`{n}`", _definition(metrics.get(n))) for n in metrics.names())
     return (
         "# Operands and error measures\n\n## Operand distributions\n\n`fpemu.inputs.make(name, shape, seed)` and the "
         "key `inputs` of a sweep.\n\n" + table(("name", "entries"), distributions) + "## Error measures\n\n"
         "`fpemu.metrics.NAME(D, exact)` and the key `metrics` of a sweep.\n\n" + table(("name", "definition"), first)
     )
+
+
+def _definition(measure: Any) -> str:
+    """The first line of a docstring as a noun phrase, without the verb."""
+    line = (measure.__doc__ or "").strip().partition("\n")[0].removeprefix("Return ").removeprefix("the ")
+    return line[:1].upper() + line[1:]
 
 
 def verified() -> str:

@@ -423,7 +423,7 @@ def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
 
 
 def max_ulps(C: Any, R: Any, fmt: FloatFormat | str) -> float:
-    """Return the largest distance of `ulps` as a float.
+    """Return the largest number of steps of a format between a result and the reference, max `ulps`.
 
     Parameters
     ----------
