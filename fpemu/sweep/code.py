@@ -7,11 +7,12 @@ after this process loaded them are therefore an error.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fpemu.errors import InputError
@@ -52,13 +53,13 @@ def code_version(evaluator: Path) -> str:
 def drawing_version(page: ModuleType) -> str:
     """SHA-256 over the code that draws a page's picture: its function ``draw`` and everything that ``draw`` reaches.
 
-    The code is followed through the modules beside the page and through `_DRAWING`; comments, docstrings and layout are
-    left out. Other modules of the package are not followed: where ``draw`` calls them and their results change, the
-    page's ``VERSION`` must be raised.
+    The code is followed through the modules beside the page and through `_DRAWING`; comments, docstrings, layout and
+    the names of local variables are left out. Other modules of the package are not followed: where ``draw`` calls them
+    and their results change, the page's ``VERSION`` must be raised.
     """
     start = Path(page.__file__ or "").resolve()
     code = _followed({start: {"draw"}, _PACKAGE / "plotting.py": {"png", "style"}}, imports=False)
-    return hashlib.sha256(_text(code).encode()).hexdigest()
+    return hashlib.sha256(_text(code, _fixed_names(code)).encode()).hexdigest()
 
 
 def seen(file: Path) -> str:
@@ -158,8 +159,43 @@ def _followed_file(file: Path, node: ast.ImportFrom, member: str = "") -> Path |
 
 
 # --- a syntax tree as text
-def _text(code: dict[Path, list[ast.stmt]]) -> str:
-    return "".join(f"{file.parent.name}/{file.name}\0{_written(_bare(body))}\0" for file, body in sorted(code.items()))
+def _text(code: dict[Path, list[ast.stmt]], fixed: Collection[str] | None = None) -> str:
+    """The statements of each file; if `fixed` is given, with numbers for the other variables of functions."""
+    texts = []
+    for file, body in sorted(code.items()):
+        statements = (_written(s, {} if fixed is None else _variables(s, fixed)) for s in _bare(body))
+        texts.append(f"{file.parent.name}/{file.name}\0[{','.join(statements)}]\0")
+    return "".join(texts)
+
+
+def _fixed_names(files: Iterable[Path]) -> set[str]:
+    """The names of some files that a renamed variable of a function could collide with.
+
+    These are the names of builtins, modules, module variables, functions and classes, the keywords of calls (a
+    parameter of that name may be passed by keyword), and every other name in a syntax tree except attributes.
+    """
+    fixed = {name for name in dir(builtins) if not name.startswith("_")}  # doctest and IPython add `_`
+    for file in files:
+        for statement in _body(file):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name):
+                    fixed |= set() if isinstance(statement, ast.FunctionDef) else {node.id}
+                elif not isinstance(node, ast.arg | ast.Attribute):
+                    values = [value for _, value in ast.iter_fields(node)]
+                    fixed |= {
+                        text for v in values for text in (v if isinstance(v, list) else [v]) if isinstance(text, str)
+                    }
+    return fixed
+
+
+def _variables(statement: ast.stmt, fixed: Collection[str]) -> dict[str, str]:
+    """The parameters and local variables of a top-level function, and their order of appearance as their new names."""
+    nodes = list(ast.walk(statement))
+    if not isinstance(statement, ast.FunctionDef) or any(isinstance(node, ast.ClassDef) for node in nodes):
+        return {}
+    bound = [node.arg for node in nodes if isinstance(node, ast.arg)]
+    bound += [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return {name: str(i) for i, name in enumerate(dict.fromkeys(bound)) if name not in fixed}
 
 
 def _body(file: Path) -> list[ast.stmt]:
@@ -183,13 +219,18 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _written(part: Any) -> str:
-    """A syntax tree as text, the same from every version of Python: `ast.dump` writes what is empty or not."""
+def _written(part: Any, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A syntax tree as text, the same from every version of Python: `ast.dump` writes what is empty or not.
+
+    Variables listed in `names` appear under their new names.
+    """
     if isinstance(part, list):
-        return f"[{','.join(map(_written, part))}]"
+        return f"[{','.join(_written(item, names) for item in part)}]"
     if not isinstance(part, ast.AST):
         return repr(part)
     fields = [(name, value) for name, value in ast.iter_fields(part) if value is not None and value != []]
     if isinstance(part, ast.JoinedStr):  # 3.12 puts an empty text into a nested format
         fields = [("values", [v for v in part.values if not (isinstance(v, ast.Constant) and v.value == "")])]
-    return f"{type(part).__name__}({','.join(f'{name}={_written(value)}' for name, value in fields)})"
+    if isinstance(part, ast.Name | ast.arg):
+        fields = [(name, names.get(value, value) if isinstance(value, str) else value) for name, value in fields]
+    return f"{type(part).__name__}({','.join(f'{name}={_written(value, names)}' for name, value in fields)})"

@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
+import types
 from decimal import Decimal
 from pathlib import Path
 
@@ -435,6 +437,7 @@ def test_other_versions_of_packages_and_another_renderer_change_no_file(noisy, m
         (("def finding", "def helper():\n    pass\n\n\ndef finding"), None, set()),
         (("return line", "return  line"), None, set()),
         (None, ("UNUSED = 1", "UNUSED = 2"), set()),
+        (None, ("values", "heights"), set()),
         (None, ('"red"', '"blue"'), {"fig1.json", "fig1.png"}),
         (None, ("color=colour", "color=colour, linewidth=3"), {"fig1.json", "fig1.png"}),
         (None, ("plotting.figure(1)", "plotting.figure(1, height=3)"), {"fig1.json", "fig1.png"}),
@@ -465,6 +468,37 @@ def test_the_style_of_all_figures_is_drawing_code(folder, monkeypatch, tmp_path)
         assert old in text
         (package / "plotting.py").write_text(text.replace(old, new), encoding="utf-8")
         assert (code.drawing_version(page) == before) == same, new
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("total", "amount", True),
+        ("rows", "lines", True),
+        ("part", "row", True),  # of a function that is called by position
+        ("low, high", "high, low", False),  # parameters passed by keyword
+        ("total, low=", "rows, low=", False),  # another variable
+        ("[x for x", "[total for x", False),
+        ("total", "SCALE", False),  # a variable of the module
+        ("total", "sum", False),  # a builtin
+    ],
+)
+def test_names_of_local_variables_are_no_drawing_code(tmp_path, old, new, same):
+    text = textwrap.dedent("""
+        SCALE = 2
+        def clip(part, low, high):
+            return max(low, min(part, high))
+        def draw(rows):
+            total = sum([x for x in rows]) * SCALE
+            return clip(total, low=0, high=1)
+    """)
+    versions = []
+    page = types.ModuleType("page")
+    page.__file__ = str(tmp_path / "page.py")
+    for content in (text, text.replace(old, new)):
+        Path(page.__file__).write_text(content)
+        versions.append(code.drawing_version(page))
+    assert (versions[0] == versions[1]) == same
 
 
 @pytest.mark.parametrize("suffix", ["png", "csv", "json"])
