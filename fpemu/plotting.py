@@ -2,7 +2,7 @@
 
 Widths are those of a two-column journal. Colours are the Okabe-Ito palette (distinct for colour-blind readers), every
 series has a marker of its own as well, and the legend stands outside the axes, where it covers no data.
-matplotlib is imported when the first figure is made, and no display is needed.
+matplotlib is imported when the first figure is drawn, and no display is needed.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def figure(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(made)
-    axes = made.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
-    return made, np.asarray(axes)
+    fig = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes = fig.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
+    return fig, np.asarray(axes)
 
 
 U16, U24, U53 = (
@@ -293,7 +293,7 @@ def heatmap(
             linewidth=0,
             zorder=0.5,
         )
-    made = axes.pcolormesh(
+    mesh = axes.pcolormesh(
         np.asarray(x),
         np.asarray(y),
         shown,
@@ -305,24 +305,24 @@ def heatmap(
         zorder=0.5,
     )
     axes.set_axisbelow(False)
-    return made
+    return mesh
 
 
-def colour_bar(made: Figure, of: Any, axes: Any, label: str) -> None:
+def colour_bar(fig: Figure, mesh: Any, axes: Any, label: str) -> None:
     """Add the colour scale of a `heatmap` at the right of one or several panels.
 
     Parameters
     ----------
-    made : matplotlib Figure
+    fig : matplotlib Figure
         Figure of the panels.
-    of : matplotlib.collections.QuadMesh
+    mesh : matplotlib.collections.QuadMesh
         Result of `heatmap`.
     axes : Axes or array of Axes
         Panels that share the scale.
     label : str
         Quantity and unit.
     """
-    bar = made.colorbar(of, ax=axes, pad=0.02, aspect=30)
+    bar = fig.colorbar(mesh, ax=axes, pad=0.02, aspect=30)
     bar.set_label(label)
     bar.outline.set_linewidth(0.6)
 
@@ -341,12 +341,12 @@ def panel_titles(axes: NDArray[Any], titles: Sequence[str]) -> None:
         one.set_title(f"({letter}) {title}", loc="left")
 
 
-def legend_below(made: Figure, axes: Axes, columns: int) -> None:
+def legend_below(fig: Figure, axes: Axes, columns: int) -> None:
     """Add one legend for the whole figure below the panels, outside the axes.
 
     Parameters
     ----------
-    made : matplotlib Figure
+    fig : matplotlib Figure
         Figure to add the legend to.
     axes : matplotlib Axes
         Panel whose labelled series are listed.
@@ -354,15 +354,15 @@ def legend_below(made: Figure, axes: Axes, columns: int) -> None:
         Number of columns of the legend.
     """
     handles, labels = axes.get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.4)
+    fig.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.4)
 
 
-def png(made: Figure) -> bytes:
+def png(fig: Figure) -> bytes:
     """Return a figure as PNG of 300 dots per inch, with the same bytes for the same figure.
 
     Parameters
     ----------
-    made : matplotlib Figure
+    fig : matplotlib Figure
         Figure to save.
 
     Returns
@@ -370,18 +370,15 @@ def png(made: Figure) -> bytes:
     bytes
         Contents of the file.
     """
-    with style():
-        stream = io.BytesIO()
-        made.savefig(stream, format="png", metadata={"Software": None})
-    return stream.getvalue()
+    return _saved(fig, "png", "Software")
 
 
-def pdf(made: Figure) -> bytes:
+def pdf(fig: Figure) -> bytes:
     """Return a figure as PDF for LaTeX, with the same bytes for the same figure.
 
     Parameters
     ----------
-    made : matplotlib Figure
+    fig : matplotlib Figure
         Figure to save.
 
     Returns
@@ -389,18 +386,15 @@ def pdf(made: Figure) -> bytes:
     bytes
         Contents of the file.
     """
-    with style():
-        stream = io.BytesIO()
-        made.savefig(stream, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    return stream.getvalue()
+    return _saved(fig, "pdf", "CreationDate", "Creator", "Producer")
 
 
-def svg(made: Figure) -> bytes:
+def svg(fig: Figure) -> bytes:
     """Return a figure as SVG with letters as outlines, with the same bytes for the same figure.
 
     Parameters
     ----------
-    made : matplotlib Figure
+    fig : matplotlib Figure
         Figure to save.
 
     Returns
@@ -408,7 +402,12 @@ def svg(made: Figure) -> bytes:
     bytes
         Contents of the file.
     """
+    return _saved(fig, "svg", "Date", "Creator")
+
+
+def _saved(fig: Figure, kind: str, *metadata: str) -> bytes:
+    """The file of a figure without the named entries of its metadata, which differ between runs and versions."""
     with style():
         stream = io.BytesIO()
-        made.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        fig.savefig(stream, format=kind, metadata=dict.fromkeys(metadata))
     return stream.getvalue()

@@ -37,7 +37,7 @@ IMPLEMENTATIONS = {
 """cuBLAS adds in fp32, and real products in fp16 too; "ours" is the package's default, with sums in fp32."""
 OTHERS = {"real": ("ours fp16",), "complex": ("ours planar", "ours three products")}
 """At some sizes: sums in fp16, the other layout, three real products in place of four."""
-BEYOND, BEYOND_BATCH = (2000, 2100), 100
+LARGE_SIZES, LARGE_BATCH = (2000, 2100), 100
 """Sizes of section 7.2, far larger than the figures'; only the first is a multiple of 8."""
 ALONE = 16
 """The largest of tiny products."""
@@ -107,7 +107,7 @@ def batched(quick: bool = False) -> Iterator[Group]:
                 yield from (_group((n, n, n), data, _few(data), ("magma/fig14",), few) for few in FEW)
     forms = tuple(warps(x, count) for x in DIM_X for count in WARPS)
     yield _group((WARPS_N,) * 3, "real", (BASE, "ours", *forms), ("magma/fig7",), WARPS_BATCH)
-    yield from (_group((n, n, n), "real", (BASE, HALF, "ours"), ("magma/fig10",), BEYOND_BATCH) for n in BEYOND)
+    yield from (_group((n, n, n), "real", (BASE, HALF, "ours"), ("magma/fig10",), LARGE_BATCH) for n in LARGE_SIZES)
     if not quick:
         for data, page in (("real", "magma/fig10"), ("complex", "magma/fig12")):
             yield from (_square(data, n, BATCH, page) for n in sizes[data])

@@ -184,7 +184,7 @@ class Figure:
         if unbounded:
             where = ", ".join(dict.fromkeys(self.name(row) for row in unbounded))
             without.append(f"norms alone give no worst case to {len(unbounded)} products ({where})")
-        text = [self._tightness(rows), self._made_of(rows), self._growth(rows), _sentence(without)]
+        text = [self._tightness(rows), self._largest_parts(rows), self._growth(rows), _sentence(without)]
         return " ".join(part for part in text if part)
 
     def name(self, row: Row) -> str:
@@ -203,7 +203,7 @@ class Figure:
                 parts.append(f"{most} and {near} on {_WORDS[data]}")
         return f"Worst case and probable bound over the measured error, geometric means: {'; '.join(parts)}."
 
-    def _made_of(self, rows: list[Row]) -> str:
+    def _largest_parts(self, rows: list[Row]) -> str:
         """The largest part of each bound at the largest length, curves and data with the same parts together."""
         groups: dict[tuple[str, str], list[tuple[Row, list[float]]]] = {}
         k = max(row["k"] for row in rows)
@@ -214,14 +214,14 @@ class Figure:
             groups.setdefault((worst, rms), []).append((row, [of_worst, of_square, drift]))
         parts = []
         for (worst, rms), members in groups.items():
-            name = self._who([row for row, _ in members], last)
+            name = self._curves_in_words([row for row, _ in members], last)
             most, square, drift = (_percent(result) for result in zip(*(shares for _, shares in members), strict=True))
             published = f"{worst} {most} of the worst case and " if worst else "no worst case, "
             published += "" if rms == worst else f"{rms} "
             parts.append(f"{published}{square} of the mean square, drift {drift} of the probable bound ({name})")
         return f"Largest parts at k = {k}: {'; '.join(parts)}."
 
-    def _who(self, some: list[Row], every: list[Row]) -> str:
+    def _curves_in_words(self, some: list[Row], every: list[Row]) -> str:
         """Curves in words, each with its data unless these are all."""
         result = []
         for name in dict.fromkeys(map(self.name, some)):

@@ -83,11 +83,11 @@ def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(len(_pages.DATA), height=0.9 + 0.2 * len(schemes))
     for axis, data in zip(axes[0], _pages.DATA, strict=True):
         for bound, look in _LOOK.items():
-            found = {y: ratios for y, scheme in enumerate(schemes) if (ratios := _ratios(rows, scheme, bound, data))}
-            for y, ratios in found.items():
+            drawn = {y: ratios for y, scheme in enumerate(schemes) if (ratios := _ratios(rows, scheme, bound, data))}
+            for y, ratios in drawn.items():
                 axis.plot([min(ratios), max(ratios)], [y, y], color=look.color, linewidth=1, zorder=2)
-            means = [_pages.geometric_mean(ratios) for ratios in found.values()]
-            axis.plot(means, list(found), **look.line(markersize=3.5, zorder=3))
+            means = [_pages.geometric_mean(ratios) for ratios in drawn.values()]
+            axis.plot(means, list(drawn), **look.line(markersize=3.5, zorder=3))
         axis.axvline(1, color=plotting.BLACK, linewidth=0.9)
         axis.axvline(0.1, color=plotting.GREY, linestyle=":", linewidth=0.9)
         axis.set_xscale("log")

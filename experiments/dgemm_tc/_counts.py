@@ -50,12 +50,12 @@ def evaluate(cell: Row) -> dict[str, float]:
         inputs.make(cell["inputs"], shape, (cell["seed"], side, 1), "fp64", phi=cell["phi"])
         for side, shape in enumerate(shapes)
     )
-    found = {}
+    numbers = {}
     for mode, options in (("DP", {"slices": "printed"}), ("CR", {"mode": "CR"})):
         counts = ozaki.counts(A, B, hardware=cell["hardware"], **options)
-        found[f"{mode} slices A"], found[f"{mode} slices B"] = map(float, counts.slices)
-        found[f"{mode} products"] = float(counts.products)
-    return found
+        numbers[f"{mode} slices A"], numbers[f"{mode} slices B"] = map(float, counts.slices)
+        numbers[f"{mode} products"] = float(counts.products)
+    return numbers
 
 
 def memory(n: int, slices_a: float, slices_b: float) -> float:

@@ -45,11 +45,11 @@ def cells(names: Collection[str], n: int | None = None) -> list[Row]:
 
 def evaluate(cell: Row) -> dict[str, float]:
     """The record's numbers, and the speeds in GFLOP/s: of the whole call and of its calls of GEMM."""
-    found, operations = _record.numbers("speeds", cell), 2e-9 * cell["n"] ** 3
-    found["GFLOP/s"] = operations / found["seconds"]
-    if "products" in found:  # the parts of the time
-        found["GEMM GFLOP/s"] = operations * found["products of a block"] / found["products"]
-    return found
+    numbers, operations = _record.numbers("speeds", cell), 2e-9 * cell["n"] ** 3
+    numbers["GFLOP/s"] = operations / numbers["seconds"]
+    if "products" in numbers:  # the parts of the time
+        numbers["GEMM GFLOP/s"] = operations * numbers["products of a block"] / numbers["products"]
+    return numbers
 
 
 def speeds(rows: list[Row], name: str, phi: float, column: str = "GFLOP/s") -> dict[int, float]:

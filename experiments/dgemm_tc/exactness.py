@@ -143,13 +143,13 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _outcome(there: list[dict[str, Any]]) -> str:
+def _outcome(rows: list[dict[str, Any]]) -> str:
     """What the formula came to on a class of instructions, all of which have the same bits."""
-    if any(_worst(row, "cut") for row in there):
+    if any(_worst(row, "cut") for row in rows):
         return "sums inexact"
-    if any(_worst(row, "formula") for row in there):
+    if any(_worst(row, "formula") for row in rows):
         return "digits too long for the words"
-    return "formula too cautious" if there[0]["derived bits"] > there[0]["formula bits"] else "formula right"
+    return "formula too cautious" if rows[0]["derived bits"] > rows[0]["formula bits"] else "formula right"
 
 
 @listed

@@ -36,8 +36,8 @@ def cells(size: str) -> list[Row]:
 
 def evaluate(cell: Row) -> dict[str, float]:
     """The range of the inputs, and the limits of tau."""
-    found = _record.numbers("counts", cell)
-    ends = {name: found[name] for name in ("smallest", "largest")}
+    numbers = _record.numbers("counts", cell)
+    ends = {name: numbers[name] for name in ("smallest", "largest")}
     return ends | (_limits(cell["seed"]) if (cell["n"], cell["phi"]) == (N, _record.PHI[0]) else {})
 
 

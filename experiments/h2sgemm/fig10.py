@@ -14,7 +14,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._record import RULES, at, evaluate, is_square, products, told
+from ..speed._record import RULES, at, evaluate, is_square, products, provenance
 
 __all__ = ["evaluate"]
 
@@ -24,7 +24,7 @@ KIND = "G"
 N = 4096
 CAPTION = f"""TFLOP/s of H2SGEMM (element-wise, first launches), n = {N}, by the block of the result that a thread block
 makes, with loads and products in turns and with two buffers. Line: a third of the library's fp16 product, the peak of
-three products that is measured here. {told("h2sgemm/fig10")}"""
+three products that is measured here. {provenance("h2sgemm/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper blocks for the L1 and L0 buffers of an Ascend 910A, (176, 64, 176) at best; here a block is what a

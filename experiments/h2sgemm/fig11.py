@@ -11,7 +11,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ..speed._look import legend, look, over_n
-from ..speed._record import RULES, evaluate, products, told
+from ..speed._record import RULES, evaluate, products, provenance
 
 __all__ = ["evaluate"]
 
@@ -19,11 +19,12 @@ PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4
 TITLE = "speed of H2SGEMM over the sides of a product"
 KIND = "G"
 FIXED = 2816
-WHO = ("sgemm", "h2sgemm term-wise", "h2sgemm element-wise", "staged")
+IMPLEMENTATIONS = ("sgemm", "h2sgemm term-wise", "h2sgemm element-wise", "staged")
 PANELS = {"a": "m = n, k = 2816", "b": "k, m = n = 2816", "c": "m = n = k"}
 CAPTION = f"""TFLOP/s, first launches, (a) over m = n with k = {FIXED} = 64 · 44, (b) over k with m = n = {FIXED}, (c)
 over all three; dotted: a third of the library's fp16 product. H2SGEMM runs on mma.sync, large products with words that
-were split in memory before; staged, three products on wgmma, is shown beside it. {told("h2sgemm/fig11", *WHO)}"""
+were split in memory before; staged, three products on wgmma, is shown beside it.
+{provenance("h2sgemm/fig11", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES,
     """The sides are not printed: k = 64 · 44 in (a) is that of figure 9, and (b) takes the same for m and n.""",
@@ -37,11 +38,11 @@ def _panels(row: dict[str, Any]) -> list[str]:
 
 
 def cells(size: str) -> list[Row]:
-    return products((*WHO, "fp16"), lambda row: row["M"] <= 8192 and _panels(row))
+    return products((*IMPLEMENTATIONS, "fp16"), lambda row: row["M"] <= 8192 and _panels(row))
 
 
-def _line(rows: list[Row], panel: str, who: str) -> list[Row]:
-    selected = [row for row in rows if row["contender"] == who and panel in _panels(row) and "first" in row]
+def _line(rows: list[Row], panel: str, implementation: str) -> list[Row]:
+    selected = [row for row in rows if row["contender"] == implementation and panel in _panels(row) and "first" in row]
     return sorted(selected, key=lambda row: int(row["K" if panel == "b" else "M"]))
 
 
@@ -49,7 +50,7 @@ def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9)
     for axis, panel in zip(axes[0], PANELS, strict=True):
         side = "K" if panel == "b" else "M"
-        over_n(axis, {name: _line(rows, panel, name) for name in WHO}, "first", side)
+        over_n(axis, {name: _line(rows, panel, name) for name in IMPLEMENTATIONS}, "first", side)
         third = [(row[side], row["first"] / 3) for row in _line(rows, panel, "fp16")]
         if third:
             axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
@@ -70,7 +71,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 
 def finding(rows: list[Row]) -> str:
-    last = {look(name).label: row for name in WHO[1:] for row in _line(rows, "c", name)[-1:]}
+    last = {look(name).label: row for name in IMPLEMENTATIONS[1:] for row in _line(rows, "c", name)[-1:]}
     shares = {f"{name}, n = {row['M']}:": row.get("first / three products") for name, row in last.items()}
     ends = _line(rows, "a", "h2sgemm term-wise")[:: max(len(_line(rows, "a", "h2sgemm term-wise")) - 1, 1)]
     return paragraph(

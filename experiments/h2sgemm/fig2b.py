@@ -181,7 +181,7 @@ def finding(rows: list[Row]) -> str:
     if (15, 12) not in at or (15, 11) not in at:
         return ""
     overflows = {sb: at[15, sb]["r overflows"] * 2**13 for sb in (12, 11)}
-    beyond = [row for row in rows if row["exponent"] >= 16]
+    large = [row for row in rows if row["exponent"] >= 16]
     small = [row["bits"] for (e, sb), row in at.items() if sb == 12 and e < -24]
     bounds = {what: _off(apart) for side, bits, _, what in _BOUNDS if (apart := _apart(rows, side, bits))}
     least = min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=None)
@@ -189,7 +189,7 @@ def finding(rows: list[Row]) -> str:
         ("residuals of every 2^13 that overflow at E = 15", {f"sb = {sb}:": x for sb, x in overflows.items()}),
         ("bits kept with sb = 11 from E = -14 to 15, at least", least, ".0f"),
         *((f"Equation 6: {bound}, {text}", True) for bound, text in bounds.items()),
-        ("from 2^16 on h itself overflows, whatever sb", bool(beyond) and all(r["h overflows"] == 1 for r in beyond)),
+        ("from 2^16 on h itself overflows, whatever sb", bool(large) and all(row["h overflows"] == 1 for row in large)),
         ("bits kept below 2^-24 with r alone scaled by 2^12", small, ".0f"),
     )
 

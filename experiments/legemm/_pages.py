@@ -49,8 +49,10 @@ class Figure:
     def attributes(self) -> dict[str, Any]:
         """The attributes of the page's module."""
         paper = f"LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3, figure {self.number}"
-        made = {name: functools.partial(_call, function, self.subject) for name, function in self.functions.items()}
-        return {"PAPER": paper, "TITLE": self.title, "CAPTION": self.caption, **self.shared, **made}
+        functions = {
+            name: functools.partial(_call, function, self.subject) for name, function in self.functions.items()
+        }
+        return {"PAPER": paper, "TITLE": self.title, "CAPTION": self.caption, **self.shared, **functions}
 
 
 def _call(function: Callable[..., Any], subject: str, argument: Any) -> Any:

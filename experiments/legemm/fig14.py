@@ -16,7 +16,7 @@ from fpemu.roofline import gpus
 from .._findings import paragraph
 from .._rows import listed
 from ..speed._look import legend, look, plain_ticks
-from ..speed._record import RULES, at, evaluate, one_gpu, told
+from ..speed._record import RULES, at, evaluate, one_gpu, provenance
 from ..speed._record import cells as _cells
 
 __all__ = ["evaluate"]
@@ -38,7 +38,7 @@ SCHEME = {
 CAPTION = f"""Operations per second of all products of words over arithmetic intensity, n = {N}, first launches. Lines:
 the bandwidth of a copy and the fastest fp16 and fp32 products, measured in the same run. Bytes are the least possible
 number (every input read once, every output written once), not the count of a profiler.
-{told("legemm/fig14", *SCHEME)}"""
+{provenance("legemm/fig14", *SCHEME)}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Here the

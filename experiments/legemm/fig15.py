@@ -13,7 +13,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend, look
-from ..speed._record import RULES, evaluate, told
+from ..speed._record import RULES, evaluate, provenance
 from ..speed._record import cells as _cells
 
 __all__ = ["evaluate"]
@@ -25,7 +25,7 @@ CAPTION = f"""Speed-up of the whole application over the application with cuBLAS
 relative L2 error of the result against the application in fp64; for k-means the share of the points that end in another
 cluster than in fp64 (a marker at the lower edge: none). k-means: {applications.CLUSTERS} clusters,
 {applications.FEATURES} features, over the number of points; BERT: feed-forward layers of base and large, over tokens
-(32 sequences of 128 to 512); linear: Q, K and V of 2048 tokens, over the width. {told("legemm/fig15")}"""
+(32 sequences of 128 to 512); linear: Q, K and V of 2048 tokens, over the width. {provenance("legemm/fig15")}"""
 ASSUMPTIONS = [
     *RULES[:1],
     """The paper does not print the shapes. They are the shapes of figure 16's page, with 32 sequences in a batch for
@@ -42,7 +42,7 @@ ASSUMPTIONS = [
     data in [0.5, 2.5], the printed range.""",
 ]
 PANELS = {"k-means": ("k-means",), "BERT": ("BERT-base", "BERT-large"), "linear": ("linear",)}
-WHO = applications.NAMES
+IMPLEMENTATIONS = applications.NAMES
 _NONE = 1e-6
 """Where the foot of the accuracy of k-means is."""
 
@@ -51,11 +51,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     return _cells(lambda row: row["kind"] == applications.KIND)
 
 
-def _over(rows: list[dict[str, Any]], panel: str, who: str) -> list[dict[str, Any]]:
+def _over(rows: list[dict[str, Any]], panel: str, implementation: str) -> list[dict[str, Any]]:
     """A contender's rows of a panel with "speed-up", by size."""
     result = []
     for row in rows:
-        if row["data"] in PANELS[panel] and row["contender"] == who:
+        if row["data"] in PANELS[panel] and row["contender"] == implementation:
             base = next(
                 (o for o in rows if o["contender"] == "sgemm" and all(o[x] == row[x] for x in ("data", "M", "N", "K"))),
                 None,
@@ -74,7 +74,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     for column, panel in enumerate(PANELS):
         speed, accuracy = axes[:, column]
         sides: set[int] = set()
-        for name in WHO:
+        for name in IMPLEMENTATIONS:
             for data in PANELS[panel]:
                 selected = [row for row in _over(rows, panel, name) if row["data"] == data]
                 sides |= {row["side"] for row in selected}

@@ -14,7 +14,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed, size_axis
 from ..speed._look import legend
-from ..speed._record import RULES, evaluate, is_square, products, squares, told
+from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
 
 __all__ = ["evaluate"]
 
@@ -24,7 +24,7 @@ KIND = "G"
 CAPTION = f"""TFLOP/s of LE-GEMM (first launches) over n, operands split as they are loaded: with the tile that the
 model of section 4.2 selects for the GPU among the tiles of the kernel, with a manually chosen tile of 64×64, and with
 the model's tile and alternating loads and products, without the double buffer of section 4.3. Dotted: words split in
-memory beforehand, which is not timed, and two or three buffers. {told("legemm/fig17", *groups.ABLATION)}"""
+memory beforehand, which is not timed, and two or three buffers. {provenance("legemm/fig17", *groups.ABLATION)}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper does not print the manually chosen tile; here it is 64×64, four fragments per side. The plain
@@ -59,14 +59,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _line(rows: list[dict[str, Any]], who: str) -> list[dict[str, Any]]:
-    """Rows by n; LE-GEMM's kernel on mma.sync is the one that splits in its loads where it was measured as that."""
-    names = {"legemm fused": ("legemm fused", "legemm mma"), "legemm mma": ("legemm mma",)}.get(who, (who,))
+def _line(rows: list[dict[str, Any]], line: str) -> list[dict[str, Any]]:
+    """Rows by n; "legemm fused" includes the sizes at which "legemm mma" splits the operands in its loads."""
+    names = ("legemm fused", "legemm mma") if line == "legemm fused" else (line,)
     result = {
         row["M"]: row
         for name in reversed(names)
         for row in squares(rows, name)
-        if "first" in row and row.get("fused", 1.0) == float(who != "legemm mma")
+        if "first" in row and row.get("fused", 1.0) == float(line != "legemm mma")
     }
     return [result[n] for n in sorted(result)]
 

@@ -11,16 +11,16 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import RULES, evaluate, is_square, products, squares, told
+from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
 
 __all__ = ["evaluate"]
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 TITLE = "speed against error of a fast fp16 mode, LE-GEMM and fp64"
 KIND = "G"
-WHO = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
+IMPLEMENTATIONS = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
 CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_16F, cuBLAS: with the conversion to fp16).
-(b) MRED against the product in fp64. (c) MRED against TFLOP/s. {told("legemm/fig18_speed", *WHO)}"""
+(b) MRED against the product in fp64. (c) MRED against TFLOP/s. {provenance("legemm/fig18_speed", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES[:3],
     """FAST_16F is represented by the fp16 product of the library after a kernel of this project has converted the fp32
@@ -33,7 +33,7 @@ _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return products(WHO, lambda row: is_square(row) and row["M"] >= 1024)
+    return products(IMPLEMENTATIONS, lambda row: is_square(row) and row["M"] >= 1024)
 
 
 def _timed(row: dict[str, Any]) -> float | None:
@@ -43,7 +43,9 @@ def _timed(row: dict[str, Any]) -> float | None:
 
 def draw(rows: list[dict[str, Any]]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
-    lines = {name: [{**row, "speed": _timed(row)} for row in squares(rows, name) if _timed(row)] for name in WHO}
+    lines = {
+        name: [{**row, "speed": _timed(row)} for row in squares(rows, name) if _timed(row)] for name in IMPLEMENTATIONS
+    }
     for name, selected in lines.items():
         style = _NAMES.get(name) or look(name)
         over_n(axes[0, 0], {name: selected}, "speed", label=style.label, color=style.color, marker=style.marker)

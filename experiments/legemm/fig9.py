@@ -13,18 +13,18 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend, over_n, plain_ticks
-from ..speed._record import RULES, at, evaluate, products, told
+from ..speed._record import RULES, at, evaluate, products, provenance
 
 __all__ = ["evaluate"]
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.2, figures 8 and 9, Table 6"
 TITLE = "speed of LE-GEMM over n in three shapes"
 KIND = "G"
-WHO = ("sgemm", "fp16", "fp16 mma", "markidis mma", "ootomo mma", "legemm mma", "staged")
+IMPLEMENTATIONS = ("sgemm", "fp16", "fp16 mma", "markidis mma", "ootomo mma", "legemm mma", "staged")
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
 CAPTION = f"""TFLOP/s (first launches, with the split) over n for products M×N×K of three shapes, operands uniform in
 [-1, 1]. LE-GEMM, Markidis, Ootomo and plain fp16 run on one kernel of this package (mma.sync); beside them cuBLAS and
-the staged scheme on wgmma. {told("legemm/fig9", *WHO)}"""
+the staged scheme on wgmma. {provenance("legemm/fig9", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper does not print the sizes; its text names 2048, 4096 and 7168.""",
@@ -50,7 +50,7 @@ def _shape(row: dict[str, Any]) -> str | None:
 
 
 def cells(size: str) -> list[dict[str, Any]]:
-    return products(WHO, lambda row: 512 <= row["M"] <= 8192 and _shape(row))
+    return products(IMPLEMENTATIONS, lambda row: 512 <= row["M"] <= 8192 and _shape(row))
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
@@ -65,7 +65,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 ),
                 key=lambda r: r["M"],
             )
-            for name in WHO
+            for name in IMPLEMENTATIONS
         }
         over_n(axis, lines, "whole")
         axis.set_xlabel("$n$")

@@ -28,11 +28,11 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
 
 
 def speedups(
-    rows: Iterable[Row], who: str = "ours", base: str = shapes.BASE, what: str = "seconds", **place: Any
+    rows: Iterable[Row], implementation: str = "ours", base: str = shapes.BASE, what: str = "seconds", **place: Any
 ) -> dict[int, float]:
     """Return the time of one implementation over that of another, by n."""
     known = list(rows)
-    return ratios(line(known, who, **place), line(known, base, **place), what=what)
+    return ratios(line(known, implementation, **place), line(known, base, **place), what=what)
 
 
 def rates(axis: Any, rows: list[Row], names: Iterable[str]) -> None:

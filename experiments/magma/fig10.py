@@ -13,7 +13,20 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ..speed._look import label_ends
-from ..speed._shapes import BATCHED, LOOKS, RULES, cells_of, errors, evaluate, line, mean, over_powers, plot, span, told
+from ..speed._shapes import (
+    BATCHED,
+    LOOKS,
+    RULES,
+    cells_of,
+    errors,
+    evaluate,
+    line,
+    mean,
+    over_powers,
+    plot,
+    provenance,
+    span,
+)
 from ._errors import PAPER
 from ._speed import extremes, factors, ranked, rates, speedups, square
 
@@ -25,7 +38,7 @@ CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. 
 speed-up over cuBLAS, n×n×n with every n from 2 to 128, on the GPU and in a loop of calls; (d) relative L2 error of a
 sample. (a) and (d) have {len(shapes.SIZES)} sizes n. Beside the default kernel of fpemu: blocks of MAGMA's design up to
 n = 32 (the default above), magma-small (one thread per element, sums in fp16 and in fp32) up to 16, several products in
-one instruction (section 8.1) up to 8. {told("magma/fig10")}"""
+one instruction (section 8.1) up to 8. {provenance("magma/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
@@ -77,8 +90,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     for variant, values in (("n×n×n up to 100", small), ("n×n×16 up to 128", list(rank.values()))):
         if values:
             yield Measure("faster_up_to_100", min(values), variant=variant)
-    large = speedups(rows, batch=shapes.BEYOND_BATCH)
-    for n in shapes.BEYOND:
+    large = speedups(rows, batch=shapes.LARGE_BATCH)
+    for n in shapes.LARGE_SIZES:
         if n in large:
             yield Measure("multiples_of_8", large[n], variant=f"n = {n}")
     error = errors(here, "ours", shapes.BASE).values()

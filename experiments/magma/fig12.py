@@ -13,7 +13,20 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ..speed._look import label_ends
-from ..speed._shapes import BATCHED, LOOKS, RULES, best, cells_of, evaluate, line, mean, over_powers, ratios, span, told
+from ..speed._shapes import (
+    BATCHED,
+    LOOKS,
+    RULES,
+    best,
+    cells_of,
+    evaluate,
+    line,
+    mean,
+    over_powers,
+    provenance,
+    ratios,
+    span,
+)
 from ._errors import PAPER
 from ._speed import extremes, factors, ranked, rates, speedups, square
 
@@ -24,7 +37,7 @@ KIND = "G"
 CAPTION = f"""1000 complex products in a call, sums in fp32, 8 n³ operations each. (a) n×n×n and (b) n×n×16, TFLOP/s:
 fpemu's kernels, interleaved, against cuBLAS in planar layout, by four real products (dashed) and by one call of
 cuBLASLt (dotted). (c) Speed-up over either. (d) Speed of the same kernel in planar layout, and with three real
-products, relative to the interleaved kernel with four. {told("magma/fig12")}"""
+products, relative to the interleaved kernel with four. {provenance("magma/fig12")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
@@ -84,7 +97,7 @@ def finding(rows: list[Row]) -> str:
     for n in (128, 256):
         of = {row["contender"]: row for row in here if row["M"] == n}
         if {"ours", *BASES} <= set(of):
-            rated[f"n = {n}"] = {LOOKS[who].label: of[who]["rate"] for who in ("ours", *BASES)}
+            rated[f"n = {n}"] = {LOOKS[name].label: of[name]["rate"] for name in ("ours", *BASES)}
             moved[f"n = {n}:"] = of["ours"].get("share")
     return paragraph(
         (f"interleaved kernels over four planar calls of cuBLAS, n = {min(four)} to {max(four)}", span(four.values())),

@@ -23,8 +23,8 @@ from ..speed._shapes import (
     multiprocessors,
     over_powers,
     plot,
+    provenance,
     span,
-    told,
 )
 from ._errors import PAPER
 from ._speed import NAMES, factors, speedups
@@ -35,7 +35,7 @@ TITLE = "the size of the batch"
 KIND = "G"
 CAPTION = f"""n×n×n products, 10 (open, dotted) and 100 (filled) in a call, fp32 sums: (a) HGEMM, (b) HCGEMM, fpemu's
 kernels, interleaved, against cuBLAS, planar by four calls where it is complex; (c) speed-up over cuBLAS.
-{told("magma/fig14")}"""
+{provenance("magma/fig14")}"""
 ASSUMPTIONS = [*RULES, BATCHED, "The paper prints only the largest sizes, 128 (HGEMM) and 256 (HCGEMM)."]
 _COLOURS = {"real": (plotting.BLUE, "^"), "complex": (plotting.PURPLE, "D")}
 cells = cells_of("magma/fig14")

@@ -13,7 +13,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed, rows_by
 from ..speed._look import legend
-from ..speed._shapes import BATCHED, LOOKS, RULES, best, cells_of, evaluate, line, ratios, span, told
+from ..speed._shapes import BATCHED, LOOKS, RULES, best, cells_of, evaluate, line, provenance, ratios, span
 from ._errors import PAPER
 from ._speed import NAMES, factors, rates, speedups
 
@@ -23,7 +23,7 @@ TITLE = "tiny products, with and without the matrix unit"
 KIND = "G"
 CAPTION = f"""10000 n×n×n products in a call: (a) HGEMM, (b) HCGEMM, TFLOP/s. magma-small has one thread
 per element, with sums in fp16 and also in fp32; the others have sums in fp32. Complex products of cuBLAS are planar,
-by four calls. (c) Speed-up of the fastest kernel of fpemu over cuBLAS. {told("magma/fig18")}"""
+by four calls. (c) Speed-up of the fastest kernel of fpemu over cuBLAS. {provenance("magma/fig18")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,

@@ -12,7 +12,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._rows import Row, listed
-from ..speed._shapes import BATCHED, RULES, cells_of, evaluate, line, span, told
+from ..speed._shapes import BATCHED, RULES, cells_of, evaluate, line, provenance, span
 from . import model as magma
 from ._errors import PAPER
 
@@ -22,7 +22,7 @@ TITLE = "the number of warps of a thread block"
 KIND = "G"
 CAPTION = f"""HGEMM, 500 products of 64×64×64, blocks (BLK_M, BLK_N, BLK_K) of 64, instructions of 16×16×16, DIM_X = 16
 and 32, DIM_Y = 32 · warps / DIM_X: TFLOP/s over the number of warps. Dashed: cuBLAS; dotted: the default kernel of
-fpemu for this size. {told("magma/fig7")}"""
+fpemu for this size. {provenance("magma/fig7")}"""
 ASSUMPTIONS = [*RULES, BATCHED]
 _LOOK = {16: Series("DIM_X = 16", plotting.VERMILION, "o"), 32: Series("DIM_X = 32", plotting.BLUE, "s", filled=False)}
 

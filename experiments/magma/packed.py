@@ -143,14 +143,14 @@ def draw(rows: list[Row]) -> Any:
 def measures(rows: list[Row]) -> Iterator[Measure]:
     if rows:
         yield Measure("same_k_same_bits", max(row["same k differing"] for row in rows), variant="over the same k")
-    own: dict[bool, list[float]] = {True: [], False: []}
+    differing: dict[bool, list[float]] = {True: [], False: []}
     for row in rows:
         alike = same_cuts(row["n"], _spec(row["hardware"], row["accumulate"]).block)
-        own[alike].append(row["own k differing"])
-    if own[True]:
-        yield Measure("same_k_same_bits", max(own[True]), variant="own k, blocks divide all products alike")
-    if own[False]:
-        yield Measure("own_k_other_bits_detected", min(own[False]))
+        differing[alike].append(row["own k differing"])
+    if differing[True]:
+        yield Measure("same_k_same_bits", max(differing[True]), variant="own k, blocks divide all products alike")
+    if differing[False]:
+        yield Measure("own_k_other_bits_detected", min(differing[False]))
 
 
 def finding(rows: list[Row]) -> str:

@@ -50,9 +50,9 @@ SERIES: dict[str, Series] = {
 """Appearance of an implementation in all figures."""
 
 
-def look(who: str) -> Series:
+def look(implementation: str) -> Series:
     """Return an implementation's appearance; orange, with its name, where it is not listed."""
-    return SERIES.get(who) or Series(who, plotting.ORANGE, "*")
+    return SERIES.get(implementation) or Series(implementation, plotting.ORANGE, "*")
 
 
 def over_n(axes: Any, lines: Mapping[str, Sequence[Row]], what: str, side: str = "M", **more: Any) -> None:
@@ -153,10 +153,10 @@ def label_points(axis: Any, points: Sequence[tuple[float, float, str, str]], siz
     axis.get_figure().draw_without_rendering()
     scale = 72 / axis.get_figure().dpi
     frame = [scale * edge for edge in axis.get_window_extent().extents]
-    taken = []
+    occupied = []
     for line in axis.lines:
         drawn = scale * axis.transData.transform(line.get_xydata())
-        taken.append((*(drawn.min(axis=0) - 2), *(drawn.max(axis=0) + 2)))
+        occupied.append((*(drawn.min(axis=0) - 2), *(drawn.max(axis=0) + 2)))
     for x, y, text, colour in points:
         at, width, height = scale * axis.transData.transform((x, y)), 0.56 * size * len(text), 1.05 * size
         for radius in (6, 10, 14, 20, 26, 34, 42, 52, 64, 78):
@@ -165,12 +165,12 @@ def label_points(axis: Any, points: Sequence[tuple[float, float, str, str]], siz
                 left, low = at[0] + dx - width * (dx < -1e-9), at[1] + dy - height / 2
                 box = (left, low, left + width, low + height)
                 inside = frame[0] < box[0] and frame[1] < box[1] and box[2] < frame[2] and box[3] < frame[3]
-                if inside and not any(_overlap(box, other) for other in taken):
+                if inside and not any(_overlap(box, other) for other in occupied):
                     break
             else:
                 continue
             break
-        taken.append(box)
+        occupied.append(box)
         style = {"arrowstyle": "-", "lw": 0.4, "color": colour, "shrinkA": 0, "shrinkB": 2} if radius > 6 else None
         axis.annotate(
             text,

@@ -80,7 +80,7 @@ def measured() -> list[Row]:
     return [row for row in read(_path())[2] if "failed" not in row]
 
 
-def told(page: str = "", *only: str) -> str:
+def provenance(page: str = "", *only: str) -> str:
     """Return the GPU, its driver, the library and the dates, for captions, with a page's replaced kernels.
 
     `only` names the implementations that the page shows, if these are not all that are measured for it.
@@ -142,15 +142,15 @@ def evaluate(cell: Row) -> dict[str, float]:
     return {name: float(x) for name, x in numbers.items() if x is not None and math.isfinite(x)}
 
 
-def squares(rows: list[Row], who: str, data: str = "symmetric") -> list[Row]:
+def squares(rows: list[Row], implementation: str, data: str = "symmetric") -> list[Row]:
     """Return an implementation's rows of n × n × n, n ascending."""
-    of = [row for row in rows if row["contender"] == who and row["data"] == data and is_square(row)]
+    of = [row for row in rows if row["contender"] == implementation and row["data"] == data and is_square(row)]
     return sorted(of, key=lambda row: int(row["M"]))
 
 
-def at(rows: list[Row], who: str, M: int, N: int, K: int, data: str = "symmetric") -> Row | None:
+def at(rows: list[Row], implementation: str, M: int, N: int, K: int, data: str = "symmetric") -> Row | None:
     """Return the row of an implementation on a product; None if it was not measured."""
-    place = {"contender": who, "M": M, "N": N, "K": K, "data": data}
+    place = {"contender": implementation, "M": M, "N": N, "K": K, "data": data}
     return next((row for row in rows if all(row[name] == value for name, value in place.items())), None)
 
 

@@ -87,7 +87,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any], list[Row]]:
     return digest, head, [{"batch": 1, **row} for row in rows if row["kind"] in kinds and "failed" not in row]
 
 
-def told(page: str) -> str:
+def provenance(page: str) -> str:
     """Return the GPU, its driver, the library and the dates, and the unmeasured products of a page, for its caption."""
     if not _path().is_file():
         return "No record of a measurement is here."
@@ -166,16 +166,17 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 
 # --- rows
-def line(rows: Iterable[Row], who: str, over: str = "M", **place: Any) -> list[Row]:
+def line(rows: Iterable[Row], implementation: str, over: str = "M", **place: Any) -> list[Row]:
     """Return an implementation's rows at a place, in the order of one of their sides."""
-    of = [row for row in rows if row["contender"] == who and all(row[name] == x for name, x in place.items())]
-    return sorted(of, key=lambda row: int(row[over]))
+    place["contender"] = implementation
+    selected = [row for row in rows if all(row[name] == x for name, x in place.items())]
+    return sorted(selected, key=lambda row: int(row[over]))
 
 
-def best(rows: Iterable[Row], who: Sequence[str], over: str = "M", **place: Any) -> list[Row]:
+def best(rows: Iterable[Row], implementations: Sequence[str], over: str = "M", **place: Any) -> list[Row]:
     """Return the fastest of some implementations at each point of a line."""
     result: dict[int, Row] = {}
-    for row in (row for one in who for row in line(rows, one, over, **place)):
+    for row in (row for one in implementations for row in line(rows, one, over, **place)):
         old = result.get(int(row[over]))
         result[int(row[over])] = row if old is None or row["seconds"] < old["seconds"] else old
     return [result[x] for x in sorted(result)]
@@ -201,10 +202,10 @@ def mean(values: Iterable[float]) -> float:
     return math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan
 
 
-def errors(rows: Iterable[Row], who: str, base: str, over: str = "M", **place: Any) -> dict[int, float]:
+def errors(rows: Iterable[Row], implementation: str, base: str, over: str = "M", **place: Any) -> dict[int, float]:
     """Return the error of an implementation over that of another, where both exist.
 
-    >>> rows = [{"contender": who, "M": 8, "relative_l2": error} for who, error in (("ours", 3.0), ("cublas", 2.0))]
+    >>> rows = [{"contender": x, "M": 8, "relative_l2": error} for x, error in (("ours", 3.0), ("cublas", 2.0))]
     >>> errors(rows, "ours", "cublas")
     {8: 1.5}
     """
@@ -212,7 +213,7 @@ def errors(rows: Iterable[Row], who: str, base: str, over: str = "M", **place: A
     under = {int(row[over]): row.get("relative_l2", 0.0) for row in line(known, base, over, **place)}
     return {
         int(row[over]): row["relative_l2"] / under[int(row[over])]
-        for row in line(known, who, over, **place)
+        for row in line(known, implementation, over, **place)
         if "relative_l2" in row and under.get(int(row[over]))
     }
 

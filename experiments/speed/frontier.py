@@ -13,7 +13,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ._look import label_points, legend, look
-from ._record import RULES, at, evaluate, is_square, one_gpu, products, told
+from ._record import RULES, at, evaluate, is_square, one_gpu, products, provenance
 
 __all__ = ["evaluate"]
 
@@ -32,7 +32,7 @@ CAPTION = f"""Relative L2 error over effective FP32 throughput, n = {N}. Marker:
 ten launches after a pause. Vertical line: range of the error over four kinds of operands, uniform in [-1, 1] and in
 [0, 1], normal, and (u - 0.5) exp(0.5 g) with u uniform in [0, 1) and g normal. Horizontal line: to the sustained speed.
 "1/8 exact": every 8th stage has exact corrections; "bf16 ×9": bf16 words, nine products. Splits are not timed.
-{told("speed/frontier")}"""
+{provenance("speed/frontier")}"""
 ASSUMPTIONS = [
     *RULES,
     """"Three products of the library": three times the time of its fp16 product, a lower bound for three products.""",
@@ -111,15 +111,15 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-def _errors(rows: list[Row], who: str) -> dict[str, float]:
+def _errors(rows: list[Row], implementation: str) -> dict[str, float]:
     """The error of an implementation by the kind of operands."""
-    return {data: row["relative_l2"] for data in DATA if (row := at(rows, who, N, N, N, data)) is not None}
+    return {data: row["relative_l2"] for data in DATA if (row := at(rows, implementation, N, N, N, data)) is not None}
 
 
-def _least(rows: list[Row], who: str, column: str) -> float | None:
+def _least(rows: list[Row], implementation: str, column: str) -> float | None:
     """The least number of a column over the kinds of operands."""
-    known = [row[column] for data in DATA if (row := at(rows, who, N, N, N, data)) is not None and column in row]
-    return min(known, default=None)
+    selected = (at(rows, implementation, N, N, N, data) or {} for data in DATA)
+    return min((row[column] for row in selected if column in row), default=None)
 
 
 @listed
@@ -131,14 +131,14 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         ("int8_accuracy", bars, groups.FRONTIER),
         ("strassen_accuracy", sgemm, groups.STRASSEN),
     ):
-        for who in of:
-            ratios = [allowed[data] / error for data, error in _errors(rows, who).items() if data in allowed]
+        for implementation in of:
+            ratios = [allowed[data] / error for data, error in _errors(rows, implementation).items() if data in allowed]
             if ratios:
-                yield Measure(name, min(ratios), variant=_variant(who))
-    for who in ("fp16", "three fp16"):
-        ratios = [error / sgemm[data] for data, error in _errors(rows, who).items() if data in sgemm]
+                yield Measure(name, min(ratios), variant=_variant(implementation))
+    for implementation in ("fp16", "three fp16"):
+        ratios = [error / sgemm[data] for data, error in _errors(rows, implementation).items() if data in sgemm]
         if ratios:
-            yield Measure("truncation_detected", min(ratios), variant=look(who).label)
+            yield Measure("truncation_detected", min(ratios), variant=look(implementation).label)
     first, over = _least(rows, "staged", "first"), _least(rows, "staged", "sustained / three products")
     if first is not None:
         yield Measure("staged_speed", first / FIRST_GOAL, variant=f"{FIRST_GOAL:g} TFLOP/s, first launches")
@@ -146,21 +146,21 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     if over is not None:
         variant = f"{SUSTAINED_GOAL:g} times three products of the library, sustained"
         yield Measure("staged_speed", over / SUSTAINED_GOAL, variant=variant)
-    for who in groups.FRONTIER:
-        if (fast := _least(rows, who, "sustained / three products")) is not None:
-            yield Measure("int8_speed", fast / CHEAPER, variant=_variant(who))
+    for implementation in groups.FRONTIER:
+        if (fast := _least(rows, implementation, "sustained / three products")) is not None:
+            yield Measure("int8_speed", fast / CHEAPER, variant=_variant(implementation))
     staged = at(rows, "staged", N, N, N) or {}
-    for who in groups.STRASSEN:
-        row = at(rows, who, N, N, N) or {}
+    for implementation in groups.STRASSEN:
+        row = at(rows, implementation, N, N, N) or {}
         if {"sustained"} <= set(row) & set(staged):
-            yield Measure("strassen_speed", row["sustained"] / staged["sustained"], variant=_variant(who))
+            yield Measure("strassen_speed", row["sustained"] / staged["sustained"], variant=_variant(implementation))
     checked = [row["mismatches"] for row in rows if "mismatches" in row]
     if checked:
         yield Measure("same_bits", sum(checked))
 
 
-def _variant(who: str) -> str:
-    return "" if who == "staged" else _SHORT.get(who, who)
+def _variant(implementation: str) -> str:
+    return "" if implementation == "staged" else _SHORT.get(implementation, implementation)
 
 
 def finding(rows: list[Row]) -> str:

@@ -12,7 +12,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ._look import legend, look, over_n, plain_ticks
-from ._record import RULES, at, evaluate, products, told
+from ._record import RULES, at, evaluate, products, provenance
 
 __all__ = ["evaluate"]
 
@@ -20,9 +20,10 @@ PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 TITLE = "speed over n in three shapes"
 KIND = "G"
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
-WHO = ("staged", groups.FRONTIER[0])
+IMPLEMENTATIONS = ("staged", groups.FRONTIER[0])
 CAPTION = f"""Effective FP32 throughput over n for products M×N×K of three shapes, operands uniform in [-1, 1], first
-launches: operands split beforehand (solid), and by every call (dotted). {told("speed/shapes", *WHO)}"""
+launches: operands split beforehand (solid), and by every call (dotted).
+{provenance("speed/shapes", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = RULES
 GOAL = 512
 """Goal: from this n on no scheme is slower than SGEMM."""
@@ -35,19 +36,19 @@ def _shape(row: Row) -> str | None:
 
 
 def cells(size: str) -> list[Row]:
-    return products((*WHO, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and _shape(row))
+    return products((*IMPLEMENTATIONS, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and _shape(row))
 
 
-def _line(rows: list[Row], who: str, shape: str) -> list[Row]:
-    selected = [row for row in rows if row["contender"] == who and _shape(row) == shape and "first" in row]
+def _line(rows: list[Row], implementation: str, shape: str) -> list[Row]:
+    selected = [row for row in rows if row["contender"] == implementation and _shape(row) == shape and "first" in row]
     return sorted(selected, key=lambda row: int(row["M"]))
 
 
 def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.2)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
-        over_n(axis, {name: _line(rows, name, shape) for name in ("sgemm", *WHO)}, "first")
-        for name in WHO:
+        over_n(axis, {name: _line(rows, name, shape) for name in ("sgemm", *IMPLEMENTATIONS)}, "first")
+        for name in IMPLEMENTATIONS:
             whole = [row for row in _line(rows, name, shape) if "split_first" in row]
             style = look(name).line(linestyle=":", label=f"{look(name).label}, with the split", markerfacecolor="white")
             axis.plot([row["M"] for row in whole], [row["split_first"] for row in whole], **style)
@@ -62,10 +63,10 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-def _over(rows: list[Row], who: str, shape: str, what: str) -> dict[int, float]:
+def _over(rows: list[Row], implementation: str, shape: str, what: str) -> dict[int, float]:
     """A speed over SGEMM's first launches, by n."""
     result = {}
-    for row in _line(rows, who, shape):
+    for row in _line(rows, implementation, shape):
         base = at(rows, "sgemm", row["M"], row["N"], row["K"])
         if base is not None and "first" in base and what in row:
             result[int(row["M"])] = row[what] / base["first"]
@@ -74,7 +75,7 @@ def _over(rows: list[Row], who: str, shape: str, what: str) -> dict[int, float]:
 
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
-    for name in WHO:
+    for name in IMPLEMENTATIONS:
         for what, words in (("first", "split beforehand"), ("split_first", "with the split")):
             over = [x for shape in SHAPES for n, x in _over(rows, name, shape, what).items() if n >= GOAL]
             if over:
@@ -83,7 +84,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 def finding(rows: list[Row]) -> str:
     loss, slower = {}, []
-    for name in WHO:
+    for name in IMPLEMENTATIONS:
         for shape in SHAPES:
             selected = [row for row in _line(rows, name, shape) if "split_first" in row]
             if selected:

@@ -12,17 +12,17 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ._look import legend, look, over_n
-from ._record import RULES, at, evaluate, is_square, products, squares, told
+from ._record import RULES, at, evaluate, is_square, products, provenance, squares
 
 __all__ = ["evaluate"]
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 TITLE = "speed over n"
 KIND = "G"
-WHO = ("sgemm", "staged", groups.FRONTIER[0], *groups.STRASSEN)
+IMPLEMENTATIONS = ("sgemm", "staged", groups.FRONTIER[0], *groups.STRASSEN)
 CAPTION = f"""Products n×n×n, operands uniform in [-1, 1]. (a) First launches after a pause, (b) sustained, (c) first
 launches with the split, relative to three products of the library (three times the time of its fp16 product, operands
-already in fp16). {told("speed/sizes", *WHO)}"""
+already in fp16). {provenance("speed/sizes", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = RULES
 FIRST = {2048: 237.0, 4096: 263.0}
 """Goals for the first launches of the staged scheme, TFLOP/s."""
@@ -31,18 +31,18 @@ KEPT = 0.97
 
 
 def cells(size: str) -> list[Row]:
-    return products((*WHO, "fp16"), lambda row: row["fmt"] == "fp32" and is_square(row))
+    return products((*IMPLEMENTATIONS, "fp16"), lambda row: row["fmt"] == "fp32" and is_square(row))
 
 
 def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
     for axis, what in zip(axes[0], ("first", "sustained"), strict=False):
-        over_n(axis, {name: squares(rows, name) for name in WHO}, what)
+        over_n(axis, {name: squares(rows, name) for name in IMPLEMENTATIONS}, what)
         points = [(row["M"], row[what] / 3) for row in squares(rows, "fp16") if what in row]
         if points:
             axis.plot(*zip(*points, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
         axis.set_ylabel("effective throughput, TFLOP/s")
-    over_n(axes[0, 2], {name: _with_split(rows, name) for name in WHO if name != "sgemm"}, "ratio")
+    over_n(axes[0, 2], {name: _with_split(rows, name) for name in IMPLEMENTATIONS if name != "sgemm"}, "ratio")
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     axes[0, 2].set_ylabel("over three fp16 products")
     for axis in axes[0]:
@@ -53,10 +53,10 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-def _with_split(rows: list[Row], who: str) -> list[Row]:
+def _with_split(rows: list[Row], implementation: str) -> list[Row]:
     """The rows with "ratio": first launches with the split over three products of the library."""
     result = []
-    for row in squares(rows, who):
+    for row in squares(rows, implementation):
         plain = at(rows, "fp16", row["M"], row["N"], row["K"])
         if plain is not None and "first" in plain and "split_first" in row:
             result.append({**row, "ratio": 3 * row["split_first"] / plain["first"]})
@@ -65,7 +65,7 @@ def _with_split(rows: list[Row], who: str) -> list[Row]:
 
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
-    for name in WHO[1:]:
+    for name in IMPLEMENTATIONS[1:]:
         over = [r["first / sgemm"] for r in squares(rows, name) if "first / sgemm" in r]
         if over:
             yield Measure("never_slower_over_n", min(over), variant=look(name).label)

@@ -72,9 +72,9 @@ def curves(
 ) -> None:
     """A line for each implementation over one of the sides, in multiples of ``unit``."""
     for name in names:
-        found = points(rows, name, fmt, what, times, by, **at)
-        if found:
-            axis.plot([x / unit for x in found], list(found.values()), **LOOKS[name].line())
+        selected = points(rows, name, fmt, what, times, by, **at)
+        if selected:
+            axis.plot([x / unit for x in selected], list(selected.values()), **LOOKS[name].line())
 
 
 def over_m(axes: Iterable[Any]) -> None:
@@ -97,7 +97,7 @@ def grid(rows: list[Row], names: Iterable[str], what: str, times: float, label: 
     return figure, axes
 
 
-def told(rows: list[Row], m: int, *statements: tuple[Any, ...]) -> str:
+def findings(rows: list[Row], m: int, *statements: tuple[Any, ...]) -> str:
     """Sentences, and why the published versions are slow on this GPU: the warps that load with m rows of A."""
     if not rows:
         return ""

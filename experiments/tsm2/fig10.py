@@ -11,9 +11,8 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate
-from ..speed._shapes import told as measured
-from ._speed import OTHER_GPU, SHARE, curves, points, ranges, told
+from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, provenance
+from ._speed import OTHER_GPU, SHARE, curves, findings, points, ranges
 from ._speed import PAPER as _PAPER
 
 __all__ = ["evaluate"]
@@ -23,7 +22,7 @@ TITLE = "inner dimensions shorter than the matrix is tall"
 KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k from 15360 down to an eighth of it: (a) milliseconds, fp64,
 (b) share of a copy's bandwidth, fp64, and (c) fp32. The kernel for Hopper is part of this project.
-{measured("tsm2/fig10")}"""
+{provenance("tsm2/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -52,9 +51,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     for what, power, reading in (("share", 0, "bandwidth"), ("seconds", 1, "time over k")):
         ratios = []
         for fmt in shapes.FORMATS:
-            found = points(rows, "V3", fmt, what, by="K")
-            whole = found.pop(shapes.INNER, None)
-            ratios += [x / whole * (shapes.INNER / k) ** power for k, x in found.items() if whole]
+            by_k = points(rows, "V3", fmt, what, by="K")
+            whole = by_k.pop(shapes.INNER, None)
+            ratios += [x / whole * (shapes.INNER / k) ** power for k, x in by_k.items() if whole]
         yield from ranges("uneven", ratios, reading)
 
 
@@ -64,4 +63,4 @@ def finding(rows: list[Row]) -> str:
         for fmt in shapes.FORMATS
         for name in shapes.MAIN
     }
-    return told(rows, shapes.INNER, ("share of a copy's bandwidth", shares, ".3g%"))
+    return findings(rows, shapes.INNER, ("share of a copy's bandwidth", shares, ".3g%"))

@@ -12,9 +12,8 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, over_powers
-from ..speed._shapes import told as measured
-from ._speed import OTHER_GPU, SHARE, curves, points, quotient, ranges, told
+from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, over_powers, provenance
+from ._speed import OTHER_GPU, SHARE, curves, findings, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
 __all__ = ["evaluate"]
@@ -23,7 +22,7 @@ PAPER = f"{_PAPER}, section 5.1, figure 11"
 TITLE = "very small inner dimensions"
 KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k: above, share of a copy's bandwidth; below, microseconds of
-a call; left fp64, right fp32. The kernel for Hopper is part of this project. {measured("tsm2/fig11")}"""
+a call; left fp64, right fp32. The kernel for Hopper is part of this project. {provenance("tsm2/fig11")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -63,7 +62,7 @@ def finding(rows: list[Row]) -> str:
         fmt: quotient(*(points(rows, one, fmt, "speedup", by="K") for one in ("opt 1", "V3"))).values()
         for fmt in _FORMATS
     }
-    return told(
+    return findings(
         rows,
         shapes.INNER,
         ("the kernel for Hopper over cuBLAS", gains, ".3g×"),

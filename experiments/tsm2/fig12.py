@@ -13,8 +13,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, over_powers
-from ..speed._shapes import told as measured
+from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, over_powers, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, points
 from ._speed import PAPER as _PAPER
 
@@ -24,7 +23,7 @@ PAPER = f"{_PAPER}, sections 5.2 and 6, figure 12"
 TITLE = "rows per thread in ISM2"
 KIND = "G"
 CAPTION = f"""10^7×16 times 16×16, stored by columns, over tcf: m / tcf threads, each with tcf rows. (a)
-Speed-up over cuBLAS, (b) share of the copy bandwidth. {measured("tsm2/fig12")}"""
+Speed-up over cuBLAS, (b) share of the copy bandwidth. {provenance("tsm2/fig12")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -46,17 +45,17 @@ cells = cells_of("tsm2/fig12")
 
 def _by_factor(rows: list[Row], form: int, fmt: str, what: str, times: float = 1) -> dict[int, float]:
     """A column by tcf."""
-    found = {factor: points(rows, shapes.tcf(form, factor), fmt, what, times) for factor in shapes.TCF}
-    return {factor: x for factor, by_m in found.items() for x in by_m.values()}
+    by_factor = {factor: points(rows, shapes.tcf(form, factor), fmt, what, times) for factor in shapes.TCF}
+    return {factor: x for factor, by_m in by_factor.items() for x in by_m.values()}
 
 
 def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, 1, height=2.9, share_y=False)
     for axis, (what, times, label) in zip(axes[0], (("speedup", 1, GAIN), ("share", 100, SHARE)), strict=True):
         for (form, fmt), look in _LOOK.items():
-            found = _by_factor(rows, form, fmt, what, times)
-            if found:
-                axis.plot(list(found), list(found.values()), **look.line())
+            by_factor = _by_factor(rows, form, fmt, what, times)
+            if by_factor:
+                axis.plot(list(by_factor), list(by_factor.values()), **look.line())
         axis.set_ylim(0)
         axis.set_ylabel(label)
     axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)

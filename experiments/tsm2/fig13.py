@@ -12,8 +12,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line
-from ..speed._shapes import told as measured
+from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, curves, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
@@ -25,7 +24,7 @@ KIND = "G"
 FORMS, WIDTHS, GOAL = ("opt 1", "opt 2"), (8, 16), 85
 CAPTION = f"""m×k times k×n, k = n = 8 and 16, stored by columns, over m: above, speed-up over cuBLAS; below, share
 of the copy bandwidth. The kernel for Hopper is part of this project; dotted: 85 %, its goal at 10^7 rows.
-{measured("tsm2/fig13")}"""
+{provenance("tsm2/fig13")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,

@@ -11,9 +11,8 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate
-from ..speed._shapes import told as measured
-from ._speed import GAIN, OTHER_GPU, PANELS, grid, points, quotient, ranges, told
+from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, provenance
+from ._speed import GAIN, OTHER_GPU, PANELS, findings, grid, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
 __all__ = ["evaluate"]
@@ -23,7 +22,7 @@ TITLE = "four versions of TSM2 over cuBLAS"
 KIND = "G"
 CAPTION = f"""m×m times m×n, stored by columns: speed-up over cuBLAS of V0 (inner products), V1 (outer
 products), V2 (B in shared memory), V3 (prefetches) and a kernel of this project for Hopper, over m. Above fp32, below
-fp64; n = 2, 4, 8 and 16. The paper's figure 4 is from a K40c, its figure 8 from a V100. {measured("tsm2/fig4")}"""
+fp64; n = 2, 4, 8 and 16. The paper's figure 4 is from a K40c, its figure 8 from a V100. {provenance("tsm2/fig4")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -73,4 +72,4 @@ def finding(rows: list[Row]) -> str:
     }
     gains = {fmt: _gains(rows, "hopper", fmt) for fmt in shapes.FORMATS}
     text = "error of TSM2's one chain over all of k over that of cuBLAS, which adds shorter sums"
-    return told(rows, shapes.LARGE, ("the kernel for Hopper over cuBLAS", gains, ".3g×"), (text, errors, ".3g×"))
+    return findings(rows, shapes.LARGE, ("the kernel for Hopper over cuBLAS", gains, ".3g×"), (text, errors, ".3g×"))

@@ -11,9 +11,8 @@ from fpemu.reproduce.claims import Measure
 
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line
-from ..speed._shapes import told as measured
-from ._speed import OTHER_GPU, PANELS, SHARE, difference, grid, points, ranges, told
+from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line, provenance
+from ._speed import OTHER_GPU, PANELS, SHARE, difference, findings, grid, points, ranges
 from ._speed import PAPER as _PAPER
 
 __all__ = ["evaluate"]
@@ -24,7 +23,7 @@ KIND = "G"
 CAPTION = f"""m×m times m×n: bytes of A, B and the result per second, as a share of the copy bandwidth in the
 same run, over m. Above
 fp32, below fp64; n = 2, 4, 8 and 16. Stored by columns; crosses: by rows, at m = 20480. The kernel for Hopper is part
-of this project; dotted: 90 %, its goal. {measured("tsm2/fig5")}"""
+of this project; dotted: 90 %, its goal. {provenance("tsm2/fig5")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -43,9 +42,9 @@ def draw(rows: list[Row]) -> Any:
     figure, axes = grid(rows, shapes.MAIN, "share", 100, SHARE)
     for axis, (fmt, n) in zip(axes.ravel(), PANELS, strict=True):
         for name, mark in _BY_ROWS.items():
-            found = points(rows, name, fmt, "share", 100, layout="rows", N=n)
+            shares = points(rows, name, fmt, "share", 100, layout="rows", N=n)
             label = f"{LOOKS[name].label}, A and B by rows"
-            axis.plot([m / 1024 for m in found], found.values(), mark, color=LOOKS[name].color, label=label, zorder=4)
+            axis.plot([m / 1024 for m in shares], shares.values(), mark, color=LOOKS[name].color, label=label, zorder=4)
         axis.axhline(GOAL, color=plotting.GREY, linestyle=":", linewidth=0.8)
         axis.set_ylim(0, 115)
     legend(figure, axes, 3)
@@ -78,6 +77,6 @@ def finding(rows: list[Row]) -> str:
         for name in shapes.MAIN
     }
     copy = max((row["bandwidth"] / row["share"] for row in rows if row.get("share")), default=0.0)
-    return told(
+    return findings(
         rows, shapes.LARGE, (f"TB/s at m = {shapes.LARGE}", speeds), ("bandwidth of the copy, TB/s", copy / 1e3 or None)
     )

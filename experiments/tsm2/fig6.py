@@ -13,9 +13,8 @@ from fpemu.roofline import gpus
 
 from .._rows import listed
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, one_gpu
-from ..speed._shapes import told as measured
-from ._speed import GAIN, OTHER_GPU, SHARE, curves, difference, over_m, points, ranges, told
+from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, one_gpu, provenance
+from ._speed import GAIN, OTHER_GPU, SHARE, curves, difference, findings, over_m, points, ranges
 from ._speed import PAPER as _PAPER
 
 __all__ = ["evaluate"]
@@ -25,7 +24,7 @@ TITLE = "n = 16 in fp64: speed-up, use of the cores and of the bandwidth"
 KIND = "G"
 CAPTION = f"""m×m times m×16 in fp64, by columns, over m: (a) speed-up over cuBLAS, (b) operations per second over the
 peak of the ordinary cores, (c) share of the copy bandwidth. The kernel for Hopper is part of this project.
-{measured("tsm2/fig6")}"""
+{provenance("tsm2/fig6")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -68,7 +67,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 def finding(rows: list[Row]) -> str:
     base = points(rows, shapes.BASE, "fp64", "share", N=16).values()
-    return told(
+    return findings(
         rows,
         shapes.LARGE,
         ("cuBLAS' share of a copy's bandwidth in fp64", base, ".3g%"),

@@ -191,8 +191,8 @@ def import_benchmarks() -> bool:
         Whether the folder ``benchmarks`` is beside `root`, or beside this package.
     """
     given = os.environ.get(_VARIABLE)
-    own = [folder for folder in (_CHECKOUT, _INSTALLED) if folder.is_dir()]
-    roots = [Path(given).resolve().parent, *own] if given else own
+    roots_of_code = [folder for folder in (_CHECKOUT, _INSTALLED) if folder.is_dir()]
+    roots = [Path(given).resolve().parent, *roots_of_code] if given else roots_of_code
     folders = [str(root / "benchmarks") for root in roots if (root / "benchmarks" / "gpu" / "suite.py").is_file()]
     known = sys.modules.get("benchmarks")
     if folders and (known is None or not set(folders) & set(getattr(known, "__path__", ()))):

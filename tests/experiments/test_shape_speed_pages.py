@@ -65,7 +65,7 @@ def _slow(task):
         return 2.0 if int(who.partition("=")[2]) < 64 else 4.0
     if who.startswith("magma "):
         return 1.2 if who in ("magma 16x16", "magma 32x8") else 2.0
-    if n == shapes.BEYOND[0] and who == "ours":
+    if n == shapes.LARGE_SIZES[0] and who == "ours":
         return 14.0
     if task.kind == shapes.TALL:
         if who == "cublas" and task.fmt == "fp32" and n == 16 and task.M == task.K:
