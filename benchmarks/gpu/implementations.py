@@ -118,10 +118,9 @@ def _hints(words: list[str]) -> dict[str, Any]:
 def scheme(implementation: Implementation) -> Any:
     """Build an implementation's scheme with its options."""
     from fpemu import schemes
-    from fpemu.schemes.strassen import Strassen
 
-    if implementation.scheme == STRASSEN:  # in no registry
-        return Strassen(**implementation.options)
+    if implementation.scheme == STRASSEN:  # a name of records
+        return schemes.build("staged", {"levels": 1, **implementation.options})
     return schemes.build(implementation.scheme or "", dict(implementation.options))
 
 
@@ -239,10 +238,10 @@ def _package(implementation: Implementation, p: Operands) -> Prepared:
         with np.errstate(all="ignore"):
             return schemes.gemm(a, b, **product_kernel.arguments)
 
-    plan = getattr(product_kernel.scheme, "plan", None)
-    products = len(plan().products) if callable(plan) else None
+    plan, levels = getattr(chosen, "plan", None), getattr(chosen, "levels", 0)
+    products = len(plan().products) if callable(plan) and not levels else None
     about = {"kernel": product_kernel.name, "about": product_kernel.describe(), "products": products}
-    return Prepared(multiply, about, split, D, None if product_kernel.scheme.name == STRASSEN else emulate)
+    return Prepared(multiply, about, split, D, None if levels else emulate)
 
 
 def _error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Prepared:

@@ -17,7 +17,6 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.schemes.staged_int8 import StagedInt8
-from fpemu.schemes.strassen import Strassen
 
 from .._findings import paragraph
 from .._rows import Row, listed
@@ -47,12 +46,12 @@ POINTS: dict[str, tuple[float, str, dict[str, Any]]] = {
     "tf32": (2.0, "multiword", {"words": 1, "format": "tf32"}),
     "staged-int8": (2.0, "staged-int8", {}),
     **{f"exact={n}": (2 + 1 / n, "staged-int8", {"exact": n}) for n in EXACT},
-    "strassen": (2.625, "", {"levels": 1}),
-    "strassen 2": (3 * 49 / 64, "", {"levels": 2}),
+    "strassen": (2.625, "staged", {"levels": 1}),
+    "strassen 2": (3 * 49 / 64, "staged", {"levels": 2}),
     "bf16x3": (3.0, "bf16x3", {}),
     "staged": (3.0, "staged", {}),
 }
-"""Units of time, scheme ("": Strassen's), options"""
+"""Units of time, scheme, options"""
 WORDS = {**{f"{b} bits": (2.0, b) for b in (6, 7, 9, 10)}, "e4m3": (2.0, 0)}
 LOOK = {
     "fp16": Series("fp16", plotting.GREY, "x"),
@@ -86,8 +85,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         return {"error": float(metrics.relative_l2(_words(A, B, WORDS[point][1], device=device), exact))}
     scheme, options = POINTS[point][1:] if point in POINTS else ("sgemm", {})
     hardware = None if scheme == "sgemm" else "H200"
-    chosen, options = (scheme, options) if scheme else (Strassen(**options), {})
-    D = schemes.gemm(A, B, scheme=chosen, hardware=hardware, device=device, **options)
+    D = schemes.gemm(A, B, scheme=scheme, hardware=hardware, device=device, **options)
     return {"error": float(metrics.relative_l2(D, exact))}
 
 

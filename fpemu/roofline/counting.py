@@ -43,8 +43,8 @@ from fpemu.roofline.slicing import error_free
 from fpemu.roofline.strassen import blocks, strassen
 from fpemu.schemes import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import StagedInt8
-from fpemu.schemes.strassen import Strassen
 from fpemu.schemes.words import Join
 
 Split = Literal["kernel", "fused", "given"]
@@ -68,7 +68,7 @@ def work(
     Parameters
     ----------
     scheme : str or Scheme
-        One of `fpemu.schemes.names()`, or a scheme itself, such as `Strassen()`.
+        One of `fpemu.schemes.names()`, or a scheme itself.
     hardware : str or MmaSpec or Gpu or None
         An architecture, a GPU's name or description, or an instruction; sgemm and dgemm need none.
     M, N, K : int
@@ -109,8 +109,8 @@ def work(
     assert spec is not None
     if isinstance(chosen, StagedInt8):
         return staged_int8(chosen, spec, shape, split)
-    if isinstance(chosen, Strassen):
-        inner = _words(chosen.staged, spec, blocks(chosen, shape), "given", tile)
+    if isinstance(chosen, Staged) and chosen.levels:
+        inner = _words(chosen.blocks, spec, blocks(chosen, shape), "given", tile)
         return strassen(chosen, spec, shape, split, inner)
     if isinstance(chosen, SplitScheme):
         return _words(chosen, spec, shape, split, tile)

@@ -10,33 +10,31 @@ from __future__ import annotations
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.roofline.phases import Phase, Shape, Work, areas, counted, split_operations
-from fpemu.schemes.strassen import Strassen
+from fpemu.schemes.staged import Staged
 
 _BEFORE, _AFTER = 4, 7  # additions of blocks of an operand, of products
 
 
-def blocks(scheme: Strassen, shape: Shape) -> Shape:
+def blocks(scheme: Staged, shape: Shape) -> Shape:
     """M, N, K of the smallest products: halved once per level and rounded up."""
-    assert scheme.levels is not None
     M, N, K = shape
     for _ in range(scheme.levels):
         M, N, K = -(-M // 2), -(-N // 2), -(-K // 2)
     return M, N, K
 
 
-def strassen(scheme: Strassen, spec: MmaSpec, shape: Shape, split: str, inner: Work) -> Work:
+def strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Work) -> Work:
     """Count the split (unless split="given"), the products and their sums; `inner` is the work of one product."""
     if split == "fused":
         raise InputError(
             f"{scheme.name}: sums of blocks are split before the products: choose split='kernel' or 'given'"
         )
-    assert scheme.levels is not None
     count, small = 7**scheme.levels, areas(*inner.shape)
     elements, words = float(sum(areas(*shape)[:2])), float(count * (small[0] + small[1]))
     produced, result = float(count * small[2]), 4.0 * areas(*shape)[2]
     phases = []
     if split == "kernel":
-        each = split_operations(scheme.staged.rules(), scheme.staged.scales_rows)
+        each = split_operations(scheme.rules(), scheme.scales_rows)
         vector = each * words + _additions(scheme.levels, _BEFORE, small[0] + small[1])
         phases.append(Phase(name="split", vector={"fp32": vector}, read=4 * elements, written=4 * words))
     phases += [

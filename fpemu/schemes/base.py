@@ -6,6 +6,7 @@ states its words (`rules`) and the plan of their products (`plan`); `SplitScheme
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -354,6 +355,8 @@ def exponent_of(scale: float) -> int:
 # --- the registry
 
 _SCHEMES: dict[str, type[Scheme]] = {}
+_ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
+"""Former names: the scheme and its options"""
 S = TypeVar("S", bound=type[Scheme])
 
 
@@ -408,6 +411,11 @@ def get(name: str | Scheme) -> Scheme:
     if isinstance(name, Scheme):
         return name
     key = name.lower().replace("_", "-").strip() if isinstance(name, str) else ""
+    if key in _ALIASES:
+        current, options = _ALIASES[key]
+        values = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        warnings.warn(f"the scheme {key!r} is now {current!r} with {values}", DeprecationWarning, stacklevel=3)
+        return replace(_SCHEMES[current](), **options)
     if key not in _SCHEMES:
         raise unknown_name("scheme", name, _SCHEMES)
     return _SCHEMES[key]()

@@ -31,6 +31,7 @@ from fpemu.schemes.base import Scheme, SplitScheme, build
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.sgemm import Baseline
+from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.words import Join, Product
 from fpemu.theory import accumulation, eightbits, splits, walk
@@ -139,6 +140,11 @@ def bound(
         return Bound(accumulation.chain(simt.SPECS[built.operand.name], norms, path).parts, entries)
     if not isinstance(built, SplitScheme) or spec is None:
         raise InputError(f"bound: no bound is known for the scheme {built.name!r}")
+    if isinstance(built, Staged) and built.levels:
+        raise InputError(
+            f"bound: staged with levels={built.levels} has no bound relative to |A||B|: leave levels out, or call "
+            "theory.entrywise"
+        )
     built.check_policy(policy)
     parts = _Product(built, spec, norms, path, policy).parts()
     if isinstance(built, StagedInt8):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fpemu.schemes import ranges, strassen
 from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.staged import Staged
 from fpemu.theory.accumulation import growth
 from fpemu.theory.bounds import bound
 from fpemu.theory.norms import Norms
@@ -40,7 +42,7 @@ def entrywise(
     Parameters
     ----------
     scheme : str or Scheme
-        One of `fpemu.schemes.names`, or a scheme itself, such as `Strassen()`.
+        One of `fpemu.schemes.names`, or a scheme itself, such as `fpemu.schemes.get("staged")`.
     hardware : str or MmaSpec, optional
         As for `fpemu.gemm`.
     A, B : array_like (M, K) and (K, N)
@@ -77,19 +79,19 @@ def entrywise(
     A, B = ranges.matrices(A, B, built.operand)
     norms = Norms.of(A, B)
     with np.errstate(all="ignore"):
-        if isinstance(built, strassen.Strassen):
+        if isinstance(built, Staged) and built.levels:
             return _strassen(built, A, B, hardware)
         sizes = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) * (1 + 2.0**-40)
         return np.where(sizes == 0, 0.0, bound(built, hardware, norms=norms, on_range=on_range).worst * sizes)
 
 
-def _strassen(scheme: strassen.Strassen, A: Any, B: Any, hardware: str | MmaSpec | None) -> Floats:
+def _strassen(scheme: Staged, A: Any, B: Any, hardware: str | MmaSpec | None) -> Floats:
     """The bounds of the seven products, the errors of the sums of blocks before them, and the roundings after."""
-    lost, size = [], []
+    lost, size, inner = [], [], replace(scheme, levels=scheme.levels - 1)
     operands = zip(strassen.left(A), strassen.right(B), _lost(A, _LEFT), _lost(B, _RIGHT), strict=True)
     for x, y, dx, dy in operands:
         wide_x, wide_y = (np.abs(z.astype(np.float64)) for z in (x, y))
-        product = entrywise(scheme.inner, hardware, A=x, B=y, on_range="propagate")
+        product = entrywise(inner, hardware, A=x, B=y, on_range="propagate")
         lost.append(product + dx @ wide_y + wide_x @ dy + dx @ dy)
         size.append(wide_x @ wide_y + lost[-1])
     rounded = growth(3, 2.0**-24)

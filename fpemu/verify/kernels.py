@@ -26,7 +26,6 @@ from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.schemes import ErrorFree, Scheme, SplitScheme
-from fpemu.schemes.strassen import Strassen
 from fpemu.verify.cases import LAYOUTS, Case, Draw, arrange, codes
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import Computed, ProductSuite, Result, SkippedError
@@ -92,8 +91,8 @@ TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "multiword": ({"words": 3, "block": None}, {"words": 3, "format": "bf16"}, {"words": 2, "format": "tf32"}),
 }
 """Options tried together"""
-OTHERS: dict[str, type[Scheme]] = {"strassen": Strassen}
-"""Schemes outside the registry"""
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
+"""Groups with a name that is not a scheme's: the scheme and its options"""
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,8 @@ class Variant:
 
     def build(self) -> Scheme:
         """Return the scheme."""
-        cls = OTHERS.get(self.scheme)
-        return schemes.build(self.scheme, dict(self.options)) if cls is None else cls(**dict(self.options))
+        name, options = OTHERS.get(self.scheme, (self.scheme, {}))
+        return schemes.build(name, options | dict(self.options))
 
     @property
     def arguments(self) -> dict[str, Any]:

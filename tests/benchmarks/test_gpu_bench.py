@@ -14,7 +14,7 @@ from fpemu import InputError, roofline
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.reproduce import experiments
-from fpemu.schemes.strassen import Strassen
+from fpemu.schemes.staged import Staged
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
 
@@ -198,26 +198,26 @@ def test_a_single_product_by_chosen_implementations():
 
 def test_strassen_is_found_outside_of_the_registry():
     who = implementations.find("strassen levels=2")
-    assert implementations.scheme(who) == Strassen(levels=2)
+    assert implementations.scheme(who) == Staged(levels=2)
     assert implementations.scheme(implementations.find("staged stage=128")).stage == 128
 
 
 @pytest.mark.parametrize("levels", [1, 2])
 def test_the_work_of_strassen_is_that_of_its_products(levels):
     sizes = (1000, 777, 2050)
-    found, plain = (roofline.work(x, "H200", *sizes) for x in (Strassen(levels=levels), "staged"))
+    found, plain = (roofline.work(x, "H200", *sizes) for x in (Staged(levels=levels), "staged"))
     assert 0.87**levels < found.operations / plain.operations < 1.1 * (7 / 8) ** levels
     assert (found.products, found.nominal) == (3 * 7**levels, plain.nominal)
     blocks = roofline.work("staged", "H200", *(-(-n // 2**levels) for n in sizes), split="given")
     product = next(phase for phase in found.phases if phase.name == "product")
     assert product.products == {"fp16": 7**levels * blocks.operations}
     assert [phase.name for phase in found.phases] == ["split", "product", "sums"]
-    assert roofline.work(Strassen(), "H200", *sizes, split="given").bytes < found.bytes
+    assert roofline.work(Staged(levels=1), "H200", *sizes, split="given").bytes < found.bytes
 
 
 def test_work_that_is_not_counted_raises():
-    with pytest.raises(InputError, match=r"strassen: sums of blocks are split before"):
-        roofline.work(Strassen(), "H200", 64, 64, 64, split="fused")
+    with pytest.raises(InputError, match=r"staged: sums of blocks are split before"):
+        roofline.work(Staged(levels=1), "H200", 64, 64, 64, split="fused")
 
 
 @pytest.mark.parametrize("name", ["turbo", "legemm 64y64", "legemm fast"])

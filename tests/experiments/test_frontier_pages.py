@@ -16,7 +16,7 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler
 from fpemu.mma import KOrder
 from fpemu.schemes import staged_int8, strassen
-from fpemu.schemes.strassen import Strassen
+from fpemu.schemes.staged import Staged
 from fpemu.theory import Norms
 from fpemu.theory.eightbits import corrections
 
@@ -178,7 +178,7 @@ def test_rows_with_nan_or_infinity_are_those_of_sgemm_and_refused_by_default():
     rng = np.random.default_rng(8)
     A, B = draw(rng, (6, 80)), draw(rng, (80, 5))
     A[2, 3], B[7, 1] = np.nan, np.inf
-    for scheme in ("staged-int8", Strassen()):
+    for scheme in ("staged-int8", Staged(levels=1)):
         with pytest.raises(InputError, match="NaN or infinite"):
             fpemu.gemm(A, B, scheme=scheme, hardware="H200")
         D = fpemu.gemm(A, B, scheme=scheme, hardware="H200", on_range="propagate")
@@ -196,7 +196,7 @@ def test_strassen_is_exact_on_small_integers_of_any_shape():
     for lead, M, N, K in (((), 1, 1, 1), ((), 5, 8, 7), ((2,), 4, 3, 66), ((), 33, 2, 130)):
         A, B = (rng.integers(-9, 10, (*lead, *s)).astype(np.float32) for s in ((M, K), (K, N)))
         for levels in (1, 2):
-            assert np.array_equal(fpemu.gemm(A, B, scheme=Strassen(levels=levels), hardware="H200"), A @ B)
+            assert np.array_equal(fpemu.gemm(A, B, scheme=Staged(levels=levels), hardware="H200"), A @ B)
 
 
 def test_strassen_takes_seven_products_and_meets_its_bound_and_sgemms_error():
@@ -205,8 +205,8 @@ def test_strassen_takes_seven_products_and_meets_its_bound_and_sgemms_error():
     for kind in ("uniform", "phi", "wide", "constant"):
         A, B = draw(rng, (48, 1024), kind), draw(rng, (32, 1024), kind).T
         for levels in (1, 2):
-            D = fpemu.gemm(A, B, scheme=Strassen(levels=levels), hardware="H200")
-            bound = theory.entrywise(Strassen(levels=levels), "H200", A=A, B=B)
+            D = fpemu.gemm(A, B, scheme=Staged(levels=levels), hardware="H200")
+            bound = theory.entrywise(Staged(levels=levels), "H200", A=A, B=B)
             assert (abs(D - A.astype(float) @ B.astype(float)) <= bound).all()
             if kind in ("uniform", "phi"):
                 assert error(D, A, B) < (0.6, 1.6)[levels - 1] * error(fpemu.gemm(A, B, scheme="sgemm"), A, B)
@@ -215,7 +215,22 @@ def test_strassen_takes_seven_products_and_meets_its_bound_and_sgemms_error():
 def test_strassen_refuses_entries_whose_sums_overflow():
     A = np.full((2, 2), 2.0**124, np.float32)
     with pytest.raises(InputError, match="overflow"):
-        fpemu.gemm(A, A / A, scheme=Strassen(), hardware="H200")
+        fpemu.gemm(A, A / A, scheme=Staged(levels=1), hardware="H200")
+
+
+def test_the_former_name_of_strassens_algorithm_warns_and_is_staged_with_levels():
+    for former, levels in ((lambda: schemes.get("strassen"), 1), (lambda: strassen.Strassen(levels=2, stage=32), 2)):
+        with pytest.warns(DeprecationWarning, match="'staged' with levels=1"):
+            chosen = former()
+        assert (chosen.name, chosen.levels) == ("staged", levels)
+    assert "strassen" not in schemes.names()
+    assert (Staged().limited, Staged().runs_by_plan) == (False, True)
+    assert (Staged(levels=1).limited, Staged(levels=1).runs_by_plan) == (True, False)
+
+
+def test_no_bound_relative_to_the_magnitudes_of_strassens_algorithm_is_stated():
+    with pytest.raises(InputError, match="no bound relative to"):
+        theory.bound("staged", "H200", norms=Norms.sample("uniform", 64, rows=4), levels=1)
 
 
 # --- kernels without a GPU
@@ -329,8 +344,8 @@ def test_there_is_a_kernel_for_what_it_does_and_none_for_the_rest():
     assert staged_int8.kernel(scheme, mma.spec("ampere"), shape, None) is None
     assert staged_int8.kernel(schemes.build("staged-int8", {"stage": 96}), SPEC, shape, None) is None
     assert staged_int8.kernel(schemes.get("staged"), SPEC, shape, None) is None
-    assert strassen.kernel(Strassen(), SPEC, shape, None) is not None
-    assert strassen.kernel(Strassen(), mma.spec("ampere"), shape, None) is None
+    assert strassen.kernel(Staged(levels=1), SPEC, shape, None) is not None
+    assert strassen.kernel(Staged(levels=1), mma.spec("ampere"), shape, None) is None
 
 
 @needs_nvrtc

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +16,6 @@ from fpemu.gpu.gemm.base import record
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.runtime import compiler
 from fpemu.schemes import build, ranges, strassen
-from fpemu.schemes.strassen import Strassen
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 GPU = r"""
@@ -35,10 +36,10 @@ static uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
 struct Index { int x = 0; };
 struct Meeting { int here = 0; u64 past = 0; u32 told[32]; };
 struct Block {
-  Index index; Meeting all; std::vector<Meeting> warps; std::vector<float4> memory;
+  Index index; Meeting all, cluster; std::vector<Meeting> warps; std::vector<float4> memory;
   std::map<int, std::vector<float4>> arrays;
 };
-struct Fiber { ucontext_t context; std::vector<float4> stack; Index index; Block* block; bool done = false; };
+struct Fiber { ucontext_t context; std::vector<float4> stack; Index index; Block* block; u64 past; bool done = false; };
 static Fiber* now;
 static ucontext_t host;
 static Index gridDim;
@@ -86,6 +87,24 @@ template <class T> static T* array(int name, int count) {
 // hopper.cuh
 static u32 shared_address(const void* p) { return (char*)p - (char*)now->block->memory.data(); }
 static int uniform(int x) { return __shfl_sync(0, x, 0); }
+static Block* blocks;
+static int clustered = 1;
+static u32 cluster_rank() { return blockIdx.x % clustered; }
+static u32 cluster_size() { return clustered; }
+static Block& block_of(u32 rank) { return blocks[blockIdx.x / clustered * clustered + rank]; }
+static void cluster_arrive() {
+  Meeting& m = block_of(0).cluster;
+  now->past = m.past;
+  if (++m.here == 256 * clustered) m.here = 0, m.past++;
+}
+static void cluster_wait() { while (block_of(0).cluster.past == now->past) give_way(); }
+static void cluster_sync() { cluster_arrive(), cluster_wait(); }
+static u32 cluster_load(const u32* p, u32 rank) {
+  for (auto& [name, a] : now->block->arrays)
+    if ((char*)p >= (char*)a.data() && (char*)p < (char*)(a.data() + a.size()))
+      return *(u32*)((char*)block_of(rank).arrays.at(name).data() + ((char*)p - (char*)a.data()));
+  abort();
+}
 static u32 load_acquire(const u32* p) { give_way(); return *(const volatile u32*)p; }
 static void add_release(u32* p, u32 x) { *p += x; }
 static void grid_wait() {}
@@ -111,12 +130,13 @@ template <int N> static void copies_wait() {}
 LAUNCH = """
 static Operands operands;
 static void thread() { KERNEL(operands); now->done = true; give_way(); }
-extern "C" int launch(const Operands* given, int grid) {
-  operands = *given, gridDim.x = grid;
-  std::vector<Block> blocks(grid);
+extern "C" int launch(const Operands* given, int grid, int cluster, int tiles) {
+  operands = *given, gridDim.x = grid, clustered = cluster;
+  std::vector<Block> all(grid);
+  blocks = all.data();
   std::vector<Fiber> fibers(THREADS * grid);
   for (int b = 0; b < grid; b++)
-    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(STAGES * PARTS * SIDE * SPAN / 4);
+    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(tiles * PARTS * SIDE * SPAN / 4);
   for (int i = 0; i < THREADS * grid; i++) {
     Fiber& f = fibers[i];
     f.index.x = i % THREADS, f.block = &blocks[i / THREADS], f.stack.resize(4096);
@@ -141,22 +161,23 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    """``launch(kind, clustered)``: what runs a kernel on the struct Operands with so many thread blocks."""
     folder, made = tmp_path_factory.mktemp("split"), {}
-    for kind, names in KERNELS.items():
-        head = splits.KINDS[kind].source().partition("//")[0]
+    for (kind, names), clustered in product(KERNELS.items(), (False, True)):
+        head = replace(splits.KINDS[kind], clustered=clustered).source().partition("//")[0]
         text = "".join((compiler.KERNELS / name).read_text() for name in names)
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
         source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
-        (folder / f"{kind}.cpp").write_text(source)
-        files = [f"-I{compiler.KERNELS}", f"{folder}/{kind}.cpp", "-o", f"{folder}/{kind}.so"]
+        file = folder / f"{kind}-{clustered}.cpp"
+        file.write_text(source)
+        files = [f"-I{compiler.KERNELS}", str(file), "-o", str(file.with_suffix(".so"))]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
         command = [str(emulation.compiler()), *flags, *files]
         subprocess.run(command, check=True, capture_output=True)
-        made[kind] = ctypes.CDLL(f"{folder}/{kind}.so").launch
-    return made.__getitem__
+        made[kind, clustered] = ctypes.CDLL(str(file.with_suffix(".so"))).launch
+    return lambda *key: made[key]
 
 
 class Side:
@@ -232,15 +253,21 @@ def at(array):
     return array.ctypes.data
 
 
-def run(launch, sides, scaling, grid, **more):
+def run(launch, kind, sides, scaling, grid, **more):
+    """Run the kernel of a kind with `grid` thread blocks; None: with a cluster of up to eight for each panel."""
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
         both["of"][0, i] = side.operand(scaling, **more)[0]
     spans = max(s.chunks * 64 // s.kind.span for s in sides)
-    apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
+    cluster = 1 if grid is not None else min(splits.MOST_CLUSTERED, 1 << (spans - 1).bit_length())
+    tiles = splits.STAGES if grid is not None else -(-spans // cluster)
+    apart = grid is not None and (scaling == "scale" or spans > (splits.LAG - 1) * grid)
+    if grid is None:
+        grid = cluster * sum(len(s.x) * -(-s.rows // s.kind.side) for s in sides)
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        assert launch(ctypes.c_void_p(at(both)), ctypes.c_int(grid)) == 0, "thread blocks wait for each other"
+        problem = launch(kind, cluster > 1)(ctypes.c_void_p(at(both)), *map(ctypes.c_int, (grid, cluster, tiles)))
+        assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))
         assert (side.special.astype(bool) == ~np.isfinite(side.x).all(-1)).all()
@@ -267,13 +294,16 @@ def draw(shape, kind):
         ("staged", "scale-rows", (1, 1, 1), 0, "uniform", 1),
         ("ootomo", "scale", (2, 66, 90), 2, "uniform", 3),
         ("ootomo", "none", (1, 40, 130), 0, "wide", 2),
+        ("staged", "scale-rows", (2, 65, 131), 1, "special", None),
+        ("staged", "scale-rows", (1, 70, 1100), 4, "wide", None),
+        ("ootomo", "none", (1, 40, 300), 0, "wide", None),
     ],
 )
 def test_words_of_fp16_are_those_of_the_scheme(launch, scheme, scaling, shape, spare, kind, grid):
     rules = build(scheme, {}).rules()
     for k_last in (True, False):
         sides = [Side(draw(shape, kind), "A", k_last, spare), Side(draw(shape, kind)[:, ::-1], "B", not k_last, spare)]
-        run(launch("halves"), sides, scaling, grid, shift=2.0 ** rules[-1].exponent)
+        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent)
         for side in sides:
             with np.errstate(all="ignore"):
                 want = ranges.prepare(side.x, "A", rules, "propagate", scaling, scheme)
@@ -285,11 +315,12 @@ def test_words_of_fp16_are_those_of_the_scheme(launch, scheme, scaling, shape, s
                 assert (side.exponents == want.exponents.reshape(shape[0], -1)).all()
 
 
+@pytest.mark.parametrize("grid", [4, None])
 @pytest.mark.parametrize(("exact", "per", "shape"), [(0, 1, (1, 70, 130)), (2, 2, (1, 20, 600)), (3, 1, (2, 65, 200))])
-def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
+def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape, grid):
     scheme, every = (build("staged-int8", {"exact": e, "stage": 64 * per}) for e in (exact or None, 1))
     sides = [Side(draw(shape, "wide"), "A", True, 0), Side(draw(shape, "uniform"), "B", False, 0)]
-    run(launch("bytes"), sides, "scale-rows", 4, exact=exact, per=per)
+    run(launch, "bytes", sides, "scale-rows", grid, exact=exact, per=per)
     slow = np.array([bool(exact) and k // 64 // per % exact == 0 for k in range(shape[-1])])
     for side in sides:
         h, r = side.words(side.high, np.float16), side.words(side.low, np.float16)
@@ -313,21 +344,23 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
         ((2, 67, 131), 1, "special", 7),
         ((1, 72, 520), 4, "wide", 3),
         ((1, 1, 1), 3, "", 1),
+        ((2, 67, 131), 1, "special", None),
+        ((1, 72, 520), 4, "wide", None),
     ],
 )
 def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid):
-    rules, scheme = build("staged", {}).rules(), Strassen(levels=1)
+    rules = build("staged", {}).rules()
     for k_last in (True, False):
         x = draw(shape, kind)
-        x[abs(x) >= scheme.limit] = 1
+        x[abs(x) >= strassen.limit(1)] = 1
         if kind == "wide":
             x[0, 5, 7], x[0, 70, 500] = 2.0**124, -(2.0**127)
         sides = [Side(x, "A", k_last, spare, "sums"), Side(x[:, ::-1], "B", not k_last, spare, "sums")]
         with np.errstate(all="ignore"):
-            run(launch("sums"), sides, "scale-rows", grid, limit=scheme.limit)
+            run(launch, "sums", sides, "scale-rows", grid, limit=strassen.limit(1))
         for side in sides:
             clean = np.where(np.isfinite(side.x), side.x, np.float32(0))
-            assert side.faults[1] == np.count_nonzero(abs(clean) >= scheme.limit)
+            assert side.faults[1] == np.count_nonzero(abs(clean) >= strassen.limit(1))
             sums = strassen.left(clean) if side.who == "A" else strassen.right(np.swapaxes(clean, -1, -2))
             for i, each in enumerate(sums):
                 each = each if side.who == "A" else np.swapaxes(each, -1, -2)

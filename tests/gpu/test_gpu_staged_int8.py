@@ -12,7 +12,7 @@ from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.runtime import device, matrices, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
-from fpemu.schemes.strassen import Strassen
+from fpemu.schemes.staged import Staged
 
 SPEC = mma.spec("hopper", "fp16", "fp32")
 needs_hopper = pytest.mark.skipif(
@@ -88,7 +88,7 @@ def test_operands_that_come_again_are_launches_that_exist(queued):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (257, 131, 333), (130, 72, 264), (40, 66, 60_000)])
 def test_a_gpu_gives_the_bits_of_strassens_algorithm(levels, shape):
     (M, N, K), rng = shape, np.random.default_rng(5)
-    kernel = strassen.kernel(Strassen(levels=levels), SPEC, shape, None)
+    kernel = strassen.kernel(Staged(levels=levels), SPEC, shape, None)
     A = np.ldexp(rng.uniform(-1, 1, (2, M, K)), rng.integers(-60, 60, (2, M, 1))).astype(np.float32)
     B = rng.standard_normal((K, N)).astype(np.float32)
     want = fpemu.gemm(A, B, **kernel.arguments)
@@ -101,6 +101,6 @@ def test_a_gpu_gives_the_bits_of_strassens_algorithm(levels, shape):
 
 
 def test_the_kernel_of_strassen_is_one_of_a_batch_of_products_of_blocks():
-    kernel = strassen.kernel(Strassen(levels=1), SPEC, (300, 200, 100), KOrder(split=128))
+    kernel = strassen.kernel(Staged(levels=1), SPEC, (300, 200, 100), KOrder(split=128))
     assert kernel.inner.schedule.split == 128
-    assert kernel.inner.tile == hopper.kernel(Strassen().staged, SPEC, (7 * 150, 100, 50), None).tile
+    assert kernel.inner.tile == hopper.kernel(Staged(), SPEC, (7 * 150, 100, 50), None).tile

@@ -720,6 +720,8 @@ CHANGES = [
     ("multiword", "block", 1),
     ("multiword", "step", "instruction"),
     ("multiword", "residual_scale", 8.0),
+    ("staged", "levels", 1),
+    ("staged", "levels", 2),
     ("multiword", "accumulators", "each"),
     ("multiword", "products", ("11", "21", "12", "22")),
     ("multiword", "residual_rounding", "RZ"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -53,6 +53,8 @@ OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
 CHUNK = 64  # of k, whose words lie together
 STAGES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
 LOOK, MAKE = 1, 2  # phases
+MOST_CLUSTERED = 8  # thread blocks of a cluster, also there
+MOST_TILES = 4  # tiles of such a block: more of them leave too few blocks on a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Kind:
     span: int = 64  # k of a tile
     parts: int = 1  # blocks of an operand that are read together: four, or one
     sums: int = 1  # sums of these blocks that are split
+    clustered: bool = False  # a cluster of thread blocks for each panel
 
     @property
     def panel_bytes(self) -> int:
@@ -72,9 +75,9 @@ class Kind:
         return 4 * (2 * self.side * self.sums + 2)
 
     @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a thread block."""
-        return 4 * self.parts * self.side * self.span * STAGES
+    def tile_bytes(self) -> int:
+        """Bytes of a tile in shared memory."""
+        return 4 * self.parts * self.side * self.span
 
     def halved(self, size: int) -> int:
         """The rows or k of a block of an operand with `size` of them."""
@@ -90,6 +93,7 @@ class Kind:
             "SPAN": self.span,
             "PARTS": self.parts,
             "SUMS": self.sums,
+            "CLUSTERED": self.clustered,
         }
         return struct(config) + "\n" + kernel_source(self.file)
 
@@ -99,7 +103,7 @@ KINDS = {
     "bytes": Kind("staged_int8_split.cu", "split_bytes"),
     "sums": Kind("strassen_split.cu", "split_sums", side=32, span=32, parts=4, sums=7),
 }
-"""Words of fp16, words of `staged-int8`, words of the sums of blocks of `Strassen`"""
+"""Words of fp16, words of `staged-int8`, words of the sums of blocks of Strassen's algorithm"""
 
 
 def takes(rules: Sequence[Word]) -> bool:
@@ -140,6 +144,20 @@ class ChunkSplitter(KeptSplitter):
         module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
         apart = steps.zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
         small, tables = tile_count <= 4 * grid, [matrices.table(X) for X, _ in operands if X.count > 1]
+        cluster = min(MOST_CLUSTERED, 1 << (spans - 1).bit_length())
+        if -(-spans // cluster) <= MOST_TILES and not steps.zeros:
+            both["phases"] = LOOK | MAKE
+            launch = _module(replace(kind, clustered=True)).prepare(
+                kind.kernel,
+                tile_count // spans * cluster,
+                THREADS,
+                both,
+                shared=kind.tile_bytes * -(-spans // cluster),
+                cluster=cluster,
+                overlap=small,
+                keep=tables,
+            )
+            return Steps(steps.prepared, [], [launch])
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
             steps.launches.append(
@@ -148,7 +166,7 @@ class ChunkSplitter(KeptSplitter):
                     grid,
                     THREADS,
                     both.copy(),
-                    shared=kind.shared_bytes,
+                    shared=kind.tile_bytes * STAGES,
                     overlap=small and not steps.zeros,
                     keep=tables,
                 )

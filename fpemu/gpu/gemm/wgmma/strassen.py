@@ -34,7 +34,8 @@ from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.ranges import OverflowPolicy
-from fpemu.schemes.strassen import Strassen
+from fpemu.schemes.staged import Staged
+from fpemu.schemes.strassen import limit
 
 BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
@@ -62,27 +63,28 @@ _JOIN = np.dtype(
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
-    """A kernel for products (M, N, K) by `Strassen` on Hopper, or None; `order` applies to every product of blocks."""
-    if not isinstance(scheme, Strassen) or min(shape) < 1:
+    """A kernel for products (M, N, K) by `Staged` with levels, or None; `order` applies to every product of blocks."""
+    if not isinstance(scheme, Staged) or not scheme.levels or min(shape) < 1:
         return None
-    assert scheme.levels is not None
     M, N, K = (_block(n, scheme.levels) for n in shape)
-    inner = hopper.kernel(scheme.staged, spec, (7**scheme.levels * M, N, K), order)
-    return None if inner is None or spec is None else StrassenKernel(scheme, spec, order, inner)
+    inner = hopper.kernel(scheme.blocks, spec, (7**scheme.levels * M, N, K), order)
+    if inner is None or spec is None or not splits.takes(scheme.rules()) or scheme.residual_scale != 1:
+        return None
+    return StrassenKernel(scheme, spec, order, inner)
 
 
 class StrassenKernel(Kernel):
     """Sums of blocks, and 7 or 49 products of them as one batch of the kernel `inner` of `staged`."""
 
     recordable = True
-    scheme: Strassen
+    scheme: Staged
 
-    def __init__(self, scheme: Strassen, spec: MmaSpec, order: KOrder | None, inner: Kernel) -> None:
+    def __init__(self, scheme: Staged, spec: MmaSpec, order: KOrder | None, inner: Kernel) -> None:
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
-        assert scheme.levels is not None
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
         self._workspaces, self._joins = {name: Workspace() for name in "ABD"}, LaunchCache()
-        self._splitter = ChunkSplitter("sums", {"limit": scheme.limit}) if self.levels == 1 else None
+        self._limit = limit(self.levels)
+        self._splitter = ChunkSplitter("sums", {"limit": self._limit}) if self.levels == 1 else None
 
     def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
         if self._splitter is not None:
@@ -118,7 +120,7 @@ class StrassenKernel(Kernel):
                     "block": block,
                     "block_k": block_k,
                     "faults": ready.faults,
-                    "limit": self.scheme.limit,
+                    "limit": self._limit,
                     "second": name == "B",
                 },
             )
