@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -46,13 +47,21 @@ def _run(arguments: list[str]) -> int:
         return _complain(str(problem))
 
 
-def _run_command(arguments: list[str]) -> int:
+@functools.cache
+def _command() -> Any:
+    """The commands as Click objects, which typer takes 30 ms to build from the annotations."""
     import typer
 
     from fpemu.cli.commands import app
 
+    return typer.main.get_command(app)
+
+
+def _run_command(arguments: list[str]) -> int:
+    import typer
+
     usage_error: Any = typer.BadParameter.__mro__[2]  # Click's base class, or that of the copy in typer 0.2x
-    command = typer.main.get_command(app)
+    command = _command()
     endless = next((word for word in arguments if re.search("[0-9]{1000}", word)), None)
     if endless is not None:  # Python neither reads nor prints an integer of more than 4300 digits
         return _complain(f"an argument has a number of 1000 digits or more: {endless}")
