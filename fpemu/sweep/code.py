@@ -19,8 +19,8 @@ from fpemu.errors import InputError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
-    *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "metrics", "inputs")),
-    *("exponential.py", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
+    *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "inputs")),
+    *("exponential.py", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
     *("library/emulation.py", "library/openblas.py", "library/openblas_orders.py", "library/data/openblas.json"),
 )
 _DRAWING = ("plotting.py", "sweep/planes.py")
