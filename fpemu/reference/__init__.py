@@ -96,17 +96,17 @@ def matmul(
     batch = given.shape[:-2]
     left = np.broadcast_to(left, (*batch, *left.shape[-2:]))
     right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
-    how = slices.plan(left, right) if method in ("auto", "blas") else None
-    if method == "blas" and how is None:
+    slicing = slices.choose(left, right) if method in ("auto", "blas") else None
+    if method == "blas" and slicing is None:
         raise InputError("method 'blas': exponents in a row of A or a column of B range too widely; use 'flint'")
     if method == "auto":
-        how = how if how is not None and how.products <= _MOST_PRODUCTS else None
-        method = "blas" if how else "flint" if _has_flint() else "python"
+        slicing = slicing if slicing is not None and slicing.products <= _MOST_PRODUCTS else None
+        method = "blas" if slicing else "flint" if _has_flint() else "python"
     if method == "flint" and not _has_flint():
         raise InputError("method 'flint' needs python-flint; method 'python' does without")
-    if how is not None and fmt is not None and given.alpha == 1 and given.C is None:
-        return exact.with_specials(slices.rounded(left, right, how, fmt, device), specials(given), fmt)
-    V, E = exact.product(left, right, method) if how is None else slices.significands(left, right, how, device)
+    if slicing is not None and fmt is not None and given.alpha == 1 and given.C is None:
+        return exact.with_specials(slices.rounded(left, right, slicing, fmt, device), specials(given), fmt)
+    V, E = exact.product(left, right, method) if slicing is None else slices.significands(left, right, slicing, device)
     result = exact.combine(given, V, E)
     return result if fmt is None else result.round_to(fmt)
 

@@ -34,8 +34,8 @@ _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The split: ``width`` bits per slice, ``slices`` of A and of B, exponents of rows and of columns."""
+class Slicing:
+    """Slices of both operands: ``width`` bits per slice, ``slices`` of A and of B, exponents of rows and of columns."""
 
     width: int
     slices: tuple[int, int]
@@ -48,8 +48,8 @@ class Plan:
         return self.slices[0] * self.slices[1]
 
 
-def plan(A: Floats, B: Floats) -> Plan | None:
-    """Return the split of A (..., M, K) and B (..., K, N), both finite; None where exponents vary too widely."""
+def choose(A: Floats, B: Floats) -> Slicing | None:
+    """Return the slicing of A (..., M, K) and B (..., K, N), both finite; None where exponents vary too widely."""
     K = A.shape[-1]
     width = (53 - (max(K, 1) - 1).bit_length()) // 2
     (low_a, top_a), (low_b, top_b) = _span(A, -1), _span(B, -2)
@@ -57,7 +57,7 @@ def plan(A: Floats, B: Floats) -> Plan | None:
     if max(bits) > 900:  # scaled entries must stay multiples of 2^-1074
         return None
     counts = [max(1, -(-b // width)) for b in bits]
-    return Plan(width, (counts[0], counts[1]), top_a, top_b)
+    return Slicing(width, (counts[0], counts[1]), top_a, top_b)
 
 
 def cut(X: Floats, top: Ints, width: int, count: int) -> list[Floats]:
@@ -77,12 +77,12 @@ def cut(X: Floats, top: Ints, width: int, count: int) -> list[Floats]:
     return out
 
 
-def rounded(A: Floats, B: Floats, how: Plan, fmt: FloatFormat, device: Device = "cpu") -> NDArray[Any]:
+def rounded(A: Floats, B: Floats, slicing: Slicing, fmt: FloatFormat, device: Device = "cpu") -> NDArray[Any]:
     """Return A @ B rounded once to ``fmt`` (RNE); A and B finite, of the same leading axes."""
     out = np.empty((*A.shape[:-1], B.shape[-1]), dtype=fmt.dtype)
     flat = _stack(out)
-    for where, sums, exponent in _blocks(A, B, how, device):
-        _round(sums, exponent, how.width, fmt, flat[where])
+    for where, sums, exponent in _blocks(A, B, slicing, device):
+        _round(sums, exponent, slicing.width, fmt, flat[where])
     return out
 
 
@@ -99,34 +99,34 @@ def _round(sums: list[Ints], exponent: Ints, width: int, fmt: FloatFormat, out: 
     map_threads(round_block, [(slice(b, b + several), slice(m, m + height)) for b, m in places])
 
 
-def significands(A: Floats, B: Floats, how: Plan, device: Device = "cpu") -> tuple[NDArray[Any], Ints]:
+def significands(A: Floats, B: Floats, slicing: Slicing, device: Device = "cpu") -> tuple[NDArray[Any], Ints]:
     """Return Python integers V (..., M, N) and exponents E with A @ B = V * 2^E."""
     shape = (*A.shape[:-1], B.shape[-1])
     V, E = np.zeros(shape, dtype=object), np.zeros(shape, dtype=np.int64)
     flat, exponents = _stack(V), _stack(E)
-    for where, limbs, exponent in _blocks(A, B, how, device):
-        negative = _limbs(limbs, how.width)
+    for where, limbs, exponent in _blocks(A, B, slicing, device):
+        negative = _limbs(limbs, slicing.width)
         value = limbs[0].astype(object)
         for limb in limbs[1:]:
-            value = (value << how.width) + limb
+            value = (value << slicing.width) + limb
         flat[where], exponents[where] = np.where(negative, -value, value), exponent
     return V, E
 
 
-def _blocks(A: Floats, B: Floats, how: Plan, device: Device) -> Iterator[tuple[Any, list[Ints], Ints]]:
+def _blocks(A: Floats, B: Floats, slicing: Slicing, device: Device) -> Iterator[tuple[Any, list[Ints], Ints]]:
     """Yield blocks of the product: (place, sums of equal weight from the highest, exponent of the lowest)."""
     M, N = A.shape[-2], B.shape[-1]
-    left, right, rows, columns = _stack(A), _stack(B), _stack(how.rows), _stack(how.columns)
+    left, right, rows, columns = _stack(A), _stack(B), _stack(slicing.rows), _stack(slicing.columns)
     most = _BLOCK_CUDA if _device.resolve(device) == "cuda" else BLOCK
     batch = max(1, most // max(1, M * N))
     height = max(1, M) if most >= M * N else max(1, most // N)
-    scale = -(how.slices[0] + how.slices[1]) * how.width
+    scale = -(slicing.slices[0] + slicing.slices[1]) * slicing.width
     for b in range(0, len(left), batch):
         some = slice(b, b + batch)
-        Y = cut(right[some], columns[some], how.width, how.slices[1])
+        Y = cut(right[some], columns[some], slicing.width, slicing.slices[1])
         for m in range(0, M, height):
             where = (some, slice(m, m + height))
-            X = cut(left[where], rows[where], how.width, how.slices[0])
+            X = cut(left[where], rows[where], slicing.width, slicing.slices[0])
             yield where, _sums(X, Y, device), rows[where] + columns[some] + scale
 
 

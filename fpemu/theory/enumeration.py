@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from fpemu.arguments import checked, integer
 from fpemu.errors import InputError
 from fpemu.schemes.words import Word, steps
-from fpemu.theory.residuals import BIT_CUT, Split
-from fpemu.theory.underflow import Choice
+from fpemu.theory.residuals import BIT_CUT, Choice, Split
 
 _CHUNK = 1 << 16
 _MOST = 32

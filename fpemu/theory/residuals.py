@@ -4,9 +4,9 @@ x = 1.M · 2^E of a wide format with P bits of precision is split into h = round
 of a narrow format with p bits. In units of x's last place, 2^(E - P + 1), x is the integer X = 2^(P-1) + M, and h is a
 multiple of 2^D: D = P - p where h is normal, and more by emin - E below. With X = m · 2^D + rho the residual x - h is
 rho if h was rounded down (event T, for truncation) and rho - 2^D if it was rounded up (event R). The rounding decides
-between the two by rho, at a tie also by the parity of m, and by nothing else. So the magnitudes i = abs(x - h) fall
-into a few runs of consecutive integers, each integer given by equally many mantissas. Everything below counts integers
-in these runs; no floating-point number is rounded, so that `fpemu.theory.enumeration` is an independent check.
+between the two by rho, at a tie also by the parity of m, and by nothing else. So the magnitudes i = abs(x - h) form a
+few intervals, and each integer of an interval has equally many mantissas. Everything below counts integers in these
+intervals; no floating-point number is rounded, so that `fpemu.theory.enumeration` is an independent check.
 
 Period: rho and the parity of m are the low D + 1 bits of M. So any 2^(D+1) consecutive mantissas have the residuals of
 all the others, as long as h does not overflow.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from fpemu import formats
 from fpemu.errors import InputError, unknown_name
@@ -26,12 +26,26 @@ from fpemu.formats import FloatFormat
 from fpemu.rounding import mode_of
 
 Event = Literal["T", "R"]
+Form = Literal["printed", "corrected"]
 BIT_CUT = "bit-cut"
 ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", BIT_CUT)
 
 
+class Choice(TypedDict, total=False):
+    """Formats and roundings of a split, as keywords of the functions of `fpemu.theory.underflow`.
+
+    Without them fp32 is split into fp16 words, both rounded to nearest even. A residual rounding of None is that of the
+    high word.
+    """
+
+    wide: FloatFormat | str
+    narrow: FloatFormat | str
+    rounding: str
+    residual_rounding: str | None
+
+
 @dataclass(frozen=True)
-class Run:
+class Interval:
     """Magnitudes i of the residual, in last places of x, that equally many mantissas give."""
 
     event: Event
@@ -123,7 +137,7 @@ class Split:
         """Numbers of one exponent."""
         return 1 << self.wide.fraction_bits
 
-    def runs(self, exponent: int) -> tuple[Run, ...]:
+    def intervals(self, exponent: int) -> tuple[Interval, ...]:
         """The residuals of all numbers of an exponent whose h does not overflow; an exact split is i = 0, event T."""
         D, P = self.dropped(exponent), self.wide.precision
         if D < P:  # every remainder, below each of the multiples m
@@ -132,21 +146,24 @@ class Split:
             low, high, multiples = 1 << (P - 1), (1 << P) - 1, range(1)
         most = _limit(self.narrow, exponent)
         below, above = _upto(multiples, most), _upto(multiples, most - 1)
-        half, runs = 1 << (D - 1), []
+        half, intervals = 1 << (D - 1), []
         if self.rounding in ("RZ", "RD", BIT_CUT):
-            runs.append(Run("T", low, high, len(below)))
+            intervals.append(Interval("T", low, high, len(below)))
         elif self.rounding == "RU":
-            runs += [Run("T", low, 0, len(below)), _up(D, max(low, 1), high, len(above))]
+            intervals += [Interval("T", low, 0, len(below)), _up(D, max(low, 1), high, len(above))]
         else:
-            runs += [Run("T", low, min(high, half - 1), len(below)), _up(D, max(low, half + 1), high, len(above))]
+            intervals += [
+                Interval("T", low, min(high, half - 1), len(below)),
+                _up(D, max(low, half + 1), high, len(above)),
+            ]
             if low <= half <= high:
                 even = _evens(below) if self.rounding == "RNE" else 0
                 odd = len(above) - (_evens(above) if self.rounding == "RNE" else 0)
-                runs += [Run("T", half, half, even), Run("R", half, half, odd)]
-        return tuple(run for run in runs if run.count and run.first <= run.last)
+                intervals += [Interval("T", half, half, even), Interval("R", half, half, odd)]
+        return tuple(one for one in intervals if one.count and one.first <= one.last)
 
     def smallest(self, exponent: int, event: Event, i: int) -> int:
-        """The smallest X with the residual i after an event of `runs`."""
+        """The smallest X with the residual i after an event of `intervals`."""
         D = self.dropped(exponent)
         rho = i if event == "T" else (1 << D) - i
         m = max(0, -((rho - self.mantissas()) >> D))  # m · 2^D + rho is 2^(P-1) or more
@@ -180,18 +197,18 @@ class Split:
         """
         P, counts = self.wide.precision, dict.fromkeys(range(self.wide.precision + 1), 0)
         s = sb + self.unit(exponent)
-        for run in self.runs(exponent):
-            end = min(run.last, self.least_over(exponent, sb, run.event) - 1)
-            way = _way(self.residual_rounding, run.event)
-            for first, last in _binades(run.first, end):
+        for interval in self.intervals(exponent):
+            end = min(interval.last, self.least_over(exponent, sb, interval.event) - 1)
+            way = _way(self.residual_rounding, interval.event)
+            for first, last in _binades(interval.first, end):
                 top = first.bit_length() - 1
                 k = _quantum(self.narrow, top + s) - s if first else 0
                 before = 0
-                for m in range(-1, P - 1):  # how many err by 2^m units at most; m = -1: by nothing
+                for m in range(-1, P - 1):  # numbers with an error of at most 2^m units; m = -1: of zero
                     within = last - first + 1 if k <= 0 else _near(first, last, k, m, way)
-                    counts[P - 1 - m] += run.count * (within - before)
+                    counts[P - 1 - m] += interval.count * (within - before)
                     before = within
-                counts[0] += run.count * (last - first + 1 - before)
+                counts[0] += interval.count * (last - first + 1 - before)
         return counts
 
 
@@ -238,9 +255,9 @@ def _evens(multiples: range) -> int:
     return (multiples.stop + 1) // 2 - (multiples.start + 1) // 2
 
 
-def _up(D: int, low: int, high: int, count: int) -> Run:
-    """The run of remainders `low` to `high` rounded up."""
-    return Run("R", (1 << D) - high, (1 << D) - low, count)
+def _up(D: int, low: int, high: int, count: int) -> Interval:
+    """The interval of remainders `low` to `high` rounded up."""
+    return Interval("R", (1 << D) - high, (1 << D) - low, count)
 
 
 def _floor(number: int, exponent: int) -> int:
@@ -249,7 +266,7 @@ def _floor(number: int, exponent: int) -> int:
 
 
 def _binades(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The integers from `first` to `last`, by binade; 0 is one of its own."""
+    """The integers from `first` to `last`, by binade; 0 is a binade."""
     while first <= last:
         end = min(last, (1 << first.bit_length()) - 1)
         yield first, end
