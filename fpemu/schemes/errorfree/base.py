@@ -1,4 +1,4 @@
-"""The common part of the error-free schemes: batches, NaN and Inf, alpha, beta and C around a product with a report."""
+"""The common steps of the error-free schemes: batches, NaN and Inf, alpha, beta and C, and reports of conditions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ErrorFree(Scheme):
 
     @property
     def word_format(self) -> str:
-        """The format of what is multiplied on the instruction."""
+        """Format of the words that the instruction multiplies."""
         return "int8"
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
@@ -66,7 +66,7 @@ class ErrorFree(Scheme):
         Raises
         ------
         InputError
-            Without hardware; if it lacks the instruction; if an MmaSpec's formats are not those of the words.
+            Without hardware; if the hardware lacks the instruction; if an MmaSpec multiplies other formats.
         """
         word = self.word_format
         spec = matrix_instruction(self, hardware, word, None)
@@ -77,10 +77,10 @@ class ErrorFree(Scheme):
 
     @abstractmethod
     def multiply(self, call: Call) -> tuple[Array, Report]:
-        """A·B for finite float64 matrices (M, K), (K, N), none of them empty, and the report of its conditions.
+        """A·B for finite float64 matrices (M, K) and (K, N), neither of them empty, and the report of its conditions.
 
-        The product is in the format `operand`. If `rounds_once`, alpha, beta and C (finite) belong to it: the result is
-        alpha·A·B + beta·C. A condition that does not hold is a fault in the report, not an exception.
+        The product is in the format `operand`. If `rounds_once`, the result is alpha·A·B + beta·C, with finite alpha,
+        beta and C. A violated condition is a fault in the report, not an exception.
         """
 
     def certified(self, call: Call) -> Certified:
@@ -110,7 +110,7 @@ class ErrorFree(Scheme):
             T, report = self.multiply(plain)
             return scaled(ranges.patch(T, A, B, rows, columns), C, alpha, beta), report
         if not (np.isfinite(alpha) and np.isfinite(beta)):
-            # only signs count: a power of two keeps a product from being rounded to zero
+            # only the signs matter: the power of two prevents a product from rounding to zero
             T, report = self.multiply(replace(plain, alpha=2.0**1023))
             return _special(np.sign(T), call, rows, columns), report
         c = None if C is None else np.where(np.isfinite(C), C, 0.0).astype(np.float64)
@@ -132,7 +132,7 @@ class ErrorFree(Scheme):
         return result.D
 
     def nan_code(self, spec: MmaSpec | None) -> int:
-        """The NaN of ordinary cores: the sums are taken there."""
+        """The NaN of ordinary cores, which compute the sums."""
         return super().nan_code(None)
 
     @abstractmethod
@@ -163,9 +163,10 @@ def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:
 
 
 def _special(T: Array, call: Call, rows: Mask | None, columns: Mask | None) -> Array:
-    """The result of a call where something is NaN or infinite; T has the sign of finite entries of A·B.
+    """The result of a call with NaN or Inf in an operand or a scalar; T has the signs of the finite entries of A·B.
 
-    Sizes do not count there, only signs: finite numbers are kept from overflowing against an infinity.
+    The magnitude of a finite number has no effect beside an infinity. Where alpha (beta) is finite, finite entries of
+    T (C) are set to zero, so that they cannot overflow.
     """
     T, C = ranges.patch(T, call.A, call.B, rows, columns), call.C
     if np.isfinite(call.alpha):

@@ -1,4 +1,4 @@
-"""Outer blocks: some rows of A against some columns of B at a time, so that the work stays within a memory limit."""
+"""Outer blocks: the product of some rows of A and some columns of B at a time, within a limit on memory."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, name: st
 
 
 def even(n: int, b: int) -> int:
-    """ceil(n / ceil(n / b)): the size of even pieces of at most b."""
+    """ceil(n / ceil(n / b)): the size of blocks of at most b, as equal as possible."""
     return -(-n // -(-n // b))
 
 
 def pieces(n: int, size: int) -> Iterator[slice]:
-    """0 to n in pieces of a size."""
+    """The indices from 0 to n in blocks of a size, the last one shorter."""
     return (slice(i, min(i + size, n)) for i in range(0, n, size))

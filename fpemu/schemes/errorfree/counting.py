@@ -1,8 +1,8 @@
-"""How many slices a product needs: Algorithm 3 of Mukunoki et al. (2020), and splits counted some rows at a time.
+"""Number of slices of a product: Algorithm 3 of Mukunoki et al. (2020), and the slices of a split, block by block.
 
-The error of DGEMM is estimated as |fl(AB) - AB| e <= 2 sqrt(k) u |A||B| e (Eq. 1). Slice d of A and what follows add
-(d + 1) |A_d|(|B| e) at most to it, if as many products of that size are left out. d is the smallest number from 2 on
-with which the second is below the first in every row.
+The error of DGEMM is estimated as |fl(AB) - AB| e <= 2 sqrt(k) u |A||B| e (Eq. 1). Omitting the products of slice d
+of A and of the residual after it adds an error of at most (d + 1) |A_d|(|B| e). d is the smallest number of at least 2
+for which the second bound is below the first in every row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 def row_sums(B: Array, step: int | None = None) -> Array:
-    """|B| e, over a power of two, for B (K, N); `step` rows at a time."""
+    """|B| e divided by a power of two, for B (K, N); `step` rows at a time."""
     top = ceil_log2(np.maximum(np.max(B, keepdims=True), -np.min(B)))
     rows = (np.ascontiguousarray(B[k]) for k in pieces(len(B), step or len(B)))
     return np.concatenate([times(np.abs(b), -top).sum(axis=1) for b in rows])
@@ -31,8 +31,8 @@ def needed_for(
 ) -> int:
     """Algorithm 3's d for A (M, K) and `weight` = |B| e (K,), for results with unit roundoff u.
 
-    printed: the criterion uses the digits of slice d alone, without the residual after them. The sums are NumPy's, row
-    by row, so that their order and d depend on neither threads nor blocks.
+    With `printed`, the criterion uses only the digits of slice d, without the residual after them. NumPy sums each row
+    by itself, so that the order of summation, and with it d, depends on neither threads nor blocks.
     """
     top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
     enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)

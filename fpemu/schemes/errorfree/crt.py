@@ -1,4 +1,4 @@
-"""Integers from their residues: the Chinese remainder theorem on matrices, without a rounding.
+"""Integers from their residues: the Chinese remainder theorem on matrices, without rounding errors.
 
 With pairwise coprime moduli p_i, P their product, Q_i = P / p_i and q_i the inverse of Q_i modulo p_i, an integer C
 with 2|C| < P and residues r_i modulo p_i is
@@ -7,12 +7,13 @@ with 2|C| < P and residues r_i modulo p_i is
 
 (t_i Q_i has the residue r_i modulo p_i and 0 modulo the others.)
 
-z is found in integers, from f_i = 2^48 / p_i rounded to nearest: |t_i| f_i <= 2^47 + 2^6, so that sum_i t_i f_i < 2^52
-has no error in float64, and it differs from 2^48 sum_i t_i / p_i = 2^48 (C/P + z) by at most 20 · 128 / 2 < 2^10.4.
-So the nearest integer is z if |C|/P < 1/2 - 2^-37, that is 2|C| < P (1 - 2^-36): the condition as `check` has it.
+z is computed in integers, from f_i = 2^48 / p_i rounded to nearest: |t_i| f_i <= 2^47 + 2^6, so that sum_i t_i f_i,
+which is below 2^52, is exact in float64, and it differs from 2^48 sum_i t_i / p_i = 2^48 (C/P + z) by at most
+20 · 128 / 2 < 2^10.4. So the nearest integer is z if |C|/P < 1/2 - 2^-37, that is 2|C| < P (1 - 2^-36), the condition
+that `check` evaluates.
 
 Q_i and P are cut into limbs of base 2^41: a limb of C is sum_i t_i (limb of Q_i) - z (limb of P), of magnitude below
-(20 · 128 + 11) 2^41 < 2^53 in every partial sum, so a float64 matrix product makes no rounding error in it.
+(20 · 128 + 11) 2^41 < 2^53 in every partial sum, so a float64 matrix product computes it exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 
 _PART = 27  # bits of the parts of an operand
 _LIMB = 41
 _POINT = 48  # fraction bits of z
-_CHUNK = 2**13  # entries put together at a time: they stay in a cache
+_CHUNK = 2**13  # entries combined at a time: their digits and limbs stay in a core's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +83,8 @@ def basis(count: int) -> Basis:
 def symmetric(x: Array, p: int) -> Array:
     """x modulo p in [-p/2, p/2), for integers |x| <= 2^43.
 
-    The quotient is right: if p divides x + h it is an integer and the division exact, else it lies 1/p >= 2^-8 or more
-    below the next integer, and the division rounds by less than 2^-9.
+    The floor of the quotient is exact: if p divides x + h, the quotient is an integer and the division exact; else it
+    lies at least 1/p >= 2^-8 below the next integer, and the rounding error of the division is below 2^-9.
     """
     h = p // 2
     quotient = (x + h) / p
@@ -94,7 +95,7 @@ def symmetric(x: Array, p: int) -> Array:
 
 
 def parts(X: Array) -> list[Array]:
-    """X = sum_j part_j 2^(27 j), parts of magnitude below 2^27, for an array of integers of any size; at least one."""
+    """X = sum_j part_j 2^(27 j): one or more parts of magnitude below 2^27, for integers of any magnitude."""
     result: list[Array] = []
     while not result or X.any():
         high = np.trunc(X * 2.0**-_PART)
@@ -104,7 +105,7 @@ def parts(X: Array) -> list[Array]:
 
 
 def residues(X: Sequence[Array], p: int) -> NDArray[np.float32]:
-    """Residues in [-p/2, p/2) of integers in `parts`: their weighted sum stays below 2^27 · 128 a part, so it is exact.
+    """Residues in [-p/2, p/2) of integers given as `parts`; their weighted sum, below 2^27 · 128 per part, is exact.
 
     Examples
     --------
@@ -139,16 +140,17 @@ def integers(t: NDArray[np.int8], basis: Basis) -> Iterator[tuple[Array, int]]:
 def sums(X: Array, Y: Array) -> Array:
     """Upper bounds of sum_h |x_ih||y_hj| for integers X (M, K) and Y (K, N).
 
-    Adding K non-negative products in any order errs by at most a part in 2^53 an operation, K operations on the way of
-    each; nothing underflows.
+    A sum of K non-negative products in any order has a relative error of at most 2^-53 per operation, and each product
+    passes through K operations; no product underflows.
     """
     return (np.abs(X) @ np.abs(Y)) * _upward(X)
 
 
 def check(X: Array, Y: Array, basis: Basis) -> tuple[float, tuple[int, int] | None]:
-    """An upper bound of 2 max_ij sum_h |x_ih||y_hj|, and where the maximum is if it is not below the limit.
+    """An upper bound of 2 max_ij sum_h |x_ih||y_hj|, and the index of the maximum if the bound is not below the limit.
 
-    First by Cauchy-Schwarz with the longest row and column; where that does not do, by one float64 product.
+    The bound is computed by Cauchy-Schwarz from the longest row and column, and by one float64 product if that bound
+    is not below the limit.
     """
     norms = [np.max(np.einsum("ik,ik->i", Z, Z)) for Z in (X, Y.T)]
     bound = 2 * math.sqrt(norms[0]) * math.sqrt(norms[1]) * _upward(X)
@@ -161,5 +163,5 @@ def check(X: Array, Y: Array, basis: Basis) -> tuple[float, tuple[int, int] | No
 
 
 def _upward(X: Array) -> float:
-    """1 + (K + 8) 2^-52: more than what K additions and a few operations round off."""
+    """1 + (K + 8) 2^-52: above the relative rounding error of K additions and a few further operations."""
     return 1 + (X.shape[1] + 8) * 2.0**-52

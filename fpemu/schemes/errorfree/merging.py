@@ -1,13 +1,13 @@
 """The exact sum of all products of slices, from few products of float64 matrices where BLAS is exact.
 
-Neighbouring slices of A are merged into bins of w bits: where a row's entries are at most 2^top, bin i holds the slices
-whose tau lies in (top - (i+1)·w, top - i·w], as integers in units of 2^(top - (i+1)·w - b + 1). B alike. The product of
-bin i of A and bin j of B has the weight 2^-((i + j)·w) then, the same all over a row and a column, and products of
-equal weight are added inside one call of BLAS (or of a GPU), along a K several times as long. It is all exact while
+Neighbouring slices of A are merged into bins of w bits: in a row with entries of at most 2^top, bin i holds the slices
+whose tau lies in (top - (i+1)·w, top - i·w], as integers in units of 2^(top - (i+1)·w - b + 1). B is merged in the same
+way. The product of bin i of A and bin j of B then has the weight 2^-((i + j)·w) in every row and column, and one call
+of BLAS (or of a GPU) adds products of equal weight, along a K several times as long. All sums are exact while
 
     (products in a call) · K · max|X| · max|Y| <= 2^53,
 
-which decides, on the bins as they are, how many products a call adds.
+and the number of products in a call follows from this condition and the entries of the bins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TERMS = 8  # products of equal weight that one call adds
 
 
 def stride(K: int, bits: int) -> int | None:
-    """w for slices of `bits` bits; None where merging does not pay: fewer than two slices a bin, now and then."""
+    """w for slices of `bits` bits; None where a bin can hold only one slice, so that merging saves no product."""
     w = (53 - (_TERMS * K - 1).bit_length()) // 2 - bits + 1
     return w if w > bits else None
 
@@ -40,13 +40,13 @@ def lowest(slices: Slices, w: int) -> Array:
 
 
 def bins(slices: Slices, w: int) -> int:
-    """How many bins the slices fill."""
+    """Number of bins that the slices fill."""
     begins = slices.items[-1].exponents + slices.bits
     return int(np.max(slices.top - begins)) // w + 1
 
 
 def merge(slices: Slices, w: int, axis: int) -> tuple[Array, list[Array]]:
-    """The bins of a matrix side by side along the axis of K, and each as a view; B's run backwards."""
+    """The bins of a matrix side by side along the axis of K, and a view of each; B's bins are in reverse order."""
     shape, count = list(slices.items[0].digits.shape), bins(slices, w)
     K = shape[axis]
     shape[axis] = count * K
@@ -77,19 +77,19 @@ def sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterator[tuple
         start, stop = max(0, d - n + 1), min(d, m - 1) + 1
         for i in range(start, stop, most):
             end = min(i + most, stop)
-            j = len(Y) - 1 - d + i  # the place of bin d - i of B, which run backwards
+            j = len(Y) - 1 - d + i  # the position of bin d - i of B, whose bins are in reverse order
             T = _device.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
             yield T, (last - d) * w
     yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
 
 
 def thin(X: Array) -> bool:
-    """Whether X is so empty that a sparse product is faster than BLAS."""
+    """Whether X has so few non-zero entries that a sparse product is faster than BLAS."""
     return X.size > 4096 and int(np.count_nonzero(X)) * 256 < X.size
 
 
 def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int, int, Array]]:
-    """The products with bins from m on of A or from n on of B, which hold a few last bits."""
+    """The products with bins m and later of A or n and later of B, which hold a few last bits."""
     if m == len(X) and n == len(Y):
         return
     from scipy.sparse import csr_array
@@ -104,16 +104,17 @@ def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int
 
 
 def exact_sum(products: SliceProducts) -> tuple[ExactSum, NDArray[np.bool_]]:
-    """The sum of all products of slices, unrounded, and where a product was not finite (only where it is not exact).
+    """The unrounded sum of all products of slices, and the entries in which a product was not finite.
 
-    Merged where BLAS carries the products and bins are no more than slices: not where rows have wide gaps.
+    Slices are merged where BLAS computes the products and there are no more bins than slices; rows with wide gaps
+    between their slices have more. Only products that are not exact can be infinite or NaN.
     """
     a, b, K = products.a, products.b, products.K
     w = stride(K, a.bits) if products.by_blas else None
     if w is not None and (bins(a, w) > len(a) or bins(b, w) > len(b)):
         w = None
     rows, columns = (x.items[-1].exponents if w is None else lowest(x, w) for x in (a, b))
-    # products that are not exact may be larger than those of their digits
+    # inexact products may exceed the products of their digits
     spare = K.bit_length() + 2 + 64 * bool(products.inexact or products.lost)
     total = ExactSum(rows, columns, int(np.max(a.top - rows)) + int(np.max(b.top - columns)) + spare)
     broken = np.zeros(total.shape, bool)

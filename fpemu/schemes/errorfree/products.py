@@ -1,9 +1,9 @@
-"""Exact products of integer matrices: by BLAS where it makes no rounding error, or through the instruction's model.
+"""Exact products of integer matrices: by BLAS where it makes no rounding error, or by the model of the instruction.
 
-With sum over k of |x_ik y_kj| <= 2^24 every partial sum of a float32 product, in whatever order and with or without
-fused multiply-adds, is an integer of at most 24 bits, so no operation rounds; the same in float64 to 2^53. A BLAS that
-multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma._device.matmul`), gives the exact integers
-then: those of the instruction, where that is exact too.
+If the sum over k of |x_ik y_kj| is at most 2^24, every partial sum of a float32 product, in any order and with or
+without fused multiply-adds, is an integer of at most 24 bits, so that no operation rounds; in float64 the limit is
+2^53. A BLAS that multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma._device.matmul`), then
+returns the exact integers, and so does an exact instruction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 def carrier(bound: int) -> Any:
-    """The dtype in which BLAS multiplies integers exactly, given the largest sum of |x||y|; ValueError if none."""
+    """The dtype in which BLAS multiplies integers exactly, for sums of |x||y| up to `bound`; else ValueError."""
     if bound <= 2**24:
         return np.float32
     if bound <= 2**53:
@@ -47,7 +47,7 @@ def device_of(backend: Backend, device: Device) -> Device:
 
 
 def backend_of(carrier: str) -> Backend:
-    """The form of the instruction's model that a carrier stands for, or that runs where BLAS cannot carry."""
+    """The implementation of the instruction's model that a carrier names; the compiled one for "blas"."""
     return "numpy" if carrier == "numpy" else "compiled"
 
 
@@ -60,7 +60,7 @@ def instruction_product(
     k_block: int | None = None,
     device: Device = "cpu",
 ) -> Array:
-    """X @ Y as the instruction computes it, in chains of `k_block` k whose results are added in float64 (int64)."""
+    """X @ Y as the instruction computes it, in blocks of `k_block` along K, added in float64 (int64)."""
     wide = np.int64 if spec.is_integer else np.float64
     total = np.zeros((X.shape[0], Y.shape[1]), wide)
     step = k_block or max(1, X.shape[1])
@@ -78,7 +78,7 @@ def instruction_product(
 
 
 def stored(X: Array, fmt: FloatFormat | str) -> Array:
-    """X as the words of `fmt`, rounded to nearest where they do not hold it (integers wrap)."""
+    """X rounded to nearest to words of `fmt`; integers wrap."""
     if isinstance(fmt, str):
         return X.astype(np.int64).astype(fmt)
     return np.asarray(round_to(X, fmt))
@@ -94,7 +94,7 @@ class SliceProducts:
     order: KOrder | None  # of every chain
     carrier: str  # "blas": by BLAS where it returns the instruction's integers, else by the instruction's model
     k_block: int | None = None  # length in k of a chain
-    one_exponent: bool = False  # all slices are stored with the exponent of their row's first
+    one_exponent: bool = False  # all slices of a row are stored with the exponent of its first slice
     device: Device = "cpu"
 
     @property
@@ -104,18 +104,18 @@ class SliceProducts:
 
     @property
     def bound(self) -> int:
-        """The largest sum of |x||y| over all of K that these digits allow."""
+        """Upper limit of the sums of |x||y| over all of K, from the largest digits."""
         return self.K * self.a.largest * self.b.largest
 
     @cached_property
     def sum_bound(self) -> int:
-        """The same over a chain on the instruction."""
+        """Upper limit of the sums of |x||y| over a chain on the instruction, from the largest digits."""
         longest = max(exactness.longest_chain(n, self.order) for n in lengths(self.K, self.k_block))
         return longest * self.a.largest * self.b.largest
 
     @cached_property
     def inexact(self) -> str:
-        """Why a product may not be exact on the instruction, or k-blocks not join exactly; "" if all is exact."""
+        """Reason why a product, or the sum of its k-blocks, may be inexact on the instruction; "" if all are exact."""
         x, y = self.a.largest, self.b.largest
         limit, outer = exactness.sum_limit(self.spec), exactness.outer_limit(self.spec)
         longest = max(lengths(self.K, self.k_block)) * x * y
@@ -131,7 +131,7 @@ class SliceProducts:
 
     @cached_property
     def lost(self) -> bool:
-        """Some non-zero digit or its products are lost: below what a word, or the instruction's sums, can hold."""
+        """Whether a non-zero digit is below the range of its word, or its products below that of the sums."""
         if self.spec.is_integer:
             return False
         unit = sum(min(int(np.min(self._scale(x, p))) for p in range(len(x))) for x in (self.a, self.b))
@@ -142,7 +142,7 @@ class SliceProducts:
 
     def _lost(self, x: Slices, p: int, fmt: FloatFormat | str) -> bool:
         if isinstance(fmt, str) or (not self.one_exponent and -x.bits >= fmt.emin):
-            return False  # the last place of a slice is a normal number
+            return False  # the unit of a slice is a normal number
         exact = times(x.items[p].digits.astype(np.float64), self._scale(x, p))
         words = stored(exact, fmt).astype(np.float64)
         small = np.abs(exact) < fmt.min_normal
@@ -151,7 +151,7 @@ class SliceProducts:
         return bool(((words != exact) & small).any())
 
     def _scale(self, x: Slices, p: int) -> Array:
-        """Exponent by which digits are scaled to be stored: words are 1 at most."""
+        """Exponent that scales digits to words of at most 1 in magnitude."""
         if self.spec.is_integer:
             return np.zeros_like(x.top)
         return x.items[p].exponents - x.top if self.one_exponent else np.full_like(x.top, -x.bits)
@@ -169,19 +169,19 @@ class SliceProducts:
 
     @property
     def backend(self) -> Backend:
-        """The form of the instruction's model."""
+        """The implementation of the instruction's model."""
         return backend_of(self.carrier)
 
     @property
     def by_blas(self) -> bool:
-        """Whether BLAS carries the products: it gives the same integers as the instruction."""
+        """Whether BLAS computes the products, because it returns the same integers as the instruction."""
         return self.carrier == "blas" and not self.inexact and not self.lost
 
 
 def lengths(K: int, k_block: int | None) -> set[int]:
     """Lengths in k of the parts that the instruction sums: all of K, or its k-blocks, of which the last is shorter.
 
-    Not always the longest is the worst: a residue that comes first counts as a whole tile where chains are promoted.
+    The longest part does not always have the largest bound: with promotion, a first residue counts as a whole tile.
     """
     if k_block is None or k_block >= K:
         return {K}
@@ -189,7 +189,7 @@ def lengths(K: int, k_block: int | None) -> set[int]:
 
 
 class Tally:
-    """What the blocks of a product report, put together."""
+    """The combined report of the blocks of a product."""
 
     def __init__(self, scheme: str, spec: MmaSpec, bits: int) -> None:
         self.scheme, self.spec, self.bits = scheme, spec, bits
@@ -198,7 +198,7 @@ class Tally:
         self._sizes = [0, 0]
 
     def add(self, block: SliceProducts) -> None:
-        """Take one block into account."""
+        """Add the conditions of one block."""
         self.inexact, self.lost = self.inexact or block.inexact, self.lost or block.lost
         self.sum_bound = max(self.sum_bound, block.sum_bound)
         for side, x in enumerate((block.a, block.b)):
@@ -211,11 +211,11 @@ class Tally:
 
     @property
     def slices(self) -> tuple[int, int]:
-        """Slices of A and of B, the most of any block."""
+        """Largest numbers of slices of A and of B in a block."""
         return len(self._filled[0]), len(self._filled[1])
 
     def report(self, *faults: Fault, **more: Any) -> Report:
-        """The report, with faults and fields of the scheme's own."""
+        """The report, with additional faults and fields of the scheme."""
         if self.inexact:
             why = f"are not exact on {self.spec.name}: {self.inexact}; take fewer bits a slice or a smaller k_block"
             faults += (Fault("inexact-product", f"{self.scheme}: products of slices of {self.bits} bits {why}"),)

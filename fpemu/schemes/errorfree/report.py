@@ -13,12 +13,12 @@ KINDS = {
     "int32-overflow": "an int32 sum can leave its range",
     "underflow": "a digit of a slice, or a product of digits, is lost below the smallest numbers of a format",
 }
-"""The conditions that can break."""
+"""The conditions that can be violated, with their meaning"""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One broken condition: a key of `KINDS`, and by how much it is broken and what to do, in words."""
+    """One violated condition: a key of `KINDS`, and a message with the limit, the value and the remedy."""
 
     kind: str
     message: str
@@ -45,12 +45,12 @@ class Report:
     fast : bool
         Whether the products p + q > d + 1 were left out.
     exact : bool
-        Every product of slices is exact on the instruction, by the condition of `fpemu.mma.exactness`. That says
-        nothing of what a scheme leaves out of its result.
+        Every product of slices is exact on the instruction, by the condition of `fpemu.mma.exactness`. Products that a
+        scheme omits are not covered.
     sum_bound, sum_limit : int
-        The largest sum of magnitudes of a chain, in units, that the digits allow; and the largest that stays exact.
+        Upper limit of the sum of magnitudes of a chain, in units, from the largest digits; and the largest exact sum.
     complete : bool
-        The slices add up to A and to B: nothing is left of either.
+        The slices add up to A and to B, without a residual.
     fill : (tuple of float, tuple of float)
         Fraction of non-zero digits in every slice of A and of B.
     crt : bool
@@ -62,10 +62,10 @@ class Report:
     int32_bound : int
         A bound on the magnitude of every int32 sum.
     underflow : bool, optional
-        Whether a non-zero digit is lost in its word, is flushed by the hardware, or has products that can be lost; or a
-        row of A or a column of B is lost entirely.
+        Whether a non-zero digit is below the range of its word, is flushed by the hardware, or has products below the
+        range of the sums; or whether a whole row of A or column of B is lost in this way.
     block : (int, int)
-        Rows and columns of D worked on at a time.
+        Rows and columns of D computed at a time.
     faults : tuple of Fault
         Violated conditions; empty if all hold.
     """
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No condition is broken."""
+        """Whether every condition holds."""
         return not self.faults
 
 

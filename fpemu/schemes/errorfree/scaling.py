@@ -1,24 +1,24 @@
-"""Powers of two that make A and B integers as large as the moduli of Ozaki scheme II allow.
+"""Powers of two that scale A and B to the largest integers for which the moduli of Ozaki scheme II suffice.
 
-    A' = trunc(2^mu_i A) by rows,  B' = trunc(B 2^nu_j) by columns,  wanted: 2 sum_h |a'_ih||b'_hj| < P for every i, j
+    A' = trunc(2^mu_i A) by rows,  B' = trunc(B 2^nu_j) by columns,  condition: 2 sum_h |a'_ih||b'_hj| < P for all i, j
 
-All three rules have the form mu_i = floor(log2(limit / S_i) / 2) + known exponents, and the floor is never taken of a
-logarithm: `_power` compares S_i with the limit. S_i is an integer, or a sum of squares rounded upward.
+All three rules have the form mu_i = floor(log2(limit / S_i) / 2) + known exponents. No logarithm is computed: `_power`
+determines the floor by comparing S_i with the limit. S_i is an integer, or a sum of squares rounded upward.
 
 fast        limit (P-1)/8 and S_i = max(4, sum_h a_ih^2), mu_i less e_i = floor(log2 max_h|a_ih|): the published formula
             (public source of GEMMul8). The sum is not normalised by the maximum that is subtracted, so that
                 sum|a'||b'| <= 2^(mu+nu) |a_i| |b_j| <= limit 2^-(e_i + e_j):
-            enough if e_i + e_j >= -2. Below that the condition can break, and rows of a large e_i lose e_i bits.
+            the condition holds if e_i + e_j >= -2. Otherwise it can be violated, and rows of large e_i lose e_i bits.
 accurate    limit (P-1)/2 and S_i = max_j sum_h abar_ih bbar_hj with 7-bit integers abar >= |a| 2^mu1, bbar >= |b| 2^nu1
             (published; one product more). With cbar_ij the sums,
                 sum|a'||b'| <= 2^(mu-mu1 + nu-nu1) cbar_ij <= limit · cbar_ij / sqrt(S_i S_j) <= limit.
-invariant   limit (P-1)/2 and S_i = sum_h (a_ih / 2^e_i)^2, mu_i less e_i (ours). By Cauchy-Schwarz
+invariant   limit (P-1)/2 and S_i = sum_h (a_ih / 2^e_i)^2, mu_i less e_i (this project). By Cauchy-Schwarz
                 sum|a'||b'| <= 2^(mu+nu) |a_i| |b_j| <= limit,
             and a row times a power of two has another e_i and the same a'.
 
-The last two lower their limit by a part in 2^34 and K parts in 2^50, so that `crt.check`, made in float64, can confirm
-the condition. S_i is summed in integers: the exponents do not depend on the order of a sum, so neither on the layout
-of A and B.
+The last two reduce their limit by a relative 2^-34 + K 2^-50, so that `crt.check`, which computes in float64, can
+confirm the condition. S_i is a sum of integers: the exponents depend on no order of summation, and therefore not on
+the layout of A and B.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fpemu.schemes.errorfree.split import times
 Array = NDArray[Any]
 Product = Callable[[Array, Array, int], Array]
 RULES = ("accurate", "fast", "invariant")
-_BITS = 30  # a row's largest entry as an integer has one more, and its square fits int64
+_BITS = 30  # a row's largest entry becomes an integer of 31 bits, whose square fits int64
 
 
 def fast(A: Array, B: Array, P: int) -> tuple[Array, Array]:
@@ -59,7 +59,7 @@ def fast(A: Array, B: Array, P: int) -> tuple[Array, Array]:
 
 
 def invariant(A: Array, B: Array, P: int) -> tuple[Array, Array]:
-    """Exponents that meet the condition by Cauchy-Schwarz and follow every power of two of a row or a column.
+    """Exponents that satisfy the condition by Cauchy-Schwarz and are equivariant to powers of two of rows and columns.
 
     Examples
     --------
@@ -88,11 +88,11 @@ def accurate(A: Array, B: Array, P: int, product: Product) -> tuple[Array, Array
     def leading(X: Array) -> tuple[Array, Array]:
         size = np.abs(X)
         first = 5 - _floor_log2(np.max(size, axis=1, keepdims=True))
-        return np.maximum(np.ceil(times(size, first)), size != 0), first  # 1 also for what underflows
+        return np.maximum(np.ceil(times(size, first)), size != 0), first  # 1 also where the scaled entry underflows
 
     (abar, mu), (bbar, nu) = leading(A), leading(B.T)
     cbar = product(abar, bbar.T, 64)
-    # where the largest sum is zero every product of the row (column) is zero: any exponent will do
+    # if the largest sum is zero, all products of the row (column) are zero and any exponent is valid
     mu = mu + _power(cbar.max(axis=1, keepdims=True), limit)
     nu = nu.T + _power(cbar.max(axis=0, keepdims=True), limit)
     return np.where(abar.any(axis=1, keepdims=True), mu, 0), np.where(bbar.T.any(axis=0, keepdims=True), nu, 0)
@@ -103,7 +103,7 @@ def _limit(P: int, K: int) -> Fraction:
 
 
 def _power(S: Array, limit: Fraction) -> Array:
-    """The largest t with 4^t S <= limit, for S > 0; for S = 0 what it is for S just below 1.
+    """The largest t with 4^t S <= limit, for S > 0; for S = 0 the value for S just below 1.
 
     limit = g 4^h and S = s 4^q with g and s in [1, 4): t = h - q if s <= g, else one less. s is exact and so is the
     comparison; g is rounded down to 51 fraction bits.
@@ -119,8 +119,9 @@ def _power(S: Array, limit: Fraction) -> Array:
 def _squares(X: Array) -> tuple[Array, Array]:
     """An upper bound S of the sums of (x / 2^e)^2 over rows, and e = floor(log2 max|x|): both (rows, 1).
 
-    |x| / 2^e is rounded up to a multiple of 2^-30, so that S is too large by at most sqrt(K) parts in 2^28 (and a few
-    in 2^52; what underflows is below these). The squares are integers, added in two halves.
+    |x| / 2^e is rounded up to a multiple of 2^-30, so that S exceeds the sum by a relative error of at most
+    sqrt(K) 2^-28 and a few 2^-52; entries that underflow contribute less. The squares are integers and are added in
+    two halves.
     """
     size = np.abs(X)
     e = _floor_log2(np.max(size, axis=1, keepdims=True))

@@ -1,22 +1,22 @@
-"""Error-free splits: a matrix as a sum of slices of few bits, each row of A (column of B) with its own exponents.
+"""Error-free splits: a matrix as a sum of slices of few bits, with exponents for each row of A (column of B).
 
-    X = sum over j of digits_j · 2^(exponents_j)  +  what is left
+    X = sum over j of digits_j · 2^(exponents_j)  +  residual
 
-A slice holds integers, its digits, and for every row the exponent of its unit digit. Four rules make the digits of a
+A slice holds integers, its digits, and for every row the exponent of its unit digit. Four rules define the digits of a
 residual x, with 2^tau >= max|x| of the row (column) and the unit 2^(tau - b):
 
 published   fl(fl(x + sigma) - sigma) with u·sigma the unit (Mukunoki et al. 2020, Algorithm 1), tau anew for every
-            slice. fl(x + sigma) leaves the binade of sigma downwards where x < 0, and its last place is then half as
-            large: negative digits are any integers of at most 2^b, positive ones even. What is left is at most a unit,
-            so a slice takes b bits of the row.
-balanced    the nearest integer, tau anew for every slice. What is left is at most half a unit: b + 1 bits a slice.
-truncate    toward zero on a fixed grid: unit after unit, b bits apart (Ootomo, Ozaki, Yokota 2024).
-nearest     the nearest integer on such a grid (Uchino, Ozaki, Imamura 2025).
+            slice. For x < 0, fl(x + sigma) lies in the binade below sigma, and its last place is half as large:
+            negative digits are any integers of at most 2^b, positive digits are even. The residual is at most a unit,
+            so a slice removes b bits of the row.
+balanced    the nearest integer, tau anew for every slice. The residual is at most half a unit: b + 1 bits a slice.
+truncate    toward zero on a fixed grid of units, b bits apart (Ootomo, Ozaki, Yokota 2024).
+nearest     the nearest integer on the same grid (Uchino, Ozaki, Imamura 2025).
 
-No step rounds: x in units is x times a power of two, its digit is a multiple of x's last place or the other way round,
-and their difference is a multiple of x's last place smaller than x. Entries so far below a unit that they underflow
-in units have the digit 0 and are kept as they are. (Algorithm 1 in fp64 itself overflows for max|x| near 2^1023, and a
-slice of it cannot be scaled by 2^-tau in one step there; in units nothing overflows.)
+No step rounds: x in units is x times a power of two; the digit is a multiple of x's last place, or x a multiple of the
+digit's; and the residual, a multiple of x's last place, is smaller than x. Entries so far below a unit that they
+underflow in units have the digit 0 and stay in the residual unchanged. (Algorithm 1 in fp64 overflows for max|x| near
+2^1023, where its slices cannot be scaled by 2^-tau in one step; in units nothing overflows.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIGMA = 2.0**53  # sigma in units: u·sigma = 1
 
 
 class Slice(NamedTuple):
-    """One slice of X: digits · 2^exponents. Rows without a residual repeat the exponent of the slice before."""
+    """One slice of X: digits · 2^exponents. Rows without a residual repeat the exponent of the previous slice."""
 
     digits: Array  # integers, of X's shape
     exponents: Array  # of the unit digit: (M, 1) for A, (1, N) for B
@@ -66,7 +66,7 @@ class Slices:
 
     @property
     def complete(self) -> bool:
-        """Nothing is left of X."""
+        """Whether the residual is zero."""
         return not self.rest.left.any()
 
     @cached_property
@@ -75,7 +75,7 @@ class Slices:
         return max(int(np.max(np.abs(s.digits), initial=0)) for s in self.items)
 
     def magnitudes(self) -> tuple[list[Array], Array]:
-        """The slices as float64 numbers without signs, and the magnitude of what they leave of X."""
+        """The magnitudes of the slices as float64 numbers, and the magnitude of the residual."""
         sizes = [np.ldexp(np.abs(s.digits.astype(np.float64)), s.exponents) for s in self.items]
         return sizes, np.ldexp(np.abs(self.rest.left), self.rest.exponents)
 
@@ -101,7 +101,7 @@ def split(
 def slices(
     X: Array, axis: int, bits: int, rule: str, limit: int | None = None, headroom: int = 0
 ) -> Iterator[tuple[Slice, Rest]]:
-    """The slices of X one after another, as long as something is left; the rest beside each is good until the next."""
+    """Yield the slices of X until the residual is zero, each with the residual, which the next step overwrites."""
     left, base, wide = _normalised(X, axis)
     work, unit, first = np.empty_like(left), base, True
     while True:
@@ -131,7 +131,7 @@ def slices(
 
 
 def _normalised(X: Array, axis: int) -> tuple[Array, Array, bool]:
-    """X as Y · 2^base with Y at most 1 in every row (column); X itself, 0 and True if a row is too wide for that."""
+    """X as Y · 2^base with Y at most 1 in every row (column); X, 0 and True if entries of a row would underflow."""
     base = ceil_log2(np.max(np.abs(X), axis=axis, keepdims=True))
     Y = times(X, -base)
     if np.array_equal(times(Y, base), X):
@@ -140,7 +140,7 @@ def _normalised(X: Array, axis: int) -> tuple[Array, Array, bool]:
 
 
 def times(x: Array, exponent: Array, out: Array | None = None) -> Array:
-    """x · 2^exponent, one rounding where it leaves the normal range."""
+    """x · 2^exponent, rounded once outside the normal range."""
     if np.max(np.abs(exponent), initial=0) <= 1000:
         return np.asarray(np.multiply(x, np.ldexp(1.0, exponent), out=out))
     return np.asarray(np.ldexp(x, exponent, out=out))
@@ -164,7 +164,7 @@ def _dtype(bits: int) -> Any:
 
 
 def left_out(A: Array, B: Array, a: Slices, b: Slices, kept: Callable[[int, int], bool]) -> Array:
-    """Bound on what A·B loses where only the products of slices (p, q) that are `kept` are summed; float64."""
+    """Bound on the error of A·B if only the products of slices (p, q) with `kept(p, q)` are summed; float64."""
     (x, rest_a), (y, rest_b) = a.magnitudes(), b.magnitudes()
     lost = rest_a @ abs(B) + abs(A) @ rest_b + rest_a @ rest_b
     for p in range(len(x)):
@@ -177,8 +177,9 @@ def left_out(A: Array, B: Array, a: Slices, b: Slices, kept: Callable[[int, int]
 def within_range(add: Callable[[Array], Array], a: Slices, b: Slices, fmt: FloatFormat) -> Array:
     """A floating-point sum of products of slices that overflows only where its result does.
 
-    `add(back)` sums the products times 2^-back, for every entry of D. Where the plain sum is not finite, the one taken
-    so far down that no partial sum can overflow is brought up again: what underflows there does not count beside it.
+    `add(back)` sums the products times 2^-back, for every entry of D. Where the plain sum is not finite, it is replaced
+    by a sum with a `back` for which no partial sum can overflow, times 2^back; terms that underflow there are
+    negligible.
     """
     none = np.zeros((1, 1), np.int64)
     with np.errstate(all="ignore"):

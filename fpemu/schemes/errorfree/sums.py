@@ -1,12 +1,12 @@
-"""Sums of integer matrices times powers of two, exactly, and one rounding of alpha * S + beta * C at the end.
+"""Exact sums of integer matrices times powers of two, and one rounding of alpha * S + beta * C at the end.
 
-Limbs. An integer per entry is held in int64 limbs of base 2^52, the lowest first. Only a carry brings limbs to
-[0, 2^52), all but the highest, which keeps the sign; between carries they are sums of whatever was added.
+Limbs. The integer of each entry is stored in int64 limbs of base 2^52, the lowest first. A carry reduces all limbs but
+the highest, which has the sign, to [0, 2^52); between carries limbs are plain sums of their terms.
 
 No limb overflows. Placing T * 2^s, |T| <= 2^54 and s = 52 q + r with 0 <= r <= 51, adds to limb q the low 52 - r bits
 of T times 2^r, which is in [0, 2^52), and to limb q + 1 the rest, floor(T / 2^(52 - r)), at most 2^53 in magnitude. A
-limb gets at most one of the two, so n placements after a carry leave it below 2^52 + n * 2^53 in magnitude: with
-n <= 500, below 2^62. In a carry a limb gets at most 2^62 / 2^52 = 2^10 more.
+limb receives at most one of the two, so after a carry and n placements it is below 2^52 + n * 2^53 in magnitude: with
+n <= 500, below 2^62. A carry adds at most 2^62 / 2^52 = 2^10 to a limb.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HALF = WIDTH // 2
 PLACEMENTS = 500
 """Matrices placed between two carries"""
 CHUNK = 1 << 14
-"""Entries worked on at a time, so that their limbs stay in a core's cache and memory is bounded"""
+"""Entries computed at a time, so that their limbs stay in a core's cache and memory is bounded"""
 
 
 class ExactSum:
@@ -181,8 +181,8 @@ def _scaled(S: Ints, alpha: float, exponent: Ints) -> tuple[Ints, Ints]:
 def _place_multiple(limbs: Ints, S: Ints, a: int, shift: int) -> None:
     """Add a * S * 2^shift, |a| < 2^53, S carried.
 
-    Halves of a limb are at most 2^26, those of a at most 2^27: their products 2^53. A limb meets at most twelve of
-    these placements, for it is reached from three limbs of S.
+    The halves of a limb are at most 2^26, the halves of a at most 2^27, and their products at most 2^53. A limb
+    receives at most twelve of these placements, from three limbs of S.
     """
     for i, limb in enumerate(S):
         for j, x in enumerate(_halves(limb)):
@@ -195,13 +195,14 @@ def _combined(S: Ints, alpha: float, exponent: Ints, beta: float, C: NDArray[Any
     """alpha * S + beta * C as limbs with the exponent of their unit, to be rounded; S carried.
 
     Let alpha * S = X * 2^x and beta * C = Y * 2^(x + d) with integers |X| < 2^t and 2^104 <= |Y| < 2^106 (or Y = 0).
-    Where d is far from zero, a nearer one leaves the leading 62 bits and whether anything is below them as they are:
+    A d far from zero may be replaced by a nearer one with the same leading 62 bits and the same sticky bit:
 
-    * d > t: |X| < 2^t <= 2^d. If X = 0, any d does. Else |Y * 2^d + X| lies strictly between two neighbouring multiples
-      of 2^d: |Y| and |Y| + 1 times it where X has the sign of Y, |Y| - 1 and |Y| where it has not. The lower one has at
-      least 104 bits, so the leading 62 depend on Y and the sign of X only. d = t is as good; the unit goes with Y.
-    * d < -170: |Y * 2^d| < 2^-64. If X = 0, any d does and the unit goes with Y. Else, in the same way, the sum lies
-      strictly between neighbouring multiples of 2^-64, the lower of at least 64 bits. d = -170 is as good.
+    * d > t: |X| < 2^t <= 2^d. If X = 0, any d is valid. Else |Y * 2^d + X| lies strictly between two neighbouring
+      multiples of 2^d: |Y| and |Y| + 1 times 2^d if X has the sign of Y, else |Y| - 1 and |Y| times it. The lower
+      multiple has at least 104 bits, so the leading 62 depend only on Y and the sign of X. d = t gives the same bits;
+      the unit follows Y.
+    * d < -170: |Y * 2^d| < 2^-64. If X = 0, any d is valid and the unit follows Y. Else the sum lies strictly between
+      neighbouring multiples of 2^-64, the lower of at least 64 bits. d = -170 gives the same bits.
     """
     a, e = _significand(alpha)
     b, f = _significand(beta)
@@ -214,7 +215,7 @@ def _combined(S: Ints, alpha: float, exponent: Ints, beta: float, C: NDArray[Any
     origin = 4  # limbs below the unit of X: 208 bits
     limbs = np.zeros((origin + (top + 107) // WIDTH + 2, S.shape[1]), dtype=np.int64)
     _place_multiple(limbs, S, a, origin * WIDTH)
-    follows = (away > near) | ~limbs.any(axis=0)  # the unit goes with Y
+    follows = (away > near) | ~limbs.any(axis=0)  # the unit follows Y
     for j, x in enumerate(_halves(c)):
         for k, y in enumerate(_halves(b)):
             if y:
@@ -228,7 +229,7 @@ def _significands(limbs: Ints, exponent: Ints) -> Significands:
     negative = limbs[-1] < 0
     limbs = limbs * np.where(negative, -1, 1)
     _carry(limbs)
-    # the highest limb that is not zero, the two below it, and whether there is anything further down
+    # the highest non-zero limb, the two below it, and whether a lower limb is non-zero
     first, second, third = (np.zeros(negative.shape, dtype=np.int64) for _ in range(3))
     rest, below, place = np.zeros(negative.shape, bool), np.zeros(negative.shape, bool), np.zeros_like(first)
     for i, limb in enumerate(limbs):
