@@ -10,17 +10,21 @@
 # %% [markdown]
 # # How a matrix unit adds
 #
-# A matrix instruction returns $d = c + \sum_k a_k b_k$ for short sums, a *block* of $L$ products and an accumulator
-# $c$. It is neither a chain of fused multiply-adds nor a correctly rounded sum. On NVIDIA's tensor cores:
+# A matrix instruction adds a *block* of $L$ products to an accumulator $c$: $d = c + \sum_k a_k b_k$. The result is
+# neither a chain of fused multiply-adds nor the correctly rounded sum. On NVIDIA's tensor cores:
 #
-# 1. Products are **exact** and not normalised: that of $s_a 2^{e_a}$ and $s_b 2^{e_b}$ shows the exponent $e_a+e_b$.
-# 2. The **largest exponent** $e_{\max}$ of the products and of $c$ is found; it is at least a floor $E_0$.
-# 3. Every term is **truncated** toward zero to a multiple of $2^{e_{\max}-F}$. No guard bit, no sticky bit.
-# 4. What is left is added exactly, and **rounded once**: toward zero (RZ) to fp32, to nearest (RNE) to fp16.
+# 1. Products are **exact** and not normalised: the product of $s_a 2^{e_a}$ and $s_b 2^{e_b}$ has the exponent
+#    $e_a+e_b$.
+# 2. The alignment exponent is the **largest exponent** $e_{\max}$ of the products and of $c$, but at least the minimum
+#    alignment exponent $E_0$.
+# 3. Every term is **truncated** toward zero to a multiple of $2^{e_{\max}-F}$, without a guard bit or a sticky bit. $F$
+#    is the alignment width.
+# 4. The truncated terms are added exactly, and the sum is **rounded once**: toward zero (RZ) to fp32, to nearest (RNE)
+#    to fp16.
 # 5. The result is the $c$ of the next block.
 #
-# This notebook shows each of these steps on the bits, and what follows from them: sums that depend on the order of the
-# blocks, a result that falls when an operand rises, an accumulator that stops. What is said here is asserted in a cell.
+# This notebook shows each step on the bits, and then three consequences: sums depend on the order of the blocks, a
+# larger operand can give a smaller result, and an accumulator can stop growing. A cell asserts every statement.
 
 # %%
 # %matplotlib inline
@@ -38,14 +42,15 @@ fields = ("architecture", "arithmetic", "k", "block", "F", "E0", "final", "evide
 pd.DataFrame({gpu: {field: getattr(spec, field) for field in fields} for gpu, spec in specs.items()}).transpose()
 
 # %% [markdown]
-# The table is the whole specification of the "truncated" units: a few integers. `F` and `E0` mean nothing where the
-# arithmetic is another (AMD). `evidence` says how a row is known: *measured* on that GPU for this project, *replayed*
-# against recordings that others published, or *claimed* by the literature.
+# Each row of the table is the complete specification of a unit. `F` and `E0` apply to the truncating arithmetic only.
+# `evidence` is *measured* on that GPU for this project, *replayed* from published recordings, or *claimed* by the
+# literature.
 #
-# ## One dot product, four answers
+# ## One dot product, four results
 #
-# $c = 2^{23}$ and the products $-2^{23}, -\tfrac12, -\tfrac14, -\tfrac18$: the large terms cancel, and what survives of
-# the small ones shows how far below $2^{23}$ a unit keeps bits. A row is a term, a column a binary place.
+# The accumulator is $c = 2^{23}$, and the products are $-2^{23}, -\tfrac12, -\tfrac14, -\tfrac18$. The large terms
+# cancel, and the bits of the small terms in the result show how far below $2^{23}$ a unit keeps bits. Each row is a
+# term, and each column is a binary place.
 
 # %%
 a, b, c = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1.0, 1.0, 1.0], 2.0**23
@@ -54,24 +59,26 @@ assert [picture.result for picture in pictures] == [0.0, -0.5, -0.75, -0.875]
 bitpicture.draw(pictures)
 
 # %% [markdown]
-# The grid ends at $2^{23-F}$: Volta ($F=23$) keeps nothing below 1, Ampere ($F=24$) one more bit, Hopper ($F=25$) two.
-# Only CDNA 1, which adds exactly and rounds once, gives the right answer. The bits are drawn from the readable
-# specification (`mma.fused`), the results come from the compiled emulation (`mma.execute`); that they agree is asserted
-# below. The other AMD units, whose rules do not fit into this picture, give:
+# The last place of the aligned terms is $2^{23-F}$: Volta ($F=23$) keeps no bits below 1, Ampere ($F=24$) keeps one
+# bit, and Hopper ($F=25$) keeps two. Only CDNA 1, which adds exactly and rounds once, returns the exact result. The
+# bits of the pictures come from the NumPy reference implementation (`mma.fused`), and the results come from the
+# compiled implementation (`mma.execute`); a cell below asserts that they agree. The other AMD units have arithmetic
+# that these pictures do not represent. Their results are:
 
 # %%
 A, B, C = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16), np.float32([[c]])
 A[0, :4], B[:4, 0] = a, b
-answers = {gpu: mma.gemm(A, B, C, spec).item() for gpu, spec in specs.items()}
-assert answers["MI210"] == 0.0  # products and sums in fp32, to nearest, C last
-assert answers["MI300X"] == -0.5  # products on one grid, then the accumulator on a coarser one
-pd.Series(answers, name="c + a·b (exactly −0.875)").to_frame().transpose()
+results = {gpu: mma.gemm(A, B, C, spec).item() for gpu, spec in specs.items()}
+assert results["MI210"] == 0.0  # products and sums in fp32, to nearest, C last
+assert results["MI300X"] == -0.5  # products on one grid, then the accumulator on a coarser one
+pd.Series(results, name="c + a·b (exactly −0.875)").to_frame().transpose()
 
 # %% [markdown]
-# ## An ordinary dot product loses bits too
+# ## Truncation and rounding in a random dot product
 #
-# Random fp16 numbers of falling size, two terms of five negative. Pale cells are zeros, dark ones ones; vermilion bits
-# are cut by the alignment, orange ones dropped when the sum is rounded to the 24 bits of fp32.
+# The terms are random fp16 numbers of decreasing magnitude; two of the five terms are negative. Pale cells are zeros
+# and dark cells are ones. The alignment truncates the vermilion bits, and the rounding of the sum to the 24 bits of
+# fp32 removes the orange bits.
 
 # %%
 rng = np.random.default_rng(65)
@@ -90,18 +97,21 @@ off = [(picture.result - fpemu.round_to(exact, "fp32")) / ulp for picture in pic
 assert off == [1.0, 0.0, -1.0, 0.0]
 
 # %% [markdown]
-# A surprise: Hopper keeps two more bits than Volta and one more than Ampere, and yet Ampere is right here while Hopper
-# is one ulp too small and Volta one ulp too large. Two errors are at work. The alignment cuts each term toward zero,
-# by less than $2^{e_{\max}-F}$; on Volta the negative terms lose most, which raises the sum. The final rounding toward
-# zero takes up to an ulp of the result; on Hopper the sum lies just below the number wanted. The error of the alignment
-# does not shrink with the result: after cancellation it is all that is left.
+# Hopper keeps two more bits than Volta and one more than Ampere. Nevertheless only Ampere returns the correctly rounded
+# result here: the result of Hopper is one unit in the last place (ulp) too small, and the result of Volta is one ulp
+# too large. There are two errors. The alignment reduces the magnitude of each term by less than $2^{e_{\max}-F}$; on
+# Volta the negative terms lose most, so the sum rises. The final rounding toward zero reduces the result by less than
+# one ulp; on Hopper the sum lies just below the correct fp32 number. The error of the alignment is relative to the
+# largest term and not to the result, so it dominates after cancellation.
 #
-# Note the first product, $2.03$: it shows the exponent $0$, though its leading bit stands at $2^1$.
+# The first product, $2.03$, has the exponent $0$, although its leading bit is at $2^1$: products are not normalised.
 #
-# ## Subnormals are kept, but they are loud
+# ## Subnormal operands
 #
-# A subnormal fp16 operand is not flushed on NVIDIA. But it shows the exponent $-14$ of its format, not that of its
-# leading bit. So $2^{-24}\cdot 1$ and $2^{-12}\cdot 2^{-12}$, the same product, are not the same to the other terms:
+# NVIDIA's tensor cores do not replace subnormal fp16 operands by zero. A subnormal operand enters with the exponent
+# $-14$ of its format, not with the exponent of its leading bit. The products $2^{-24}\cdot 1$ and $2^{-12}\cdot
+# 2^{-12}$ are equal, but they have different alignment exponents, and beside the first product the other term is
+# truncated to zero:
 
 # %%
 small = 2.0**-20  # its square is 2^-40
@@ -114,8 +124,8 @@ assert [picture.exponent for picture in pictures] == [-14, -24]
 bitpicture.draw(pictures)
 
 # %% [markdown]
-# CDNA 2 does flush: an fp16 subnormal is zero to an MI210, and CDNA 1 and 3 keep it. That alone can decide whether a
-# residual of a split number arrives.
+# CDNA 2 replaces subnormal fp16 operands by zero; CDNA 1 and CDNA 3 do not. On an MI210 (CDNA 2) the residual of a
+# split number can therefore become zero.
 
 # %%
 A, B = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16)
@@ -125,11 +135,12 @@ assert [gpu for gpu, value in flushed.items() if value == 0] == ["MI210"]
 assert all(value == 2.0**-24 for gpu, value in flushed.items() if gpu != "MI210")
 
 # %% [markdown]
-# ## The floor of the exponent
+# ## The minimum alignment exponent
 #
-# $e_{\max}$ is never below $E_0 = e_{\min}(D) - (F-18)$: $-133$ for fp32 results on Hopper. Only formats with fp32's
-# range get there, such as bf16. In this dot product (recorded on an H100) all products lie below $2^{E_0}$, and the
-# floor decides the result, a subnormal fp32 number of a few units of $2^{-149}$.
+# The alignment exponent $e_{\max}$ is at least $E_0 = e_{\min}(D) - (F-18)$, where $e_{\min}(D)$ is the smallest normal
+# exponent of the result: $-133$ for fp32 results on Hopper. Only formats with the exponent range of fp32, such as bf16,
+# have products that are so small. In the following dot product, which was recorded on an H100, all products are below
+# $2^{E_0}$. The result is a subnormal fp32 number of a few units of $2^{-149}$.
 
 # %%
 codes = (
@@ -145,41 +156,42 @@ assert fpemu.FP32.encode(picture.result) == 0x0000000B
 bitpicture.draw([picture])
 
 # %% [markdown]
-# Another floor, another answer: with any of these three the last hexadecimal digit would be A, not the B that the GPU
-# returned. This is how such a constant is found.
+# With each of three other values of $E_0$, the last hexadecimal digit of the result is A, but the GPU returned B. Such
+# probes determine the value of $E_0$.
 
 # %%
 others = [bitpicture.blocks(a, b, spec=hopper.replace(E0=floor))[0].result for floor in (-126, -132, -134)]
 assert [int(fpemu.FP32.encode(value)) for value in others] == [0xA, 0xA, 0xA]
 
 # %% [markdown]
-# ## Order: free within a block, not between blocks
+# ## The order of the terms
 #
-# Within a block the terms are cut to one grid and added exactly, so their order cannot matter. Between blocks there is
-# a rounding. How many results has one dot product of 256 random terms of different sizes, shuffled 200 times?
+# Within a block the terms are truncated to multiples of one power of two and added exactly, so their order has no
+# effect. Between blocks there is a rounding. The table counts the different results of one dot product of 256 random
+# terms of different magnitudes in 200 random orders:
 
 # %%
 K, shuffles = 256, 200
 rng = np.random.default_rng(0)
 x, y = (np.float16(np.ldexp(rng.standard_normal(K), rng.integers(-6, 7, K))) for _ in "xy")
-found = {}
+counts_of = {}
 for gpu, spec in specs.items():
     blocks = np.arange(K).reshape(-1, spec.block)
     within = np.array([rng.permuted(blocks, axis=1).ravel() for _ in range(shuffles)])
     whole = np.array([rng.permutation(K) for _ in range(shuffles)])
-    found[gpu] = {
+    counts_of[gpu] = {
         name: len(np.unique(mma.gemm(x[order][:, None, :], y[order][:, :, None], None, spec)))
         for name, order in (("shuffled within blocks", within), ("shuffled", whole))
     }
-assert all(counts["shuffled within blocks"] == 1 for counts in found.values())
-assert all(counts["shuffled"] > 1 for counts in found.values())
-pd.DataFrame(found).transpose()
+assert all(counts["shuffled within blocks"] == 1 for counts in counts_of.values())
+assert all(counts["shuffled"] > 1 for counts in counts_of.values())
+pd.DataFrame(counts_of).transpose()
 
 # %% [markdown]
-# Only the MI210 has an order within a block, $((p_0+p_1)+(p_2+p_3))+c$ in fp32; that these data do not show it is luck:
-# two ones beside $\pm2^{24}$ do. Everywhere the order of the blocks counts. So a GEMM is reproduced bit for bit only if
-# its order over $K$ is known: how $K$ is split, which part comes first, where the accumulator is emptied. `mma.KOrder`
-# says that.
+# Only the MI210 has an order within a block, $((p_0+p_1)+(p_2+p_3))+c$ in fp32. The random data do not show it; a block
+# with two ones and $\pm2^{24}$ does, in the cell below. On every unit the order of the blocks changes the result. A
+# GEMM can therefore be reproduced bit for bit only if its order over $K$ is known: the split of $K$, the position of
+# the residue, and the promotion interval. `mma.KOrder` describes this order.
 
 # %%
 big = 2.0**12
@@ -190,30 +202,30 @@ for gpu, spec in specs.items():
     assert (one, two) == (1, 2) if gpu == "MI210" else one == two
 
 # %% [markdown]
-# ## Truncation is a bias, and promotion limits it
+# ## The bias of truncation, and promotion
 #
-# Each block's result is rounded toward zero, so the errors of a long sum of positive terms do not average out: they add
-# up. *Promotion* adds the accumulator to an fp32 sum outside the matrix unit, to nearest, every so often, and starts
-# again from zero.
+# The result of each block is rounded toward zero. In a long sum of positive terms all these errors have the same sign,
+# so they do not cancel. *Promotion* adds the accumulator to an fp32 sum outside the matrix unit, with rounding to
+# nearest, after a fixed interval in $k$, and restarts the accumulator from zero.
 
 # %%
 lengths = [2**n for n in range(6, 15)]
 x = fpemu.inputs.make("uniform", (32, lengths[-1]), 1, "fp16", low=0.0, high=1.0)
 y = fpemu.inputs.make("uniform", (lengths[-1], 32), 2, "fp16", low=0.0, high=1.0)
-ways = {"one chain": None, "promoted every 128": mma.KOrder(promote=128)}
+orders = {"one chain": None, "promoted every 128": mma.KOrder(promote=128)}
 errors = {}
 for K in lengths:
     exact = fpemu.reference.matmul(x[:, :K], y[:K])
     for gpu in ("A100", "H200", "MI100"):
-        for way, order in ways.items():
+        for label, order in orders.items():
             D = mma.gemm(x[:, :K], y[:K], None, specs[gpu], order).astype(np.float64)
-            errors[gpu, way, K] = (D / exact - 1).ravel()
+            errors[gpu, label, K] = (D / exact - 1).ravel()
 with plotting.style():
     figure, axes = plotting.figure(3, height=2.5)
-    looks = {"one chain": plotting.HARDWARE["volta"], "promoted every 128": plotting.HARDWARE["hopper"]}
+    styles = {"one chain": plotting.HARDWARE["volta"], "promoted every 128": plotting.HARDWARE["hopper"]}
     for gpu, axis in zip(("A100", "H200", "MI100"), axes[0], strict=True):
-        for way, look in looks.items():
-            plotting.band(axis, lengths, [abs(errors[gpu, way, K]) for K in lengths], look, label=way)
+        for label, style in styles.items():
+            plotting.band(axis, lengths, [abs(errors[gpu, label, K]) for K in lengths], style, label=label)
         axis.set(yscale="log", xlabel="$K$", ylim=(1e-9, 1e-3))
         axis.set_xscale("log", base=2)
     axes[0, 0].set_ylabel("relative error (mean and range)")
@@ -231,15 +243,16 @@ assert 0.2 < np.mean(errors["MI100", "one chain", 2**14] < 0) < 0.8
 assert means["MI100", "one chain", 2**14] < 8 * means["MI100", "one chain", 2**10]
 
 # %% [markdown]
-# On the A100 and the H200 every single one of the 1024 results at $K=2^{14}$ is too small, and the error grows in
-# proportion to $K$; on the MI100, which rounds to nearest, the signs mix and it grows far more slowly. Promotion stops
-# the growth: what is left is the bias of one chain of 128.
+# On the A100 and the H200 all 1024 results at $K=2^{14}$ are too small, and the error grows in proportion to $K$. On
+# the MI100, which rounds to nearest, the errors have both signs and grow much more slowly. Promotion limits the growth:
+# the remaining error is the bias of a chain of 128 products.
 #
-# ## Raise an operand, and the result falls
+# ## A larger operand with a smaller result
 #
-# Addition in IEEE arithmetic is monotone: a larger operand never gives a smaller sum. Here it is not. With
-# $c=1-2^{-24}$ the largest exponent is $-1$ and eight products of $2^{-25}$ survive on Ampere; with $c = 1$, one ulp
-# more, the grid is twice as coarse and all eight are cut.
+# IEEE addition is monotone: a larger operand never gives a smaller sum. The addition of a tensor core is not monotone.
+# With $c=1-2^{-24}$ the alignment exponent is $-1$, and the eight products of $2^{-25}$ are kept on Ampere. With $c =
+# 1$, the next fp32 number, the last place of the aligned terms is twice as large, and all eight products are truncated
+# to zero.
 
 # %%
 a, b = [2.0**-12] * 8, [2.0**-13] * 8
@@ -252,11 +265,12 @@ assert lower > upper
 bitpicture.draw(pictures)
 
 # %% [markdown]
-# ## An accumulator that stands still
+# ## An accumulator that stops growing
 #
-# With fp16 accumulation a sum of ones stops for good. A block adds $L$ ones exactly to $c$, and the sum is rounded to
-# nearest even with 11 bits: at $c = 2^{11}L$ the step $L$ is half an ulp, a tie, and goes back to $c$. So the sum of
-# ever so many ones is at most $2^{11}L$: 8192, 16384, 32768 on Volta, Ampere and Hopper, where fp16 holds 65504.
+# With an fp16 accumulator a sum of ones stops growing. A block adds $L$ ones to $c$ exactly, and the sum is rounded to
+# 11 bits, to nearest even. At $c = 2^{11}L$ the increment $L$ is half an ulp, and the tie is rounded back to $c$. A sum
+# of any number of ones is therefore at most $2^{11}L$: 8192 on Volta, 16384 on Ampere and 32768 on Hopper, although
+# fp16 represents 65504.
 
 # %%
 counts = np.arange(0, 2**16, 2**10)
@@ -268,17 +282,17 @@ for gpu, spec in half.items():
 with plotting.style():
     figure, axes = plotting.figure(1, width=plotting.SINGLE, height=2.6)
     for gpu, spec in half.items():
-        look = plotting.HARDWARE[spec.architecture]
-        axes[0, 0].plot(counts, sums[gpu].astype(float), **look.line(label=f"{gpu}, L = {spec.block}", markevery=4))
+        style = plotting.HARDWARE[spec.architecture]
+        axes[0, 0].plot(counts, sums[gpu].astype(float), **style.line(label=f"{gpu}, L = {spec.block}", markevery=4))
     axes[0, 0].plot(counts, counts, **plotting.HARDWARE["ideal"].line(label="exact", marker=""))
     axes[0, 0].set(xlabel="ones added", ylabel="fp16 accumulator")
     axes[0, 0].legend()
 display(figure)
 
 # %% [markdown]
-# fp8 on Hopper's `wgmma` aligns to $F = 13$ bits and keeps 13 fraction bits of an fp32 accumulator: at $2^{14}$ the
-# ones themselves are cut, and the sum stands still, whatever the format of the result promises. With promotion every
-# 128 nothing is lost.
+# Products of fp8 by `wgmma` on Hopper are aligned with $F = 13$, and the fp32 accumulator has 13 fraction bits. At
+# $2^{14}$ the alignment truncates the ones to zero and the sum stops growing, although its format is fp32. With
+# promotion every 128 products the sum is exact.
 
 # %%
 fp8 = mma.spec("H200", "e4m3")
@@ -289,11 +303,12 @@ assert (fp8.F, fp8.instruction) == (13, "wgmma")
 assert (chain, promoted) == (2.0**14, 2.0**15)
 
 # %% [markdown]
-# ## Specials
+# ## Special values
 #
-# NVIDIA's units have one NaN, all ones without a sign, whatever payload came in, and one zero, $+0$. Rounding toward
-# zero keeps the largest fp32 number $2^{128}-2^{104}$ where half an ulp is added, but a sum of $2^{128}$ is Inf. AMD
-# has the usual quiet NaN, and to nearest half an ulp is enough for Inf. Here in bf16, which has fp32's range:
+# NVIDIA's units return one NaN, with all bits except the sign set, for every NaN payload, and one zero, $+0$. With
+# rounding toward zero the largest fp32 number $2^{128}-2^{104}$ is unchanged after an addition of half an ulp, but a
+# sum of $2^{128}$ is infinite. AMD's units return the usual quiet NaN, and with rounding to nearest an addition of half
+# an ulp to the largest number gives infinity. The example uses bf16, which has the exponent range of fp32:
 
 # %%
 largest = fpemu.FP32.max
@@ -319,14 +334,15 @@ pd.DataFrame(codes)
 # %% [markdown]
 # ## What was learnt
 #
-# * An instruction truncates every term to one grid, adds exactly and rounds once: five integers specify a unit.
-# * The order within a block is free on most units, the order of the blocks never is.
-# * Truncation is a bias that grows with $K$; promotion limits it, rounding to nearest avoids it.
-# * More bits in the alignment do not make every result better, a larger operand can make a sum smaller, and a narrow
-#   accumulator stops.
+# * An NVIDIA tensor core truncates every term to a multiple of one power of two, adds exactly and rounds once. A few
+#   integers specify the unit.
+# * On most units the order within a block has no effect; the order of the blocks always has an effect.
+# * Truncation is a bias that grows with $K$. Promotion limits the bias, and rounding to nearest avoids it.
+# * A wider alignment does not improve every result, a larger operand can give a smaller sum, and an accumulator with
+#   few bits stops growing.
 #
 # ## Where to go next
 #
-# * [tour](tour.ipynb): the package in five minutes; [dgemm_tc](dgemm_tc.ipynb): sums that *are* exact on these units.
-# * `fpemu.mma.MmaSpec`: an instruction of your own; every field of the table at the top can be changed.
+# * [tour](tour.ipynb): the package in five minutes; [dgemm_tc](dgemm_tc.ipynb): sums that are exact on these units.
+# * `fpemu.mma.MmaSpec`: the specification of any instruction; every field of the table at the top can be changed.
 # * `fpemu list hardware` on the command line: all instructions, with their evidence and sources.

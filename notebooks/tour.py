@@ -10,9 +10,10 @@
 # %% [markdown]
 # # fpemu in five minutes
 #
-# Matrix units of GPUs multiply fp16 numbers and add them in fp32, each in its own way. fpemu computes what they return,
-# bit for bit, without a GPU, and on top of that the published schemes that make an fp32 or fp64 product out of fp16
-# words. This notebook goes from the bits of one number to the verdicts on published claims.
+# The matrix units of GPUs multiply fp16 numbers and add the products in fp32, and the result depends on the
+# architecture. fpemu computes the result of each unit bit for bit, without a GPU. It also implements the published
+# schemes that compute fp32 and fp64 products from fp16 words. This notebook follows one product, from the bits of one
+# number through an instruction and a GEMM to the verdicts on published claims.
 
 # %%
 # %matplotlib inline
@@ -27,17 +28,19 @@ from fpemu.reproduce import ledger
 from fpemu.reproduce.verdicts import VERDICTS, number_of
 
 # %% [markdown]
-# ## One number, split
+# ## The split of one number
 #
-# An fp32 number has 24 bits, fp16 has 11. Ootomo and Yokota keep $h = \mathrm{fp16}(x)$ and the scaled residual
-# $r = \mathrm{fp16}((x - h)\cdot 2^{11})$, so that $x \approx h + r\,2^{-11}$. Where do the bits of $\pi$ go?
+# An fp32 number has 24 bits, and an fp16 number has 11. The scheme of Ootomo and Yokota represents $x$ by two fp16
+# words, $h = \mathrm{fp16}(x)$ and the scaled residual $r = \mathrm{fp16}((x - h)\cdot 2^{11})$, so that $x \approx h +
+# r\,2^{-11}$. The table shows the bits of $\pi$ in both words.
 
 # %%
 print(fpemu.schemes.format_split(np.pi, "ootomo"))
 
 # %% [markdown]
-# Two parts of 11 bits and the sign of the residual make 23; the last bit of $\pi$ in fp32 is lost. Without the scaling
-# (Markidis et al.) a small number loses far more, because its residual falls below fp16's range:
+# Two words of 11 bits and the sign of the residual hold 23 bits; the last bit of $\pi$ in fp32 is lost. Without the
+# scale (Markidis et al.) a small number loses more bits, because its residual is below the range of normal fp16
+# numbers:
 
 # %%
 splits = {name: fpemu.schemes.split_table(np.pi * 2.0**-9, name) for name in ("markidis", "ootomo")}
@@ -47,10 +50,11 @@ rows = {name: (split.bits_kept, f"{split.relative_error:.1e}") for name, split i
 pd.DataFrame(rows, index=["bits kept of π/512", "relative error"])
 
 # %% [markdown]
-# ## One instruction, four GPUs
+# ## One instruction on four GPUs
 #
-# $2^{23} - 2^{23} - \tfrac12 - \tfrac14 - \tfrac18$: which bits survive the alignment to the largest exponent? A row is
-# a term, a column a binary place; vermilion is cut. [arithmetic](arithmetic.ipynb) explains every step.
+# The picture shows the sum $2^{23} - 2^{23} - \tfrac12 - \tfrac14 - \tfrac18$ on four GPUs. Each row is a term, and
+# each column is a binary place. The alignment to the largest exponent truncates the vermilion bits. The notebook
+# [arithmetic](arithmetic.ipynb) explains every step.
 
 # %%
 a, b, c = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1.0, 1.0, 1.0], 2.0**23
@@ -61,8 +65,9 @@ bitpicture.draw(pictures)
 # %% [markdown]
 # ## A GEMM by several schemes
 #
-# `fpemu.gemm` runs a scheme on a GPU's arithmetic; `fpemu.reference.matmul` gives the exact product, rounded once to
-# fp64. The relative error $\|D-AB\|_F/\|AB\|_F$, for uniform operands and $K = 1024$:
+# `fpemu.gemm` runs a scheme with the arithmetic of a GPU, and `fpemu.reference.matmul` returns the exact product,
+# rounded once to fp64. The table shows the relative error $\|D-AB\|_F/\|AB\|_F$ for operands uniform in $[-1, 1]$ and
+# $K = 1024$:
 
 # %%
 A, B = fpemu.inputs.operands("uniform", 96, 96, 1024, seed=0)
@@ -85,15 +90,16 @@ assert ideal < sgemm
 assert errors["markidis"]["MI210"] > 10 * max(errors["markidis"][gpu] for gpu in ("V100", "A100", "H200"))
 
 # %% [markdown]
-# Markidis' four products share one chain, and the tensor core's truncation makes that chain worse than SGEMM (on a unit
-# that rounds to nearest it would be better); Ootomo adds outside the tensor core after every instruction, and is better
-# than SGEMM; staged accumulation, a scheme of this project, adds outside after every 64 products. The bits of the
-# hardware decide much: the same scheme differs by GPU, and on an MI210, which flushes fp16 subnormals, an unscaled
-# residual is often simply zero.
+# In Markidis' scheme the four products share one chain over $K$. The truncation of the tensor core makes this chain
+# less accurate than SGEMM; on a unit that rounds to nearest the same scheme is more accurate than SGEMM. Ootomo's
+# scheme adds outside the tensor core after every instruction and is more accurate than SGEMM on the NVIDIA GPUs. Staged
+# accumulation, a scheme of this project, adds outside the tensor core after every 64 products. The error depends on the
+# hardware: the MI210 replaces subnormal fp16 operands by zero, so many unscaled residuals are zero there.
 #
-# ## The order counts
+# ## The summation order
 #
-# The same product in three other orders over $K$, on one GPU: how many entries differ from those of the plain chain?
+# The same product is evaluated in three other orders over $K$ on one GPU. The table counts the entries that differ from
+# the entries of one chain:
 
 # %%
 a16, b16 = A.astype(np.float16), B.astype(np.float16)
@@ -109,30 +115,31 @@ assert min(differing.values()) > chain.size / 2
 pd.Series(differing, name=f"of {chain.size}").to_frame()
 
 # %% [markdown]
-# ## Correctly rounded, with a certificate
+# ## Correct rounding with a certificate
 #
-# The Ozaki scheme cuts fp64 matrices into slices whose products are *exact* on the tensor core. In CR mode one rounding
-# of the exact product is left, so that every GPU gives the same bits. `fpemu.certify` says what was checked;
-# [dgemm_tc](dgemm_tc.ipynb) shows how it works.
+# The Ozaki scheme splits fp64 matrices into slices whose products are *exact* on the tensor core. In CR mode (correctly
+# rounded) the exact product is rounded once, so every GPU returns the same bits. `fpemu.certify` returns the result
+# with the conditions that it checked. The notebook [dgemm_tc](dgemm_tc.ipynb) explains the scheme.
 
 # %%
 narrow = B[:, :48]
 wide = A[:48].astype(np.float64) * 10.0 ** np.random.default_rng(1).integers(-8, 8, (48, 1024))
-found = {gpu: fpemu.certify(wide, narrow, scheme="ozaki", mode="CR", hardware=gpu) for gpu in ("T4", "H200", "MI210")}
-for certified in found.values():
+results = {gpu: fpemu.certify(wide, narrow, scheme="ozaki", mode="CR", hardware=gpu) for gpu in ("T4", "H200", "MI210")}
+for certified in results.values():
     assert certified.report.ok
     assert certified.report.complete
     assert certified.report.exact
     assert np.array_equal(certified.D, fpemu.reference.matmul(wide, narrow))
-report = found["T4"].report
-print(f"{report.hardware}: {report.bits} bits a slice, {report.slices} slices, {report.products} products")
-print(f"largest sum {report.sum_bound} of {report.sum_limit} that stay exact")
+report = results["T4"].report
+print(f"{report.hardware}: {report.bits} bits per slice, {report.slices} slices, {report.products} products")
+print(f"largest sum {report.sum_bound}, largest exact sum {report.sum_limit}")
 
 # %% [markdown]
-# ## A sweep, and a map
+# ## A sweep and a map
 #
-# H2SGEMM scales its residual by $2^{sb}$. Which $sb$ is good for operands in $[-2^e, 2^e]$? `sweep.Grid` says what
-# varies: every list or range is an axis. Finished cells are kept, so that a second run computes only what is new.
+# H2SGEMM scales its residual by $2^{sb}$. The best $sb$ depends on the range $[-2^e, 2^e]$ of the operands.
+# `sweep.Grid` describes the cases: each list or range is an axis. Finished cases are stored, so a second run evaluates
+# only the missing cases.
 
 # %%
 machines = {"ampere": "A100", "ascend910a": "Ascend 910A (assumed)"}
@@ -145,8 +152,8 @@ grid = sweep.Grid(
     K=256,
     on_range="propagate",
 )
-with sweep.Store() as results:
-    frame = sweep.frame(sweep.run(grid, results=results))
+with sweep.Store() as store:
+    frame = sweep.frame(sweep.run(grid, results=store))
 means = frame.groupby(["scheme", "hardware", "scheme.sb", "inputs.exponent"], dropna=False)["relative_l2"].mean()
 sgemm = frame[frame["scheme"] == "sgemm"]["relative_l2"].mean()
 with plotting.style():
@@ -171,21 +178,22 @@ for sb in (4, 8, 12, 16):
     assert means["h2sgemm", "ascend910a", sb, 0] < sgemm / 2
 
 # %% [markdown]
-# Each step of 2 in $sb$ moves the edge of the good region by two binary exponents, until $h$ itself becomes
-# subnormal: the published $sb = 12$ is a good choice. The plateau is the hardware's: a unit that rounds to nearest gets
-# well below SGEMM, and the A100, which truncates, stays above SGEMM's error, by less than a factor of 2, whatever $sb$.
+# A step of 2 in $sb$ moves the boundary of the accurate region by two binary exponents, until $h$ itself becomes
+# subnormal. The published value $sb = 12$ is therefore a good choice. The smallest error depends on the hardware: on a
+# unit that rounds to nearest it is well below the error of SGEMM. On the A100, which truncates, it stays above the
+# error of SGEMM, by less than a factor of 2, for every $sb$.
 #
-# ## A figure of a paper, and the verdicts
+# ## A figure of a paper and its verdicts
 #
-# The papers' figures are committed with their data. `reproduce.committed` draws one again from them, and
-# `reproduce.reproduce` computes it anew. This is figure 8 of the H2SGEMM paper.
+# The figures of the papers are committed with their data. `reproduce.committed` draws a figure from these data, and
+# `reproduce.reproduce` evaluates the data again. This is figure 8 of the H2SGEMM paper.
 
 # %%
 reproduce.committed("h2sgemm/fig8", "full").figure()
 
 # %% [markdown]
-# The verdict on each published claim follows from the data, by a criterion that was fixed before the measurement and
-# stands in the paper's `paper.toml`. A verdict needs 20 seeds at the paper's sizes, so the data are those of full size:
+# The verdict on each published claim follows from the data by a criterion that was fixed before the measurement; the
+# paper's `paper.toml` states it. A verdict requires 20 seeds at the paper's sizes, so it uses the data of full size:
 
 # %%
 full = reproduce.committed("h2sgemm/fig8", "full")
@@ -198,10 +206,10 @@ with pd.option_context("display.max_colwidth", None):
     display(table)
 
 # %% [markdown]
-# ## All papers at a glance
+# ## The verdicts on all papers
 #
-# `fpemu ledger` collects the verdicts of all figures in `figures/LEDGER.md`. Speeds of the papers' GPUs are not
-# testable on another GPU; every other claim is judged:
+# `fpemu ledger` collects the verdicts of all figures in `figures/LEDGER.md`. The speed of another GPU cannot be tested;
+# every other claim is judged:
 
 # %%
 book = ledger.collect()
@@ -224,12 +232,19 @@ assert left.min() > 0
 display(figure)
 
 # %% [markdown]
-# What this tour showed: the split decides which bits reach the matrix unit, the unit's truncation and the order over
-# $K$ decide the error of the sum, and a published claim is a number with a criterion, seeds and conditions.
+# ## What was learnt
+#
+# * The split determines which bits of an operand reach the matrix unit.
+# * The truncation of the unit and the order over $K$ determine the error of the sum: H2SGEMM is less accurate than
+#   SGEMM on the A100 and more accurate on the Ascend 910A, whose arithmetic is assumed.
+# * Error-free schemes return the same bits on every GPU, and a certificate states the checked conditions.
+# * A published claim can be judged if it has a number, a criterion, seeds and conditions.
 #
 # ## Where to go next
 #
-# * [arithmetic](arithmetic.ipynb): how a tensor core adds, on pictures of its bits.
-# * [dgemm_tc](dgemm_tc.ipynb): fp64 products, exactly, from fp16 units; where DP mode keeps its promise.
-# * One notebook a paper beside them, and the [README](../README.md) for the command line: `fpemu gemm`, `fpemu sweep`,
-#   `fpemu reproduce`.
+# * [arithmetic](arithmetic.ipynb): the addition of a tensor core in pictures of its bits.
+# * [dgemm_tc](dgemm_tc.ipynb): exact fp64 products from fp16 units, and the inputs on which DP mode is less accurate
+#   than DGEMM.
+# * [legemm](legemm.ipynb), [h2sgemm](h2sgemm.ipynb), [magma](magma.ipynb) and [tsm2](tsm2.ipynb): the claims of the
+#   other papers.
+# * [README](../README.md): the command line with `fpemu gemm`, `fpemu sweep` and `fpemu reproduce`.

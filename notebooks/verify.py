@@ -8,16 +8,19 @@
 # ---
 
 # %% [markdown]
-# # Is this product what it is said to be?
+# # Verification of matrix products against their specification
 #
-# `fpemu.conformance.verify`, on the command line `fpemu verify gemm`, holds a matrix product against a claim: which
-# instruction, in which order over $K$, or which scheme. Equal means that every bit is. If one is not, the tool says
-# where, and looks for the likeliest cause by trying what else the product may have been: other orders, promotions,
-# roundings of the operands, epilogues, accumulators, hardware and schemes.
+# `fpemu.conformance.verify`, on the command line `fpemu verify gemm`, compares a matrix product with its specification:
+# an instruction and a summation order over $K$, or a scheme. The verdict is *equal* only if every bit is equal. If a
+# bit differs, the verdict lists the positions of the mismatches and the likeliest cause. To find the cause, the
+# function tries deviations from the specification: other orders, promotions, roundings of the operands, epilogues,
+# accumulators, hardware and schemes.
 #
-# Here it judges products of PyTorch (cuBLAS), of Triton kernels, and of fpemu's own kernels. Their operands can be
-# drawn again anywhere (`fpemu.inputs`), so only the results had to be recorded: 24 rows and columns of each, by
-# [data/products.py](data/products.py), which records them on any GPU. These come from this one:
+# This notebook verifies products of PyTorch (cuBLAS), of Triton kernels, and of fpemu's kernels on an H200. The
+# argument: the bits of a result suffice to determine the order and the roundings of a closed library, as far as the
+# operands distinguish the alternatives. The operands are functions of a seed (`fpemu.inputs`), so only results were
+# recorded, 24 rows and columns of each product; [data/products.py](data/products.py) records them on any GPU. The
+# present recordings were made with:
 
 # %%
 import sys
@@ -39,14 +42,16 @@ origin, results = products.load(Path("notebooks/data/products.npz"))
 assert list(results) == list(cases)
 assert not origin.pop("failed")
 assert all(D.shape == (24, 24) for D in results.values())
-print(*(f"{what}: {value}" for what, value in origin.items()), sep="\n")
+print(*(f"{name}: {value}" for name, value in origin.items()), sep="\n")
 
 
 # %%
-def judge(name, **claim):
-    """A recorded product against a claim: by default the H200's instruction of its format, in one chain."""
-    A, B, C = cases[name].kept_operands()
-    return verify(results[name], A, B, C, **{**cases[name].claim(), "seconds": 600, "most": 700, **claim})
+def judge(name, **specification):
+    """Verify a recorded product, by default against one chain of the H200's instruction of its format."""
+    A, B, C = cases[name].recorded_operands()
+    return verify(
+        results[name], A, B, C, **{**cases[name].specification(), "seconds": 600, "most": 700, **specification}
+    )
 
 
 verdicts = {name: judge(name) for name in results}
@@ -55,7 +60,8 @@ verdicts = {name: judge(name) for name in results}
 # %% [markdown]
 # ## torch.mm
 #
-# A product of $512^3$ in fp16 with an fp32 result: one chain of instructions over $K$, as claimed.
+# The specification of the first product, $512^3$ in fp16 with an fp32 result, is one chain of instructions over $K$.
+# The product is equal.
 
 # %%
 verdict = verdicts["mm fp16"]
@@ -65,8 +71,8 @@ assert not verdict.alike
 print(verdict)
 
 # %% [markdown]
-# At $100\times60\times1000$ the library splits $K$ so that more of the GPU has work, and the claim is wrong. The tool
-# finds the slices' length, and that each slice takes the odd piece of its length first.
+# For $100\times60\times1000$ the library splits $K$, so that more parts of the GPU are busy, and one chain is the wrong
+# specification. The verdict names the length of the slices, and the residue of each slice as the first tile.
 
 # %%
 verdict = verdicts["mm fp16 odd"]
@@ -76,7 +82,7 @@ assert verdict.causes[0].specification.order == KOrder(split=128, tile=64, resid
 print(verdict)
 
 # %% [markdown]
-# The same product with $B$ stored by columns is another kernel, with another order:
+# The same product with $B$ stored by columns uses another kernel, with another order:
 
 # %%
 verdict = verdicts["mm fp16 odd TN"]
@@ -84,10 +90,11 @@ assert verdict.causes[0].specification.order == KOrder(split=112)
 print(verdict)
 
 # %% [markdown]
-# ### tf32: a surprise
+# ### tf32: the rounding of the operands
 #
-# The instruction takes fp32 words and ignores their low 13 bits, which is a rounding toward zero. The claim
-# "operands as they are, one chain" fails in all entries, and by far: cuBLAS rounds them to nearest first.
+# The instruction reads fp32 words and ignores their lowest 13 bits, which is a rounding toward zero. With the
+# specification "operands unchanged, one chain" all entries mismatch by many ulps, because cuBLAS rounds the operands to
+# nearest first.
 
 # %%
 verdict = verdicts["mm tf32"]
@@ -96,7 +103,8 @@ assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
 print(verdict)
 
 # %% [markdown]
-# Two things can be wrong at once. At $160\times96\times512$ the operands are rounded, and $K$ is split:
+# A product may deviate in two properties. For $160\times96\times512$ the operands are rounded to nearest, and $K$ is
+# split:
 
 # %%
 verdict = verdicts["mm tf32 split"]
@@ -107,8 +115,8 @@ print(verdict)
 # %% [markdown]
 # ### fp32: ordinary cores
 #
-# A plain fp32 product runs as fused multiply-adds. In one chain at $1024^3$; at $512^3$ four accumulators take eight
-# positions of $K$ in turn, and are added at the end.
+# A plain fp32 product consists of fused multiply-adds. At $1024^3$ each entry is one chain. At $512^3$ each entry has
+# four accumulators, which alternate every eight positions of $K$ and are added at the end.
 
 # %%
 assert (cases["mm fp32"].shape, cases["mm fp32 sliced"].shape) == (3 * (1024,), 3 * (512,))
@@ -120,9 +128,9 @@ print(verdict)
 # %% [markdown]
 # ### fp16 results
 #
-# With an fp16 result the same shape is split too. Here the partial sums go through a workspace in fp16, and are added
-# in fp32: a second rounding that the claim does not have. After it the entries no longer tell whether a slice takes its
-# odd piece first, and the verdict says so.
+# With an fp16 result the product $100\times60\times1000$ is split as well. Its partial sums are rounded to fp16 in a
+# workspace and added in fp32, a second rounding that the specification does not contain. After this rounding the
+# operands do not determine whether the residue of a slice comes first, and the verdict states this.
 
 # %%
 verdict = verdicts["mm fp16 to fp16 split"]
@@ -135,8 +143,8 @@ print(verdict)
 # %% [markdown]
 # ### alpha and beta
 #
-# `torch.addmm` computes $\alpha AB+\beta C$. The product is right, but some entries differ in their last bits: the
-# library's epilogue is a fused multiply-add, with one rounding less than two operations have.
+# `torch.addmm` computes $\alpha AB+\beta C$. Some entries mismatch in their last bits: the epilogue of the library is a
+# fused multiply-add, with one rounding, and the specification has a multiplication and an addition, with two roundings.
 
 # %%
 verdict = verdicts["addmm fp32"]
@@ -144,31 +152,33 @@ assert verdict.causes[0].specification.epilogue == "fma"
 print(verdict)
 
 # %% [markdown]
-# ## Everything that was recorded
+# ## All recorded products
 #
-# The default claim about each, and what the tool says. *Part* marks a cause that leaves some entries different.
+# The table lists the verdict on each product with its default specification. *Part* marks a cause that does not explain
+# all mismatches, with the number of unexplained entries.
 
 # %%
 rows = []
 for name in results:
-    found = verdicts[name]
-    cause = found.causes[0] if found.causes else None
+    verdict = verdicts[name]
+    cause = verdict.causes[0] if verdict.causes else None
     mark = "" if cause is None or cause.left == 0 else f"part, {cause.left} left: "
     rows.append(
         {
             "product": name,
             "of": cases[name].by,
-            "differ": 0 if found.equal else found.difference.entries,
-            "cause": "equal" if found.equal else "not found" if cause is None else mark + cause.text,
+            "differ": 0 if verdict.equal else verdict.difference.entries,
+            "cause": "equal" if verdict.equal else "not found" if cause is None else mark + cause.text,
         }
     )
 with pd.option_context("display.max_colwidth", None, "display.width", 200):
     display(pd.DataFrame(rows).set_index("product"))
 
 # %% [markdown]
-# The rows of Triton: a plain `tl.dot` is one chain of `wgmma`, and so is `acc += tl.dot(...)`: the compiler gives the
-# sum to the instruction's accumulator. A promotion has to be hidden from it, or asked for (`max_num_imprecise_acc`, for
-# fp8). The plain tf32 dot leaves the operands to the instruction, which cuts them, where cuBLAS rounds.
+# In Triton a plain `tl.dot` is one chain of `wgmma`. The statement `acc += tl.dot(...)` is also one chain, because the
+# compiler passes the sum to the instruction as its accumulator. A promotion must be hidden from the compiler, or
+# requested with `max_num_imprecise_acc` (fp8 only). The plain tf32 dot product passes the operands to the instruction,
+# which truncates them; cuBLAS rounds them to nearest.
 
 # %%
 assert all(verdicts[name].equal for name in ("dot fp16", "dot fp16 +=", "dot tf32", "dot ieee", "dot e4m3"))
@@ -177,15 +187,16 @@ assert verdicts["dot e4m3 promoted"].causes[0].specification.order == KOrder(pro
 print(verdicts["dot e4m3 promoted"])
 
 # %% [markdown]
-# `input_precision="tf32x3"` is a scheme, close to that of Ootomo and Yokota. Each operand becomes
-# two tf32 words, the first rounded to nearest, the second cut by the instruction; three products of words share an
-# accumulator that starts anew every step of the loop. With these choices the claim holds bit for bit. Three entries
-# tell that ties go away from zero; which of the two small products comes first, these operands do not tell:
+# `input_precision="tf32x3"` is a scheme similar to the scheme of Ootomo and Yokota. Each operand becomes two tf32
+# words: the first word is rounded to nearest, and the instruction truncates the second. The three products of words
+# share an accumulator that restarts in every iteration of the loop. With these options the product is equal to the
+# specification. Three entries show that ties are rounded away from zero. The operands do not determine the order of the
+# two products with a residual:
 
 # %%
 print(verdicts["dot tf32x3"])
-A, B, _ = cases["dot tf32x3"].kept_operands()
-choices = {
+A, B, _ = cases["dot tf32x3"].recorded_operands()
+options = {
     "high_rounding": "RNA",
     "residual_rounding": "RZ",
     "products": "rh,hr,hh",
@@ -194,15 +205,15 @@ choices = {
     "promote": 32,
 }
 for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding": "RNE"}, 3)):
-    claim = {"scheme": "ootomo-tf32", "hardware": "H200", **choices, **other}
-    verdict = verify(results["dot tf32x3"], A, B, causes=False, **claim)
+    specification = {"scheme": "ootomo-tf32", "hardware": "H200", **options, **other}
+    verdict = verify(results["dot tf32x3"], A, B, causes=False, **specification)
     assert (0 if verdict.equal else verdict.difference.entries) == entries
 
 # %% [markdown]
-# ## A callable can be asked again
+# ## Verification of a callable
 #
-# Given a function instead of a result, the tool calls it twice (a product that changes from call to call is refused),
-# and where no order on its list fits, it probes the function for its summation tree.
+# If a function is given instead of a result, `verify` calls it twice and raises an error if the results differ. If no
+# order of its list reproduces the product, it probes the function for its summation tree.
 
 # %%
 spec = fpemu.mma.spec("H200", "fp16", "fp32")
@@ -213,9 +224,10 @@ assert verdict.causes[0].specification.order == odd
 print(verdict)
 
 # %% [markdown]
-# ## A scheme can be the claim
+# ## Verification of a scheme
 #
-# Ootomo and Yokota's three products, said to be promoted every instruction; in truth every 64 of $K$:
+# The specification is the scheme of Ootomo and Yokota with a promotion after every instruction. The product was
+# promoted every 64 in $K$:
 
 # %%
 A, B = fpemu.inputs.operands("normal", 32, 32, 512, seed=2)
@@ -226,10 +238,11 @@ assert verdict.causes[0].specification.scheme.promote == 64
 print(verdict)
 
 # %% [markdown]
-# ## What the operands do not tell
+# ## Specifications that the operands do not distinguish
 #
-# Equal bits prove a claim as far as the operands go. With small integers every sum is exact, and any order and any
-# instruction gives the same bits. The verdict holds a claim that holds against such alternatives.
+# Equal bits confirm a specification only against the alternatives that the operands distinguish. With small integers
+# every sum is exact, so every order and every instruction return the same bits. The verdict lists the alternatives that
+# return the same bits.
 
 # %%
 A, B = (np.rint(4 * x) for x in fpemu.inputs.operands("normal", 16, 16, 256, seed=4, dtype="fp16"))
@@ -239,18 +252,19 @@ assert len(verdict.alike) == verdict.tried
 print(verdict)
 
 # %% [markdown]
-# ## Where a difference sits
+# ## The positions of mismatches
 #
-# The places of a difference tell much before any cause is tried. Here the first 32 rows were multiplied by a kernel
-# that rounds the operands, the rows beyond that tile by one that leaves it to the instruction, as claimed. A rounding
-# to fp16 would explain it too: it keeps as many bits as tf32, in a smaller range, which these operands do not leave.
+# The positions of the mismatches indicate the cause. In this product the first 32 rows come from a kernel that rounds
+# the operands to nearest. The other rows come from a kernel that passes the operands unchanged, as the specification
+# states. A rounding to fp16 is an equally good explanation: fp16 has as many significand bits as tf32, and these
+# operands are within its smaller range.
 
 # %%
 A, B = fpemu.inputs.operands("normal", 48, 32, 128, seed=3)
 tf32 = fpemu.mma.spec("H200", "tf32", "fp32")
-near = [np.asarray(fpemu.round_to(x, "tf32")) for x in (A, B)]
+rounded = [np.asarray(fpemu.round_to(x, "tf32")) for x in (A, B)]
 D = fpemu.mma.gemm(A, B, None, tf32)
-D[:32] = fpemu.mma.gemm(near[0][:32], near[1], None, tf32)
+D[:32] = fpemu.mma.gemm(rounded[0][:32], rounded[1], None, tf32)
 verdict = verify(D, A, B, hardware="H200", fmt="tf32", most=200)
 assert verdict.difference.patterns == ("only in rows 0 to 31 (the first)",)
 assert ("fp16", "RNE") in [cause.specification.inputs for cause in verdict.causes]
@@ -260,8 +274,8 @@ print(verdict)
 # %% [markdown]
 # ## What was learnt
 #
-# * cuBLAS splits $K$ by shape and layout, rounds tf32 operands to nearest, and scales by fused multiply-adds; each of
-#   these was found from the results alone.
-# * Triton leaves sums and tf32 operands to the instruction, unless the promotion is hidden from its compiler.
-# * Equal bits prove a claim only as far as the operands tell its alternatives apart, and the verdict lists those it
-#   cannot exclude.
+# * cuBLAS selects the split of $K$ by shape and layout, rounds tf32 operands to nearest, and applies $\alpha$ and
+#   $\beta$ by fused multiply-adds. The results alone determined each of these properties.
+# * Triton passes sums and tf32 operands to the instruction, unless the promotion is hidden from its compiler.
+# * Equal bits confirm a specification only against the alternatives that the operands distinguish, and the verdict
+#   lists the other alternatives.

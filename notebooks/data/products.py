@@ -2,8 +2,8 @@
 
     python notebooks/data/products.py notebooks/data/products.npz      # on a machine with an NVIDIA GPU and PyTorch
 
-Operands are drawn by `fpemu.inputs` and are the same everywhere, so only results are kept: 24 rows and columns of each.
-With --emulated the results are those of a stand-in, for a machine without a GPU: good for trying out, not for showing.
+`fpemu.inputs` draws the same operands on every machine, so only results are recorded: 24 rows and columns of each
+product. With --emulated the expected specifications are evaluated instead; such a recording is for tests only.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from fpemu.conformance.orders import dealt
 from fpemu.conformance.specification import Specification
 from fpemu.mma import KOrder
 
-LINES = 24  # rows and columns kept
+LINES = 24  # recorded rows and columns
 
 
 @dataclass(frozen=True)
 class Case:
-    """A product: who makes it, of what, and what was found about it: `stand_in` computes the same bits."""
+    """A product: its implementation, formats, shape and seed, and `expected`, a specification with the same bits."""
 
     name: str
     by: str  # "torch", "triton", "fpemu"
     fmt: str
     shape: tuple[int, int, int]
     seed: int
-    stand_in: Specification
+    expected: Specification
     layout: str = "NN"
     out: str = "fp32"
     alpha: float = 1.0
@@ -56,18 +56,18 @@ class Case:
         C = fpemu.inputs.make("uniform", (M, N), [self.seed, 7], self.out) if self.beta else None
         return A, B, C
 
-    def claim(self) -> dict[str, Any]:
-        """The plain claim about it: the H200's instruction of its format, or ordinary cores, in one chain."""
+    def specification(self) -> dict[str, Any]:
+        """The default specification: one chain of the H200's instruction of this format, or of ordinary cores."""
         hardware = None if self.fmt == "fp32" else "H200"
         return {"hardware": hardware, "fmt": self.fmt, "out": self.out, "alpha": self.alpha, "beta": self.beta}
 
-    def kept_operands(self) -> tuple[Any, Any, Any]:
-        """The rows of A, the columns of B and the part of C that the recorded part of D comes from."""
-        (A, B, C), (rows, columns) = self.operands(), self.kept()
+    def recorded_operands(self) -> tuple[Any, Any, Any]:
+        """The rows of A, the columns of B and the entries of C that determine the recorded entries of D."""
+        (A, B, C), (rows, columns) = self.operands(), self.recorded()
         return A[rows], B[:, columns], None if C is None else C[rows][:, columns]
 
-    def kept(self) -> tuple[Any, Any]:
-        """The rows and columns that are recorded, spread over the matrix with both edges."""
+    def recorded(self) -> tuple[Any, Any]:
+        """The indices of the recorded rows and columns: equally spaced, from the first to the last."""
         M, N, _ = self.shape
         return tuple(np.unique(np.linspace(0, n - 1, min(n, LINES)).astype(int)) for n in (M, N))  # type: ignore
 
@@ -77,7 +77,7 @@ _TF32 = ("tf32", "RNE")
 
 
 def cases() -> list[Case]:
-    """All of them."""
+    """All test cases."""
     fp16, bf16, tf32, e4m3, fp32 = (*(_H[f] for f in ("fp16", "bf16", "tf32", "e4m3")), simt.SPECS["fp32"])
     tf32x3 = schemes.build(
         "ootomo-tf32",
@@ -90,7 +90,7 @@ def cases() -> list[Case]:
             "promote": 32,
         },
     )
-    found = [
+    return [
         Case("mm fp16", "torch", "fp16", (512, 512, 512), 1, Specification(fp16)),
         Case("mm fp16 deep", "torch", "fp16", (512, 512, 8192), 2, Specification(fp16, order=KOrder(4096))),
         Case("mm fp16 odd", "torch", "fp16", (100, 60, 1000), 3, Specification(fp16, order=KOrder(128, 64, True))),
@@ -202,7 +202,6 @@ def cases() -> list[Case]:
         ),
         Case("wgmma chained", "fpemu", "fp16", (128, 128, 256), 21, Specification(fp16)),
     ]
-    return found
 
 
 # --- the products on a GPU
@@ -215,7 +214,7 @@ def _tensor(x: Any, fmt: str, layout: str) -> Any:
 
 
 def on_gpu(case: Case) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A callable that makes the product on the GPU, and its operands there; NumPy's for fpemu's own kernels."""
+    """A callable that computes the product on the GPU, and its operands: NumPy arrays for fpemu's kernels."""
     A, B, C = case.operands()
     if case.by == "fpemu":
         return (_emulated if case.name.startswith("emulated") else _chained), (A, B)
@@ -240,12 +239,12 @@ def _torch(case: Case) -> Callable[..., Any]:
 
 
 def _emulated(A: Any, B: Any) -> Any:
-    """A V100 emulated on the GPU at hand, promoted every 32."""
+    """A V100 emulated on this GPU, promoted every 32."""
     return mma.gemm(A, B, None, mma.spec("V100", "fp16", "fp32"), KOrder(promote=32), device="cuda")
 
 
 def _chained(A: Any, B: Any) -> Any:
-    """The GPU's own wgmma, one instruction after another."""
+    """A chain of wgmma instructions on this GPU."""
     import fpemu.gpu
 
     D = None
@@ -255,7 +254,7 @@ def _chained(A: Any, B: Any) -> Any:
 
 
 def triton_dot(a: Any, b: Any, case: Case) -> Any:
-    """The product of a kernel in Triton."""
+    """Multiply by a Triton kernel."""
     import torch
     from triton_dot import dot
 
@@ -269,24 +268,24 @@ def triton_dot(a: Any, b: Any, case: Case) -> Any:
 
 # --- the recording
 def emulated(case: Case) -> Any:
-    """The kept part of the product of a stand-in."""
+    """The recorded entries, evaluated by the expected specification."""
     A, B, C = case.operands()
-    return evaluate(case.stand_in, A, B, C, *case.kept())
+    return evaluate(case.expected, A, B, C, *case.recorded())
 
 
 def measured(case: Case) -> Any:
-    """The kept part of the product on the GPU."""
+    """The recorded entries of the product on the GPU."""
     from fpemu.probing.callables import as_matrix
 
     call, operands = on_gpu(case)
-    rows, columns = case.kept()
+    rows, columns = case.recorded()
     return np.ascontiguousarray(as_matrix(call(*operands), case.name).values[rows][:, columns])
 
 
 def origin(is_emulated: bool) -> dict[str, str]:
-    """Where and when."""
+    """The origin of a recording: device, versions and date."""
     if is_emulated:
-        return {"device": "none: emulated stand-ins", "date": ""}
+        return {"device": "none: emulated", "date": ""}
     import torch
     import triton
 
@@ -303,7 +302,7 @@ def origin(is_emulated: bool) -> dict[str, str]:
 
 
 def record(path: Path, *, is_emulated: bool = False, say: Callable[[str], None] = print) -> dict[str, str]:
-    """Record all cases; those that fail are left out, and named with the reason in what is returned."""
+    """Record all test cases; return the failed ones with their errors."""
     results, failed = {}, {}
     for case in cases():
         try:
@@ -317,17 +316,17 @@ def record(path: Path, *, is_emulated: bool = False, say: Callable[[str], None] 
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The origin of a recording, and the results by name."""
+    """Return the origin of a recording, and its results by name."""
     with np.load(path) as archive:
         stored = {name: archive[name] for name in archive.files}
     return json.loads(stored.pop("origin").tobytes()), stored
 
 
 def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description="Record the products that the notebook verify shows.")
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Record the products of the notebook verify.")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--emulated", action="store_true", help="results of a stand-in, without a GPU")
+    parser.add_argument("--emulated", action="store_true", help="evaluate the expected specifications, without a GPU")
     chosen = parser.parse_args()
     record(chosen.file, is_emulated=chosen.emulated)
     print(f"{chosen.file}: {chosen.file.stat().st_size / 1024:.0f} KiB")

@@ -1,4 +1,4 @@
-"""A plain GEMM in Triton, one `tl.dot` a step of BK: A (M, K) and B (K, N) to fp32 C, tiles of BM × BN."""
+"""A plain GEMM in Triton, one `tl.dot` per step of BK: A (M, K) times B (K, N) in fp32, tiles of BM × BN."""
 
 import triton
 import triton.language as tl
@@ -31,7 +31,7 @@ def dot(
     for k in range(0, K, BK):
         x = tl.load(a + m[:, None] * am + (k + r)[None, :] * ak)
         y = tl.load(b + (k + r)[:, None] * bk + n[None, :] * bn)
-        if PROMOTE:  # the compiler does not know that `one` is 1; a plain sum it gives to the instruction's accumulator
+        if PROMOTE:  # `one` is no constant, so the compiler cannot merge this sum into the instruction's accumulator
             acc = acc + tl.dot(x, y, input_precision=PRECISION) * one
         elif PLUS:
             acc += tl.dot(x, y, input_precision=PRECISION)
