@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         simt,
         sweep,
         theory,
+        torch,
     )
     from fpemu.advice import advise
     from fpemu.errors import GpuError, GuaranteeError, InputError
@@ -74,6 +75,7 @@ __all__ = [
     "simt",
     "sweep",
     "theory",
+    "torch",
 ]
 _SMALL_FORMATS = ("E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0")
 _NAMES = {

@@ -375,6 +375,7 @@ RESULTS = {
 ELSEWHERE = {
     "fpemu.reproduce": "tests/reproduce",
     "fpemu.sweep": "tests/sweep/test_sweep.py and tests/sweep/test_grid.py",
+    "fpemu.torch": "tests/gpu/test_torch.py, where PyTorch is installed",
     "fpemu.plotting": "matplotlib checks the arguments of its helpers",
     "fpemu.verify.instructions.first_failures": "takes what `verify` returned",
     "fpemu.gpu.tallskinny.plan": "takes a Problem, which only `prepare` makes",
