@@ -16,6 +16,7 @@
 //   CORRECTION_SCALE   factor of the corrections when they are added
 //   SLICE_INTERVALS    promotion intervals (of PROMOTE_BLOCKS blocks) in a slice of K, whose sum goes to the partial
 //                      sums of the slices before; 0: K is not sliced
+//   SPREAD             the slices of an output tile are tiles of the grid: each is stored, and hopper_reduce.cu adds them
 #include "hopper.cuh"
 #include "hopper_epilogue.cuh"
 #include "pipeline.cuh"
@@ -32,6 +33,7 @@ constexpr int CORRECTION_INSTRUCTIONS = CorrectionProducts::COUNT * INSTRUCTIONS
 // Blocks from one promotion to the next. The last interval may go on beyond K: TMA fills tiles with zeros there, which
 // leave the accumulators unchanged.
 constexpr bool PROMOTES = Config::PROMOTE_BLOCKS > 0, SLICED = Config::SLICE_INTERVALS > 0;
+constexpr bool SPREAD = Config::SPREAD;
 constexpr bool CORRECTS = CorrectionProducts::COUNT > 0;
 constexpr int INTERVAL_BLOCKS = PROMOTES ? Config::PROMOTE_BLOCKS : 1;
 
@@ -47,6 +49,7 @@ static_assert(STAGES * STAGE_BYTES + 1024 + 16 * STAGES + WARPGROUPS * TILE_N * 
 static_assert((PRODUCER_REGISTERS + 2 * MATH_REGISTERS) * 128 <= 65536, "registers of a multiprocessor");
 static_assert(PRODUCER_REGISTERS % 8 == 0 && MATH_REGISTERS % 8 == 0, "setmaxnreg takes multiples of 8");
 static_assert(!SLICED || !CORRECTS, "partial sums of slices have one accumulator");
+static_assert(!SPREAD || (SLICED && CLUSTER == 1), "a thread block computes a slice by itself");
 static_assert(Config::BLOCK_PROMOTIONS == 1 || Config::PROMOTE_BLOCKS == 1, "promotions within a block, or per blocks");
 static_assert(MAIN_INSTRUCTIONS % Config::BLOCK_PROMOTIONS == 0 &&
                   CORRECTION_INSTRUCTIONS % Config::BLOCK_PROMOTIONS == 0,
@@ -68,14 +71,35 @@ FPEMU_FUNCTION int slices(const Task& task) {
 }
 FPEMU_FUNCTION Scheduler scheduler(const Task& task) { return Scheduler(task.M, task.N, task.group); }
 
+// What a thread block computes at a time: slices first <= slice < last of a tile.
+struct Work {
+  Scheduler::Tile tile;
+  int first, last;
+  FPEMU_FUNCTION Work(const Task& task, int index, u32 rank)
+      : tile(scheduler(task).in_batch(SPREAD ? index / slices(task) : index, rank)),
+        first(SPREAD ? index % slices(task) : 0), last(SPREAD ? first + 1 : slices(task)) {}
+  FPEMU_FUNCTION static int count(const Task& task) {
+    return scheduler(task).tiles() * task.batch * (SPREAD ? slices(task) : 1);
+  }
+  // Promotion intervals of a slice.
+  FPEMU_FUNCTION static int length(const Task& task, int slice) {
+    const int left = intervals(task) - slice * Config::SLICE_INTERVALS;
+    return SLICED ? min(left, Config::SLICE_INTERVALS) : left;
+  }
+};
+
 // The producer warp's elected thread: loads all stages of all tiles of this thread block.
 FPEMU_FUNCTION void produce(const Maps& maps, const Task& task, const Ring& ring, u32 rank) {
   Ring::Position stage = Ring::Position::of_producer();
-  for (int index = Scheduler::first(); index < scheduler(task).tiles() * task.batch; index += Scheduler::stride()) {
-    const Scheduler::Tile tile = scheduler(task).in_batch(index, rank);
+  for (int index = Scheduler::first(); index < Work::count(task); index += Scheduler::stride()) {
+    const Work work(task, index, rank);
+    const Scheduler::Tile& tile = work.tile;
+    constexpr int INTERVAL_CHUNKS = INTERVAL_BLOCKS * Config::BLOCK_CHUNKS;
+    const int before = SPREAD ? work.first * Config::SLICE_INTERVALS : 0;
+    const int count = SPREAD ? Work::length(task, work.first) : intervals(task);
     const int a_matrix = task.where ? (int)task.where[tile.batch].a : 0;
     const int b_matrix = task.where ? (int)task.where[tile.batch].b : 0;
-    for (int chunk = 0, turn = 0; chunk < intervals(task) * INTERVAL_BLOCKS * Config::BLOCK_CHUNKS; chunk++) {
+    for (int chunk = before * INTERVAL_CHUNKS, turn = 0; chunk < (before + count) * INTERVAL_CHUNKS; chunk++) {
       FPEMU_UNROLL
       for (int w = 0; w < WORDS; w++, turn++, stage.advance()) {
         const u32 full = ring.full(stage), to = ring.buffer(stage);
@@ -253,24 +277,24 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + WARPGROUPS), 1)
   } else {  // the math warpgroups
     if (WARPGROUPS == 2) raise_registers<MATH_REGISTERS>();
     Consumer consumer{ring, Ring::Position::of_consumer(), warpgroup - 1, lane};
-    const int own = (WARPGROUPS * blockIdx.x + consumer.warpgroup) * (ACCUMULATORS / 4) * 128 + threadIdx.x % 128;
-    float4* partial_sums = (float4*)task.slices + own;
     if (!CORRECTS && consumer.warpgroup == 1) pass_turn(consumer.warpgroup);
-    for (int index = Scheduler::first(); index < scheduler(task).tiles() * task.batch; index += Scheduler::stride()) {
-      const Scheduler::Tile tile = scheduler(task).in_batch(index, rank);
-      const WarpgroupTile output(task, tile.m + consumer.warpgroup * 64, tile.n, tile.batch);
+    for (int index = Scheduler::first(); index < Work::count(task); index += Scheduler::stride()) {
+      const Work work(task, index, rank);
+      const WarpgroupTile output(task, work.tile.m + consumer.warpgroup * 64, work.tile.n, work.tile.batch);
+      const s64 place = WARPGROUPS * (SPREAD ? index : (s64)blockIdx.x) + consumer.warpgroup;
+      float4* partial_sums = (float4*)task.slices + place * (ACCUMULATORS / 4) * 128 + threadIdx.x % 128;
       Exponents<TILE_N> powers;
-      powers.load(task, output, threadIdx.x % 128);
+      if (!SPREAD) powers.load(task, output, threadIdx.x % 128);
       float total[ACCUMULATORS];
-      for (int slice = 0; slice < slices(task); slice++) {
+      for (int slice = work.first; slice < work.last; slice++) {
         FPEMU_UNROLL
         for (int i = 0; i < ACCUMULATORS; i++) total[i] = 0;
-        const int left = intervals(task) - slice * Config::SLICE_INTERVALS;
-        const int count = SLICED ? min(left, Config::SLICE_INTERVALS) : left;
+        const int count = Work::length(task, slice);
         if (CORRECTS) mainloop_with_corrections(consumer, total, count);
         else mainloop(consumer, total, count);
-        if (SLICED) add_slice(partial_sums, total, slice == 0, slice == slices(task) - 1);
+        if (SLICED) add_slice(partial_sums, total, SPREAD || slice == 0, !SPREAD && slice == work.last - 1);
       }
+      if (SPREAD) continue;
       store(task, output, total, powers, threadIdx.x % 128, exponents[consumer.warpgroup], 3 + consumer.warpgroup);
     }
   }

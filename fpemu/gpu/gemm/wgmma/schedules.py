@@ -30,6 +30,10 @@ class Tile:
     group: int = 8  # rows of clusters' tiles whose columns are computed together
     rows: int = 128  # 64 for small products: more tiles, and the product may begin beside the last blocks of the split
 
+    def count(self, M: int, N: int) -> int:
+        """Clusters' tiles of an M by N matrix."""
+        return -(-M // (self.rows * self.cluster)) * -(-N // self.columns)
+
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f" in clusters of {self.cluster}" if self.cluster > 1 else "")
 
@@ -131,9 +135,8 @@ def best_tile(tiles: Iterable[Tile], shape: tuple[int, int, int]) -> Tile:
     M, N, _ = shape
 
     def cost(tile: Tile) -> float:
-        clusters = -(-M // (tile.rows * tile.cluster)) * -(-N // tile.columns)
         each = tile.columns if tile.rows == 128 else tile.columns * _HALF
-        return -(-clusters // (multiprocessors() // tile.cluster)) * (each + _EXTRA)
+        return -(-tile.count(M, N) // (multiprocessors() // tile.cluster)) * (each + _EXTRA)
 
     return min(tiles, key=cost)
 
@@ -149,9 +152,10 @@ def shared_bytes(tile: Tile) -> int:
     return stages(tile) * (tile.rows + tile.columns) * CHUNK * 2 + 1024
 
 
-def source(s: Schedule, tile: Tile) -> str:
-    """The kernel's text."""
+def source(s: Schedule, tile: Tile, *, spread: bool = False) -> str:
+    """The kernel's text; spread: the slices of K are distributed over thread blocks."""
     config = {
+        "SPREAD": spread,
         "TILE_N": tile.columns,
         "MATH_WARPGROUPS": tile.rows // 64,
         "CLUSTER": tile.cluster,
@@ -161,6 +165,11 @@ def source(s: Schedule, tile: Tile) -> str:
     lines = [constants.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.columns)]
     lines += [_products("MainProducts", s.main, s.main_turn), _products("CorrectionProducts", s.rest, s.rest_turn)]
     return "\n".join((*lines, kernel_source("hopper_gemm.cu")))
+
+
+def reduction(tile: Tile) -> str:
+    """The text of the kernel that adds the partial sums of spread slices."""
+    return constants.struct({"TILE_M": tile.rows, "TILE_N": tile.columns}) + "\n" + kernel_source("hopper_reduce.cu")
 
 
 def _products(name: str, products: tuple[tuple[int, int], ...], turn: int) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -23,21 +24,53 @@ from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme, SplitScheme
+from fpemu.schemes.words import BALANCED
 
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
 MIDDLE = 2**34  # from SMALL to here clusters cost more time in synchronisation than they save
+_LONG = 2**12  # K from which slices of it are distributed over thread blocks, where D has few tiles
+_SHORTEST = 512  # least length in k of a slice
+_PARTIAL_SUMS = 2**26  # most bytes for the partial sums of slices
 _NARROW = 192  # most columns where corrections have an accumulator or a block is long: registers run out beyond
 
 
-def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
-    """A kernel for products of a scheme of fp16 words on Hopper, or None; the shape (M, N, K) selects its tile."""
+def kernel(
+    scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None, *, slices: bool = True
+) -> Kernel | None:
+    """A kernel for products of a scheme of fp16 words on Hopper, or None; the shape (M, N, K) selects its tile.
+
+    slices : bool
+        Whether a kernel without a required order may split K.
+    """
     if not scheme.runs_by_plan or spec is None or min(shape) < 1 or spec != catalog.spec("hopper", "fp16"):
         return None
     assert isinstance(scheme, SplitScheme)
     schedule = schedules.schedule(scheme.lowering(spec, order))
     if schedule is None or len(scheme.rules()) != schedule.words or scheme.accumulator_format != "fp32":
         return None
-    return Hopper(scheme, spec, order, schedule, choose(shape, schedule))
+    if order is None and slices and (length := slice_length(shape, schedule)) is not None:
+        order, schedule = KOrder(split=length), replace(schedule, split=length)
+    tile = choose(shape, schedule) if schedule.split is None else few_tiles(shape) or choose(shape, schedule)
+    return Hopper(scheme, spec, order, schedule, tile)
+
+
+def few_tiles(shape: tuple[int, int, int]) -> Tile | None:
+    """The tile for slices distributed over thread blocks; None: enough blocks have tiles without."""
+    M, N, _ = shape
+    tile = Tile(min((c for c in (32, 64) if c >= N), default=128), cluster=1, rows=64 if M <= 64 else 128)
+    return tile if 4 * tile.count(M, N) <= multiprocessors() else None
+
+
+def slice_length(shape: tuple[int, int, int], schedule: Schedule) -> int | None:
+    """Length in k of the slices for which every multiprocessor has one, or at least `_SHORTEST`; None: no slices."""
+    tile, (M, N, K) = few_tiles(shape), shape
+    if tile is None or schedule.rest or K < _LONG:
+        return None
+    return _up(max(_SHORTEST, -(-K * tile.count(M, N) // multiprocessors())), schedule.round)
+
+
+def _up(length: int, step: int) -> int:
+    return -(-length // step) * step
 
 
 def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
@@ -68,7 +101,9 @@ class Hopper(Kernel):
         self._chunks = splits.takes(rules)
         self._scaling = scheme.scaling
         self._splitter: KeptSplitter = (
-            ChunkSplitter("halves", {"shift": 2.0 ** rules[-1].exponent}, len(rules))
+            ChunkSplitter(
+                "halves", {"shift": 2.0 ** rules[-1].exponent}, len(rules), balanced=rules[0].rounding == BALANCED
+            )
             if self._chunks
             else Splitter(rules, scheme.scaling, words=True)
         )
@@ -78,18 +113,32 @@ class Hopper(Kernel):
         return self._splitter.prepare(operands, self._scaling(on_range) if self._chunks else on_range)
 
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        slices = None
-        if self.schedule.split is not None:
-            slices = self._workspace.buffer("slices", 4 * multiprocessors() * self.tile.rows * self.tile.columns)
+        slices, tile, split = None, self.tile, self.schedule.split
+        tiles = prod(D.shape[:-2]) * tile.count(a.rows, b.rows)
+        spread = 0  # slices of a tile that thread blocks compute; 0: one block computes all of them
+        if split is not None:
+            spread, size = -(-a.K // split), 4 * tile.rows * tile.columns
+            if tile.cluster > 1 or 2 * tiles > multiprocessors() or tiles * spread * size > _PARTIAL_SUMS:
+                spread = 0
+            slices = self._workspace.buffer("slices", size * (tiles * spread or multiprocessors()))
         scalars = np.array([alpha, beta], np.float32).tobytes()
         key = (_place(a), _place(b), layout(D), layout(C), scalars, slices and slices.pointer)
         if key not in self._launches:
-            self._launches.keep(key, self._launch(a, b, D, alpha, beta, C, slices))
-        self._launches[key].queue()
+            self._launches.keep(key, self._prepared_launches(a, b, D, alpha, beta, C, slices, spread))
+        for launch in self._launches[key]:
+            launch.queue()
 
-    def _launch(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, slices: device.Buffer | None
-    ) -> device.Launch:
+    def _prepared_launches(
+        self,
+        a: Prepared,
+        b: Prepared,
+        D: Matrix,
+        alpha: Any,
+        beta: Any,
+        C: Matrix | None,
+        slices: device.Buffer | None,
+        spread: int,
+    ) -> list[device.Launch]:
         batch, K, tile = prod(D.shape[:-2]), a.source.shape[-1], self.tile
         where = device.Buffer.of(_where(a.source, b.source, D, C)) if batch > 1 else None
         task = record(
@@ -109,12 +158,12 @@ class Hopper(Kernel):
         )
         sides = ((a, tile.rows), (b, tile.columns))
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
-        module, shared, threads = _module(self.schedule, tile), schedules.shared_bytes(tile), 128 + 2 * tile.rows
+        module, shared = _module(self.schedule, tile, bool(spread)), schedules.shared_bytes(tile)
+        threads, tiles = 128 + 2 * tile.rows, tile.count(a.rows, b.rows) * batch
         fit = multiprocessors() if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
-        clusters = -(-a.rows // (tile.rows * tile.cluster)) * -(-b.rows // tile.columns) * batch
-        return module.prepare(
+        product = module.prepare(
             "hopper_gemm",
-            min(fit, clusters) * tile.cluster,
+            min(fit, tiles * (spread or 1)) * tile.cluster,
             threads,
             np.stack(maps),
             task,
@@ -123,6 +172,13 @@ class Hopper(Kernel):
             overlap=a.rows * b.rows * K * batch < SMALL,
             keep=(where, slices, a.words, b.words),
         )
+        if not spread:
+            return [product]
+        blocks = tiles * tile.rows * tile.columns // 256
+        reduction = _reduction(tile).prepare(
+            "hopper_reduce", blocks, 256, task, np.int32(spread), overlap=True, keep=(where, slices)
+        )
+        return [product, reduction]
 
 
 def _place(x: Prepared) -> Any:
@@ -138,5 +194,10 @@ def _where(A: Matrix, B: Matrix, D: Matrix, C: Matrix | None) -> NDArray[np.int6
 
 
 @cache
-def _module(schedule: Schedule, tile: Tile) -> device.Module:
-    return device.Module(schedules.source(schedule, tile), name="hopper_gemm.cu")
+def _module(schedule: Schedule, tile: Tile, spread: bool) -> device.Module:
+    return device.Module(schedules.source(schedule, tile, spread=spread), name="hopper_gemm.cu")
+
+
+@cache
+def _reduction(tile: Tile) -> device.Module:
+    return device.Module(schedules.reduction(tile), name="hopper_reduce.cu")

@@ -1,0 +1,178 @@
+"""Slices of K distributed over thread blocks of `fpemu.gpu.gemm.wgmma.words`: their choice, and their reduction."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from itertools import product
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import mma
+from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.gemm import base
+from fpemu.gpu.gemm.wgmma import schedules
+from fpemu.gpu.gemm.wgmma import words as hopper
+from fpemu.gpu.gemm.wgmma.schedules import Tile
+from fpemu.gpu.runtime import compiler, device
+from fpemu.mma import KOrder
+from fpemu.schemes import build
+
+SPEC = mma.spec("hopper", "fp16", "fp32")
+GPU = r"""
+#include <algorithm>
+#include <cmath>
+#include "integers.cuh"
+using std::max;
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+static struct { int x; } threadIdx, blockIdx, gridDim;
+static void named_sync(int, int) {}
+static bool named_any(int, int, bool x) { return x; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <class T> static T __shfl_xor_sync(u32, T x, int) { return x; }
+static bool __any_sync(u32, bool x) { return x; }
+template <class T> static T __ldcg(const T* p) { return *p; }
+template <class T> static void __stcs(T* p, const T& x) { *p = x; }
+static float __fadd_rn(float x, float y) { return x + y; }
+static float __int_as_float(int x) { union { int i; float f; } u = {x}; return u.f; }
+static double __hiloint2double(int high, int low) {
+  union { u64 i; double d; } u = {(u64)(u32)high << 32 | (u32)low};
+  return u.d;
+}
+static void grid_wait() {}
+static void grid_release() {}
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __global__ static
+"""
+LAUNCH = """
+extern "C" void launch(const Task* task, int slices, int grid) {
+  for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)
+    for (threadIdx.x = 0; threadIdx.x < 256; threadIdx.x++) hopper_reduce(*task, slices);
+}
+"""
+
+
+def staged(order=None):
+    return schedules.schedule(build("staged", {}).lowering(SPEC, order))
+
+
+def test_small_results_of_long_sums_have_a_slice_for_every_multiprocessor_or_slices_of_512():
+    def order(M, N, K, name="staged"):
+        return hopper.kernel(build(name, {}), SPEC, (M, N, K), None).order
+
+    assert order(128, 128, 65536) == order(64, 256, 32768) == KOrder(split=512)
+    assert order(512, 512, 8192) == KOrder(split=1024)
+    assert order(128, 128, 2**20, "fp16") == KOrder(split=8000)  # 2^20 / 132, in whole blocks of 64
+    assert order(128, 128, 4095) is None  # the chain is short
+    assert order(1024, 1024, 65536) is None  # every multiprocessor has a tile
+    assert order(128, 128, 65536, "legemm") is None  # two accumulators
+    for M, N, K in product((1, 64, 65, 500), (1, 33, 128, 300), (4096, 10_000, 100_000)):
+        tile, path = hopper.few_tiles((M, N, K)), order(M, N, K)
+        assert path.split % 64 == 0
+        assert -(-K // path.split) * tile.count(M, N) <= 132 + tile.count(M, N)
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory):
+    if emulation.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    folder, tile = tmp_path_factory.mktemp("reduce"), Tile(64, cluster=1)
+    epilogue, pipeline = ((compiler.KERNELS / name).read_text() for name in ("hopper_epilogue.cuh", "pipeline.cuh"))
+    config, _, kernel = schedules.reduction(tile).partition("//")
+    text = "//".join((config, epilogue, pipeline[pipeline.index("// Output tiles") :], kernel))
+    text = re.sub(r'#pragma once|#include "(hopper|pipeline|hopper_epilogue).cuh"|extern "C" ', "", text)
+    (folder / "reduce.cpp").write_text(GPU + text + LAUNCH)
+    flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", f"-I{compiler.KERNELS}"]
+    command = [str(emulation.compiler()), *flags, str(folder / "reduce.cpp"), "-o", str(folder / "reduce.so")]
+    subprocess.run(command, check=True, capture_output=True)
+    return ctypes.CDLL(str(folder / "reduce.so")).launch
+
+
+def registers(sums, tile):
+    """Partial sums (batch, slices, M, N) as threads of wgmma hold them, tile after tile, by columns of tiles."""
+    batch, slices, M, N = sums.shape
+    high, wide = -(-M // tile.rows), -(-N // tile.columns)
+    padded = np.full((batch, slices, high * tile.rows, wide * tile.columns), np.nan, np.float32)
+    padded[:, :, :M, :N] = sums
+    of = padded.reshape(batch, slices, high, tile.rows // 64, 4, 2, 8, wide, tile.columns // 8, 4, 2)
+    # batch, column and row of tiles (one group), slice, warpgroup, j, warp, r, c, g, i
+    return np.ascontiguousarray(of.transpose(0, 7, 2, 1, 3, 8, 4, 6, 9, 5, 10))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("slices", [1, 3, 16, 21])
+def test_partial_sums_are_added_ascending_and_finished(launch, slices):
+    rng, tile, batch, M, N = np.random.default_rng(slices), Tile(64, cluster=1), 2, 150, 100
+    sums = rng.standard_normal((batch, slices, M, N)).astype(np.float32) * 2.0 ** rng.integers(-9, 9, (slices, 1, 1))
+    sums = sums.astype(np.float32)
+    sums[0, :, 3, 5], sums[0, 0, 4, 4] = -0.0, np.nan
+    held, C = registers(sums, tile), rng.standard_normal((batch, M, N)).astype(np.float32)
+    rows, columns = rng.integers(-70, 70, (batch, M), np.int32), rng.integers(-70, 70, (batch, N), np.int32)
+    where = np.array([(p, p, p * M * N, p * M * N) for p in range(batch)], np.int64)
+    D = np.zeros((batch, M, N), np.float32)
+    for alpha, c, exponents in ((1.0, None, True), (0.5, C, True), (1.0, None, False)):
+        total = np.add.accumulate(sums, axis=1)[:, -1]
+        if exponents:  # sums beyond fp32 become infinite
+            total = np.ldexp(total.astype(np.float64), -rows[:, :, None] - columns[:, None, :]).astype(np.float32)
+        want = total if c is None else np.float32(alpha) * total + np.float32(3) * C
+        want[np.isnan(want)] = np.uint32(0x7FFFFFFF).view(np.float32)
+        out = base.record(
+            base.RESULT,
+            {"d": D.ctypes.data, "d_row": N, "alpha": alpha, "beta": 3.0, "nan": 0x7FFFFFFF}
+            | ({} if c is None else {"c": C.ctypes.data, "c_row": N, "c_column": 1}),
+        )
+        task = base.record(
+            base.TASK,
+            {
+                "out": out,
+                "where": where.ctypes.data,
+                "row_exponents": rows.ctypes.data * exponents,
+                "column_exponents": columns.ctypes.data * exponents,
+                "slices": held.ctypes.data,
+                "M": M,
+                "N": N,
+                "K": 1,
+                "batch": batch,
+                "group": tile.group,
+            },
+        )
+        D[...] = 7
+        grid = batch * tile.count(M, N) * tile.rows * tile.columns // 256
+        launch(ctypes.c_void_p(task.ctypes.data), ctypes.c_int(slices), ctypes.c_int(grid))
+        assert (D.view(np.uint32) == want.view(np.uint32)).all()
+
+
+@pytest.mark.skipif(compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here")
+def test_the_kernels_compile():
+    for tile in (Tile(128, cluster=1), Tile(32, cluster=1, rows=64)):
+        text = schedules.source(staged(KOrder(split=512)), tile, spread=True)
+        assert compiler.compile(text, "sm_90a")[:4] == b"\x7fELF"
+        assert compiler.compile(schedules.reduction(tile), "sm_90a")[:4] == b"\x7fELF"
+
+
+@pytest.mark.skipif(
+    device.missing() is not None or device.arch() != "sm_90a", reason=device.missing() or "the GPU here is no Hopper"
+)
+@pytest.mark.parametrize("shape", [(1, 1, 5000), (64, 256, 8192), (130, 70, 4100), (200, 300, 6000), (30, 40, 70_000)])
+@pytest.mark.parametrize("lead", [(), (2,), (80,)])
+def test_a_gpu_gives_the_bits_of_the_order_that_its_kernel_names(shape, lead):
+    M, N, K = shape
+    if lead == (80,) and K > 8192:
+        pytest.skip("the emulation takes long")
+    rng = np.random.default_rng(M)
+    A = rng.standard_normal((*lead, M, K)).astype(np.float32)
+    B, C = rng.standard_normal((K, N)).astype(np.float32), rng.standard_normal((M, N)).astype(np.float32)
+    kernel = fpemu.gpu.kernel("staged", M, N, K)
+    assert kernel.order is not None
+    for addend in ({}, {"C": C, "alpha": 0.5, "beta": 3.0}):
+        D = fpemu.gpu.gemm(A, B, scheme="staged", **addend)
+        assert (D.view(np.uint32) == fpemu.gemm(A, B, **kernel.arguments, **addend).view(np.uint32)).all()
+    order = KOrder(split=128)
+    D = fpemu.gpu.gemm(A, B, scheme="staged", order=order)
+    want = fpemu.gemm(A, B, scheme="staged", hardware=SPEC, order=order)
+    assert (D.view(np.uint32) == want.view(np.uint32)).all()
