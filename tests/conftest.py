@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.hostile import FACTOR, examples
@@ -24,3 +27,14 @@ settings.load_profile("fpemu")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts its background jobs like that, and the commands that the tests start would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude the modules and the collected tests from garbage collection: one pass over them takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
