@@ -18,7 +18,7 @@ import numpy as np
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import callers, compiler, device, faults, launches, properties, sequence
+from fpemu.gpu.runtime import callers, compiler, device, faults, launches, native, properties, sequence
 from fpemu.schemes import base, lowering, ranges
 from tests.simulated import Buffer
 
@@ -148,12 +148,13 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "synchronize", lambda: None)
     patch.setattr(device, "fetch", fetch)
     patch.setattr(device, "entered", contextlib.nullcontext)
-    patch.setattr(device, "loop", lambda: None)
+    patch.setattr(native, "calls", lambda: None)
     patch.setattr(device, "unrestricted", contextlib.nullcontext)
     patch.setattr(device, "zero", lambda pointer, nbytes: ctypes.memset(pointer, 0, nbytes))
     patch.setattr(device, "fill_async", lambda pointer, byte, nbytes, stream: ctypes.memset(pointer, byte, nbytes))
-    for name in ("_pools", "_entries", "_free", "_messages"):
+    for name in ("_pools", "_entries", "_messages"):
         patch.setattr(faults, name, [])
+    patch.setattr(faults, "_free", {})
     patch.setattr(faults, "Buffer", Buffer)
     patch.setattr(sequence, "Buffer", Buffer)
     patch.setattr(device, "capability", lambda: capability)
@@ -168,6 +169,7 @@ def stand_in(patch, folder, capability=(9, 0)):
 def forget():
     """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
     sys.modules["fpemu.gpu.gemm"]._products.clear()
+    sys.modules["fpemu.gpu.gemm"]._repeats.clear()
     sequence.arenas.clear()
     for name in [name for name in sys.modules if name.startswith(("fpemu.gpu.gemm", "fpemu.gpu.runtime.matrices"))]:
         for value in vars(sys.modules[name]).values():

@@ -38,6 +38,7 @@ RETURNED = {
     "cuMemGetInfo": (10**11, 10**11),
     "cuOccupancyMaxActiveClusters": (66,),
     "cuThreadExchangeStreamCaptureMode": (0,),
+    "cuStreamIsCapturing": (0,),
 }
 """Values, after the status, of the functions without an effect."""
 
@@ -188,9 +189,8 @@ def torch():
     cuda = SimpleNamespace(
         current_stream=lambda device: stream,
         is_initialized=lambda: True,
-        is_current_stream_capturing=lambda: module.captures,
     )
-    module.captures, module.zeros = False, empty
+    module.zeros = empty
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda number: stream.cuda_stream)
     vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)
     return module

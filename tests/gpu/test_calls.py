@@ -7,6 +7,8 @@ The tests of bits run on a GPU; `test_gpu_call` covers them where a processor st
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import sys
 import threading
 from dataclasses import replace
@@ -18,7 +20,7 @@ import pytest
 import fpemu
 from fpemu import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device, faults, matrices, native, recording, sequence, tensors
+from fpemu.gpu.runtime import compiler, device, faults, matrices, native, recording, repeats, sequence, tensors
 from fpemu.gpu.runtime.recording import placeholder
 from tests import cuda_on_cpu, simulated_driver
 from tests.gpu.test_gpu_call import Lent, assert_same
@@ -41,6 +43,7 @@ def forget():
                 value.cache_clear()
             elif isinstance(value, tensors.Cache | sequence.Arenas):
                 value.clear()
+    gemm._repeats.clear()
 
 
 @pytest.fixture
@@ -63,10 +66,11 @@ def gpu(monkeypatch):
     monkeypatch.setattr(core, "Device", lambda number: simulated_driver.GPU)
     monkeypatch.setattr(core, "ObjectCode", simulated_driver.ObjectCode)
     monkeypatch.setattr(device, "_bindings", lambda: driver)
-    monkeypatch.setattr(device, "loop", lambda: None)
+    monkeypatch.setattr(native, "calls", lambda: None)
     monkeypatch.setitem(sys.modules, "torch", simulated_driver.torch())
-    for name in ("_pools", "_entries", "_free", "_messages"):
+    for name in ("_pools", "_entries", "_messages"):
         monkeypatch.setattr(faults, name, [])
+    monkeypatch.setattr(faults, "_free", {})
     yield driver
     forget()
 
@@ -203,7 +207,7 @@ def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, mo
     assert [stream for _, stream in streams] == [0, 7, 9, 7]
     assert len({work for work, _ in streams}) == 3
     assert streams[1] == streams[3]
-    torch.captures = True
+    gpu.cuStreamIsCapturing = lambda stream: (simulated_driver.SUCCESS, 1)
     allocated = len(gpu.allocated)
     fpemu.gpu.gemm(A, B, scheme="staged", out=D)
     assert streams[4][0] not in {work for work, _ in streams[:4]}
@@ -277,8 +281,8 @@ def test_faults_raise_when_they_are_read(gpu, on_range):
     fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
     (product,) = gemm._products.values()
     counters = product.sequence.counters["B"]
-    words = np.ctypeslib.as_array((simulated_driver.ctypes.c_uint64 * 2).from_address(counters.pointer))
-    words[:] = 3, 1
+    words = np.ctypeslib.as_array((simulated_driver.ctypes.c_uint64 * 4).from_address(counters.pointer))
+    words[:] = 3, 1, 2**64 - 1 - (64 + 6), 2**64 - 1
     if on_range == "raise":
         B._array[1, 6] = np.nan
         with pytest.raises(InputError, match=r"^B: NaN or infinite: 1 of 3072 entries, first at \[1, 6\]"):
@@ -286,16 +290,14 @@ def test_faults_raise_when_they_are_read(gpu, on_range):
     elif on_range == "propagate":
         fpemu.gpu.check()
     else:
-        text = r"^B of ootomo: NaN or infinite: 3 entries; beyond their words: 1 entry, since the last check"
+        text = (
+            r"^B of ootomo: NaN or infinite: 3 entries, first at \[1, 6\]; "
+            r"beyond their words: 1 entry, first at \[0, 0\], since the last check"
+        )
         synchronised = gpu.synchronised
         fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
         assert gpu.synchronised == synchronised
         with pytest.raises(InputError, match=text):
-            fpemu.gpu.check()
-    if on_range is None:
-        words[:] = 1, 1
-        B._array[1, 6] = 1e30  # the operand of the last call still exists
-        with pytest.raises(InputError, match=r"^B: .* overflows: 1 of 3072 entries, first at \[1, 6\]: 1e\+30"):
             fpemu.gpu.check()
     assert not words.any()
     fpemu.gpu.check()
@@ -477,7 +479,8 @@ def test_a_recording_refuses_what_waits_for_the_host():
     assert not steps.steps
 
 
-def test_buffers_filled_by_every_call_become_one_fill():
+def test_buffers_filled_by_every_call_become_one_fill(monkeypatch):
+    monkeypatch.setattr(native, "calls", lambda: None)
     with recording.start() as steps:
         first, second, other = (device.Buffer(100, where) for where in ("cleared", "cleared", None))
         for buffer in (first, second):
@@ -486,33 +489,69 @@ def test_buffers_filled_by_every_call_become_one_fill():
     result = sequence.Sequence(steps, 2)
     assert (result.kernels, result.mark, result.work) == (["fill", "fill"], 1, 3072)
     filled = []
-    result._loop = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "fill_async", lambda *given: filled.append(given))
-        result.queue([0, 0, 0, 0, 4096, 0, 0], 5)
+    monkeypatch.setattr(device, "fill_async", lambda *given: filled.append(given))
+    monkeypatch.setattr(device, "entered", contextlib.nullcontext)
+    result.queue([0, 0, 0, 0, 4096, 0, 0], 5)
     assert filled == [(4096 + 1024, 0, 2048, 5), (4096, 1, 100, 5)]
 
 
-def test_the_compiled_loop_issues_launches_and_fills_and_stops_at_a_failure():
-    ctypes = pytest.importorskip("ctypes")
+class FakeDriver:
+    """The driver's functions that the compiled code calls, as callbacks that list their arguments."""
+
+    def __init__(self):
+        self.done, self.failures, self.context, self.captured = [], {}, OWN, set()
+        word, number = ctypes.c_uint64, ctypes.c_int
+        kinds = {
+            "cuCtxGetCurrent": (self.current, [word]),
+            "cuCtxSetCurrent": (self.change, [word]),
+            "cuLaunchKernelEx": (self.launch, [word] * 4),
+            "cuMemsetD8Async": (self.fill, [word, ctypes.c_ubyte, word, word]),
+            "cuGraphLaunch": (self.replay, [word] * 2),
+            "cuStreamIsCapturing": (self.capturing, [word] * 2),
+        }
+        self.callbacks = {name: ctypes.CFUNCTYPE(number, *given)(call) for name, (call, given) in kinds.items()}
+        self.addresses = {name: ctypes.cast(call, ctypes.c_void_p).value for name, call in self.callbacks.items()}
+
+    def current(self, at):
+        ctypes.c_uint64.from_address(at).value = self.context
+        return 0
+
+    def change(self, context):
+        self.context = context
+        self.done.append(("context", context))
+        return 0
+
+    def launch(self, config, function, parameters, extra):
+        stream = ctypes.c_uint64.from_address(config + 32).value
+        self.done.append(("launch", function, stream))
+        return self.failures.get(function, 0)
+
+    def fill(self, *given):
+        self.done.append(("fill", *given))
+        return 0
+
+    def replay(self, graph, stream):
+        self.done.append(("graph", graph, stream))
+        return self.failures.get(graph, 0)
+
+    def capturing(self, stream, at):
+        ctypes.c_int.from_address(at).value = stream in self.captured
+        return 0
+
+
+OWN, OTHER = 1 << 20, 2 << 20  # contexts
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Compiled functions for a driver of callbacks."""
     pytest.importorskip("llvmlite")
-    calls = []
-    number, wide = ctypes.c_int, ctypes.c_uint64
-    launch = ctypes.CFUNCTYPE(number, wide, wide, wide, wide)(lambda *x: calls.append(x) or 7 * (x[1] == 99))
-    fill = ctypes.CFUNCTYPE(number, wide, ctypes.c_ubyte, wide, wide)(lambda *x: calls.append(x) or 0)
-    loop = native.compiled(*(ctypes.cast(f, ctypes.c_void_p).value for f in (launch, fill)))
-    config, pointer = np.zeros(8, np.uint64), np.array([1234], np.uint64)
-    at = config.ctypes.data
-    rows = native.table(
-        [(native.FILL, pointer.ctypes.data, 7, 64), *((native.LAUNCH, at, f, 22) for f in (11, 99, 12))]
-    )
-    assert loop(rows.ctypes.data, 2, 77) == 0
-    assert calls == [(1234, 7, 64, 77), (at, 11, 22, 0)]
-    assert config[4] == 77
-    calls.clear()
-    failure = loop(rows.ctypes.data, 4, 78)
-    assert (failure >> 32, failure & 0xFFFFFFFF, len(calls)) == (2, 7, 3)
-    assert loop(rows.ctypes.data, 0, 0) == 0
+    driver = FakeDriver()
+    functions = native.compiled(driver.addresses)
+    monkeypatch.setattr(native, "calls", lambda: functions)
+    monkeypatch.setattr(device, "context", lambda: OWN)
+    monkeypatch.setattr(device, "entered", contextlib.nullcontext)
+    return driver
 
 
 class Step:
@@ -520,62 +559,260 @@ class Step:
 
     name = "kernel"
 
-    def __init__(self, where):
+    def __init__(self, where, function=11):
         self.arguments = [np.array([placeholder(where, 8)], np.uint64)]
+        self.config, self.function = np.zeros(8, np.uint64), function
 
     def issue(self, stream):
-        raise AssertionError("the loop issues it")
+        raise AssertionError("the compiled code issues it")
 
     def row(self):
-        return native.LAUNCH, 1, 2, 3
+        return native.LAUNCH, self.config.ctypes.data, self.function, self.arguments[0].ctypes.data
 
 
-def test_launches_with_addresses_that_come_again_become_a_graph(monkeypatch):
-    done: list[object] = []
-    results: list[object] = []
+def sequence_of(*steps, work=0):
+    return sequence.Sequence(recording.Recording(steps=list(steps), nbytes={**EMPTY, "work": work}))
 
+
+EMPTY = dict.fromkeys(recording.REGIONS[4:], 0)
+
+
+def test_the_compiled_code_issues_launches_and_fills_and_stops_at_a_failure(fake, monkeypatch):
+    steps = [recording.Fill(placeholder("B", 16), 7, 64), *(Step("A", function) for function in (11, 99, 12))]
+    several = sequence_of(*steps)
+    several.graphs = False
+    several.queue([1000, 2000, 0, 0, 0, 0, 0], 77)
+    assert fake.done == [("fill", 2016, 7, 64, 77), *(("launch", f, 77) for f in (11, 99, 12))]
+    assert [int(step.arguments[0][0]) for step in steps[1:]] == [1008] * 3
+    fake.done.clear()
+    several.queue([1000, 2000, 0, 0, 0, 0, 0], 78, 1, 3)
+    assert fake.done == [("launch", 11, 78), ("launch", 99, 78)]
+    fake.done.clear()
+    fake.failures[99] = 719
+    status = []
+    monkeypatch.setattr(device, "check_status", status.append)
+    several.queue([1000, 2000, 0, 0, 0, 0, 0], 78)
+    assert status == [719]
+    assert [what for what, *_ in fake.done] == ["fill", "launch", "launch"]
+    assert sequence_of()._queue(several.address, 0, 0, 4, 0, *[0] * 7) == 2 << 34 | 719 << 2 | native.FAILED
+
+
+def test_the_callers_context_is_current_again_after_the_launches(fake):
+    one = sequence_of(Step("A"))
+    for before, expected in ((OWN, []), (0, [OWN]), (OTHER, [OWN, OTHER])):
+        fake.context = before
+        fake.done.clear()
+        one.queue([64, 0, 0, 0, 0, 0, 0], 7)
+        assert [given for what, given, *_ in fake.done if what == "context"] == expected
+        assert fake.context == before or not before
+
+
+def test_launches_with_addresses_that_come_again_become_a_graph(fake, monkeypatch):
     class Graph:
-        def __init__(self, queue, launch):
-            done.append("made")
-            assert queue(5) == 0
+        count = 0
 
-        def queue(self, stream):
-            done.append("graph")
-            return results.pop() if results else 0
+        def __init__(self, queue):
+            assert queue(5) == native.DONE_BY_LAUNCHES
+            Graph.count += 1
+            self.handle = Graph.count
 
-    monkeypatch.setattr(device, "loop", lambda: lambda table, count, stream: done.append((count, stream)) or 0)
-    monkeypatch.setattr(native, "graph_launch", lambda: lambda graph, stream: 0)
     monkeypatch.setattr(device, "Graph", Graph)
-    several, one = (sequence.Sequence(recording.Recording(steps=[Step("A") for _ in range(n)])) for n in (3, 1))
+    several, one = (sequence_of(*(Step("A") for _ in range(n))) for n in (3, 1))
     first, second = [64, 0, 0, 0, 0, 0, 0], [128, 0, 0, 0, 0, 0, 0]
+    launches = [("launch", 11, 7)] * 3
+    captured = [("launch", 11, 5)] * 3
     for addresses, expected in (
-        (first, [(3, 7)]),
-        (second, [(3, 7)]),
-        (first, ["made", (3, 5), "graph"]),
-        (first, ["graph"]),
-        (second, ["made", (3, 5), "graph"]),
-        (first, ["graph"]),
+        (first, launches),
+        (second, launches),
+        (first, launches + captured),
+        (first, [("graph", 1, 7)]),
+        (second, launches + captured),
+        (first, [("graph", 1, 7)]),
+        (second, [("graph", 2, 7)]),
     ):
-        done.clear()
+        fake.done.clear()
         several.queue(addresses, 7)
-        assert done == expected
-    assert [step.arguments[0][0] for step in several._keep] == [136] * 3  # of the graph that was made last
+        assert fake.done == expected
+    assert [step.arguments[0][0] for step in several._keep] == [136] * 3  # of the last launches
     for more in ({"capture": True}, {"start": 1}, {"stop": 3}):
-        done.clear()
+        fake.done.clear()
         several.queue(first, 7, **more)
-        assert done == [(2 if "start" in more else 3, 7)]
+        assert fake.done == launches[: 2 if "start" in more else 3]
         assert [step.arguments[0][0] for step in several._keep] == [72] * 3
     for _ in range(3):
-        done.clear()
+        fake.done.clear()
         one.queue(first, 7)
-        assert done == [(1, 7)]
-    results.append(1)  # a graph that fails
-    done.clear()
+        assert fake.done == launches[:1]
+    fake.failures[1] = 1
+    fake.done.clear()
     several.queue(first, 7)
-    assert done == ["graph", (3, 7)]
+    assert fake.done[:4] == [("graph", 1, 7), *launches]
     for address in range(100):
-        several.queue([address, 0, 0, 0, 0, 0, 0], 7)
+        for _ in range(2):
+            several.queue([address, 0, 0, 0, 0, 0, 0], 7)
     assert len(several._graphs) <= 32
+    fake.done.clear()
+    several.queue([99, 0, 0, 0, 0, 0, 0], 7)
+    assert fake.done == [("graph", several._graphs[99, 0, 0, 0, 0, 0, 0].handle, 7)]
+
+
+# --- calls that the compiled code recognises
+class Tensor:
+    """What `native.call` reads of a tensor."""
+
+    def __init__(self, pointer, shape, strides=None, *, index=0, dtype=0x2002, negative=False, offset=0):
+        strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))] if strides is None else strides
+        self.pointer, self.shape, self.offset, self.negative = pointer, tuple(shape), offset, negative
+        self.axes = np.array([shape, strides], np.int64)
+        self.kind = 2 | index << 32, len(shape) | dtype << 32
+
+    def dim(self):
+        return len(self.shape)
+
+    def is_neg(self):
+        if self.negative is None:
+            raise RuntimeError
+        return self.negative
+
+
+class Derived(Tensor):
+    pass
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+def read_tensor(X, at):
+    if X.pointer is None:
+        return -1
+    shape, strides = (axis.ctypes.data for axis in X.axes)
+    words = (ctypes.c_uint64 * 6).from_address(at)
+    words[:] = X.pointer, X.kind[0], X.kind[1] & 2**64 - 1, shape, strides, X.offset
+    return 0
+
+
+@pytest.fixture
+def family(fake, monkeypatch):
+    """A family with one sequence of one step and a workspace on stream 7; streams: the current ones of GPUs."""
+    streams = {0: 7}
+
+    def current(kind, index, at):
+        ctypes.c_uint64.from_address(at).value = streams[index]
+        return 0
+
+    stream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(current)
+    addresses = tuple(ctypes.cast(f, ctypes.c_void_p).value for f in (read_tensor, stream))
+    monkeypatch.setattr(native, "exchange", lambda kind: addresses)
+    workspace = sequence.Arenas()
+    workspace[0, 7] = arena = sequence.Arena()
+    arena.work, arena.zeros, arena.nbytes = 1 << 30, 1 << 31, [4096, 0]
+    workspace._list(workspace._table(0), 0)
+    steps = [Step(name) for name in ("A", "D", "work")]
+    recorded = sequence_of(*steps, work=4096)
+    recorded.graphs = False
+    result = repeats.Repeats()
+    A, B, D = (Tensor(n << 16, (4, 4)) for n in (1, 2, 3))
+    result.add(recorded, workspace, (A, B, None, D), (64, 64, 0, 64))
+    result.add(recorded, workspace, (A, B, None, D), (64, 64, 0, 64))  # once only
+    return SimpleNamespace(
+        family=result,
+        call=lambda *given: result.call(result.address, *given),
+        operands=(A, B, None, D),
+        addresses=lambda: [int(step.arguments[0][0]) - 8 for step in steps],
+        workspace=workspace,
+        streams=streams,
+        keep=stream,
+        sequence=recorded,
+    )
+
+
+def test_a_call_that_repeats_is_queued_with_its_addresses_on_its_stream(fake, family):
+    A, B, _, D = family.operands
+    assert family.call(A, B, None, D) == native.DONE_BY_LAUNCHES
+    assert family.addresses() == [1 << 16, 3 << 16, 1 << 30]
+    assert fake.done == [("launch", 11, 7)] * 3
+    other = Tensor(5 << 16, (4, 4), offset=32)
+    assert family.call(other, A, None, B) == native.DONE_BY_LAUNCHES
+    assert family.addresses() == [(5 << 16) + 32, 2 << 16, 1 << 30]
+    assert len(family.family._entries) == 1
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        Tensor(9 << 16, (4, 5)),
+        Tensor(9 << 16, (5, 4)),
+        Tensor(9 << 16, (4, 4), (1, 4)),
+        Tensor(9 << 16, (4, 4, 1)),
+        Tensor((9 << 16) + 4, (4, 4)),
+        Tensor(9 << 16, (4, 4), offset=4),
+        Tensor(9 << 16, (4, 4), index=1),
+        Tensor(9 << 16, (4, 4), dtype=0x4002),
+        Tensor(9 << 16, (4, 4), negative=True),
+        Tensor(9 << 16, (4, 4), negative=None),
+        Tensor(0, (4, 4)),
+        Tensor(None, (4, 4)),
+        Derived(9 << 16, (4, 4)),
+        None,
+        3.5,
+    ],
+)
+def test_other_operands_are_left_to_python(fake, family, X):
+    A, B, _, D = family.operands
+    for given in ((X, B, None, D), (A, X, None, D), (A, B, None, X)):
+        assert family.call(*given) == native.UNKNOWN
+    assert family.call(A, B, A, D) == native.UNKNOWN
+    assert not fake.done
+
+
+def test_shared_memory_streams_and_captures_are_left_to_python(fake, family):
+    A, B = family.operands[:2]
+    near = Tensor((1 << 16) + 48, (4, 4))
+    for given in ((A, B, None, near), (B, A, None, near), (A, B, None, A), (near, B, None, A)):
+        assert family.call(*given) == native.UNKNOWN
+    assert family.call(A, A, None, Tensor((1 << 16) + 64, (4, 4))) == native.DONE_BY_LAUNCHES
+    fake.captured.add(7)
+    assert family.call(*family.operands) == native.UNKNOWN
+    fake.captured.clear()
+    family.streams[0] = 9
+    assert family.call(*family.operands) == native.UNKNOWN
+    family.streams[0] = 7
+    assert family.call(*family.operands) == native.DONE_BY_LAUNCHES
+    family.workspace.clear()
+    assert family.call(*family.operands) == native.UNKNOWN
+    family.family.clear()
+    assert family.call(*family.operands) == native.UNKNOWN
+    assert len([x for x in fake.done if x[0] == "launch"]) == 6
+
+
+def test_a_family_has_entries_of_several_shapes_and_an_operand_prepared_in_advance(fake, family, monkeypatch):
+    A, B, _, D = family.operands
+    E, F = Tensor(7 << 16, (2, 4)), Tensor(8 << 16, (2, 4))
+    other, step = sequence_of(Step("B"), Step("prepared")), []
+    other.graphs = False
+    step = other._keep
+    family.family.add(other, family.workspace, (E, B, None, F), (32, 64, 0, 32), {1: 0x5000}, 0x7000)
+    assert family.call(E, None, None, F) == native.DONE_BY_LAUNCHES
+    assert [int(s.arguments[0][0]) for s in step] == [0x5008, 0x7008]
+    assert family.call(A, B, None, D) == native.DONE_BY_LAUNCHES
+    assert family.call(E, B, None, F) == native.UNKNOWN
+    status = []
+    monkeypatch.setattr(device, "check_status", status.append)
+    fake.failures[11] = 700
+    family.family.follow(family.call(A, B, None, D))
+    assert status == [700]
+
+
+def test_the_second_call_with_the_same_addresses_makes_a_graph(fake, family, monkeypatch):
+    monkeypatch.setattr(device, "Graph", lambda queue: SimpleNamespace(handle=queue(5) + 40))
+    _, B, _, D = family.operands
+    again = sequence_of(Step("A"), Step("B"))
+    E = Tensor(7 << 16, (2, 4))
+    family.family.add(again, family.workspace, (E, B, None, D), (32, 64, 0, 64))
+    for expected in ([("launch", 11, 7)] * 2, [("launch", 11, 7)] * 2 + [("launch", 11, 5)] * 2, [("graph", 41, 7)]):
+        fake.done.clear()
+        result = family.call(E, B, None, D)
+        if result > 0:
+            family.family.follow(result)
+        assert fake.done == expected
 
 
 def test_placeholders_are_no_addresses_and_the_regions_are_told_apart():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from types import SimpleNamespace
@@ -144,7 +145,7 @@ def torch(monkeypatch):
     room = types.ModuleType("torch")
     room.Tensor, room.float32 = Tensor, "float32"
     room.empty = lambda shape, dtype, device: Tensor(np.zeros(shape, np.float32))
-    room.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=77))
+    room.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=77 + device.index))
     monkeypatch.setitem(sys.modules, "torch", room)
 
 
@@ -173,13 +174,19 @@ def test_tensors_are_read_by_torchs_attributes_and_streams(gpu, torch, monkeypat
         gpu.gemm(sparse, Tensor(B), scheme="sgemm")
     far = Tensor(A)
     far.device = SimpleNamespace(type="cuda", index=1)
-    assert callers.streams([far]) == []  # its stream is another GPU's
+    assert callers.streams([Tensor(A), far]) == [77]  # the second stream is another GPU's
+    assert callers.streams([far, Tensor(A)]) == [78]
+    assert (callers.place([A, far]), callers.place([A])) == (1, 0)
 
 
 # --- streams and contexts
 def test_a_copy_for_negative_strides_waits_for_the_owners_stream(gpu, monkeypatch):
     queued = []
     Array = type("ndarray", (), {"__module__": "cupy.told"})
+
+    class Device(contextlib.nullcontext):
+        id = 0
+
     cupy = types.ModuleType("cupy")
     cupy.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=55))
     cupy.empty = lambda shape, name: array(Lent(np.zeros(shape, name)))
@@ -191,7 +198,7 @@ def test_a_copy_for_negative_strides_waits_for_the_owners_stream(gpu, monkeypatc
 
     def array(lent, **more):
         made = Array()
-        made.device, made.lent = SimpleNamespace(id=0), lent
+        made.device, made.lent = Device(), lent
         made.__cuda_array_interface__ = lent.__cuda_array_interface__ | more
         return made
 
@@ -222,7 +229,7 @@ def test_the_callers_context_is_current_again_afterwards(monkeypatch):
         cuCtxGetCurrent=lambda: (0, now[0]), cuCtxSetCurrent=lambda context: (now.__setitem__(0, context) or 0,)
     )
     monkeypatch.setattr(device, "_bindings", lambda: driver)
-    monkeypatch.setattr(device, "_context", lambda: 9)
+    monkeypatch.setattr(device, "context", lambda: 9)
     with device.entered():
         assert now == [9]
     assert now == [3]

@@ -261,9 +261,12 @@ def test_arrays_here_and_there_and_on_another_gpu(gpu, monkeypatch):
     A, B = draw((5, 40)), Lent(draw((40, 6)))
     with pytest.raises(InputError, match=r"^A in the CPU's memory and B on the GPU: copy them to one of the two$"):
         gpu.gemm(A, B, scheme="sgemm")
-    monkeypatch.setattr(callers, "ordinal", lambda pointer: 3)
-    with pytest.raises(InputError, match=r"^B lies on GPU 3, and fpemu\.gpu runs on GPU 0"):
-        gpu.gemm(A, B, scheme="sgemm")
+    A = Lent(A)
+    monkeypatch.setattr(callers, "ordinal", lambda pointer: 3 * (pointer == B.matrix.pointer))
+    where = r"lies on GPU \d, and the call runs on GPU \d: copy all arrays to one GPU$"
+    for pair in ((A, B), (B, A)):
+        with pytest.raises(InputError, match=f"^[AB] {where}"):
+            gpu.gemm(*pair, scheme="sgemm")
 
 
 @stand_in_only

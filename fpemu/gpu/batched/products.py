@@ -328,7 +328,7 @@ def _run(A: Any, B: Any, C: Any, out: Any, request: _Request, key: Any = None) -
     arguments_given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
     arrays = [array for X in arguments_given.values() for array in stacks.arrays(X)]
     ordered = callers.ordered(callers.streams(arrays)) if key is None else device.unrestricted()
-    with lock, device.entered(), ordered:
+    with lock, device.entered(callers.place(arrays)), ordered:
         stacked = {name: stacks.take(X, name) for name, X in arguments_given.items() if X is not None}
         on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fpemu.gpu.runtime import callers, compiler, cublas, device
 from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError
+from fpemu.gpu.runtime.selection import per_device
 
 source = lru_cache(maxsize=16)(compiler.kernel_source)
 
@@ -102,7 +103,7 @@ def _module(source: str) -> device.Module:
     return device.Module(source, name="errorfree.cu")
 
 
-@lru_cache(maxsize=1)
+@per_device()
 def workspace() -> Workspace:
-    """Return the workspace that calls share; `workspace().free()` frees its memory."""
+    """Return the workspace that calls on the current GPU share; `workspace().free()` frees its memory."""
     return Workspace(Device())

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from math import prod
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from fpemu.gpu.gemm.recorded import Product
 from fpemu.gpu.runtime import callers, device, faults, matrices, sequence, tensors
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.repeats import Repeats
 from fpemu.gpu.runtime.sequence import lock
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
@@ -31,6 +31,9 @@ from fpemu.schemes.ranges import OverflowPolicy
 __all__ = ["architecture", "gemm", "kernel", "release"]
 
 _products = tensors.Cache()
+_repeats: dict[Any, Repeats] = {}
+"""Families of the products that a compiled call may repeat, by the request"""
+_MOST_REQUESTS = 256
 _NUMBERS = (float, int)
 
 
@@ -101,13 +104,23 @@ def gemm(
     Calls of several threads are queued one after another. The torch call can be captured in a CUDA graph, then in
     workspace of the graph, except where ``on_range`` waits, the Ozaki family and kernels of unusual orders.
     """
+    request = _request(scheme, alpha, beta, on_range, order, options)
+    repeats = _family(request)
+    if repeats is not None:
+        D = A.new_empty(repeats.shape) if out is None and A.__class__ is repeats.kind else out
+        with lock:
+            result = repeats.call(repeats.address, A, B, C, D)
+            if result > 0:
+                repeats.follow(result)
+        if result >= 0:
+            return D
     read = tensors.facts(A, B, C, out)
-    key = None if read is None else _key(scheme, alpha, beta, on_range, order, options, read[0])
+    key = None if request is None or read is None else (request, read[0])
     if key is not None and read is not None:
         product = _products.find(key, out, read[1])
         if product is not None:
             try:
-                return _repeated(product, A, B, out, read[1])
+                return _repeated(product, A, B, C, out, read[1], request)
             except OutOfMemoryError:
                 release()
                 return gemm(
@@ -116,28 +129,40 @@ def gemm(
     return _first(A, B, C, scheme, alpha, beta, on_range, order, out, options, key)
 
 
-def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any], facts: Any) -> Any:
-    """What the kernels of a product depend on; None for scalars that are not plain nonzero numbers."""
+def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:
+    """What the kernels depend on beside the arrays; None for scalars that are not plain nonzero numbers."""
     if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or not alpha or alpha != alpha or beta != beta:
         return None
     if not options:
-        return scheme, on_range, order, alpha, beta, facts
-    return scheme, on_range, order, alpha, beta, facts, *((n, v.__class__, v) for n, v in options.items())
+        return scheme, on_range, order, alpha, beta
+    return scheme, on_range, order, alpha, beta, *((n, v.__class__, v) for n, v in options.items())
 
 
-def _repeated(product: Product, A: Any, B: Any, out: Any, pointers: list[int]) -> Any:
+def _family(request: Any) -> Repeats | None:
+    """The products of a request that the compiled call may repeat."""
+    try:
+        return _repeats.get(request)
+    except TypeError:  # an argument is not hashable
+        return None
+
+
+def _repeated(product: Product, A: Any, B: Any, C: Any, out: Any, pointers: list[int], request: Any) -> Any:
     """The result of a recorded product of torch tensors on their current stream."""
     D = out
     if D is None:
         D = A.new_empty(product.shape)
         pointers[3] = D.data_ptr()
-    stream = tensors.stream()
+    stream = tensors.stream(product.sequence.index)
     if product.synchronises:
         recorded.refuse_capture(stream)
     with lock:
-        product.last["A"], product.last["B"] = ref(A), ref(B)
         room = tensors.room(product.sequence, stream)
         product.queue(pointers, room, stream, private=out is None, checks=product.synchronises)
+        if room[2] is None and not product.synchronises:
+            if request not in _repeats and len(_repeats) >= _MOST_REQUESTS:
+                _repeats.clear()
+            family = _repeats.setdefault(request, Repeats())
+            family.add(product.sequence, sequence.arenas, (A, B, C, D), product.extents)
     return D
 
 
@@ -160,10 +185,10 @@ def _first(
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
-    request = (scheme, alpha, beta, on_range, path, options)
-    stream = 0 if key is None else tensors.stream()
+    request, index = (scheme, alpha, beta, on_range, path, options), callers.place(given.values())
+    stream = 0 if key is None else tensors.stream(index)
     ordered = callers.ordered(callers.streams(given.values())) if key is None else device.unrestricted()
-    with lock, device.entered(), ordered:
+    with lock, device.entered(index), ordered:
         operands, on_device, call = _with_memory(lambda: _received(given, request), _no_copy)
         if "out" in operands:
             check_out(operands, call.result_shape, call.scheme.operand.dtype)
@@ -187,10 +212,10 @@ def release() -> None:
     with lock:
         find.cache_clear()
         _products.clear()
+        _repeats.clear()
         sequence.arenas.clear()
         matrices.forget()
-        if errorfree.workspace.cache_info().currsize:
-            errorfree.workspace().free()
+        errorfree.workspace.cache_clear()
 
 
 # --- the run
@@ -226,20 +251,18 @@ def _computed(
         checks = not on_device or recorded.waits(call.on_range, scheme, deferred)
         product = _recorded(call, a, b, c, D, deferred, checks, key)
     if product is not None:
-        if key is not None:
-            product.last["A"], product.last["B"] = ref(given["A"]), ref(given["B"])
         _queue(product, [a, b, c, D], private=private, checks=checks, stream=stream)
         return result if on_device else matrices.download(D)
     with nullcontext() if not stream else callers.ordered(callers.streams(given.values())):
         if a is None or b is None:
             _without_product(D, c, call)
         elif isinstance(scheme, ErrorFree):
-            own = D if private else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
-            report = errorfree.gemm(a, b, own, scheme, call.spec, call.alpha, call.beta, c, call.order)
+            target = D if private else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
+            report = errorfree.gemm(a, b, target, scheme, call.spec, call.alpha, call.beta, c, call.order)
             if not report.ok:
                 raise GuaranteeError("; ".join(fault.message for fault in report.faults))
-            if own is not D:
-                matrices.copy(own, D)
+            if target is not D:
+                matrices.copy(target, D)
         else:
             kernel = find(scheme, call.spec, (*shape[-2:], a.shape[-1]), call.order)
             _multiply(kernel, a, b, c, D, call, output_is_private=private, deferred=deferred)

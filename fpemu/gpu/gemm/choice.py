@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from fpemu.gpu.gemm.wgmma import staged_int8, strassen
 from fpemu.gpu.gemm.wgmma import words as wgmma
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.selection import per_device
 from fpemu.mma import catalog
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
@@ -68,7 +68,7 @@ def refuse_hardware(options: Mapping[str, Any]) -> None:
             )
 
 
-@lru_cache(maxsize=16)
+@per_device(maxsize=16)
 def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], order: KOrder | None) -> Kernel:
     """The kernel of a scheme, an instruction, sizes (M, N, K) and an order, kept with its buffers.
 
@@ -160,7 +160,7 @@ def validate(
     return _call(given, scheme, alpha, beta, on_range, order, options)
 
 
-@lru_cache(maxsize=256)
+@per_device(maxsize=256)
 def _call_like(
     kinds: tuple[Any, ...],
     scheme: str | Scheme,

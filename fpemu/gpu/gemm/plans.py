@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -14,6 +13,8 @@ from fpemu.gpu.gemm.choice import check_out, direct, refuse_hardware, validate
 from fpemu.gpu.gemm.recorded import Product
 from fpemu.gpu.runtime import callers, device, faults, matrices, tensors
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.repeats import Repeats
+from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.sequence import Arenas, lock
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
@@ -82,7 +83,7 @@ def plan(
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | ({} if C is None else {"C": C})
-    with lock, device.entered(), device.unrestricted():
+    with lock, device.entered(callers.place(given.values())), device.unrestricted():
         operands = {name: matrices.take(X, name) for name, X in given.items()}
         outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
         if outside:
@@ -126,7 +127,7 @@ class Plan:
         self._given = {name: replace(X, owner=None) for name, X in operands.items()}
         self.shapes = {name: X.shape for name, X in operands.items()} | {"D": call.result_shape}
         self._products: dict[Any, Product] = {}
-        self._arenas = Arenas()
+        self._arenas, self._repeats, self._index = Arenas(), Repeats(), current()
 
     def __call__(self, A: Any, B: Any, C: Any = None, *, out: Any = None) -> Any:
         """Return D = alpha · (A B) + beta · C.
@@ -154,7 +155,35 @@ class Plan:
         GpuError
             A run that failed.
         """
-        ready = B if B.__class__ is PreparedOperand else A if A.__class__ is PreparedOperand else None
+        if B.__class__ is PreparedOperand or A.__class__ is PreparedOperand:
+            return self._prepared(A, B, C, out)
+        repeats = self._repeats
+        D = A.new_empty(repeats.shape) if out is None and A.__class__ is repeats.kind else out
+        with lock:
+            result = repeats.call(repeats.address, A, B, C, D)
+            if result > 0:
+                repeats.follow(result)
+        return D if result >= 0 else self._other(A, B, C, out, None)
+
+    def _prepared(self, A: Any, B: Any, C: Any, out: Any) -> Any:
+        """The result for an operand that is prepared."""
+        ready, other = (B, A) if B.__class__ is PreparedOperand else (A, B)
+        repeats = ready.repeats
+        if ready.plan is self:
+            D = other.new_empty(repeats.shape) if out is None and other.__class__ is repeats.kind else out
+            with lock:
+                if ready is B:
+                    result = repeats.call(repeats.address, A, None, C, D)
+                else:
+                    result = repeats.call(repeats.address, None, B, C, D)
+                if result > 0:
+                    repeats.follow(result)
+            if result >= 0:
+                return D
+        return self._other(A, B, C, out, ready)
+
+    def _other(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
+        """The result of a call that the compiled call does not repeat."""
         if ready is not None:
             ready.check(self)
             read = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
@@ -170,22 +199,16 @@ class Plan:
         if D is None:
             D = (B if A is ready else A).new_empty(product.shape)
             pointers[3] = D.data_ptr()
-        stream = tensors.stream()
+        stream, prepared = tensors.stream(self._index), 0 if ready is None else ready.pointer
         if product.synchronises:
             recorded.refuse_capture(stream)
         with lock:
-            if ready is None:
-                product.last["A"], product.last["B"] = ref(A), ref(B)
-            else:
-                product.last["A" if ready.name == "B" else "B"] = ref(A if ready.name == "B" else B)
-            product.queue(
-                pointers,
-                tensors.room(product.sequence, stream, self._arenas),
-                stream,
-                prepared=0 if ready is None else ready.pointer,
-                private=out is None,
-                checks=product.synchronises,
-            )
+            room = tensors.room(product.sequence, stream, self._arenas)
+            product.queue(pointers, room, stream, prepared=prepared, private=out is None, checks=product.synchronises)
+            if room[2] is None and not product.synchronises:
+                family = self._repeats if ready is None else ready.repeats
+                constants = {} if ready is None else {"AB".index(ready.name): ready.matrix.pointer}
+                family.add(product.sequence, self._arenas, (A, B, C, D), product.extents, constants, prepared)
         return D
 
     def prepare(self, X: Any, operand: str = "B") -> PreparedOperand:
@@ -210,7 +233,7 @@ class Plan:
         """
         if operand not in ("A", "B"):
             raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
-        with lock, device.entered(), callers.ordered(callers.streams([X])):
+        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
             x = self._as_matrix(operand, X)
             first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
             result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.sequence.prepared, 16), 0))
@@ -295,7 +318,7 @@ class Plan:
 
     def _variant(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None, key: Any) -> Product:
         """The product for arguments of other strides or alignment, which are checked."""
-        with lock, device.entered(), device.unrestricted():
+        with lock, device.entered(self._index), device.unrestricted():
             operands = self._operands(A, B, C, out, ready)
             product = self._products.get(key)
             if product is None:
@@ -307,7 +330,7 @@ class Plan:
     def _general(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result for arrays of other libraries, on the default stream."""
         arrays = [ready.X if X is ready else X for X in (A, B, C, out) if X is not None]
-        with lock, device.entered(), callers.ordered(callers.streams(arrays)):
+        with lock, device.entered(self._index), callers.ordered(callers.streams(arrays)):
             operands = self._operands(A, B, C, out, ready)
             result = out
             if out is None:
@@ -354,6 +377,7 @@ class PreparedOperand:
     matrix: Matrix
     buffer: device.Buffer
     pointer: int = field(init=False)
+    repeats: Repeats = field(init=False, default_factory=Repeats)
 
     def __post_init__(self) -> None:
         self.pointer = self.buffer.pointer

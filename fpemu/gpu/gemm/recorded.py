@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,12 +58,9 @@ class Product:
         self.refuses_nonfinite = self.deferred or policy == OverflowPolicy.RAISE
         self.refuses_overflow = self.deferred or limited or policy != OverflowPolicy.PROPAGATE
         self.synchronises = waits(policy, self.kernel.scheme, self.deferred)
-        self.last: dict[str, Any] = {}
-        """Weak references to the tensors A and B of the last call"""
         scheme, refused = self.kernel.scheme, (self.refuses_nonfinite, self.refuses_overflow)
         for name, counters in self.sequence.counters.items():
-            explain = partial(_explanation, self.last, scheme, name, self._policy)
-            counters.label(scheme.name, refused, explain)
+            counters.label(scheme.name, refused, self.sources[name].shape)
 
     @property
     def _policy(self) -> OverflowPolicy:
@@ -102,13 +98,15 @@ class Product:
         addresses = [*pointers, work, zeros, prepared]
         if not checks:
             self.sequence.queue(addresses, stream, capture=owner is not None)
-        elif private:
-            self.sequence.queue(addresses, stream)
-            self.check(pointers)
-        else:
-            self.sequence.queue(addresses, stream, 0, self.sequence.mark)
-            counted = self.check(pointers)  # sets the counts to zero, which the kernel that patches NaN reads
-            self.sequence.queue(addresses, stream, 0 if counted else self.sequence.mark)
+            return
+        with device.entered(self.sequence.index):
+            if private:
+                self.sequence.queue(addresses, stream)
+                self.check(pointers)
+            else:
+                self.sequence.queue(addresses, stream, 0, self.sequence.mark)
+                counted = self.check(pointers)  # sets the counts to zero, which the kernel that patches NaN reads
+                self.sequence.queue(addresses, stream, 0 if counted else self.sequence.mark)
 
     def counts(self, prepared: int) -> tuple[int, int]:
         """Return the counts of faults of an operand prepared at an address, after all queued work."""
@@ -147,20 +145,6 @@ class Product:
                 source = replace(self.sources[name], pointer=pointers["AB".index(name)])
                 raise InputError(self.complaint(name, counts, source))
         return any(map(any, counted.values()))
-
-
-def _explanation(last: dict[str, Any], scheme: Any, name: str, policy: OverflowPolicy) -> str | None:
-    """The error of an operand of the last call, if it still exists and has one."""
-    reference = last.get(name)
-    X = None if reference is None else reference()
-    if X is None:
-        return None
-    try:
-        x = matrices.take(X, name)
-        scheme.check_operand(matrices.download(x) if isinstance(x, Matrix) else x, name, policy)
-    except InputError as problem:
-        return str(problem)
-    return None
 
 
 def record(call: Call, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, *, deferred: bool) -> Product | None:

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.selection import current
 
 _DEFAULT = (0, 1)  # the default stream, by both of its handles
+_DLPACK_CUDA = 2  # of DLDeviceType
 
 
 def ordinal(pointer: int) -> int:
@@ -34,19 +36,47 @@ def is_cupy(X: Any) -> bool:
     return any(kind.__module__.partition(".")[0] == "cupy" for kind in type(X).__mro__)
 
 
+def place(arrays: Iterable[Any]) -> int:
+    """Return the index of the GPU of the first array on a GPU, else of the current GPU: where a call runs."""
+    indices = (_index(X) for X in arrays)
+    return next((index for index in indices if index is not None), current())
+
+
+def _index(X: Any) -> int | None:
+    """Return the index of the GPU of an array; None for an array of the CPU."""
+    if is_torch(X):
+        return int(X.device.index or 0) if X.device.type == "cuda" else None
+    if is_cupy(X):
+        return int(X.device.id)
+    if hasattr(X, "__cuda_array_interface__"):
+        pointer = X.__cuda_array_interface__["data"][0]
+        return ordinal(int(pointer)) if pointer else None
+    if hasattr(X, "__dlpack_device__"):
+        kind, index = X.__dlpack_device__()
+        return int(index) if int(kind) == _DLPACK_CUDA else None
+    return None
+
+
 def streams(arrays: Iterable[Any]) -> list[int]:
-    """Return the handles of the current streams of the arrays on GPU 0, without the default stream."""
-    handles = []
+    """Return the handles of the current streams of the arrays on the GPU of a call, without the default stream."""
+    arrays = list(arrays)
+    index, handles = place(arrays), []
     for X in arrays:
         if is_torch(X):
-            if X.device.type == "cuda" and not X.device.index:
+            if _index(X) == index:
                 handles.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
         elif is_cupy(X):
-            if X.device.id == 0:
-                handles.append(int(sys.modules["cupy"].cuda.get_current_stream().ptr))
+            if X.device.id == index:
+                handles.append(_cupy_stream(X))
         else:
             handles.append(int(_interface_stream(X) or 0))
     return [handle for handle in dict.fromkeys(handles) if handle not in _DEFAULT]
+
+
+def _cupy_stream(X: Any) -> int:
+    """Return the handle of CuPy's current stream on the GPU of an array."""
+    with X.device:
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
 
 
 def wait_for(X: Any) -> None:

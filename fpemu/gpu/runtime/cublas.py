@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.selection import per_device
 
 _STATUS = {
     **{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR"},
@@ -121,9 +122,9 @@ class Blas:
             raise GpuError(f"cuBLAS: {call}: CUBLAS_STATUS_{_STATUS.get(status, status)}")
 
 
-@lru_cache(maxsize=1)
+@per_device()
 def blas() -> Blas:
-    """Return the handle of this process."""
+    """Return the handle of this process for the current GPU."""
     return Blas()
 
 

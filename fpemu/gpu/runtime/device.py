@@ -1,4 +1,4 @@
-"""GPU 0 of CUDA_VISIBLE_DEVICES: its context and properties, compiled modules, launches and memory.
+"""The GPU of a thread (`selection`): its context and properties, compiled modules, launches and memory.
 
 `cuda.core` finds the device, retains the primary context (which PyTorch and CuPy share), reads the properties, compiles
 (`compiler`), loads cubins, orders streams (`callers`) and reads DLPack (`matrices`). These remain calls of the driver
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import launches, native, recording
 from fpemu.gpu.runtime.compiler import check, compile_cached, compiler_missing, first_line, version
+from fpemu.gpu.runtime.selection import current, per_device, selected
 
 POISON = 0xAB  # every byte of an output before a launch
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
@@ -32,32 +33,41 @@ _WRONG_CONTEXT = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 
 
 # --- the device and its context
-@cache
+@per_device()
 def missing() -> str | None:
     """Return None if there is a GPU to run on, else one line that names what is missing."""
     if compiler_missing() is not None:
         return compiler_missing()
     try:
-        _context()
+        context()
         capability()
     except Exception as problem:
         return f"no NVIDIA GPU is usable here ({first_line(problem)})"
     return None
 
 
-@cache
-def gpu() -> Any:
-    """Return the `cuda.core.Device`, whose primary context is initialised."""
+@per_device()
+def _opened() -> tuple[Any, Any]:
+    """Return the `cuda.core.Device` of the GPU and its primary context; the current context stays as it is."""
     from cuda.core import Device
 
-    device = Device(0)
+    device, cuda = Device(current()), _bindings()
+    before = check(cuda.cuCtxGetCurrent())
     device.set_current()
-    return device
+    handle = device.context.handle
+    if int(before) not in (0, int(handle)):
+        check(cuda.cuCtxSetCurrent(before))
+    return device, handle
 
 
-@cache
-def _context() -> Any:
-    return gpu().context.handle
+def gpu() -> Any:
+    """Return the `cuda.core.Device`, whose primary context is initialised."""
+    return _opened()[0]
+
+
+def context() -> Any:
+    """Return the primary context of the GPU, which PyTorch and CuPy share."""
+    return _opened()[1]
 
 
 @cache
@@ -70,21 +80,26 @@ def _bindings() -> Any:
 def driver() -> Any:
     """Return cuda.bindings.driver after making the GPU's context current in this thread."""
     cuda = _bindings()
-    check(cuda.cuCtxSetCurrent(_context()))
+    check(cuda.cuCtxSetCurrent(context()))
     return cuda
 
 
 @contextmanager
-def entered() -> Iterator[Any]:
-    """Yield `driver`, and make the caller's context current again, which PyTorch and CuPy select their device by."""
-    cuda = _bindings()
-    before, context = check(cuda.cuCtxGetCurrent()), _context()
-    check(cuda.cuCtxSetCurrent(context))
-    try:
-        yield cuda
-    finally:
-        if int(before) not in (0, int(context)):
-            check(cuda.cuCtxSetCurrent(before))
+def entered(index: int | None = None) -> Iterator[Any]:
+    """Yield `driver` for a GPU, by default the current one; afterwards the caller's context is current again.
+
+    PyTorch and CuPy select their device by the current context.
+    """
+    with selected(current() if index is None else index):
+        cuda = _bindings()
+        own = context()
+        before = check(cuda.cuCtxGetCurrent())
+        check(cuda.cuCtxSetCurrent(own))
+        try:
+            yield cuda
+        finally:
+            if int(before) not in (0, int(own)):
+                check(cuda.cuCtxSetCurrent(before))
 
 
 @contextmanager
@@ -98,7 +113,7 @@ def unrestricted() -> Iterator[None]:
         check(cuda.cuThreadExchangeStreamCaptureMode(mode))
 
 
-@cache
+@per_device()
 def capability() -> tuple[int, int]:
     """Return the compute capability of the GPU."""
     major, minor = gpu().compute_capability
@@ -111,7 +126,7 @@ def arch() -> str:
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
-@cache
+@per_device()
 def describe() -> dict[str, str]:
     """Return the names and versions of the GPU, its driver and the compiler, for records."""
     number = int(check(driver().cuDriverGetVersion()))
@@ -131,7 +146,7 @@ def synchronize() -> None:
 
 # --- launches
 class Module:
-    """A source, compiled and loaded on the GPU.
+    """A source, compiled for the architectures of the GPUs that use it, and loaded.
 
     Parameters
     ----------
@@ -140,28 +155,39 @@ class Module:
     """
 
     def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
-        from cuda.core import ObjectCode
-
-        self._code = ObjectCode.from_cubin(compile_cached(source, arch(), name=name), name=name)
-        self._functions: dict[str, Any] = {}
+        self._source, self._name = source, name
+        self._code: dict[str, Any] = {}
+        self._functions: dict[tuple[int, str], Any] = {}
+        self._object_code()
 
     def __del__(self) -> None:
-        with suppress(Exception), entered() as cuda:  # the code is unloaded next; no kernel of it may be running
-            check(cuda.cuCtxSynchronize())
+        for index in {index for index, _ in self._functions}:  # the code is unloaded next: no kernel of it may run
+            with suppress(Exception), entered(index) as cuda:
+                check(cuda.cuCtxSynchronize())
+
+    def _object_code(self) -> Any:
+        """Return the code for the current GPU's architecture."""
+        from cuda.core import ObjectCode
+
+        target = arch()
+        if target not in self._code:
+            cubin = compile_cached(self._source, target, name=self._name)
+            self._code[target] = ObjectCode.from_cubin(cubin, name=self._name)
+        return self._code[target]
 
     def function(self, name: str, shared: int = 0) -> Any:
         """Return the CUfunction of an ``extern "C"`` kernel that may use `shared` bytes of dynamic shared memory."""
-        cuda = driver()
-        if name not in self._functions:
+        cuda, key = driver(), (current(), name)
+        if key not in self._functions:
             try:
-                handle = self._code.get_kernel(name).handle
+                handle = self._object_code().get_kernel(name).handle
             except Exception as problem:  # the exceptions of cuda.core are not public
                 raise GpuError(f"CUDA: {first_line(problem)}") from None
-            self._functions[name] = check(cuda.cuKernelGetFunction(handle))
+            self._functions[key] = check(cuda.cuKernelGetFunction(handle))
         if shared > 48 * 1024:
             limit = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(cuda.cuFuncSetAttribute(self._functions[name], limit, shared))
-        return self._functions[name]
+            check(cuda.cuFuncSetAttribute(self._functions[key], limit, shared))
+        return self._functions[key]
 
     def prepare(
         self,
@@ -229,20 +255,18 @@ class Module:
         return int(check(driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
 
 
-def loop() -> Callable[[int, int, int], int] | None:
-    """Return the compiled loop that issues launches, `fpemu.gpu.runtime.native.driver_loop`."""
-    return native.driver_loop()
-
-
 class Graph:
     """The work that a function queues on a stream, as an executable CUDA graph: one driver call for all launches.
 
     Parameters
     ----------
     queue : callable
-        Queues the work on a stream given by its handle, and returns 0 or a status.
-    launch : callable
-        cuGraphLaunch, from `fpemu.gpu.runtime.native.graph_launch`.
+        Queues the work on a stream given by its handle, and returns a result of `fpemu.gpu.runtime.native.queue`.
+
+    Attributes
+    ----------
+    handle : int
+        The executable graph.
 
     Raises
     ------
@@ -250,44 +274,39 @@ class Graph:
         If the driver refuses the capture.
     """
 
-    def __init__(self, queue: Callable[[int], int], launch: Callable[[int, int], int]) -> None:
-        self.handle, self._launch = 0, launch
+    def __init__(self, queue: Callable[[int], int]) -> None:
+        self.handle, self._index = 0, current()
         with entered() as cuda, unrestricted():
             stream = _capture_stream()
             check(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-            returned = queue(int(stream))
+            result = queue(int(stream))
             graph = check(cuda.cuStreamEndCapture(stream))
-            check_status(returned)
+            if result != native.DONE_BY_LAUNCHES:
+                check_status(result >> 2 & 0xFFFFFFFF)
             self._executable = check(cuda.cuGraphInstantiate(graph, 0))
             check(cuda.cuGraphDestroy(graph))
         self.handle = int(self._executable)
 
-    def queue(self, stream: int) -> int:
-        """Queue the graph on a stream and return the status."""
-        return self._launch(self.handle, stream)
-
     def __del__(self) -> None:
         if self.handle:
-            with suppress(Exception), entered() as cuda:  # a graph that still runs is destroyed at its end
+            with suppress(Exception), entered(self._index) as cuda:  # a graph that still runs is destroyed at its end
                 check(cuda.cuGraphExecDestroy(self._executable))
 
 
-@cache
+@per_device()
 def _capture_stream() -> Any:
     cuda = driver()
     return check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
-def check_status(returned: int) -> None:
-    """Raise GpuError for a status that the loop has returned."""
-    if returned:
-        check((_bindings().CUresult(returned & 0xFFFFFFFF),))
+def captures(stream: int) -> bool:
+    """Return whether a stream is captured into a CUDA graph."""
+    return bool(check(_bindings().cuStreamIsCapturing(stream)))
 
 
-def check_context(returned: int) -> None:
-    """Raise GpuError for a status other than those of a context that another thread or library has changed."""
-    if _bindings().CUresult(returned & 0xFFFFFFFF).name not in _WRONG_CONTEXT:
-        check_status(returned)
+def check_status(status: int) -> None:
+    """Raise GpuError for a status of the driver, given as a number."""
+    check((_bindings().CUresult(status),))
 
 
 class Launch:
@@ -319,7 +338,7 @@ class Launch:
             self.issue(stream)
 
     def row(self) -> tuple[int, int, int, int]:
-        """Return the launch as a row of `fpemu.gpu.runtime.native.table`; the loop sets the stream by itself."""
+        """Return the launch as a row of `fpemu.gpu.runtime.native`, whose code sets the stream."""
         return native.LAUNCH, int(self._config.getPtr()), int(self._function), self._address
 
     def issue(self, stream: int = 0) -> None:
@@ -366,7 +385,7 @@ class Buffer:
     """
 
     def __init__(self, nbytes: int, where: str | None = None) -> None:
-        self.nbytes, self.pointer = nbytes, 0
+        self.nbytes, self.pointer, self._index = nbytes, 0, current()
         if (record := recording.active()) is not None:
             self.pointer = record.allocate(nbytes, where)
             return
@@ -418,7 +437,7 @@ class Buffer:
         """Free the memory."""
         if self.pointer and recording.region(self.pointer) is None:
             pointer, self.pointer = self.pointer, 0
-            with entered() as cuda:
+            with entered(self._index) as cuda:
                 check(cuda.cuMemFree(pointer))
 
     def __del__(self) -> None:

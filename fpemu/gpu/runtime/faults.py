@@ -6,9 +6,10 @@ reads them all, and so does a copy of a result to the host (`matrices.Array.get`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +18,18 @@ import numpy as np
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device, recording
 from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.selection import current
 
-__all__ = ["NONE", "Counters", "check", "counters", "defer", "read"]
+__all__ = ["NBYTES", "NONE", "Counters", "check", "counters", "defer", "read"]
 
-_SLOTS, _WORDS = 2048, 2  # counters of one allocation; 64-bit words of each
+_SLOTS, _WORDS = 2048, 4  # counters of one allocation; 64-bit words of each
+NBYTES = 8 * _WORDS
+"""Bytes of the counters of an operand: entries that are NaN or infinite, entries with a word that overflows, and of
+either the complement of the smallest index in the operand (row-major), 0 for none"""
 
 
 class Counters:
     """Counters of one operand in memory of the GPU, zero at first.
-
-    The words are the number of entries that are NaN or infinite, and the number of entries with a word that overflows.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ class Counters:
         Operand.
     """
 
-    nbytes = 8 * _WORDS
+    nbytes = NBYTES
 
     def __init__(self, name: str) -> None:
         self.name, self.entry = name, _take()
@@ -43,7 +46,7 @@ class Counters:
     def fill(self, byte: int) -> None:
         """Do nothing: the counts are kept over the calls of a recording."""
 
-    def label(self, call: str, refused: tuple[bool, bool], explain: Callable[[], str | None]) -> None:
+    def label(self, call: str, refused: tuple[bool, bool], shape: tuple[int, ...]) -> None:
         """Describe the operand for messages.
 
         Parameters
@@ -52,11 +55,10 @@ class Counters:
             Name of the call's scheme.
         refused : (bool, bool)
             Whether `check` raises for NaN and Inf, and for overflow.
-        explain : callable
-            Returns the error of the operand of the last call with count and first place, or None if the operand no
-            longer exists or has no such entry.
+        shape : tuple of int
+            Shape of the operand.
         """
-        self.entry.text, self.entry.refused, self.entry.explain = f"{self.name} of {call}", refused, explain
+        self.entry.text, self.entry.refused, self.entry.shape = f"{self.name} of {call}", refused, shape
 
     def __del__(self) -> None:
         self.entry.dropped = True
@@ -87,23 +89,25 @@ class _Entry:
     buffer: Buffer
     slot: int
     text: str = ""
-    explain: Callable[[], str | None] = lambda: None
     refused: tuple[bool, bool] = (False, False)
+    shape: tuple[int, ...] = ()
     dropped: bool = False
 
 
-_pools: list[Buffer] = []
+_pools: list[tuple[int, Buffer]] = []  # with their GPUs
 _entries: list[_Entry] = []
-_free: list[tuple[Buffer, int]] = []
+_free: dict[int, list[tuple[Buffer, int]]] = {}  # by GPU
 _messages: list[str] = []  # deferred by calls that have synchronised
 
 
 def _take() -> _Entry:
-    if not _free:
+    free = _free.setdefault(current(), [])
+    if not free:
         with recording.immediately():
-            _pools.append(Buffer.zeroed(8 * _WORDS * _SLOTS))
-        _free.extend((_pools[-1], slot) for slot in reversed(range(_SLOTS)))
-    _entries.append(_Entry(*_free.pop()))
+            pool = Buffer.zeroed(NBYTES * _SLOTS)
+        _pools.append((current(), pool))
+        free.extend((pool, slot) for slot in reversed(range(_SLOTS)))
+    _entries.append(_Entry(*free.pop()))
     return _entries[-1]
 
 
@@ -138,25 +142,25 @@ def check() -> None:
     Raises
     ------
     InputError
-        Operand and number of entries; also the index of the first, if the operand of the last call is a torch tensor
-        that still exists and contains the entry.
+        Operand, number of entries, and index of the first: the smallest index of all calls since the last check.
     GpuError
         A failed kernel.
     """
     messages = _messages.copy()
     _messages.clear()
-    if _entries:
-        counts = {id(pool): device.fetch(pool.pointer, (_SLOTS, _WORDS), np.uint64) for pool in _pools}
-        for pool in _pools:
-            if counts[id(pool)].any():
+    counts = {}
+    for index, pool in _pools:
+        with device.entered(index):
+            words = counts[id(pool)] = device.fetch(pool.pointer, (_SLOTS, _WORDS), np.uint64)
+            if words.any():
                 device.zero(pool.pointer, pool.nbytes)
-        for entry in _entries.copy():
-            words = counts[id(entry.buffer)][entry.slot]
-            if message := _message(entry, words.tolist()):
-                messages.append(message)
-            if entry.dropped:
-                _entries.remove(entry)
-                _free.append((entry.buffer, entry.slot))
+    pools = {id(pool): index for index, pool in _pools}
+    for entry in _entries.copy():
+        if message := _message(entry, counts[id(entry.buffer)][entry.slot].tolist()):
+            messages.append(message)
+        if entry.dropped:
+            _entries.remove(entry)
+            _free[pools[id(entry.buffer)]].append((entry.buffer, entry.slot))
     if messages:
         more = f" (and {len(messages) - 1} other operands)" if len(messages) > 1 else ""
         raise InputError(messages[0] + more)
@@ -165,12 +169,20 @@ def check() -> None:
 def _message(entry: _Entry, words: list[int]) -> str:
     """The error for an operand; empty if it has none."""
     parts = [
-        f"{what}: {count} {'entry' if count == 1 else 'entries'}"
-        for count, refused, what in zip(words, entry.refused, ("NaN or infinite", "beyond their words"), strict=True)
+        f"{what}: {count} {'entry' if count == 1 else 'entries'}{_first(place, entry.shape)}"
+        for count, place, refused, what in zip(
+            words[:2], words[2:], entry.refused, ("NaN or infinite", "beyond their words"), strict=True
+        )
         if count and refused
     ]
     if not parts:
         return ""
-    if explained := entry.explain():
-        return explained
     return f"{entry.text}: {'; '.join(parts)}, since the last check; on_range='raise' checks every call"
+
+
+def _first(place: int, shape: tuple[int, ...]) -> str:
+    """The first index in words, by its complement in a counter; empty where the counter is 0."""
+    index = 2**64 - 1 - place
+    if not place or index >= prod(shape):
+        return ""
+    return f", first at [{', '.join(str(int(i)) for i in np.unravel_index(index, shape))}]"

@@ -18,6 +18,7 @@ from fpemu.errors import InputError
 from fpemu.gpu.runtime import callers, compiler, device
 from fpemu.gpu.runtime.callers import is_torch
 from fpemu.gpu.runtime.faults import check
+from fpemu.gpu.runtime.selection import current, per_device
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
 _WORK: Any = 10_000  # limit of `numpy.shares_memory`
@@ -113,11 +114,8 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
     if not matrix.pointer or 0 in matrix.shape:
         return matrix
     gpu = callers.ordinal(matrix.pointer)
-    if gpu != 0:
-        raise InputError(
-            f"{name} lies on GPU {gpu}, and fpemu.gpu runs on GPU 0: "
-            "copy it there, or choose the GPU by CUDA_VISIBLE_DEVICES"
-        )
+    if gpu != current():
+        raise InputError(f"{name} lies on GPU {gpu}, and the call runs on GPU {current()}: copy all arrays to one GPU")
     backwards = len(matrix.shape) > 1 and any(step < 0 for step in matrix.strides)
     if write or not backwards or matrix.dtype.itemsize not in _WIDTHS:
         return matrix
@@ -252,7 +250,8 @@ def like(X: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Matrix, Any]:
         torch = sys.modules["torch"]
         result = torch.empty(shape, dtype=getattr(torch, name), device=X.device)
     elif callers.is_cupy(X):
-        result = sys.modules["cupy"].empty(shape, name)
+        with X.device:
+            result = sys.modules["cupy"].empty(shape, name)
     else:
         result = Array(empty(shape, dtype))
     return take(result, "D", write=True), result
@@ -301,7 +300,7 @@ class Array:
     """A result for arrays of other libraries, with ``__cuda_array_interface__``."""
 
     def __init__(self, matrix: Matrix) -> None:
-        self._matrix, self.shape, self.dtype = matrix, matrix.shape, matrix.dtype
+        self._matrix, self.shape, self.dtype, self._index = matrix, matrix.shape, matrix.dtype, current()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -311,7 +310,8 @@ class Array:
     def get(self) -> NDArray[Any]:
         """Copy the array to a NumPy array, after `fpemu.gpu.check`."""
         check()
-        return download(self._matrix)
+        with device.entered(self._index):
+            return download(self._matrix)
 
 
 # --- kernels that copy
@@ -345,7 +345,7 @@ def table(X: Matrix, lead: tuple[int, ...] | None = None) -> device.Buffer:
     return _table(X.shape[:-2], X.strides[:-2], lead)
 
 
-@lru_cache(maxsize=256)
+@per_device(maxsize=256)
 def _table(shape: tuple[int, ...], strides: tuple[int, ...], lead: tuple[int, ...]) -> device.Buffer:
     none = np.dtype(np.float32)
     return device.Buffer.of(Matrix(0, none, (*shape, 1, 1), (*strides, 0, 0)).offsets(lead))
@@ -356,7 +356,7 @@ def numbers(values: Iterable[int]) -> device.Buffer:
     return _numbers(tuple(values))
 
 
-@lru_cache(maxsize=256)
+@per_device(maxsize=256)
 def _numbers(values: tuple[int, ...]) -> device.Buffer:
     return device.Buffer.of(np.array(values, np.int64))
 

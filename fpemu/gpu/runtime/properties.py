@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.selection import per_device
 
 _H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
 
@@ -19,6 +18,6 @@ def most_shared() -> int:
     return _property("max_shared_memory_per_block_optin")
 
 
-@cache
+@per_device()
 def _property(name: str) -> int:
     return _H200[name] if device.missing() is not None else int(getattr(device.gpu().properties, name))

@@ -1,10 +1,9 @@
 """Sequences: the recorded launches of a call, queued with the addresses of any operands, workspace and stream.
 
-A sequence holds packed parameters; `Sequence.queue` writes the addresses that changed since the last time and issues
-the launches, one driver call each, or one for all if the same addresses come again: it then instantiates a CUDA graph
-of them. The parameters are shared by all threads: `lock` is held from the first address
-written to the last launch issued, because a launch copies its parameters. A workspace belongs to one stream, so that
-the work of two calls in it is ordered.
+A sequence holds packed parameters; `Sequence.queue` writes the addresses of a call into them and issues the launches,
+or one CUDA graph of them if the same addresses have come before. The parameters are shared by all threads: `lock` is
+held from the first address written to the last launch issued, because a launch copies its parameters. A workspace
+belongs to one stream, so that the work of two calls in it is ordered.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device, native, recording
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.recording import REGIONS, Fill, Recording, placeholder
+from fpemu.gpu.runtime.selection import current
 
 __all__ = ["Arena", "Arenas", "Sequence", "arenas", "lock"]
 
@@ -26,8 +27,8 @@ lock = RLock()
 """Held while work of this package is queued"""
 _WORK, _CLEARED = REGIONS.index("work"), REGIONS.index("cleared")
 _MOST_GRAPHS = 32  # addresses of a sequence that are remembered
-_UNSEEN = object()
-_UNKNOWN = [-1] * (len(REGIONS) - 1)
+_MOST_STREAMS = 128  # in the table of a GPU's workspaces
+_GRAPHS = native.SEQUENCE.index("graphs")
 
 
 class Arena:
@@ -50,17 +51,48 @@ class Arena:
                 self.work, self.zeros = (self.work, buffer.pointer) if i else (buffer.pointer, self.zeros)
 
 
-class Arenas(dict[int, Arena]):
-    """The workspaces of streams, by their handles."""
+class Arenas(dict[tuple[int, int], Arena]):
+    """The workspaces of streams, by GPU and handle of the stream, and a table of them for the compiled call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tables: dict[int, NDArray[np.int64]] = {}
 
     def of(self, stream: int, sequence: Sequence) -> Arena:
-        """Return the workspace of a stream, with the bytes that a sequence needs."""
-        result = self.get(stream)
+        """Return the workspace of a stream of the current GPU, with the bytes that a sequence needs."""
+        index = current()
+        result = self.get((index, stream))
         if result is None:
-            result = self[stream] = Arena()
+            result = self[index, stream] = Arena()
         if result.nbytes[0] < sequence.work or result.nbytes[1] < sequence.zeros:
-            result.grow(sequence.work, sequence.zeros)
+            table = self._table(index)
+            table[0] = 0  # the memory that it lists is freed next
+            try:
+                result.grow(sequence.work, sequence.zeros)
+            finally:
+                self._list(table, index)
         return result
+
+    def address(self) -> int:
+        """Return the address of the table of the current GPU's workspaces."""
+        return int(self._table(current()).ctypes.data)
+
+    def clear(self) -> None:
+        """Free all workspaces."""
+        for table in self._tables.values():
+            table[0] = 0
+        super().clear()
+
+    def _table(self, index: int) -> NDArray[np.int64]:
+        if index not in self._tables:
+            self._tables[index] = np.zeros(1 + _MOST_STREAMS * native.ARENA, np.int64)
+        return self._tables[index]
+
+    def _list(self, table: NDArray[np.int64], index: int) -> None:
+        """Enter the workspaces of a GPU into its table."""
+        listed = [(s, a.work, a.zeros, *a.nbytes) for (gpu, s), a in self.items() if gpu == index][:_MOST_STREAMS]
+        table[1 : 1 + len(listed) * native.ARENA] = np.array(listed, np.uint64).view(np.int64).reshape(-1)
+        table[0] = len(listed)
 
 
 arenas = Arenas()
@@ -79,6 +111,8 @@ class Sequence:
 
     Attributes
     ----------
+    index : int
+        GPU on which the sequence runs.
     work, zeros, prepared : int
         Bytes of workspace, of workspace that is zero before and after, and of operands prepared in advance.
     kernels : list of str
@@ -89,9 +123,14 @@ class Sequence:
         Number of the sequence's steps before the same point.
     counters : dict of str to Counters
         Counters of the operands' faults.
+    address : int
+        Address of the record that the compiled functions take; 0 without them.
+    graphs : bool
+        Whether a graph may replace the launches.
     """
 
     def __init__(self, record: Recording, mark: int = 0) -> None:
+        self.index = current()
         self.work, self.zeros, self.prepared, cleared = (record.nbytes[name] for name in REGIONS[4:])
         self._cleared = self.work  # where this part of the workspace begins
         self.work += cleared
@@ -104,11 +143,10 @@ class Sequence:
             mark += 1 - sum(separate[:mark])
         self.mark, self.alone = mark, len(steps) == 1 and not self.work and not self.zeros
         self.kernels = [getattr(step, "name", "fill") for step in steps]
-        self._slots: list[list[tuple[Any, int, int]]] = [[] for _ in REGIONS[:-1]]
-        self._addresses = _UNKNOWN
-        self._keep, self._loop = steps, device.loop()
+        self._slots: list[tuple[Any, int, int]] = []  # words of the parameters, each with its region and offset
+        self._keep, functions = steps, native.calls()
         self._issue: list[Callable[[int], None]] = []
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, ...]] = []
         for step in steps:
             if isinstance(step, Fill):
                 rows.append(self._fill(step))
@@ -116,33 +154,47 @@ class Sequence:
             for values in step.arguments:
                 self._relocate(values)
             self._issue.append(step.issue)
-            if self._loop is not None:
+            if functions is not None:
                 rows.append(step.row())
-        several = self._loop is not None and len(steps) > 1
-        self._graph_launch = native.graph_launch() if several else None
-        self._graphs: dict[tuple[int, ...], Any] = {}
-        self._table = native.table(rows)
-        self._first = int(self._table.ctypes.data)
+        self.address, self.graphs = 0, functions is not None and len(steps) > 1
+        self._graphs: dict[tuple[int, ...], device.Graph | None] = {}
+        if functions is not None:
+            self._queue = functions[0]
+            self._build(rows)
+
+    def _build(self, rows: list[tuple[int, ...]]) -> None:
+        """Create the record of the compiled functions."""
+        slots = [(words.ctypes.data, where, offset) for words, where, offset in self._slots]
+        self._tables = native.table(rows, native.ROW), native.table(slots, native.SLOT)
+        self._graph_table = np.zeros((_MOST_GRAPHS, native.GRAPH), np.int64)
+        self._record = native.record(
+            native.SEQUENCE,
+            context=int(device.context()),
+            rows=self._tables[0].ctypes.data,
+            row_count=len(rows),
+            slots=self._tables[1].ctypes.data,
+            slot_count=len(slots),
+            graphs=self._graph_table.ctypes.data,
+        )
+        self.address = int(self._record.ctypes.data)
 
     def _fill(self, step: Fill) -> tuple[int, int, int, int]:
         """Add a fill; its row of the native table."""
         pointer = np.array([step.pointer], np.uint64)
         self._relocate(pointer)
-        view: Any = memoryview(pointer)  # type: ignore[arg-type]
-        self._issue.append(lambda stream: device.fill_async(view[0], step.byte, step.nbytes, stream))
+        self._issue.append(lambda stream: device.fill_async(int(pointer[0]), step.byte, step.nbytes, stream))
         return native.FILL, pointer.ctypes.data, step.byte, step.nbytes
 
     def _relocate(self, values: Any) -> None:
         """Find the placeholders in packed parameters."""
         data = values.reshape(-1).view(np.uint8)
         words = data[: len(data) // 8 * 8].view(np.uint64)
-        view = memoryview(words)
         for i, word in enumerate(words.tolist()):
             if (place := recording.region(word)) is not None:
                 where, offset = place
                 if where == _CLEARED:
                     where, offset = _WORK, offset + self._cleared
-                self._slots[where].append((view, i, offset))
+                self._slots.append((words[i : i + 1], where, offset))
 
     def queue(
         self, addresses: list[int], stream: int, start: int = 0, stop: int | None = None, *, capture: bool = False
@@ -152,55 +204,60 @@ class Sequence:
         Several launches with the same addresses as in an earlier call are issued as one graph, unless the stream is
         captured.
         """
-        whole = self._graph_launch is not None and not (capture or start or stop is not None)
-        if whole:
-            key = tuple(addresses)
-            graph = self._graphs.get(key, _UNSEEN)
-            if graph.__class__ is device.Graph and not graph.queue(stream):
-                return
-            self._write(addresses)
-            if self._replay(key, graph, stream):
-                return
-        else:
-            self._write(addresses)
-        if self._loop is None:
-            for issue in self._issue[start:stop]:
-                issue(stream)
+        whole = self.graphs and not (capture or start or stop is not None)
+        end = len(self._issue) if stop is None else stop
+        if not self.address:
+            for words, where, offset in self._slots:
+                words[0] = addresses[where] + offset
+            with device.entered(self.index):
+                for issue in self._issue[start:end]:
+                    issue(stream)
             return
-        self._launch(stream, start, (len(self._issue) if stop is None else stop) - start)
+        result = self._queue(self.address, stream, start, end, whole, *addresses)
+        if result:
+            self.follow(result, tuple(addresses) if whole else None)
 
-    def _write(self, addresses: list[int]) -> None:
-        """Write the addresses that have changed into the parameters."""
-        current = self._addresses
-        if current != addresses:
-            self._addresses = _UNKNOWN  # an interrupt may leave some unwritten
-            for before, address, slots in zip(current, addresses, self._slots, strict=True):
-                if before != address:
-                    for view, i, offset in slots:
-                        view[i] = address + offset
-            self._addresses = addresses
+    def follow(self, result: int, addresses: tuple[int, ...] | None) -> None:
+        """Raise GpuError for a failed result of the compiled functions.
 
-    def _launch(self, stream: int, start: int, count: int) -> None:
-        """Issue some steps by the compiled loop, again in the GPU's context if another one was current."""
-        assert self._loop is not None
-        failure = self._loop(self._first + native.ROW_BYTES * start, count, stream)
-        if failure:
-            done = start + (failure >> 32)
-            device.check_context(failure)
-            with device.entered():
-                device.check_status(self._loop(self._first + native.ROW_BYTES * done, start + count - done, stream))
+        After launches with the addresses of an earlier call, instantiate a graph of them for the next call.
 
-    def _replay(self, key: tuple[int, ...], graph: Any, stream: int) -> bool:
-        """Make and queue the graph of addresses that have been seen before; return whether it is queued."""
-        loop, launch = self._loop, self._graph_launch
-        if graph is not None or loop is None or launch is None:  # the first time, or a graph that failed
+        Parameters
+        ----------
+        result : int
+            Result of `native.queue` or of `native.call`.
+        addresses : tuple of int, optional
+            Addresses of the regions if a graph may replace the launches.
+        """
+        if result != native.DONE_BY_LAUNCHES:
+            device.check_status(result >> 2 & 0xFFFFFFFF)
+        if addresses is None or not self.graphs:
+            return
+        if addresses not in self._graphs:
             if len(self._graphs) >= _MOST_GRAPHS:
-                self._graphs.pop(next(iter(self._graphs)))
-            self._graphs[key] = None
-            return False
+                oldest = next(iter(self._graphs))
+                replaced = self._graphs.pop(oldest)  # destroyed after the table has been written
+            else:
+                replaced = None
+            self._graphs[addresses] = None
+            if replaced is not None:
+                self._list_graphs()
+            return
         try:
-            self._graphs[key] = graph = device.Graph(lambda s: loop(self._first, len(self._issue), s), launch)
+            with device.entered(self.index):
+                graph = device.Graph(
+                    lambda stream: self._queue(self.address, stream, 0, len(self._issue), 0, *addresses)
+                )
         except GpuError:
-            self._graph_launch = None  # no graphs of this sequence
-            return False
-        return not graph.queue(stream)
+            self._graphs.clear()
+            self.graphs = False  # no graphs of this sequence
+        else:
+            self._graphs[addresses] = graph
+        self._list_graphs()
+
+    def _list_graphs(self) -> None:
+        """Enter the graphs into the table of the compiled functions."""
+        listed = [(*addresses, graph.handle) for addresses, graph in self._graphs.items() if graph is not None]
+        if listed:
+            self._graph_table[: len(listed)] = np.array(listed, np.uint64).view(np.int64)
+        self._record[_GRAPHS + 1] = len(listed)

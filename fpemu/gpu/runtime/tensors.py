@@ -1,4 +1,4 @@
-"""What a repeated call reads of its arguments: torch tensors on GPU 0, without conversions and without validation."""
+"""What a repeated call reads of its arguments: torch tensors on one GPU, without conversions and without validation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import placeholder
+from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.sequence import Arenas, Sequence, arenas, lock
 
 __all__ = ["Cache", "Recorded", "capturing", "extent", "facts", "facts_of", "near", "place", "room", "stream"]
@@ -19,14 +21,14 @@ Facts = tuple[tuple[Any, ...], list[int]]
 
 
 def facts(*arrays: Any) -> Facts | None:
-    """Return the facts of plain tensors on GPU 0 (None stays None); None if any argument is something else.
+    """Return the facts of plain tensors on one GPU (None stays None); None if any argument is something else.
 
-    Facts are shapes, strides, dtypes and the addresses modulo 16.
+    Facts are shapes, strides and dtypes, then the addresses modulo 16, last the index of the GPU.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    kind, alignment = torch.Tensor, 0
+    kind, alignment, index = torch.Tensor, 0, -1
     values: list[Any] = []
     pointers: list[int] = []
     try:
@@ -34,7 +36,11 @@ def facts(*arrays: Any) -> Facts | None:
             if X is None:
                 values.append(None)
                 pointers.append(0)
-            elif X.__class__ is kind and X.get_device() == 0 and not X.is_neg():
+            elif X.__class__ is kind and not X.is_neg():
+                if index < 0:
+                    index = X.get_device()
+                if index < 0 or X.get_device() != index:  # on the CPU, or on different GPUs
+                    return None
                 pointer = X.data_ptr()
                 values += (X.shape, X.stride(), X.dtype)
                 pointers.append(pointer)
@@ -43,32 +49,31 @@ def facts(*arrays: Any) -> Facts | None:
                 return None
     except (AttributeError, RuntimeError):  # a tensor without strides or memory
         return None
-    values.append(alignment)
+    values += (alignment, index)
     return tuple(values), pointers
 
 
 def facts_of(*matrices: Matrix | None) -> Facts:
-    """Return the same of matrices on the GPU."""
+    """Return the same of matrices on the current GPU."""
     values: list[Any] = []
     for X in matrices:
         values += (None,) if X is None else (X.shape, X.strides, X.dtype, X.pointer & 15)
+    values.append(current())
     return tuple(values), [0 if X is None else X.pointer for X in matrices]
 
 
-def stream() -> int:
-    """Return the handle of torch's current stream on GPU 0."""
+def stream(index: int) -> int:
+    """Return the handle of torch's current stream on a GPU."""
     torch: Any = sys.modules["torch"]
     try:
-        return int(torch._C._cuda_getCurrentRawStream(0))
+        return int(torch._C._cuda_getCurrentRawStream(index))
     except AttributeError:
-        return int(torch.cuda.current_stream(0).cuda_stream)
+        return int(torch.cuda.current_stream(index).cuda_stream)
 
 
 def capturing(handle: int) -> bool:
-    """Return whether torch's current stream, with this handle, is captured into a CUDA graph."""
-    if not handle:  # the default stream cannot be
-        return False
-    return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+    """Return whether a stream is captured into a CUDA graph."""
+    return bool(handle) and device.captures(handle)  # the default stream cannot be captured
 
 
 def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int, int, Any]:
@@ -80,11 +85,15 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
     if sequence.alone:
         return 0, 0, None
     if not capturing(handle):
-        held = held_by.of(handle, sequence)
+        held = held_by.get((sequence.index, handle))
+        if held is None or held.nbytes[0] < sequence.work or held.nbytes[1] < sequence.zeros:
+            with device.entered(sequence.index):
+                held = held_by.of(handle, sequence)
         return held.work, held.zeros, None
     torch: Any = sys.modules["torch"]
-    work = torch.empty(max(sequence.work, 1), dtype=torch.uint8, device="cuda:0")
-    zeros = torch.zeros(sequence.zeros, dtype=torch.uint8, device="cuda:0") if sequence.zeros else work
+    where = f"cuda:{sequence.index}"
+    work = torch.empty(max(sequence.work, 1), dtype=torch.uint8, device=where)
+    zeros = torch.zeros(sequence.zeros, dtype=torch.uint8, device=where) if sequence.zeros else work
     return work.data_ptr(), zeros.data_ptr(), (work, zeros)
 
 
@@ -118,7 +127,7 @@ class Recorded:
         if D is None:
             D = A.new_empty(self.shape)
             pointers[3] = D.data_ptr()
-        handle = stream()
+        handle = stream(self.sequence.index)
         with lock:
             work, zeros, owner = room(self.sequence, handle)
             self.sequence.queue([*pointers, work, zeros, 0], handle, capture=owner is not None)

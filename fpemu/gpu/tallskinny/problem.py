@@ -115,7 +115,7 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None], request: tup
         raise GpuError(str(device.missing()))
     arrays = {"A": A, "B": B} | ({} if out is None else {"out": out})
     ordered = callers.ordered(callers.streams(arrays.values())) if key is None else device.unrestricted()
-    with lock, device.entered(), ordered:
+    with lock, device.entered(callers.place(arrays.values())), ordered:
         operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
         on_gpu = matrices.same_place(operands)
         dtype, (m, _, n) = checked(operands["A"], operands["B"])
