@@ -272,8 +272,10 @@ class SplitScheme(Scheme):
             )
         return spec
 
-    def split(self, X: Any) -> tuple[Array, ...]:
+    def split(self, X: Any, operand: Literal["A", "B"] = "A") -> tuple[Array, ...]:
         """The words of `X`, fp32 numbers of any shape, as values of the low format (without any scaling of rows).
+
+        `operand` matters to balanced splits only.
 
         Raises
         ------
@@ -284,7 +286,7 @@ class SplitScheme(Scheme):
         good = np.asarray(FP32.contains(wide))
         if not good.all():
             self.refuse(f"split takes an X of fp32 numbers (np.float32(X) rounds): {entries(~good, wide)}")
-        return words.split(wide, self.rules())
+        return words.split(wide, words.of_operand(self.rules(), operand))
 
     def lowering(self, spec: MmaSpec | None, order: Any = None) -> Lowering:
         """The products of words in the order run on an instruction, in an order over K."""

@@ -15,7 +15,7 @@ import numpy as np
 from fpemu import arguments
 from fpemu.errors import InputError, shown
 from fpemu.rounding import mode_of
-from fpemu.schemes.words import BIT_CUT
+from fpemu.schemes.words import BALANCED, BIT_CUT
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,19 @@ def number(default: float, low: float, high: float, meaning: str) -> Any:
     return option(default, check, meaning, f"{low:g} to {high:g}")
 
 
-def rounding(default: str, meaning: str, *, cut: bool = True) -> Any:
-    """A rounding mode by name, and "bit-cut" where the word is fp16."""
+def rounding(default: str, meaning: str, *, cut: bool = True, balanced: bool = False) -> Any:
+    """A rounding mode by name, "bit-cut" where the word is fp16, and "balanced" where A and B may differ."""
+    others = [BIT_CUT] * cut + [BALANCED] * balanced
 
     def check(name: str, value: Any) -> str:
-        if cut and isinstance(value, str) and value == BIT_CUT:
-            return BIT_CUT
+        if isinstance(value, str) and value in others:
+            return value
         mode = mode_of(value).name
         if mode == "SR":
             raise InputError(f"{name}: stochastic rounding needs random bits, which a split does not have")
         return mode
 
-    return option(default, check, meaning, "RNE | RNA | RZ | RU | RD | ODD" + (f" | {BIT_CUT}" if cut else ""))
+    return option(default, check, meaning, " | ".join(["RNE | RNA | RZ | RU | RD | ODD", *others]))
 
 
 def integer(

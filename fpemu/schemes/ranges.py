@@ -15,7 +15,7 @@ from fpemu.arguments import choice, is_real, unwrapped
 from fpemu.arrays import as_array, as_float64
 from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FP32, FloatFormat
-from fpemu.schemes.words import Word, steps
+from fpemu.schemes.words import Word, of_operand, steps
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -160,11 +160,11 @@ def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: 
         exponents = _exponents(values, axes, rules[0].format)
         values = np.ldexp(values, exponents)
     words = []
-    for word, scaled, value, _ in steps(values, rules):
+    for word, scaled, value, _ in steps(values, of_operand(rules, name)):
         if on_range != OverflowPolicy.PROPAGATE:
             over = word.overflows(scaled)
             if over.any():
-                raise InputError(_overflow(name, word, over, X, on_range, scheme, first=word is rules[0]))
+                raise InputError(_overflow(name, word, over, X, on_range, scheme, first=not words))
         words.append(value)
     return Prepared(values, tuple(words), exponents, special)
 

@@ -1,4 +1,4 @@
-"""One number's way through a split: every word with its bits, what it loses, and what is left at the end."""
+"""The split of one number, word by word: the bits of each word, and the residual after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpemu.schemes.base import Scheme, SplitScheme, build
 
 @dataclass(frozen=True)
 class Bits:
-    """A stored word: its code and the three fields of it, as strings of 0 and 1."""
+    """A stored word: its code, and its three fields as strings of 0 and 1."""
 
     code: int
     hex: str
@@ -44,9 +44,9 @@ class SplitRow:
     bits : Bits
         Fields of the word's code.
     error : float
-        Remainder of x after this word and those before it, in units of x.
+        Residual of x after this word and the previous words, in the unit of x.
     bits_kept : int
-        Leading bits of x that these words represent: the largest b <= 24 with abs(error) <= 2^-b · abs(x).
+        Leading bits of x that the words up to this one represent: the largest b <= 24 with abs(error) <= 2^-b · abs(x).
     """
 
     part: str
@@ -68,13 +68,13 @@ class SplitTable:
     scheme : str
         Name of the scheme.
     choices : dict
-        The options that were given.
+        The options of the call.
     given : float
-        The number as it was given.
+        The number before its rounding to fp32.
     x : float
         The number rounded to fp32, which is split.
     bits : Bits
-        Of x in fp32.
+        Fields of the fp32 code of x.
     scaled_by : int
         Binary exponent of the power of two that the scheme multiplies x by first (`staged`; else 0).
     rows : tuple of SplitRow
@@ -122,7 +122,7 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     Raises
     ------
     InputError
-        Not one finite number in fp32's range; a scheme that does not split; wrong options.
+        An x that is not one finite number in the range of fp32; a scheme without words; invalid options.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
         single = np.float32(given)
     if not np.isfinite(single):
         raise InputError(f"{given!r} is not a finite number of fp32's range")
-    rules = chosen.rules()
+    rules = words.of_operand(chosen.rules(), "A")
     one = single.reshape(1, 1)
     ready = chosen.prepare(one, "A", "propagate")
     shift = int(ready.exponents[0, 0])
@@ -185,7 +185,7 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
 
 
 def bits_of(value: Any, fmt: FloatFormat) -> Bits:
-    """The stored word of a value of `fmt` (unused low bits of the word are left out of the fraction)."""
+    """The stored word of a value of `fmt`; the fraction omits unused low bits of the word."""
     code = int(fmt.encode(value))
     text = format(code, f"0{fmt.width}b")
     e = fmt.exponent_bits
@@ -198,7 +198,8 @@ def _bits_kept(error: float, x: float) -> int:
         return FP32.precision
     if not np.isfinite(error):
         return 0
-    quotient, e = np.frexp(abs(error) / abs(x))  # a quotient of numbers of at most 24 bits is no power of two by chance
+    # the rounded quotient of numbers of 24 bits is a power of two only if the exact quotient is
+    quotient, e = np.frexp(abs(error) / abs(x))
     return int(min(max(-(e - (quotient == 0.5)), 0), FP32.precision))
 
 

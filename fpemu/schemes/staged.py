@@ -55,6 +55,9 @@ class Staged(TwoWords):
         bound="3 2^-22 + (K/stage) 2^-24 + 3 (stage/L) eps",
     )
 
+    high_rounding: str = choose.rounding(
+        "RNE", "rounding of the high part; balanced: toward zero for A, away from zero for B", balanced=True
+    )
     residual_scale: float = choose.scale(1.0)
     accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
     stage: int | str | None = choose.interval(64, "length in k of a stage", none=False)

@@ -8,7 +8,7 @@ The band of a product of word i and word j is i + j: all products of a band carr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -21,7 +21,13 @@ from fpemu.rounding import bit_cut, round_to
 
 Array = NDArray[Any]
 BIT_CUT = "bit-cut"
+BALANCED = "balanced"
+"""Rounding of a word that `of_operand` replaces: toward zero for A, away from zero for B"""
+AWAY = "away-from-zero"
+"""To the format's precision away from zero, then to nearest even where that is subnormal"""
 NEAREST = ("RNE", "RNA")
+ALONG_SIGN = ("RZ", BIT_CUT, BALANCED, AWAY)
+"""Roundings whose error depends on the sign of the number"""
 Product = tuple[int, int]
 """Index of A's word and of B's word"""
 
@@ -52,7 +58,7 @@ class Word:
         "h" or "r", or the word's number from 1.
     format : FloatFormat
     rounding : str
-        Name of a rounding mode, or "bit-cut" (fp16 only).
+        Name of a rounding mode, "bit-cut" (fp16 only), "away-from-zero", or "balanced", which depends on the operand.
     exponent : int
         Binary exponent of the scale: the word is the rounding of residual · 2^exponent.
     """
@@ -66,23 +72,43 @@ class Word:
         """`x` (float64, already scaled) as values of the format."""
         if self.rounding == BIT_CUT:
             return np.asarray(bit_cut(x))
+        if self.rounding == AWAY:
+            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                return np.asarray(round_to(self.unbounded(x), self.format))
         if self.format is FP16 and self.rounding == "RNE":
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                 return np.asarray(x).astype(np.float16)  # NumPy's conversion is one rounding to nearest even
         return np.asarray(round_to(x, self.format, self.rounding))
 
+    def unbounded(self, x: Array) -> Array:
+        """`x` (float64) rounded to the format's precision with no limit on the exponent."""
+        if self.rounding == AWAY:
+            return np.copysign(round_to(np.abs(x), self.format, "RU", unbounded=True), x)
+        mode = "RZ" if self.rounding == BIT_CUT else self.rounding
+        return np.asarray(round_to(x, self.format, mode, unbounded=True))
+
     def overflows(self, x: Array) -> NDArray[np.bool_]:
         """Where the rounding of `x` with an unbounded exponent is beyond the format's largest number."""
         over = np.abs(x) > self.format.max
         if over.any():
-            mode = "RZ" if self.rounding == BIT_CUT else self.rounding
-            over[over] = np.abs(round_to(x[over], self.format, mode, unbounded=True)) > self.format.max
+            over[over] = np.abs(self.unbounded(x[over])) > self.format.max
         return np.asarray(over)
 
     @property
     def unit(self) -> float:
         """Largest relative error of the rounding, without overflow and underflow."""
         return self.format.unit_roundoff * (1 if self.rounding in NEAREST else 2)
+
+
+def of_operand(words: Sequence[Word], operand: str) -> tuple[Word, ...]:
+    """The rules of one operand, "A" or "B".
+
+    A balanced split rounds h of A toward zero and h of B away from zero. Residuals then have the sign of a and the
+    opposite sign of b, so that an omitted product r_A r_B, of the opposite sign of a b, makes up for a part of what
+    truncating accumulators lose.
+    """
+    rounding = "RZ" if operand == "A" else AWAY
+    return tuple(replace(word, rounding=rounding) if word.rounding == BALANCED else word for word in words)
 
 
 def steps(x: Array, words: Sequence[Word]) -> Iterator[tuple[Word, Array, Array, Array]]:

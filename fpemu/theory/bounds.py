@@ -26,7 +26,7 @@ from fpemu import simt
 from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.schemes import ranges
+from fpemu.schemes import ranges, words
 from fpemu.schemes.base import Scheme, SplitScheme, build
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
@@ -157,7 +157,8 @@ def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:
     if not isinstance(scheme, SplitScheme) or scheme.scaling(on_range).scales:
         return []
     tops = ((norms.max_A, norms.min_A), (norms.max_B, norms.min_B))
-    over = [splits.worst(scheme.rules(), *sizes).overflow for sizes in tops if norms.K and sizes[0]]
+    rules = [words.of_operand(scheme.rules(), name) for name in "AB"]
+    over = [splits.worst(own, *sizes).overflow for own, sizes in zip(rules, tops, strict=True) if norms.K and sizes[0]]
     return [Part("out of range", math.inf, 0.0, math.inf)] if any(over) else []
 
 
@@ -171,9 +172,10 @@ class _Product:
         self.data = Operands.of(norms, self.scaling, self.rules[0].format.emax)
         self.random = walk.Data.of(norms)
         flushed, d = spec.arithmetic == "flushed", self.data
-        self.worst = [splits.worst(self.rules, d.largest[i], d.smallest[i], flushed) for i in (0, 1)]
+        rules = [words.of_operand(self.rules, name) for name in "AB"]
+        self.worst = [splits.worst(rules[i], d.largest[i], d.smallest[i], flushed) for i in (0, 1)]
         self.typical = [
-            splits.typical(self.rules, d.mean[i], d.rms[i], d.largest[i], d.smallest[i], flushed) for i in (0, 1)
+            splits.typical(rules[i], d.mean[i], d.rms[i], d.largest[i], d.smallest[i], flushed) for i in (0, 1)
         ]
         self.terms = {(i, j): self._term(i, j) for i in range(len(self.rules)) for j in range(len(self.rules))}
 

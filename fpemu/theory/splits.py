@@ -28,9 +28,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.rounding import round_to
 from fpemu.schemes.ranges import TOP
-from fpemu.schemes.words import BIT_CUT, NEAREST, Word, steps
+from fpemu.schemes.words import ALONG_SIGN, BIT_CUT, NEAREST, Word, steps
 from fpemu.theory.losses import power_of_uniform
 from fpemu.theory.norms import Norms
 
@@ -145,7 +144,7 @@ def worst(rules: Sequence[Word], largest: float, smallest: float, flushed: bool 
         # without rounding no nonzero word is smaller than `least`
         normal = fmt.min_normal * scale if least < fmt.min_normal * scale else 0.0
         eta = (step / 2 if word.rounding in NEAREST else step) if normal and tiny < step else 0.0
-        grow = 1 + word.unit * (word.rounding not in ("RZ", BIT_CUT))
+        grow = 1 + word.unit * (word.rounding not in ("RZ", BIT_CUT))  # neither lifts a number
         size = Size(left.relative * grow, max(left.absolute * grow, left.absolute + eta))
         words.append(size)
         inflated.append(size + Size(0.0, normal))
@@ -206,14 +205,13 @@ def typical(
                 size = np.where(np.abs(size) < word.format.min_normal, 0, size)
             words.append(np.ldexp(size, -word.exponent))
             left = left - words[-1]
-            mode = "RZ" if word.rounding == BIT_CUT else word.rounding
-            free = free - round_to(free, word.format, mode, unbounded=True)
+            free = free - word.unbounded(free)
     small = left - free
     if not np.isfinite(left).all():
         words, small = [np.zeros_like(x) for _ in words], np.zeros_like(x)
     # rounding to nearest and to odd has no mean error; the mean of a finite sample would add up over K
     # the error of rounding up and down depends on the sign of x, and the sample has both signs
-    fair = [word.rounding not in ("RZ", BIT_CUT) for word in rules]
+    fair = [word.rounding not in ALONG_SIGN for word in rules]
     loss = 0.0 if fair[-1] else float(weight @ (free * sign)) / base
     drift = abs(float(weight @ free)) / base
     if all(fair):

@@ -6,7 +6,7 @@ import ctypes
 import re
 import subprocess
 from dataclasses import replace
-from itertools import product
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fpemu.gpu.gemm.base import record
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.runtime import compiler
 from fpemu.schemes import build, ranges, strassen
+from fpemu.schemes.words import of_operand
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 GPU = r"""
@@ -34,7 +35,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 static uint2 make_uint2(u32 a, u32 b) { return {a, b}; }
 static uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
 struct Index { int x = 0; };
-struct Meeting { int here = 0; u64 past = 0; u32 told[32]; };
+struct Meeting { int here = 0; u64 past = 0; u32 words[32]; };
 struct Block {
   Index index; Meeting all, cluster; std::vector<Meeting> warps; std::vector<float4> memory;
   std::map<int, std::vector<float4>> arrays;
@@ -53,23 +54,23 @@ static void meet(Meeting& m, int all) {
 }
 static void __syncthreads() { meet(now->block->all, 256); }
 static Meeting& warp() { return now->block->warps[threadIdx.x / 32]; }
-template <class T, class F> static auto told(T x, F use) {
+template <class T, class F> static auto exchange(T x, F use) {
   Meeting& w = warp();
-  memcpy(&w.told[threadIdx.x % 32], &x, 4);
+  memcpy(&w.words[threadIdx.x % 32], &x, 4);
   meet(w, 32);
-  auto result = use(w.told);
+  auto result = use(w.words);
   meet(w, 32);
   return result;
 }
 template <class T> static T word_as(u32 word) { T x; memcpy(&x, &word, 4); return x; }
 template <class T> static T __shfl_sync(u32, T x, int lane) {
-  return told(x, [&](const u32* all) { return word_as<T>(all[lane]); });
+  return exchange(x, [&](const u32* all) { return word_as<T>(all[lane]); });
 }
 template <class T> static T __shfl_xor_sync(u32, T x, int mask) {
   return __shfl_sync(0, x, threadIdx.x % 32 ^ mask);
 }
 static int __reduce_add_sync(u32, int x) {
-  return told(x, [](const u32* all) { int sum = 0; for (int i = 0; i < 32; i++) sum += all[i]; return sum; });
+  return exchange(x, [](const u32* all) { int sum = 0; for (int i = 0; i < 32; i++) sum += all[i]; return sum; });
 }
 static bool __any_sync(u32, bool x) { return __reduce_add_sync(0, x) > 0; }
 static u32 __float_as_uint(float x) { u32 word; memcpy(&word, &x, 4); return word; }
@@ -153,31 +154,40 @@ extern "C" int launch(const Operands* given, int grid, int cluster, int tiles) {
 }
 """
 KERNELS = {
-    "halves": ("hopper_split.cuh", "hopper_split_fp16.cuh", "hopper_split.cu"),
+    "halves": ("hopper_split.cuh", "high_words.cuh", "hopper_split_fp16.cuh", "hopper_split.cu"),
     "bytes": ("hopper_split.cuh", "staged_int8_words.cuh", "staged_int8_split.cu"),
-    "sums": ("hopper_split.cuh", "hopper_split_fp16.cuh", "strassen_winograd.cuh", "strassen_split.cu"),
+    "sums": (
+        "hopper_split.cuh",
+        "high_words.cuh",
+        "hopper_split_fp16.cuh",
+        "strassen_winograd.cuh",
+        "strassen_split.cu",
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind, clustered)``: what runs a kernel on the struct Operands with so many thread blocks."""
-    folder, made = tmp_path_factory.mktemp("split"), {}
-    for (kind, names), clustered in product(KERNELS.items(), (False, True)):
-        head = replace(splits.KINDS[kind], clustered=clustered).source().partition("//")[0]
-        text = "".join((compiler.KERNELS / name).read_text() for name in names)
+    """``launch(kind, clustered, balanced)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    folder = tmp_path_factory.mktemp("split")
+
+    @cache
+    def compiled(kind, clustered, balanced):
+        head = replace(splits.KINDS[kind], clustered=clustered, balanced=balanced).source().partition("//")[0]
+        text = "".join((compiler.KERNELS / name).read_text() for name in KERNELS[kind])
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
         source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
-        file = folder / f"{kind}-{clustered}.cpp"
+        file = folder / f"{kind}-{clustered}-{balanced}.cpp"
         file.write_text(source)
         files = [f"-I{compiler.KERNELS}", str(file), "-o", str(file.with_suffix(".so"))]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
         command = [str(emulation.compiler()), *flags, *files]
         subprocess.run(command, check=True, capture_output=True)
-        made[kind, clustered] = ctypes.CDLL(str(file.with_suffix(".so"))).launch
-    return lambda *key: made[key]
+        return ctypes.CDLL(str(file.with_suffix(".so"))).launch
+
+    return compiled
 
 
 class Side:
@@ -253,7 +263,7 @@ def at(array):
     return array.ctypes.data
 
 
-def run(launch, kind, sides, scaling, grid, **more):
+def run(launch, kind, sides, scaling, grid, *, balanced=False, **more):
     """Run the kernel of a kind with `grid` thread blocks; None: with a cluster of up to eight for each panel."""
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
@@ -266,7 +276,9 @@ def run(launch, kind, sides, scaling, grid, **more):
         grid = cluster * sum(len(s.x) * -(-s.rows // s.kind.side) for s in sides)
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        problem = launch(kind, cluster > 1)(ctypes.c_void_p(at(both)), *map(ctypes.c_int, (grid, cluster, tiles)))
+        problem = launch(kind, cluster > 1, balanced)(
+            ctypes.c_void_p(at(both)), *map(ctypes.c_int, (grid, cluster, tiles))
+        )
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))
@@ -280,6 +292,11 @@ def draw(shape, kind):
     rng = np.random.default_rng(1)
     x = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 127, shape) if kind == "wide" else 0)
     x[rng.random(shape) < 0.05] = -0.0
+    if kind == "ties":  # with a largest entry of 2^13: fp16 numbers and midpoints, subnormal ones too, and neighbours
+        halves = rng.integers(0, 0x7000, shape).astype(np.uint16).view(np.float16).astype(np.float32)
+        codes = halves.view(np.uint32) ^ rng.choice(np.uint32([0, 0x1000, 0xFFF, 0x1001]), shape)
+        x = codes.view(np.float32) * rng.choice(np.float32([-1, 1]), shape) * np.exp2(rng.integers(-3, 1, shape))
+        x[..., 0] = 2.0**13
     if kind == "special":
         x[rng.random(shape) < 0.002], x[rng.random(shape) < 0.002] = np.nan, -np.inf
     return x.astype(np.float32)
@@ -301,12 +318,32 @@ def draw(shape, kind):
 )
 def test_words_of_fp16_are_those_of_the_scheme(launch, scheme, scaling, shape, spare, kind, grid):
     rules = build(scheme, {}).rules()
+    check_words(launch, rules, scaling, shape, spare, kind, grid)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spare", "kind", "grid"),
+    [
+        ((1, 130, 200), 0, "uniform", 4),
+        ((2, 65, 131), 1, "special", 3),
+        ((1, 70, 400), 4, "wide", 2),
+        ((1, 64, 256), 0, "ties", 4),
+        ((1, 70, 1100), 4, "wide", None),
+    ],
+)
+def test_balanced_words_are_those_of_each_operand(launch, shape, spare, kind, grid):
+    rules = build("staged", {"high_rounding": "balanced"}).rules()
+    check_words(launch, rules, "scale-rows", shape, spare, kind, grid, balanced=True)
+
+
+def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=False):
     for k_last in (True, False):
         sides = [Side(draw(shape, kind), "A", k_last, spare), Side(draw(shape, kind)[:, ::-1], "B", not k_last, spare)]
-        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent)
+        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent, balanced=balanced)
         for side in sides:
-            with np.errstate(all="ignore"):
-                want = ranges.prepare(side.x, "A", rules, "propagate", scaling, scheme)
+            own = of_operand(rules, side.who)
+            with np.errstate(all="ignore"):  # as rows of A, split by the rules of the operand
+                want = ranges.prepare(side.x, "A", own, "propagate", scaling, "a scheme")
             for array, words in zip((side.high, side.low), want.words, strict=True):
                 got = side.words(array, np.uint16)
                 assert (got[..., : shape[-1]] == words.view(np.uint16)).all(), (k_last, side.who)
@@ -338,18 +375,20 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape, grid
 
 
 @pytest.mark.parametrize(
-    ("shape", "spare", "kind", "grid"),
+    ("shape", "spare", "kind", "grid", "rounding"),
     [
-        ((1, 130, 264), 0, "uniform", 5),
-        ((2, 67, 131), 1, "special", 7),
-        ((1, 72, 520), 4, "wide", 3),
-        ((1, 1, 1), 3, "", 1),
-        ((2, 67, 131), 1, "special", None),
-        ((1, 72, 520), 4, "wide", None),
+        ((1, 130, 264), 0, "uniform", 5, "RNE"),
+        ((2, 67, 131), 1, "special", 7, "RNE"),
+        ((1, 72, 520), 4, "wide", 3, "RNE"),
+        ((1, 1, 1), 3, "", 1, "RNE"),
+        ((2, 67, 131), 1, "special", None, "RNE"),
+        ((1, 72, 520), 4, "wide", None, "RNE"),
+        ((2, 67, 131), 1, "special", 7, "balanced"),
+        ((1, 72, 520), 4, "wide", 3, "balanced"),
     ],
 )
-def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid):
-    rules = build("staged", {}).rules()
+def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid, rounding):
+    balanced, rules = rounding == "balanced", build("staged", {"high_rounding": rounding}).rules()
     for k_last in (True, False):
         x = draw(shape, kind)
         x[abs(x) >= strassen.limit(1)] = 1
@@ -357,15 +396,16 @@ def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, k
             x[0, 5, 7], x[0, 70, 500] = 2.0**124, -(2.0**127)
         sides = [Side(x, "A", k_last, spare, "sums"), Side(x[:, ::-1], "B", not k_last, spare, "sums")]
         with np.errstate(all="ignore"):
-            run(launch, "sums", sides, "scale-rows", grid, limit=strassen.limit(1))
+            run(launch, "sums", sides, "scale-rows", grid, limit=strassen.limit(1), balanced=balanced)
         for side in sides:
             clean = np.where(np.isfinite(side.x), side.x, np.float32(0))
             assert side.faults[1] == np.count_nonzero(abs(clean) >= strassen.limit(1))
             sums = strassen.left(clean) if side.who == "A" else strassen.right(np.swapaxes(clean, -1, -2))
             for i, each in enumerate(sums):
                 each = each if side.who == "A" else np.swapaxes(each, -1, -2)
+                own = of_operand(rules, side.who)
                 with np.errstate(all="ignore"):
-                    want = ranges.prepare(np.ascontiguousarray(each), "A", rules, "propagate", "scale-rows", "staged")
+                    want = ranges.prepare(np.ascontiguousarray(each), "A", own, "propagate", "scale-rows", "staged")
                 finite = np.isfinite(each).all(-1)
                 assert (side.exponents[i::7][finite] == want.exponents.reshape(finite.shape)[finite]).all()
                 for array, words in zip((side.high, side.low), want.words, strict=True):

@@ -28,7 +28,7 @@ def all_rules():
     """Three words of each format and rounding, with scales that go round."""
     found: list = []
     for fmt in FORMATS:
-        for mode in (*MODES, "bit-cut") if fmt == "fp16" else MODES:
+        for mode in (*MODES, "bit-cut", "away-from-zero") if fmt == "fp16" else MODES:
             some = EXPONENTS if fmt == "fp16" or hostile.FACTOR > 1 else (EXPONENTS[len(found) % len(EXPONENTS)],)
             for e in some:
                 last = mode if e != 24 else "RNE"

@@ -497,7 +497,7 @@ def test_h2sgemm_element_wise_bits(hardware, sb):
         total = total + block(hA, rB, k, spec) / np.float32(2**sb)
         total = total + block(hA, hB, k, spec)
     same(gemm(A, B, scheme="h2sgemm", hardware=hardware, sb=sb, combine="element-wise"), total)
-    # in slices, each has a total of its own
+    # in slices, each has a separate total
     A, B = operands((M, 96, N))
     options = {"scheme": "h2sgemm", "hardware": hardware, "sb": sb, "combine": "element-wise"}
     first, second, third = (gemm(A[:, k : k + 32], B[k : k + 32], **options) for k in (0, 32, 64))
@@ -720,6 +720,7 @@ CHANGES = [
     ("multiword", "block", 1),
     ("multiword", "step", "instruction"),
     ("multiword", "residual_scale", 8.0),
+    ("staged", "high_rounding", "balanced"),
     ("staged", "levels", 1),
     ("staged", "levels", 2),
     ("multiword", "accumulators", "each"),

@@ -22,7 +22,7 @@ from fpemu.gpu.gemm.base import LaunchCache, Operand, Prepared, record
 from fpemu.gpu.runtime import compiler, device, faults, matrices, properties, recording
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.ranges import TOP, OverflowPolicy
-from fpemu.schemes.words import BIT_CUT, Word
+from fpemu.schemes.words import AWAY, BIT_CUT, Word, of_operand
 
 PITCH = 64  # words of a row are padded to a multiple of so many
 MOST_WORDS = 4
@@ -65,10 +65,15 @@ def definition(rules: Sequence[Word], name: str = "Rules") -> str:
     return f"typedef Split<{', '.join(map(_word, rules))}> {name};\n"
 
 
+def differ(rules: Sequence[Word]) -> bool:
+    """Whether A and B are split by different rules."""
+    return of_operand(rules, "A") != of_operand(rules, "B")
+
+
 def _word(rule: Word) -> str:
     fmt = rule.format
     largest, nonfinite = (int(fmt.encode(v)) >> fmt.padding for v in (fmt.max, np.inf if fmt.inf else np.nan))
-    mode = "BIT_CUT" if rule.rounding == BIT_CUT else rule.rounding
+    mode = {BIT_CUT: "BIT_CUT", AWAY: "AWAY"}.get(rule.rounding, rule.rounding)
     return f"Word<{emulation.format_type(fmt)}, {mode}, {rule.exponent}, {largest:#x}, {nonfinite:#x}>"
 
 
@@ -165,7 +170,7 @@ class KeptSplitter(ABC):
         """The counters of this call and of the next; in a recording one pair, which counts over all calls."""
         if recording.active() is not None:
             return [faults.counters(name), faults.NONE]
-        return [self._buffer(f"{name} faults {i}", 16, zero=True) for i in (0, 1)]
+        return [self._buffer(f"{name} faults {i}", faults.NBYTES, zero=True) for i in (0, 1)]
 
 
 class Splitter(KeptSplitter):
@@ -186,13 +191,14 @@ class Splitter(KeptSplitter):
         self, rules: Sequence[Word], scaling: Callable[[str], str], *, words: bool, overlap: bool = False
     ) -> None:
         super().__init__()
-        self._rules, self._scaling, self._words, self._overlap = tuple(rules), scaling, words, overlap
+        self._rules = {name: of_operand(rules, name) for name in "AB"}
+        self._scaling, self._words, self._overlap = scaling, words, overlap
 
     def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
-        fmt, scaling = self._rules[0].format, OverflowPolicy(self._scaling(on_range))
+        fmt, scaling = self._rules["A"][0].format, OverflowPolicy(self._scaling(on_range))
         propagates, top = on_range == OverflowPolicy.PROPAGATE, min(TOP, fmt.emax - 1)
         # scaled entries lie below 2^top; unscaled ones are counted by the survey, which skips those below `safe`
-        safe = within(self._rules)
+        safe = min(map(within, self._rules.values()))
         splits = self._words or (scaling.scales and safe < 2.0**top and not propagates)
         bound = np.inf if splits or scaling.scales or propagates else safe
         steps, records, any_blocks = Steps(), [], False
@@ -209,21 +215,30 @@ class Splitter(KeptSplitter):
         if not any_blocks:
             return steps
         if scaling.scales or not splits:
-            steps.launches.append(self._launch("survey_operands", steps.prepared, records, last=not splits))
+            steps.launches += self._launches("survey_operands", steps.prepared, records, last=not splits)
         if scaling.scales:
             whole = scaling == OverflowPolicy.SCALE
             pairs = [(x, one) for x, one in zip(steps.prepared, records, strict=True) if x.source.count * x.rows]
             steps.launches += [self._settle(x, one, whole, top) for x, one in pairs]
         if splits:
-            steps.launches.append(self._launch("split_operands", steps.prepared, records, last=True))
+            steps.launches += self._launches("split_operands", steps.prepared, records, last=True)
         return steps
+
+    def _launches(
+        self, kernel: str, prepared: list[Prepared], records: list[NDArray[Any]], *, last: bool
+    ) -> list[device.Launch]:
+        """One launch for some operands, or one for each where their rules differ."""
+        pairs = list(zip(prepared, records, strict=True))
+        together = [pairs] if self._rules["A"] == self._rules["B"] else [[pair] for pair in pairs]
+        return [self._launch(kernel, [x for x, _ in some], [one for _, one in some], last=last) for some in together]
 
     def _operand(
         self, X: Matrix, name: str, turn: int, steps: Steps, *, special: bool, scaled: bool
     ) -> tuple[Prepared, dict[str, Any]]:
         """The prepared operand, and the fields of the struct Operand; `steps` receives the buffers to set to zero."""
-        if X.dtype != np.float32 or len(self._rules) > MOST_WORDS:
-            raise InputError(f"{name}: at most {MOST_WORDS} words of fp32 numbers, not {len(self._rules)} of {X.dtype}")
+        rules = self._rules[name]
+        if X.dtype != np.float32 or len(rules) > MOST_WORDS:
+            raise InputError(f"{name}: at most {MOST_WORDS} words of fp32 numbers, not {len(rules)} of {X.dtype}")
         x, largest, counts = Prepared(Matrix(X.pointer, X.dtype, X.shape, X.strides), name), None, self._faults(name)
         lines, x.faults = X.count * x.rows, counts[turn]
         if special:
@@ -235,8 +250,8 @@ class Splitter(KeptSplitter):
             steps.zeros.append(largest)
         x.pitch = -(-x.K // PITCH) * PITCH
         if self._words:
-            nbytes = lines * x.pitch * self._rules[0].format.code_dtype.itemsize
-            x.words = tuple(self._buffer(f"{name} word {i}", nbytes) for i in range(len(self._rules)))
+            nbytes = lines * x.pitch * rules[0].format.code_dtype.itemsize
+            x.words = tuple(self._buffer(f"{name} word {i}", nbytes) for i in range(len(rules)))
         row_step, k_step = x.steps
         pointers = [word.pointer for word in x.words]
         return x, {
@@ -267,15 +282,15 @@ class Splitter(KeptSplitter):
             if not last:  # the split counts the faults
                 both[i]["next_faults"], both[i]["faults"] = (
                     0,
-                    self._buffer(f"{x.name} faults of the survey", 16).pointer,
+                    self._buffer(f"{x.name} faults of the survey", faults.NBYTES).pointer,
                 )
             if x.source.count > 1:
                 tables.append(matrices.table(x.source))
         blocks = int(both["blocks"].sum())
-        return _module(self._rules).prepare(
+        return _module(self._rules[prepared[0].name]).prepare(
             kernel, blocks, _THREADS, both, overlap=self._overlap and overlaps(blocks), keep=tables
         )
 
     def _settle(self, x: Prepared, one: NDArray[Any], whole: bool, top: int) -> device.Launch:
         arguments = (one["largest"], x.exponents, one["rows"], np.int32(whole), np.int32(top))
-        return _module(self._rules).prepare("settle", x.source.count, _THREADS, *arguments)
+        return _module(self._rules[x.name]).prepare("settle", x.source.count, _THREADS, *arguments)

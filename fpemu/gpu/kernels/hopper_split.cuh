@@ -16,7 +16,7 @@
 //
 // Before this text, struct Config: STAGES, tiles in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE
 // and SPAN; CLUSTERED; PARTS, blocks of the operand that are read together, and SUMS that are split of them (one of one, except in
-// strassen_split.cu). A kernel gives `run` a Job: `Job::Row`, made from an operand and the statistics of a row;
+// strassen_split.cu); BALANCED, which high_words.cuh explains. A kernel gives `run` a Job: `Job::Row`, made from an operand and the statistics of a row;
 // `load_tile`, `find_largest` and `write_words`, as Rows has them below.
 #pragma once
 #include "hopper.cuh"

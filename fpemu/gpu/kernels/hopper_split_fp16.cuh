@@ -1,9 +1,12 @@
-// One entry of fp32 to one or two words of fp16: h = RNE16(x s) and r = RNE16((x s - h) 2^shift), s a power of two.
+// One entry of fp32 to one or two words of fp16: h = RNE16(x s) and r = RNE16((x s - h) 2^shift), s a power of two. With
+// Config::BALANCED, h is rounded as high_words.cuh says; entries must then be scaled, since no rounding toward zero
+// overflows.
 //
 // fp32 is enough: x s is exact or below 2^-126, where both words are zeros of x's sign whatever it is rounded to;
 // x s - h is a multiple of the last place of x s and no larger; the scales are powers of two.
 #pragma once
 #include "hopper_split.cuh"
+#include "high_words.cuh"
 
 constexpr int TOP = 14;  // the largest entry of a scaled row is brought to [2^13, 2^14)
 
@@ -21,16 +24,16 @@ struct RowScale {
 };
 
 // Two entries, where something may go wrong; how many have a word that overflows.
-FPEMU_FUNCTION int split_checked(float x, float y, const RowScale& way, float shift, u32& high, u32& low) {
+FPEMU_FUNCTION int split_checked(float x, float y, const Operand& op, const RowScale& way, u32& high, u32& low) {
   float v[2] = {x, y}, w[2], h[2];
   FPEMU_UNROLL
   for (int i = 0; i < 2; i++) {
     if (is_special(v[i])) v[i] = 0;
     w[i] = v[i] * way.first * way.second;
   }
-  high = to_halves(w[0], w[1]);
+  high = high_words<Config::BALANCED>(w[0], w[1], op.second);
   of_halves(high, h[0], h[1]);
-  low = to_halves((w[0] - h[0]) * shift, (w[1] - h[1]) * shift);
+  low = to_halves((w[0] - h[0]) * op.shift, (w[1] - h[1]) * op.shift);
   int over = 0;
   FPEMU_UNROLL
   for (int i = 0; i < 2; i++) {
@@ -57,14 +60,14 @@ struct Fp16Words {
     for (int i = 0; i < 4; i++) {
       const float u = x[2 * i] * way.first, v = x[2 * i + 1] * way.first;
       float h, g;
-      high[i] = to_halves(u, v);
+      high[i] = high_words<Config::BALANCED>(u, v, op.second);
       of_halves(high[i], h, g);
       low[i] = to_halves((u - h) * op.shift, (v - g) * op.shift);
     }
     if (!way.plain) {
       int over = 0;
       FPEMU_UNROLL
-      for (int i = 0; i < 4; i++) over += split_checked(x[2 * i], x[2 * i + 1], way, op.shift, high[i], low[i]);
+      for (int i = 0; i < 4; i++) over += split_checked(x[2 * i], x[2 * i + 1], op, way, high[i], low[i]);
       if (over) atomicAdd(op.faults + 1, (u64)over);
     }
     *(uint4*)(op.high + to + 16 * octet) = make_uint4(high[0], high[1], high[2], high[3]);

@@ -25,7 +25,7 @@
 #include "formats.cuh"
 #include "bit_patterns.cuh"
 
-enum WordRounding { RNE, RNA, RZ, RU, RD, ODD, BIT_CUT };
+enum WordRounding { RNE, RNA, RZ, RU, RD, ODD, BIT_CUT, AWAY };  // AWAY: away from zero; subnormal words: see rounded
 constexpr u32 NOT_FINITE = 0x80;
 constexpr int FAST_EXPONENT = 40;
 constexpr float FAST_LEAST = 0x1p-100f, FAST_MOST = 0x1p80f;
@@ -45,7 +45,7 @@ template <class T, WordRounding MODE_, int EXPONENT_, u64 LARGEST_, u64 BEYOND_>
   static constexpr bool HALF = T::P == 11 && T::EMIN == -14, WIDE = T::EMIN == -126 && T::EMAX == 127 && T::P < 24;
   static constexpr bool FAST =
       EXPONENT >= 0 && EXPONENT <= FAST_EXPONENT &&
-      ((HALF && (MODE == RNE || TOWARD_ZERO)) || (WIDE && (MODE == RNE || MODE == RNA || MODE == RZ)));
+      ((HALF && (MODE == RNE || MODE == AWAY || TOWARD_ZERO)) || (WIDE && (MODE == RNE || MODE == RNA || MODE == RZ)));
 };
 
 template <class W> FPEMU_FUNCTION u32 stored(u64 magnitude, bool negative) {
@@ -66,12 +66,15 @@ template <class W> FPEMU_FUNCTION u64 rounded(double v, bool& over) {
   if (magnitude == 0x7FFull << 52) kept = ~0ull;
   else {
     const int field = (int)(magnitude >> 52), exponent = field - 1023, to = larger(exponent, T::EMIN);
-    const u64 significand =
-        field ? (magnitude & ((1ull << 52) - 1)) | 1ull << 52 : 0;   // no subnormal double comes here
+    u64 significand = field ? (magnitude & ((1ull << 52) - 1)) | 1ull << 52 : 0;  // no subnormal double comes here
+    if (W::MODE == AWAY) {  // to P bits away from zero, then to nearest even where fewer bits are left
+      const u64 last = (1ull << (52 - T::FRACTION)) - 1;
+      significand = (significand + last) & ~last;
+    }
     const int drop = smaller(52 - T::FRACTION + to - exponent, 63);  // of so many places go; 63: all, and half is more
     kept = significand >> drop;
     const u64 rest = significand - (kept << drop), half = 1ull << (drop - 1);
-    if (W::MODE == RNE) kept += rest > half || (rest == half && (kept & 1));
+    if (W::MODE == RNE || W::MODE == AWAY) kept += rest > half || (rest == half && (kept & 1));
     if (W::MODE == RNA) kept += rest >= half;
     if (W::MODE == RU) kept += rest && !negative;
     if (W::MODE == RD) kept += rest && negative;
@@ -129,15 +132,18 @@ template <class W> FPEMU_FUNCTION u32 cut_word(float x) {
   return code & ~((1u << PLACES) - 1);
 }
 
+// To the 11 significant bits of fp16, away from zero.
+FPEMU_FUNCTION float away_to_half(float x) { return fp32_of((fp32_code(x) + 0x1fff) & ~0x1fffu); }
+
 template <class W> FPEMU_FUNCTION u32 step_fast(float& left, u32& code) {
   const float scaled = left * small_power_of_two(W::EXPONENT);
   u32 found = 0;
   float value;
   if (W::HALF) {
     const float size = fp32_of(fp32_code(scaled) & 0x7FFFFFFF);
-    code = half_of<W::TOWARD_ZERO>(scaled);
+    code = half_of<W::TOWARD_ZERO>(W::MODE == AWAY ? away_to_half(scaled) : scaled);
     if (W::MODE == BIT_CUT && size >= 65536.0f) code = 0x7C00 | (fp32_code(scaled) >> 31) << 15;
-    found = size >= (W::TOWARD_ZERO ? 65536.0f : 65520.0f);
+    found = W::MODE == AWAY ? size > 65504.0f : size >= (W::TOWARD_ZERO ? 65536.0f : 65520.0f);
     value = value_of_half(code);
   } else {  // below 2^80 · 2^40 nothing overflows: no NaN comes here
     const u32 cut = cut_word<W>(scaled);

@@ -1,7 +1,7 @@
 // A scheme's product step by step, for any order over K: words laid out as the chains take them (gather), chains of one
 // instruction (chain), slices added (add), sums joined (finish). The reference implementation of split_gemm.cu;
 // every intermediate result passes through memory. fpemu.gpu.gemm.mma_sync.general runs it, and defines the
-// instruction, the Plan and the Rules before this file.
+// instruction, the Plan, and the Rules of A and RulesB of B before this file.
 #include "instruction.cuh"
 #include "split_epilogue.cuh"
 
@@ -10,8 +10,9 @@ static_assert(ROW_WORDS * 4 == Plan::MMA_BYTES, "the instruction's rows");
 
 // Words of some rows of an operand, from first_row on, in the order of a chain: out[i][row][k] is for instruction i the
 // word word[i · k + ...] of the entry source[i · k + ...], zero where that is negative and where there is no row.
-extern "C" __global__ void gather(const float* x, s64 row_stride, s64 k_stride, const int* exponents, int first_row,
-                                  int rows, int height, s64 count, const int* source, const u8* word, Code* out) {
+template <class R>
+FPEMU_FUNCTION void gather(const float* x, s64 row_stride, s64 k_stride, const int* exponents, int first_row, int rows,
+                           int height, s64 count, const int* source, const u8* word, Code* out) {
   const s64 step = (s64)gridDim.x * blockDim.x;
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
     const s64 at = i / ((s64)height * Plan::MMA_K) * Plan::MMA_K + i % Plan::MMA_K;
@@ -20,12 +21,20 @@ extern "C" __global__ void gather(const float* x, s64 row_stride, s64 k_stride, 
     for (auto& c : code) c = 0;
     if (k >= 0 && row < rows) {
       const float given = x[row * row_stride + k * k_stride];
-      split_number<Rules>(given, exponents ? exponents[row] : 0, code);  // NaN and Inf count as zero
+      split_number<R>(given, exponents ? exponents[row] : 0, code);  // NaN and Inf count as zero
     }
     u32 own = 0;
     for (int w = 0; w < Plan::WORDS; w++) own = w == word[at] ? code[w] : own;
     out[i] = (Code)own;
   }
+}
+extern "C" __global__ void gather_a(const float* x, s64 row_stride, s64 k_stride, const int* exponents, int first_row,
+                                    int rows, int height, s64 count, const int* source, const u8* word, Code* out) {
+  gather<Rules>(x, row_stride, k_stride, exponents, first_row, rows, height, count, source, word, out);
+}
+extern "C" __global__ void gather_b(const float* x, s64 row_stride, s64 k_stride, const int* exponents, int first_row,
+                                    int rows, int height, s64 count, const int* source, const u8* word, Code* out) {
+  gather<RulesB>(x, row_stride, k_stride, exponents, first_row, rows, height, count, source, word, out);
 }
 
 FPEMU_FUNCTION float sum_entry(const CD_WORD* tile, int i) {

@@ -87,7 +87,8 @@ template <class First, class... Rest> struct Eight<Split<First, Rest...>> {
       FPEMU_UNROLL
       for (int i = 0; i < 4; i++) {
         const float low = x[2 * i] * scale, high = x[2 * i + 1] * scale;
-        u32 two = two_halves<First::TOWARD_ZERO>(low, high);
+        u32 two = First::MODE == AWAY ? two_halves<false>(away_to_half(low), away_to_half(high))
+                                      : two_halves<First::TOWARD_ZERO>(low, high);
         if (First::MODE == BIT_CUT && FPEMU_CUTS_LARGE)
           two = infinite_from<First>(low, two & 0xFFFF) | infinite_from<First>(high, two >> 16) << 16;
         own[i] = two;

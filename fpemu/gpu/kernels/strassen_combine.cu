@@ -2,12 +2,14 @@
 // sums of blocks before them, split into words of the scheme `staged`; with one level strassen_split.cu does that.
 // fpemu/schemes/strassen.py has the formulas.
 //
-// Before this text: Config::LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it.
+// Before this text: Config::LEVELS, 1 or 2: 7 products of blocks of half the size, or 49 of a quarter of it;
+// Config::BALANCED (high_words.cuh).
 //
 // An operand is seen as rows along k, rows of A or columns of B. A block has the number 2 (its half of the rows) + (its
 // half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th
 // of the i-th. The operands of one side lie one after another, each as hopper_split.cuh has it.
 #include "hopper_epilogue.cuh"
+#include "high_words.cuh"
 #include "strassen_winograd.cuh"
 
 constexpr int LEVELS = Config::LEVELS;
@@ -152,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) strassen_split(const __
       for (int i = 0; i < RUN; i += 2) {
         const float y = s[i][j] * up.x * up.y, z = s[i + 1][j] * up.x * up.y;
         float g, f;
-        h[i / 2] = to_halves(y, z);
+        h[i / 2] = high_words<Config::BALANCED>(y, z, o.second);
         of_halves(h[i / 2], g, f);
         l[i / 2] = to_halves(y - g, z - f);
       }

@@ -121,7 +121,7 @@ struct BlockSums {
       for (int j = 0; j < 4; j += 2) {
         const float u = s[j][i] * up.first * up.second, v = s[j + 1][i] * up.first * up.second;
         float h, g;
-        high[j / 2] = to_halves(u, v);
+        high[j / 2] = high_words<Config::BALANCED>(u, v, op.second);
         of_halves(high[j / 2], h, g);
         low[j / 2] = to_halves(u - h, v - g);
       }

@@ -52,7 +52,8 @@ def kernel(
 
     tile : default by LE-GEMM's tile model
     pipeline : False fetches, splits and multiplies one after another, to measure the pipeline
-    words : whether operands are split in memory first; default: where that is faster, or as the tile has it
+    words : whether operands are split in memory first; default: where that is faster, as the tile has it, or where A
+        and B are split by different rules
     general : True selects the kernels for any order although one kernel would do
     """
     if spec is None or not scheme.runs_by_plan:
@@ -64,6 +65,8 @@ def kernel(
     M, N, K = shape
     lowering = scheme.lowering(spec if row is None else row, order)
     how = None if general or row is None else text.fused(lowering, text.BYTES[str(row.a_format)], K)
+    if splitting.differ(lowering.words):
+        words = True
     if words is None:
         words = tile.stages > 0 if tile is not None else pipeline and pays(M, N)
     known = [] if how is None or row is None else tiles(lowering, row, how, words=words)

@@ -266,7 +266,7 @@ class _Work:
         out = device.Buffer(height * length * self._size)
         pointers = [p[name][0] for name in (letter.upper(), f"{letter}_{side}", f"{letter}_k", f"{letter}_exponents")]
         sizes = [np.int32(first), p["M" if letter == "a" else "N"][0], np.int32(height), np.int64(height * length)]
-        self.walk("gather", height * length, *pointers, *sizes, source, word, out)
+        self.walk(f"gather_{letter}", height * length, *pointers, *sizes, source, word, out)
         return out
 
 

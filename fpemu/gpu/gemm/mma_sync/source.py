@@ -16,7 +16,7 @@ from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.lowering import Lowering
-from fpemu.schemes.words import Join
+from fpemu.schemes.words import Join, of_operand
 
 BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 OLD = ("volta", "turing")  # before sm_80
@@ -235,6 +235,7 @@ def general_source(lowering: Lowering, spec: MmaSpec) -> str:
         (
             instructions.prelude(spec),
             _head(lowering, spec),
+            splitting.definition(of_operand(lowering.words, "B"), "RulesB"),
             _plan(lowering, spec, how),
             compiler.kernel_source("split_gemm_any_order.cu"),
         )
@@ -247,7 +248,7 @@ def _head(lowering: Lowering, spec: MmaSpec) -> str:
         (
             '#include "split.cuh"\n#include "carrier.cuh"\n',
             f"#define FPEMU_HALF_SUMS {int(half)}\n",
-            splitting.definition(lowering.words),
+            splitting.definition(of_operand(lowering.words, "A")),
         )
     )
 

@@ -17,7 +17,7 @@ from fpemu.gpu.runtime import device, matrices, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.schemes.words import Word
+from fpemu.schemes.words import BALANCED, Word
 
 OPERAND = np.dtype(
     [
@@ -67,6 +67,7 @@ class Kind:
     span: int = 64  # k of a tile
     parts: int = 1  # blocks of an operand that are read together: four, or one
     sums: int = 1  # sums of these blocks that are split
+    balanced: bool = False  # how fp16 words are rounded (high_words.cuh)
     clustered: bool = False  # a cluster of thread blocks for each panel
 
     @property
@@ -93,6 +94,7 @@ class Kind:
             "SPAN": self.span,
             "PARTS": self.parts,
             "SUMS": self.sums,
+            "BALANCED": self.balanced,
             "CLUSTERED": self.clustered,
         }
         return struct(config) + "\n" + kernel_source(self.file)
@@ -107,8 +109,9 @@ KINDS = {
 
 
 def takes(rules: Sequence[Word]) -> bool:
-    """Whether the kernel makes these words: one or two of fp16, to nearest even, the first unscaled."""
-    nearest = all(rule.format is FP16 and rule.rounding == "RNE" for rule in rules)
+    """Whether the kernel makes these words: one or two of fp16, to nearest even or balanced, the first unscaled."""
+    first = rules[0].rounding in ("RNE", BALANCED)
+    nearest = first and all(rule.format is FP16 and (rule is rules[0] or rule.rounding == "RNE") for rule in rules)
     return nearest and 1 <= len(rules) <= 2 and rules[0].exponent == 0 and abs(rules[-1].exponent) <= 40
 
 
@@ -120,9 +123,9 @@ class Chunked(Prepared):
 class ChunkSplitter(KeptSplitter):
     """Splits by a kernel of `KINDS` into words chunk after chunk; `settings` are further fields of `OPERAND`."""
 
-    def __init__(self, kind: str, settings: dict[str, Any], words: int = 2) -> None:
+    def __init__(self, kind: str, settings: dict[str, Any], words: int = 2, *, balanced: bool = False) -> None:
         super().__init__()
-        self._kind, self._words, self._settings = KINDS[kind], words, settings
+        self._kind, self._words, self._settings = replace(KINDS[kind], balanced=balanced), words, settings
 
     def _panels(self, X: Matrix, name: str) -> int:
         """Panels of an operand."""

@@ -36,6 +36,7 @@ from fpemu.schemes.base import Scheme
 from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.strassen import limit
+from fpemu.schemes.words import BALANCED
 
 BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
@@ -67,7 +68,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
     if not isinstance(scheme, Staged) or not scheme.levels or min(shape) < 1:
         return None
     M, N, K = (_block(n, scheme.levels) for n in shape)
-    inner = hopper.kernel(scheme.blocks, spec, (7**scheme.levels * M, N, K), order)
+    inner = hopper.kernel(scheme.blocks, spec, (7**scheme.levels * M, N, K), order, slices=False)
     if inner is None or spec is None or not splits.takes(scheme.rules()) or scheme.residual_scale != 1:
         return None
     return StrassenKernel(scheme, spec, order, inner)
@@ -83,8 +84,10 @@ class StrassenKernel(Kernel):
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
         self._workspaces, self._joins = {name: Workspace() for name in "ABD"}, LaunchCache()
-        self._limit = limit(self.levels)
-        self._splitter = ChunkSplitter("sums", {"limit": self._limit}) if self.levels == 1 else None
+        self._limit, self._balanced = limit(self.levels), scheme.high_rounding == BALANCED
+        self._splitter = (
+            ChunkSplitter("sums", {"limit": self._limit}, balanced=self._balanced) if self.levels == 1 else None
+        )
 
     def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
         if self._splitter is not None:
@@ -103,8 +106,8 @@ class StrassenKernel(Kernel):
         held = {name: workspace.buffer(name, X.count * size) for name, size in sizes.items()}
         held |= {name: workspace.zeros(name, X.count * size) for name, size in zeros.items()}
         ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
-        ready.faults = workspace.zeros("faults", 16) if recording.active() is None else faults.counters(name)
-        module = _module(2)
+        ready.faults = workspace.zeros("faults", faults.NBYTES) if recording.active() is None else faults.counters(name)
+        module = _module(2, self._balanced)
         for number, offset in enumerate(X.offsets()):
             operand = record(
                 _OPERAND,
@@ -172,7 +175,7 @@ class StrassenKernel(Kernel):
             },
         )
         blocks = min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
-        return _module(self.levels).prepare("strassen_join", blocks, 256, join)
+        return _module(self.levels, self._balanced).prepare("strassen_join", blocks, 256, join)
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
         """The operands of the products of one matrix of a stack, as a batch."""
@@ -192,12 +195,13 @@ def _block(size: int, levels: int) -> int:
     return -(-size // 2) if levels == 1 else -(-_block(size, 1) // 2)
 
 
-def source(levels: int) -> str:
+def source(levels: int, balanced: bool = False) -> str:
     """The text of the kernels."""
-    config = f"{constants.struct({'LEVELS': levels})}\n#define FPEMU_TWO_LEVELS {int(levels == 2)}\n"
-    return config + compiler.kernel_source("strassen_combine.cu")
+    config = constants.struct({"LEVELS": levels, "BALANCED": balanced})
+    levels_defined = f"#define FPEMU_TWO_LEVELS {int(levels == 2)}"
+    return "\n".join((config, levels_defined, compiler.kernel_source("strassen_combine.cu")))
 
 
 @cache
-def _module(levels: int) -> device.Module:
-    return device.Module(source(levels), name="strassen_combine.cu")
+def _module(levels: int, balanced: bool) -> device.Module:
+    return device.Module(source(levels, balanced), name="strassen_combine.cu")
